@@ -87,8 +87,8 @@ class CollectionKeywords(RequestKeywords, total=False):
     dtype_backend: DtypeBackend | None
 
 
-class WriteKeywords(TypedDict, total=False):
-    """Types of the keywords of `to_tfrecord` except ``compute``, which determines the return type."""
+class StreamKeywords(TypedDict, total=False):
+    """Types of the keywords of `to_tfrecord` for rows that are not a Dask collection."""
 
     compression: AnyCompression | Literal["default"] | None
     compression_level: int | None
@@ -103,14 +103,19 @@ class WriteKeywords(TypedDict, total=False):
     split_by: str | Sequence[str] | int | None
     colocate: bool
     shuffle: int | None
-    npartitions: int | None
-    num_shards: int | None
     max_rows_per_file: int | None
     max_bytes_per_file: int | None
     max_files_per_task: int | None
     name_function: Callable[[int], str] | None
     custom_metadata: Mapping[str, str] | None
-    compute_kwargs: dict[str, Any] | None
-    retries: int | None
     storage_options: dict[str, Any] | None
     filesystem: Filesystem
+
+
+class WriteKeywords(StreamKeywords, total=False):
+    """Types of the keywords of `to_tfrecord` except ``compute``, which determines the return type."""
+
+    npartitions: int | None
+    num_shards: int | None
+    compute_kwargs: dict[str, Any] | None
+    retries: int | None

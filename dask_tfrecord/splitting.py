@@ -1,6 +1,6 @@
 """Implement ``split=`` of `to_tfrecord`: assign each row to a split, such as "train", by a hash."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from typing import Any, NamedTuple
 
 import dask.dataframe as dd
@@ -51,9 +51,9 @@ class Splits(NamedTuple):
     seed: int
 
 
-def parse_splits(ddf: dd.DataFrame, split: Any, split_by: Any) -> Splits | None:
-    """Validate the arguments ``split=`` and ``split_by=``. Return None if the rows are not assigned to
-    splits.
+def parse_splits(columns: Collection[str], split: Any, split_by: Any) -> Splits | None:
+    """Validate the arguments ``split=`` and ``split_by=``, given the names of all columns. Return None if the
+    rows are not assigned to splits.
 
     Raises
     ------
@@ -84,15 +84,15 @@ def parse_splits(ddf: dd.DataFrame, split: Any, split_by: Any) -> Splits | None:
         )
     split_by = 0 if split_by is None else split_by
     is_seed = isinstance(split_by, int | np.integer) and not isinstance(split_by, bool)
-    columns = () if is_seed else tuple(arguments.names("split_by", split_by))
-    if not is_seed and not columns:
+    deciding = () if is_seed else tuple(arguments.names("split_by", split_by))
+    if not is_seed and not deciding:
         raise TFRecordError(
             "split_by= names no column",
             advice="name one",
             remedies=[_AT_RANDOM],
             function="to_tfrecord",
         )
-    if SPLIT in ddf.columns:
+    if SPLIT in columns:
         raise SchemaError(
             "split= adds a partition column of this name",
             feature=SPLIT,
@@ -103,11 +103,11 @@ def parse_splits(ddf: dd.DataFrame, split: Any, split_by: Any) -> Splits | None:
             ],
             function="to_tfrecord",
         )
-    for name in columns:
-        if name not in ddf.columns:
+    for name in deciding:
+        if name not in columns:
             raise SchemaError("split_by= names a column that the DataFrame does not have", feature=name)
     bounds = tuple(np.cumsum(list(shares.values())).tolist())
-    return Splits(tuple(shares), (*bounds[:-1], 1.0), columns, int(split_by) if is_seed else 0)
+    return Splits(tuple(shares), (*bounds[:-1], 1.0), deciding, int(split_by) if is_seed else 0)
 
 
 def assign_splits(ddf: dd.DataFrame, splits: Splits) -> dd.DataFrame:
@@ -121,34 +121,49 @@ def _with_split(
 ) -> pd.DataFrame:
     """Add the column `SPLIT` to one partition of a collection."""
     number = 0 if partition_info is None else partition_info["number"]
-    chosen = np.searchsorted(splits.bounds, _hashes(partition, splits, number), side="right")
-    names = pa.array(splits.names, pa.string()).take(pa.array(chosen))
-    return partition.assign(**{SPLIT: pd.array(names, _DTYPE)})
+    return split_frame(partition, splits, number << _ROW_BITS)
 
 
-def _hashes(partition: pd.DataFrame, splits: Splits, number: int) -> npt.NDArray[np.float64]:
+def split_frame(frame: pd.DataFrame, splits: Splits, first: int) -> pd.DataFrame:
+    """Add the column `SPLIT` to a DataFrame whose rows are numbered from ``first``."""
+    columns = [pa.array(frame[name], from_pandas=True) for name in splits.columns]
+    return frame.assign(**{SPLIT: pd.array(_split_of(columns, len(frame), splits, first), _DTYPE)})
+
+
+def split_table(table: pa.Table, splits: Splits, first: int) -> pa.Table:
+    """Add the column `SPLIT` to an Arrow table whose rows are numbered from ``first``."""
+    columns = [table[name] for name in splits.columns]
+    return table.append_column(SPLIT, _split_of(columns, table.num_rows, splits, first))
+
+
+def _split_of(columns: list[Any], rows: int, splits: Splits, first: int) -> pa.Array:
+    """Return the split of each row, given the columns that decide the split."""
+    chosen = np.searchsorted(splits.bounds, _hashes(columns, rows, splits, first), side="right")
+    return pa.array(splits.names, pa.string()).take(pa.array(chosen))
+
+
+def _hashes(columns: list[Any], count: int, splits: Splits, first: int) -> npt.NDArray[np.float64]:
     """Return a hash between 0 (included) and 1 (excluded) for each row of a partition.
 
     If columns are given, the hash depends on the values in these columns and not on their types. If no
     columns are given, the hash depends on the position of the row.
     """
-    if not splits.columns:
-        rows = np.arange(len(partition), dtype=np.uint64) + np.uint64(number << _ROW_BITS)
+    if not columns:
+        rows = np.arange(count, dtype=np.uint64) + np.uint64(first)
         hashes = pd.util.hash_array(rows ^ np.uint64(splits.seed & (1 << 64) - 1))
     else:
-        hashes = np.zeros(len(partition), np.uint64)
-        for name in splits.columns:
-            hashes = hashes * np.uint64(31) + pd.util.hash_array(_texts(partition[name]))
+        hashes = np.zeros(count, np.uint64)
+        for name, column in zip(splits.columns, columns, strict=True):
+            hashes = hashes * np.uint64(31) + pd.util.hash_array(_texts(column, name))
         hashes = pd.util.hash_array(hashes)
     return hashes / 2.0**64
 
 
-def _texts(column: "pd.Series[Any]") -> npt.NDArray[Any]:
+def _texts(values: pa.Array | pa.ChunkedArray, name: str) -> npt.NDArray[Any]:
     """Convert a column to an array of strings, or to an array of bytes if the column is binary.
 
     A null becomes an empty text.
     """
-    values = pa.array(column, from_pandas=True)
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     if pa.types.is_dictionary(values.type):
@@ -168,7 +183,7 @@ def _texts(column: "pd.Series[Any]") -> npt.NDArray[Any]:
     except pa.ArrowException:
         raise SchemaError(
             f"split_by= cannot use a column of {values.type}",
-            feature=str(column.name),
+            feature=name,
             advice="name a column of strings, numbers or times",
             remedies=[_AT_RANDOM],
             function="to_tfrecord",

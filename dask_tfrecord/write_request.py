@@ -1,10 +1,9 @@
 """Validate the keywords that say how a write divides, names, compresses and replaces files."""
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from functools import partial
 from typing import Any, Literal, get_args
 
-import dask.dataframe as dd
 import numpy as np
 
 from dask_tfrecord import arguments
@@ -34,7 +33,10 @@ def write_options(
 
 
 def write_mode(
-    ddf: dd.DataFrame, append: bool, overwrite: bool | Literal["partitions"], partition_on: tuple[str, ...]
+    columns: Sequence[Any],
+    append: bool,
+    overwrite: bool | Literal["partitions"],
+    partition_on: tuple[str, ...],
 ) -> Mode:
     """Return what a write does with the existing data, as ``append`` and ``overwrite`` say."""
     arguments.choice("append", append, (False, True))
@@ -47,7 +49,7 @@ def write_mode(
     if overwrite == "partitions" and not partition_on:
         raise TFRecordError(
             "a replacement of partitions requires partition columns",
-            remedies=[*_partition_columns(ddf), Remedy("overwrite", True, "replace all data")],
+            remedies=[*_partition_columns(columns), Remedy("overwrite", True, "replace all data")],
             function="to_tfrecord",
         )
     if append:
@@ -55,9 +57,9 @@ def write_mode(
     return "partitions" if overwrite == "partitions" else "overwrite" if overwrite else "create"
 
 
-def _partition_columns(ddf: dd.DataFrame) -> list[Remedy]:
+def _partition_columns(columns: Sequence[Any]) -> list[Remedy]:
     """Suggest the first column as ``partition_on`` for a write that needs partition columns."""
-    names = list(map(str, ddf.columns[:1]))
+    names = list(map(str, columns[:1]))
     return [Remedy("partition_on", names, "write a directory for each of its values")] if names else []
 
 
@@ -80,7 +82,7 @@ def partition_count(npartitions: int | None, num_shards: int | None) -> int | No
 
 
 def plan_shuffle(
-    ddf: dd.DataFrame, partition_on: tuple[str, ...], colocate: bool, seed: int | None, npartitions: int
+    columns: Sequence[Any], partition_on: tuple[str, ...], colocate: bool, seed: int | None, npartitions: int
 ) -> Shuffle | None:
     """Return how the rows move between the partitions of a write, or None if the rows do not move."""
     if seed is not None and (not isinstance(seed, int | np.integer) or isinstance(seed, bool)):
@@ -92,7 +94,7 @@ def plan_shuffle(
     if colocate and not partition_on:
         raise TFRecordError(
             "colocate=True requires partition columns",
-            remedies=_partition_columns(ddf),
+            remedies=_partition_columns(columns),
             function="to_tfrecord",
         )
     if not colocate and seed is None:

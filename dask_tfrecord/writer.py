@@ -3,7 +3,7 @@
 import logging
 import sys
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any, Literal, Unpack, get_args, overload
 
@@ -15,25 +15,26 @@ from dask_tfrecord.cluster import check_cluster
 from dask_tfrecord.codec.codecs import CODECS, Compression
 from dask_tfrecord.codec.columns import RecordType
 from dask_tfrecord.config import keyword_or_default
+from dask_tfrecord.dataset.shuffle.route import Shuffle
+from dask_tfrecord.dataset.shuffle.stream import write_shuffled, write_tables
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.dataset.write.commit import abandon, log_summary
+from dask_tfrecord.dataset.write.commit import abandon, commit, discard, log_summary
 from dask_tfrecord.dataset.write.destination import check_destination, destination, replaceable_files
 from dask_tfrecord.dataset.write.existing import check_existing_data
 from dask_tfrecord.dataset.write.neighbours import refuse_write_inside
 from dask_tfrecord.dataset.write.run import WriteRun, draw_run
 from dask_tfrecord.errors import Remedy, RemedyWarning, TFRecordError, warn_caller
-from dask_tfrecord.expr import lineage, writing
+from dask_tfrecord.expr import lineage
+from dask_tfrecord.expr.collection import CollectionRows
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.redaction import hide, secrets_of
-from dask_tfrecord.frames.pandas_to_arrow import index_levels
-from dask_tfrecord.frames.planning import plan_schema, rounded_columns, text_columns
-from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, WriteKeywords
-from dask_tfrecord.progress import Progress
+from dask_tfrecord.frames.sources import ArrowArray, ArrowStream, Source, open_source
+from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, StreamKeywords, WriteKeywords
+from dask_tfrecord.progress import Progress, report
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.field import Lossy
-from dask_tfrecord.schema.model import Schema
-from dask_tfrecord.splitting import SPLIT, SPLIT_FIELD, assign_splits, parse_splits
+from dask_tfrecord.splitting import SPLIT, SPLIT_FIELD, Splits, parse_splits
 from dask_tfrecord.write_request import (
     check_name_function,
     partition_count,
@@ -50,6 +51,10 @@ _RETRIES = 5
 
 @overload
 def to_tfrecord(
+    ddf: pd.DataFrame | ArrowStream | ArrowArray, path: PathLike, **keywords: Unpack[StreamKeywords]
+) -> Snapshot: ...
+@overload
+def to_tfrecord(
     ddf: dd.DataFrame, path: PathLike, *, compute: Literal[True] = True, **keywords: Unpack[WriteKeywords]
 ) -> Snapshot: ...
 @overload
@@ -62,7 +67,7 @@ def to_tfrecord(
 ) -> Snapshot | dd.Scalar: ...
 @public_function
 def to_tfrecord(
-    ddf: dd.DataFrame,
+    ddf: dd.DataFrame | pd.DataFrame | ArrowStream | ArrowArray,
     path: PathLike,
     *,
     compression: AnyCompression | Literal["default"] | None = "default",
@@ -91,7 +96,7 @@ def to_tfrecord(
     storage_options: dict[str, Any] | None = None,
     filesystem: Filesystem = None,
 ) -> Any:
-    """Write a Dask DataFrame as TFRecord files, which TensorFlow and Spark can read.
+    """Write a Dask DataFrame, or other rows, as TFRecord files, which TensorFlow and Spark can read.
 
     Importing `dask_tfrecord` also adds this function to Dask as the method ``DataFrame.to_tfrecord``.
 
@@ -105,8 +110,13 @@ def to_tfrecord(
 
     Parameters
     ----------
-    ddf : dask.dataframe.DataFrame
-        The collection to write.
+    ddf : dask.dataframe.DataFrame, pandas.DataFrame, or object that exports Arrow data
+        The rows to write. Rows that are not a Dask DataFrame are written in the calling process, without a
+        task graph: a pandas or Polars DataFrame, a `pyarrow.Table`, `pyarrow.RecordBatch` or
+        `pyarrow.RecordBatchReader`, a DuckDB relation, and every object with the method
+        ``__arrow_c_stream__`` or ``__arrow_c_array__``. A stream is never in memory as a whole. The stream is
+        a single partition, with a file for each 64 MiB of Arrow data. For such rows, the keywords
+        ``npartitions``, ``num_shards``, ``compute``, ``compute_kwargs`` and ``retries`` raise an error.
     path : str or path-like
         The destination directory. Remote storage needs a protocol such as ``s3://`` before the path. A
         destination that holds data raises, unless ``append`` or ``overwrite`` is set.
@@ -142,7 +152,7 @@ def to_tfrecord(
     write_index : bool, optional
         If True, the index is written as the first columns, and `read_tfrecord` restores it as the index. If
         False, the index is dropped. By default, the index is written if it has a name or does not hold
-        integers.
+        integers. Rows of Arrow data have no index.
     append : bool, default False
         If True, add the rows to the data in the directory, whichever tool wrote the existing data. The
         columns and types of the rows must equal the columns and types of the existing data.
@@ -190,8 +200,8 @@ def to_tfrecord(
         The maximum size of a file in bytes, before compression. If a partition has more bytes, it continues
         in another file. A single record that is larger than the limit is written to a separate file.
     max_files_per_task : int or None, default 1024
-        The maximum number of directories to which one partition may write. A partition with more directories
-        raises. If None, the number of directories is not limited.
+        The maximum number of directories to which one partition, or 64 MiB of a stream, may write. A
+        partition with more directories raises. If None, the number of directories is not limited.
     name_function : callable, optional
         Function that takes the number of a partition and returns a string. This string is added to the end of
         the partition's file names. If two partitions get the same string, the write raises.
@@ -227,6 +237,8 @@ def to_tfrecord(
         If another write was committed since this write was planned. An append does not raise this error.
     SchemaError
         If TFRecord cannot hold a column or a value, or if the columns differ from those of the existing data.
+    TFRecordError
+        If an argument is invalid, or if a stream fails. The error of the stream is the cause of this error.
 
     See Also
     --------
@@ -254,8 +266,24 @@ def to_tfrecord(
 
     >>> ddf.to_tfrecord("copy", compression="gzip").compression
     'gzip'
+
+    Write a pandas DataFrame or an Arrow stream without Dask:
+
+    >>> dask_tfrecord.to_tfrecord(people, "of_pandas", compression="gzip").records
+    3
     """
-    _check_collection(ddf)
+    rows: CollectionRows | Source
+    if isinstance(ddf, dd.DataFrame):
+        rows = CollectionRows(ddf)
+    else:
+        rows = open_source(ddf)
+        unpartitioned = {"npartitions": npartitions, "num_shards": num_shards, "retries": retries}
+        _refuse(
+            rows.kind,
+            compute=None if compute is True else compute,
+            compute_kwargs=compute_kwargs,
+            **unpartitioned,
+        )
     arguments.path(path)
     arguments.mappings(compute_kwargs=compute_kwargs, storage_options=storage_options)
     arguments.choice("record_type", record_type, ("infer", *get_args(RecordType)))
@@ -267,45 +295,34 @@ def to_tfrecord(
     retries = keyword_or_default("retries", retries, partial(arguments.count, "retries", least=0), None)
     options = write_options(compression, compression_level, lossy, max_rows_per_file, max_bytes_per_file)
     keys = () if partition_on is None else tuple(arguments.names("partition_on", partition_on))
-    splits = parse_splits(ddf, split, split_by)
+    splits = parse_splits(rows.columns, split, split_by)
     directories = keys if splits is None else (SPLIT, *keys)
-    mode = write_mode(ddf, append, overwrite, directories)
-    count = partition_count(npartitions, num_shards)
-    shuffling = plan_shuffle(ddf, directories, colocate, shuffle, count or ddf.npartitions)
-    check_name_function(name_function, count or ddf.npartitions)
+    mode = write_mode(rows.columns, append, overwrite, directories)
+    count = partition_count(npartitions, num_shards) or rows.npartitions
+    shuffling = plan_shuffle(rows.columns, directories, colocate, shuffle, count)
+    check_name_function(name_function, count)
     metadata = arguments.metadata(custom_metadata)
     schema = arguments.arrow_schema(schema)
-    check_cluster((compute_kwargs or {}).get("scheduler"))
+    if isinstance(rows, CollectionRows):
+        check_cluster((compute_kwargs or {}).get("scheduler"))
 
     store = destination(path, storage_options, filesystem)
     replaces = mode in ("overwrite", "partitions")
-    if replaces:
+    if replaces and isinstance(rows, CollectionRows):
         lineage.check_not_read(ddf, store)
     refuse_write_inside(store, mode)
     base = check_destination(store, mode)
     replaceable = replaceable_files(store) if replaces else frozenset()
 
-    levels = index_levels(ddf._meta, write_index)
-    ddf, computed_text = lineage.check_string_conversions(ddf, text_columns(ddf._meta, schema, levels))
-    planned = plan_schema(
-        ddf._meta,
-        schema=schema,
-        record_type=lineage.nested_record_type(ddf) if record_type == "infer" else record_type,
-        write_index=bool(levels),
-        sample=lambda names: _computed_partitions(ddf[names]),
-        partition_on=keys,
-        known={**lineage.large_strings(ddf), **lineage.parquet_types(ddf)},
-    )
+    levels = rows.levels(write_index)
+    planned = rows.plan(schema, None if record_type == "infer" else record_type, keys, levels)
     partition_fields = planned.select(keys).fields
     order = tuple(planned.names)
     if splits is not None:
-        ddf = assign_splits(ddf, splits)
         partition_fields, order = (SPLIT_FIELD, *partition_fields), (*order, SPLIT)
     records = planned.select(name for name in planned.names if name not in keys)
-    if record_type == "infer":
-        records = lineage.with_bytes_records(ddf, records)
     if options.lossy == "warn":
-        _warn_of_rounding(ddf, records, bool(levels))
+        _warn_of_rounding(rows.rounded(records, levels))
     _warn_of_compression(options.compression)
     if mode in ("append", "partitions"):
         check_existing_data(store, records, partition_fields, levels)
@@ -325,36 +342,57 @@ def to_tfrecord(
         index=levels,
         replaceable=replaceable,
     )
-    if shuffling is None:
-        ddf = _repartitioned(ddf, count)
-    write_index = bool(levels) or write_index
-    plan = f"{count or ddf.npartitions} partitions, {len(order)} columns, compression {options.compression}"
+    plan = f"{count} partitions, {len(order)} columns, compression {options.compression}"
     logger.info("%s: planned: mode %s after version %d, %s", run.title, mode, base, plan)
-    result = writing.write(ddf, run, write_index=write_index, computed_text=computed_text, shuffle=shuffling)
+    if not isinstance(rows, CollectionRows):
+        return _finish(run, lambda progress: _write_source(rows, run, splits, shuffling, progress))
+    result = rows.write(
+        run,
+        write_index=bool(levels) or write_index,
+        splits=splits,
+        shuffle=shuffling,
+        npartitions=count,
+    )
     if compute:
         return _compute(result, run, compute_kwargs, retries)
     Progress(run.title, run.run).until_deleted(result)
     return result
 
 
-def _check_collection(ddf: Any) -> None:
-    if not isinstance(ddf, dd.DataFrame):
-        raise TFRecordError(
-            f"{type(ddf).__name__} is not a Dask DataFrame",
-            advice="pass dask.dataframe.from_pandas(frame, npartitions=8), or a column as ddf[[name]]",
-        )
+def _refuse(kind: str, **given: Any) -> None:
+    """Raise if a keyword is given that is about the partitions or the scheduler of Dask."""
+    for keyword, value in given.items():
+        if value is not None:
+            raise TFRecordError(
+                f"{keyword}={value!r} is for Dask collections, and this {kind} is written without Dask",
+                advice=f"leave out {keyword}=, or pass a Dask DataFrame",
+                function="to_tfrecord",
+            )
 
 
-def _computed_partitions(ddf: dd.DataFrame) -> Iterator[pd.DataFrame]:
-    for index in range(ddf.npartitions):
-        yield ddf.partitions[index].compute()
+def _write_source(
+    source: Source, run: WriteRun, splits: Splits | None, shuffle: Shuffle | None, progress: Progress
+) -> Snapshot:
+    """Write rows that are not a Dask collection, in this process."""
+    title = f"{run.store.public(run.store.root)}, {source.kind}"
+    tables = source.tables(run.columns, run.options.lossy, splits, run.index, title)
+
+    def note(result: object, task: int, tasks: int, step: int, steps: int) -> None:
+        progress.add(report(run.run, task, tasks, result, step=step, steps=steps))
+
+    try:
+        if shuffle is None:
+            files = write_tables(run, tables, title, note)
+        else:
+            files = write_shuffled(run, tables, title, note, shuffle)
+    except BaseException:  # KeyboardInterrupt is included
+        discard(run)
+        raise
+    return commit(run, files)
 
 
-def _warn_of_rounding(ddf: dd.DataFrame, records: Schema, write_index: bool) -> None:
-    """Warn of columns whose values may be rounded, except columns that were read from the same type."""
-    names = rounded_columns(ddf._meta, records, write_index=write_index)
-    read_types = lineage.read_types(ddf, names)
-    names = [name for name in names if read_types.get(name) != records.arrow.field(name).type]
+def _warn_of_rounding(names: list[str]) -> None:
+    """Warn of columns whose values may be rounded."""
     if names:
         columns = ", ".join(map(repr, names))
         warn_caller(
@@ -375,29 +413,24 @@ def _warn_of_compression(codec: Compression | None) -> None:
         )
 
 
-def _repartitioned(ddf: dd.DataFrame, npartitions: int | None) -> dd.DataFrame:
-    """Repartition a collection to exactly ``npartitions`` partitions.
-
-    The divisions are cleared first, because they would restrict the possible numbers.
-    """
-    if npartitions in (None, ddf.npartitions):
-        return ddf
-    return ddf.clear_divisions().repartition(npartitions=npartitions)
-
-
 def _compute(result: Any, run: WriteRun, kwargs: dict[str, Any] | None, retries: int | None) -> Snapshot:
-    """Compute a write now. If the write fails or is interrupted, remove its staged files."""
+    """Compute a write now."""
     kwargs = dict(kwargs or {})
     if retries is not None:
         kwargs["retries"] = retries
     elif not run.store.local:
         kwargs.setdefault("retries", _RETRIES)
+    # Only optimize() fuses reading, transforming and writing into one task for each partition; compute()
+    # does not.
+    return _finish(run, lambda _: result.optimize().compute(**kwargs))
+
+
+def _finish(run: WriteRun, write: Callable[[Progress], Snapshot]) -> Snapshot:
+    """Write and commit all files. If the write fails or is interrupted, remove its staged files."""
     start = time.monotonic()
     try:
-        # Only optimize() fuses reading, transforming and writing into one task for each partition; compute()
-        # does not.
-        with Progress(run.title, run.run):
-            snapshot: Snapshot = result.optimize().compute(**kwargs)
+        with Progress(run.title, run.run) as progress:
+            snapshot = write(progress)
     except BaseException as error:  # KeyboardInterrupt is included
         seconds, reason = time.monotonic() - start, hide(repr(error), secrets_of(run.store))
         logger.error("%s: failed after %.1f s: %s", run.title, seconds, reason)

@@ -11,12 +11,14 @@ from typing import Any
 import dask
 import dask.dataframe as dd
 import pandas as pd
+import pyarrow as pa
 import pytest
 from dask.callbacks import Callback
 from dask.diagnostics import ProgressBar
 from distributed import Client
 
 from dask_tfrecord import RecordTable, index, iter_batches, progress, read_tfrecord, to_tfrecord, verify
+from dask_tfrecord.dataset.shuffle import stream
 from dask_tfrecord.progress import Progress, Report
 
 LINE = r"(?:step (\d) of (\d): )?(\d+) of (\d+) partitions(?:, (\d+) rows)?(?:, ([\d,]+) bytes)? in \d+\.\d s"
@@ -100,6 +102,24 @@ def test_each_scheduler_logs_the_same_lines(
 
     assert verify(path)["agrees"].all()
     assert lines(caplog, f"{path}: verify")[-1] == (None, None, "1", "1", "20", total)
+
+
+@pytest.mark.usefixtures("always")
+def test_a_write_without_dask_logs_lines(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(stream, "_CHUNK_BYTES", 1)
+    table = pa.Table.from_pandas(numbers().compute(), preserve_index=False)
+    to_tfrecord(table.to_reader(5), tmp_path / "a")
+    to_tfrecord(table.to_reader(5), tmp_path / "b", shuffle=1)
+    text = "\n".join(r.getMessage() for r in caplog.records if r.name == "dask_tfrecord.progress")
+    found = re.findall(r": (?:step (\d) of 3: )?(\d+)( of 4)? partitions, ([\d,]+) (?:rows|bytes)", text)
+    done = [str(number) for number in (1, 2, 3, 4)]
+    counts = ["", *(" of 4",) * 2]
+    expected = [("", number, "") for number in done]
+    expected += [(f"{step}", n, known) for step, known in enumerate(counts, 1) for n in done]
+    assert [line[:3] for line in found] == expected
+    assert found[3][3] == found[-1][3] == "20"
 
 
 @pytest.mark.usefixtures("always", "one_thread")

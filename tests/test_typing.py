@@ -42,9 +42,14 @@ def test_the_script_passes_a_checker_that_finds_wrong_types(folder: Path, checke
         "frame: str = dask_tfrecord.take('a', [0])\n"
         "dask_tfrecord.to_tfrecord(dask_tfrecord.read_tfrecord('a', columns='x'), 'b')\n"
         "dask_tfrecord.read_tfrecord('a', nothing=1)\n"
+        "import pandas as pd\n"
+        "dask_tfrecord.to_tfrecord(pd.DataFrame(), 'a', compute=False)\n"
+        "dask_tfrecord.to_tfrecord([{'n': 1}], 'a')\n"
     )
     options = ["--pythonpath", sys.executable] if checker == "pyright" else []
     command = [sys.executable, "-m", checker, *options, "wrong.py", "user_script.py"]
     found = subprocess.run(command, cwd=folder, capture_output=True, text=True, check=False)
     errors = set(re.findall(r"(\w+)\.py:(\d+)\S* (?:- )?error", found.stdout))
-    assert errors == {("wrong", "2"), ("wrong", "3"), ("wrong", "4")}, found.stdout
+    # Dask's Series has __getattr__, so for mypy it has every method, also that of an Arrow stream.
+    lines = (2, 4, 6, 7) if checker == "mypy" else (2, 3, 4, 6, 7)
+    assert errors == {("wrong", str(line)) for line in lines}, found.stdout

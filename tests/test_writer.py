@@ -231,11 +231,6 @@ def test_compute_kwargs_reach_compute(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("ddf", "path", "problem"),
     [
-        (
-            pd.DataFrame({"x": [1]}),
-            "somewhere",
-            "DataFrame is not a Dask DataFrame; pass dask.dataframe.from_pandas",
-        ),
         (dd.from_dict({"x": [1]}, npartitions=1)["x"], "somewhere", "Series is not a Dask DataFrame"),
         (dd.from_dict({"x": [1]}, npartitions=1), None, "None is not a path"),
         (dd.from_dict({"x": [1]}, npartitions=1), "", "'' is not a path"),

@@ -4,7 +4,7 @@ This module also checks the objects that Dask converts to text.
 """
 
 import os
-from collections.abc import Hashable, Iterable, Iterator, Mapping
+from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
 
@@ -98,27 +98,28 @@ def nested_record_type(ddf: DataFrame) -> RecordType:
     return "example" if nested.isdisjoint(ddf.columns) else "sequence_example"
 
 
-def with_bytes_records(ddf: DataFrame, records: Schema) -> Schema:
-    """Set the record type "bytes" if the only column holds records that were read as bytes.
+def with_bytes_records(ddf: DataFrame, planned: Schema, partition_on: Sequence[str]) -> Schema:
+    """Set the record type "bytes" if the only column in the records holds records that were read as bytes.
 
     If records that were read as bytes become features of other records, warn.
     """
     schemas = _read_schemas(ddf)
-    is_single_binary = len(records.fields) == 1 and records.fields[0].type in (pa.binary(), pa.large_binary())
+    fields = [item for item in planned.fields if item.name not in partition_on]
+    is_single_binary = len(fields) == 1 and fields[0].type in (pa.binary(), pa.large_binary())
     if is_single_binary and schemas and all(schema.record_type == "bytes" for schema in schemas):
-        return replace(records, record_type="bytes")
+        return replace(planned, record_type="bytes")
     payloads = {name for schema in schemas if schema.record_type == "bytes" for name in schema.names}
     is_computed = any(isinstance(one, FromGraph) for one in ddf.expr.walk())  # for example by persist()
     if is_single_binary and not schemas and is_computed:
         payloads = {PAYLOAD.name}
-    for item in records.fields:
+    for item in fields:
         if item.name in payloads and item.kind == "bytes":
             warn_caller(
                 f"each value of {item.name!r} was read as a whole record, but is written as a feature of an "
                 f'Example; pass record_type="bytes" and ddf[[{item.name!r}]] to write whole records, or '
                 'record_type="example" to write features.',
             )
-    return records
+    return planned
 
 
 def large_strings(ddf: DataFrame) -> dict[str, pa.DataType]:

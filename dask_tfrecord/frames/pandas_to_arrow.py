@@ -4,7 +4,7 @@ The module `arrow_to_pandas` is the inverse.
 """
 
 from bisect import bisect_left
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import pandas as pd
@@ -116,7 +116,7 @@ def _convert_or_raise(column: "pd.Series[Any]", item: Field, lossy: Lossy) -> pa
                 advice, remedies = refusal.advice, [*of_column(refusal, item.name).remedies]
         raise SchemaError(
             f"a value does not fit {item.type}: {first_line(error)}",
-            record=_first_misfit(column, item.type, lossy),
+            record=first_misfit(lambda rows: _convert(column.iloc[:rows], item.type, lossy), len(column)),
             feature=item.name,
             advice=advice,
             remedies=remedies,
@@ -142,8 +142,13 @@ def _convert(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) -> pa.A
     else:
         array = pa.array(column, from_pandas=True)
     if isinstance(array, pa.ChunkedArray):
-        return pa.chunked_array([convert(chunk, type_, rounded=rounded) for chunk in array.chunks], type_)
+        return convert_chunks(array, type_, rounded=rounded)
     return convert(array, type_, rounded=rounded)
+
+
+def convert_chunks(column: pa.ChunkedArray, type_: pa.DataType, *, rounded: bool) -> pa.ChunkedArray:
+    """Convert each chunk of a column to another type, as `convert` does."""
+    return pa.chunked_array([convert(chunk, type_, rounded=rounded) for chunk in column.chunks], type_)
 
 
 def _from_objects(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) -> pa.Array:
@@ -162,21 +167,21 @@ def _from_objects(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) ->
     return object_columns.to_arrow(column, type_, rounded=True)
 
 
-def _first_misfit(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) -> int | None:
-    """Return the number of the first row whose value cannot be converted to an Arrow type.
+def first_misfit(convert_first: Callable[[int], object], rows: int) -> int | None:
+    """Return the number of the first of some rows whose value cannot be converted.
 
-    Bisection finds this row.
+    Bisection finds this row. The function ``convert_first`` converts the given number of rows.
     """
 
-    def fails(rows: int) -> bool:
+    def fails(count: int) -> bool:
         try:
-            _convert(column.iloc[:rows], type_, lossy)
+            convert_first(count)
         except CONVERSION_ERRORS:
             return True
         return False
 
-    rows = bisect_left(range(len(column) + 1), True, key=fails)
-    return rows - 1 if rows else None
+    count = bisect_left(range(rows + 1), True, key=fails)
+    return count - 1 if count else None
 
 
 # -- The index -----------------------------------------------------------------------------------------------

@@ -72,14 +72,56 @@ def plan_schema(
         levels = meta.index.nlevels
         meta = index_to_columns(meta)
         sample = _with_index(sample, data, list(meta.columns[:levels]))
-    check_names(list(meta.columns))
-    _check_partition_on(partition_on, list(meta.columns))
-    given = _given_types_of_columns(schema, meta)
+    given = _given_types_of_columns(schema, list(meta.columns), partition_on)
     _warn_of_converted_text(meta, given)
     given = {**_arrow_types(meta), **(known or {}), **given}
     typed = _typed_columns({name: meta[name] for name in meta.columns if name not in given}, sample)
     types = {name: given[name] if name in given else type_of(typed[name]) for name in meta.columns}
-    categories = _shared_categories(typed, types, meta)
+    return _with_keys(types, _shared_categories(typed, types, meta), record_type, partition_on)
+
+
+def plan_arrow_schema(
+    source: pa.Schema,
+    categories: Mapping[str, pa.Array],
+    *,
+    schema: Types | pa.Schema | None,
+    record_type: RecordType,
+    partition_on: Sequence[str],
+) -> Schema:
+    """Plan the schema with which a stream of Arrow data is written. The schema has all columns of the stream.
+
+    Parameters
+    ----------
+    source : pyarrow.Schema
+        The columns of the stream.
+    categories : mapping of str to pyarrow.Array
+        The categories of each dictionary column.
+    schema, record_type, partition_on
+        These parameters have the same meaning as in `plan_schema`.
+
+    Raises
+    ------
+    SchemaError
+        If a record cannot hold the name or the type of a column.
+    """
+    given = _given_types_of_columns(schema, source.names, partition_on)
+    types = {item.name: canonical_type(given.get(item.name, item.type)) for item in source}
+    coded = {name: type_ for name, type_ in types.items() if pa.types.is_dictionary(type_)}
+    known = {
+        name: _known_categories(categories.get(name, pa.nulls(0)), type_, name)
+        for name, type_ in coded.items()
+        if type_.ordered or name in categories
+    }
+    return _with_keys(types, known, record_type, partition_on)
+
+
+def _with_keys(
+    types: Mapping[str, pa.DataType],
+    categories: Mapping[str, pa.Array],
+    record_type: RecordType,
+    partition_on: Sequence[str],
+) -> Schema:
+    """Return the schema of columns of these types, some of which are partition columns."""
     keys = {
         name: _partition_field(Field(name, canonical_type(types[name]), categories.get(name)))
         for name in partition_on
@@ -90,7 +132,12 @@ def plan_schema(
     return Schema(tuple(fields[name] for name in types), record_type)
 
 
-def rounded_columns(meta: pd.DataFrame, schema: Schema, *, write_index: bool) -> list[str]:
+def rounded_columns(types: Mapping[str, pa.DataType], schema: Schema) -> list[str]:
+    """Return the names of the columns of these types whose values a write may round to shorter floats."""
+    return [item.name for item in schema.fields if item.lossy or _is_rounded(types[item.name], item.type)]
+
+
+def rounded_in_frame(meta: pd.DataFrame, schema: Schema, *, write_index: bool) -> list[str]:
     """Return the names of the columns whose types show that a write may round their values to shorter floats.
 
     Object columns that are converted to shorter floats are not in the result, because `to_table` checks their
@@ -102,7 +149,7 @@ def rounded_columns(meta: pd.DataFrame, schema: Schema, *, write_index: bool) ->
     return [
         item.name
         for item in schema.fields
-        if item.lossy or (known.get(item.name) != item.type and _is_rounded(meta[item.name], item.type))
+        if item.lossy or (known.get(item.name) != item.type and _rounds_column(meta[item.name], item.type))
     ]
 
 
@@ -113,12 +160,17 @@ def _arrow_types(meta: pd.DataFrame) -> dict[str, pa.DataType]:
     return {name: type_ for name, type_ in types.items() if not is_untyped(type_)}
 
 
-def _is_rounded(column: "pd.Series[Any]", type_: pa.DataType) -> bool:
-    """Return True if storing the column as ``type_`` turns floats or decimals into shorter floats."""
-    target = innermost(type_)
-    if not pa.types.is_floating(target) or is_object(column.dtype):
+def _rounds_column(column: "pd.Series[Any]", type_: pa.DataType) -> bool:
+    if not pa.types.is_floating(innermost(type_)) or is_object(column.dtype):
         return False
-    source = innermost(type_of(column))
+    return _is_rounded(type_of(column), type_)
+
+
+def _is_rounded(source: pa.DataType, target: pa.DataType) -> bool:
+    """Return True if storing values of one type as another turns floats or decimals into shorter floats."""
+    source, target = innermost(source), innermost(target)
+    if not pa.types.is_floating(target):
+        return False
     return is_lossy(source) or (pa.types.is_floating(source) and source.bit_width > target.bit_width)
 
 
@@ -188,17 +240,20 @@ def _given_type(name: str, given: Any) -> pa.DataType:
     )
 
 
-def _given_types_of_columns(schema: Types | pa.Schema | None, meta: pd.DataFrame) -> dict[str, pa.DataType]:
+def _given_types_of_columns(
+    schema: Types | pa.Schema | None, columns: list[str], partition_on: Sequence[str]
+) -> dict[str, pa.DataType]:
     """Return the Arrow types of the columns that ``schema=`` names.
 
-    Raise if ``schema=`` names something that is not a column.
+    Raise if the names of the columns are invalid, or if ``schema=`` or ``partition_on=`` names something that
+    is not a column.
     """
+    check_names(columns)
+    _check_partition_on(partition_on, columns)
     given = _given_types(schema)
-    unknown = [name for name in given if name not in meta.columns]
+    unknown = [name for name in given if name not in columns]
     if unknown:
-        raise SchemaError(
-            f"schema= names columns that do not exist: {unknown}; the columns are {list(meta.columns)}"
-        )
+        raise SchemaError(f"schema= names columns that do not exist: {unknown}; the columns are {columns}")
     return given
 
 
@@ -290,20 +345,24 @@ def _shared_categories(typed: Mapping[str, "pd.Series[Any]"], types: Types, meta
         column = typed[name] if type_.ordered and name in typed else meta[name]
         dtype = column.dtype
         known = category_array(dtype) if isinstance(dtype, pd.CategoricalDtype) else pa.nulls(0)
-        if len(known):
-            categories[name] = _converted_categories(known, type_, name)
-        elif type_.ordered:
-            raise SchemaError(
-                "the categories are ordered, but unknown",
-                feature=name,
-                advice=f"use ddf.categorize({literal([name])})",
-                remedies=[Remedy("schema", {name: type_.value_type}, "write a column without categories")],
-                function="to_tfrecord",
-            )
+        if len(known) or type_.ordered:
+            categories[name] = _known_categories(known, type_, name)
     return categories
 
 
-def _converted_categories(known: pa.Array, type_: pa.DataType, name: str) -> pa.Array:
+def _known_categories(known: pa.Array, type_: pa.DataType, name: str) -> pa.Array:
+    """Convert the categories of a dictionary column to the type of its values.
+
+    Raise if an ordered column has no categories.
+    """
+    if type_.ordered and not len(known):
+        raise SchemaError(
+            "the categories are ordered, but unknown",
+            feature=name,
+            advice=f"use ddf.categorize({literal([name])})",
+            remedies=[Remedy("schema", {name: type_.value_type}, "write a column without categories")],
+            function="to_tfrecord",
+        )
     try:
         return convert(known, type_.value_type)
     except (MisfitError, pa.ArrowException) as error:

@@ -20,9 +20,11 @@ from typing import Any
 import dask
 import dask.dataframe as dd
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 
 import dask_tfrecord
+from dask_tfrecord.dataset.shuffle import stream
 from dask_tfrecord.dataset.snapshot import file_table
 
 OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.listdir", "os.scandir"}
@@ -31,6 +33,7 @@ MODES = {
     "create": {},
     "append": {"append": True},
     "shuffle": {"append": True, "shuffle": 1},
+    "stream": {"append": True, "shuffle": 1},
     "overwrite": {"overwrite": True},
     "others": {"overwrite": True},
     "partitions": {"overwrite": "partitions", "partition_on": "key"},
@@ -63,7 +66,10 @@ def prepare(mode: str, place: Path) -> None:
 
 def write(mode: str, place: Path) -> None:
     numbers = (10, 13) if mode == "partitions" else (11, 12, 13)
-    dask_tfrecord.to_tfrecord(rows(*numbers), place, **MODES[mode])
+    found: Any = rows(*numbers)
+    if mode == "stream":
+        found = pa.Table.from_pandas(found.compute(), preserve_index=False).to_reader(2)
+    dask_tfrecord.to_tfrecord(found, place, **MODES[mode])
 
 
 def read(place: Path) -> list[int]:
@@ -145,6 +151,7 @@ def sweep(mode: str, directory: Path, stride: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
+    stream._CHUNK_BYTES = 1  # a stream of two batches becomes two files
     with dask.config.set(scheduler="sync"):
         for line in sys.stdin:
             mode, directory, snapshots, stride = json.loads(line)

@@ -20,6 +20,11 @@ appended = dask_tfrecord.to_tfrecord(ddf, "people", schema={"born": pa.int16()},
 assert_type(appended, Snapshot)
 assert_type(dask_tfrecord.to_tfrecord(ddf, "lazy", compute=False, write_index=False), dd.Scalar)
 
+# Rows that are not a Dask collection are written without a graph.
+assert_type(dask_tfrecord.to_tfrecord(people, "frame", compression="gzip", shuffle=1), Snapshot)
+table = pa.table({"name": ["Ada"], "born": [1815]})
+assert dask_tfrecord.to_tfrecord(table.to_reader(), "stream", partition_on="name").records == 1
+
 # A snapshot's parts have public types.
 assert_type(snapshot.files, tuple[FileEntry, ...])
 assert_type(snapshot.schema, Schema)

@@ -26,11 +26,13 @@ from dask_tfrecord import (
     DestinationError,
     RecordTable,
     Snapshot,
+    TFRecordError,
     cleanup,
     exists,
     read_tfrecord,
     to_tfrecord,
 )
+from dask_tfrecord.dataset.shuffle import stream
 from dask_tfrecord.dataset.snapshot import file_table
 from dask_tfrecord.dataset.snapshot.names import open_runs
 from dask_tfrecord.dataset.write.commit import commit
@@ -40,6 +42,9 @@ from dask_tfrecord.files.storage.uploads import unfinished_uploads
 
 # For each mode: the rows before, and the rows after a write of 3 and 5.
 MODES = {"append": ([0, 1, 2], [0, 1, 2, 3, 5]), "overwrite": ([0, 1, 2], [3, 5])}
+
+# The rows that a stream appends, shuffled on the way.
+STREAM = pa.table({"n": [3, 5], "key": [0, 2]})
 
 
 @pytest.mark.filterwarnings("ignore:.*the data is written, but:UserWarning")
@@ -196,6 +201,24 @@ class StoreSuite(PatternNames):
             self.write(rows(*range(7)), place, shuffle=1)
         assert self.files(place) == []
 
+    def test_a_stream_that_fails_leaves_nothing(self, place: str) -> None:
+        def failing() -> Iterator[pa.RecordBatch]:
+            yield from STREAM.to_batches(1)
+            raise ZeroDivisionError("on purpose")
+
+        self.write_twice(place, 0, 1)
+        before = self.files(place)
+        for more in ({"append": True}, {"overwrite": True, "shuffle": 1}):
+            reader = pa.RecordBatchReader.from_batches(STREAM.schema, failing())
+            with (
+                patch.object(stream, "_CHUNK_BYTES", 1),
+                pytest.raises(TFRecordError, match="failed after 2 rows") as raised,
+            ):
+                to_tfrecord(reader, place, storage_options=self.options, **more)
+            assert isinstance(raised.value.__cause__, ZeroDivisionError)
+            assert self.files(place) == before
+            assert self.read(place) == [0, 1]
+
     @pytest.mark.usefixtures("appended_snapshots")
     def test_modes(self, place: str) -> None:
         self.write(rows(0, 1, 2), place, partition_on="key")
@@ -329,13 +352,13 @@ class StoreSuite(PatternNames):
             with patch.object(file_table, "DELTA_PART", {"full": 0.0, "delta": 1e9}[kind]):
                 yield pair // 2, kind
 
-    @pytest.mark.parametrize("mode", MODES)
+    @pytest.mark.parametrize("mode", [*MODES, "stream"])
     def test_any_operation_may_fail(self, request: pytest.FixtureRequest, place: str, mode: str) -> None:
         self.sweep(request, place, mode, after=False)
 
     def sweep(self, request: pytest.FixtureRequest, place: str, mode: str, *, after: bool) -> None:
         """Let each operation fail in turn: a write that raises keeps the old rows, others have the new."""
-        old, new = MODES[mode]
+        old, new = MODES["append" if mode == "stream" else mode]
         outcomes = []
         for number, kind in self.failing(request):
             here = f"{place}/{kind}-{number}"
@@ -344,7 +367,10 @@ class StoreSuite(PatternNames):
             faults = Faults(number, after=after)
             try:
                 with self.faults(faults):
-                    self.write(rows(3, 5), here, **{mode: True})
+                    if mode == "stream":
+                        to_tfrecord(STREAM, here, append=True, shuffle=1, storage_options=self.options)
+                    else:
+                        self.write(rows(3, 5), here, **{mode: True})
             except OSError:
                 assert faults.hit
                 outcomes.append(old)

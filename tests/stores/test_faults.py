@@ -215,6 +215,10 @@ def writing(**mode: Any) -> Callable[[str, dict[str, Any]], None]:
     return write
 
 
+def write_stream(place: str, options: dict[str, Any]) -> None:
+    to_tfrecord(pa.table({"n": [3, 5], "key": [0, 2]}), place, shuffle=1, storage_options=options)
+
+
 def prepare(place: str, options: dict[str, Any]) -> None:
     to_tfrecord(rows(0, 1, 2), place, partition_on="key", storage_options=options)
 
@@ -309,6 +313,7 @@ JOBS = {
     ),
     "overwrite with a base": Job(writing(overwrite=True), prepare=with_deltas(prepare_deltas)),
     "shuffled write": Job(writing(shuffle=1)),
+    "write of a stream": Job(write_stream),
     "cleanup": Job(clean, prepare=prepare_abandoned, left=runs),
     "index": Job(index_all, version, prepare_foreign),
     "read": Job(read_all, prepare=prepare, changes=False),

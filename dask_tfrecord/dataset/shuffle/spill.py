@@ -111,15 +111,35 @@ def spill(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle, route: R
 
 def _write_source(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle, route: Route) -> Spill:
     """Write the spill file of a source partition under a unique name. Return the description of the file."""
-    table = table.add_column(0, ROW_ID, pa.array(_row_ids(index, np.arange(table.num_rows))))
+    table = _with_row_ids(table, index)
     directories = Directories.of(table, run.partition_on)
     if route.groups == 1:
         rows = _sort(table, directories, _targets(directories, table, shuffle), route.width, shuffle.seed)
         return _write_spill(run, f"{index:05d}", rows, run.schema, route.chunk)
     groups = _targets(directories, table, shuffle) // route.width
-    rows = _sort(table, Directories.of(table, ()), groups, route.groups, None)
+    return _write_groups(run, table, index, groups, route.groups)
+
+
+def spill_unsorted(run: WriteRun, table: pa.Table, index: int) -> Spill:
+    """Write the spill file of source partition ``index`` for the second of two rounds, with a single group.
+
+    The file has one section, in which the rows keep their order. The number of target partitions may be
+    unknown.
+    """
+    groups = np.zeros(table.num_rows, np.int64)
+    return _write_groups(run, _with_row_ids(table, index), index, groups, 1)
+
+
+def _write_groups(run: WriteRun, table: pa.Table, index: int, groups: Positions, count: int) -> Spill:
+    """Write a spill file with a section for each group. ``groups`` has the group of each row."""
+    rows = _sort(table, Directories.of(table, ()), groups, count, None)
     # The next round needs all columns of the rows.
     return _write_spill(run, f"{index:05d}", rows, run.columns, 1)
+
+
+def _with_row_ids(table: pa.Table, index: int) -> pa.Table:
+    """Add the column of row ids to the table of source partition ``index``."""
+    return table.add_column(0, ROW_ID, pa.array(_row_ids(index, np.arange(table.num_rows))))
 
 
 def write_group(

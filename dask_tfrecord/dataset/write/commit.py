@@ -103,6 +103,14 @@ def abandon(run: WriteRun) -> None:
                 run.store.remove(run.store.fs.find(run.staged("rows")))
 
 
+def discard(run: WriteRun) -> None:
+    """Remove all files of a failed write whose commit has not begun, and cannot begin in another process."""
+    with suppress(Exception):  # the caller reports the failure of the write
+        if not run.store.renames:
+            run.store.remove(path for path in run.store.fs.find(run.store.root) if run.owns(path))
+        remove_staging(run.store, run.run)
+
+
 def refuse_if_overtaken(run: WriteRun, files: pa.Table) -> None:
     """If another write has committed since this write was planned, remove this run's files and raise.
 

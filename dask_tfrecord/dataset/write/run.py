@@ -1,7 +1,7 @@
 """Define the plan of one write, which all tasks of the write get, and write the data files of partitions."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from functools import cache, partial
@@ -123,7 +123,7 @@ class WriteRun:
         every = Schema((*self.schema.fields, *self.partitioning), self.schema.record_type)
         return every.select(self.order or every.names)
 
-    def name(self, index: int, count: int, number: int = 0) -> str:
+    def name(self, index: int, count: int, number: int | None = None) -> str:
         """Return the name of the file with the number ``number`` of partition ``index`` of ``count``.
 
         The file has the same name in every partition directory.
@@ -132,7 +132,7 @@ class WriteRun:
             self.run,
             index,
             count,
-            number=number if self.options.splits_files else None,
+            number=number,
             label=self.label(index) if self.label else "",
             suffix=suffix_of(self.options.compression),
         )
@@ -145,17 +145,22 @@ class WriteRun:
         """Return the path in the store at which a file of this run is staged until the commit."""
         return self.store.join(staged(self.run, name))
 
-    def write(self, table: pa.Table, index: int, count: int) -> tuple[FileEntry, ...]:
+    def write(
+        self, table: pa.Table, index: int, count: int, earlier: Mapping[str, int] | None = None
+    ) -> tuple[FileEntry, ...]:
         """Write the files of partition ``index`` of ``count``.
 
-        A repeated call replaces the files of the earlier call.
+        A repeated call replaces the files of the earlier call. If several calls write the rows of one
+        partition, ``earlier`` maps each directory to the number of files that the earlier calls wrote there.
         """
         rows = group_by_directory(table, self.partition_on, max_directories=self.max_directories)
-        return self.write_grouped(rows, index, count)
+        return self.write_grouped(rows, index, count, earlier)
 
-    def write_grouped(self, rows: GroupedRows, index: int, count: int) -> tuple[FileEntry, ...]:
-        """Write the files of a partition whose rows are sorted by directory. A repeated call replaces the
-        files of the earlier call.
+    def write_grouped(
+        self, rows: GroupedRows, index: int, count: int, earlier: Mapping[str, int] | None = None
+    ) -> tuple[FileEntry, ...]:
+        """Write the files of a partition whose rows are sorted by directory. The arguments have the same
+        meaning as in `write`.
 
         On stores with a rename, the files are written to staging. On other stores, the files are uploaded to
         their final paths, and a marker in staging hides the files from readers. On stores without a rename,
@@ -166,10 +171,12 @@ class WriteRun:
             return ()
 
         root = self.staged("") if self.store.renames else self.store.join("")
-        name = cache(partial(self.name, index, count))  # each directory has a file of this name
+        name = cache(partial(self.name, index, count))  # several directories have a file of this name
 
         def place(directory: str, number: int) -> tuple[str, str]:
-            path = f"{directory}/{name(number)}" if directory else name(number)
+            is_numbered = self.options.splits_files or earlier is not None
+            file = name(number + (earlier or {}).get(directory, 0) if is_numbered else None)
+            path = f"{directory}/{file}" if directory else file
             return f"{root}{path}", path
 
         files = tuple(write_files(self.store, place, rows, self.schema, self.options))

@@ -1,0 +1,299 @@
+"""Read pandas DataFrames and Arrow streams as Arrow tables of the planned schema, without Dask."""
+
+from collections.abc import Iterator, Sequence
+from typing import Any, Protocol
+
+import pandas as pd
+import pyarrow as pa
+from dask.dataframe.utils import pyarrow_strings_enabled
+from pandas.api.types import infer_dtype
+
+from dask_tfrecord.codec.columns import RecordType
+from dask_tfrecord.dataset.shuffle.stream import numbered_from
+from dask_tfrecord.dataset.snapshot.metadata import Levels
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
+from dask_tfrecord.frames import pandas_to_arrow
+from dask_tfrecord.frames.column_types import CONVERSION_ERRORS, first_line, is_object
+from dask_tfrecord.frames.pandas_to_arrow import convert_chunks, first_misfit, index_levels
+from dask_tfrecord.frames.planning import (
+    Types,
+    plan_arrow_schema,
+    plan_schema,
+    rounded_columns,
+    rounded_in_frame,
+)
+from dask_tfrecord.schema.field import Field, Lossy
+from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.storage_values import ROUND, MisfitError, RoundedError
+from dask_tfrecord.splitting import Splits, split_frame, split_table
+
+# The largest number of rows, and about the largest number of bytes, that are converted together.
+_ROWS = 1 << 16
+_BYTES = 1 << 24
+
+# The number of rows whose objects are measured to estimate the size of a DataFrame.
+_SAMPLED_ROWS = 100
+
+# Methods of objects that are not accepted, each with an expression that is accepted.
+_ADVICE = {
+    "collect": "pass frame.collect(), or a RecordBatchReader",
+    "to_dataframe": "pass bag.to_dataframe(meta=...)",
+    "to_reader": "pass scanner.to_reader()",
+    "scanner": "pass dataset.scanner().to_reader()",
+    "to_frame": "pass column.to_frame()",
+}
+
+
+class ArrowStream(Protocol):
+    """An object that exports rows as an Arrow C stream, such as a `pyarrow.Table` or a Polars DataFrame."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return a PyCapsule with an ArrowArrayStream."""
+
+
+class ArrowArray(Protocol):
+    """An object that exports its rows as one Arrow C array, such as a `pyarrow.RecordBatch`."""
+
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]:
+        """Return PyCapsules with an ArrowSchema and an ArrowArray."""
+
+
+class Source(Protocol):
+    """The rows of an object that is not a Dask collection.
+
+    Attributes
+    ----------
+    kind : str
+        The name of the object's class, for messages.
+    columns : list
+        The labels of the columns.
+    npartitions : int
+        1, because the rows are not divided into partitions.
+    """
+
+    kind: str
+    columns: list[Any]
+    npartitions: int
+
+    def levels(self, write_index: bool | None) -> Levels:
+        """Return the index levels to write, each as a pair of its column name and its level name."""
+
+    def plan(
+        self,
+        schema: Types | pa.Schema | None,
+        record_type: RecordType | None,
+        partition_on: Sequence[str],
+        levels: Levels,
+    ) -> Schema:
+        """Plan the schema of all columns, including the index levels to write.
+
+        If ``record_type`` is None, the rows decide the record type.
+        """
+
+    def rounded(self, records: Schema, levels: Levels) -> list[str]:
+        """Return the names of the columns whose values a write may round to shorter floats."""
+
+    def tables(
+        self, schema: Schema, lossy: Lossy, splits: Splits | None, levels: Levels, title: str
+    ) -> Iterator[pa.Table]:
+        """Yield all rows as tables of the planned schema.
+
+        An error about a value has the number of the row in the source, and ``title`` as its path.
+        """
+
+
+def open_source(value: Any) -> Source:
+    """Return the rows of a pandas DataFrame, or of an object that exports Arrow data.
+
+    Raises
+    ------
+    TFRecordError
+        If the object is none of these.
+    """
+    if isinstance(value, pd.DataFrame):
+        return _PandasRows(value)
+    kind = type(value)
+    try:
+        if hasattr(kind, "__arrow_c_stream__"):
+            is_reader = isinstance(value, pa.RecordBatchReader)  # whose errors keep their classes
+            return _ArrowRows(kind.__name__, value if is_reader else pa.RecordBatchReader.from_stream(value))
+        if hasattr(kind, "__arrow_c_array__"):
+            batch = pa.record_batch(value)
+            return _ArrowRows(kind.__name__, pa.RecordBatchReader.from_batches(batch.schema, [batch]))
+    except (pa.ArrowException, TypeError) as error:
+        problem = f"{kind.__name__} is not a stream of Arrow tables: {first_line(error)}"
+        raise TFRecordError(problem, advice=_advice(kind)) from error
+    raise TFRecordError(
+        f"{kind.__name__} is not a Dask DataFrame, a pandas DataFrame, or a table or stream of Arrow data",
+        advice=_advice(kind),
+    )
+
+
+def _advice(kind: type) -> str:
+    default = "pass for example pandas.DataFrame(rows), or pyarrow.Table.from_pylist(rows)"
+    return next((advice for method, advice in _ADVICE.items() if hasattr(kind, method)), default)
+
+
+class _PandasRows:
+    """The rows of a pandas DataFrame."""
+
+    npartitions = 1
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self.kind = "DataFrame"
+        self.columns = list(frame.columns)
+        self._frame = frame
+
+    def levels(self, write_index: bool | None) -> Levels:
+        return index_levels(self._frame, write_index)
+
+    def plan(
+        self,
+        schema: Types | pa.Schema | None,
+        record_type: RecordType | None,
+        partition_on: Sequence[str],
+        levels: Levels,
+    ) -> Schema:
+        return plan_schema(
+            self._frame,
+            schema=schema,
+            record_type=record_type or "example",
+            write_index=bool(levels),
+            sample=lambda names: (),
+            partition_on=partition_on,
+            known=dict.fromkeys(self._text(levels), pa.string()),
+        )
+
+    def _text(self, levels: Levels) -> Iterator[str]:
+        """Yield the names of the object columns that hold only text, which need no conversion to find their
+        type.
+
+        If Dask's option dataframe.convert-string is on, an object column without values is also text.
+        """
+        kinds = ("string", "empty") if pyarrow_strings_enabled() else ("string",)
+        index = self._frame.index
+        columns: list[tuple[str, Any]] = [
+            (name, index.get_level_values(at)) for at, (name, _) in enumerate(levels)
+        ]
+        columns += [(name, self._frame.iloc[:, at]) for at, name in enumerate(self.columns)]
+        for name, column in columns:
+            if is_object(column.dtype) and infer_dtype(column, skipna=True) in kinds:
+                yield name
+
+    def rounded(self, records: Schema, levels: Levels) -> list[str]:
+        return rounded_in_frame(self._frame.iloc[:0], records, write_index=bool(levels))
+
+    def tables(
+        self, schema: Schema, lossy: Lossy, splits: Splits | None, levels: Levels, title: str
+    ) -> Iterator[pa.Table]:
+        sample = self._frame.iloc[:: max(1, len(self._frame) // _SAMPLED_ROWS)]
+        row_bytes = int(sample.memory_usage(deep=True).sum()) / max(1, len(sample))
+        step = max(1, min(_ROWS, int(_BYTES / max(1, row_bytes))))
+        for first in range(0, len(self._frame), step):
+            part = self._frame.iloc[first : first + step]
+            if splits is not None:
+                part = split_frame(part, splits, first)
+            with numbered_from(first, title):
+                table = pandas_to_arrow.to_table(part, schema, write_index=bool(levels), lossy=lossy)
+            yield table
+
+
+class _ArrowRows:
+    """The rows of an Arrow stream, which can be read once."""
+
+    npartitions = 1
+
+    def __init__(self, kind: str, reader: pa.RecordBatchReader) -> None:
+        self.kind = kind
+        self.columns = reader.schema.names
+        self._reader = reader
+        self._schema: pa.Schema = reader.schema
+        self._rows = 0
+        self._peeked: list[pa.RecordBatch] = []
+
+    def levels(self, write_index: bool | None) -> Levels:
+        if write_index:
+            raise TFRecordError(
+                f"write_index=True needs an index, and {self.kind} has none",
+                remedies=[Remedy("write_index", None, "write all columns")],
+                function="to_tfrecord",
+            )
+        return ()
+
+    def plan(
+        self,
+        schema: Types | pa.Schema | None,
+        record_type: RecordType | None,
+        partition_on: Sequence[str],
+        levels: Levels,
+    ) -> Schema:
+        coded = [item.name for item in self._schema if pa.types.is_dictionary(item.type)]
+        if coded:  # the first batch has the categories
+            self._peeked = [batch for batch in [self._next()] if batch is not None]
+        categories = {name: batch[name].dictionary for name in coded for batch in self._peeked}
+        return plan_arrow_schema(
+            self._schema,
+            categories,
+            schema=schema,
+            record_type=record_type or "example",
+            partition_on=partition_on,
+        )
+
+    def rounded(self, records: Schema, levels: Levels) -> list[str]:
+        return rounded_columns({item.name: item.type for item in self._schema}, records)
+
+    def tables(
+        self, schema: Schema, lossy: Lossy, splits: Splits | None, levels: Levels, title: str
+    ) -> Iterator[pa.Table]:
+        first = 0
+        for batch in self._batches():
+            step = max(1, batch.num_rows * _BYTES // max(1, batch.nbytes))
+            for start in range(0, batch.num_rows, step):
+                part = pa.Table.from_batches([batch.slice(start, step)])
+                if splits is not None:
+                    part = split_table(part, splits, first)
+                with numbered_from(first, title):
+                    columns = [_converted(part[item.name], item, lossy) for item in schema.fields]
+                yield pa.Table.from_arrays(columns, schema=schema.arrow)
+                first += part.num_rows
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        while self._peeked:
+            yield self._peeked.pop()
+        while (batch := self._next()) is not None:
+            yield batch
+
+    def _next(self) -> pa.RecordBatch | None:
+        """Return the next batch of the stream, or None at the end of the stream."""
+        try:
+            batch = self._reader.read_next_batch()
+        except StopIteration:
+            return None
+        except Exception as error:  # an error of any class, which the program of the stream raised
+            raise TFRecordError(
+                f"{self.kind} failed after {self._rows:,} rows, and nothing was written: {first_line(error)}"
+            ) from error
+        self._rows += batch.num_rows
+        return batch
+
+
+def _converted(column: pa.ChunkedArray, item: Field, lossy: Lossy) -> pa.ChunkedArray:
+    """Convert a column of a stream to the planned type. Raise SchemaError if a value does not fit."""
+    if column.type == item.type:
+        return column
+    rounded = lossy != "raise"
+    try:
+        return convert_chunks(column, item.type, rounded=rounded)
+    except CONVERSION_ERRORS as error:
+        advice = error.advice if isinstance(error, MisfitError) else None
+        wider = Remedy("schema", {item.name: column.type}, "hold all values of the column")
+        raise SchemaError(
+            f"a value does not fit {item.type}: {first_line(error)}",
+            record=first_misfit(
+                lambda rows: convert_chunks(column.slice(0, rows), item.type, rounded=rounded), len(column)
+            ),
+            feature=item.name,
+            advice=advice,
+            remedies=[ROUND] if isinstance(error, RoundedError) else [] if advice else [wider],
+            function="to_tfrecord",
+        ) from None

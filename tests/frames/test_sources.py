@@ -1,0 +1,342 @@
+"""Rows of pandas and Arrow are written without Dask, with the types, rows and errors of a Dask write."""
+
+from collections.abc import Callable, Iterator
+from itertools import pairwise
+from pathlib import Path
+from tempfile import TemporaryDirectory
+from typing import Any
+from unittest.mock import patch
+
+import dask
+import dask.bag
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.csv
+import pyarrow.dataset
+import pytest
+from cast_table import SOURCES, array_of
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dask_tfrecord
+from dask_tfrecord import SchemaError, Snapshot, TFRecordError, read_tfrecord, to_tfrecord
+from dask_tfrecord.dataset.shuffle import stream
+from dask_tfrecord.frames import sources
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+TABLE = pa.table(
+    {
+        "n": pa.array(range(10)),
+        "name": [f"x{number % 3}" for number in range(10)],
+        "items": pa.array([[number] * (number % 3) for number in range(10)], pa.list_(pa.int32())),
+    }
+)
+
+
+class Exported:
+    """An object that only exports an Arrow stream."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._table = table
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        return self._table.__arrow_c_stream__(requested_schema)
+
+
+class ExportedArray:
+    """An object that only exports one Arrow array."""
+
+    def __init__(self, table: pa.Table) -> None:
+        self._batch = table.combine_chunks().to_batches()[0]
+
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]:
+        capsules: tuple[object, object] = self._batch.__arrow_c_array__(requested_schema)
+        return capsules
+
+
+def polars_frame(table: pa.Table) -> Any:
+    return pytest.importorskip("polars").from_arrow(table)
+
+
+def duckdb_relation(table: pa.Table) -> Any:
+    return pytest.importorskip("duckdb").from_arrow(table)
+
+
+def batch_of(table: pa.Table) -> pa.RecordBatch:
+    return table.combine_chunks().to_batches()[0]
+
+
+def csv_stream(table: pa.Table) -> Any:
+    sink = pa.BufferOutputStream()
+    pa.csv.write_csv(table, sink)
+    options = pa.csv.ReadOptions(block_size=64)
+    types = {item.name: item.type for item in table.schema}
+    return pa.csv.open_csv(
+        pa.BufferReader(sink.getvalue()), options, convert_options=pa.csv.ConvertOptions(column_types=types)
+    )
+
+
+SOURCES_OF_ROWS: list[Callable[[pa.Table], Any]] = [
+    lambda table: table,
+    lambda table: table.to_pandas(),
+    lambda table: table.to_reader(max_chunksize=3),
+    batch_of,
+    Exported,
+    ExportedArray,
+    polars_frame,
+    duckdb_relation,
+]
+
+
+def contents(snapshot: Snapshot) -> list[tuple[Any, ...]]:
+    """What the files of a dataset hold, in the order of their names, and which directory each is in."""
+    files = sorted(snapshot.files, key=lambda file: file.path)
+    return [(file.path.rpartition("/")[0], file.records, file.crc32c) for file in files if file.records]
+
+
+def read(path: Path) -> pa.Table:
+    frame = read_tfrecord(path).compute()
+    return pa.table({name: pa.array(frame[name]) for name in frame.columns})
+
+
+@pytest.mark.parametrize("made", SOURCES_OF_ROWS)
+def test_rows_of_any_object_come_back(tmp_path: Path, made: Callable[[pa.Table], Any]) -> None:
+    snapshot = to_tfrecord(made(TABLE), tmp_path)
+    found = read(tmp_path)
+    assert snapshot.records == 10
+    assert found.column_names == TABLE.column_names
+    assert found.to_pylist() == TABLE.to_pylist()
+    assert found["name"].type == pa.string()
+
+
+def test_the_stream_of_a_csv_file_is_written(tmp_path: Path) -> None:
+    table = TABLE.select(["n", "name"])
+    to_tfrecord(csv_stream(table), tmp_path, compression="gzip")
+    assert read(tmp_path).equals(table)
+
+
+@pytest.mark.parametrize("made", [lambda table: table, lambda table: table.to_pandas()])
+def test_empty_rows_come_back_with_their_types(tmp_path: Path, made: Callable[[pa.Table], Any]) -> None:
+    for name, options in {"a": {}, "b": {"shuffle": 1}, "c": {"partition_on": "name"}}.items():
+        to_tfrecord(made(TABLE.slice(0, 0).select(["n", "name"])), tmp_path / name, **options)
+        found = read(tmp_path / name)
+        assert found.schema == pa.schema({"n": pa.int64(), "name": pa.string()})
+        assert len(found) == 0
+
+
+# -- The same as by Dask -------------------------------------------------------------------------------------
+
+
+@st.composite
+def columns(draw: Callable[..., Any], rows: int) -> pa.Array:
+    type_, values = draw(st.sampled_from(SOURCES))
+    found = [array_of(draw(st.none() | st.sampled_from(values)), type_).slice(1) for _ in range(rows)]
+    return pa.concat_arrays(found)
+
+
+def outcome(write: Callable[[Path], Snapshot]) -> tuple[Any, ...]:
+    """The contents, the schema and the rows of the dataset that a function writes, or its error."""
+    with TemporaryDirectory() as place:
+        try:
+            snapshot = write(Path(place) / "data")
+        except SchemaError as error:
+            return type(error), error.feature, error.record
+        return contents(snapshot), snapshot.columns, snapshot.custom_metadata, snapshot.partitions
+
+
+@settings(max_examples=60)
+@given(data=st.data(), rows=st.integers(1, 8))
+def test_a_stream_gives_what_dask_gives(data: st.DataObject, rows: int) -> None:
+    """In tables of any size; a shuffle moves the rows of each table as Dask moves those of a partition."""
+    drawn = {f"c{number}": data.draw(columns(rows)) for number in range(data.draw(st.integers(1, 3)))}
+    table = pa.table({"row": np.arange(rows), **drawn})
+    cuts = sorted({0, rows, *data.draw(st.lists(st.integers(1, rows), max_size=2))})
+    parts = [table.slice(start, stop - start) for start, stop in pairwise(cuts)]
+    key = data.draw(st.sampled_from([None, *drawn]))
+    seed = data.draw(st.none() | st.just(3))
+    options: dict[str, Any] = {"partition_on": key, "shuffle": seed, "lossy": "raise"}
+    options["split"] = data.draw(st.none() | st.just({"a": 0.5, "b": 0.5}))
+    options["colocate"] = bool(key or options["split"]) and data.draw(st.booleans())
+    moves = options["colocate"] or seed is not None
+    if options["split"]:
+        options["split_by"] = "row" if moves else 5  # a seed numbers the rows of each partition
+    if not moves:
+        options["max_rows_per_file"] = data.draw(st.sampled_from([2, 100]))
+    frames = [pa.Table.to_pandas(part, types_mapper=pd.ArrowDtype) for part in (parts if moves else [table])]
+    ddf = dd.from_map(lambda number: frames[number], range(len(frames)), meta=frames[0].iloc[:0])
+    expected = outcome(lambda path: to_tfrecord(ddf, path, **options))
+
+    def rows_of() -> Iterator[pa.RecordBatch]:
+        for part in parts:
+            yield part.combine_chunks().to_batches()[0]
+
+    with patch.object(stream, "_CHUNK_BYTES", 1 if moves else 1 << 26):
+        batches = pa.RecordBatchReader.from_batches(table.schema, rows_of())
+        found = outcome(lambda path: to_tfrecord(batches, path, **options))
+    if moves and len(expected) == 3:  # Dask numbers the rows in their partition
+        expected, found = expected[:2], found[:2]
+    assert found == expected
+
+
+@pytest.mark.parametrize("index", [None, pd.Index(list("cba"), name="key"), pd.Index([7, 8, 9])])
+@pytest.mark.parametrize("write_index", [None, True, False])
+def test_a_frame_gives_what_its_single_partition_gives(
+    tmp_path: Path, index: pd.Index | None, write_index: bool | None
+) -> None:
+    frame = pd.DataFrame(
+        {
+            "text": ["a", None, "ż"],
+            "nothing": pd.Series([None, None, None], dtype=object),
+            "number": [1.5, np.nan, -0.0],
+            "int": pd.array([1, None, 3], dtype="Int16"),
+            "kind": pd.Categorical(["b", None, "a"], categories=["c", "b", "a"], ordered=True),
+            "time": pd.to_datetime(["2026-01-01", None, "1969-12-31"]),
+        },
+        index=index,
+    )
+    ddf = dd.from_pandas(frame, npartitions=1, sort=False)
+    options: dict[str, Any] = {"write_index": write_index, "lossy": "allow", "custom_metadata": {"a": "b"}}
+    expected = outcome(lambda path: to_tfrecord(ddf, path, **options))
+    assert outcome(lambda path: to_tfrecord(frame, path, **options)) == expected
+    with patch.object(sources, "_ROWS", 2), patch.object(stream, "_CHUNK_BYTES", 1):
+        snapshot = to_tfrecord(frame, tmp_path, **options)
+    assert (snapshot.columns, len(snapshot.files)) == (expected[1], 2)
+
+
+def test_objects_that_dask_would_print_are_written_as_they_are(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"data": [b"\xff", None], "items": [np.array([1, 2]), [3]]})
+    to_tfrecord(frame, tmp_path)
+    assert read(tmp_path).to_pylist() == [{"data": b"\xff", "items": [1, 2]}, {"data": None, "items": [3]}]
+
+
+def test_categories_are_those_of_the_first_batch(tmp_path: Path) -> None:
+    coded = pa.DictionaryArray.from_arrays([1, 0], ["b", "a", "unused"], ordered=True)
+    to_tfrecord(pa.table({"n": [1, 2], "kind": coded}), tmp_path)
+    found = read_tfrecord(tmp_path).compute()["kind"]
+    assert found.tolist() == ["a", "b"]
+    assert found.cat.categories.tolist() == ["b", "a", "unused"]
+    assert found.cat.ordered
+
+
+def test_a_bag_of_dicts_is_written_by_way_of_a_frame(tmp_path: Path) -> None:
+    bag = dask.bag.from_sequence([{"n": 1}], npartitions=1)
+    with pytest.raises(TFRecordError, match=r"Bag is not a Dask DataFrame.*pass bag\.to_dataframe"):
+        to_tfrecord(bag, tmp_path)
+
+
+# -- Files ---------------------------------------------------------------------------------------------------
+
+
+def test_a_stream_becomes_numbered_files_of_one_partition(tmp_path: Path) -> None:
+    with patch.object(stream, "_CHUNK_BYTES", 1):
+        snapshot = to_tfrecord(TABLE.to_reader(4), tmp_path, partition_on="name", name_function=str)
+    names = [file.path.rpartition("/")[2].split("-", 2)[2] for file in snapshot.files]
+    assert sorted({*names}) == [f"00000-of-00001-0000{number}-0.tfrecord" for number in range(3)]
+    assert len(snapshot.files) == 8
+    # Without the snapshot, the files are a complete write.
+    found = read_tfrecord(tmp_path, use_snapshot=False)
+    assert sorted(found["n"].compute()) == list(range(10))
+
+
+def test_files_are_full_although_the_rows_come_in_chunks(tmp_path: Path) -> None:
+    table = pa.table({"n": np.arange(10)})
+    with patch.object(stream, "_CHUNK_BYTES", 24):
+        snapshot = to_tfrecord(table.to_reader(2), tmp_path, max_rows_per_file=3)
+    assert [file.records for file in snapshot.files] == [3, 3, 3, 1]
+    assert read(tmp_path).equals(table)
+
+
+def test_a_dataset_is_overwritten_by_its_own_rows(tmp_path: Path) -> None:
+    with patch.object(stream, "_CHUNK_BYTES", 1):
+        to_tfrecord(TABLE.to_reader(3), tmp_path)
+
+        def doubled() -> Iterator[pa.RecordBatch]:
+            for batch in dask_tfrecord.iter_batches(tmp_path, 4):
+                yield from [batch, batch]
+
+        schema = dask_tfrecord.iter_batches(tmp_path).schema
+        snapshot = to_tfrecord(pa.RecordBatchReader.from_batches(schema, doubled()), tmp_path, overwrite=True)
+    assert snapshot.number == 2
+    assert sorted(read(tmp_path)["n"].to_pylist()) == sorted([*range(10)] * 2)
+
+
+# -- Errors --------------------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": 1}, {"partition_on": "name"}])
+@pytest.mark.parametrize("is_pandas", [True, False])
+def test_an_error_names_the_row_of_the_stream(
+    tmp_path: Path, options: dict[str, Any], is_pandas: bool
+) -> None:
+    inexact = TABLE.append_column("f", pa.array([0.5] * 8 + [0.1, 0.5]))
+    too_large = TABLE.append_column("f", pa.array([1] * 8 + [300, 1]))
+    for table, more in [(inexact, {"lossy": "raise"}), (too_large, {"schema": {"f": "int8"}})]:
+        rows = table.to_pandas() if is_pandas else table.to_reader(3)
+        with (
+            patch.object(stream, "_CHUNK_BYTES", 1),
+            patch.object(sources, "_ROWS", 3),
+            pytest.raises(SchemaError) as raised,
+        ):
+            to_tfrecord(rows, tmp_path / "data", **more, **options)
+        assert (raised.value.record, raised.value.feature) == (8, "f")
+        kind = "DataFrame" if is_pandas else "RecordBatchReader"
+        assert str(raised.value).startswith(f"{tmp_path / 'data'}, {kind}, record 8: feature 'f'")
+        assert not dask_tfrecord.exists(tmp_path / "data")
+
+
+@pytest.mark.parametrize("options", [{}, {"shuffle": 1}])
+def test_a_stream_that_fails_leaves_the_old_rows(place: str, options: dict[str, Any]) -> None:
+    def failing() -> Iterator[pa.RecordBatch]:
+        yield from TABLE.to_batches(3)
+        raise ZeroDivisionError("on purpose")
+
+    to_tfrecord(TABLE.slice(0, 2), place)
+    store = dask_tfrecord.Snapshot.open(place)
+    reader = pa.RecordBatchReader.from_batches(TABLE.schema, failing())
+    with patch.object(stream, "_CHUNK_BYTES", 1), pytest.raises(TFRecordError) as raised:
+        to_tfrecord(reader, place, overwrite=True, **options)
+    assert "RecordBatchReader failed after 10 rows" in str(raised.value)
+    assert isinstance(raised.value.__cause__, ZeroDivisionError)
+    assert dask_tfrecord.Snapshot.open(place) == store
+    assert dask_tfrecord.cleanup(place, older_than="0s") == []
+
+
+@pytest.mark.parametrize(
+    ("keyword", "value"),
+    [
+        ("compute", False),
+        ("compute_kwargs", {"scheduler": "sync"}),
+        ("retries", 0),
+        ("npartitions", 2),
+        ("num_shards", 2),
+    ],
+)
+def test_keywords_of_dask_are_refused_by_name(tmp_path: Path, keyword: str, value: Any) -> None:
+    arguments: dict[str, Any] = {keyword: value}
+    with pytest.raises(TFRecordError, match=f"^{keyword}=.*is for Dask collections, and this Table"):
+        to_tfrecord(TABLE, tmp_path / "a", **arguments)
+    assert not (tmp_path / "a").exists()
+
+
+def test_an_index_of_what_has_none_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(TFRecordError, match="write_index=True needs an index, and Table has none"):
+        to_tfrecord(TABLE, tmp_path, write_index=True)
+
+
+@pytest.mark.parametrize(
+    ("made", "problem"),
+    [
+        (lambda: [{"n": 1}], r"list is not a Dask DataFrame.* pyarrow\.Table\.from_pylist"),
+        (lambda: pa.chunked_array([[1]]), "ChunkedArray is not a stream of Arrow tables"),
+        (lambda: pa.dataset.dataset(TABLE), r"pass dataset\.scanner\(\)\.to_reader\(\)"),
+        (lambda: pa.dataset.dataset(TABLE).scanner(), r"pass scanner\.to_reader\(\)"),
+        (lambda: polars_frame(TABLE).lazy(), r"LazyFrame is not a Dask DataFrame.* pass frame\.collect\(\)"),
+        (lambda: polars_frame(TABLE)["n"], r"Series is not .*pass column\.to_frame\(\)"),
+    ],
+)
+def test_other_objects_are_refused_with_advice(tmp_path: Path, made: Callable[[], Any], problem: str) -> None:
+    with pytest.raises(TFRecordError, match=problem):
+        to_tfrecord(made(), tmp_path)
