@@ -26,6 +26,7 @@ from dask_tfrecord.dataset.maintenance.verifying import (
 )
 from dask_tfrecord.dataset.read.discovery import open_dataset
 from dask_tfrecord.dataset.read.layouts import ALL, SPLIT
+from dask_tfrecord.dataset.read.numbered_sets import warn_of_missing_members
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.request import ReadRequest
 from dask_tfrecord.dataset.read.requested_columns import GivenHive, GivenSchema
@@ -380,6 +381,7 @@ def verify(
         if snapshot is not None:
             return _verify_snapshot(store, snapshot)
     listing = list_files(path, storage_options, filesystem)
+    warn_of_missing_members(listing, pa.repeat(True, len(listing.files)))
     store, files = listing.store, without_side_files(listing.store, listing.files, keep=listing.spelled_out)
     schema, reason_for_bytes = sampled_schema(store, files, record_type)
     reports = _verify_files(store, files, schema.record_type)

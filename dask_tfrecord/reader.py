@@ -65,6 +65,9 @@ def read_tfrecord(
         list, the columns and types are taken from the snapshot. The columns and types of all other files are
         inferred.
 
+        If a directory or a glob has only some files of a numbered set, such as ``train-00000-of-00002``, the
+        read warns and names the missing files.
+
         Files of other tools are ordered by their paths, also in a snapshot that `index` stored. A list of
         paths is read in the order of the list. In a dataset that `to_tfrecord` wrote, rows are ordered by
         write, and the rows of one write are in the order of that write. If the dataset has partition columns,

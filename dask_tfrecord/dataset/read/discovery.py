@@ -24,6 +24,7 @@ from dask_tfrecord.dataset.partitioning.hive import to_values
 from dask_tfrecord.dataset.query.filters import parse_filters
 from dask_tfrecord.dataset.read.inferred_schema import infer_columns
 from dask_tfrecord.dataset.read.layouts import SPLIT, choose_files, described_directories
+from dask_tfrecord.dataset.read.numbered_sets import warn_of_missing_members
 from dask_tfrecord.dataset.read.partition_columns import (
     feature_clash,
     partition_fields,
@@ -142,6 +143,10 @@ def _discover_by_listing(
     listing = committed_files(listing, use_snapshot=request.use_snapshot)
     values = values_from_directories(listing, requested)
     chosen = choose_files(listing, values.get(SPLIT), request.split)
+    is_checked = chosen.mask
+    if chosen.records is not None:  # where a description has the number of records, it lists the files, too
+        is_checked = pc.replace_with_mask(is_checked, is_checked, chosen.records.is_null())
+    warn_of_missing_members(listing, is_checked)
     values = {name: column.filter(chosen.mask) for name, column in values.items()}
     values = _with_split(values, chosen.names, request)
     store, files = listing.store, listing.files.filter(chosen.mask)

@@ -123,11 +123,23 @@ def read_descriptions(store: Store, directory: str) -> tuple[SplitDescription, .
     """Return the splits that the ``dataset_info.json`` of TFDS in a directory lists; see `read_info`.
 
     The tuple is empty if the file does not exist or lists no splits.
+
+    Raises
+    ------
+    TFRecordError
+        If the description lists two splits with one name.
     """
     info = read_info(store, directory)
     splits = info.get("splits")
     # In a Hugging Face `dataset_info.json`, "splits" is a mapping instead of a list.
     known = [one for one in splits if isinstance(one, dict)] if isinstance(splits, list) else []
+    names = [one["name"] for one in known if isinstance(one.get("name"), str)]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        raise TFRecordError(
+            f"the description of the dataset has two splits with the name {repeated[0]!r}",
+            path=store.public(f"{directory}/{INFO}"),
+            advice="correct or remove the file, or pass the data files as a glob",
+        )
     found = []
     for one in [one for one in known if isinstance(one.get("name"), str)]:
         lengths = one.get("shardLengths")

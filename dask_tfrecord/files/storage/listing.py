@@ -143,6 +143,9 @@ class Listing(NamedTuple):
         For each path that the caller passed, the number of files that the path stands for.
     described : frozenset of str
         The listed directories that contain a file in which TensorFlow Datasets describes a dataset.
+    globs : tuple of (str or None)
+        For each path that the caller passed, the path if it is a glob, the empty string if it is a directory,
+        or None if it is a file.
     """
 
     store: Store
@@ -151,6 +154,7 @@ class Listing(NamedTuple):
     spelled_out: frozenset[str] = frozenset()
     counts: tuple[int, ...] = ()
     described: frozenset[str] = frozenset()
+    globs: tuple[str | None, ...] = ()
 
     @property
     def paths(self) -> list[str]:
@@ -228,6 +232,10 @@ def list_files(
         frozenset(info["name"] for match in matches if match.kind == "file" for info in match.infos),
         tuple(len(match.infos) for match in matches),
         frozenset().union(*(match.described for match in matches)),
+        tuple(
+            path if match.kind == "glob" else "" if match.kind == "directory" else None
+            for path, match in zip(stripped, matches, strict=True)
+        ),
     )
 
 

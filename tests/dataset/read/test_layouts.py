@@ -112,6 +112,11 @@ def test_splits_of_tfx_are_chosen(tfds: Path) -> None:
     assert {key: len(part) for key, part in found.groupby("split")} == {"eval": 3, "train": 8}
     assert len(read_tfrecord(tfds / EXAMPLES / "Split-eval")) == 3
     assert len(read_tfrecord([tfds / EXAMPLES / f"Split-{one}" for one in ("eval", "train")])) == 11
+    expected = read_tfrecord(tfds / EXAMPLES / "Split-train", columns="fare").compute().tolist()
+    for path in (tfds / "taxi", tfds / EXAMPLES):
+        assert read_tfrecord(path, split="train", columns="fare").compute().tolist() == expected
+        assert len(read_tfrecord(path, split=["eval"])) == 3
+        assert len(read_tfrecord(path, filters=[("split", "==", "eval")])) == 3
 
 
 @pytest.mark.parametrize("keywords", [{}, {"split": "train"}, {"split": "all"}], ids=str)
@@ -182,6 +187,13 @@ def test_only_the_files_that_a_description_lists_are_read(tmp_path: Path) -> Non
     assert rows(tmp_path, split="train") == {None: [1]}
     with pytest.raises(TFRecordError, match=r"'train' \(files: 1\), and files of no split \(2\)"):
         read_tfrecord(tmp_path / "*")
+
+
+def test_two_splits_with_one_name_raise(tmp_path: Path) -> None:
+    fill(tmp_path, {shard("train"): ONE})
+    describe(tmp_path, *[{"name": "train", "shardLengths": ["1"]}] * 2)
+    with pytest.raises(TFRecordError, match=r"dataset_info\.json: .* two splits with the name 'train'"):
+        read_tfrecord(tmp_path)
 
 
 @pytest.mark.parametrize(
