@@ -6,9 +6,10 @@ Apache Beam, TensorFlow, TFX and this library number the files of a write in thi
 
 import re
 from collections.abc import Iterator
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
-from typing import Any, NamedTuple
+from typing import Any
 
 import numpy as np
 import pyarrow as pa
@@ -40,7 +41,8 @@ _SHOWN = 4
 _MOST_NAMES = 20_000
 
 
-class _Set(NamedTuple):
+@dataclass(frozen=True)
+class _Set:
     """A set that lacks members.
 
     Attributes
