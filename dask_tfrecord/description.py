@@ -234,8 +234,8 @@ class Description:
 
     @cached_property
     def columns(self) -> list[ColumnDescription]:
-        """The description of each column."""
-        return [self._column(item) for item in self.schema.fields]
+        """The description of each column. The fields of a struct follow the struct."""
+        return [self._column(one) for item in self.schema.fields for one in item.family]
 
     def iter_tables(self, files: Iterable[int] | None = None) -> Generator[pa.Table, None, None]:
         """Yield the rows that pass the filters, in the order of the files, as tables of a few MiB.

@@ -372,6 +372,8 @@ def _type_literal(type_: pa.DataType) -> str:
     if pa.types.is_dictionary(type_):
         ordered = ", ordered=True" if type_.ordered else ""
         return f"pa.dictionary({literal(type_.index_type)}, {literal(type_.value_type)}{ordered})"
+    if pa.types.is_struct(type_):
+        return f"pa.struct({literal({item.name: item.type for item in type_})})"
     if pa.types.is_date(type_):
         return f"pa.date{type_.bit_width}()"
     name, _, arguments = str(type_).removesuffix("]").partition("[")

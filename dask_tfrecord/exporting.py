@@ -199,11 +199,7 @@ def _tfds_files(store: Store, snapshot: Snapshot) -> dict[str, str]:
         "moduleName": "dask_tfrecord",
         "splits": [_tfds_split(name, files) for name, files in _splits(snapshot).items()],
     }
-    described = {
-        "pythonClassName": f"{_FEATURES}.features_dict.FeaturesDict",
-        "featuresDict": {"features": features},
-    }
-    return {FEATURES: json.dumps(described, indent=1), INFO: json.dumps(info, indent=1)}
+    return {FEATURES: json.dumps(_tfds_dict(features), indent=1), INFO: json.dumps(info, indent=1)}
 
 
 def _splits(snapshot: Snapshot) -> dict[str, list[FileEntry]]:
@@ -271,14 +267,28 @@ def _replace_last(pattern: re.Pattern[str], text: str, new: str) -> str:
     return text[: matches[-1].start()] + new + text[matches[-1].end() :] if matches else text
 
 
-def _tfds_feature(snapshot: Snapshot, item: Field) -> dict[str, Any]:
+def _tfds_dict(features: dict[str, Any]) -> dict[str, Any]:
+    return _tfds("features_dict.FeaturesDict", featuresDict={"features": features})
+
+
+def _tfds_feature(snapshot: Snapshot, item: Field, name: str | None = None) -> dict[str, Any]:
+    """Describe a column. For the field of a struct, ``name`` is the name of the field."""
     if item.form is not None:
         raise SchemaError(
             "the features.json of TensorFlow Datasets describes the column already",
             feature=item.name,
             advice="keep that file",
         )
-    if "/" in item.name:
+    if item.is_struct:
+        if all(_nulls(snapshot, leaf) for leaf in item.leaves):  # some record may have only the marker
+            raise SchemaError(
+                "TensorFlow Datasets has no nulls, and all fields of the struct may be null",
+                feature=item.name,
+                advice="fill the nulls, or write the dataset without the column",
+            )
+        fields = zip((one.name for one in item.type), item.children, strict=True)
+        return _tfds_dict({name: _tfds_feature(snapshot, child, name) for name, child in fields})
+    if "/" in (item.name if name is None else name):
         raise SchemaError(
             "TensorFlow Datasets takes a slash in a name for nesting",
             feature=item.name,
@@ -357,7 +367,7 @@ def metadata_schema(snapshot: Snapshot) -> str:
     <BLANKLINE>
     """
     _check_examples(snapshot, "schema.pbtxt describes")
-    return "".join(_tfmd_feature(snapshot, item) for item in snapshot.schema.fields)
+    return "".join(_tfmd_feature(snapshot, item) for item in snapshot.schema.leaves)
 
 
 def _tfmd_feature(snapshot: Snapshot, item: Field) -> str:

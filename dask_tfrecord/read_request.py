@@ -158,6 +158,13 @@ def existing_names(schema: Schema, keyword: str, value: Any) -> list[str]:
         schema.select(names)
     except SchemaError as error:
         raise SchemaError(f"{keyword}={value!r}: {error}") from None
+    fields = [] if keyword == "columns" else [name for name in names if name not in schema.names]
+    if fields:
+        raise SchemaError(
+            f"{keyword}= needs a column, but only columns= and filters= can name the field of a struct",
+            feature=fields[0],
+            keyword=keyword,
+        )
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise SchemaError(

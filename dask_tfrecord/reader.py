@@ -85,8 +85,8 @@ def read_tfrecord(
     columns : str or list of str, optional
         The columns to load, in this order. If ``columns`` is a single name and not a list, the result is a
         Series. By default, all columns are loaded. The name of a group of columns, such as "objects" for
-        "objects/bbox" and "objects/label", loads all columns of the group. An unknown or repeated column
-        name raises.
+        "objects/bbox" and "objects/label", loads all columns of the group. The name "point/x" loads the field
+        "x" of the struct column "point" as a column. An unknown or repeated column name raises.
     schema : mapping, pyarrow.Schema, Schema, Snapshot, str or path-like, optional
         The types of some or all columns.
 
@@ -126,6 +126,7 @@ def read_tfrecord(
         lists. The operators are ``=``, ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, ``in``, ``not in``, and
         ``is`` and ``is not`` for None. A null meets only conditions with the operators ``is`` and ``not in``.
         Values of floating-point columns are compared as 32-bit floats, because TFRecord stores 32-bit floats.
+        The column "point/x" is the field "x" of the struct column "point".
 
         A file is not opened if its partition values or the statistics of the snapshot prove that no row of
         the file passes the filters. A pyarrow expression, such as ``pc.field("year") > 2020``, filters rows

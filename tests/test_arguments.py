@@ -35,6 +35,15 @@ def root(tmp_path: Path, ddf: dd.DataFrame) -> Path:
 # --- types -------------------------------------------------------------------------------------------
 
 
+STRUCT = pa.struct(
+    [
+        pa.field("a b", pa.float32(), nullable=False),
+        ("c", pa.struct({"d": pa.timestamp("us", "UTC"), "e": pa.decimal128(5, 2)})),
+        ("f", pa.list_(pa.string(), 3)),
+    ]
+)
+
+
 @pytest.mark.parametrize(
     ("given", "type_"),
     [
@@ -58,6 +67,7 @@ def root(tmp_path: Path, ddf: dd.DataFrame) -> Path:
         *((str(type_), type_) for type_ in (pa.list_(pa.float32()), pa.list_(pa.list_(pa.int8())))),
         *((str(type_), type_) for type_ in (pa.large_list(pa.string()), pa.list_(pa.int64(), 3))),
         *((str(type_), type_) for type_ in (pa.binary(4), pa.decimal128(5, 2), pa.timestamp("ms", "UTC"))),
+        *((str(type_), type_) for type_ in (STRUCT, pa.list_(STRUCT), pa.struct({}))),
         ("list<int64>", pa.list_(pa.int64())),
         ("list<item: int64>[pyarrow]", pa.list_(pa.int64())),
         (int, pa.int64()),

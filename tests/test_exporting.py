@@ -175,6 +175,22 @@ def test_a_column_of_each_type_has_its_feature(write: Write) -> None:
     assert features["image"]["tensor"]["shape"] == {"dimensions": ["2", "3"]}
 
 
+def structs(*values: Any) -> pd.DataFrame:
+    type_ = pa.struct({"b": pa.list_(pa.int64()), "c": pa.struct({"d": pa.float32(), "e": pa.string()})})
+    return pd.DataFrame({"x": pd.array(values, pd.ArrowDtype(type_))})
+
+
+def test_a_struct_is_a_dict_of_features(write: Write) -> None:
+    data = structs(*[{"b": [1], "c": {"d": 0.5, "e": "f"}}, {"b": [], "c": {"d": 1.5, "e": "g"}}] * 2)
+    path = write(data, npartitions=1)
+    assert [*schema(Path(*export(path, "tfmd")).read_text())] == ["x/b", "x/c/d", "x/c/e"]
+    features = json.loads(Path(export(path, "tfds")[0]).read_text())["featuresDict"]["features"]
+    assert [*features["x"]["featuresDict"]["features"]["c"]["featuresDict"]["features"]] == ["d", "e"]
+    columns = ["x/b", "x/c/d", "x/c/e"]
+    found = dask_tfrecord.read_tfrecord(path, columns=columns, use_snapshot=False).compute()
+    pd.testing.assert_frame_equal(found, dask_tfrecord.read_tfrecord(path, columns=columns).compute())
+
+
 def nested() -> pd.DataFrame:
     lists = pd.array([[[1]], [[2, 3], []]], pd.ArrowDtype(pa.list_(pa.list_(pa.int64()))))
     return pd.DataFrame({"x": lists})
@@ -185,6 +201,8 @@ def nested() -> pd.DataFrame:
     [
         (pd.DataFrame({"x": pd.array([1, None])}), {}, SchemaError, "feature 'x'.*no nulls.*1 nulls"),
         (pd.DataFrame({"a/b": [1]}), {}, SchemaError, "feature 'a/b'.*nesting"),
+        (structs({"b": [1]}), {}, SchemaError, "feature 'x/c': .*all fields of the struct may be null"),
+        (structs({"b": [1], "c": {"d": 1}}), {}, SchemaError, "feature 'x/c/e': .*no nulls.*1 nulls"),
         (nested(), {"record_type": "sequence_example"}, TFRecordError, "Examples only"),
         (pd.DataFrame({"x": ["a"]}), {"record_type": "bytes"}, TFRecordError, "Examples only"),
         (

@@ -60,6 +60,8 @@ def description_json(described: Description, rows: pa.Table) -> dict[str, Any]:
 
 def _bound_json(column: ColumnDescription, value: Any) -> Any:
     """Convert a column's smallest or greatest value to the form that the value has in JSON lines."""
+    if value is None:
+        return None
     type_ = column.type
     # Statistics of a list column describe the single values in its lists.
     while pa.types.is_dictionary(type_) or pa.types.is_nested(type_):

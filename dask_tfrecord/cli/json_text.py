@@ -7,6 +7,7 @@ times become text as in RFC 3339, durations become seconds such as "1.5s", and N
 
 import binascii
 import json
+from collections.abc import Sequence
 from typing import Any
 
 import numpy as np
@@ -33,14 +34,18 @@ def json_lines(table: pa.Table) -> memoryview:
     """Convert the rows of a table to JSON objects in UTF-8, with one object per line."""
     if not table.num_rows:
         return memoryview(b"")
-    parts: list[Any] = []
-    for number, name in enumerate(table.column_names):
-        key = escaped_json(json.dumps(name, ensure_ascii=False))
-        parts += [pa.scalar(f"{', ' if number else '{'}{key}: ", _TEXT), json_values(table[name])]
-    if not parts:
+    if not table.column_names:
         return memoryview(b"{}\n" * table.num_rows)
-    lines = pc.binary_join_element_wise(*parts, pa.scalar("}\n", _TEXT), pa.scalar("", _TEXT))
-    return memoryview(lines.buffers()[2])
+    return memoryview(_objects(table.column_names, table.columns, "}\n").buffers()[2])
+
+
+def _objects(names: Sequence[str], columns: Sequence[Any], end: str = "}") -> pa.LargeStringArray:
+    """Join the values of at least one column to JSON objects."""
+    parts: list[Any] = []
+    for number, (name, column) in enumerate(zip(names, columns, strict=True)):
+        key = escaped_json(json.dumps(name, ensure_ascii=False))
+        parts += [f"{', ' if number else '{'}{key}: ", json_values(column)]
+    return _joined(*parts, end)
 
 
 def json_values(column: pa.Array | pa.ChunkedArray) -> pa.LargeStringArray:
@@ -60,6 +65,9 @@ def _texts(array: pa.Array) -> pa.Array:
         return _texts(array.cast(pa.large_list(type_.value_type)))
     if types.is_list(type_) or types.is_large_list(type_):
         return _lists(array)
+    if types.is_struct(type_):
+        objects = _objects([item.name for item in type_], array.flatten()) if type_.num_fields else "{}"
+        return pc.if_else(array.is_valid(), objects, None)
     if types.is_boolean(type_) or types.is_integer(type_) or types.is_decimal(type_):
         return array.cast(_TEXT)
     if types.is_floating(type_):

@@ -206,7 +206,9 @@ def _infer(files: Sequence[str], syntax: Syntax, options: dict[str, Any]) -> pa.
 
 
 def _as_text(type_: pa.DataType) -> pa.DataType:
-    """Replace timestamp types by the string type, also inside list types."""
+    """Replace timestamp types by the string type, also inside list types and structs."""
     if pa.types.is_timestamp(type_):
         return pa.string()
+    if pa.types.is_struct(type_):
+        return pa.struct([(item.name, _as_text(item.type)) for item in type_])
     return pa.list_(_as_text(type_.value_type)) if pa.types.is_list(type_) else type_

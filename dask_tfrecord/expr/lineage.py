@@ -80,7 +80,7 @@ def read_types(ddf: DataFrame, names: Iterable[str]) -> dict[str, pa.DataType]:
             and name in source.columns
             and name not in source.dataset.partition_values
         ):
-            types[name] = source.dataset.schema.arrow.field(name).type
+            types[name] = source.dataset.schema.select([name]).fields[0].type
     return types
 
 

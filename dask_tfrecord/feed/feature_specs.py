@@ -11,7 +11,7 @@ import tensorflow as tf
 from dask_tfrecord.codec import MAX_RECORD_BYTES
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import SchemaError, TFRecordError
-from dask_tfrecord.feed.numpy_columns import checked_fill_nulls, is_text, null_integers
+from dask_tfrecord.feed.numpy_columns import checked_fill_nulls, is_text, no_tensor, null_integers
 from dask_tfrecord.feed.sources import checked_names
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.keywords import ReadKeywords
@@ -104,7 +104,8 @@ def feature_spec(
     Returns
     -------
     FeatureSpec
-        The feature spec of the dataset. `FeatureSpec.code` returns this spec as Python code.
+        The feature spec of the dataset. A struct column has an entry for each field, such as "a/b".
+        `FeatureSpec.code` returns this spec as Python code.
 
     Raises
     ------
@@ -128,7 +129,8 @@ def feature_spec(
     dataset, schema = open_columns(path, checked_names(columns), None, read)
     if problem := unlike_tensorflow(dataset):
         raise TFRecordError(f"TensorFlow's own parser cannot {problem}", advice="leave the keyword out")
-    return spec_of(dataset, schema, checked_fill_nulls(fill_nulls, schema.names), lists)
+    names = [one.name for one in schema.leaves]
+    return spec_of(dataset, schema, checked_fill_nulls(fill_nulls, names), lists)
 
 
 def unlike_tensorflow(dataset: ReadPlan) -> str | None:
@@ -157,7 +159,7 @@ def spec_of(dataset: ReadPlan, schema: Schema, fill_nulls: Mapping[str, Any], li
             "the records are bytes, which TensorFlow's parser does not read",
             advice="map tf.data.TFRecordDataset over the files yourself",
         )
-    fields = [item for item in schema.fields if item.name not in dataset.partition_values]
+    fields = [item for item in schema.leaves if item.name not in dataset.partition_values]
     non_null = dataset.non_null_columns
     context: dict[str, Any] = {}
     sequence: dict[str, Any] = {}
@@ -240,8 +242,4 @@ def tensor_type(item: Field) -> Any:
         return tf.float64
     if pa.types.is_boolean(type_) or pa.types.is_integer(type_) or pa.types.is_floating(type_):
         return tf.as_dtype(type_.to_pandas_dtype())
-    raise SchemaError(
-        f"no tensor can hold {item.type}",
-        feature=item.name,
-        advice="leave the column out with columns=",
-    )
+    raise no_tensor(item.name, item.type)

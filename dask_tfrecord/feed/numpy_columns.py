@@ -146,12 +146,16 @@ def _as_plain(name: str, column: pa.Array) -> pa.Array:
         return column.cast(pa.binary())
     tests = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, is_text)
     if not any(test(type_) for test in tests):
-        raise SchemaError(
-            f"no tensor can hold {type_}",
-            feature=name,
-            advice="leave the column out with columns=",
-        )
+        raise no_tensor(name, type_)
     return column
+
+
+def no_tensor(name: str, type_: pa.DataType) -> SchemaError:
+    """Return the exception for a column whose values no tensor can hold."""
+    advice = "leave the column out with columns="
+    if pa.types.is_struct(type_) and type_.num_fields:
+        advice += f", or name its fields there, such as {f'{name}/{type_.field(0).name}'!r}"
+    return SchemaError(f"no tensor can hold {type_}", feature=name, advice=advice)
 
 
 def is_text(type_: pa.DataType) -> bool:

@@ -57,12 +57,13 @@ def file_statistics(
     """Convert the kernel's statistics of stored values to the `ColumnStatistics` of each file.
 
     Each range of rows belongs to one file. The ranges of all ``parts`` together are ``files`` ranges. A
-    column that stores other values than its own, such as numbers of classes, has no statistics.
+    column that stores other values than its own, such as numbers of classes, has no statistics. For a struct
+    "a", the fields have statistics, such as "a/b".
     """
     if not parts or not schema.fields:
         return [()] * files
     of_features = dict(zip(schema.columns, zip(*parts, strict=True), strict=True))
-    plain = [item for item in schema.fields if item.form is None or item.form.is_plain]
+    plain = [item for item in schema.leaves if item.form is None or item.form.is_plain]
     columns = [_column_statistics(item, of_features[item.column]) for item in plain]
     return list(zip(*columns, strict=True)) if columns else [()] * files
 

@@ -123,7 +123,8 @@ def numpy_names(schema: Schema, non_null: Collection[str]) -> list[str]:
     Columns of integers and bools are included only if they are in ``non_null``, because NumPy has no nulls
     for these types.
     """
-    return [item.name for item in schema.fields if _fits_numpy(item.type, item.name in non_null)]
+    columns = (one for item in schema.fields for one in item.family)
+    return [one.name for one in columns if _fits_numpy(one.type, one.name in non_null)]
 
 
 def _fits_numpy(type_: pa.DataType, non_null: bool) -> bool:
@@ -137,7 +138,7 @@ def _fits_numpy(type_: pa.DataType, non_null: bool) -> bool:
         return not zoned and _converts_to_objects(type_) and _fits_numpy(type_.value_type, non_null=True)
     if kinds.is_timestamp(type_) or kinds.is_duration(type_) or kinds.is_floating(type_):
         return True
-    if kinds.is_dictionary(type_) or kinds.is_null(type_):
+    if kinds.is_dictionary(type_) or kinds.is_null(type_) or kinds.is_struct(type_):
         return False
     return kind_and_depth(type_)[0] in _OBJECT_KINDS
 

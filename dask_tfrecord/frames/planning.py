@@ -21,8 +21,8 @@ from dask_tfrecord.frames.column_types import (
 from dask_tfrecord.frames.pandas_to_arrow import index_to_columns
 from dask_tfrecord.schema.conversion import convert
 from dask_tfrecord.schema.field import Field
-from dask_tfrecord.schema.model import Schema, check_names
-from dask_tfrecord.schema.storage_types import canonical_type, innermost, is_list, is_lossy
+from dask_tfrecord.schema.model import Schema, check_features, check_names
+from dask_tfrecord.schema.storage_types import canonical_type, is_list, is_lossy, leaf_types
 from dask_tfrecord.schema.storage_values import MisfitError
 from dask_tfrecord.schema.type_names import arrow_type
 
@@ -129,6 +129,7 @@ def _with_keys(
     stored = pa.schema([item for item in types.items() if item[0] not in keys])
     records = Schema.from_arrow(stored, record_type, categories=categories)
     fields = keys | {item.name: item for item in records.fields}
+    check_features([*fields.values()])
     return Schema(tuple(fields[name] for name in types), record_type)
 
 
@@ -161,17 +162,18 @@ def _arrow_types(meta: pd.DataFrame) -> dict[str, pa.DataType]:
 
 
 def _rounds_column(column: "pd.Series[Any]", type_: pa.DataType) -> bool:
-    if not pa.types.is_floating(innermost(type_)) or is_object(column.dtype):
+    if is_object(column.dtype) or not any(map(pa.types.is_floating, leaf_types(type_))):
         return False
     return _is_rounded(type_of(column), type_)
 
 
 def _is_rounded(source: pa.DataType, target: pa.DataType) -> bool:
     """Return True if storing values of one type as another turns floats or decimals into shorter floats."""
-    source, target = innermost(source), innermost(target)
-    if not pa.types.is_floating(target):
-        return False
-    return is_lossy(source) or (pa.types.is_floating(source) and source.bit_width > target.bit_width)
+    return any(
+        pa.types.is_floating(new)
+        and (is_lossy(old) or (pa.types.is_floating(old) and old.bit_width > new.bit_width))
+        for old, new in zip(leaf_types(source), leaf_types(target), strict=False)
+    )
 
 
 def text_columns(

@@ -18,6 +18,7 @@ from dask_tfrecord.schema.storage_values import (
     integer_type,
     with_values,
 )
+from dask_tfrecord.schema.structs import structs
 
 
 def convert(array: pa.Array, type_: pa.DataType, *, rounded: bool = False) -> pa.Array:
@@ -56,6 +57,8 @@ def convert(array: pa.Array, type_: pa.DataType, *, rounded: bool = False) -> pa
         return convert(array.dictionary_decode(), type_, rounded=rounded)
     if array.null_count == len(array):
         return pa.nulls(len(array), type_)
+    if types.is_struct(array.type) and types.is_struct(type_):
+        return _structs(array, type_, rounded=rounded)
     if is_list(array.type) and is_list(type_):
         return with_values(array, type_, lambda values, item: convert(values, item, rounded=rounded))
     return _scalars(array, type_, rounded=rounded)
@@ -89,6 +92,16 @@ def _categories(array: pa.Array, type_: pa.DataType, *, rounded: bool) -> pa.Arr
         array = convert(array.dictionary_decode(), type_.value_type, rounded=rounded).dictionary_encode()
     codes, categories = array.indices.cast(type_.index_type), array.dictionary.cast(type_.value_type)
     return pa.DictionaryArray.from_arrays(codes, categories, ordered=type_.ordered)
+
+
+def _structs(array: pa.StructArray, type_: pa.StructType, *, rounded: bool) -> pa.StructArray:
+    """Convert an array of structs to a struct type whose fields have the same names in the same order."""
+    names = [item.name for item in array.type]
+    if names != [item.name for item in type_]:
+        raise MisfitError(_first_true(array.is_valid()), f"a struct of {names} does not fit {type_}")
+    pairs = zip(array.flatten(), type_, strict=True)
+    fields = [convert(values, item.type, rounded=rounded) for values, item in pairs]
+    return structs(type_, array.is_valid(), fields)
 
 
 def same_layout(source: pa.DataType, target: pa.DataType) -> bool:

@@ -1,6 +1,8 @@
 """Define a column of a dataset: its name, its Arrow type, and the features that store the column."""
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from itertools import islice
 from typing import Literal, Self
 
 import pyarrow as pa
@@ -11,6 +13,7 @@ from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.storage_types import canonical_type, is_lossy, kind_and_depth, of_column
 from dask_tfrecord.schema.storage_values import ROUND, MisfitError, RoundedError, load, store
 from dask_tfrecord.schema.stored_form import StoredForm
+from dask_tfrecord.schema.structs import from_marker, with_marker
 
 Lossy = Literal["warn", "allow", "raise"]
 
@@ -30,7 +33,8 @@ class Field:
     Parameters
     ----------
     name : str
-        Name of the column. Without ``form``, also the name of the feature that stores the column.
+        Name of the column, and of the feature that stores the column. A struct column named "a" with the
+        field "b" is stored in the features "a/b" and "a".
     type : pyarrow.DataType
         The logical type, which is the type of the column in a DataFrame.
     categories : pyarrow.Array, optional
@@ -76,25 +80,80 @@ class Field:
 
     @property
     def depth(self) -> int:
-        """Depth of the lists: 0 for a scalar, 1 for a list, 2 for a list of lists."""
+        """Depth of the lists: 0 for a scalar, 1 for a list, 2 for a list of lists.
+
+        A struct has the greatest depth of its fields, and at least 1.
+        """
+        if self.is_struct:
+            depths: list[int] = [child.depth for child in self.children]
+            return max([1, *depths])
         return self.column.depth if self.form is None else self.form.depth
+
+    @property
+    def is_struct(self) -> bool:
+        """True if each field of the column is stored in features of its own."""
+        return self.form is None and bool(pa.types.is_struct(self.type))
+
+    @cached_property
+    def children(self) -> tuple[Self, ...]:
+        """The fields of a struct as columns, such as "a/b" for the field "b" of the column "a"."""
+        if not self.is_struct:
+            return ()
+        return tuple(type(self)(f"{self.name}/{item.name}", item.type) for item in self.type)
+
+    @property
+    def family(self) -> tuple[Self, ...]:
+        """The column itself and, for a struct, its fields at all levels."""
+        return (self, *(one for child in self.children for one in child.family))
+
+    @property
+    def leaves(self) -> tuple[Self, ...]:
+        """The column itself or, for a struct, its fields at all levels that are not structs."""
+        return tuple(one for one in self.family if not one.is_struct)
 
     @cached_property
     def features(self) -> tuple[Column, ...]:
         """The features that store the column, in the form that the kernel needs."""
-        return (self.column,) if self.form is None else self.form.columns(self.name)
+        return tuple(one.column for one in self.family) if self.form is None else self.form.columns(self.name)
 
     @cached_property
     def column(self) -> Column:
-        """The name, kind and depth of the column, in the form that the kernel needs."""
+        """The name, kind and depth of the column, in the form that the kernel needs.
+
+        For a struct, this is the feature that tells a struct whose fields are all null from a null.
+        """
         if self.form is not None:
             return self.features[0]
+        if self.is_struct:
+            return Column(self.name, "int64", 0)
         if pa.types.is_null(self.type):  # a column of the null type is stored as a feature without values
             return Column(self.name, "bytes", 1)
         try:
             return Column(self.name, *kind_and_depth(self.type))
         except SchemaError as error:
             raise of_column(error, self.name) from None
+
+    def with_field_types(self, types: Mapping[str, pa.DataType]) -> Self:
+        """Return the column with other types of some fields of the struct, which ``types`` maps by names such
+        as "a/b".
+        """
+        if self.name in types:
+            return replace(self, type=types[self.name])
+        if not self.is_struct:
+            return self
+        found = (child.with_field_types(types).type for child in self.children)
+        fields = (item.with_type(type_) for item, type_ in zip(self.type, found, strict=True))
+        return replace(self, type=pa.struct(list(fields)))
+
+    def of_struct(self, error: SchemaError) -> SchemaError:
+        """Return a copy of the error of a field of the struct whose remedies give the type of the struct."""
+        remedies = [
+            remedy._replace(value={self.name: self.with_field_types(remedy.value).type})
+            if self.is_struct and remedy.keyword == "schema"
+            else remedy
+            for remedy in error.remedies
+        ]
+        return error.replaced(remedies=remedies)
 
     @property
     def is_required(self) -> bool:
@@ -106,8 +165,21 @@ class Field:
         """True if storing values of the column rounds them to 32-bit floats."""
         return is_lossy(self.type)
 
+    def to_features(self, array: pa.Array, *, lossy: Lossy) -> list[pa.Array]:
+        """Convert values of the column to the values of each feature, as `store` does."""
+        if not self.is_struct:
+            return [self.store(array, lossy=lossy)]
+        self._check_type(array)
+        of_fields = zip(self.children, array.flatten(), strict=True)
+        try:
+            stored = [one for item, values in of_fields for one in item.to_features(values, lossy=lossy)]
+        except SchemaError as error:
+            raise self.of_struct(error) from None
+        return with_marker(array, stored)
+
     def store(self, array: pa.Array, *, lossy: Lossy) -> pa.Array:
-        """Convert values of the column from its logical type to a type that the kernel encodes.
+        """Convert values of a column that is no struct from its logical type to a type that the kernel
+        encodes.
 
         Raises
         ------
@@ -115,14 +187,17 @@ class Field:
             If a value of the column cannot be stored, or if a value would be rounded and ``lossy`` is
             "raise".
         """
-        if array.type != self.type and canonical_type(array.type) != self.type:
-            raise SchemaError(f"the values are {array.type}, the column is {self.type}", feature=self.name)
+        self._check_type(array)
         try:
             if self.categories is not None and self.type.ordered:
                 load(array.dictionary_decode(), self.type, self.categories)
             return store(array, exact=lossy == "raise")
         except _CAST_ERRORS as error:
             raise self._error(error, "to_tfrecord") from None
+
+    def _check_type(self, array: pa.Array) -> None:
+        if array.type != self.type and canonical_type(array.type) != self.type:
+            raise SchemaError(f"the values are {array.type}, the column is {self.type}", feature=self.name)
 
     def load(self, *arrays: pa.Array) -> pa.Array:
         """Convert values that the kernel decoded from each feature of the column to the column's type.
@@ -133,9 +208,16 @@ class Field:
             If the logical type of the column cannot hold a value.
         """
         try:
+            if self.is_struct:
+                marker, *others = arrays
+                features = iter(others)
+                found = [item.load(*islice(features, len(item.features))) for item in self.children]
+                return from_marker(self.type, marker, found)
             if self.form is not None:
                 return self.form.load(arrays)
             return load(arrays[0], self.type, self.categories)
+        except SchemaError as error:
+            raise self.of_struct(error) from None
         except _CAST_ERRORS as error:
             raise self._error(error, "read_tfrecord") from None
 
@@ -175,5 +257,7 @@ class Field:
 
 def feature_text(item: Field) -> str:
     """Return the name of the feature that stores a column, as TensorFlow's proto files spell it."""
+    if item.is_struct:
+        return "one for each field"
     kind = "bytes" if item.kind == "string" else item.kind
     return f"feature list of {kind}_list" if item.column.depth == 2 else f"{kind}_list"

@@ -112,6 +112,7 @@ class Schema:
         fields = tuple(Field(item.name, canonical_type(item.type), known.get(item.name)) for item in schema)
         for item in fields:
             _check_type(item, record_type)
+        check_features(fields)
         if record_type == "bytes":
             _check_payload(fields)
         return cls(fields, record_type)
@@ -127,6 +128,11 @@ class Schema:
         found = (feature for item in self.fields for feature in item.features)
         return tuple(dict.fromkeys(found) if self._has_forms else found)
 
+    @property
+    def leaves(self) -> tuple[Field, ...]:
+        """The columns, with the fields at all levels of a struct instead of the struct."""
+        return tuple(leaf for item in self.fields for leaf in item.leaves)
+
     @cached_property
     def arrow(self) -> pa.Schema:
         """The Arrow schema with the names and the logical types of the columns."""
@@ -135,6 +141,8 @@ class Schema:
     def select(self, names: Iterable[str]) -> Self:
         """Return a schema with only the named columns, in the given order.
 
+        The name "a/b" stands for the field "b" of the struct column "a", as a column.
+
         Raises
         ------
         SchemaError
@@ -142,6 +150,8 @@ class Schema:
         """
         by_name = {item.name: item for item in self.fields}
         selected = list(names)
+        if not by_name.keys() >= set(selected):
+            by_name = {one.name: one for item in self.fields for one in item.family} | by_name
         unknown = [name for name in selected if name not in by_name]
         if unknown:
             raise SchemaError(f"no column is named {_list(unknown)}; there are {_list(self.names)}")
@@ -189,9 +199,8 @@ class Schema:
         if batch.schema.names != self.names:
             raise SchemaError(f"the columns are {_list(batch.schema.names)} instead of {_list(self.names)}")
         pairs = zip(self.fields, batch.columns, strict=True)
-        return pa.RecordBatch.from_arrays(
-            [item.store(array, lossy=lossy) for item, array in pairs], names=self.names
-        )
+        stored = [one for item, array in pairs for one in item.to_features(array, lossy=lossy)]
+        return pa.RecordBatch.from_arrays(stored, names=[feature.name for feature in self.columns])
 
     def from_storage(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Convert a decoded batch from storage types to logical types: the inverse of `to_storage`.
@@ -221,7 +230,8 @@ class Schema:
 
     @cached_property
     def _has_forms(self) -> bool:
-        return any(item.form is not None for item in self.fields)
+        """True if a column is stored in other features than the feature with its name and type."""
+        return any(item.form is not None or item.is_struct for item in self.fields)
 
     def to_json(self) -> dict[str, Any]:
         """Return the schema as JSON values, in the form in which a snapshot stores the schema.
@@ -233,7 +243,12 @@ class Schema:
         with pa.ipc.new_stream(sink, self.arrow) as writer:
             writer.write_batch(self.no_rows())
         columns = [
-            {"name": item.name, "type": str(item.type), "kind": item.kind, "depth": item.depth}
+            {
+                "name": item.name,
+                "type": str(item.type),
+                "kind": "struct" if item.is_struct else item.kind,
+                "depth": item.depth,
+            }
             for item in self.fields
         ]
         forms = {item.name: item.form.to_json() for item in self.fields if item.form is not None}
@@ -321,6 +336,14 @@ def check_names(names: Sequence[object]) -> None:
 
 
 def _check_type(item: Field, record_type: RecordType) -> None:
+    try:
+        for leaf in item.leaves:
+            _check_depth(leaf, record_type)
+    except SchemaError as error:
+        raise item.of_struct(error) from None
+
+
+def _check_depth(item: Field, record_type: RecordType) -> None:
     depth = item.depth
     if depth > (1 if record_type == "example" else 2):
         raise SchemaError(
@@ -329,6 +352,18 @@ def _check_type(item: Field, record_type: RecordType) -> None:
             advice=None if depth == 2 else "flatten the lists",
             remedies=[Remedy("record_type", "sequence_example", "allow lists of lists")] * (depth == 2),
             function="",
+        )
+
+
+def check_features(fields: Sequence[Field]) -> None:
+    """Raise SchemaError if two columns, or two fields of structs, have the name of one feature."""
+    counts = Counter(one.name for item in fields for one in item.features)
+    for name in (name for name, count in counts.items() if count > 1):
+        raise SchemaError(
+            "two columns or fields have the name of this feature, because the field of a struct is stored as "
+            "column/field",
+            feature=name,
+            advice="rename one of the columns or fields",
         )
 
 

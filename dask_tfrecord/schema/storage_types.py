@@ -34,7 +34,8 @@ _KINDS: dict[Kind, _Tests] = {
 }
 _ADVICE: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (types.is_null, "name the type of its values"),
-    (types.is_struct, "make each of its fields a column"),
+    # The fields of a struct column are stored, so this struct is inside of another type.
+    (types.is_struct, "make each of its fields a list column, or serialize the values to bytes"),
     (types.is_map, "make its keys and its values two list columns"),
     (types.is_interval, "make its months, days and nanoseconds three columns"),
 )
@@ -141,6 +142,14 @@ def innermost(type_: pa.DataType) -> pa.DataType:
     return type_
 
 
+def leaf_types(type_: pa.DataType) -> list[pa.DataType]:
+    """Return the innermost types of a type: one type for each leaf of a struct, otherwise one type."""
+    type_ = innermost(type_)
+    if not types.is_struct(type_):
+        return [type_]
+    return [leaf for item in type_ for leaf in leaf_types(item.type)]
+
+
 def row_shape(type_: pa.DataType) -> list[int] | None:
     """Return the shape of one value of a column, or None for lists of any length."""
     if isinstance(type_, pa.FixedShapeTensorType):
@@ -161,8 +170,7 @@ def value_type(type_: pa.DataType) -> pa.DataType:
 
 def is_lossy(type_: pa.DataType) -> bool:
     """Return True if storing values of this type rounds them to 32-bit floats."""
-    type_ = innermost(type_)
-    return bool(types.is_float64(type_) or types.is_decimal(type_))
+    return any(types.is_float64(leaf) or types.is_decimal(leaf) for leaf in leaf_types(type_))
 
 
 def canonical_type(type_: pa.DataType) -> pa.DataType:
@@ -177,6 +185,8 @@ def canonical_type(type_: pa.DataType) -> pa.DataType:
         return pa.binary()
     if types.is_dictionary(type_):
         return pa.dictionary(pa.int32(), canonical_type(type_.value_type), type_.ordered)
+    if types.is_struct(type_):
+        return pa.struct([item.with_type(canonical_type(item.type)) for item in type_])
     if not is_list(type_):
         return type_
     item = type_.value_field.with_type(canonical_type(type_.value_type))

@@ -122,6 +122,8 @@ def storage_bytes(array: pa.Array) -> int:
     type_ = array.type
     if isinstance(type_, pa.BaseExtensionType):
         return storage_bytes(array.storage)
+    if types.is_struct(type_):
+        return 8 * len(array) + sum(map(storage_bytes, array.flatten()))
     if is_list(type_):
         values = array.flatten()
         return 8 * len(array) + (storage_bytes(values) or int(values.nbytes))

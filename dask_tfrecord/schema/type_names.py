@@ -18,6 +18,7 @@ _FORMS: tuple[tuple[re.Pattern[str], _Parse], ...] = (
         re.compile(r"fixed_size_list<(?:\w+: )?(.+)>\[(\d+)\]"),
         lambda item, size: pa.list_(_item(item), int(size)),
     ),
+    (re.compile(r"struct<(.*)>"), lambda fields: pa.struct(list(map(_field, _split(fields))))),
     (re.compile(r"fixed_size_binary\[(\d+)\]"), lambda width: pa.binary(int(width))),
     (re.compile(r"decimal(?:128)?\((\d+), ?(\d+)\)"), lambda *digits: pa.decimal128(*map(int, digits))),
     (re.compile(r"(?:timestamp|datetime64)\[(s|ms|us|ns), (?:tz=)?(.+)\]"), pa.timestamp),
@@ -68,11 +69,28 @@ def arrow_type(given: Any) -> pa.DataType:
 
 
 def _item(name: str) -> pa.DataType:
-    """Return the type of a list's values from the Arrow name of this type.
+    """Return the type of a list's values, or of a struct's field, from the Arrow name of this type.
 
     In such a name, "float" means 32 bits.
     """
     return pa.float32() if name == "float" else arrow_type(name)
+
+
+def _split(fields: str) -> list[str]:
+    """Split the text of the fields of a struct at the commas that are not part of a field's type."""
+    found: list[str] = []
+    for text in filter(None, fields.split(", ")):
+        if found and len(re.findall(r"[<(\[]", found[-1])) > len(re.findall(r"[>)\]]", found[-1])):
+            found[-1] += f", {text}"
+        else:
+            found.append(text)
+    return found
+
+
+def _field(text: str) -> pa.Field:
+    name, _, type_ = text.partition(": ")
+    plain = type_.removesuffix(" not null")
+    return pa.field(name, _item(plain), nullable=plain == type_)
 
 
 def _by_name(name: str) -> pa.DataType:

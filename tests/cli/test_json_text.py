@@ -17,6 +17,9 @@ from dask_tfrecord.cli.json_text import json_lines, json_values
 UTC = datetime.UTC
 
 
+STRUCTS = [{'a"': 1, "b": [{"c": None}, {"c": "d"}]}, None, {'a"': None, "b": None}]
+
+
 def _lines(table: pa.Table) -> list[Any]:
     return [json.loads(line) for line in bytes(json_lines(table)).splitlines()]
 
@@ -43,6 +46,8 @@ def _lines(table: pa.Table) -> list[Any]:
         (pa.array([[["a"], []], None, [None]]), [[["a"], []], None, [None]]),
         (pa.array([[1, 2], None], pa.list_(pa.int8(), 2)), [[1, 2], None]),
         (pa.array([[1], None], pa.large_list(pa.int8())), [[1], None]),
+        (pa.array([{}, None], pa.struct({})), [{}, None]),
+        (pa.array(STRUCTS), STRUCTS),
     ],
 )
 def test_values(array: pa.Array, expected: list[Any]) -> None:

@@ -160,7 +160,11 @@ def test_following_the_advice_writes_the_column(
 @pytest.mark.parametrize(
     ("type_", "value", "parts"),
     [
-        (pa.struct([("a", pa.int64())]), {"a": 5}, {"a": lambda column: column.struct.field("a")}),
+        (
+            pa.list_(pa.struct([("a", pa.int64())])),
+            [{"a": 5}],
+            {"a": lambda column: column.map(lambda rows: [row["a"] for row in rows])},
+        ),
         (
             pa.map_(pa.string(), pa.int64()),
             [("k", 5)],

@@ -235,7 +235,7 @@ def parquet_file(root: Path, number: int) -> tuple[pa.Table, dict[str, Any]]:
     table = pq.read_table(path, page_checksum_verification=True)
     metadata = json.loads(table.schema.metadata[b"dask_tfrecord"], object_pairs_hook=unique)
     version = metadata["format_version"]
-    check(isinstance(version, int) and version <= 2, "the format version")
+    check(isinstance(version, int) and version in (1, 2, 4), "the format version")
     for row in table.to_pylist():
         parts = row["path"].split("/")
         inside = not any(part in ("", ".", "..") for part in parts)
@@ -294,6 +294,27 @@ def column(values: list[list[Any] | None], type_: pa.DataType, stored: dict[str,
     else:
         rows = [None if one is None else flat(one, inner, stored["kind"]).to_pylist() for one in values]
     return pa.array(rows, type_)
+
+
+def struct_column(
+    records: list[dict[str, Any]], name: str, type_: pa.DataType, found: dict[str, pa.Array]
+) -> pa.Array:
+    """Convert the features of a struct, or of a field of one, to its type; ``found`` gets all of them."""
+    if pa.types.is_struct(type_):
+        parts = [struct_column(records, f"{name}/{one.name}", one.type, found) for one in type_]
+        nulls = [
+            name not in record and not any(part[row].is_valid for part in parts)
+            for row, record in enumerate(records)
+        ]
+        found[name] = pa.StructArray.from_arrays(parts, fields=list(type_), mask=pa.array(nulls))
+    else:
+        depth, values = 0, type_
+        while hasattr(values, "value_type"):
+            depth, values = depth + (not pa.types.is_dictionary(values)), values.value_type
+        kinds = {pa.string(): "string", pa.binary(): "bytes", pa.float32(): "float", pa.float64(): "float"}
+        stored = {"kind": kinds.get(values, "int64"), "depth": depth}
+        found[name] = column([record.get(name) for record in records], type_, stored)
+    return found[name]
 
 
 def flat_lists(lists: list[list[Any]], type_: pa.DataType, kind: str) -> list[list[Any]]:
@@ -360,13 +381,16 @@ def read(root: Path, out: Path) -> dict[str, Any]:
             records = [{columns[0]["name"]: [payload]} for payload in found]
         else:
             records = [record(payload, metadata["schema"]["record_type"]) for payload in found]
-        names = {one["name"] for one in columns}
-        check(metadata.get("partial", False) or all(set(each) <= names for each in records), "the features")
+        leaves: dict[str, pa.Array] = {}
         arrays = {
-            one["name"]: column([each.get(one["name"]) for each in records], field.type, one)
+            one["name"]: struct_column(records, one["name"], field.type, leaves)
+            if one["kind"] == "struct"
+            else column([each.get(one["name"]) for each in records], field.type, one)
             for one, field in zip(columns, schema, strict=True)
         }
-        statistics += check_statistics(row, pa.table(arrays))
+        names = {*arrays, *leaves}
+        check(metadata.get("partial", False) or all(set(each) <= names for each in records), "the features")
+        statistics += check_statistics(row, pa.table(arrays | leaves))
         for field in partitions:
             type_ = field.type.value_type if pa.types.is_dictionary(field.type) else field.type
             arrays[field.name] = pa.array([row["partition"][field.name]] * len(records), type_)

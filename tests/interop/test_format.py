@@ -137,6 +137,25 @@ def test_sequence_examples(tmp_path: Path) -> None:
     assert found.equals(table)
 
 
+@pytest.mark.parametrize("record_type", ["example", "sequence_example"])
+def test_structs(tmp_path: Path, record_type: Any) -> None:
+    inner = pa.struct({"b": pa.string(), "days": pa.list_(pa.date32())})
+    type_ = pa.struct({"x": pa.int8(), "inner": inner, "none": pa.struct({})})
+    days = [datetime.date(2026, 1, 2)]
+    values = [
+        {"x": 1, "inner": {"b": "é", "days": days}, "none": {}},
+        {"x": None, "inner": {"b": None, "days": []}, "none": None},
+        {"x": None, "inner": {"b": None, "days": None}, "none": None},
+        {"x": None, "inner": None, "none": None},
+        None,
+    ]
+    table = pa.table({"n": range(ROWS), "s": pa.array([values[n % 5] for n in range(ROWS)], type_)})
+    to_tfrecord(collection(table), tmp_path / "a", record_type=record_type, compression="gzip")
+    found, told = read(tmp_path / "a")
+    assert found.equals(table)
+    assert told["statistics"] == 2 * 4  # n, s/x, s/inner/b and s/inner/days in two files
+
+
 def test_records_of_bytes(tmp_path: Path) -> None:
     table = pa.table({"payload": [bytes([n % 256]) * n for n in range(ROWS)]})
     to_tfrecord(collection(table), tmp_path / "a", record_type="bytes", compression="zlib")
@@ -205,7 +224,7 @@ def test_another_program_appends(tmp_path: Path, middle: int) -> None:
 @pytest.mark.parametrize(
     ("change", "refused"),
     [
-        ({"format_version": 4}, "the format version"),
+        ({"format_version": 5}, "the format version"),
         ({"format_version": "1"}, "the format version"),
         ({"unknown": [1, {"a": None}]}, None),
     ],

@@ -15,12 +15,11 @@ from dask_tfrecord.schema.field import Field
 from dask_tfrecord.schema.model import Schema
 
 UNSUPPORTED = [
-    (pa.struct([("a", pa.int64())]), "each of its fields a column"),
     (pa.map_(pa.string(), pa.int64()), "two list columns"),
     (pa.dense_union([pa.field("a", pa.int64())]), "leave the column out"),
     (pa.month_day_nano_interval(), "three columns"),
     (pa.list_(pa.null()), "name the type of its values"),
-    (pa.list_(pa.struct([("a", pa.int64())])), "each of its fields a column"),
+    (pa.list_(pa.struct([("a", pa.int64())])), "each of its fields a list column"),
     (pa.decimal128(5, -2), r'pass schema=\{"x": pa.decimal128\(7, 0\)\} to'),
     (pa.decimal128(38, -2), r'pass schema=\{"x": pa.float64\(\)\} to'),
     (pa.binary(0), r'pass schema=\{"x": pa.binary\(\)\} to'),

@@ -390,7 +390,7 @@ def _described(files: pa.Table, snapshot: Snapshot, schema: Schema) -> pa.Table:
     # Statistics are not valid for a column that is read as another type. Statistics are not used either if
     # the record types differ, because a payload column may then have the name of another column.
     if schema.record_type == snapshot.schema.record_type:
-        same = {*snapshot.schema.fields} & {*schema.fields}
+        same = {*snapshot.schema.leaves} & {*schema.leaves}
         names = {statistics_name(item.name) for item in same}
         statistics = rows.select([name for name in rows.column_names if name in names])
         columns |= dict(zip(statistics.column_names, statistics.columns, strict=True))

@@ -79,12 +79,13 @@ def infer_columns(
         return InferredColumns(Schema(requested.fields(types, record_type), record_type))
     if described is not None and not requested.is_whole_schema and record_type in ("infer", "example"):
         return _described_columns(request, partition_names, take_sample, described)
+    given = _feature_types(types)
     sample = _with_given_types(take_sample(), types, record_type)
     if requested.is_whole_schema:
-        _check_nesting(sample, types)
+        _check_nesting(sample, given)
         _warn_of_bytes(sample)
         return InferredColumns(Schema(requested.fields(types, sample.known_type), sample.known_type))
-    _check_nesting(sample, {name: type_ for name, type_ in types.items() if request.is_requested(name)})
+    _check_nesting(sample, {name: type_ for name, type_ in given.items() if request.is_requested(name)})
     if sample.record_type == "bytes":
         if PAYLOAD.name in partition_names and not types:
             raise payload_clash(PAYLOAD.name)
@@ -96,15 +97,18 @@ def infer_columns(
         if name in partition_names and name not in requested.hive_types and request.is_requested(name):
             raise feature_clash(name).located(path=feature.path)
     known = [*(feature.name for feature in sample.features), *partition_names]
+    known += [
+        name for name, type_ in types.items() if not _feature_types({name: type_}).keys().isdisjoint(known)
+    ]
     warning = check_given_names([*types, *sorted(requested.excluded)], known, certain=certain)
-    conflicts = _conflicts(sample, {*types, *partition_names, *requested.excluded})
+    conflicts = _conflicts(sample, {*given, *partition_names, *requested.excluded})
     if errors := [error for name, error in conflicts.items() if request.is_requested(name)]:
         raise _joined(errors)
     ignored = requested.excluded | conflicts.keys()
     schema = infer_schema(sample, types, [*partition_names, *ignored])
     if warning:
         warn_caller(warning)
-    return InferredColumns(schema, ignored, _evidence(sample, types, all_records=certain))
+    return InferredColumns(schema, ignored, _evidence(sample, given, all_records=certain))
 
 
 def _described_columns(
@@ -159,17 +163,17 @@ def infer_schema(sample: Sample, given: Mapping[str, pa.DataType], excluded: Ite
         types = types or {PAYLOAD.name: PAYLOAD.type}
     record_type = sample.known_type
     given_fields = Schema.from_arrow(pa.schema(list(types.items())), record_type).fields if types else ()
-    fields = {field.name: field for field in given_fields}
+    fields = {feature.name: field for field in given_fields for feature in field.features}
     features = () if sample.record_type == "bytes" else _merged_maps(sample.features)
     names = set(excluded)
-    if conflicts := _conflicts(sample, names | types.keys()):
+    if conflicts := _conflicts(sample, names | fields.keys()):
         raise _joined([*conflicts.values()])
-    inferred = {
-        feature.name: fields.get(feature.name) or Field(feature.name, type_of(feature))
+    inferred = (
+        fields.get(feature.name) or Field(feature.name, type_of(feature))
         for feature in features
         if feature.name not in names
-    }
-    return Schema(tuple((inferred | fields).values()), record_type)
+    )
+    return Schema(tuple({item.name: item for item in (*inferred, *given_fields)}.values()), record_type)
 
 
 def type_of(feature: FeatureSummary) -> pa.DataType:
@@ -185,9 +189,15 @@ def type_of(feature: FeatureSummary) -> pa.DataType:
     return type_
 
 
+def _feature_types(types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
+    """Return the types of the features of columns with the given types: those of the fields of a struct."""
+    found = (one for item in types.items() for one in Field(*item).family)
+    return {one.name: pa.int64() if one.is_struct else one.type for one in found}
+
+
 def _with_given_types(sample: Sample, types: Mapping[str, pa.DataType], record_type: AskedType) -> Sample:
     """Correct the inferred record type of a sample if the given types require another record type."""
-    nested = any(is_list(type_) and is_list(type_.value_type) for type_ in types.values())
+    nested = any(is_list(type_) and is_list(type_.value_type) for type_ in _feature_types(types).values())
     # The given types show that the user knows the features.
     if sample.reason_for_bytes and sample.features and types:
         sample = replace(sample, record_type="example", reason_for_bytes="")

@@ -275,7 +275,7 @@ class ReadPlan:
     def outcomes(self, predicate: Predicate, *, use_statistics: bool = True) -> Outcomes:
         """Return the possible outcomes of a predicate in each split."""
         names, rows = predicate.columns(), self.partitions.rows
-        columns = [item for item in self.schema.fields if item.name in names]
+        columns = [one for item in self.schema.fields for one in item.family if one.name in names]
         values = {
             item.name: self.value_of_splits(item.name)
             for item in columns
@@ -373,7 +373,7 @@ class ReadPlan:
         rows = self.partitions.rows
         if self.is_described and not rows["file_records"].null_count:
             filled = rows.filter(pc.greater(rows["file_records"], 0))
-            names |= {name for name in self.schema.names if has_no_nulls(filled, name)}
+            names |= {one.name for one in self.schema.leaves if has_no_nulls(filled, one.name)}
         return names
 
     def __repr__(self) -> str:

@@ -166,7 +166,10 @@ def snapshot_columns(snapshot: Snapshot, requested: RequestedColumns) -> Schema:
     fields = {item.name: item for item in schema.fields}
     stored_types = {name: type_ for name, type_ in requested.types.items() if name not in partition_names}
     for name, type_ in stored_types.items():
-        _check_units(name, fields[name].type, type_)
+        given = {leaf.name: leaf.type for leaf in Field(name, type_).leaves}
+        for leaf in fields[name].leaves:
+            if leaf.name in given:
+                _check_units(leaf.name, leaf.type, given[leaf.name])
     partition_types = {
         name: type_ for name in partition_names if (type_ := requested.partition_type(name)) is not None
     }

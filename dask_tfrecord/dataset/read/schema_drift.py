@@ -5,7 +5,7 @@ features.
 from collections import Counter
 from collections.abc import Iterable, Sequence
 from dataclasses import replace
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 
@@ -74,9 +74,9 @@ def find_drift(sample: Sample, schema: Schema, allowed: Iterable[FeatureKey] = (
 
 
 def _of_features(item: Field) -> list[Field]:
-    """Return a column for each feature of a column that is in a form of TFDS, else the column itself."""
+    """Return a column for each feature of a struct or of a column in a form of TFDS, else the column."""
     if item.form is None:
-        return [item]
+        return [Field(one.name, pa.int64()) if one.is_struct else one for one in item.family]
     return [Field(one.name, nested(KIND_TYPES[one.kind], one.depth)) for one in item.features]
 
 
@@ -114,7 +114,7 @@ def explained(
     drifts = find_drift(sample, schema, allowed)
     drift = next((one for one in drifts if one.name == error.feature), None)
     if drift is None:
-        return error
+        return error.replaced(remedies=_of_structs(error.remedies, schema))
     problem = error.problem
     if drift.expected is None and error.feature in schema.names:
         problem = f"the record holds {drift.kinds[0]}, the column is null"
@@ -122,7 +122,8 @@ def explained(
             problem += " because no record of the sample has a value for it"
     if others := [one.problem for one in drifts if one.name != drift.name]:
         problem = f"{problem}; other columns of this file differ too: {'; '.join(others)}"
-    return error.replaced(problem=problem, remedies=_remedies(drifts, schema, options.evidence))
+    remedies = _of_structs(_remedies(drifts, schema, options.evidence), schema)
+    return error.replaced(problem=problem, remedies=remedies)
 
 
 def _remedies(drifts: Sequence[Drift], schema: Schema, evidence: SchemaEvidence | None) -> list[Remedy]:
@@ -151,6 +152,27 @@ def _remedies(drifts: Sequence[Drift], schema: Schema, evidence: SchemaEvidence 
     elif any(drift.expected not in (None, *drift.kinds) for drift in drifts):
         effect += " if all records have this kind; leave the column out if records have both kinds"
     return [Remedy("schema", types, effect)]
+
+
+def _of_structs(remedies: Iterable[Remedy], schema: Schema) -> list[Remedy]:
+    """Replace the types of fields of structs by the types of the structs, which ``schema=`` can give."""
+    columns = {one.name: item for item in schema.fields if item.is_struct for one in item.family}
+    return [
+        remedy._replace(value=_of_columns(remedy.value, columns)) if remedy.keyword == "schema" else remedy
+        for remedy in remedies
+    ]
+
+
+def _of_columns(types: dict[str, pa.DataType | None], columns: dict[str, Field]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, type_ in types.items():
+        column = columns.get(name)
+        if column is None or type_ is None:
+            found[name if column is None else column.name] = type_
+        elif column.name not in found or found[column.name] is not None:
+            known = Field(column.name, found.get(column.name, column.type))
+            found[column.name] = known.with_field_types({name: type_}).type
+    return found
 
 
 def _is_unreadable(drift: Drift, evidence: SchemaEvidence | None) -> bool:

@@ -72,7 +72,7 @@ def from_entries(files: Sequence[FileEntry], schema: Schema, partitioning: Seque
         values = [file.values[at] for file in files]
         columns[value_name(item.name)] = pa.array(values, value_type(item.type))
     found = _by_column(files)
-    for item in schema.fields:
+    for item in schema.leaves:
         if item.name in found:
             columns[statistics_name(item.name)] = _column_statistics(found[item.name], item)
     return pa.table(columns)
@@ -104,7 +104,7 @@ def to_entries(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) -
 
 def read_statistics(table: pa.Table, schema: Schema) -> Iterable[tuple[ColumnStatistics, ...]]:
     """Return, for each file of a file list, the statistics of the file's columns."""
-    names = {statistics_name(item.name): item.name for item in schema.fields}
+    names = {statistics_name(item.name): item.name for item in schema.leaves}
     found = table.select([name for name in names if name in {*table.column_names}])
     statistics = [
         _read_statistics(column, names[name])
@@ -206,7 +206,7 @@ def to_stored(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) ->
     structs = {
         _VALUES: {item.name: value_name(item.name) for item in partitioning},
         STATISTICS: {
-            item.name: name for item in schema.fields if (name := statistics_name(item.name)) in known
+            item.name: name for item in schema.leaves if (name := statistics_name(item.name)) in known
         },
     }
     for struct, names in structs.items():

@@ -24,13 +24,16 @@ _NAME = re.compile(r"\d{8}\.parquet")
 
 # The newest format version that this library reads. Increase this number with any change that older readers
 # of the format would misunderstand.
-FORMAT_VERSION = 3
+FORMAT_VERSION = 4
 
 # The format version of a snapshot file that lists only the files that its base does not list.
 _DELTA_VERSION = 2
 
 # The format version of a snapshot with a column in a form of TFDS.
 _FORM_VERSION = 3
+
+# The format version of a snapshot with a struct column that is stored in a feature for each field.
+_STRUCT_VERSION = 4
 
 _METADATA_KEY = b"dask_tfrecord"
 
@@ -218,6 +221,8 @@ def to_parquet(fields: Mapping[str, Any], *, delta: bool = False) -> pa.Buffer:
     version = 1 if base is None else _DELTA_VERSION
     if any(item.form is not None for item in fields["schema"].fields):
         version = _FORM_VERSION
+    if any(item.is_struct for item in fields["schema"].fields):
+        version = _STRUCT_VERSION
     metadata = {"format_version": version, **dump(fields)}
     if base is not None:
         metadata["base"] = {"version": base.version, "crc32c": base.crc32c}

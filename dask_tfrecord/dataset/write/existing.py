@@ -129,7 +129,7 @@ def _foreign_schema(store: Store, files: pa.Table, schema: Schema) -> Schema:
     _check_names(schema, inferred, root)
     ours = {item.name: item for item in schema.fields}
     for item in inferred.fields:
-        if not pa.types.is_null(item.type) and item.column != ours[item.name].column:
+        if not pa.types.is_null(item.type) and item.features != ours[item.name].features:
             _check_type(ours[item.name], item, root)
     fields = [ours[item.name] if pa.types.is_null(item.type) else item for item in inferred.fields]
     return Schema(tuple(fields), schema.record_type)

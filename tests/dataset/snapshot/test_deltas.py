@@ -228,7 +228,7 @@ def test_another_file_with_the_number_of_the_base_is_refused(tmp_path: Path) -> 
     ("changes", "problem"),
     [
         ({"format_version": 1}, "format version 1 has no base"),
-        ({"format_version": 4}, "format version 4.*upgrade"),
+        ({"format_version": 5}, "format version 5.*upgrade"),
         ({"base": {"version": 3, "crc32c": 1}}, "the base is not an earlier version"),
         ({"base": {"version": 0, "crc32c": 1}}, "the base is not an earlier version"),
         ({"base": {"version": True, "crc32c": 1}}, "the base is not an earlier version"),

@@ -241,6 +241,6 @@ def test_a_flipped_bit_in_a_value_is_noticed() -> None:
 
 
 def test_a_snapshot_of_a_later_version_asks_for_an_upgrade() -> None:
-    data = altered(lambda metadata, columns: metadata.update(format_version=4))
-    with pytest.raises(TFRecordError, match=r"root/1: the snapshot has format version 4.*upgrade"):
+    data = altered(lambda metadata, columns: metadata.update(format_version=5))
+    with pytest.raises(TFRecordError, match=r"root/1: the snapshot has format version 5.*upgrade"):
         from_parquet(data, "root/1")
