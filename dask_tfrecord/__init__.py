@@ -26,6 +26,7 @@ from dask_tfrecord.errors import (
     TFRecordError,
 )
 from dask_tfrecord.exporting import export, metadata_schema
+from dask_tfrecord.feed.arrow_dataset import TFRecordDataset
 from dask_tfrecord.feed.batches import Batches, iter_batches
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry
@@ -62,6 +63,7 @@ __all__ = [
     "Schema",
     "SchemaError",
     "Snapshot",
+    "TFRecordDataset",
     "TFRecordError",
     "arrow_type",
     "cleanup",

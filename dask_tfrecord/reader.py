@@ -129,8 +129,8 @@ def read_tfrecord(
         The column "point/x" is the field "x" of the struct column "point".
 
         A file is not opened if its partition values or the statistics of the snapshot prove that no row of
-        the file passes the filters. A pyarrow expression, such as ``pc.field("year") > 2020``, filters rows
-        but does not skip files.
+        the file passes the filters. In a pyarrow expression, such as ``pc.field("year") > 2020``, only the
+        parts that a list of conditions could state skip files.
     split : str or list of str, optional
         The split to load, such as ``"train"``, a list of splits, or ``"all"``. A list and "all" add a
         partition column ``split`` if there is no such column. Filters on ``split`` skip files. A single name

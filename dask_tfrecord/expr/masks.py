@@ -24,7 +24,7 @@ from dask.dataframe.dask_expr._expr import (
     _DelayedExpr,
 )
 
-from dask_tfrecord.dataset.query import filters, predicates
+from dask_tfrecord.dataset.query import comparisons, predicates
 from dask_tfrecord.dataset.query.comparison_keys import WrongTypeError
 from dask_tfrecord.dataset.query.predicates import Ambiguous, Operator, Predicate
 from dask_tfrecord.schema.field import Field
@@ -61,22 +61,22 @@ def _translate(mask: Expr, read_type: type[Any]) -> Predicate:
             operator, column, value = _MIRRORED.get(operator, operator), value, column
         if isinstance(value, Expr):
             return Ambiguous()
-        return filters.compare_in_pandas(_column(column, read_type), operator, value)
+        return comparisons.compare_in_pandas(_column(column, read_type), operator, value)
     if isinstance(mask, Between) and mask.inclusive in _BETWEEN:
         lower, upper = _BETWEEN[mask.inclusive]
         column = _column(mask.frame, read_type)
         return predicates.And(
-            filters.compare_in_pandas(column, lower, mask.left),
-            filters.compare_in_pandas(column, upper, mask.right),
+            comparisons.compare_in_pandas(column, lower, mask.left),
+            comparisons.compare_in_pandas(column, upper, mask.right),
         )
     if isinstance(mask, Isin) and isinstance(mask.operand("values"), _DelayedExpr):
         values = mask.operand("values").obj.compute(scheduler="sync")
-        return filters.is_in_pandas(_column(mask.frame, read_type), values)
+        return comparisons.is_in_pandas(_column(mask.frame, read_type), values)
     if isinstance(mask, IsNa | NotNull):
         is_null = predicates.IsNull(_column(mask.frame, read_type).name)
         return is_null if isinstance(mask, IsNa) else predicates.Not(is_null)
     # Any other mask must be a boolean column.
-    return filters.compare_in_pandas(_column(mask, read_type), "==", True)
+    return comparisons.compare_in_pandas(_column(mask, read_type), "==", True)
 
 
 def _column(expr: Any, read_type: type[Any]) -> Field:

@@ -139,6 +139,10 @@ class Batches:
     """An iterator over Arrow record batches. The function `iter_batches` returns this iterator. Several
     threads may share this iterator.
 
+    The iterator is also an Arrow stream (``__arrow_c_stream__``) of the rows that it has not yet returned.
+    Anything that takes an Arrow stream can read the rows once, such as ``pyarrow.table(batches)`` and
+    ``polars.DataFrame(batches)``. The batches of the stream may have any size.
+
     Parameters
     ----------
     plan : Plan
@@ -176,6 +180,7 @@ class Batches:
         self._position = (0, 0)
         self._lock = RLock()
         self._closed = False
+        self._streamed = False
         self._tables: Generator[_Positioned, None, None] | None = None
         self.schema: pa.Schema = plan.source.schema.arrow
         lengths = [one.stop - one.start for one in self._order.slices if one.stop is not None]
@@ -217,9 +222,38 @@ class Batches:
                 self._stop()
                 raise
             if found is None:
+                self._closed = True
                 raise StopIteration
             table, self._position = found
             return table
+
+    def __arrow_c_schema__(self) -> Any:
+        return self.schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Return the remaining rows as an Arrow stream.
+
+        Raises
+        ------
+        TFRecordError
+            If all rows have been returned, if the iterator was closed, or if a stream was returned before.
+        """
+        with self._lock, calling(self._plan.surface):
+            if self._streamed or self._closed:
+                raise TFRecordError(
+                    "the rows of this iterator were already read, and can be read only once",
+                    advice="call iter_batches again",
+                )
+            self._streamed = True
+        batches = (batch for table in iter(self._next_or_none, None) for batch in table.to_batches())
+        reader = pa.RecordBatchReader.from_batches(self.schema, batches)
+        return reader.__arrow_c_stream__(requested_schema)
+
+    def _next_or_none(self) -> pa.Table | None:
+        try:
+            return self.next_table()
+        except StopIteration:
+            return None
 
     def __len__(self) -> int:
         """Return the number of batches of the whole iteration.

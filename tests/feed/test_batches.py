@@ -302,3 +302,38 @@ def test_dropping_an_iterator_ends_its_threads(dataset: str) -> None:
     next(batches)
     del batches
     assert not [thread for thread in threading.enumerate() if thread.name.startswith("dask_tfrecord-read")]
+
+
+@pytest.mark.parametrize("shuffle", [None, 7])
+def test_an_iterator_is_an_arrow_stream_of_its_remaining_rows_once(
+    shuffle: int | None, tmp_path: Path
+) -> None:
+    ddf = dd.from_dict({"x": [*range(100)], "c": ["a", "b"] * 50}, npartitions=3)
+    dask_tfrecord.to_tfrecord(ddf, tmp_path / "data")
+    expected = pa.Table.from_batches(iter_batches(tmp_path / "data", 7, shuffle=shuffle))
+    batches = iter_batches(tmp_path / "data", 7, shuffle=shuffle)
+    assert pa.schema(batches) == expected.schema
+    assert next(batches)["x"] == expected["x"][:7].combine_chunks()
+    assert pa.table(batches) == expected[7:]
+    with pytest.raises(TFRecordError, match="can be read only once; call iter_batches again"):
+        pa.table(batches)
+    used = iter_batches(tmp_path / "data")
+    assert sum(batch.num_rows for batch in used) == 100
+    with pytest.raises(TFRecordError, match="can be read only once"):
+        pa.table(used)
+
+
+def test_a_stream_of_no_rows_has_the_schema(tmp_path: Path) -> None:
+    dask_tfrecord.to_tfrecord(dd.from_dict({"x": [1, 2]}, npartitions=1), tmp_path / "data")
+    assert pa.table(iter_batches(tmp_path / "data", filters=[("x", ">", 2)])).schema.names == ["x"]
+
+
+def test_a_stream_shows_the_error_of_a_rewritten_file(tmp_path: Path) -> None:
+    dask_tfrecord.to_tfrecord(dd.from_dict({"x": [1, 2]}, npartitions=1), tmp_path / "data")
+    (part,) = (tmp_path / "data").glob("part-*")
+    content = bytearray(part.read_bytes())
+    content[-1] ^= 1
+    batches = iter_batches(tmp_path / "data", prefetch=0)
+    part.write_bytes(content)
+    with pytest.raises(pa.ArrowInvalid, match=f"FileChangedError: .*{part.name}"):
+        pa.table(batches)  # the C interface of Arrow passes on only the text of an error

@@ -109,6 +109,13 @@ def _feather(path: Path, **keywords: Any) -> Columns:
     return _joined([pyarrow.feather.read_table(file.path)])
 
 
+def _dataset(path: Path, **keywords: Any) -> Columns:
+    dataset = dask_tfrecord.TFRecordDataset(path, **keywords)
+    found = dataset.to_table()
+    assert dataset.count_rows() == found.num_rows
+    return _joined([found])
+
+
 READERS = {
     "compute": Surface(dask_tfrecord.read_tfrecord, _collection),
     "len": Surface(dask_tfrecord.read_tfrecord, _length),
@@ -117,6 +124,7 @@ READERS = {
     "RecordTable": Surface(dask_tfrecord.RecordTable, _table),
     "iter_batches": Surface(dask_tfrecord.iter_batches, _batches),
     "iter_batches of shards": Surface(dask_tfrecord.iter_batches, _shards),
+    "TFRecordDataset": Surface(dask_tfrecord.TFRecordDataset, _dataset),
     "stream.serve": Surface(stream.serve, _served),
     "flight.serve": Surface(flight.serve, _flown),
     "write_feather": Surface(stream.write_feather, _feather),
@@ -135,6 +143,18 @@ if find_spec("torch"):
         ),
         "TFRecordTable": Surface(TFRecordTable, _torch_table),
     }
+
+if find_spec("polars"):
+    from dask_tfrecord.feed.polars import scan_tfrecord
+
+    def _lazy(path: Path, **keywords: Any) -> Columns:
+        try:
+            return _joined([scan_tfrecord(path, **keywords).collect().to_arrow()])
+        except dask_tfrecord.TFRecordError as error:
+            error.__cause__ = None  # Polars makes an error its own cause, which tblib cannot pickle
+            raise
+
+    READERS["scan_tfrecord"] = Surface(scan_tfrecord, _lazy)
 
 if find_spec("keras"):
     from dask_tfrecord.feed.keras import TFRecordPyDataset

@@ -266,19 +266,21 @@ class Ambiguous(Predicate):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ArrowExpression(Predicate):
-    """A predicate that is a pyarrow expression.
+    """A predicate that is a pyarrow expression, which Arrow evaluates.
 
-    Only Arrow can evaluate the expression, so all outcomes are possible in each file.
+    The possible outcomes of the predicate ``pruning`` include the outcomes of the expression. By default, all
+    outcomes are possible in each file.
     """
 
     expression: pc.Expression
     names: tuple[str, ...]
+    pruning: Predicate = Ambiguous()
 
     def columns(self) -> set[str]:
         return set(self.names)
 
     def outcomes(self, ranges: FileRanges) -> Outcomes:
-        return _any(ranges)
+        return self.pruning.outcomes(ranges)
 
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
         rows = dataset(table.select(self.names))

@@ -15,7 +15,7 @@ import pytest
 from comparables import COLUMNS, OPERATORS, VALUES, moment
 from possible import as_sets
 
-from dask_tfrecord.dataset.query.filters import compare_in_pandas, is_in_pandas
+from dask_tfrecord.dataset.query.comparisons import compare_in_pandas, is_in_pandas
 from dask_tfrecord.dataset.query.predicates import Ambiguous, Predicate, possible_outcomes
 from dask_tfrecord.dataset.query.ranges import ColumnRange, FileRanges, range_of_values
 from dask_tfrecord.frames import arrow_to_pandas

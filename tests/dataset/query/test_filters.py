@@ -19,7 +19,8 @@ from possible import in_one_file, of_statistics, of_value
 
 from dask_tfrecord.codec import Encoder
 from dask_tfrecord.dataset.query.comparison_keys import WrongTypeError
-from dask_tfrecord.dataset.query.filters import compare, is_in, parse_filters
+from dask_tfrecord.dataset.query.comparisons import compare, is_in
+from dask_tfrecord.dataset.query.filters import parse_filters
 from dask_tfrecord.dataset.query.predicates import (
     Ambiguous,
     And,

@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from possible import as_sets, outcomes_in_file
 from test_filters import TYPES, leaves, stored, trees
 
-from dask_tfrecord.dataset.query.filters import compare
+from dask_tfrecord.dataset.query.comparisons import compare
 from dask_tfrecord.dataset.query.predicates import (
     Ambiguous,
     Compare,

@@ -1,0 +1,387 @@
+"""Implement `TFRecordDataset`, which lets DuckDB, DataFusion and pyarrow query a dataset.
+
+The class extends `pyarrow.dataset.Dataset`, because these engines accept no other class. The engines call
+only the methods that this module overrides. Arrow's C++ code would read the files of the parent class. The
+only file of the parent class does not exist, so that such a read raises an error.
+"""
+
+import pickle
+from collections.abc import Callable, Generator, Iterator, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, NoReturn, TypeAlias, Unpack
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.dataset as pads
+from pyarrow.fs import LocalFileSystem
+
+from dask_tfrecord.dataset.query.arrow_expressions import columns_of, read_expression
+from dask_tfrecord.dataset.query.arrow_filters import arrow_predicate, sql_predicate
+from dask_tfrecord.dataset.query.predicates import And, Predicate
+from dask_tfrecord.dataset.read.read_plan import ReadPlan
+from dask_tfrecord.dataset.read.read_task import Partition
+from dask_tfrecord.errors import TFRecordError, calling
+from dask_tfrecord.feed.sources import checked_names
+from dask_tfrecord.files.reading import rows_without_columns
+from dask_tfrecord.files.storage.listing import PathLike, column_paths
+from dask_tfrecord.keywords import ReadKeywords
+from dask_tfrecord.public_functions import public_function
+from dask_tfrecord.read_request import existing_names, open_columns
+from dask_tfrecord.schema.model import Schema
+
+# The size of a piece in stored bytes. An engine reads the pieces in order, or in parallel.
+PIECE_BYTES = 1 << 24
+
+_BATCH_ROWS = 131_072
+
+# The path of the only file of the parent class, which errors of Arrow's C++ code show.
+_MISSING = "/(Arrow cannot read a TFRecordDataset: call the methods of the dataset itself)"
+
+
+class TFRecordDataset(pads.FileSystemDataset):
+    """A dataset that pyarrow, DuckDB and DataFusion query. Opening the dataset reads at most a sample of the
+    files.
+
+    Only the columns of a query are decoded, and only files that can hold a row of the result are opened. A
+    query with a limit stops reading after enough rows.
+
+    Parameters
+    ----------
+    path : str, path-like or list of these
+        A path that `read_tfrecord` accepts.
+    columns : str or list of str, optional
+        The columns of the dataset, in this order. By default, the dataset has all columns.
+    **read
+        Keywords of `read_tfrecord` that say which rows are read, such as ``schema``, ``filters`` and
+        ``version``.
+
+    Attributes
+    ----------
+    schema : pyarrow.Schema
+        The columns of the dataset.
+    files : list of str
+        The paths of the data files.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the path has no files to read.
+    SchemaError
+        If the requested columns contradict the columns of the files.
+
+    Notes
+    -----
+    The methods `to_table`, `to_batches`, `head`, `take`, `count_rows`, `scanner`, `filter` and
+    `get_fragments` work as in `pyarrow.dataset.Dataset`. Methods that Arrow's C++ code implements, such as
+    `join` and `sort_by`, raise. Call these methods on the result of `to_table`.
+
+    DuckDB finds the dataset by the name of its Python variable, and ``register`` gives the dataset a name.
+    DataFusion takes the dataset through ``register_dataset``. Each engine gets the rows that the engine would
+    select itself: in DataFusion, NaN is greater than all other numbers. For other engines, the dataset is an
+    Arrow stream of all rows (``__arrow_c_stream__``). For Polars, use `feed.polars.scan_tfrecord`.
+
+    Examples
+    --------
+    >>> import dask.dataframe as dd
+    >>> import dask_tfrecord
+    >>> import pyarrow.compute as pc
+    >>> ddf = dd.from_dict({"name": ["Ada", "Alan", "Grace"], "born": [1815, 1912, 1906]}, npartitions=2)
+    >>> _ = dask_tfrecord.to_tfrecord(ddf, "people")
+    >>> people = dask_tfrecord.TFRecordDataset("people")
+    >>> people.count_rows()
+    3
+    >>> people.to_table(columns=["name"], filter=pc.field("born") > 1900).to_pydict()
+    {'name': ['Alan', 'Grace']}
+    """
+
+    @public_function
+    def __init__(
+        self,
+        path: PathLike | Sequence[PathLike],
+        columns: str | Sequence[str] | None = None,
+        **read: Unpack[ReadKeywords],
+    ) -> None:
+        plan, selected = open_columns(path, checked_names(columns), PIECE_BYTES, read)
+        self._open(plan, selected, range(plan.npartitions), [None])
+
+    def _open(self, plan: ReadPlan, columns: Schema, pieces: Sequence[int], latest: "_Latest") -> None:
+        self._plan, self._columns, self._pieces, self._latest = plan, columns, pieces, latest
+        file_format, store = pads.IpcFileFormat(), LocalFileSystem()
+        missing = file_format.make_fragment(_MISSING, store)
+        super().__init__([missing], columns.arrow, file_format, store)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _opened, (type(self), self._plan, self._columns, self._pieces)
+
+    def __repr__(self) -> str:
+        return f"TFRecordDataset({self._plan.store.public(self._plan.store.root)!r}, {self._plan.summary})"
+
+    @property
+    def files(self) -> list[str]:
+        """The paths of the data files."""
+        paths = column_paths(self._plan.partitions.rows["path"])
+        return [self._plan.store.public(path) for path in dict.fromkeys(paths)]
+
+    @calling(__init__)
+    def filter(self, expression: pc.Expression) -> "TFRecordDataset":
+        """Return a dataset of the rows for which a pyarrow expression is true."""
+        plan = _filtered(self._plan, arrow_predicate(expression, self._columns))
+        return _opened(type(self), plan, self._columns, self._pieces)
+
+    @calling(__init__)
+    def get_fragments(self, filter: pc.Expression | None = None) -> Iterator["TFRecordDataset"]:
+        """Return an iterator of datasets, one for each piece of the files that may hold a row for which a
+        filter is true.
+
+        The rows are not filtered. DataFusion reads fragments by ``fragment.scanner(schema, filter=...)`` with
+        the schema of the dataset. In this call, the filter follows the rules of DataFusion: NaN is greater
+        than all other numbers, and `isin` is null for a null.
+        """
+        pieces = self._pieces
+        if filter is not None:
+            partition = self._partitioner([], filter, sql_rules=True)
+            # DataFusion needs at least one fragment.
+            pieces = [piece for piece in pieces if partition(piece).splits] or pieces[:1]
+        return (_opened(_Fragment, self._plan, self._columns, [one], self._latest) for one in pieces)
+
+    def scanner(
+        self,
+        columns: Sequence[str] | dict[str, pc.Expression] | None = None,
+        filter: pc.Expression | None = None,
+        batch_size: int = _BATCH_ROWS,
+        batch_readahead: int = 0,
+        fragment_readahead: int = 0,
+        fragment_scan_options: Any = None,
+        use_threads: bool = True,
+        cache_metadata: bool | None = None,
+        memory_pool: Any = None,
+    ) -> "Scan":
+        """Return an object with the methods of `pyarrow.dataset.Scanner`, which reads the rows of a query.
+
+        Parameters
+        ----------
+        columns : list of str or dict of str to pyarrow.compute.Expression, optional
+            The columns of the result. By default, all columns are read.
+        filter : pyarrow.compute.Expression, optional
+            The condition that each row of the result meets.
+        batch_size : int, default 131072
+            The largest number of rows of a batch.
+        batch_readahead, fragment_readahead, fragment_scan_options, use_threads, cache_metadata, memory_pool
+            These parameters of pyarrow have no effect.
+
+        Returns
+        -------
+        Scan
+
+        Raises
+        ------
+        SchemaError
+            If the dataset has no column with a requested name, or if the filter cannot be applied.
+        """
+        return self._scan(columns, filter, batch_size)
+
+    @calling(__init__)
+    def _scan(self, columns: Any, filter: Any, batch_size: int, *, sql_rules: bool = False) -> "Scan":
+        computed = columns if isinstance(columns, dict) else None
+        if computed is not None:
+            used = set().union(*(columns_of(read_expression(one)) for one in computed.values()))
+            # Without any column, Arrow would lose the number of rows.
+            columns = [name for name in self._columns.names if name in used] or self._columns.names[:1]
+        names = self._columns.names if columns is None else existing_names(self._columns, "columns", columns)
+        wanted = self._columns.select(names)
+        # The filter is checked at once, and the read is planned when the first row is needed.
+        if filter is not None:
+            arrow_predicate(filter, self._columns)
+        return Scan(
+            self.schema,
+            wanted.arrow if computed is None else _compute(wanted.no_rows(), computed).schema,
+            partial(self._tables, names, filter, sql_rules),
+            computed,
+            batch_size,
+        )
+
+    def _tables(
+        self, names: list[str], filter: Any, sql_rules: bool, count_only: bool
+    ) -> Generator[pa.Table, None, None]:
+        partition = self._partitioner([] if count_only else names, filter, sql_rules=sql_rules)
+        for piece in self._pieces:
+            yield from partition(piece).stream()
+
+    def _partitioner(self, names: list[str], filter: Any, *, sql_rules: bool) -> Callable[[int], Partition]:
+        """Plan the read of some columns. The fragments of a dataset share the latest plan."""
+        key = names, None if filter is None else pickle.dumps(filter), sql_rules
+        latest = self._latest[0]
+        if latest is None or latest[0] != key:
+            plan = self._plan
+            if filter is not None:
+                rules = sql_predicate if sql_rules else arrow_predicate
+                plan = _filtered(plan, rules(filter, self._columns))
+            latest = key, plan.partitioner(self._columns.select(names), plan.filters)
+            self._latest[0] = latest
+        return latest[1]
+
+    def __arrow_c_schema__(self) -> Any:
+        return self.schema.__arrow_c_schema__()
+
+    def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
+        """Return all rows as an Arrow stream. Each call reads the dataset anew."""
+        return self.scanner().to_reader().__arrow_c_stream__(requested_schema)
+
+    def sort_by(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raise an error, because Arrow cannot read the files."""
+        raise _refused("sort_by")
+
+    def join(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raise an error, because Arrow cannot read the files."""
+        raise _refused("join")
+
+    def join_asof(self, *args: Any, **kwargs: Any) -> NoReturn:
+        """Raise an error, because Arrow cannot read the files."""
+        raise _refused("join_asof")
+
+    def replace_schema(self, schema: pa.Schema) -> NoReturn:
+        """Raise an error, because Arrow cannot read the files."""
+        raise TFRecordError(
+            "a TFRecordDataset cannot replace its schema",
+            advice="pass schema= or columns= to TFRecordDataset",
+        )
+
+
+class _Fragment(TFRecordDataset):
+    """A piece of a dataset. The signature of `scanner` is that of `pyarrow.dataset.Fragment.scanner`."""
+
+    def scanner(  # type: ignore[override]  # pyarrow's fragments take the schema first, and datasets take no schema
+        self,
+        schema: pa.Schema | None = None,
+        columns: Any = None,
+        filter: pc.Expression | None = None,
+        batch_size: int = _BATCH_ROWS,
+        **options: Any,
+    ) -> "Scan":
+        """Return an object that reads the rows of a query. With ``schema``, DataFusion's rules apply."""
+        if schema is not None and not schema.equals(self.schema):
+            raise _refused("scanner of a fragment with another schema")
+        found = super().scanner(columns, filter, batch_size, **options)
+        return found if schema is None else self._scan(columns, filter, batch_size, sql_rules=True)
+
+
+class Scan:
+    """The rows of a query on a `TFRecordDataset`. The scan reads the files anew for each method call.
+
+    Engines call these methods of `pyarrow.dataset.Scanner`. A Scanner itself would read several files ahead,
+    even if a query needs only a few rows.
+
+    Attributes
+    ----------
+    dataset_schema, projected_schema : pyarrow.Schema
+        The columns of the dataset, and the columns of the result.
+    """
+
+    def __init__(
+        self,
+        dataset_schema: pa.Schema,
+        projected_schema: pa.Schema,
+        tables: Callable[[bool], Generator[pa.Table, None, None]],
+        computed: dict[str, pc.Expression] | None,
+        batch_size: int,
+    ) -> None:
+        self.dataset_schema = dataset_schema
+        self.projected_schema = projected_schema
+        self._tables = tables
+        self._computed = computed
+        self._batch_size = batch_size
+
+    def to_batches(self) -> Iterator[pa.RecordBatch]:
+        """Yield the rows as record batches. Each batch is read only when it is needed."""
+        for table in _located(self._tables(False)):
+            rows = table if self._computed is None else _compute(table, self._computed)
+            yield from rows.to_batches(self._batch_size)
+
+    def to_reader(self) -> pa.RecordBatchReader:
+        """Return a reader of the batches."""
+        return pa.RecordBatchReader.from_batches(self.projected_schema, self.to_batches())
+
+    def to_table(self) -> pa.Table:
+        """Read all rows as a table."""
+        return _as_table(list(self.to_batches()), self.projected_schema)
+
+    def count_rows(self) -> int:
+        """Count the rows. Only columns of the filter are decoded."""
+        return sum(table.num_rows for table in _located(self._tables(True)))
+
+    def head(self, num_rows: int) -> pa.Table:
+        """Read the first rows."""
+        found: list[pa.RecordBatch] = []
+        for batch in self.to_batches() if num_rows > 0 else ():
+            found.append(batch.slice(0, min(num_rows, batch.num_rows)))
+            num_rows -= batch.num_rows
+            if num_rows <= 0:
+                break
+        return _as_table(found, self.projected_schema)
+
+    def take(self, indices: Any) -> pa.Table:
+        """Read the rows with the given numbers, in the order of the numbers. Reading stops at the last of
+        these rows.
+        """
+        numbers, order = np.unique(np.asarray(indices, np.int64), return_inverse=True)
+        found: list[pa.RecordBatch] = []
+        count = start = 0
+        for batch in self.to_batches() if len(numbers) else ():
+            first, count = np.searchsorted(numbers, (start, start + batch.num_rows))
+            found.append(batch.take(pa.array(numbers[first:count] - start)))
+            start += batch.num_rows
+            if count == len(numbers):
+                break
+        if len(numbers) and (numbers[0] < 0 or count < len(numbers)):
+            raise IndexError(f"a row number is out of bounds for {start:,} rows")
+        return _as_table(found, self.projected_schema).take(pa.array(order))
+
+
+_Latest: TypeAlias = list[tuple[Any, Callable[[int], Partition]] | None]
+
+
+def _opened(
+    kind: type[TFRecordDataset],
+    plan: ReadPlan,
+    columns: Schema,
+    pieces: Sequence[int],
+    latest: _Latest | None = None,
+) -> TFRecordDataset:
+    """Return a dataset of some pieces of a read plan."""
+    dataset = kind.__new__(kind)
+    dataset._open(plan, columns, pieces, latest or [None])
+    return dataset
+
+
+def _filtered(plan: ReadPlan, predicate: Predicate) -> ReadPlan:
+    """Return a read plan for only the rows for which a predicate is true."""
+    return replace(plan, filters=predicate if plan.filters is None else And(plan.filters, predicate))
+
+
+def _located(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
+    """Yield tables. Errors show the remedies that `TFRecordDataset` accepts."""
+    while True:
+        with calling(TFRecordDataset.__init__):
+            table = next(tables, None)
+        if table is None:
+            return
+        yield table
+
+
+def _compute(rows: pa.Table | pa.RecordBatch, columns: dict[str, pc.Expression]) -> pa.Table:
+    return pads.dataset(rows).to_table(columns=columns, use_threads=False)
+
+
+def _as_table(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
+    if not schema.names:
+        return rows_without_columns(sum(batch.num_rows for batch in batches))
+    return pa.Table.from_batches(batches, schema)
+
+
+def _refused(method: str) -> TFRecordError:
+    return TFRecordError(
+        f"a TFRecordDataset has no {method}, because Arrow cannot read the files",
+        advice="call the method of the same name of to_table(), or of an in-memory dataset of to_table()",
+    )

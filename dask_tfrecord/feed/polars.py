@@ -1,0 +1,171 @@
+"""Implement `scan_tfrecord`, which gives Polars a lazy frame of a dataset.
+
+The module uses the external readers of Polars, which Polars calls unstable. It was checked with Polars 2.1.
+"""
+
+import pickle
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import suppress
+from functools import reduce
+from typing import Any, Unpack
+
+import polars as pl
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_tfrecord.dataset.query.arrow_expressions import read_expression
+from dask_tfrecord.dataset.query.arrow_filters import pruning_predicate
+from dask_tfrecord.dataset.query.predicates import And, Predicate
+from dask_tfrecord.dataset.read.read_plan import ReadPlan
+from dask_tfrecord.dataset.read.read_task import Partition
+from dask_tfrecord.errors import calling
+from dask_tfrecord.feed.arrow_dataset import PIECE_BYTES
+from dask_tfrecord.feed.sources import checked_names
+from dask_tfrecord.files.storage.listing import PathLike
+from dask_tfrecord.keywords import ReadKeywords
+from dask_tfrecord.public_functions import public_function
+from dask_tfrecord.read_request import open_columns
+from dask_tfrecord.schema.model import Schema
+
+try:
+    from polars.io.external_reader import (
+        FileReader,
+        FileReaderBuilder,
+        FilterExpr,
+        ReaderCapabilities,
+        scan_external_reader,
+    )
+except ImportError as error:
+    raise ImportError(
+        f"dask_tfrecord.feed.polars needs polars 2.1 or newer, but polars {pl.__version__} is installed. "
+        "With any version, pl.DataFrame(dask_tfrecord.iter_batches(path)) reads a dataset.",
+        name="polars",
+    ) from error
+
+
+@public_function
+def scan_tfrecord(
+    path: PathLike | Sequence[PathLike],
+    columns: str | Sequence[str] | None = None,
+    **read: Unpack[ReadKeywords],
+) -> pl.LazyFrame:
+    """Return a lazy frame of Polars for a dataset. The data files are read when the query is collected.
+
+    Only the columns of the query are decoded, and only files that can hold a row of the result are opened.
+    Polars applies the filters of the query to the rows, so that any filter has the result that Polars
+    defines. A slice stops reading after enough rows. If a snapshot describes the files, a count and the tail
+    of the dataset need no search for records.
+
+    Parameters
+    ----------
+    path : str, path-like or list of these
+        A path that `read_tfrecord` accepts.
+    columns : str or list of str, optional
+        The columns of the frame, in this order. By default, the frame has all columns.
+    **read
+        Keywords of `read_tfrecord` that say which rows are read, such as ``schema``, ``filters`` and
+        ``version``.
+
+    Returns
+    -------
+    polars.LazyFrame
+
+    Raises
+    ------
+    FileNotFoundError
+        If the path has no files to read.
+    SchemaError
+        If the requested columns contradict the columns of the files.
+
+    Examples
+    --------
+    >>> import dask.dataframe as dd
+    >>> import dask_tfrecord
+    >>> import polars as pl
+    >>> from dask_tfrecord.feed.polars import scan_tfrecord
+    >>> ddf = dd.from_dict({"name": ["Ada", "Alan", "Grace"], "born": [1815, 1912, 1906]}, npartitions=2)
+    >>> _ = dask_tfrecord.to_tfrecord(ddf, "people")
+    >>> scan_tfrecord("people").filter(pl.col("born") > 1900).select("name").collect().rows()
+    [('Alan',), ('Grace',)]
+    """
+    plan, selected = open_columns(path, checked_names(columns), PIECE_BYTES, read)
+    builder = _Builder(plan, selected)
+    sources = [str(piece) for piece in range(plan.npartitions)]
+    return scan_external_reader(builder, sources=sources, schema=builder.schema)
+
+
+class _Builder(FileReaderBuilder):
+    """Gives Polars a reader for each piece of a dataset. The readers of a query share its plan."""
+
+    def __init__(self, plan: ReadPlan, columns: Schema) -> None:
+        self.plan, self.columns = plan, columns
+        self.schema = pl.DataFrame(pa.Table.from_batches([columns.no_rows()])).schema
+        self._latest: tuple[Any, Callable[[int], Partition]] | None = None
+
+    def reader_capabilities(self) -> ReaderCapabilities:
+        return ReaderCapabilities(pre_slice=True, supported_filter="partial")
+
+    def build_file_reader(self, source: str | bytes, multi_scan_context: dict[Any, Any]) -> FileReader:
+        return _Reader(self, int(source))
+
+    def explain_properties(self) -> dict[str, str]:
+        return {"TFRECORD": self.plan.store.public(self.plan.store.root)}
+
+    def partition(self, piece: int, names: Sequence[str], filters: Sequence[FilterExpr]) -> Partition:
+        """Return the part of the read plan of a query that reads one piece.
+
+        Files in which no row can pass the filters are left out. The rows are not filtered.
+        """
+        known = [one for one in map(_as_arrow, filters) if one is not None]
+        key = [*names], [pickle.dumps(one) for one in known]
+        latest = self._latest
+        if latest is None or latest[0] != key:
+            predicate = reduce(And, map(self._pruning, known)) if known else None
+            latest = self._latest = key, self.plan.partitioner(self.columns.select(names), predicate)
+        return latest[1](piece)
+
+    def _pruning(self, expression: pc.Expression) -> Predicate:
+        return pruning_predicate(read_expression(expression), self.columns, sql_rules=True)
+
+
+class _Reader(FileReader):
+    """Reads one piece of a dataset."""
+
+    def __init__(self, builder: _Builder, piece: int) -> None:
+        self._builder, self._piece = builder, piece
+
+    def schema(self) -> pl.Schema:
+        return self._builder.schema
+
+    def n_rows_in_file(self, limit: int | None = None) -> int:
+        return sum(table.num_rows for table in self._tables([], []))
+
+    def collect_batches(
+        self,
+        *,
+        columns: Sequence[str],
+        row_index: tuple[str, int] | None,
+        pre_slice: tuple[int, int] | None,
+        filters: Sequence[FilterExpr],
+        num_pipelines: int,
+    ) -> Iterator[pl.DataFrame]:
+        start, count = pre_slice or (0, sys.maxsize)
+        for table in self._tables(columns, filters):
+            first = min(start, table.num_rows)
+            rows = min(count, table.num_rows - first)  # `slice` does not limit a table without columns
+            start, count = start - first, count - rows
+            yield pl.DataFrame(table.slice(first, rows)) if columns else pl.DataFrame(height=rows)
+            if count <= 0:
+                return
+
+    def _tables(self, columns: Sequence[str], filters: Sequence[FilterExpr]) -> Iterator[pa.Table]:
+        with calling(scan_tfrecord):
+            yield from self._builder.partition(self._piece, columns, filters).stream()
+
+
+def _as_arrow(one: FilterExpr) -> pc.Expression | None:
+    """Return a filter as a pyarrow expression, or None if Polars cannot convert the filter."""
+    with suppress(Exception):  # Polars raises errors of many classes
+        return one.pyarrow_expr
+    return None

@@ -1,0 +1,147 @@
+"""A pyarrow expression keeps the rows that Arrow keeps, and opens the files that the list form opens."""
+
+import os
+import pickle
+import random
+from pathlib import Path
+from typing import Any
+
+import dask.dataframe as dd
+import engine_queries
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from dask_tfrecord import SchemaError, TFRecordDataset, read_tfrecord, to_tfrecord
+from dask_tfrecord.dataset.query.arrow_expressions import Call, Column, Literal, read_expression
+from dask_tfrecord.dataset.query.arrow_filters import arrow_predicate
+from dask_tfrecord.schema.model import Schema
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+CASES = int(os.environ.get("DASK_TFRECORD_EXAMPLES", "40"))
+TABLE = engine_queries.table()
+
+
+@pytest.fixture(scope="module")
+def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("expressions") / "data"
+    ddf = dd.from_pandas(TABLE.to_pandas(types_mapper=pd.ArrowDtype), npartitions=6)
+    to_tfrecord(ddf, root, partition_on=["p", "q"], lossy="allow")
+    return root
+
+
+def test_random_expressions_keep_and_count_the_rows_that_arrow_keeps(root: Path) -> None:
+    for seed in range(CASES):
+        expression = engine_queries.arrow(engine_queries.condition(random.Random(seed), 3), TABLE.schema)
+        expected = sorted(TABLE.filter(expression)["k"].to_pylist())
+        found = TFRecordDataset(root, filters=expression)
+        assert sorted(found.to_table(columns=["k"])["k"].to_pylist()) == expected, expression
+        assert len(read_tfrecord(root, filters=expression)) == len(expected), expression
+
+
+PAIRS: list[tuple[pc.Expression, Any]] = [
+    (pc.field("p") == "x", [("p", "==", "x")]),
+    (pc.scalar("x") == pc.field("p"), [("p", "==", "x")]),
+    (pc.field("k") < 100, [("k", "<", 100)]),
+    (pc.scalar(100) > pc.field("k"), [("k", "<", 100)]),
+    (pc.field("p").isin(["x", "y"]), [("p", "in", ["x", "y"])]),
+    (pc.field("p").isin(["x", None]), [("p", "in", ["x", None])]),
+    (pc.field("p").is_null(), [("p", "is", None)]),
+    (pc.field("p").is_valid() & (pc.field("q") == 2), [("p", "is not", None), ("q", "==", 2)]),
+    ((pc.field("q") == 2) | (pc.field("k") > 590), [[("q", "==", 2)], [("k", ">", 590)]]),
+    (~(pc.field("q") < 3), [("q", ">=", 3)]),
+    (pc.field("day") <= TABLE["day"][50], [("day", "<=", TABLE["day"][50].as_py())]),
+    (pc.field("zoned") >= TABLE["zoned"][550], [("zoned", ">=", TABLE["zoned"][550].as_py())]),
+    (pc.match_like(pc.field("s"), "a%") & (pc.field("q") == 2), [("q", "==", 2)]),
+]
+
+
+@pytest.mark.parametrize("case", range(len(PAIRS)))
+def test_an_expression_opens_the_files_that_the_list_opens(case: int, root: Path, opened: list[str]) -> None:
+    expression, filters = PAIRS[case]
+    read_tfrecord(root, filters=filters).compute()
+    expected = {*opened}
+    opened.clear()
+    read_tfrecord(root, filters=expression).compute()
+    assert {*opened} == expected
+    assert 0 < len(expected) < 96
+
+
+@pytest.mark.parametrize(
+    "expression",
+    [
+        pc.match_like(pc.field("s"), "a%"),
+        pc.field("k").cast(pa.string()) == "5",
+        pc.if_else(pc.field("flag"), pc.field("k") < 5, pc.field("n") == 1),
+        pc.coalesce(pc.field("n"), pc.scalar(0)) == 0,
+        pc.field("k") == pa.scalar(None, pa.int64()),
+        pc.field("f") < float("nan"),
+        pc.field("flag"),
+    ],
+    ids=str,
+)
+def test_a_part_that_cannot_be_translated_excludes_no_file(expression: pc.Expression, root: Path) -> None:
+    ddf = read_tfrecord(root, filters=expression, columns=["k"])
+    assert sorted(ddf["k"].compute()) == sorted(TABLE.filter(expression)["k"].to_pylist())
+
+
+def test_ordered_categories_are_compared_by_value_as_in_arrow(tmp_path: Path) -> None:
+    sizes = pd.Categorical(["s", "l", "m", "s"], categories=["s", "m", "l"], ordered=True)
+    to_tfrecord(dd.from_pandas(pd.DataFrame({"size": sizes}), npartitions=4, sort=False), tmp_path / "data")
+    table = TFRecordDataset(tmp_path / "data").to_table()
+    for expression in (pc.field("size") < "m", pc.field("size") == "m", pc.field("size").isin(["s"])):
+        found = TFRecordDataset(tmp_path / "data").to_table(filter=expression)
+        assert found.to_pylist() == table.filter(expression).to_pylist()
+
+
+def test_an_expression_is_read_as_a_tree() -> None:
+    assert read_expression((pc.field("x") > 1) & ~pc.field("y").isin(["a"])) == Call(
+        "and_kleene",
+        (
+            Call("greater", (Column("x"), Literal(pa.scalar(1))), {}),
+            Call(
+                "invert",
+                (
+                    Call(
+                        "is_in",
+                        (Column("y"),),
+                        {
+                            "value_set": pa.scalar(["a"]),
+                            "null_matching_behavior": pa.scalar(0, pa.uint32()),
+                            "_type_name": pa.scalar(b"SetLookupOptions"),
+                        },
+                    ),
+                ),
+                {},
+            ),
+        ),
+        {},
+    )
+
+
+def test_an_expression_of_an_unknown_form_uses_all_columns(monkeypatch: pytest.MonkeyPatch) -> None:
+    def unknown(expression: pc.Expression) -> None:
+        raise ValueError
+
+    monkeypatch.setattr("dask_tfrecord.dataset.query.arrow_filters.read_expression", unknown)
+    schema = Schema.from_arrow(pa.schema({"x": pa.int64(), "y": pa.int64()}))
+    predicate = arrow_predicate(pc.field("x") > 1, schema)
+    assert predicate.columns() == {"x", "y"}
+    mask = predicate.mask(pa.table({"x": [1, 2, None], "y": [0, 0, 0]}))
+    assert mask.to_pylist() == [False, True, None]
+
+
+def test_a_predicate_of_an_expression_pickles() -> None:
+    schema = Schema.from_arrow(pa.schema({"x": pa.int64(), "y": pa.int64()}))
+    predicate = arrow_predicate(pc.field("x").isin([1, None]), schema)
+    again = pickle.loads(pickle.dumps(predicate))
+    assert repr(again) == repr(predicate)
+    assert again.columns() == {"x"}
+
+
+@pytest.mark.parametrize("expression", [pc.field(0) > 1, pc.scalar(True)], ids=str)
+def test_an_expression_without_names_is_refused(expression: pc.Expression) -> None:
+    with pytest.raises(SchemaError, match="names no column, or refers to a column by its number"):
+        arrow_predicate(expression, Schema.from_arrow(pa.schema({"x": pa.int64()})))
