@@ -292,14 +292,17 @@ def data_files(store: Store) -> pa.Table:
     return without_side_files(store, visible_files(store))
 
 
-def visible_files(store: Store) -> pa.Table:
+def visible_files(store: Store, snapshot: Snapshot | None = None) -> pa.Table:
     """Return the visible files in the root of the store, except files of open runs and files that commits
     replace.
+
+    ``snapshot`` is the newest snapshot. If None, it is read if it is needed.
     """
     files = list_directory(store)
     if not len(files) or not open_runs(store):
         return files
-    return _without(files, _unread_paths(store, column_paths(files["path"]), intact_snapshot(store)))
+    newest = intact_snapshot(store) if snapshot is None else snapshot
+    return _without(files, _unread_paths(store, column_paths(files["path"]), newest))
 
 
 def _unread_paths(store: Store, paths: Sequence[str], snapshot: Snapshot | None) -> set[str]:

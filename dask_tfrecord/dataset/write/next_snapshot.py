@@ -138,7 +138,7 @@ def _ancestors(current: Snapshot | None) -> tuple[str, ...]:
 def _overwritten_files(run: WriteRun, current: Snapshot | None) -> list[str]:
     """Return the paths of the data files that the overwrite was planned to remove, relative to the root."""
     run.store.fs.invalidate_cache()
-    present = map(run.store.relative, column_paths(visible_files(run.store)["path"]))
+    present = map(run.store.relative, column_paths(visible_files(run.store, current)["path"]))
     planned = run.replaceable | listed_files(current)
     return [path for path in present if path in planned and not run.owns(path)]
 
