@@ -108,9 +108,7 @@ def test_the_snapshot_says_what_is_stored_of_others_read_once_more(
     (tmp_path / "a.records").write_bytes(stored)
     write = to_tfrecord(collection(1, npartitions=1), tmp_path, append=True, compute=False)
     opened: list[str] = []
-    monkeypatch.setattr(
-        Store, "_open", lambda *args, _open=Store._open: opened.append(args[1]) or _open(*args)
-    )
+    monkeypatch.setattr(Store, "open", lambda *args, _open=Store.open: opened.append(args[1]) or _open(*args))
     theirs, _ = write.compute().files
     assert (theirs.path, theirs.records, theirs.bytes) == ("a.records", 1000, len(stored))
     assert theirs.crc32c == oracle.crc32c(stored)
