@@ -5,6 +5,7 @@
 3. A write to many directories, against a write to one directory.
 4. Grouping the rows of a partition by 100,000 keys.
 5. 10,000 small partitions, against Dask's ``to_parquet``.
+6. Rows that are not a Dask collection, against the same rows in a Dask collection of 8 partitions.
 
 Below each write, the benchmark prints the CPU time of each step, and how much of this time holds the GIL. The
 first two measurements use two threads. The functions take turns, after one round that does not count. Rates
@@ -45,19 +46,21 @@ DIRECTORIES = 200
 KEYS = 100_000
 
 
-def seconds(work: Callable[[], object]) -> float:
-    start = time.perf_counter()
+def seconds(work: Callable[[], object], clock: Callable[[], float] = time.perf_counter) -> float:
+    start = clock()
     work()
-    return time.perf_counter() - start
+    return clock() - start
 
 
-def rounds_of(rounds: int, *works: Callable[[str], object]) -> list[list[float]]:
+def rounds_of(
+    rounds: int, *works: Callable[[str], object], clock: Callable[[], float] = time.perf_counter
+) -> list[list[float]]:
     """Return the times of each function. They take turns, each with a new directory."""
     took: list[list[float]] = [[] for _ in works]
     for _ in range(rounds + 1):
         for times, work in zip(took, works, strict=True):
             with fresh_path() as path:
-                times.append(seconds(partial(work, path)))
+                times.append(seconds(partial(work, path), clock))
     return [times[1:] for times in took]
 
 
@@ -206,6 +209,35 @@ def measure_small_partitions(rounds: int, scale: float) -> None:
     show_breakdown(1, write)
 
 
+def measure_rows_without_dask(rounds: int, scale: float) -> None:
+    """Measure writes of an Arrow stream and a DataFrame, in wall time and in CPU time."""
+    table = TABLES["tabular"](int(1_000_000 * scale))
+    batches = slices(table.batch, PARTITIONS)
+    frame = pd.concat([to_pandas(batch) for batch in batches], ignore_index=True)
+    ddf = collection([to_pandas(batch) for batch in batches])
+
+    def write_stream(path: str) -> None:
+        dask_tfrecord.to_tfrecord(pa.RecordBatchReader.from_batches(batches[0].schema, batches), path)
+
+    def write_frame(path: str) -> None:
+        dask_tfrecord.to_tfrecord(frame, path)
+
+    def write_from_map(path: str) -> None:
+        dask_tfrecord.to_tfrecord(ddf, path)
+
+    def write_from_pandas(path: str) -> None:
+        dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=PARTITIONS), path)
+
+    works = write_stream, write_frame, write_from_map, write_from_pandas
+    for unit, clock in (("wall", time.perf_counter), ("CPU", time.process_time)):
+        took = rounds_of(rounds, *works, clock=clock)
+        names = ("stream", "frame", "from_map", "from_pandas")
+        times = ", ".join(
+            f"{name} {ratio(each, took[0]):.2f}" for name, each in zip(names, took, strict=True)
+        )
+        print(f"{table.batch.num_rows:,} rows, {unit} time relative to the stream: {times}")
+
+
 def main() -> None:
     arguments = table_parser(__doc__, rounds=5).parse_args()
     rounds, scale = arguments.rounds, arguments.scale
@@ -219,6 +251,7 @@ def main() -> None:
         measure_directories(rounds, scale)
         measure_slicing(rounds, scale)
         measure_small_partitions(min(rounds, 2), scale)
+        measure_rows_without_dask(rounds, scale)
 
 
 if __name__ == "__main__":

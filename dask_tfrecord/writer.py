@@ -115,7 +115,7 @@ def to_tfrecord(
         task graph: a pandas or Polars DataFrame, a `pyarrow.Table`, `pyarrow.RecordBatch` or
         `pyarrow.RecordBatchReader`, a DuckDB relation, and every object with the method
         ``__arrow_c_stream__`` or ``__arrow_c_array__``. A stream is never in memory as a whole. The stream is
-        a single partition, with a file for each 64 MiB of Arrow data. For such rows, the keywords
+        a single partition, with a file for each 32 MiB of Arrow data. For such rows, the keywords
         ``npartitions``, ``num_shards``, ``compute``, ``compute_kwargs`` and ``retries`` raise an error.
     path : str or path-like
         The destination directory. Remote storage needs a protocol such as ``s3://`` before the path. A
@@ -200,7 +200,7 @@ def to_tfrecord(
         The maximum size of a file in bytes, before compression. If a partition has more bytes, it continues
         in another file. A single record that is larger than the limit is written to a separate file.
     max_files_per_task : int or None, default 1024
-        The maximum number of directories to which one partition, or 64 MiB of a stream, may write. A
+        The maximum number of directories to which one partition, or 32 MiB of a stream, may write. A
         partition with more directories raises. If None, the number of directories is not limited.
     name_function : callable, optional
         Function that takes the number of a partition and returns a string. This string is added to the end of

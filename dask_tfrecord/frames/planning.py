@@ -36,26 +36,27 @@ def plan_schema(
     schema: Types | pa.Schema | None,
     record_type: RecordType,
     write_index: bool,
-    sample: Sample,
+    sample: Sample | None,
     partition_on: Sequence[str] = (),
     known: Types | None = None,
 ) -> Schema:
-    """Plan the schema of a Dask collection, with all columns of the collection in their order.
+    """Plan the schema of a Dask collection or a DataFrame, with all columns in their order.
 
     Parameters
     ----------
     meta : pandas.DataFrame
-        The meta of the Dask collection.
+        The meta of the Dask collection, or all rows.
     schema : mapping of str to types, or pyarrow.Schema, optional
         The types of some or all columns, as the user gave them.
     record_type : "example", "sequence_example" or "bytes"
         The type of message that each record holds.
     write_index : bool
         If True, the index levels become the first columns.
-    sample : callable
-        Function that takes column names and returns an iterator over computed partitions with these columns.
-        The function is called only for columns whose dtype does not show the type (object, unknown
-        categories). The iteration stops when all of the named columns have shown a type.
+    sample : callable, optional
+        None if ``meta`` has all rows. Otherwise a function that takes column names and returns an iterator
+        over computed partitions with these columns. The function is called only for columns whose dtype does
+        not show the type (object, unknown categories). The iteration stops when all of the named columns have
+        shown a type.
     partition_on : sequence of str
         The names of the partition columns. The values of partition columns become directory names and are not
         stored in the records.
@@ -71,9 +72,10 @@ def plan_schema(
         data = set(meta.columns)
         levels = meta.index.nlevels
         meta = index_to_columns(meta)
-        sample = _with_index(sample, data, list(meta.columns[:levels]))
+        sample = sample and _with_index(sample, data, list(meta.columns[:levels]))
     given = _given_types_of_columns(schema, list(meta.columns), partition_on)
-    _warn_of_converted_text(meta, given)
+    if sample is not None:
+        _warn_of_converted_text(meta, given)
     given = {**_arrow_types(meta), **(known or {}), **given}
     typed = _typed_columns({name: meta[name] for name in meta.columns if name not in given}, sample)
     types = {name: given[name] if name in given else type_of(typed[name]) for name in meta.columns}
@@ -302,7 +304,7 @@ def _warn_of_converted_text(meta: pd.DataFrame, given: Types) -> None:
 
 def _typed_columns(
     columns: dict[str, "pd.Series[Any]"],
-    sample: Sample,
+    sample: Sample | None,
 ) -> dict[str, "pd.Series[Any]"]:
     """Replace each column whose dtype shows no type by the first partition of the column that shows a type.
 
@@ -312,7 +314,7 @@ def _typed_columns(
     untyped = [
         name for name in typed if is_untyped(type_of(typed[name])) and not _is_null_column(typed[name])
     ]
-    for frame in sample(untyped) if untyped else ():
+    for frame in sample(untyped) if sample and untyped else ():
         typed |= {name: frame[name] for name in untyped if not pa.types.is_null(type_of(frame[name]))}
         untyped = [name for name in untyped if is_untyped(type_of(typed[name]))]
         if not untyped:

@@ -9,9 +9,10 @@ from dask.dataframe.utils import pyarrow_strings_enabled
 from pandas.api.types import infer_dtype
 
 from dask_tfrecord.codec.columns import RecordType
+from dask_tfrecord.dataset.read.inferred_schema import PAYLOAD
 from dask_tfrecord.dataset.shuffle.stream import numbered_from
 from dask_tfrecord.dataset.snapshot.metadata import Levels
-from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, warn_caller
 from dask_tfrecord.frames import pandas_to_arrow
 from dask_tfrecord.frames.column_types import CONVERSION_ERRORS, first_line, is_object
 from dask_tfrecord.frames.pandas_to_arrow import convert_chunks, first_misfit, index_levels
@@ -154,15 +155,16 @@ class _PandasRows:
         partition_on: Sequence[str],
         levels: Levels,
     ) -> Schema:
-        return plan_schema(
+        planned = plan_schema(
             self._frame,
             schema=schema,
             record_type=record_type or "example",
             write_index=bool(levels),
-            sample=lambda names: (),
+            sample=None,
             partition_on=partition_on,
             known=dict.fromkeys(self._text(levels), pa.string()),
         )
+        return planned if record_type else _without_payloads(planned)
 
     def _text(self, levels: Levels) -> Iterator[str]:
         """Yield the names of the object columns that hold only text, which need no conversion to find their
@@ -231,13 +233,14 @@ class _ArrowRows:
         if coded:  # the first batch has the categories
             self._peeked = [batch for batch in [self._next()] if batch is not None]
         categories = {name: batch[name].dictionary for name in coded for batch in self._peeked}
-        return plan_arrow_schema(
+        planned = plan_arrow_schema(
             self._schema,
             categories,
             schema=schema,
             record_type=record_type or "example",
             partition_on=partition_on,
         )
+        return planned if record_type else _without_payloads(planned)
 
     def rounded(self, records: Schema, levels: Levels) -> list[str]:
         return rounded_columns({item.name: item.type for item in self._schema}, records)
@@ -275,6 +278,17 @@ class _ArrowRows:
             ) from error
         self._rows += batch.num_rows
         return batch
+
+
+def _without_payloads(planned: Schema) -> Schema:
+    """Return a schema of Examples. Warn if the only column looks like records that were read as bytes."""
+    if [(item.name, item.kind) for item in planned.fields] == [(PAYLOAD.name, "bytes")]:
+        warn_caller(
+            f"the values of {PAYLOAD.name!r}, which may be whole records, are written as a feature of "
+            'Examples; pass record_type="bytes" to write whole records, or record_type="example" to write '
+            "features.",
+        )
+    return planned
 
 
 def _converted(column: pa.ChunkedArray, item: Field, lossy: Lossy) -> pa.ChunkedArray:

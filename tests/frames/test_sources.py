@@ -221,6 +221,31 @@ def test_categories_are_those_of_the_first_batch(tmp_path: Path) -> None:
     assert found.cat.ordered
 
 
+@pytest.mark.parametrize("made", [lambda table: table, lambda table: table.to_pandas()])
+def test_records_that_were_read_as_bytes(tmp_path: Path, made: Callable[[pa.Table], Any]) -> None:
+    records = made(pa.table({"record": [b"first", b"second"]}))
+    with pytest.warns(UserWarning, match='pass record_type="bytes" to write whole records'):
+        to_tfrecord(records, tmp_path / "features")
+    snapshot = to_tfrecord(records, tmp_path / "records", record_type="bytes")
+    assert snapshot.bytes == len(b"first" + b"second") + 2 * 16
+
+
+def test_text_is_written_as_bytes_without_advice_about_dask(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"text": pd.Series(["a", "ż"], dtype="string")})
+    to_tfrecord(frame, tmp_path, schema={"text": pa.binary()})
+    assert read(tmp_path)["text"].to_pylist() == [b"a", "ż".encode()]
+
+
+def test_a_category_that_the_first_batch_lacks(tmp_path: Path) -> None:
+    parts = [pa.DictionaryArray.from_arrays([0], [name], ordered=True) for name in "ab"]
+    table = pa.table({"n": [0, 1], "kind": pa.chunked_array(parts)})
+    with pytest.raises(SchemaError, match="record 1: feature 'kind'"):
+        to_tfrecord(table, tmp_path / "ordered")
+    unordered = table["kind"].cast(pa.dictionary(pa.int32(), pa.string()))
+    to_tfrecord(table.set_column(1, "kind", unordered), tmp_path / "unordered")
+    assert read_tfrecord(tmp_path / "unordered")["kind"].compute().tolist() == ["a", "b"]
+
+
 def test_a_bag_of_dicts_is_written_by_way_of_a_frame(tmp_path: Path) -> None:
     bag = dask.bag.from_sequence([{"n": 1}], npartitions=1)
     with pytest.raises(TFRecordError, match=r"Bag is not a Dask DataFrame.*pass bag\.to_dataframe"):

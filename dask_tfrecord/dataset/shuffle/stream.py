@@ -22,7 +22,7 @@ from dask_tfrecord.files.part_names import check_labels
 from dask_tfrecord.files.storage.paths import parent_of
 
 # The number of bytes of Arrow data that are written together.
-_CHUNK_BYTES = 1 << 26
+_CHUNK_BYTES = 1 << 25
 
 # Function that takes the files that were just written, the number of the chunk of rows, the number of all
 # chunks (0 if the number is not known), the number of the step of the write, and the number of all steps.

@@ -163,13 +163,14 @@ def _secrets(place: Any, name: str = "", depth: int = 0) -> Iterator[str]:
         yield from _secrets(place.__reduce__()[1:], depth=depth + 1)
     else:
         # The positional arguments of the filesystem may hold secrets.
-        if arguments := getattr(place, "storage_args", ()):
+        held = getattr(place, "__dict__", {})  # the attributes of a DataFrame may be its columns
+        if arguments := held.get("storage_args", ()):
             names = [*signature(type(place).__init__).parameters][1:]
             yield from _secrets(dict(zip(names, arguments, strict=False)), depth=depth + 1)
         holders = ("store", "quarantine", "damage", "options", "run", "fs", "root", "split", "file", "path")
         options = ("filesystem", "handler", "storage_options", "dataset", "login", "password")
         for holder in (*holders, *options):
-            value = getattr(place, "__dict__", {}).get(holder)
+            value = held.get(holder)
             if value is not None:
                 yield from _secrets(value, holder if holder in ("login", "password") else "", depth + 1)
 
