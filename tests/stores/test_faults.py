@@ -24,6 +24,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 import s3fs
+from azurite import azurite, needs_azurite, new_container, options_of
 from fault_proxy import KINDS, FaultProxy, Kind, fault_proxy
 from servers import s3_server, web_server
 from swift_server import needs_swift, swift_server
@@ -39,7 +40,13 @@ pytestmark = [
 
 # By default, one of so many pairs of a request and a way to spoil it is tried: for jobs that only read, and
 # for others, which take longer. With these numbers, the ways alternate.
-STRIDES = {"S3 (moto)": (22, 61), "S3 (moto), retries": (61, 61), "S3 (Swift)": (61, 97), "HTTP": (22, 22)}
+STRIDES = {
+    "S3 (moto)": (22, 61),
+    "S3 (moto), retries": (61, 61),
+    "S3 (Swift)": (61, 97),
+    "Azure (Azurite)": (61, 97),
+    "HTTP": (22, 22),
+}
 
 # Seconds after which a client gives up if it gets no answer.
 _TIMEOUT = 1.0
@@ -88,6 +95,13 @@ class Remote:
         return place
 
 
+class RemoteAzure(Remote):
+    """A server of Azure Blob Storage."""
+
+    def new_place(self) -> str:
+        return new_container(self.direct)
+
+
 @dataclass(frozen=True)
 class RemoteWeb(Remote):
     """A web server.
@@ -131,6 +145,20 @@ def swift(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Remote]:
         remote("S3 (Swift)", options, clock=1) as found,
     ):
         yield found
+
+
+@pytest.fixture(scope="module")
+def azure() -> Iterator[Remote]:
+    adlfs = pytest.importorskip("adlfs.spec")
+
+    def without_retries(connection_string: str) -> Any:
+        return adlfs.AIOBlobServiceClient.from_connection_string(
+            connection_string, retry_total=0, read_timeout=_TIMEOUT
+        )
+
+    connect = "_create_aio_blob_service_client_from_connection_string"
+    with azurite() as url, fault_proxy(url) as proxy, patch.object(adlfs, connect, without_retries):
+        yield RemoteAzure("Azure (Azurite)", options_of(url), options_of(proxy.url), proxy)
 
 
 @pytest.fixture(scope="module")
@@ -384,7 +412,10 @@ def create(contents: dict[str, bytes], place: str, options: dict[str, Any]) -> N
 
 
 @pytest.mark.parametrize("operation", JOBS)
-@pytest.mark.parametrize("store", ["moto", pytest.param("swift", marks=needs_swift)])
+@pytest.mark.parametrize(
+    "store",
+    ["moto", pytest.param("swift", marks=needs_swift), pytest.param("azure", marks=needs_azurite)],
+)
 def test_any_request_may_fail(request: pytest.FixtureRequest, store: str, operation: str) -> None:
     """The client does not retry, so the library sees every spoiled request."""
     with patch.object(s3fs.S3FileSystem, "retries", 1):

@@ -4,7 +4,7 @@ import pickle
 from typing import Any, Literal, TypeAlias
 
 import pyarrow.fs as pafs
-from fsspec import AbstractFileSystem
+from fsspec import AbstractFileSystem, get_filesystem_class
 from fsspec.core import url_to_fs
 from fsspec.implementations.arrow import ArrowFSWrapper
 from fsspec.implementations.dirfs import DirFileSystem
@@ -17,6 +17,9 @@ from dask_tfrecord.files.storage.store_failures import check_endpoint
 
 # The types that the public functions accept as `filesystem=`.
 Filesystem: TypeAlias = AbstractFileSystem | pafs.FileSystem | Literal["fsspec"] | None
+
+# The protocols of the filesystems that this package extends.
+_EXTENDED_PROTOCOLS = frozenset({"abfs", "abfss", "az", "sftp", "ssh"})
 
 
 class ArrowFileSystem(ArrowFSWrapper):
@@ -42,7 +45,7 @@ def open_path(
         the path is a URL of a filesystem other than ``filesystem``.
     """
     if filesystem is None or (isinstance(filesystem, str) and filesystem == "fsspec"):
-        found, root = url_to_fs(path, **(storage_options or {}))
+        found, root = _open_url(path, storage_options or {})
         check_endpoint(found, without_credentials(path))
         return found, root
     if storage_options:
@@ -69,6 +72,39 @@ def open_path(
             advice="pass a directory or a list of files",
         )
     return fs, str(fs._strip_protocol(f"{directory.rstrip('/')}/{path.lstrip('/')}"))
+
+
+def _open_url(url: str, options: dict[str, Any]) -> tuple[AbstractFileSystem, str]:
+    protocol, found, _ = url.partition("://")
+    if protocol in _EXTENDED_PROTOCOLS and found and "::" not in url:
+        kind = _extended(get_filesystem_class(protocol))
+        named = kind._get_kwargs_from_urls(url)
+        if different := [name for name, value in named.items() if options.get(name, value) != value]:
+            raise TFRecordError(
+                f"the URL and storage_options= differ in {' and '.join(different)}",
+                path=without_credentials(url),
+                advice="give each option once",
+            )
+        return kind(**{**named, **options}), str(kind._strip_protocol(url))
+    fs, root = url_to_fs(url, **options)
+    return fs, root
+
+
+def _extended(kind: type[AbstractFileSystem]) -> type[AbstractFileSystem]:
+    """Return this package's extension of a filesystem class, or the class if it needs no extension.
+
+    The extensions import the libraries of their stores, so they are imported only if they are used.
+    """
+    match f"{kind.__module__}.{kind.__name__}":
+        case "adlfs.spec.AzureBlobFileSystem":
+            from dask_tfrecord.files.storage.azure import Azure
+
+            return Azure
+        case "fsspec.implementations.sftp.SFTPFileSystem":
+            from dask_tfrecord.files.storage.sftp import SFTP
+
+            return SFTP
+    return kind
 
 
 def removes_full_directories(fs: AbstractFileSystem) -> bool:
@@ -125,6 +161,8 @@ def _unwrapped(filesystem: Any) -> tuple[AbstractFileSystem, str]:
             "filesystem= works only inside an event loop",
             advice="construct the filesystem without asynchronous=True",
         )
+    if (kind := _extended(type(filesystem))) is not type(filesystem):
+        return kind(*filesystem.storage_args, **filesystem.storage_options), ""
     return filesystem, ""
 
 

@@ -40,18 +40,21 @@ def unfinished_only(place: str, root: str) -> FileNotFoundError:
 
 
 def check_bucket(store: Store) -> None:
-    """Raise FileNotFoundError if the root is in an S3 bucket that does not exist.
+    """Raise FileNotFoundError if the root is in a bucket of S3, or a container of Azure, that does not exist.
 
     Any other failure is ignored, because a user may have permission to write to a bucket but not to inspect
     it.
     """
-    if not hasattr(store.fs, "call_s3"):
-        return
-    bucket = store.root.strip("/").partition("/")[0]
+    fs, bucket = store.fs, store.root.strip("/").partition("/")[0]
+    is_azure = hasattr(fs, "service_client")
     try:
-        store.fs.call_s3("head_bucket", Bucket=bucket)
+        if is_azure:
+            fs.info(bucket, refresh=True)
+        elif hasattr(fs, "call_s3"):
+            fs.call_s3("head_bucket", Bucket=bucket)
     except FileNotFoundError:
-        raise FileNotFoundError(f"{store.public(store.root)}: the bucket {bucket!r} does not exist") from None
+        kind = "container" if is_azure else "bucket"
+        raise FileNotFoundError(f"{store.public(store.root)}: the {kind} {bucket!r} does not exist") from None
     # The operation on the bucket either raises the same error or does not need this permission.
     except Exception:
         return

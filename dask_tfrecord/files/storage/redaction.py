@@ -183,6 +183,9 @@ def _secrets_of_text(text: str, name: str) -> Iterator[str]:
     if name and not (text.endswith(".json") or name.endswith(("file", "filename", "path"))):
         yield text
         yield text.rpartition(" ")[2]  # the token in the value of a header such as "Bearer ..."
+        # The secrets in a connection string or in a SAS token of Azure
+        fields = (field.partition("=") for field in re.split("[;&?]", text))
+        yield from (value for key, _, value in fields if is_secret_name(key))
     for url in text.split("::"):
         _, found, rest = url.partition("://")
         if not found:

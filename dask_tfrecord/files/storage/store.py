@@ -16,6 +16,7 @@ from typing import Any, BinaryIO, TypeVar
 
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.spec import AbstractBufferedFile
 from fsspec.utils import tokenize
 
 from dask_tfrecord.errors import DestinationError
@@ -214,9 +215,8 @@ class Store:
         """Create a file with the given bytes. If the file exists, leave it unchanged and raise
         FileExistsError.
 
-        On local disks with hard links, in memory and on object stores, exactly one of several concurrent
-        calls succeeds. On other stores, the check and the rename are two steps, which are atomic only among
-        the threads of one process.
+        On local disks with hard links, over SFTP, in memory and on object stores, exactly one of several
+        concurrent calls succeeds. Elsewhere, only the threads of one process are kept apart.
         """
         if not self.renames:
             try:
@@ -233,7 +233,7 @@ class Store:
         with self.create(temporary) as file:
             file.write(data)
         try:
-            if not self._link(temporary, path):
+            if not self._move_new(temporary, path):
                 with _CREATION:
                     if self.fs.exists(path):
                         raise FileExistsError(self.public(path))
@@ -243,24 +243,23 @@ class Store:
                 self.fs.rm_file(temporary)
         self.sync_directory(parent)
 
-    def _link(self, source: str, target: str) -> bool:
-        """Create a hard link to ``source`` at ``target``. Return False if the filesystem does not support
-        hard links.
+    def _move_new(self, source: str, target: str) -> bool:
+        """Move or link a file to a free path. Return False if the filesystem cannot do this in one step.
 
         Raises
         ------
         FileExistsError
             If a file exists at ``target``.
         """
-        if not self.local:
-            return False
+        move_new = os.link if self.local else getattr(self.fs, "rename_new", None)
         try:
-            os.link(source, target)
-        except FileExistsError:
-            raise
-        except OSError:
+            if move_new is not None:
+                move_new(source, target)
+        except OSError as error:
+            if not self.local or isinstance(error, FileExistsError):
+                raise
             return False
-        return True
+        return move_new is not None
 
     def move(self, source: str, target: str) -> None:
         """Rename a file from ``source`` to ``target``. An existing file at ``target`` is replaced."""
@@ -431,7 +430,8 @@ class Store:
             return self.look(path)
         if isinstance(self.fs, ArrowFileSystem):  # open files of pyarrow do not say when they were written
             return self.look(path)
-        return {} if self.renames else dict(getattr(file, "details", None) or {})
+        may_be_old = self.renames and isinstance(file, AbstractBufferedFile)
+        return {} if may_be_old else dict(getattr(file, "details", None) or {})
 
     def look(self, path: str) -> dict[str, Any]:
         """Return the current info of a file from the store.

@@ -8,6 +8,7 @@ import errno
 import os
 from collections.abc import Iterable
 from functools import lru_cache
+from http import HTTPStatus
 from socket import create_connection
 from time import monotonic, sleep
 from typing import Any
@@ -16,8 +17,8 @@ from urllib.request import getproxies, proxy_bypass
 
 from dask_tfrecord.errors import Remedy, TFRecordError
 
-# Names of the exceptions that botocore (S3), aiohttp (GCS, HTTP), azure and fsspec raise if a server does not
-# answer.
+# Names of the exceptions that botocore (S3), aiohttp (GCS, HTTP), azure, paramiko (SFTP) and fsspec raise if
+# a server does not answer.
 _UNREACHABLE = frozenset(
     {
         "ClientConnectorError",
@@ -27,9 +28,11 @@ _UNREACHABLE = frozenset(
         "FSTimeoutError",
         "ProxyConnectionError",
         "ReadTimeoutError",
+        "SSHException",
         "SSLError",
         "ServerTimeoutError",
         "ServiceRequestError",
+        "ServiceResponseError",
     }
 )
 _NO_CREDENTIALS = frozenset(
@@ -42,8 +45,10 @@ _NO_CREDENTIALS = frozenset(
         "RefreshError",
     }
 )
+# Names of the exceptions that paramiko raises if the user or the server is not who the other expects.
+_REFUSED = frozenset({"AuthenticationException", "BadHostKeyException"})
 _NO_REGION = frozenset({"InvalidRegionError", "NoRegionError"})
-_LIBRARIES = frozenset({"aiohttp", "azure", "botocore", "fsspec", "google"})
+_LIBRARIES = frozenset({"aiohttp", "azure", "botocore", "fsspec", "google", "paramiko"})
 
 # Error codes of S3 for a request that was signed for another region.
 _WRONG_REGION = frozenset(
@@ -73,8 +78,16 @@ def store_failure(error: BaseException, place: str | None) -> Exception | None:
     classes = {
         kind.__name__ for kind in type(error).__mro__ if kind.__module__.partition(".")[0] in _LIBRARIES
     }
+    if classes & _REFUSED:
+        text = (
+            f"{str(error).rstrip('.')}; check the user, and the password or key_filename in storage_options="
+        )
+        return PermissionError(errno.EACCES, text, place)
     if classes & _UNREACHABLE:
-        return _unreachable(_endpoint(error), type(error).__name__, place)
+        reason = str(error) if "SSHException" in classes else type(error).__name__
+        return _unreachable(_endpoint(error), reason, place)
+    if "HttpResponseError" in classes:
+        return _azure_refusal(error, place)
     if classes & _NO_CREDENTIALS:
         return TFRecordError(
             f"the credentials are missing or incomplete ({type(error).__name__})",
@@ -91,21 +104,23 @@ def store_failure(error: BaseException, place: str | None) -> Exception | None:
 
 
 def check_endpoint(fs: Any, place: str) -> None:
-    """Raise if the server of an S3 filesystem accepts no connection.
+    """Raise if the server of an S3 or Azure filesystem accepts no connection.
 
-    Without this check, botocore would try to connect for up to five minutes. The check is skipped if the
-    filesystem has options for timeouts, retries or proxies, if the server is AWS, where the server depends on
-    the bucket, and if the environment sets a proxy for the server.
+    Without this check, botocore would try to connect for up to five minutes, and azure for a minute. The
+    check is skipped if the filesystem has options for timeouts, retries or proxies, if the server is AWS,
+    where the server depends on the bucket, and if the environment sets a proxy for the server.
 
     Raises
     ------
     TFRecordError
         If the server accepts no connection for several seconds.
     """
-    if not hasattr(fs, "call_s3"):
-        return
     options = getattr(fs, "client_kwargs", None) or {}
     named = (getattr(fs, "endpoint_url", None), options.get("endpoint_url"), *map(os.environ.get, _VARIABLES))
+    if azure := getattr(fs, "service_client", None):
+        named = (azure.url,)
+    elif not hasattr(fs, "call_s3"):
+        return
     url = str(next(filter(None, named), ""))
     host = urlsplit(url).hostname or ""
     patience = {"connect_timeout", "retries", "proxies"} & {*(getattr(fs, "config_kwargs", None) or {})}
@@ -133,8 +148,8 @@ def _connect(host: str, port: int) -> None:
 
 
 def _unreachable(endpoint: str, reason: str, place: str | None) -> TFRecordError:
-    is_web = place is not None and place.startswith(("http:", "https:"))
-    address = "address" if is_web else "endpoint in storage_options= or in the environment"
+    is_in_url = place is not None and place.startswith(("http:", "https:", "sftp:", "ssh:"))
+    address = "address" if is_in_url else "endpoint in storage_options= or in the environment"
     return TFRecordError(
         f"the store cannot be reached{f' at {endpoint}' if endpoint else ''} ({reason})",
         path=place,
@@ -154,6 +169,19 @@ def _refusal(error: OSError, place: str | None) -> OSError | None:
     elif kind is PermissionError:
         text = f"{text}; check the credentials and what they allow"
     return kind(error.errno or _ERRNO.get(kind, errno.EIO), text, place)
+
+
+def _azure_refusal(error: Any, place: str | None) -> OSError | None:
+    """Return an error that names the path if Azure refused a request; None if a file has changed."""
+    status = getattr(error, "status_code", None)
+    if status == HTTPStatus.PRECONDITION_FAILED:
+        return None
+    text = str(error).partition("\n")[0].rstrip(".")
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN) or status is None:
+        return PermissionError(errno.EACCES, f"{text}; check the credentials and what they allow", place)
+    if status == HTTPStatus.NOT_FOUND:
+        return FileNotFoundError(errno.ENOENT, text, place)
+    return OSError(errno.EIO, text, place)
 
 
 def _code(error: BaseException) -> str | None:

@@ -1,0 +1,81 @@
+"""Extend adlfs, the filesystem of Azure: changes of other processes are seen, and failures raise.
+
+The methods `_details`, `_find`, `_rm` and the class `AzureBlobFile` were checked with adlfs 2026.8.
+"""
+
+import asyncio
+from typing import Any
+
+from adlfs.spec import AzureBlobFile, AzureBlobFileSystem
+from azure.core import MatchConditions
+from azure.core.exceptions import ResourceNotFoundError
+from fsspec.asyn import sync_wrapper
+
+
+class Azure(AzureBlobFileSystem):
+    """adlfs, with listings, removals and failures as other object stores have them."""
+
+    def invalidate_cache(self, path: str | None = None) -> None:
+        """Drop the cached listings of a path and of all directories above it.
+
+        The method of adlfs keeps the listing of the directory that holds the path.
+        """
+        super().invalidate_cache(path)
+        path = path and path.rstrip("/")
+        while path:
+            self.dircache.pop(path, None)
+            path = self._parent(path)
+
+    async def _details(self, contents: Any, *args: Any, **options: Any) -> Any:
+        for blob in contents:
+            # Some tools create an empty blob for a directory. adlfs would list a file without the slash.
+            if blob.name.endswith("/") and blob.get("size") == 0:
+                blob.metadata = {**(blob.get("metadata") or {}), "is_directory": "true"}
+        return await super()._details(contents, *args, **options)
+
+    async def _find(self, path: str, *args: Any, **options: Any) -> Any:
+        found = await super()._find(path, *args, **options)
+        if options.get("detail") and isinstance(found, list):  # adlfs ignores `detail` if the path is a file
+            return {name: await self._info(name) for name in found}
+        return found
+
+    async def _rm(self, path: str | list[str], recursive: bool = False, **options: Any) -> None:
+        """Remove files. adlfs would hide failures if one of several files does not exist."""
+        if recursive:
+            await super()._rm(path, recursive=True, **options)
+            return
+        paths = [path] if isinstance(path, str) else path
+        for error in await asyncio.gather(*map(self._rm_file, paths), return_exceptions=True):
+            if isinstance(error, BaseException) and not isinstance(error, FileNotFoundError):
+                raise error
+
+    rm = sync_wrapper(_rm)
+
+    def _open(self, path: str, mode: str = "rb", block_size: int | None = None, **options: Any) -> "_File":
+        return _File(self, path, mode, block_size or self.blocksize, **options)
+
+
+class _File(AzureBlobFile):
+    async def _async_fetch_range(self, start: int, end: int, **_: Any) -> bytes:
+        """Read a range. If the blob is not the one that was opened, azure raises ResourceModifiedError."""
+        try:
+            stream = await self.container_client.download_blob(
+                blob=self.blob,
+                offset=start,
+                length=min(end, self.size) - start,
+                version_id=self.version_id,
+                max_concurrency=self.fs.max_concurrency or 1,
+                etag=self.details["etag"],
+                match_condition=MatchConditions.IfNotModified,
+            )
+            return bytes(await stream.readall())
+        except ResourceNotFoundError as error:
+            raise FileNotFoundError(self.path) from error
+
+    _fetch_range = sync_wrapper(_async_fetch_range)
+
+    def _upload_chunk(self, final: bool = False, **options: Any) -> None:
+        try:
+            super()._upload_chunk(final=final, **options)
+        except RuntimeError as error:  # adlfs wraps every failure
+            raise error.__cause__ or error from None

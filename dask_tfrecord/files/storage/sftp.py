@@ -1,0 +1,252 @@
+"""Extend fsspec's SFTP filesystem: threads share it, failures raise, and files are created exclusively."""
+
+import errno
+import os
+import socket
+from collections.abc import Callable
+from contextlib import suppress
+from threading import RLock
+from typing import Any
+
+import paramiko
+from fsspec.implementations.sftp import SFTPFileSystem
+from fsspec.utils import infer_storage_options
+
+# Seconds after which a server that does not answer counts as lost: while connecting, and for one answer.
+_CONNECT, _ANSWER = 10, 60
+
+# The largest number of bytes for which a thread holds the connection.
+_BUFFER = 1 << 18
+
+
+class SFTP(SFTPFileSystem):
+    """fsspec's SFTP filesystem for the threads of a process.
+
+    The threads share one connection. If two threads wait for answers at the same time, paramiko drops the
+    answer of one thread, which then waits forever. A lock therefore keeps requests apart.
+    """
+
+    def __init__(self, host: str, **options: Any) -> None:
+        self._lock = RLock()
+        super().__init__(host, **options)
+
+    @property
+    def ftp(self) -> "_Client":
+        """The connection. A connection that was lost is made again."""
+        with self._lock:
+            if self._client.get_channel().closed:
+                self._connect()
+            return _Client(self)
+
+    @ftp.setter
+    def ftp(self, client: paramiko.SFTPClient) -> None:
+        self._client = client
+
+    def _connect(self) -> None:
+        self.ssh_kwargs.setdefault("timeout", _CONNECT)
+        try:
+            super()._connect()
+        except OSError as error:
+            raise paramiko.SSHException(str(error)) from error
+        self._client.get_channel().settimeout(_ANSWER)
+        # paramiko sends a write of 32 KiB in two packets. By default, the second waits 40 ms for an answer.
+        with suppress(AttributeError, OSError):  # the connection may be a command that the user has named
+            self.client.get_transport().sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+
+    def request(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
+        """Call a function that sends requests and waits for the answers."""
+        with self._lock:
+            try:
+                return function(*args, **options)
+            except TimeoutError as error:
+                self.client.close()  # or the late answer would be taken for the answer to another request
+                raise paramiko.SSHException("the server does not answer") from error
+            except OSError as error:
+                if self._client.get_channel().closed:
+                    raise paramiko.SSHException("the connection was closed") from error
+                if type(error) is OSError and error.errno is None:  # the text is the answer of the server
+                    path = args[0] if args and isinstance(args[0], str) else None
+                    raise OSError(errno.EIO, f"the SFTP server answers {str(error)!r}", path) from error
+                raise
+
+    @classmethod
+    def _strip_protocol(cls, path: str) -> str:
+        """Return the path of a URL. As in names of files, "?" and "#" have no meaning."""
+        protocol, found, rest = path.partition("://")
+        if found and protocol in cls.protocol:
+            path = f"/{rest.partition('/')[2]}"
+        return path.rstrip("/") or path[:1]
+
+    @staticmethod
+    def _get_kwargs_from_urls(url: str) -> dict[str, Any]:
+        protocol, _, rest = url.partition("://")
+        options = infer_storage_options(f"{protocol}://{rest.partition('/')[0]}/")
+        return {name: options[name] for name in ("host", "port", "username", "password") if name in options}
+
+    def unstrip_protocol(self, path: str) -> str:
+        """Return the URL of a path, with host and port, and without user and password."""
+        host = f"[{self.host}]" if ":" in self.host else self.host
+        port = self.ssh_kwargs.get("port")
+        return f"sftp://{host}{f':{port}' if port else ''}/{self._strip_protocol(path).lstrip('/')}"
+
+    # -- Directories -----------------------------------------------------------------------------------------
+
+    def exists(self, path: str, **options: Any) -> bool:
+        """Return True if a path exists. A failure raises, whereas the method of fsspec would return False."""
+        try:
+            self.info(path)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def ls(self, path: str, detail: bool = False, **options: Any) -> Any:
+        """List a directory. A symbolic link to a file has the size and the times of the file."""
+        path = self._strip_protocol(path)
+        infos = [self._decode_stat(one, path) for one in self.ftp.listdir_attr(path)]
+        infos = [self._target(info) if info["type"] == "link" else info for info in infos]
+        return infos if detail else sorted(info["name"] for info in infos)
+
+    def _target(self, link: dict[str, Any]) -> dict[str, Any]:
+        """Return the info of the file to which a link leads, or of the link without its size and times.
+
+        Links to directories stay links, so that no search leaves the directory in which it began.
+        """
+        with suppress(FileNotFoundError):
+            info: dict[str, Any] = self.info(link["name"])
+            if info["type"] != "directory":
+                return info
+        return {**link, "size": None, "mtime": None}
+
+    def walk(self, path: str, *args: Any, **options: Any) -> Any:
+        """Walk as fsspec does, but raise if a directory cannot be listed, unless it does not exist."""
+
+        def fail(error: Exception) -> None:
+            if not isinstance(error, FileNotFoundError):
+                raise error
+
+        return super().walk(path, *args, **{"on_error": fail, **options})
+
+    def makedirs(self, path: str, exist_ok: bool = False, mode: int = 0o777) -> None:
+        """Make a directory and its parents. Other processes may make or remove the same directories."""
+        path = self._strip_protocol(path)
+        if self.isdir(path):
+            if exist_ok:
+                return
+            raise FileExistsError(path)
+        self.makedirs(self._parent(path), exist_ok=True, mode=mode)
+        try:
+            self.ftp.mkdir(path, mode)
+        except OSError:
+            if not self.isdir(path):  # an SFTP server does not say why it refuses
+                raise
+
+    # -- Files -----------------------------------------------------------------------------------------------
+
+    def _open(self, path: str, mode: str = "rb", **options: Any) -> "_File":
+        return _File(self, path, mode)
+
+    def rm_file(self, path: str) -> None:
+        """Remove a file, a link or, as the method of fsspec does, an empty directory."""
+        path = self._strip_protocol(path)
+        try:
+            self.ftp.remove(path)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            if not self.isdir(path):
+                raise
+            self.ftp.rmdir(path)
+
+    def rename_new(self, source: str, target: str) -> None:
+        """Rename a file to a path at which no file exists.
+
+        OpenSSH renames with a hard link, which exactly one of several processes can create.
+
+        Raises
+        ------
+        FileExistsError
+            If a file exists at ``target``.
+        """
+        try:
+            self.ftp.rename(source, target)
+        except FileNotFoundError:
+            raise
+        except OSError:
+            if self.exists(target):
+                raise FileExistsError(self.unstrip_protocol(target)) from None
+            raise
+
+
+class _Client:
+    """The methods of paramiko's SFTP client, called as requests of a filesystem."""
+
+    def __init__(self, fs: SFTP) -> None:
+        self._fs = fs
+
+    def __getattr__(self, name: str) -> Any:
+        method = getattr(self._fs._client, name)
+        return lambda *args, **options: self._fs.request(method, *args, **options)
+
+
+class _File:
+    """A file of paramiko whose methods are called as requests of a filesystem.
+
+    Attributes
+    ----------
+    details : dict
+        The info of the open file if the file is read.
+    """
+
+    def __init__(self, fs: SFTP, path: str, mode: str) -> None:
+        self._fs, self._path = fs, path
+        self._file = fs.ftp.open(path, mode, bufsize=0 if "r" in mode else _BUFFER)
+        self.closed = False
+        self.details: dict[str, Any] = {}
+        if "r" in mode:
+            try:
+                self.details = {**fs._decode_stat(fs.request(self._file.stat)), "name": path}
+                if self.details["type"] == "directory":
+                    raise IsADirectoryError(errno.EISDIR, "a link to a directory is not followed", path)
+            except BaseException:
+                self.close()
+                raise
+
+    def __enter__(self) -> "_File":
+        return self
+
+    def __exit__(self, kind: object, *_: object) -> None:
+        self.close()
+        # paramiko ignores the server's answer to the request that closes a file.
+        if kind is None and not self.details and self._fs.info(self._path)["size"] != self.tell():
+            raise OSError(errno.EIO, "the SFTP server has not stored all bytes", self._path)
+
+    def close(self) -> None:
+        if not self.closed:
+            self.closed = True
+            self._fs.request(self._file.close)
+
+    def tell(self) -> int:
+        return int(self._file.tell())
+
+    def seek(self, offset: int, whence: int = os.SEEK_SET) -> int:
+        if whence == os.SEEK_END:
+            offset, whence = self.details["size"] + offset, os.SEEK_SET
+        self._fs.request(self._file.seek, offset, whence)
+        return self.tell()
+
+    def write(self, data: Any) -> int:
+        self._fs.request(self._file.write, data)
+        return memoryview(data).nbytes
+
+    def readinto(self, view: memoryview) -> int:
+        """Read the next bytes of the file. Return their number, which is 0 only at the end of the file."""
+        count: int = self._fs.request(self._file.readinto, view[:_BUFFER])
+        return count
+
+    def read(self, size: int | None = -1) -> bytes:
+        rest = max(0, self.details["size"] - self.tell())
+        data = memoryview(bytearray(rest if size is None or size < 0 else min(size, rest)))
+        end = 0
+        while end < len(data) and (got := self.readinto(data[end:])):
+            end += got
+        return bytes(data[:end])

@@ -1,0 +1,37 @@
+"""Writes to a remote store that are killed at any request: readers see all old rows or all new rows."""
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+SCRIPT = Path(__file__).parents[1] / "helpers" / "remote_kills.py"
+
+# One of so many requests is killed.
+STRIDE = int(os.environ.get("DASK_TFRECORD_FAULTS", 50))
+
+
+def check_kills(place: str, options: dict[str, Any], mode: str) -> None:
+    """Kill writes of the rows 3 and 5 to a dataset of the rows 0, 1 and 2."""
+    done = subprocess.run(
+        [sys.executable, str(SCRIPT)],
+        input=json.dumps([mode, place, options, STRIDE]),
+        stdout=subprocess.PIPE,
+        text=True,
+        check=True,
+    )
+    answer = json.loads(done.stdout)
+    old = [0, 1, 2]
+    new = {"append": [0, 1, 2, 3, 5], "overwrite": [3, 5]}[mode]
+    found = list(answer["found"].values())
+    readable = [seen["killed"] for seen in found]
+    switch = readable.index(new)
+    assert readable == [old] * switch + [new] * (len(found) - switch)
+    assert 0 < switch < len(found)
+    assert [seen["cleaned"] for seen in found] == readable
+    assert len({seen["files"] for seen in found[:switch]}) == 1
+    assert len({seen["files"] for seen in found[switch:]}) == 1
+    expected = [[7] if mode == "overwrite" else [*rows, 7] for rows in readable]
+    assert [seen["written"] for seen in found] == expected

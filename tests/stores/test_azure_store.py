@@ -1,0 +1,130 @@
+"""The suite of stores on Azure Blob Storage: adlfs and Azurite."""
+
+from collections.abc import Iterator
+from contextlib import contextmanager
+from typing import Any, ClassVar
+
+import pytest
+from abstract import MODES, RemoteSuite, rows
+from azurite import ACCOUNT, KEY, azurite, needs_azurite, new_container, options_of
+from faults import Faults, faulty_requests
+from kills import check_kills
+from races import check_race
+from sftp_server import free_port
+
+from dask_tfrecord import FileChangedError, TFRecordError, cleanup, exists, read_tfrecord, to_tfrecord
+from dask_tfrecord.files.storage.listing import list_files
+from dask_tfrecord.files.storage.open_file import stamp_of
+
+
+@pytest.fixture(scope="module")
+def server() -> Iterator[str]:
+    pytest.importorskip("adlfs")
+    with azurite() as url:
+        yield url
+
+
+@needs_azurite
+@pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # azure sends whole blocks
+class TestAzureStore(RemoteSuite):
+    options: ClassVar[dict[str, Any]] = {}
+    uploads = True
+
+    @pytest.fixture
+    def place(self, server: str) -> str:
+        self.options |= options_of(server)
+        return f"{new_container(self.options)}/place"
+
+    @contextmanager
+    def faults(self, faults: Faults) -> Iterator[None]:
+        from azure.core.pipeline.transport import AioHttpTransport
+
+        with faulty_requests(AioHttpTransport, "send", faults):
+            yield
+
+    def test_each_file_is_created_by_one_of_two_processes(self, place: str) -> None:
+        check_race(place, self.options)
+
+    @pytest.mark.parametrize("mode", MODES)
+    def test_a_kill_at_any_request_leaves_the_old_rows_or_the_new(self, place: str, mode: str) -> None:
+        check_kills(place, self.options, mode)
+
+    def test_a_file_that_is_rewritten_after_it_was_listed_raises(self, place: str) -> None:
+        self.write(rows(1), place)
+        paths = [f"abfs://{path}" for path in list_files(f"{place}/part-*", self.options).paths]
+        lists = [f"{place}/part-*", paths * 64]  # many paths of one directory are listed once
+        ddfs = [read_tfrecord(one, storage_options=self.options) for one in lists]
+        store = self.store(place)
+        for path in paths:
+            store.fs.pipe_file(path, store.fs.cat_file(path))
+        for ddf in ddfs:
+            with pytest.raises(FileChangedError, match=r"abfs://.*rewritten"):
+                ddf.compute()
+
+    def test_a_file_that_is_rewritten_while_it_is_read_raises(self, place: str) -> None:
+        store = self.store(place)
+        path = store.join("a")
+        store.fs.pipe_file(path, bytes(20 << 20))
+        with store.open(path, 20 << 20, stamp=stamp_of(store.look(path))) as source:
+            source.peek(10)
+            store.fs.pipe_file(path, bytes(20 << 20))
+            store.fs.invalidate_cache()
+            view = memoryview(bytearray(20 << 20))
+            with pytest.raises(FileChangedError):  # noqa: PT012  # the first reads are answered from the buffer
+                while source.readinto(view):
+                    pass
+
+    def test_what_stands_for_a_directory_is_no_file(self, place: str) -> None:
+        self.write(rows(1), place)
+        store = self.store(place)
+        for name in ("", "country=US/"):
+            store.fs.pipe_file(f"{store.root}/{name}", b"")
+        of_glob, of_directory = (list_files(path, self.options).files for path in (f"{place}/*", place))
+        assert of_glob["size"] == of_directory["size"]
+        assert self.read(place) == [1]
+        assert self.read(f"{place}/*") == [1]
+
+    def test_failures_of_one_of_several_removals_raise(self, place: str) -> None:
+        store = self.store(place)
+        store.fs.pipe_file(store.join("a"), b"x")
+        container = store.root.partition("/")[0]
+        lease = store.fs.service_client.get_blob_client(container, "place/a")
+        import fsspec.asyn
+
+        held = fsspec.asyn.sync(store.fs.loop, lease.acquire_lease)
+        with pytest.raises(Exception, match="lease"):
+            store.remove([store.join("a"), store.join("gone")])
+        fsspec.asyn.sync(store.fs.loop, held.release)
+        store.remove([store.join("a"), store.join("gone")])
+        assert self.files(place) == []
+
+    def test_a_missing_container_is_named(self, place: str) -> None:
+        options = {"storage_options": self.options}
+        for call in (
+            lambda: read_tfrecord("abfs://nothing/x", **options),
+            lambda: cleanup("abfs://nothing/x", **options),
+            lambda: to_tfrecord(rows(1), "abfs://nothing/x", retries=0, **options),
+        ):
+            with pytest.raises(
+                FileNotFoundError, match=r"abfs://nothing/x: the container 'nothing' does not"
+            ):
+                call()
+        assert not exists("abfs://nothing/x", **options)
+
+    def test_failures_name_the_path_and_no_key(self, place: str, server: str) -> None:
+        wrong = KEY[::-1].strip("=") + "=="
+        dead = options_of(f"http://127.0.0.1:{free_port()}")
+        sas = {
+            "account_name": ACCOUNT,
+            "account_host": f"127.0.0.1:{free_port()}",
+            "sas_token": "sv=1&sig=hunter2",
+        }
+        with pytest.raises(PermissionError, match="abfs://container") as refused:
+            read_tfrecord(place, storage_options=options_of(server, wrong))
+        with pytest.raises(TFRecordError, match=r"cannot be reached at http://127\.0\.0\.1") as unreachable:
+            read_tfrecord(place, storage_options=dead)
+        with pytest.raises(TFRecordError, match=r"cannot be reached at https://127\.0\.0\.1") as signed:
+            read_tfrecord(place, storage_options=sas)
+        for caught in (refused, unreachable, signed):
+            text = str(caught.value) + repr(caught.value) + repr(vars(caught.value))
+            assert not any(secret in text for secret in (KEY, wrong, "hunter2", "sig="))
