@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from abstract import MODES, RemoteSuite, rows
+from abstract import MODES, RemoteSuite, StoreSuite, rows
 from faults import Faults, faulty_methods
 from kills import check_kills
 from races import check_race
@@ -27,6 +27,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
 @needs_sshd
 class TestSFTPStore(RemoteSuite):
     options: ClassVar[dict[str, Any]] = {}
+    stride = StoreSuite.stride  # a write has many requests, which are fast
 
     @pytest.fixture
     def place(self, server: dict[str, Any], tmp_path: Path) -> str:

@@ -339,6 +339,17 @@ def test_a_signed_url_in_a_list_in_place_of_a_path_is_not_shown(action: str) -> 
     check_hidden(shown(caught.value))
 
 
+@pytest.mark.parametrize(
+    "options",
+    [
+        {"connection_string": "AccountName=me;AccountKey=hunter2secret==;BlobEndpoint=https://host/me"},
+        {"sas_token": "?sv=2026-01-01&sig=hunter2secret%3D%3D&se=2027"},
+    ],
+)
+def test_each_secret_of_an_azure_option_is_hidden(options: dict[str, str]) -> None:
+    assert hide("me: 'hunter2secret==' was refused", secrets_of(options)) == "me: '***' was refused"
+
+
 def test_a_short_secret_does_not_blot_out_words() -> None:
     assert hide("the cat concatenates", secrets_of({"password": "cat"})) == "the *** concatenates"
     assert hide("anonymous", secrets_of({"token": "anon", "key": ""})) == "anonymous"
