@@ -92,7 +92,7 @@ class Field:
     @property
     def is_struct(self) -> bool:
         """True if each field of the column is stored in features of its own."""
-        return self.form is None and bool(pa.types.is_struct(self.type))
+        return isinstance(self.type, pa.StructType) and self.form is None
 
     @cached_property
     def children(self) -> tuple[Self, ...]:
@@ -114,7 +114,9 @@ class Field:
     @cached_property
     def features(self) -> tuple[Column, ...]:
         """The features that store the column, in the form that the kernel needs."""
-        return tuple(one.column for one in self.family) if self.form is None else self.form.columns(self.name)
+        if self.form is not None:
+            return self.form.columns(self.name)
+        return tuple(one.column for one in self.family) if self.is_struct else (self.column,)
 
     @cached_property
     def column(self) -> Column:

@@ -336,6 +336,8 @@ def check_names(names: Sequence[object]) -> None:
 
 
 def _check_type(item: Field, record_type: RecordType) -> None:
+    if not item.is_struct:
+        return _check_depth(item, record_type)
     try:
         for leaf in item.leaves:
             _check_depth(leaf, record_type)
@@ -357,6 +359,8 @@ def _check_depth(item: Field, record_type: RecordType) -> None:
 
 def check_features(fields: Sequence[Field]) -> None:
     """Raise SchemaError if two columns, or two fields of structs, have the name of one feature."""
+    if not any(item.is_struct for item in fields):  # then the names of the columns are those of the features
+        return
     counts = Counter(one.name for item in fields for one in item.features)
     for name in (name for name, count in counts.items() if count > 1):
         raise SchemaError(

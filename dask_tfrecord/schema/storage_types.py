@@ -35,7 +35,11 @@ _KINDS: dict[Kind, _Tests] = {
 _ADVICE: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (types.is_null, "name the type of its values"),
     # The fields of a struct column are stored, so this struct is inside of another type.
-    (types.is_struct, "make each of its fields a list column, or serialize the values to bytes"),
+    (
+        types.is_struct,
+        "make each of its fields a list column, which can be a list of lists in sequence examples, or "
+        "serialize the values to bytes",
+    ),
     (types.is_map, "make its keys and its values two list columns"),
     (types.is_interval, "make its months, days and nanoseconds three columns"),
 )

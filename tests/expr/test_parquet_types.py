@@ -12,8 +12,9 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dask_tfrecord import SchemaError, to_tfrecord, writer
+from dask_tfrecord import SchemaError, to_tfrecord
 from dask_tfrecord.expr import lineage
+from dask_tfrecord.expr.collection import CollectionRows
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -150,11 +151,11 @@ def test_options_of_the_conversion_mean_the_slow_way(tmp_path: Path, options: An
 def test_planning_computes_no_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     assert parquet(tmp_path / "in", pa.list_(pa.string()), [[["a"]], [["b"]]])
 
-    def refuse(ddf: dd.DataFrame) -> Any:
+    def refuse(self: CollectionRows, names: list[str]) -> Any:
         raise AssertionError("a partition is computed")
         yield
 
-    monkeypatch.setattr(writer, "_computed_partitions", refuse)
+    monkeypatch.setattr(CollectionRows, "_computed", refuse)
     with dask.config.set({"dataframe.convert-string": True}):
         lazy = to_tfrecord(dd.read_parquet(tmp_path / "in"), tmp_path / "out", compute=False)
     assert lazy.compute().schema.arrow.field("x").type == pa.list_(pa.string())
