@@ -97,13 +97,14 @@ class Field:
     @cached_property
     def children(self) -> tuple[Self, ...]:
         """The fields of a struct as columns, such as "a/b" for the field "b" of the column "a"."""
-        if not self.is_struct:
-            return ()
-        return tuple(type(self)(f"{self.name}/{item.name}", item.type) for item in self.type)
+        fields = self.type if self.is_struct else ()
+        return tuple(type(self)(f"{self.name}/{item.name}", item.type) for item in fields)
 
     @property
     def family(self) -> tuple[Self, ...]:
         """The column itself and, for a struct, its fields at all levels."""
+        if not self.is_struct:  # the cached children of many columns would take memory and time
+            return (self,)
         return (self, *(one for child in self.children for one in child.family))
 
     @property

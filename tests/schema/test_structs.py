@@ -12,7 +12,17 @@ from encoded import encoded_views
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_tfrecord import Schema, SchemaError, Snapshot, index, inspect, read_tfrecord, take, to_tfrecord
+from dask_tfrecord import (
+    Schema,
+    SchemaError,
+    Snapshot,
+    filter_mask,
+    index,
+    inspect,
+    read_tfrecord,
+    take,
+    to_tfrecord,
+)
 from dask_tfrecord.codec import Decoder, Encoder
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -176,6 +186,21 @@ def test_filters_use_the_statistics_of_fields(tmp_path: Path) -> None:
     assert rows_of(read_tfrecord(tmp_path, filters=[("a", "is", None)])) == [None]
     with pytest.raises(SchemaError, match="cannot be compared"):
         read_tfrecord(tmp_path, filters=[("a", "==", {"x": 1})])
+
+
+def test_rows_in_memory_are_filtered_by_fields() -> None:
+    table = pa.table({"a": pa.array(VALUES, TYPE)})
+    for filters, expected in [
+        ([("a/x", ">", 1)], VALUES[5:]),
+        ([("a/z/p", "is", None)], VALUES[1:5]),
+        ([("a/x", "==", 1), ("a", "is not", None)], VALUES[:1]),
+    ]:
+        assert table.filter(filter_mask(table, filters))["a"].to_pylist() == expected
+
+
+def test_a_struct_can_be_left_out(tmp_path: Path) -> None:
+    to_tfrecord(collection(), tmp_path)
+    assert read_tfrecord(tmp_path, schema={"a": None}).compute().columns.tolist() == ["n"]
 
 
 def test_appends_need_the_same_struct(tmp_path: Path) -> None:

@@ -192,7 +192,8 @@ def _discover_by_snapshot(
     """
     requested = request.requested
     options = replace(request.options, extra="ignore") if snapshot.partial else request.options
-    ignored = requested.excluded
+    excluded = (item for item in snapshot.columns.fields if item.name in requested.excluded)
+    ignored = frozenset(feature.name for item in excluded for feature in item.features)
     if request.known_record_type in ("infer", snapshot.schema.record_type) or not len(files):
         schema = snapshot_columns(snapshot, requested)
         if request.labels == "codes":
