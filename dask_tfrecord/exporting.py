@@ -26,7 +26,7 @@ from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.public_functions import public_function
-from dask_tfrecord.schema.field import Field
+from dask_tfrecord.schema.field import Field, stored_fields
 from dask_tfrecord.schema.storage_types import innermost, row_shape
 from dask_tfrecord.schema.tfds import FEATURES, INFO
 from dask_tfrecord.schema.tfmd import SCHEMA_FILE, TIMES
@@ -367,7 +367,14 @@ def metadata_schema(snapshot: Snapshot) -> str:
     <BLANKLINE>
     """
     _check_examples(snapshot, "schema.pbtxt describes")
-    return "".join(_tfmd_feature(snapshot, item) for item in snapshot.schema.leaves)
+    fields = (one for item in snapshot.schema.leaves for one in _tfmd_fields(item))
+    return "".join(_tfmd_feature(snapshot, item) for item in fields)
+
+
+def _tfmd_fields(item: Field) -> list[Field]:
+    """Return the columns that describe the features of a column."""
+    is_one = item.form is None or item.form.encoding == "none"
+    return [item] if is_one and [one.name for one in item.features] == [item.name] else stored_fields(item)
 
 
 def _tfmd_feature(snapshot: Snapshot, item: Field) -> str:
@@ -391,7 +398,10 @@ def _tfmd_domain(item: Field) -> list[str]:
     """Return a domain for a column whose type allows fewer values than its kind of feature."""
     type_ = innermost(item.type)
     if types.is_boolean(type_):
-        return ["bool_domain { }"]
+        names = ("false_value", "true_value")
+        spellings = item.form.spellings if item.form is not None and item.form.spellings else ()
+        parts = (f"{name}: {_quoted(one)} " for name, one in zip(names, spellings, strict=False))
+        return [f"bool_domain {{ {''.join(parts)}}}"]
     if types.is_integer(type_) and type_.bit_width < 64:
         bounds = np.iinfo(type_.to_pandas_dtype())
         return [f"int_domain {{ min: {bounds.min} max: {bounds.max} }}"]

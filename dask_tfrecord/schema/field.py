@@ -258,6 +258,15 @@ class Field:
         )
 
 
+def stored_fields(item: Field) -> list[Field]:
+    """Return a column for each feature of a struct, or of a column in a form of another library, else the
+    column itself.
+    """
+    if item.form is None:
+        return [Field(one.name, pa.int64()) if one.is_struct else one for one in item.family]
+    return [Field(one.name, nested(KIND_TYPES[one.kind], one.depth)) for one in item.features]
+
+
 def feature_text(item: Field) -> str:
     """Return the name of the feature that stores a column, as TensorFlow's proto files spell it."""
     if item.is_struct:

@@ -162,12 +162,17 @@ def snapshot_columns(snapshot: Snapshot, requested: RequestedColumns) -> Schema:
     for name in requested.hive_types:
         if name not in partition_names:
             raise unknown_column("hive", name, partition_names, "no directory has the partition column")
-    check_given_names([*requested.types, *sorted(requested.excluded)], schema.names, certain=True)
+    # In a schema of another library, the name of a column may differ from the names of its features.
+    features = {feature.name for item in schema.fields for feature in item.features}
+    forms = {name: item for name, item in requested.given.items() if item.form is not None}
+    stored = {name for name, item in forms.items() if features.issuperset(one.name for one in item.features)}
+    names = [name for name in requested.types if name not in stored]
+    check_given_names([*names, *sorted(requested.excluded)], schema.names, certain=True)
     fields = {item.name: item for item in schema.fields}
     stored_types = {name: type_ for name, type_ in requested.types.items() if name not in partition_names}
     for name, type_ in stored_types.items():
         given = {leaf.name: leaf.type for leaf in Field(name, type_).leaves}
-        for leaf in fields[name].leaves:
+        for leaf in fields[name].leaves if name in fields else ():
             if leaf.name in given:
                 _check_units(leaf.name, leaf.type, given[leaf.name])
     partition_types = {

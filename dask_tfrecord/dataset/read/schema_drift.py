@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 
 import pyarrow as pa
 
-from dask_tfrecord.codec.columns import KIND_TYPES, FeatureKey, nested
+from dask_tfrecord.codec.columns import FeatureKey
 from dask_tfrecord.dataset.read.inferred_schema import type_of
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.files.damage import DamagePolicy
@@ -17,7 +17,7 @@ from dask_tfrecord.files.inference import AskedType, FeatureSummary, Sample, sam
 from dask_tfrecord.files.options import ReadOptions, SchemaEvidence
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.schema.field import Field
+from dask_tfrecord.schema.field import Field, stored_fields
 from dask_tfrecord.schema.model import Schema
 
 
@@ -57,7 +57,7 @@ def find_drift(sample: Sample, schema: Schema, allowed: Iterable[FeatureKey] = (
 
     Features that are in `allowed` need no column.
     """
-    columns = {one.name: one for item in schema.fields for one in _of_features(item)}
+    columns = {one.name: one for item in schema.fields for one in stored_fields(item)}
     allowed = set(allowed)
     maps = Counter(feature.name for feature in sample.features if feature.kinds)
     drifts = []
@@ -71,13 +71,6 @@ def find_drift(sample: Sample, schema: Schema, allowed: Iterable[FeatureKey] = (
             found = (feature.name, problem, type_of(feature), tuple(feature.kinds), kind, in_other_map)
             drifts.append(Drift(*found, has_two_maps=maps[feature.name] > 1))
     return drifts
-
-
-def _of_features(item: Field) -> list[Field]:
-    """Return a column for each feature of a struct or of a column in a form of TFDS, else the column."""
-    if item.form is None:
-        return [Field(one.name, pa.int64()) if one.is_struct else one for one in item.family]
-    return [Field(one.name, nested(KIND_TYPES[one.kind], one.depth)) for one in item.features]
 
 
 def explained(

@@ -193,7 +193,7 @@ def _check_type(ours: Field, theirs: Field, root: str) -> None:
 
 def _form_error(name: str, root: str) -> SchemaError:
     return SchemaError(
-        "TensorFlow Datasets stores the column in a form of its own, which to_tfrecord does not write",
+        "another library stores the column in a form of its own, which to_tfrecord does not write",
         path=root,
         feature=name,
         advice="write the rows to a new directory",

@@ -157,6 +157,25 @@ def test_each_construct_of_a_schema_has_a_column(tmp_path: Path) -> None:
     assert Schema.from_json(schema.to_json()) == schema == pickle.loads(pickle.dumps(schema))
 
 
+def test_a_schema_reads_the_features_of_a_snapshot(tmp_path: Path) -> None:
+    rows = [
+        {"values": [1.0, 2.0, 3.0], "lengths": [number, 3 - number], "label": [number]} for number in (0, 3)
+    ]
+    for row in rows:
+        content = oracle.features_file([features_of(row)])
+        fill(tmp_path, {f"{row['label'][0]}.tfrecord": content})
+    index(tmp_path)
+    (tmp_path / "schema.pbtxt").write_text("".join(TEXT.splitlines(keepends=True)[9:]))
+    keywords = {"schema": tmp_path / "schema.pbtxt"}
+    assert table(tmp_path, **keywords).column_names == ["label", "ragged"]
+    found = read_tfrecord(tmp_path, filters=[("label", ">", 1)], **keywords)
+    assert found.npartitions == 1
+    assert found.compute()["ragged"].tolist() == [[[1.0, 2.0, 3.0], []]]
+    (tmp_path / "schema.pbtxt").write_text(TEXT)
+    with pytest.raises(SchemaError, match="'free': no record and no directory has the column"):
+        read_tfrecord(tmp_path, **keywords)
+
+
 def test_every_reader_takes_the_path_of_a_schema(data: Path, tmp_path: Path) -> None:
     root, schema = (
         data / "tfds" / "taxi" / "CsvExampleGen/examples/1/Split-eval",
@@ -196,6 +215,20 @@ def test_what_was_exported_for_tfx_reads_back_alike(tmp_path: Path) -> None:
     shutil.rmtree(tmp_path / "_tfrecord")
     assert table(tmp_path, schema=tmp_path / "schema.pbtxt").equals(found)
     assert table(tmp_path, schema=tmp_path).equals(found)
+
+
+@pytest.mark.parametrize("name", ["scalars", "sequences", "tensors", "labels", "taxi"])
+def test_what_was_exported_for_tfx_describes_the_features(data: Path, tmp_path: Path, name: str) -> None:
+    root = data / "tfds" / name
+    shutil.copytree(root / ("1.0.0" if name != "taxi" else "CsvExampleGen"), tmp_path / name)
+    stored = index(tmp_path / name, schema=root / SCHEMA if name == "taxi" else None).schema
+    export(tmp_path / name, "tfmd")
+    found = table(tmp_path / name, schema=tmp_path / name / "schema.pbtxt", use_snapshot=False, split="train")
+    assert {*found.column_names} == {one.name for one in stored.columns}
+    expected = table(tmp_path / name, split="train")
+    for column in ("int64", "flag_s", "fare", "num"):
+        if column in expected.column_names:
+            assert found[column].equals(expected[column])
 
 
 def test_a_message_is_a_schema(data: Path) -> None:
