@@ -277,15 +277,10 @@ def test_files_are_full_although_the_rows_come_in_chunks(tmp_path: Path) -> None
 def test_a_dataset_is_overwritten_by_its_own_rows(tmp_path: Path) -> None:
     with patch.object(stream, "_CHUNK_BYTES", 1):
         to_tfrecord(TABLE.to_reader(3), tmp_path)
-
-        def doubled() -> Iterator[pa.RecordBatch]:
-            for batch in dask_tfrecord.iter_batches(tmp_path, 4):
-                yield from [batch, batch]
-
-        schema = dask_tfrecord.iter_batches(tmp_path).schema
-        snapshot = to_tfrecord(pa.RecordBatchReader.from_batches(schema, doubled()), tmp_path, overwrite=True)
-    assert snapshot.number == 2
-    assert sorted(read(tmp_path)["n"].to_pylist()) == sorted([*range(10)] * 2)
+        snapshot = to_tfrecord(dask_tfrecord.iter_batches(tmp_path, 4), tmp_path, overwrite=True)
+        assert [file.records for file in snapshot.files] == [4, 4, 2]
+        to_tfrecord(dask_tfrecord.TFRecordDataset(tmp_path), tmp_path, overwrite=True)
+    assert read(tmp_path).equals(TABLE)
 
 
 # -- Errors --------------------------------------------------------------------------------------------------
