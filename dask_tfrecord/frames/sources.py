@@ -42,6 +42,7 @@ _ADVICE = {
     "to_reader": "pass scanner.to_reader()",
     "scanner": "pass dataset.scanner().to_reader()",
     "to_frame": "pass column.to_frame()",
+    "__next__": "pass pyarrow.RecordBatchReader.from_batches(schema, batches)",
 }
 
 
@@ -121,8 +122,10 @@ def open_source(value: Any) -> Source:
         if hasattr(kind, "__arrow_c_array__"):
             batch = pa.record_batch(value)
             return _ArrowRows(kind.__name__, pa.RecordBatchReader.from_batches(batch.schema, [batch]))
-    except (pa.ArrowException, TypeError) as error:
-        problem = f"{kind.__name__} is not a stream of Arrow tables: {first_line(error)}"
+    except TFRecordError:
+        raise
+    except Exception as error:  # an error of any class, which the program of the stream raised
+        problem = f"{kind.__name__} gives no stream of Arrow tables: {first_line(error)}"
         raise TFRecordError(problem, advice=_advice(kind)) from error
     raise TFRecordError(
         f"{kind.__name__} is not a Dask DataFrame, a pandas DataFrame, or a table or stream of Arrow data",
@@ -130,7 +133,9 @@ def open_source(value: Any) -> Source:
     )
 
 
-def _advice(kind: type) -> str:
+def _advice(kind: type) -> str | None:
+    if hasattr(kind, "__arrow_c_stream__") and not hasattr(kind, "to_frame"):
+        return None
     default = "pass for example pandas.DataFrame(rows), or pyarrow.Table.from_pylist(rows)"
     return next((advice for method, advice in _ADVICE.items() if hasattr(kind, method)), default)
 

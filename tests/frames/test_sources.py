@@ -350,11 +350,12 @@ def test_an_index_of_what_has_none_is_refused(tmp_path: Path) -> None:
     ("made", "problem"),
     [
         (lambda: [{"n": 1}], r"list is not a Dask DataFrame.* pyarrow\.Table\.from_pylist"),
-        (lambda: pa.chunked_array([[1]]), "ChunkedArray is not a stream of Arrow tables"),
+        (lambda: pa.chunked_array([[1]]), "ChunkedArray gives no stream of Arrow tables: .*non-struct type"),
+        (lambda: iter(TABLE.to_batches()), r"pass pyarrow\.RecordBatchReader\.from_batches\(schema"),
         (lambda: pa.dataset.dataset(TABLE), r"pass dataset\.scanner\(\)\.to_reader\(\)"),
         (lambda: pa.dataset.dataset(TABLE).scanner(), r"pass scanner\.to_reader\(\)"),
         (lambda: polars_frame(TABLE).lazy(), r"LazyFrame is not a Dask DataFrame.* pass frame\.collect\(\)"),
-        (lambda: polars_frame(TABLE)["n"], r"Series is not .*pass column\.to_frame\(\)"),
+        (lambda: polars_frame(TABLE)["n"], r"Series gives no .*pass column\.to_frame\(\)"),
     ],
 )
 def test_other_objects_are_refused_with_advice(tmp_path: Path, made: Callable[[], Any], problem: str) -> None:
