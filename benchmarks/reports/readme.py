@@ -145,7 +145,7 @@ def _group(
 
 
 def _label(rate: float) -> str:
-    return f"{rate:.2f}" if rate < 0.095 else f"{rate:.1f}"
+    return f"{rate:.2f}" if rate < 1 else f"{rate:.1f}"
 
 
 def _text(x: float, y: float, text: str, attributes: str = "") -> str:
