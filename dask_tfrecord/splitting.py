@@ -12,7 +12,9 @@ import pyarrow.compute as pc
 
 from dask_tfrecord import arguments
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
+from dask_tfrecord.schema.conversion import convert
 from dask_tfrecord.schema.field import Field
+from dask_tfrecord.schema.storage_types import canonical_type
 
 # The name of the partition column that holds the split of each row.
 SPLIT = "split"
@@ -132,8 +134,14 @@ def split_frame(frame: pd.DataFrame, splits: Splits, first: int) -> pd.DataFrame
 
 def split_table(table: pa.Table, splits: Splits, first: int) -> pa.Table:
     """Add the column `SPLIT` to an Arrow table whose rows are numbered from ``first``."""
-    columns = [table[name] for name in splits.columns]
+    columns = [_canonical(table[name]) for name in splits.columns]
     return table.append_column(SPLIT, _split_of(columns, table.num_rows, splits, first))
+
+
+def _canonical(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Convert a column of a view type, which Arrow cannot hash or cast, to the type without view."""
+    type_ = canonical_type(column.type)
+    return pa.chunked_array([convert(chunk, type_) for chunk in column.chunks], type_)
 
 
 def _split_of(columns: list[Any], rows: int, splits: Splits, first: int) -> pa.Array:

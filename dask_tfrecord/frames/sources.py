@@ -237,7 +237,8 @@ class _ArrowRows:
         coded = [item.name for item in self._schema if pa.types.is_dictionary(item.type)]
         if coded:  # the first batch has the categories
             self._peeked = [batch for batch in [self._next()] if batch is not None]
-        categories = {name: batch[name].dictionary for name in coded for batch in self._peeked}
+        found = {name: batch[name].dictionary for name in coded for batch in self._peeked}
+        categories = {name: values for name, values in found.items() if len(values)}
         planned = plan_arrow_schema(
             self._schema,
             categories,

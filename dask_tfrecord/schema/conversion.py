@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from dask_tfrecord.schema.storage_types import BINARY, TEXT, is_any, is_list
+from dask_tfrecord.schema.storage_types import BINARY, TEXT, canonical_type, is_any, is_list
 from dask_tfrecord.schema.storage_values import (
     MisfitError,
     RoundedError,
@@ -54,7 +54,7 @@ def convert(array: pa.Array, type_: pa.DataType, *, rounded: bool = False) -> pa
     if types.is_dictionary(type_):
         return _categories(array, type_, rounded=rounded)
     if types.is_dictionary(array.type):
-        return convert(array.dictionary_decode(), type_, rounded=rounded)
+        return convert(_decoded(array), type_, rounded=rounded)
     if array.null_count == len(array):
         return pa.nulls(len(array), type_)
     if types.is_struct(array.type) and types.is_struct(type_):
@@ -89,7 +89,7 @@ def _categories(array: pa.Array, type_: pa.DataType, *, rounded: bool) -> pa.Arr
     if not types.is_dictionary(array.type):
         array = convert(array, type_.value_type, rounded=rounded).dictionary_encode()
     elif not same_layout(array.type.value_type, type_.value_type):
-        array = convert(array.dictionary_decode(), type_.value_type, rounded=rounded).dictionary_encode()
+        array = convert(_decoded(array), type_.value_type, rounded=rounded).dictionary_encode()
     codes, categories = array.indices.cast(type_.index_type), array.dictionary.cast(type_.value_type)
     return pa.DictionaryArray.from_arrays(codes, categories, ordered=type_.ordered)
 
@@ -102,6 +102,14 @@ def _structs(array: pa.StructArray, type_: pa.StructType, *, rounded: bool) -> p
     pairs = zip(array.flatten(), type_, strict=True)
     fields = [convert(values, item.type, rounded=rounded) for values, item in pairs]
     return structs(type_, array.is_valid(), fields)
+
+
+def _decoded(array: pa.DictionaryArray) -> pa.Array:
+    """Replace the codes of a dictionary array by their values, also where Arrow cannot take the values,
+    because their type is a view type.
+    """
+    categories = array.dictionary
+    return convert(categories, canonical_type(categories.type)).take(array.indices)
 
 
 def same_layout(source: pa.DataType, target: pa.DataType) -> bool:

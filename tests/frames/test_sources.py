@@ -236,6 +236,19 @@ def test_text_is_written_as_bytes_without_advice_about_dask(tmp_path: Path) -> N
     assert read(tmp_path)["text"].to_pylist() == [b"a", "ż".encode()]
 
 
+def test_categories_in_a_view_type_are_converted_and_split(tmp_path: Path) -> None:
+    """Polars exports such categories; Arrow cannot decode them."""
+    names = pa.array(["a", "b"], pa.string_view())
+    coded = pa.DictionaryArray.from_arrays([0, 1, None, 1], names)
+    table = pa.table({"n": range(4), "kind": coded})
+    splits = {"split": {"x": 0.5, "y": 0.5}, "split_by": "kind"}
+    found = outcome(lambda path: to_tfrecord(table, path, schema={"kind": pa.string()}, **splits))
+    text = table.set_column(1, "kind", pa.array(["a", "b", None, "b"]))
+    assert found == outcome(lambda path: to_tfrecord(text, path, **splits))
+    to_tfrecord(table, tmp_path)
+    assert read_tfrecord(tmp_path)["kind"].compute().cat.categories.tolist() == ["a", "b"]
+
+
 def test_a_category_that_the_first_batch_lacks(tmp_path: Path) -> None:
     parts = [pa.DictionaryArray.from_arrays([0], [name], ordered=True) for name in "ab"]
     table = pa.table({"n": [0, 1], "kind": pa.chunked_array(parts)})
