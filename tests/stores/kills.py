@@ -9,8 +9,10 @@ from typing import Any
 
 SCRIPT = Path(__file__).parents[1] / "helpers" / "remote_kills.py"
 
-# One of so many requests is killed.
-STRIDE = int(os.environ.get("DASK_TFRECORD_FAULTS", 50))
+# By default, the write is killed at few requests, and at those around the request that makes the new rows
+# visible. ``DASK_TFRECORD_FAULTS=1`` kills appends, too, and at every request.
+STRIDE = int(os.environ.get("DASK_TFRECORD_FAULTS", 100))
+MODES = ["overwrite", "append"][: 1 + ("DASK_TFRECORD_FAULTS" in os.environ)]
 
 
 def check_kills(place: str, options: dict[str, Any], mode: str) -> None:

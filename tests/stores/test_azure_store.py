@@ -5,10 +5,10 @@ from contextlib import contextmanager
 from typing import Any, ClassVar
 
 import pytest
-from abstract import MODES, RemoteSuite, rows
+from abstract import RemoteSuite, rows
 from azurite import ACCOUNT, KEY, azurite, needs_azurite, new_container, options_of
 from faults import Faults, faulty_requests
-from kills import check_kills
+from kills import MODES, check_kills
 from races import check_race
 from sftp_server import free_port
 

@@ -44,7 +44,7 @@ STRIDES = {
     "S3 (moto)": (22, 61),
     "S3 (moto), retries": (61, 61),
     "S3 (Swift)": (61, 97),
-    "Azure (Azurite)": (61, 97),
+    "Azure (Azurite)": (97, 197),
     "HTTP": (22, 22),
 }
 

@@ -8,9 +8,9 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from abstract import MODES, RemoteSuite, StoreSuite, rows
+from abstract import RemoteSuite, StoreSuite, rows
 from faults import Faults, faulty_methods
-from kills import check_kills
+from kills import MODES, check_kills
 from races import check_race
 from sftp_server import free_port, needs_sshd, sftp_server
 

@@ -76,8 +76,9 @@ def open_path(
 
 def _open_url(url: str, options: dict[str, Any]) -> tuple[AbstractFileSystem, str]:
     protocol, found, _ = url.partition("://")
-    if protocol in _EXTENDED_PROTOCOLS and found and "::" not in url:
-        kind = _extended(get_filesystem_class(protocol))
+    is_alone = protocol in _EXTENDED_PROTOCOLS and found and "::" not in url
+    library = get_filesystem_class(protocol) if is_alone else AbstractFileSystem
+    if (kind := _extended(library)) is not library:
         named = kind._get_kwargs_from_urls(url)
         if different := [name for name, value in named.items() if options.get(name, value) != value]:
             raise TFRecordError(
