@@ -1,7 +1,8 @@
 """Find files that are missing from a numbered set, such as ``train-00001-of-00002`` beside
 ``train-00000-of-00002``.
 
-Apache Beam, TensorFlow, TFX and this library number the files of a write in this way.
+Apache Beam, TensorFlow and TFX number the files of a write in this way. For the files of this library, which
+have such numbers, too, the module `visibility` decides which files must exist.
 """
 
 import re
@@ -30,10 +31,8 @@ _MEMBER = (
 # A number with more digits is no number of files.
 _MOST_DIGITS = 9
 
-# The start of the paths of files that this library writes, and a partition directory in a path. Each
-# partition directory has only some of the files of a write.
-_OUR_PART = r"(?:^|/)part-(?:[0-9a-f]{8}|[0-9a-f]{32})-$"
-_PARTITION_DIRECTORY = r"(?:^|/)[^/]+=[^/]*/"
+# The end of the text before the number in the names of this library's files.
+_OUR_PART = r"part-(?:[0-9a-f]{8}|[0-9a-f]{32})-$"
 
 _SHOWN = 4
 
@@ -147,11 +146,7 @@ def _incomplete_sets(listing: Listing, is_checked: pa.Array) -> list[_Set]:
         pc.max_element_wise(table["digits"], pc.binary_length(table["count"])), _MOST_DIGITS
     )
     is_ours = pc.match_substring_regex(table["start"], _OUR_PART)
-    is_partition = pc.match_substring_regex(table["start"], _PARTITION_DIRECTORY)
-    # The names of this library's files may have a second number and a label, which differ within a set.
-    ends = pc.if_else(is_ours, pa.scalar(b""), table["end"])
-    table = table.set_column(table.column_names.index("end"), "end", ends)
-    table = table.filter(pc.and_(is_short, pc.invert(pc.and_(is_ours, is_partition))))
+    table = table.filter(pc.and_(is_short, pc.invert(is_ours)))
     table = table.set_column(table.column_names.index("index"), "index", _numbers(table["index"]))
     groups = table.group_by(["start", "count", "end"]).aggregate(
         [

@@ -11,7 +11,15 @@ import pandas as pd
 import pytest
 from other_writers import fill
 
-from dask_tfrecord import CorruptRecordError, index, iter_batches, read_tfrecord, to_tfrecord, verify
+from dask_tfrecord import (
+    CorruptRecordError,
+    TFRecordError,
+    index,
+    iter_batches,
+    read_tfrecord,
+    to_tfrecord,
+    verify,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -104,15 +112,15 @@ def test_files_of_this_library_never_cause_a_warning(tmp_path: Path, write: Any,
         read_tfrecord(tmp_path, filters=rows, **keywords)
 
 
-def test_a_lost_part_of_this_library_is_named(tmp_path: Path) -> None:
+def test_a_lost_part_of_this_library_raises(tmp_path: Path) -> None:
     to_tfrecord(dd.from_pandas(pd.DataFrame({"x": range(9)}), npartitions=3), tmp_path)
     lost = sorted(tmp_path.glob("part-*"))[1]
     lost.unlink()
     with pytest.raises(CorruptRecordError, match=f"{lost.name}: the file is missing"):
         read_tfrecord(tmp_path)
-    for path, keywords in ((tmp_path / "*.tfrecord", {}), (tmp_path, {"use_snapshot": False})):
-        with pytest.warns(UserWarning, match=lost.name):
-            read_tfrecord(path, **keywords)
+    shutil.rmtree(tmp_path / "_tfrecord")
+    with pytest.raises(TFRecordError, match="other files of the write are missing"):
+        read_tfrecord(tmp_path)
 
 
 def test_an_index_of_an_incomplete_set_warns(tmp_path: Path) -> None:
