@@ -35,11 +35,11 @@ _checked: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 
 
 def compute_each(
-    function: Callable[[Argument], Result], arguments: Iterable[Argument], title: str = "read"
+    function: Callable[[Argument], Result], arguments: Iterable[Argument], title: str
 ) -> list[Result]:
     """Call a function with each argument, each call in a separate task, and return the results in order.
 
-    A long computation logs its progress with the given title.
+    A long computation logs its progress. Each line begins with the title.
     """
     check_cluster()
     given = list(arguments)

@@ -160,11 +160,11 @@ class NumberedRows:
             counts[:] = -1
         partition = plan.partitioner(schema if skips else schema.select([]))
         unknown = np.flatnonzero(counts < 0)
-        masks = _in_tasks(_passing_rows, [partition(at) for at in unknown.tolist()])
+        self._root = plan.store.public(plan.store.root)
+        masks = self._in_tasks(_passing_rows, [partition(at) for at in unknown.tolist()])
         counts[unknown] = list(map(len, masks))
         self.plan = plan if skips else replace(plan, filters=None)
         self.schema = schema
-        self._root = plan.store.public(plan.store.root)
         self.starts: Numbers = np.cumsum([0, *counts])
         self._passing: Numbers | None = None
         # With filters all partitions have masks, and without filters none has one.
@@ -230,10 +230,20 @@ class NumberedRows:
             for at, of_part in self.by_partition(rows)
         ]
         empty = pa.Table.from_batches([self.schema.no_rows()])
-        table = pa.concat_tables([empty, *_in_tasks(_selected_rows, parts)])
+        table = pa.concat_tables([empty, *self._in_tasks(_selected_rows, parts)])
         in_order = np.array_equal(order, np.arange(table.num_rows))
         # Arrow's `take` cannot copy rows of any size.
         return table if in_order else table.take(pa.array(order))
+
+    def _in_tasks(self, function: Callable[[Any], list[Result]], parts: Sequence[Any]) -> list[Result]:
+        """Call a function with lists of parts, and join the returned lists.
+
+        If there are many parts, the calls run in Dask tasks.
+        """
+        if len(parts) <= _BLOCKS_PER_TASK:
+            return function(parts)
+        tasks = [parts[start : start + _BLOCKS_PER_TASK] for start in range(0, len(parts), _BLOCKS_PER_TASK)]
+        return list(chain.from_iterable(compute_each(function, tasks, f"{self._root}: read rows")))
 
     def by_partition(self, records: Numbers) -> Iterator[tuple[int, Numbers]]:
         """Group ascending record numbers by the partition that holds the records."""
@@ -258,17 +268,6 @@ def _one_split_each(plan: ReadPlan) -> ReadPlan:
         partitions=Partitions(rows, np.arange(len(rows) + 1)),
         partition_values={name: values.take(partition_of) for name, values in plan.partition_values.items()},
     )
-
-
-def _in_tasks(function: Callable[[Any], list[Result]], parts: Sequence[Any]) -> list[Result]:
-    """Call a function with lists of parts, and join the returned lists.
-
-    If there are many parts, the calls run in Dask tasks.
-    """
-    if len(parts) <= _BLOCKS_PER_TASK:
-        return function(parts)
-    tasks = [parts[start : start + _BLOCKS_PER_TASK] for start in range(0, len(parts), _BLOCKS_PER_TASK)]
-    return list(chain.from_iterable(compute_each(function, tasks)))
 
 
 @redact_errors

@@ -164,9 +164,9 @@ def test_many_blocks_are_read_by_several_tasks(root: Path, monkeypatch: pytest.M
     tasks: list[int] = []
     each = random_access.compute_each
 
-    def counting(function: Any, arguments: Any) -> Any:
+    def counting(function: Any, arguments: Any, title: str) -> Any:
         tasks.append(len(arguments))
-        return each(function, arguments)
+        return each(function, arguments, title)
 
     monkeypatch.setattr(random_access, "compute_each", counting)
     assert take(root, [5, 6])["n"].tolist() == [5, 6]
