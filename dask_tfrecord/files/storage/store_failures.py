@@ -84,7 +84,8 @@ def store_failure(error: BaseException, place: str | None) -> Exception | None:
         )
         return PermissionError(errno.EACCES, text, place)
     if classes & _UNREACHABLE:
-        reason = str(error) if "SSHException" in classes else type(error).__name__
+        text = str(error).removeprefix("[Errno None] ").rstrip(": ")
+        reason = text if "SSHException" in classes else type(error).__name__
         return _unreachable(_endpoint(error), reason, place)
     if "HttpResponseError" in classes:
         return _azure_refusal(error, place)
