@@ -13,6 +13,7 @@ Arrow tables that a query decoded from TFRecord files, and the number of files t
 
 import argparse
 import gc
+import os
 import tempfile
 import time
 from collections.abc import Callable, Iterator
@@ -140,6 +141,7 @@ def stored_bytes(root: Path) -> int:
 
 def seconds(run: Callable[[], object]) -> float:
     gc.collect()
+    time.sleep(0.1)  # the threads of another engine wait actively for a moment after its query
     start = time.process_time()
     run()
     return time.process_time() - start
@@ -202,7 +204,10 @@ Made by `python -m benchmarks.engines --report`, which describes the table and h
 has the processor time on TFRecord and on Parquet in milliseconds, then the Arrow bytes that the query
 decoded from TFRecord, and the number of TFRecord files that the query opened.
 
-{rows:,} rows; {files}; median of {rounds} rounds; {packed}.
+{rows:,} rows; {files}; median of {rounds} rounds.
+{packed}.
+At the end, the load average of the machine with {os.cpu_count()} cores was {os.getloadavg()[1]:.0f}: on a busy
+machine, the share of the system in the times is larger.
 
 {rows_of_table}
 """

@@ -20,7 +20,7 @@ from dask_tfrecord.schema.model import Schema
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-CASES = int(os.environ.get("DASK_TFRECORD_EXAMPLES", "40"))
+CASES = int(os.environ.get("DASK_TFRECORD_EXAMPLES", "20"))
 TABLE = engine_queries.table()
 
 
