@@ -206,8 +206,8 @@ decoded from TFRecord, and the number of TFRecord files that the query opened.
 
 {rows:,} rows; {files}; median of {rounds} rounds.
 {packed}.
-At the end, the load average of the machine with {os.cpu_count()} cores was {os.getloadavg()[1]:.0f}: on a busy
-machine, the share of the system in the times is larger.
+At the end, the load average of the machine with {os.cpu_count()} cores was {os.getloadavg()[1]:.0f}: on a
+busy machine, the share of the system in the times is larger.
 
 {rows_of_table}
 """
