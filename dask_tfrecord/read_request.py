@@ -98,7 +98,7 @@ def read_request(
         infer=infer,
         filters=None if isinstance(filters, list | tuple) and not filters else filters,
         options=options,
-        split=split if split is None or isinstance(split, str) else tuple(arguments.names("split", split)),
+        split=_requested_splits(split),
         labels=labels,
         version=arguments.count("version", version),
         blocksize=keyword_or_default("blocksize", blocksize, partial(arguments.byte_count, "blocksize")),
@@ -197,6 +197,17 @@ def _damage_policy(
     policy = DamagePolicy(on_corrupt, max_corrupt, quarantine)
     check_policy(policy)
     return policy
+
+
+def _requested_splits(split: Any) -> str | tuple[str, ...] | None:
+    if split is None or isinstance(split, str):
+        return split
+    names = tuple(arguments.names("split", split))
+    if not names:
+        raise TFRecordError(
+            f"split={split!r} names no split", remedies=[Remedy("split", None, "read all splits")]
+        )
+    return names
 
 
 def _key_columns(partition_by: Any, calculate_divisions: bool) -> tuple[str, ...]:

@@ -225,7 +225,10 @@ def described_columns(
         If the names of the classes of a label do not belong to its numbers.
     """
     try:
-        found = list(leaves(json.loads(read(FEATURES))))
+        tree = json.loads(read(FEATURES))
+        if not isinstance(tree, dict):
+            raise ValueError("not a JSON object")
+        found = list(leaves(tree))
         for leaf in found:
             _ = leaf.form and leaf.form.type  # raises for a size that Arrow cannot hold
     except FileNotFoundError:

@@ -10,6 +10,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from functools import lru_cache
 from itertools import islice
+from posixpath import commonpath
 from typing import Any
 
 import numpy as np
@@ -19,7 +20,7 @@ from fsspec.utils import glob_translate
 
 from dask_tfrecord.errors import warn_caller
 from dask_tfrecord.files.storage.listing import Listing, unquoted_column
-from dask_tfrecord.files.storage.paths import expand_braces, name_of, parent_of, unquoted_path
+from dask_tfrecord.files.storage.paths import expand_braces, parent_of, unquoted_path
 
 # The parts of the path of a member: the text before the number, the number, the number of all members, the
 # text after these numbers, and the suffix of a codec, which may differ between the members.
@@ -115,11 +116,12 @@ def warn_of_missing_members(listing: Listing, is_checked: pa.Array) -> None:
         names += found[: max(0, _SHOWN - len(names))]
     if not count:
         return
-    shown = ", ".join(map(name_of, names))
+    directory = commonpath(map(parent_of, names))
+    shown = ", ".join(path[len(directory) :].lstrip("/") for path in names)
     more = f" and {count - len(names):,} more" if count > len(names) else ""
     more += "" if budget else ", and probably others"
     warn_caller(
-        f"{listing.store.public(parent_of(names[0]))}: files of numbered sets are missing ({count:,}): "
+        f"{listing.store.public(directory)}: files of numbered sets are missing ({count:,}): "
         f"{shown}{more}; their rows are not read; restore the files, or pass the files that exist as a list "
         "to read them without this warning"
     )

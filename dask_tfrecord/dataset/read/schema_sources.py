@@ -117,8 +117,11 @@ def tfds_schema(directory: Store, labels: Labels, features: str = FEATURES) -> S
         found = described_columns(read, labels)
     except SchemaError as error:
         raise error.located(path=path) from None
+    if found is None and directory.fs.exists(directory.join(features)):
+        advice = f"pass the {FEATURES} of TFDS, or the types of columns"
+        raise SchemaError("the file describes no features", path=path, advice=advice)
     if found is None:
-        raise NotFoundError(f"{path}: no such file, or it describes no columns")
+        raise NotFoundError(f"{path}: no such file")
     if found.unknown:
         raise SchemaError(
             "the class or the dtype of the feature is unknown",

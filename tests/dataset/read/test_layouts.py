@@ -63,6 +63,11 @@ def test_splits_of_tfds_are_chosen(tfds: Path) -> None:
     assert len(read_tfrecord(files)) == 12
 
 
+def test_an_empty_list_of_splits_raises(tfds: Path) -> None:
+    with pytest.raises(TFRecordError, match=r"split=\[\] names no split; pass split=None to read all splits"):
+        read_tfrecord(tfds, split=[])
+
+
 def test_the_column_of_splits_prunes_and_partitions(tfds: Path, opened: list[str]) -> None:
     path = tfds / "labels" / "1.0.0"
     ddf = read_tfrecord(path, split="all", columns=["num", "split"], partition_by="split")

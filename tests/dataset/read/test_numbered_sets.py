@@ -47,7 +47,7 @@ SPLITS = ["Split-train/data_tfrecord-00000-of-00002.gz", "Split-eval/data_tfreco
         ([member(0, 999_999_999)], ".", "and 999,999,994 more;"),
         ([member(0, 8)], "a-0000[0-2]-of-*", "a-00001-of-00008.tfrecord, a-00002-of-00008.tfrecord;"),
         ([member(0, 2), member(0, 3, start="b")], "{a,b}-*", r"\(3\)"),
-        (["x/" + member(0, 2), "y/" + member(1, 2)], "*", r"\(2\)"),
+        (["x/" + member(0, 2), "y/" + member(1, 2)], "*", r"\(2\): x/a-00001-of-00002\S*, y/a-00000-of-"),
         (["x/" + member(0, 2)], ["x"], r"\(1\)"),
         ([member(0, 3), member(1, 3)], [member(0, 3), "*-00001-*", "*.tfrecord"], "a-00002-of-00003"),
         (SPLITS, ".", "data_tfrecord-00001-of-00002.gz;"),

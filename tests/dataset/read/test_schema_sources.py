@@ -324,6 +324,8 @@ def test_the_files_of_tensorflow_datasets_are_a_schema(data: Path, tmp_path: Pat
 def test_a_path_without_a_schema_raises(tmp_path: Path) -> None:
     fill(tmp_path, {"a.tfrecord": oracle.features_file([{"n": ("int64", [1])}])})
     (tmp_path / "schema.pb").write_bytes(b"\n\x00")
+    (tmp_path / "other.json").write_text('{"a": 1}')
+    (tmp_path / "list.json").write_text("[]")
     for name, problem in {
         "none.pbtxt": "no such file",
         "none.json": "no such file",
@@ -334,6 +336,8 @@ def test_a_path_without_a_schema_raises(tmp_path: Path) -> None:
     for path, problem in {
         tmp_path / "schema.pb": "binary message",
         tmp_path / "none": "is not a schema",
+        tmp_path / "other.json": "other.json: the file describes no features; pass the features.json",
+        tmp_path / "list.json": "not a JSON object",
     }.items():
         with pytest.raises(SchemaError, match=problem):
             read_tfrecord(tmp_path, schema=path)
