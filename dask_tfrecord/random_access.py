@@ -287,7 +287,7 @@ def _passing(partition: Partition) -> npt.NDArray[np.bool_]:
         return np.ones(partition.read().num_rows, bool)
     schema = replace(partition.schema, fields=partition.filter_fields)
     table = replace(partition, schema=schema, filters=None, filter_fields=()).read()
-    return np.asarray(pc.fill_null(predicate.mask(table), False))
+    return np.asarray(pc.fill_null(partition.outcome(predicate, table), False))
 
 
 @redact_errors

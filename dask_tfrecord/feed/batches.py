@@ -8,8 +8,8 @@ Together with the epoch, a state therefore needs three numbers, and resuming rea
 state names.
 """
 
-from collections.abc import Generator, Sequence
-from contextlib import closing
+from collections.abc import Generator, Iterator, Sequence
+from contextlib import closing, suppress
 from threading import RLock
 from typing import Any, Self, TypeAlias, Unpack
 
@@ -180,6 +180,7 @@ class Batches:
         self._position = (0, 0)
         self._lock = RLock()
         self._closed = False
+        self._ended = False
         self._streamed = False
         self._tables: Generator[_Positioned, None, None] | None = None
         self.schema: pa.Schema = plan.source.schema.arrow
@@ -210,19 +211,21 @@ class Batches:
         Raises
         ------
         StopIteration
-            If all batches have been returned.
+            If all batches have been returned, or if the iterator was closed.
         """
         with self._lock, calling(self._plan.surface):
+            if self._closed:
+                raise StopIteration
             try:
                 if self._tables is None:
                     self._tables = _tables(self._plan, self._order, *self._position)
-                found = None if self._closed else next(self._tables, None)
+                found = next(self._tables, None)
             # Also after an interrupt, the next call continues where the last batch ended.
             except BaseException:
                 self._stop()
                 raise
             if found is None:
-                self._closed = True
+                self._ended = True
                 raise StopIteration
             table, self._position = found
             return table
@@ -233,27 +236,32 @@ class Batches:
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
         """Return the remaining rows as an Arrow stream.
 
+        If the iterator is closed before the stream ends, the stream raises TFRecordError.
+
         Raises
         ------
         TFRecordError
             If all rows have been returned, if the iterator was closed, or if a stream was returned before.
         """
         with self._lock, calling(self._plan.surface):
-            if self._streamed or self._closed:
+            if self._streamed or self._closed or self._ended:
                 raise TFRecordError(
                     "the rows of this iterator were already read, and can be read only once",
                     advice="call iter_batches again",
                 )
             self._streamed = True
-        batches = (batch for table in iter(self._next_or_none, None) for batch in table.to_batches())
-        reader = pa.RecordBatchReader.from_batches(self.schema, batches)
+        reader = pa.RecordBatchReader.from_batches(self.schema, self._remaining())
         return reader.__arrow_c_stream__(requested_schema)
 
-    def _next_or_none(self) -> pa.Table | None:
-        try:
-            return self.next_table()
-        except StopIteration:
-            return None
+    def _remaining(self) -> Iterator[pa.RecordBatch]:
+        with suppress(StopIteration):
+            while True:
+                yield from self.next_table().to_batches()
+        if not self._ended:
+            raise TFRecordError(
+                "the iterator was closed before all rows of its Arrow stream were read",
+                advice="read the stream first, and close the iterator afterwards",
+            )
 
     def __len__(self) -> int:
         """Return the number of batches of the whole iteration.

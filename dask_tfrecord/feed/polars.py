@@ -19,7 +19,7 @@ from dask_tfrecord.dataset.query.arrow_filters import pruning_predicate
 from dask_tfrecord.dataset.query.predicates import And, Predicate
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition
-from dask_tfrecord.errors import calling
+from dask_tfrecord.errors import Remedy, SchemaError, calling
 from dask_tfrecord.feed.arrow_dataset import PIECE_BYTES
 from dask_tfrecord.feed.sources import checked_names
 from dask_tfrecord.files.storage.listing import PathLike
@@ -27,6 +27,7 @@ from dask_tfrecord.keywords import ReadKeywords
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.read_request import open_columns
 from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.storage_types import leaf_types
 
 try:
     from polars.io.external_reader import (
@@ -76,7 +77,8 @@ def scan_tfrecord(
     FileNotFoundError
         If the path has no files to read.
     SchemaError
-        If the requested columns contradict the columns of the files.
+        If the requested columns contradict the columns of the files, or if a column has decimals of 256 bits,
+        which Polars does not have.
 
     Examples
     --------
@@ -90,6 +92,7 @@ def scan_tfrecord(
     [('Alan',), ('Grace',)]
     """
     plan, selected = open_columns(path, checked_names(columns), PIECE_BYTES, read)
+    _check_types(selected.arrow)
     builder = _Builder(plan, selected)
     sources = [str(piece) for piece in range(plan.npartitions)]
     return scan_external_reader(builder, sources=sources, schema=builder.schema)
@@ -151,7 +154,8 @@ class _Reader(FileReader):
         num_pipelines: int,
     ) -> Iterator[pl.DataFrame]:
         start, count = pre_slice or (0, sys.maxsize)
-        for table in self._tables(columns, filters):
+        # The slice comes before the filters and counts all rows, so that no file may be left out.
+        for table in self._tables(columns, [] if pre_slice else filters):
             first = min(start, table.num_rows)
             rows = min(count, table.num_rows - first)  # `slice` does not limit a table without columns
             start, count = start - first, count - rows
@@ -162,6 +166,19 @@ class _Reader(FileReader):
     def _tables(self, columns: Sequence[str], filters: Sequence[FilterExpr]) -> Iterator[pa.Table]:
         with calling(scan_tfrecord):
             yield from self._builder.partition(self._piece, columns, filters).stream()
+
+
+def _check_types(columns: pa.Schema) -> None:
+    """Raise if Polars cannot hold the values of a column."""
+    refused = [field.name for field in columns if any(map(pa.types.is_decimal256, leaf_types(field.type)))]
+    if refused:
+        others = [name for name in columns.names if name not in refused]
+        raise SchemaError(
+            f"Polars has no decimals of 256 bits: the column is of type {columns.field(refused[0]).type}",
+            feature=refused[0],
+            remedies=[Remedy("columns", others, "read the other columns")] if others else [],
+            function="",
+        )
 
 
 def _as_arrow(one: FilterExpr) -> pc.Expression | None:

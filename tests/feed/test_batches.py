@@ -187,6 +187,20 @@ def test_closing_ends_the_threads(dataset: str) -> None:
     assert list(batches) == []
 
 
+def test_a_stream_of_a_closed_iterator_raises_and_a_finished_stream_ends(dataset: str) -> None:
+    with iter_batches(dataset, 100) as batches:
+        reader = pa.RecordBatchReader.from_stream(batches)
+        reader.read_next_batch()
+    with pytest.raises(pa.ArrowInvalid, match="closed before all rows of its Arrow stream were read"):
+        reader.read_all()
+    with iter_batches(dataset, 100) as batches:
+        reader = pa.RecordBatchReader.from_stream(batches)
+        assert reader.read_all().num_rows == ROWS
+    assert reader.read_all().num_rows == 0
+    with pytest.raises(TFRecordError, match="already read"):
+        pa.table(batches)
+
+
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [

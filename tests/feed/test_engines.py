@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from collections.abc import Callable
+from decimal import Decimal
 from pathlib import Path
 from typing import Any
 
@@ -312,6 +313,51 @@ def test_the_error_of_a_damaged_file_reaches_the_user(engine: str, tmp_path: Pat
 # -- Polars --------------------------------------------------------------------------------------------------
 
 
+def _steps(chance: random.Random) -> list[tuple[str, Any]]:
+    """Random steps of a lazy query: filters, slices, heads, tails and row numbers in any order."""
+    found: list[tuple[str, Any]] = []
+    for _ in range(chance.randint(2, 4)):
+        count = chance.randint(0, engine_queries.ROWS)
+        match chance.choice(["filter", "filter", "slice", "head", "tail", "with_row_index"]):
+            case "filter":
+                found.append(("filter", (engine_queries.polars(engine_queries.condition(chance)),)))
+            case "slice":
+                found.append(("slice", (chance.randint(-engine_queries.ROWS, engine_queries.ROWS), count)))
+            case "with_row_index":
+                found.append(("with_row_index", (f"row{len(found)}",)))
+            case name:
+                found.append((name, (count,)))
+    return found
+
+
+def test_random_filters_and_slices_of_a_lazy_frame_have_the_rows_of_polars(root: Path) -> None:
+    pytest.importorskip("polars")
+    from dask_tfrecord.feed.polars import scan_tfrecord
+
+    lazy = scan_tfrecord(root)
+    whole = lazy.collect().lazy()
+    different = []
+    for seed in range(CASES):
+        steps = _steps(random.Random(seed))
+        found, expected = lazy, whole
+        for name, arguments in steps:
+            found, expected = getattr(found, name)(*arguments), getattr(expected, name)(*arguments)
+        if not found.collect().equals(expected.collect()):
+            different.append((seed, [*map(str, steps)]))
+    assert not different, f"{len(different)} of {CASES}: {different[:3]}"
+
+
+def test_a_slice_counts_the_rows_that_a_later_filter_removes(tmp_path: Path) -> None:
+    pl = pytest.importorskip("polars")
+    from dask_tfrecord.feed.polars import scan_tfrecord
+
+    dask_tfrecord.to_tfrecord(dd.from_dict({"x": [*range(40)]}, npartitions=4), tmp_path / "data")
+    lazy = scan_tfrecord(tmp_path / "data")
+    assert lazy.head(15).filter(pl.col("x") >= 30).collect()["x"].to_list() == []
+    assert lazy.slice(12, 10).filter(pl.col("x") == 15).collect()["x"].to_list() == [15]
+    assert lazy.filter(pl.col("x") >= 30).head(3).collect()["x"].to_list() == [30, 31, 32]
+
+
 def test_slices_and_tails_of_a_lazy_frame(root: Path) -> None:
     pl = pytest.importorskip("polars")
     from dask_tfrecord.feed.polars import scan_tfrecord
@@ -352,6 +398,18 @@ def test_every_type_reaches_polars_and_arrow_streams(tmp_path: Path) -> None:
     whole = pa.table(TFRecordDataset(tmp_path / "data"))
     assert _listed(pa.table(dask_tfrecord.iter_batches(tmp_path / "data", 5))) == _listed(whole)
     assert scan_tfrecord(tmp_path / "data").collect().equals(pl.DataFrame(whole))
+
+
+def test_a_type_that_polars_lacks_is_named_with_its_column(tmp_path: Path) -> None:
+    pytest.importorskip("polars")
+    from dask_tfrecord.feed.polars import scan_tfrecord
+
+    type_ = pa.decimal256(50, 2)
+    frame = pd.DataFrame({"x": [1, 2], "price": pd.array([Decimal("1.25"), None], pd.ArrowDtype(type_))})
+    dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path / "data", lossy="allow")
+    with pytest.raises(SchemaError, match=r"feature 'price': .*decimal256\(50, 2\); pass columns=\[\"x\"\]"):
+        scan_tfrecord(tmp_path / "data")
+    assert scan_tfrecord(tmp_path / "data", columns=["x"]).collect()["x"].to_list() == [1, 2]
 
 
 def test_an_older_polars_is_named(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -30,6 +30,7 @@ from pyarrow.dataset import dataset
 
 from dask_tfrecord.dataset.query.comparison_keys import ComparisonKey, scalar_from_key
 from dask_tfrecord.dataset.query.ranges import ColumnRange, FileRanges, Mask, comparable_values
+from dask_tfrecord.errors import SchemaError
 
 Operator = Literal["==", "!=", "<", "<=", ">", ">="]
 
@@ -284,7 +285,15 @@ class ArrowExpression(Predicate):
 
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
         rows = dataset(table.select(self.names))
-        return rows.to_table(columns={"mask": self.expression}, use_threads=False)["mask"]
+        try:
+            return rows.to_table(columns={"mask": self.expression}, use_threads=False)["mask"]
+        except pa.ArrowException as error:  # some values cannot be cast, for example
+            raise SchemaError(
+                f"filters= cannot be applied to the values of {', '.join(map(repr, self.names))}: {error}",
+                advice="cast the columns in the expression, such as "
+                'pc.field("year").cast("float64", safe=False)',
+                keyword="filters",
+            ) from None
 
     def __repr__(self) -> str:
         """Return a text with a hash of the expression, because Arrow abbreviates the text of an

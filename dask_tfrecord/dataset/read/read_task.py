@@ -189,7 +189,14 @@ class Partition:
     def _filter(self, table: pa.Table) -> pa.Table:
         if self.filters is None:
             return table
-        return table.filter(self.filters.mask(table)).select(self.schema.names)
+        return table.filter(self.outcome(self.filters, table)).select(self.schema.names)
+
+    def outcome(self, filters: Predicate, table: pa.Table) -> pa.ChunkedArray:
+        """Return the outcome of filters for each row of a table of the partition. Errors name the files."""
+        try:
+            return filters.mask(table)
+        except SchemaError as error:
+            raise error.located(path=self.file_names) from None
 
     def _read_together(self, splits: Sequence[Split]) -> list[pa.Table] | None:
         """Read small files at once. Return None if each file must be read alone, or need not be read."""

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from dask_tfrecord import SchemaError, TFRecordDataset, read_tfrecord, to_tfrecord
+from dask_tfrecord import SchemaError, TFRecordDataset, read_tfrecord, take, to_tfrecord
 from dask_tfrecord.dataset.query.arrow_expressions import Call, Column, Literal, read_expression
 from dask_tfrecord.dataset.query.arrow_filters import arrow_predicate
 from dask_tfrecord.schema.model import Schema
@@ -145,3 +145,21 @@ def test_a_predicate_of_an_expression_pickles() -> None:
 def test_an_expression_without_names_is_refused(expression: pc.Expression) -> None:
     with pytest.raises(SchemaError, match="names no column, or refers to a column by its number"):
         arrow_predicate(expression, Schema.from_arrow(pa.schema({"x": pa.int64()})))
+
+
+def test_an_expression_that_fails_for_some_values_names_the_column_and_the_file(tmp_path: Path) -> None:
+    frame = pd.DataFrame(
+        {"u": pd.array([1, 2**62 + 5], "uint64"), "b": pd.array([b"a", b"\xff"], pd.ArrowDtype(pa.binary()))}
+    )
+    to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path / "data")
+    wrong = {"u": pc.field("u") < 1e19, "b": pc.field("b").cast("string") == "a"}
+    reads = {
+        "u": lambda filter: take(tmp_path / "data", [0], filters=filter),
+        "b": lambda filter: read_tfrecord(tmp_path / "data", filters=filter).compute(),
+    }
+    for name, expression in wrong.items():
+        with pytest.raises(SchemaError, match=rf"values of '{name}': .*; cast the columns") as caught:
+            reads[name](expression)
+        assert str(caught.value.path).startswith(str(tmp_path / "data" / "part-"))
+    cast = pc.field("u").cast("float64", safe=False) < 1e19
+    assert len(read_tfrecord(tmp_path / "data", filters=cast)) == 2
