@@ -4,6 +4,7 @@ import logging
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import ExitStack
 from functools import partial
 from typing import Any, Literal, Unpack, get_args, overload
 
@@ -273,90 +274,92 @@ def to_tfrecord(
     3
     """
     rows: CollectionRows | Source
-    if isinstance(ddf, dd.DataFrame):
-        rows = CollectionRows(ddf)
-    else:
-        rows = open_source(ddf)
-        unpartitioned = {"npartitions": npartitions, "num_shards": num_shards, "retries": retries}
-        _refuse(
-            rows.kind,
-            compute=None if compute is True else compute,
-            compute_kwargs=compute_kwargs,
-            **unpartitioned,
+    with ExitStack() as closing:
+        if isinstance(ddf, dd.DataFrame):
+            rows = CollectionRows(ddf)
+        else:
+            rows = open_source(ddf)
+            closing.callback(rows.close)
+            unpartitioned = {"npartitions": npartitions, "num_shards": num_shards, "retries": retries}
+            _refuse(
+                rows.kind,
+                compute=None if compute is True else compute,
+                compute_kwargs=compute_kwargs,
+                **unpartitioned,
+            )
+        arguments.path(path)
+        arguments.mappings(compute_kwargs=compute_kwargs, storage_options=storage_options)
+        arguments.choice("record_type", record_type, ("infer", *get_args(RecordType)))
+        arguments.flags(colocate=colocate, compute=compute)
+        if write_index is not None:
+            arguments.flags(write_index=write_index)
+            write_index = bool(write_index)
+        arguments.count("max_files_per_task", max_files_per_task)
+        retries = keyword_or_default("retries", retries, partial(arguments.count, "retries", least=0), None)
+        options = write_options(compression, compression_level, lossy, max_rows_per_file, max_bytes_per_file)
+        keys = () if partition_on is None else tuple(arguments.names("partition_on", partition_on))
+        splits = parse_splits(rows.columns, split, split_by)
+        directories = keys if splits is None else (SPLIT, *keys)
+        mode = write_mode(rows.columns, append, overwrite, directories)
+        count = partition_count(npartitions, num_shards) or rows.npartitions
+        shuffling = plan_shuffle(rows.columns, directories, colocate, shuffle, count)
+        check_name_function(name_function, count)
+        metadata = arguments.metadata(custom_metadata)
+        schema = arguments.arrow_schema(schema)
+        if isinstance(rows, CollectionRows):
+            check_cluster((compute_kwargs or {}).get("scheduler"))
+
+        store = destination(path, storage_options, filesystem)
+        replaces = mode in ("overwrite", "partitions")
+        if replaces and isinstance(rows, CollectionRows):
+            lineage.check_not_read(ddf, store)
+        refuse_write_inside(store, mode)
+        base = check_destination(store, mode)
+        replaceable = replaceable_files(store) if replaces else frozenset()
+
+        levels = rows.levels(write_index)
+        planned = rows.plan(schema, None if record_type == "infer" else record_type, keys, levels)
+        partition_fields = planned.select(keys).fields
+        order = tuple(planned.names)
+        if splits is not None:
+            partition_fields, order = (SPLIT_FIELD, *partition_fields), (*order, SPLIT)
+        records = planned.select(name for name in planned.names if name not in keys)
+        if options.lossy == "warn":
+            _warn_of_rounding(rows.rounded(records, levels))
+        _warn_of_compression(options.compression)
+        if mode in ("append", "partitions"):
+            check_existing_data(store, records, partition_fields, levels)
+
+        run = WriteRun(
+            store,
+            records,
+            draw_run(store),
+            options,
+            mode=mode,
+            base=base,
+            partitioning=partition_fields,
+            order=order,
+            max_directories=max_files_per_task or sys.maxsize,
+            custom_metadata=metadata,
+            label=name_function,
+            index=levels,
+            replaceable=replaceable,
         )
-    arguments.path(path)
-    arguments.mappings(compute_kwargs=compute_kwargs, storage_options=storage_options)
-    arguments.choice("record_type", record_type, ("infer", *get_args(RecordType)))
-    arguments.flags(colocate=colocate, compute=compute)
-    if write_index is not None:
-        arguments.flags(write_index=write_index)
-        write_index = bool(write_index)
-    arguments.count("max_files_per_task", max_files_per_task)
-    retries = keyword_or_default("retries", retries, partial(arguments.count, "retries", least=0), None)
-    options = write_options(compression, compression_level, lossy, max_rows_per_file, max_bytes_per_file)
-    keys = () if partition_on is None else tuple(arguments.names("partition_on", partition_on))
-    splits = parse_splits(rows.columns, split, split_by)
-    directories = keys if splits is None else (SPLIT, *keys)
-    mode = write_mode(rows.columns, append, overwrite, directories)
-    count = partition_count(npartitions, num_shards) or rows.npartitions
-    shuffling = plan_shuffle(rows.columns, directories, colocate, shuffle, count)
-    check_name_function(name_function, count)
-    metadata = arguments.metadata(custom_metadata)
-    schema = arguments.arrow_schema(schema)
-    if isinstance(rows, CollectionRows):
-        check_cluster((compute_kwargs or {}).get("scheduler"))
-
-    store = destination(path, storage_options, filesystem)
-    replaces = mode in ("overwrite", "partitions")
-    if replaces and isinstance(rows, CollectionRows):
-        lineage.check_not_read(ddf, store)
-    refuse_write_inside(store, mode)
-    base = check_destination(store, mode)
-    replaceable = replaceable_files(store) if replaces else frozenset()
-
-    levels = rows.levels(write_index)
-    planned = rows.plan(schema, None if record_type == "infer" else record_type, keys, levels)
-    partition_fields = planned.select(keys).fields
-    order = tuple(planned.names)
-    if splits is not None:
-        partition_fields, order = (SPLIT_FIELD, *partition_fields), (*order, SPLIT)
-    records = planned.select(name for name in planned.names if name not in keys)
-    if options.lossy == "warn":
-        _warn_of_rounding(rows.rounded(records, levels))
-    _warn_of_compression(options.compression)
-    if mode in ("append", "partitions"):
-        check_existing_data(store, records, partition_fields, levels)
-
-    run = WriteRun(
-        store,
-        records,
-        draw_run(store),
-        options,
-        mode=mode,
-        base=base,
-        partitioning=partition_fields,
-        order=order,
-        max_directories=max_files_per_task or sys.maxsize,
-        custom_metadata=metadata,
-        label=name_function,
-        index=levels,
-        replaceable=replaceable,
-    )
-    plan = f"{count} partitions, {len(order)} columns, compression {options.compression}"
-    logger.info("%s: planned: mode %s after version %d, %s", run.title, mode, base, plan)
-    if not isinstance(rows, CollectionRows):
-        return _finish(run, lambda progress: _write_source(rows, run, splits, shuffling, progress))
-    result = rows.write(
-        run,
-        write_index=bool(levels) or write_index,
-        splits=splits,
-        shuffle=shuffling,
-        npartitions=count,
-    )
-    if compute:
-        return _compute(result, run, compute_kwargs, retries)
-    Progress(run.title, run.run).until_deleted(result)
-    return result
+        plan = f"{count} partitions, {len(order)} columns, compression {options.compression}"
+        logger.info("%s: planned: mode %s after version %d, %s", run.title, mode, base, plan)
+        if not isinstance(rows, CollectionRows):
+            return _finish(run, lambda progress: _write_source(rows, run, splits, shuffling, progress))
+        result = rows.write(
+            run,
+            write_index=bool(levels) or write_index,
+            splits=splits,
+            shuffle=shuffling,
+            npartitions=count,
+        )
+        if compute:
+            return _compute(result, run, compute_kwargs, retries)
+        Progress(run.title, run.run).until_deleted(result)
+        return result
 
 
 def _refuse(kind: str, **given: Any) -> None:

@@ -75,6 +75,8 @@ def to_table(
             advice="pass meta= with the columns of the partitions where the collection is made",
         )
     columns = [_to_arrow(arrays[item.name], frame, item, lossy) for item in schema.fields]
+    for item, column in zip(schema.fields, columns, strict=True):
+        item.check_categories(column)
     return pa.Table.from_arrays(columns, schema=schema.arrow)
 
 

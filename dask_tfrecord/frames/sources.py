@@ -103,6 +103,12 @@ class Source(Protocol):
         An error about a value has the number of the row in the source, and ``title`` as its path.
         """
 
+    def close(self) -> None:
+        """Release the stream of the rows, so that for example a database can run its next query.
+
+        A reader that the caller opened, and from which nothing was read, stays open.
+        """
+
 
 def open_source(value: Any) -> Source:
     """Return the rows of a pandas DataFrame, or of an object that exports Arrow data.
@@ -117,8 +123,9 @@ def open_source(value: Any) -> Source:
     kind = type(value)
     try:
         if hasattr(kind, "__arrow_c_stream__"):
-            is_reader = isinstance(value, pa.RecordBatchReader)  # whose errors keep their classes
-            return _ArrowRows(kind.__name__, value if is_reader else pa.RecordBatchReader.from_stream(value))
+            if isinstance(value, pa.RecordBatchReader):  # whose errors keep their classes
+                return _ArrowRows(kind.__name__, value, is_of_caller=True)
+            return _ArrowRows(kind.__name__, pa.RecordBatchReader.from_stream(value))
         if hasattr(kind, "__arrow_c_array__"):
             batch = pa.record_batch(value)
             return _ArrowRows(kind.__name__, pa.RecordBatchReader.from_batches(batch.schema, [batch]))
@@ -204,16 +211,20 @@ class _PandasRows:
                 table = pandas_to_arrow.to_table(part, schema, write_index=bool(levels), lossy=lossy)
             yield table
 
+    def close(self) -> None:
+        """Do nothing, because a DataFrame has no stream."""
+
 
 class _ArrowRows:
     """The rows of an Arrow stream, which can be read once."""
 
     npartitions = 1
 
-    def __init__(self, kind: str, reader: pa.RecordBatchReader) -> None:
+    def __init__(self, kind: str, reader: pa.RecordBatchReader, *, is_of_caller: bool = False) -> None:
         self.kind = kind
         self.columns = reader.schema.names
         self._reader = reader
+        self._may_be_read_later = is_of_caller
         self._schema: pa.Schema = reader.schema
         self._rows = 0
         self._peeked: list[pa.RecordBatch] = []
@@ -274,6 +285,7 @@ class _ArrowRows:
 
     def _next(self) -> pa.RecordBatch | None:
         """Return the next batch of the stream, or None at the end of the stream."""
+        self._may_be_read_later = False
         try:
             batch = self._reader.read_next_batch()
         except StopIteration:
@@ -284,6 +296,10 @@ class _ArrowRows:
             ) from error
         self._rows += batch.num_rows
         return batch
+
+    def close(self) -> None:
+        if not self._may_be_read_later:
+            self._reader.close()
 
 
 def _without_payloads(planned: Schema) -> Schema:
@@ -300,10 +316,11 @@ def _without_payloads(planned: Schema) -> Schema:
 def _converted(column: pa.ChunkedArray, item: Field, lossy: Lossy) -> pa.ChunkedArray:
     """Convert a column of a stream to the planned type. Raise SchemaError if a value does not fit."""
     if column.type == item.type:
+        item.check_categories(column)
         return column
     rounded = lossy != "raise"
     try:
-        return convert_chunks(column, item.type, rounded=rounded)
+        converted = convert_chunks(column, item.type, rounded=rounded)
     except CONVERSION_ERRORS as error:
         advice = error.advice if isinstance(error, MisfitError) else None
         wider = Remedy("schema", {item.name: column.type}, "hold all values of the column")
@@ -317,3 +334,5 @@ def _converted(column: pa.ChunkedArray, item: Field, lossy: Lossy) -> pa.Chunked
             remedies=[ROUND] if isinstance(error, RoundedError) else [] if advice else [wider],
             function="to_tfrecord",
         ) from None
+    item.check_categories(converted)
+    return converted

@@ -192,11 +192,26 @@ class Field:
         """
         self._check_type(array)
         try:
-            if self.categories is not None and self.type.ordered:
-                load(array.dictionary_decode(), self.type, self.categories)
+            self._check_categories(array)
             return store(array, exact=lossy == "raise")
         except _CAST_ERRORS as error:
             raise self._error(error, "to_tfrecord") from None
+
+    def check_categories(self, column: pa.ChunkedArray | pa.Array) -> None:
+        """Raise SchemaError if a value of an ordered dictionary column is not one of the categories."""
+        first = 0
+        for array in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+            try:
+                self._check_categories(array)
+            except MisfitError as error:
+                error.row += first
+                raise self._error(error, "to_tfrecord") from None
+            first += len(array)
+
+    def _check_categories(self, array: pa.Array) -> None:
+        if self.categories is None or not self.type.ordered or array.dictionary.equals(self.categories):
+            return
+        load(array.dictionary_decode(), self.type, self.categories)
 
     def _check_type(self, array: pa.Array) -> None:
         if array.type != self.type and canonical_type(array.type) != self.type:

@@ -1,6 +1,8 @@
 """Rows of pandas and Arrow are written without Dask, with the types, rows and errors of a Dask write."""
 
+import gc
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from itertools import pairwise
 from pathlib import Path
 from tempfile import TemporaryDirectory
@@ -249,14 +251,30 @@ def test_categories_in_a_view_type_are_converted_and_split(tmp_path: Path) -> No
     assert read_tfrecord(tmp_path)["kind"].compute().cat.categories.tolist() == ["a", "b"]
 
 
-def test_a_category_that_the_first_batch_lacks(tmp_path: Path) -> None:
-    parts = [pa.DictionaryArray.from_arrays([0], [name], ordered=True) for name in "ab"]
+@pytest.mark.parametrize(
+    "options", [{}, {"shuffle": 1}, {"partition_on": "kind"}, {"partition_on": "kind", "shuffle": 1}]
+)
+def test_an_ordered_category_that_the_first_rows_lack_is_refused(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """In a stream and in a Dask collection, also if the category would become a directory."""
+    parts = [pa.DictionaryArray.from_arrays([0, 0], [name], ordered=True) for name in "ab"]
+    table = pa.table({"n": range(4), "kind": pa.chunked_array(parts)})
+    frames = [table.slice(start, 2).to_pandas() for start in (0, 2)]
+    ddf = dd.from_map(lambda number: frames[number], [0, 1], meta=frames[0].iloc[:0])
+    for number, (rows, place) in enumerate([(table, "Table, record 2"), (ddf, "partition 1 of 2, record 0")]):
+        path = tmp_path / str(number)
+        problem = f"{place}: feature 'kind': 'b' is not one of the column's ordered categories"
+        with pytest.raises(SchemaError, match=problem):
+            to_tfrecord(rows, path, **options)
+        assert not dask_tfrecord.exists(path)
+
+
+def test_a_category_that_the_first_batch_lacks_is_added(tmp_path: Path) -> None:
+    parts = [pa.DictionaryArray.from_arrays([0], [name]) for name in "ab"]
     table = pa.table({"n": [0, 1], "kind": pa.chunked_array(parts)})
-    with pytest.raises(SchemaError, match="record 1: feature 'kind'"):
-        to_tfrecord(table, tmp_path / "ordered")
-    unordered = table["kind"].cast(pa.dictionary(pa.int32(), pa.string()))
-    to_tfrecord(table.set_column(1, "kind", unordered), tmp_path / "unordered")
-    assert read_tfrecord(tmp_path / "unordered")["kind"].compute().tolist() == ["a", "b"]
+    to_tfrecord(table, tmp_path)
+    assert read_tfrecord(tmp_path)["kind"].compute().tolist() == ["a", "b"]
 
 
 def test_a_bag_of_dicts_is_written_by_way_of_a_frame(tmp_path: Path) -> None:
@@ -335,6 +353,45 @@ def test_a_stream_that_fails_leaves_the_old_rows(place: str, options: dict[str, 
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
     assert dask_tfrecord.Snapshot.open(place) == store
     assert dask_tfrecord.cleanup(place, older_than="0s") == []
+
+
+FAILURES: list[dict[str, Any]] = [{"partition_on": "q"}, {"schema": {"n": "bool"}}]
+
+
+@pytest.mark.parametrize("options", FAILURES)
+def test_a_failed_write_frees_the_connection(tmp_path: Path, options: dict[str, Any]) -> None:
+    connection = pytest.importorskip("duckdb").connect()
+    with pytest.raises(SchemaError):
+        to_tfrecord(connection.sql("select range as n from range(1000000)"), tmp_path / "data", **options)
+    assert connection.execute("select 1").fetchall() == [(1,)]
+
+
+def test_a_failed_write_leaves_no_generator_open(tmp_path: Path) -> None:
+    """Without garbage collection."""
+    closed = []
+
+    def batches() -> Iterator[pa.RecordBatch]:
+        try:
+            yield from TABLE.to_batches(3)
+        finally:
+            closed.append(True)
+
+    gc.disable()
+    try:
+        with suppress(SchemaError), patch.object(stream, "_CHUNK_BYTES", 1):
+            reader = pa.RecordBatchReader.from_batches(TABLE.schema, batches())
+            to_tfrecord(reader, tmp_path, schema={"n": "bool"})
+        del reader
+        assert closed
+    finally:
+        gc.enable()
+
+
+def test_an_unread_reader_can_be_written_after_a_wrong_argument(tmp_path: Path) -> None:
+    reader = TABLE.to_reader(3)
+    with pytest.raises(SchemaError):
+        to_tfrecord(reader, tmp_path, partition_on="q")
+    assert to_tfrecord(reader, tmp_path).records == len(TABLE)
 
 
 @pytest.mark.parametrize(

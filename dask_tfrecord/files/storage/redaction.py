@@ -121,8 +121,12 @@ def redact_errors(function: Callable[Parameters, Result]) -> Callable[Parameters
         except Exception as error:  # an exception of any class may show a secret
             safe = _safe(_explained(error, (*args, *kwargs.values())), secrets_of(args, kwargs))
             if safe is error:
+                del safe  # a reference from this frame would keep the frames of the exception alive
                 raise
-        raise safe  # raised outside of the handler, so that the original exception is not the context
+        try:
+            raise safe  # raised outside of the handler, so that the original exception is not the context
+        finally:
+            del safe
 
     return call
 
