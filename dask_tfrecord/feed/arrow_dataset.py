@@ -9,7 +9,7 @@ import pickle
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, NoReturn, TypeAlias, Unpack
+from typing import Any, NoReturn, Unpack
 
 import numpy as np
 import pyarrow as pa
@@ -17,12 +17,13 @@ import pyarrow.compute as pc
 import pyarrow.dataset as pads
 from pyarrow.fs import LocalFileSystem
 
+from dask_tfrecord import arguments
 from dask_tfrecord.dataset.query.arrow_expressions import columns_of, read_expression
-from dask_tfrecord.dataset.query.arrow_filters import arrow_predicate, sql_predicate
+from dask_tfrecord.dataset.query.arrow_filters import arrow_predicate
 from dask_tfrecord.dataset.query.predicates import And, Predicate
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition
-from dask_tfrecord.errors import TFRecordError, calling
+from dask_tfrecord.errors import SchemaError, TFRecordError, calling
 from dask_tfrecord.feed.sources import checked_names
 from dask_tfrecord.files.reading import rows_without_columns
 from dask_tfrecord.files.storage.listing import PathLike, column_paths
@@ -38,6 +39,20 @@ _BATCH_ROWS = 131_072
 
 # The path of the only file of the parent class, which errors of Arrow's C++ code show.
 _MISSING = "/(Arrow cannot read a TFRecordDataset: call the methods of the dataset itself)"
+
+
+class SharedPlan:
+    """Keeps the latest plan of a read, so that the pieces of a query are planned once."""
+
+    def __init__(self) -> None:
+        self._latest: tuple[Any, Callable[[int], Partition]] | None = None
+
+    def get(self, key: Any, plan: Callable[[], Callable[[int], Partition]]) -> Callable[[int], Partition]:
+        """Return the latest plan if the plan has this key. Otherwise, call ``plan`` and keep the result."""
+        latest = self._latest  # other threads may replace the plan
+        if latest is None or latest[0] != key:
+            latest = self._latest = key, plan()
+        return latest[1]
 
 
 class TFRecordDataset(pads.FileSystemDataset):
@@ -104,10 +119,10 @@ class TFRecordDataset(pads.FileSystemDataset):
         **read: Unpack[ReadKeywords],
     ) -> None:
         plan, selected = open_columns(path, checked_names(columns), PIECE_BYTES, read)
-        self._open(plan, selected, range(plan.npartitions), [None])
+        self._open(plan, selected, range(plan.npartitions), SharedPlan())
 
-    def _open(self, plan: ReadPlan, columns: Schema, pieces: Sequence[int], latest: "_Latest") -> None:
-        self._plan, self._columns, self._pieces, self._latest = plan, columns, pieces, latest
+    def _open(self, plan: ReadPlan, columns: Schema, pieces: Sequence[int], shared: SharedPlan) -> None:
+        self._plan, self._columns, self._pieces, self._shared = plan, columns, pieces, shared
         file_format, store = pads.IpcFileFormat(), LocalFileSystem()
         missing = file_format.make_fragment(_MISSING, store)
         super().__init__([missing], columns.arrow, file_format, store)
@@ -127,7 +142,7 @@ class TFRecordDataset(pads.FileSystemDataset):
     @calling(__init__)
     def filter(self, expression: pc.Expression) -> "TFRecordDataset":
         """Return a dataset of the rows for which a pyarrow expression is true."""
-        plan = _filtered(self._plan, arrow_predicate(expression, self._columns))
+        plan = _filtered(self._plan, self._predicate(expression))
         return _opened(type(self), plan, self._columns, self._pieces)
 
     @calling(__init__)
@@ -141,10 +156,10 @@ class TFRecordDataset(pads.FileSystemDataset):
         """
         pieces = self._pieces
         if filter is not None:
-            partition = self._partitioner([], filter, sql_rules=True)
+            partition = self._partitioner([], self._predicate(filter, sql_rules=True))
             # DataFusion needs at least one fragment.
             pieces = [piece for piece in pieces if partition(piece).splits] or pieces[:1]
-        return (_opened(_Fragment, self._plan, self._columns, [one], self._latest) for one in pieces)
+        return (_opened(_Fragment, self._plan, self._columns, [one], self._shared) for one in pieces)
 
     def scanner(
         self,
@@ -178,49 +193,65 @@ class TFRecordDataset(pads.FileSystemDataset):
         Raises
         ------
         SchemaError
-            If the dataset has no column with a requested name, or if the filter cannot be applied.
+            If the dataset has no column with a requested name, or if the columns or the filter cannot be
+            computed.
+        TFRecordError
+            If an argument has a wrong type or value.
         """
         return self._scan(columns, filter, batch_size)
 
     @calling(__init__)
     def _scan(self, columns: Any, filter: Any, batch_size: int, *, sql_rules: bool = False) -> "Scan":
+        arguments.count("batch_size", batch_size)
         computed = columns if isinstance(columns, dict) else None
         if computed is not None:
-            used = set().union(*(columns_of(read_expression(one)) for one in computed.values()))
-            # Without any column, Arrow would lose the number of rows.
-            columns = [name for name in self._columns.names if name in used] or self._columns.names[:1]
+            columns = self._used_by(computed)
         names = self._columns.names if columns is None else existing_names(self._columns, "columns", columns)
         wanted = self._columns.select(names)
-        # The filter is checked at once, and the read is planned when the first row is needed.
-        if filter is not None:
-            arrow_predicate(filter, self._columns)
         return Scan(
             self.schema,
             wanted.arrow if computed is None else _compute(wanted.no_rows(), computed).schema,
-            partial(self._tables, names, filter, sql_rules),
+            partial(self._tables, names, self._predicate(filter, sql_rules=sql_rules)),
             computed,
             batch_size,
         )
 
-    def _tables(
-        self, names: list[str], filter: Any, sql_rules: bool, count_only: bool
-    ) -> Generator[pa.Table, None, None]:
-        partition = self._partitioner([] if count_only else names, filter, sql_rules=sql_rules)
-        for piece in self._pieces:
-            yield from partition(piece).stream()
+    def _used_by(self, computed: dict[str, Any]) -> list[str]:
+        """Return the names of the columns that computed columns need."""
+        for name, one in computed.items():
+            if not isinstance(one, pc.Expression):
+                raise TFRecordError(
+                    f"columns= needs an expression for the column {name!r}, not {one!r}",
+                    advice='pass an expression, such as pc.field("year")',
+                    keyword="columns",
+                )
+        names = self._columns.names
+        try:
+            used = set().union(*(columns_of(read_expression(one)) for one in computed.values()))
+        except (LookupError, NotImplementedError, ValueError):  # an expression may use columns by number
+            return names
+        # Without any column, Arrow would lose the number of rows.
+        return [name for name in names if name in used] or names[:1]
 
-    def _partitioner(self, names: list[str], filter: Any, *, sql_rules: bool) -> Callable[[int], Partition]:
+    def _predicate(self, filter: Any, *, sql_rules: bool = False) -> Predicate | None:
+        return None if filter is None else arrow_predicate(filter, self._columns, sql_rules=sql_rules)
+
+    def _tables(
+        self, names: list[str], predicate: Predicate | None, count_only: bool
+    ) -> Generator[pa.Table, None, None]:
+        with calling(TFRecordDataset.__init__):
+            partition = self._partitioner([] if count_only else names, predicate)
+            for piece in self._pieces:
+                yield from partition(piece).stream()
+
+    def _partitioner(self, names: list[str], predicate: Predicate | None) -> Callable[[int], Partition]:
         """Plan the read of some columns. The fragments of a dataset share the latest plan."""
-        key = names, None if filter is None else pickle.dumps(filter), sql_rules
-        latest = self._latest[0]
-        if latest is None or latest[0] != key:
-            plan = self._plan
-            if filter is not None:
-                rules = sql_predicate if sql_rules else arrow_predicate
-                plan = _filtered(plan, rules(filter, self._columns))
-            latest = key, plan.partitioner(self._columns.select(names), plan.filters)
-            self._latest[0] = latest
-        return latest[1]
+
+        def planned() -> Callable[[int], Partition]:
+            plan = _filtered(self._plan, predicate)
+            return plan.partitioner(self._columns.select(names), plan.filters)
+
+        return self._shared.get((names, pickle.dumps(predicate)), planned)
 
     def __arrow_c_schema__(self) -> Any:
         return self.schema.__arrow_c_schema__()
@@ -258,13 +289,17 @@ class _Fragment(TFRecordDataset):
         columns: Any = None,
         filter: pc.Expression | None = None,
         batch_size: int = _BATCH_ROWS,
-        **options: Any,
+        batch_readahead: int = 0,
+        fragment_readahead: int = 0,
+        fragment_scan_options: Any = None,
+        use_threads: bool = True,
+        cache_metadata: bool | None = None,
+        memory_pool: Any = None,
     ) -> "Scan":
         """Return an object that reads the rows of a query. With ``schema``, DataFusion's rules apply."""
         if schema is not None and not schema.equals(self.schema):
             raise _refused("scanner of a fragment with another schema")
-        found = super().scanner(columns, filter, batch_size, **options)
-        return found if schema is None else self._scan(columns, filter, batch_size, sql_rules=True)
+        return self._scan(columns, filter, batch_size, sql_rules=schema is not None)
 
 
 class Scan:
@@ -295,7 +330,7 @@ class Scan:
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         """Yield the rows as record batches. Each batch is read only when it is needed."""
-        for table in _located(self._tables(False)):
+        for table in self._tables(False):
             rows = table if self._computed is None else _compute(table, self._computed)
             yield from rows.to_batches(self._batch_size)
 
@@ -309,7 +344,7 @@ class Scan:
 
     def count_rows(self) -> int:
         """Count the rows. Only columns of the filter are decoded."""
-        return sum(table.num_rows for table in _located(self._tables(True)))
+        return sum(table.num_rows for table in self._tables(True))
 
     def head(self, num_rows: int) -> pa.Table:
         """Read the first rows."""
@@ -339,39 +374,35 @@ class Scan:
         return _as_table(found, self.projected_schema).take(pa.array(order))
 
 
-_Latest: TypeAlias = list[tuple[Any, Callable[[int], Partition]] | None]
-
-
 def _opened(
     kind: type[TFRecordDataset],
     plan: ReadPlan,
     columns: Schema,
     pieces: Sequence[int],
-    latest: _Latest | None = None,
+    shared: SharedPlan | None = None,
 ) -> TFRecordDataset:
     """Return a dataset of some pieces of a read plan."""
     dataset = kind.__new__(kind)
-    dataset._open(plan, columns, pieces, latest or [None])
+    dataset._open(plan, columns, pieces, shared or SharedPlan())
     return dataset
 
 
-def _filtered(plan: ReadPlan, predicate: Predicate) -> ReadPlan:
+def _filtered(plan: ReadPlan, predicate: Predicate | None) -> ReadPlan:
     """Return a read plan for only the rows for which a predicate is true."""
+    if predicate is None:
+        return plan
     return replace(plan, filters=predicate if plan.filters is None else And(plan.filters, predicate))
 
 
-def _located(tables: Iterator[pa.Table]) -> Iterator[pa.Table]:
-    """Yield tables. Errors show the remedies that `TFRecordDataset` accepts."""
-    while True:
-        with calling(TFRecordDataset.__init__):
-            table = next(tables, None)
-        if table is None:
-            return
-        yield table
-
-
 def _compute(rows: pa.Table | pa.RecordBatch, columns: dict[str, pc.Expression]) -> pa.Table:
-    return pads.dataset(rows).to_table(columns=columns, use_threads=False)
+    try:
+        return pads.dataset(rows).to_table(columns=columns, use_threads=False)
+    except pa.ArrowException as error:
+        raise SchemaError(
+            f"columns= cannot be computed: {error}",
+            advice="name columns of the dataset, and cast them to types that hold all values",
+            keyword="columns",
+        ) from None
 
 
 def _as_table(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:

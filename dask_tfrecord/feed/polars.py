@@ -20,7 +20,7 @@ from dask_tfrecord.dataset.query.predicates import And, Predicate
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition
 from dask_tfrecord.errors import Remedy, SchemaError, calling
-from dask_tfrecord.feed.arrow_dataset import PIECE_BYTES
+from dask_tfrecord.feed.arrow_dataset import PIECE_BYTES, SharedPlan
 from dask_tfrecord.feed.sources import checked_names
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.keywords import ReadKeywords
@@ -104,7 +104,7 @@ class _Builder(FileReaderBuilder):
     def __init__(self, plan: ReadPlan, columns: Schema) -> None:
         self.plan, self.columns = plan, columns
         self.schema = pl.DataFrame(pa.Table.from_batches([columns.no_rows()])).schema
-        self._latest: tuple[Any, Callable[[int], Partition]] | None = None
+        self._shared = SharedPlan()
 
     def reader_capabilities(self) -> ReaderCapabilities:
         return ReaderCapabilities(pre_slice=True, supported_filter="partial")
@@ -121,12 +121,12 @@ class _Builder(FileReaderBuilder):
         Files in which no row can pass the filters are left out. The rows are not filtered.
         """
         known = [one for one in map(_as_arrow, filters) if one is not None]
-        key = [*names], [pickle.dumps(one) for one in known]
-        latest = self._latest
-        if latest is None or latest[0] != key:
+
+        def planned() -> Callable[[int], Partition]:
             predicate = reduce(And, map(self._pruning, known)) if known else None
-            latest = self._latest = key, self.plan.partitioner(self.columns.select(names), predicate)
-        return latest[1](piece)
+            return self.plan.partitioner(self.columns.select(names), predicate)
+
+        return self._shared.get(([*names], [pickle.dumps(one) for one in known]), planned)(piece)
 
     def _pruning(self, expression: pc.Expression) -> Predicate:
         return pruning_predicate(read_expression(expression), self.columns, sql_rules=True)

@@ -285,6 +285,15 @@ def test_a_wrong_query_raises_an_error_that_names_the_column(root: Path) -> None
         dataset.to_table(columns=["nothing"])
     with pytest.raises(SchemaError, match=r"No match for FieldRef.Name\(nothing\)"):
         dataset.to_table(filter=pc.field("nothing") == 1)
+    with pytest.raises(SchemaError, match=r"columns= cannot be computed: No match for FieldRef.Name\(nope\)"):
+        dataset.to_table(columns={"y": pc.field("nope")})
+    with pytest.raises(SchemaError, match=r"columns= cannot be computed: Failed to parse"):
+        dataset.to_table(columns={"y": pc.field("s").cast("int64")})
+    with pytest.raises(TFRecordError, match="columns= needs an expression for the column 'y', not 'k'"):
+        dataset.to_table(columns={"y": "k"})
+    with pytest.raises(TFRecordError, match="batch_size=0 is not a positive integer"):
+        dataset.to_table(batch_size=0)
+    assert dataset.to_table(columns={"k": pc.field(0)}) == dataset.to_table(columns=["k"])
     with pytest.raises(TypeError, match="filters"):
         dataset.scanner(filters=pc.field("k") == 1)
 

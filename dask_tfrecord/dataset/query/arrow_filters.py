@@ -43,13 +43,23 @@ _MIRRORED: dict[Operator, Operator] = {"==": "==", "!=": "!=", "<": ">", "<=": "
 _MATCH_NULLS, _SKIP_NULLS = 0, 1
 
 
-def arrow_predicate(expression: pc.Expression, schema: Schema) -> ArrowExpression:
+def arrow_predicate(expression: pc.Expression, schema: Schema, *, sql_rules: bool = False) -> ArrowExpression:
     """Convert a pyarrow expression to a predicate. Arrow evaluates the expression for rows.
+
+    Parameters
+    ----------
+    expression : pyarrow.compute.Expression
+        The condition that each row of the result meets.
+    schema : Schema
+        All columns of the dataset.
+    sql_rules : bool, default False
+        If True, the expression is a filter of DataFusion, and follows the rules of `with_sql_rules`.
 
     Raises
     ------
     SchemaError
-        If Arrow cannot apply the expression to the columns, or if the expression names no column.
+        If Arrow cannot apply the expression to the columns, or if the expression refers to a column by its
+        number.
     """
     try:
         pa.Table.from_batches([schema.no_rows()]).filter(expression)
@@ -62,30 +72,23 @@ def arrow_predicate(expression: pc.Expression, schema: Schema) -> ArrowExpressio
     try:
         tree = read_expression(expression)
     except (LookupError, ValueError):  # an unknown version of Arrow: the expression may use all columns
+        if sql_rules:
+            raise
         return ArrowExpression(expression, tuple(schema.names))
     except pa.ArrowNotImplementedError:  # a column is given by its number
         names = []
     else:
         used = columns_of(tree)
-        names = [name for name in schema.names if name in used]
+        # The number of rows comes from a column, so that a constant uses the first column.
+        names = [name for name in schema.names if name in used] if used else schema.names[:1]
     if not names:
         raise SchemaError(
-            f"filters= names no column, or refers to a column by its number: {expression}",
+            f"filters= refers to a column by its number, or the dataset has no columns: {expression}",
             advice='name columns, such as pc.field("year") > 2020',
             keyword="filters",
         )
-    return ArrowExpression(expression, tuple(names), pruning_predicate(tree, schema))
-
-
-def sql_predicate(expression: pc.Expression, schema: Schema) -> ArrowExpression:
-    """Convert a filter of DataFusion to a predicate, as `arrow_predicate` does, but with DataFusion's rules.
-
-    The function `with_sql_rules` lists the differences to Arrow's rules.
-    """
-    names = arrow_predicate(expression, schema).names
-    tree = read_expression(expression)
-    pruning = pruning_predicate(tree, schema, sql_rules=True)
-    return ArrowExpression(with_sql_rules(tree, schema), names, pruning)
+    applied = with_sql_rules(tree, schema) if sql_rules else expression
+    return ArrowExpression(applied, tuple(names), pruning_predicate(tree, schema, sql_rules=sql_rules))
 
 
 def pruning_predicate(node: Node, schema: Schema, *, sql_rules: bool = False) -> Predicate:
