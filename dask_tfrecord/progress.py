@@ -108,10 +108,12 @@ class Progress:
         The start of each line, such as a path without credentials.
     job : str, optional
         The unique id of the job. A job without Dask needs no id, and calls `add` itself.
+    unit : str, default "partitions"
+        What a task reads or writes, in the plural.
     """
 
-    def __init__(self, title: str, job: str = "") -> None:
-        self._title, self._job = title, job
+    def __init__(self, title: str, job: str = "", unit: str = "partitions") -> None:
+        self._title, self._job, self._unit = title, job, unit
         self._open = ExitStack()
         self._timer: Timer | None = None
         self.restart()
@@ -181,7 +183,7 @@ class Progress:
         done, seconds = len(self._done), max(now - self._step_start, 1e-9)
         amounts = [(n, unit) for n, unit in ((self._rows, "rows"), (self._bytes, "bytes")) if n]
         text = f"step {step} of {steps}: " if steps > 1 else ""
-        text += f"{done:,} of {tasks:,} partitions" if tasks else f"{done:,} partitions"
+        text += f"{done:,} of {tasks:,} {self._unit}" if tasks else f"{done:,} {self._unit}"
         text += "".join(f", {n:,} {unit}" for n, unit in amounts) + f" in {seconds:.1f} s"
         if amounts:
             n, unit = amounts[0]

@@ -345,10 +345,11 @@ def to_tfrecord(
             index=levels,
             replaceable=replaceable,
         )
-        plan = f"{count} partitions, {len(order)} columns, compression {options.compression}"
+        unit = f"{count} partitions" if isinstance(rows, CollectionRows) else rows.kind
+        plan = f"{unit}, {len(order)} columns, compression {options.compression}"
         logger.info("%s: planned: mode %s after version %d, %s", run.title, mode, base, plan)
         if not isinstance(rows, CollectionRows):
-            return _finish(run, lambda progress: _write_source(rows, run, splits, shuffling, progress))
+            return _finish(run, lambda: _write_source(rows, run, splits, shuffling))
         result = rows.write(
             run,
             write_index=bool(levels) or write_index,
@@ -373,21 +374,22 @@ def _refuse(kind: str, **given: Any) -> None:
             )
 
 
-def _write_source(
-    source: Source, run: WriteRun, splits: Splits | None, shuffle: Shuffle | None, progress: Progress
-) -> Snapshot:
+def _write_source(source: Source, run: WriteRun, splits: Splits | None, shuffle: Shuffle | None) -> Snapshot:
     """Write rows that are not a Dask collection, in this process."""
     title = f"{run.store.public(run.store.root)}, {source.kind}"
     tables = source.tables(run.columns, run.options.lossy, splits, run.index, title)
+
+    progress = Progress(run.title, run.run, "parts")
 
     def note(result: object, task: int, tasks: int, step: int, steps: int) -> None:
         progress.add(report(run.run, task, tasks, result, step=step, steps=steps))
 
     try:
-        if shuffle is None:
-            files = write_tables(run, tables, title, note)
-        else:
-            files = write_shuffled(run, tables, title, note, shuffle)
+        with progress:
+            if shuffle is None:
+                files = write_tables(run, tables, title, note)
+            else:
+                files = write_shuffled(run, tables, title, note, shuffle)
     except BaseException:  # KeyboardInterrupt is included
         discard(run)
         raise
@@ -423,17 +425,22 @@ def _compute(result: Any, run: WriteRun, kwargs: dict[str, Any] | None, retries:
         kwargs["retries"] = retries
     elif not run.store.local:
         kwargs.setdefault("retries", _RETRIES)
-    # Only optimize() fuses reading, transforming and writing into one task for each partition; compute()
-    # does not.
-    return _finish(run, lambda _: result.optimize().compute(**kwargs))
+
+    def write() -> Snapshot:
+        with Progress(run.title, run.run):
+            # Only optimize() fuses reading, transforming and writing into one task for each partition;
+            # compute() does not.
+            snapshot: Snapshot = result.optimize().compute(**kwargs)
+        return snapshot
+
+    return _finish(run, write)
 
 
-def _finish(run: WriteRun, write: Callable[[Progress], Snapshot]) -> Snapshot:
+def _finish(run: WriteRun, write: Callable[[], Snapshot]) -> Snapshot:
     """Write and commit all files. If the write fails or is interrupted, remove its staged files."""
     start = time.monotonic()
     try:
-        with Progress(run.title, run.run) as progress:
-            snapshot = write(progress)
+        snapshot = write()
     except BaseException as error:  # KeyboardInterrupt is included
         seconds, reason = time.monotonic() - start, hide(repr(error), secrets_of(run.store))
         logger.error("%s: failed after %.1f s: %s", run.title, seconds, reason)

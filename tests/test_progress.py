@@ -17,8 +17,19 @@ from dask.callbacks import Callback
 from dask.diagnostics import ProgressBar
 from distributed import Client
 
-from dask_tfrecord import RecordTable, index, iter_batches, progress, read_tfrecord, to_tfrecord, verify
+from dask_tfrecord import (
+    RecordTable,
+    Snapshot,
+    index,
+    iter_batches,
+    progress,
+    read_tfrecord,
+    to_tfrecord,
+    verify,
+    writer,
+)
 from dask_tfrecord.dataset.shuffle import stream
+from dask_tfrecord.dataset.write.commit import commit as commit_files
 from dask_tfrecord.progress import Progress, Report
 
 LINE = r"(?:step (\d) of (\d): )?(\d+) of (\d+) partitions(?:, (\d+) rows)?(?:, ([\d,]+) bytes)? in \d+\.\d s"
@@ -110,11 +121,17 @@ def test_a_write_without_dask_logs_lines(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(stream, "_CHUNK_BYTES", 1)
+
+    def commit(*args: Any) -> Snapshot:
+        assert not progress._jobs  # no line follows the steps of the commit
+        return commit_files(*args)
+
+    monkeypatch.setattr(writer, "commit", commit)
     table = pa.Table.from_pandas(numbers().compute(), preserve_index=False)
     to_tfrecord(table.to_reader(5), tmp_path / "a")
     to_tfrecord(table.to_reader(5), tmp_path / "b", shuffle=1)
     text = "\n".join(r.getMessage() for r in caplog.records if r.name == "dask_tfrecord.progress")
-    found = re.findall(r": (?:step (\d) of 3: )?(\d+)( of 4)? partitions, ([\d,]+) (?:rows|bytes)", text)
+    found = re.findall(r": (?:step (\d) of 3: )?(\d+)( of 4)? parts, ([\d,]+) (?:rows|bytes)", text)
     done = [str(number) for number in (1, 2, 3, 4)]
     counts = ["", *(" of 4",) * 2]
     expected = [("", number, "") for number in done]
