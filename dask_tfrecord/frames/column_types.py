@@ -1,5 +1,6 @@
 """Find the Arrow type of a pandas column from its dtype or from its values."""
 
+from itertools import chain
 from typing import Any
 
 import numpy as np
@@ -81,9 +82,23 @@ def conversion_of(column: "pd.Series[Any]") -> str:
         return f'convert the column, with {values}.astype("float64")'
     if any(isinstance(value, np.ndarray) and value.ndim > 1 for value in objects):
         return f'flatten the arrays, with {values}.apply(numpy.ravel, meta=({name}, "object"))'
+    if (struct := _struct_with_all_keys(objects)) is not None:
+        return f"write null for absent keys, with {values}.astype(pd.ArrowDtype({literal(struct)}))"
     if any(isinstance(value, _UNPRINTABLE) for value in objects):
         return f"give all values of the column one type, or leave it out, with ddf.drop(columns=[{name}])"
     return f"convert the column to text, with {values}.astype(str)"
+
+
+def _struct_with_all_keys(objects: "pd.Series[Any]") -> pa.DataType | None:
+    """Return a struct type that has all keys of some dicts, or None if no such type holds all values."""
+    if set(map(type, objects)) != {dict}:
+        return None
+    keys = dict.fromkeys(chain.from_iterable(objects))
+    filled = pd.Series([{**keys, **value} for value in objects], dtype=object)
+    try:
+        return object_columns.to_arrow(filled, None, rounded=False).type
+    except CONVERSION_ERRORS:
+        return None
 
 
 def _without_large_strings(type_: pa.DataType) -> pa.DataType:

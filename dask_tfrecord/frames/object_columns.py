@@ -108,6 +108,8 @@ def _infer(values: Objects, missing: npt.NDArray[np.bool_]) -> pa.Array:
         finer = _arrow_array(values, missing, finer_type)
         if _are_equal(present, finer.drop_null()):
             return finer
+    if set(map(type, present)) == {dict} and len(set(map(frozenset, present))) > 1:
+        raise ValueError("the dicts have different keys")
     raise ValueError(_MIXED)
 
 

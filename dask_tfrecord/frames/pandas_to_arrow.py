@@ -27,7 +27,6 @@ from dask_tfrecord.frames.column_types import (
 from dask_tfrecord.schema.conversion import convert
 from dask_tfrecord.schema.field import Field, Lossy
 from dask_tfrecord.schema.model import Schema
-from dask_tfrecord.schema.storage_types import kind_and_depth, of_column
 from dask_tfrecord.schema.storage_values import ROUND, MisfitError, RoundedError
 
 
@@ -112,10 +111,10 @@ def _convert_or_raise(column: "pd.Series[Any]", item: Field, lossy: Lossy) -> pa
         elif not advice:
             try:
                 type_ = type_of(column)
-                kind_and_depth(type_)
+                Schema.from_arrow(pa.schema({item.name: type_}), "sequence_example")  # raises unless stored
                 remedies = [Remedy("schema", {item.name: type_}, "hold all values of the column")]
             except SchemaError as refusal:
-                advice, remedies = refusal.advice, [*of_column(refusal, item.name).remedies]
+                advice, remedies = refusal.advice, [*refusal.remedies]
         raise SchemaError(
             f"a value does not fit {item.type}: {first_line(error)}",
             record=first_misfit(lambda rows: _convert(column.iloc[:rows], item.type, lossy), len(column)),

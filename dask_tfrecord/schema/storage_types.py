@@ -34,7 +34,7 @@ _KINDS: dict[Kind, _Tests] = {
 }
 _ADVICE: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (types.is_null, "name the type of its values"),
-    # The fields of a struct column are stored, so this struct is inside of another type.
+    # The fields of a struct column are stored, so this struct is inside of a list or another type.
     (
         types.is_struct,
         "make each of its fields a list column, which can be a list of lists in sequence examples, or "

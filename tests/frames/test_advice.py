@@ -122,6 +122,28 @@ CASES: list[tuple[Any, Any, dict[str, Any], str, list[Any]]] = [
         "arrow.bool8",
         [[True, False]],
     ),
+    (
+        [{"a": 1.5}],
+        object,
+        {"schema": {"x": pa.struct({"a": pa.int64()})}},
+        "struct<a: double>",
+        [{"a": 1.5}],
+    ),
+    ([{"a": 1}], object, {"schema": {"x": pa.int64()}}, "never equal", [{"a": 1}]),
+    (
+        [{"a": 1, "b": ["c"]}, None, {"a": 2}],
+        object,
+        {},
+        "different keys",
+        [{"a": 1, "b": ["c"]}, None, {"a": 2, "b": None}],
+    ),
+    (
+        [{"a": 1, "b": 2}, {"a": 2}],
+        object,
+        {"schema": {"x": pa.struct({"a": pa.int64(), "b": pa.int64()})}},
+        "record 1: .* different keys",
+        [{"a": 1, "b": 2}, {"a": 2, "b": None}],
+    ),
     (pa.array([[[1], []]]), None, {"record_type": "example"}, "nests lists deeper", [[[1], []]]),
     (
         pd.Categorical([300]),
@@ -137,7 +159,7 @@ def followed(error: SchemaError, ddf: dd.DataFrame) -> tuple[dd.DataFrame, dict[
     """The collection and the keywords after the first remedy of an error, or after the code in its advice."""
     for remedy in error.remedies:
         return ddf, {remedy.keyword: remedy.value}
-    names = {"ddf": ddf, "pa": pa, "numpy": numpy}
+    names = {"ddf": ddf, "pa": pa, "pd": pd, "numpy": numpy}
     advice = str(error.advice)
     if expression := re.search(r"with (ddf\[.*)", advice):
         return ddf.assign(x=eval(expression[1], names)), {}
