@@ -79,7 +79,8 @@ def plan_schema(
     given = {**_arrow_types(meta), **(known or {}), **given}
     typed = _typed_columns({name: meta[name] for name in meta.columns if name not in given}, sample)
     types = {name: given[name] if name in given else type_of(typed[name]) for name in meta.columns}
-    return _with_keys(types, _shared_categories(typed, types, meta), record_type, partition_on)
+    categories = _shared_categories(typed, types, meta, is_dask=sample is not None)
+    return _with_keys(types, categories, record_type, partition_on)
 
 
 def plan_arrow_schema(
@@ -337,7 +338,9 @@ def _is_null_column(column: "pd.Series[Any]") -> bool:
     return isinstance(column.dtype, pd.ArrowDtype) and bool(pa.types.is_null(column.dtype.pyarrow_dtype))
 
 
-def _shared_categories(typed: Mapping[str, "pd.Series[Any]"], types: Types, meta: pd.DataFrame) -> Types:
+def _shared_categories(
+    typed: Mapping[str, "pd.Series[Any]"], types: Types, meta: pd.DataFrame, *, is_dask: bool
+) -> Types:
     """Return the known categories of the dictionary columns.
 
     Raise if the categories of an ordered dictionary column are not known.
@@ -350,11 +353,11 @@ def _shared_categories(typed: Mapping[str, "pd.Series[Any]"], types: Types, meta
         dtype = column.dtype
         known = category_array(dtype) if isinstance(dtype, pd.CategoricalDtype) else pa.nulls(0)
         if len(known) or type_.ordered:
-            categories[name] = _known_categories(known, type_, name)
+            categories[name] = _known_categories(known, type_, name, is_dask=is_dask)
     return categories
 
 
-def _known_categories(known: pa.Array, type_: pa.DataType, name: str) -> pa.Array:
+def _known_categories(known: pa.Array, type_: pa.DataType, name: str, *, is_dask: bool = False) -> pa.Array:
     """Convert the categories of a dictionary column to the type of its values.
 
     Raise if an ordered column has no categories.
@@ -363,7 +366,7 @@ def _known_categories(known: pa.Array, type_: pa.DataType, name: str) -> pa.Arra
         raise SchemaError(
             "the categories are ordered, but unknown",
             feature=name,
-            advice=f"use ddf.categorize({literal([name])})",
+            advice=f"use ddf.categorize({literal([name])})" if is_dask else None,
             remedies=[Remedy("schema", {name: type_.value_type}, "write a column without categories")],
             function="to_tfrecord",
         )

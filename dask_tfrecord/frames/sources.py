@@ -246,10 +246,7 @@ class _ArrowRows:
         levels: Levels,
     ) -> Schema:
         coded = [item.name for item in self._schema if pa.types.is_dictionary(item.type)]
-        if coded:  # the first batch has the categories
-            self._peeked = [batch for batch in [self._next()] if batch is not None]
-        found = {name: batch[name].dictionary for name in coded for batch in self._peeked}
-        categories = {name: values for name, values in found.items() if len(values)}
+        categories = self._first_categories(coded)
         planned = plan_arrow_schema(
             self._schema,
             categories,
@@ -258,6 +255,20 @@ class _ArrowRows:
             partition_on=partition_on,
         )
         return planned if record_type else _without_payloads(planned)
+
+    def _first_categories(self, names: list[str]) -> dict[str, pa.Array]:
+        """Return the categories of each column from its first batch that has categories.
+
+        The batches are kept for `tables`. If they exceed 16 MiB, the other columns have no known categories.
+        """
+        found: dict[str, pa.Array] = {}
+        size = 0
+        while len(found) < len(names) and size < _BYTES and (batch := self._next()) is not None:
+            self._peeked.append(batch)
+            size += batch.nbytes
+            categories = {name: batch[name].dictionary for name in names if name not in found}
+            found |= {name: values for name, values in categories.items() if len(values)}
+        return found
 
     def rounded(self, records: Schema, levels: Levels) -> list[str]:
         return rounded_columns({item.name: item.type for item in self._schema}, records)
@@ -279,7 +290,7 @@ class _ArrowRows:
 
     def _batches(self) -> Iterator[pa.RecordBatch]:
         while self._peeked:
-            yield self._peeked.pop()
+            yield self._peeked.pop(0)
         while (batch := self._next()) is not None:
             yield batch
 

@@ -214,15 +214,6 @@ def test_objects_that_dask_would_print_are_written_as_they_are(tmp_path: Path) -
     assert read(tmp_path).to_pylist() == [{"data": b"\xff", "items": [1, 2]}, {"data": None, "items": [3]}]
 
 
-def test_categories_are_those_of_the_first_batch(tmp_path: Path) -> None:
-    coded = pa.DictionaryArray.from_arrays([1, 0], ["b", "a", "unused"], ordered=True)
-    to_tfrecord(pa.table({"n": [1, 2], "kind": coded}), tmp_path)
-    found = read_tfrecord(tmp_path).compute()["kind"]
-    assert found.tolist() == ["a", "b"]
-    assert found.cat.categories.tolist() == ["b", "a", "unused"]
-    assert found.cat.ordered
-
-
 @pytest.mark.parametrize("made", [lambda table: table, lambda table: table.to_pandas()])
 def test_records_that_were_read_as_bytes(tmp_path: Path, made: Callable[[pa.Table], Any]) -> None:
     records = made(pa.table({"record": [b"first", b"second"]}))
@@ -249,32 +240,6 @@ def test_categories_in_a_view_type_are_converted_and_split(tmp_path: Path) -> No
     assert found == outcome(lambda path: to_tfrecord(text, path, **splits))
     to_tfrecord(table, tmp_path)
     assert read_tfrecord(tmp_path)["kind"].compute().cat.categories.tolist() == ["a", "b"]
-
-
-@pytest.mark.parametrize(
-    "options", [{}, {"shuffle": 1}, {"partition_on": "kind"}, {"partition_on": "kind", "shuffle": 1}]
-)
-def test_an_ordered_category_that_the_first_rows_lack_is_refused(
-    tmp_path: Path, options: dict[str, Any]
-) -> None:
-    """In a stream and in a Dask collection, also if the category would become a directory."""
-    parts = [pa.DictionaryArray.from_arrays([0, 0], [name], ordered=True) for name in "ab"]
-    table = pa.table({"n": range(4), "kind": pa.chunked_array(parts)})
-    frames = [table.slice(start, 2).to_pandas() for start in (0, 2)]
-    ddf = dd.from_map(lambda number: frames[number], [0, 1], meta=frames[0].iloc[:0])
-    for number, (rows, place) in enumerate([(table, "Table, record 2"), (ddf, "partition 1 of 2, record 0")]):
-        path = tmp_path / str(number)
-        problem = f"{place}: feature 'kind': 'b' is not one of the column's ordered categories"
-        with pytest.raises(SchemaError, match=problem):
-            to_tfrecord(rows, path, **options)
-        assert not dask_tfrecord.exists(path)
-
-
-def test_a_category_that_the_first_batch_lacks_is_added(tmp_path: Path) -> None:
-    parts = [pa.DictionaryArray.from_arrays([0], [name]) for name in "ab"]
-    table = pa.table({"n": [0, 1], "kind": pa.chunked_array(parts)})
-    to_tfrecord(table, tmp_path)
-    assert read_tfrecord(tmp_path)["kind"].compute().tolist() == ["a", "b"]
 
 
 def test_a_bag_of_dicts_is_written_by_way_of_a_frame(tmp_path: Path) -> None:

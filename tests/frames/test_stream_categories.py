@@ -1,0 +1,74 @@
+"""Categories of a stream come from its first batches, and ordered categories are checked."""
+
+from pathlib import Path
+from typing import Any
+
+import dask.dataframe as dd
+import pyarrow as pa
+import pytest
+
+import dask_tfrecord
+from dask_tfrecord import SchemaError, read_tfrecord, to_tfrecord
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+
+def test_categories_are_those_of_the_first_batch(tmp_path: Path) -> None:
+    coded = pa.DictionaryArray.from_arrays([1, 0], ["b", "a", "unused"], ordered=True)
+    to_tfrecord(pa.table({"n": [1, 2], "kind": coded}), tmp_path)
+    found = read_tfrecord(tmp_path).compute()["kind"]
+    assert found.tolist() == ["a", "b"]
+    assert found.cat.categories.tolist() == ["b", "a", "unused"]
+    assert found.cat.ordered
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"shuffle": 1}, {"partition_on": "kind"}, {"partition_on": "kind", "shuffle": 1}]
+)
+def test_an_ordered_category_that_the_first_rows_lack_is_refused(
+    tmp_path: Path, options: dict[str, Any]
+) -> None:
+    """In a stream and in a Dask collection, also if the category would become a directory."""
+    parts = [pa.DictionaryArray.from_arrays([0, 0], [name], ordered=True) for name in "ab"]
+    table = pa.table({"n": range(4), "kind": pa.chunked_array(parts)})
+    frames = [table.slice(start, 2).to_pandas() for start in (0, 2)]
+    ddf = dd.from_map(lambda number: frames[number], [0, 1], meta=frames[0].iloc[:0])
+    for number, (rows, place) in enumerate([(table, "Table, record 2"), (ddf, "partition 1 of 2, record 0")]):
+        path = tmp_path / str(number)
+        problem = f"{place}: feature 'kind': 'b' is not one of the column's ordered categories"
+        with pytest.raises(SchemaError, match=problem):
+            to_tfrecord(rows, path, **options)
+        assert not dask_tfrecord.exists(path)
+
+
+def test_categories_after_batches_without_categories(tmp_path: Path) -> None:
+    """The first batch has no rows, and the second batch has only nulls in one column."""
+    parts = [
+        pa.DictionaryArray.from_arrays(
+            pa.array(codes, pa.int32()), pa.array(names, pa.string()), ordered=True
+        )
+        for codes, names in [([], []), ([None], []), ([1], ["b", "a"])]
+    ]
+    batches = [
+        pa.record_batch({"n": [number] * len(part), "kind": part}) for number, part in enumerate(parts)
+    ]
+    schema = batches[1].schema
+    reader = pa.RecordBatchReader.from_batches(schema, [batches[0].cast(schema), *batches[1:]])
+    to_tfrecord(reader, tmp_path / "data")
+    found = read_tfrecord(tmp_path / "data").compute()
+    assert found["n"].tolist() == [1, 2]
+    assert found["kind"].cat.categories.tolist() == ["b", "a"]
+    assert found["kind"].cat.codes.tolist() == [-1, 1]
+
+    with pytest.raises(SchemaError, match="ordered, but unknown; pass schema=") as raised:
+        to_tfrecord(pa.RecordBatchReader.from_batches(schema, []), tmp_path / "none")
+    [remedy] = raised.value.remedies
+    empty = pa.RecordBatchReader.from_batches(schema, [])
+    assert to_tfrecord(empty, tmp_path / "none", schema=remedy.value).records == 0
+
+
+def test_a_category_that_the_first_batch_lacks_is_added(tmp_path: Path) -> None:
+    parts = [pa.DictionaryArray.from_arrays([0], [name]) for name in "ab"]
+    table = pa.table({"n": [0, 1], "kind": pa.chunked_array(parts)})
+    to_tfrecord(table, tmp_path)
+    assert read_tfrecord(tmp_path)["kind"].compute().tolist() == ["a", "b"]
