@@ -2,13 +2,14 @@
 
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import dask.dataframe as dd
 import pyarrow as pa
 import pytest
 
 import dask_tfrecord
-from dask_tfrecord import SchemaError, read_tfrecord, to_tfrecord
+from dask_tfrecord import Field, SchemaError, read_tfrecord, to_tfrecord
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -39,6 +40,17 @@ def test_an_ordered_category_that_the_first_rows_lack_is_refused(
         with pytest.raises(SchemaError, match=problem):
             to_tfrecord(rows, path, **options)
         assert not dask_tfrecord.exists(path)
+
+
+def test_a_directory_of_an_unknown_ordered_category_can_be_read_as_text(tmp_path: Path) -> None:
+    """Earlier versions could write such a directory."""
+    parts = [pa.DictionaryArray.from_arrays([0], [name], ordered=True) for name in "ab"]
+    with patch.object(Field, "check_categories"):
+        to_tfrecord(pa.table({"n": [0, 1], "kind": pa.chunked_array(parts)}), tmp_path, partition_on="kind")
+    with pytest.raises(SchemaError, match=r"kind=b/.*: feature 'kind': 'b' is not one of") as raised:
+        read_tfrecord(tmp_path).compute()
+    [remedy] = raised.value.remedies
+    assert read_tfrecord(tmp_path, schema=remedy.value)["kind"].compute().tolist() == ["a", "b"]
 
 
 def test_categories_after_batches_without_categories(tmp_path: Path) -> None:

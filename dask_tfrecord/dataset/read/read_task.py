@@ -27,7 +27,6 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.field import Field
 from dask_tfrecord.schema.model import Schema
-from dask_tfrecord.schema.storage_values import load
 
 logger = logging.getLogger(__name__)
 
@@ -292,4 +291,7 @@ class Partition:
 
     def _repeat(self, item: Field, count: int) -> pa.Array:
         value = self.partition_values[item.name]
-        return load(value.take(pa.repeat(0, count)), item.type, item.categories)
+        try:
+            return item.load(value.take(pa.repeat(0, count)))
+        except SchemaError as error:  # the files may come from a version that did not check categories
+            raise error.replaced(path=self.file_names, record=None) from None
