@@ -11,7 +11,7 @@ SCRIPT = Path(__file__).parents[1] / "helpers" / "remote_kills.py"
 
 # By default, the write is killed at few requests, and at those around the request that makes the new rows
 # visible. ``DASK_TFRECORD_FAULTS=1`` kills appends, too, and at every request.
-STRIDE = int(os.environ.get("DASK_TFRECORD_FAULTS", 100))
+STRIDE = int(os.environ.get("DASK_TFRECORD_FAULTS", 200))
 MODES = ["overwrite", "append"][: 1 + ("DASK_TFRECORD_FAULTS" in os.environ)]
 
 

@@ -1,5 +1,6 @@
 """The suite of stores on Azure Blob Storage: adlfs and Azurite."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -28,6 +29,7 @@ def server() -> Iterator[str]:
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # azure sends whole blocks
 class TestAzureStore(RemoteSuite):
     options: ClassVar[dict[str, Any]] = {}
+    stride = int(os.environ.get("DASK_TFRECORD_FAULTS", 61))  # Azurite is slow
     uploads = True
 
     @pytest.fixture

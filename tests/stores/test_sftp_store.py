@@ -27,7 +27,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
 @needs_sshd
 class TestSFTPStore(RemoteSuite):
     options: ClassVar[dict[str, Any]] = {}
-    stride = int(os.environ.get("DASK_TFRECORD_FAULTS", 17))  # a write has many requests, which are fast
+    stride = int(os.environ.get("DASK_TFRECORD_FAULTS", 31))  # a write has many requests, which are fast
 
     @pytest.fixture
     def place(self, server: dict[str, Any], tmp_path: Path) -> str:
