@@ -1,6 +1,5 @@
 """The suite of stores on Azure Blob Storage: adlfs and Azurite."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -29,7 +28,6 @@ def server() -> Iterator[str]:
 @pytest.mark.filterwarnings("ignore:Sending a large body:ResourceWarning")  # azure sends whole blocks
 class TestAzureStore(RemoteSuite):
     options: ClassVar[dict[str, Any]] = {}
-    stride = int(os.environ.get("DASK_TFRECORD_FAULTS", 61))  # Azurite is slow
     uploads = True
 
     @pytest.fixture
