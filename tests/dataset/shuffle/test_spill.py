@@ -371,6 +371,7 @@ def test_a_worker_killed_during_a_shuffle_leaves_exactly_the_committed_rows(
     if step == "_read_group":
         monkeypatch.setattr(route, "_MOST_SECTIONS", 1)
     killed = tmp_path / "killed"
+    client.wait_for_workers(2)  # the one killed by the test before may still be starting again
     client.run(doom, step, str(killed))
     other = to_tfrecord(collection(8), tmp_path / "b", **options, compute_kwargs={"scheduler": client})
     assert killed.exists()
