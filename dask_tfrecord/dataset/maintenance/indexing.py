@@ -14,7 +14,7 @@ from dask_tfrecord.codec import Decoder, Encoder, Scanned, crc32c_combine, scan
 from dask_tfrecord.codec.codecs import Compression, detect
 from dask_tfrecord.dataset.read.map_files import merge_by_file
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.dataset.snapshot.column_statistics import from_entries, to_entries
+from dask_tfrecord.dataset.snapshot.column_statistics import VERSION, from_entries, to_entries
 from dask_tfrecord.dataset.snapshot.file_table import concatenate
 from dask_tfrecord.dataset.snapshot.metadata import library_version, next_ancestors
 from dask_tfrecord.dataset.snapshot.model import Snapshot
@@ -158,10 +158,12 @@ def renew_snapshot(
         entries.append(entry)
     read = from_entries(entries, snapshot.schema, snapshot.partitioning)
     known = concatenate([rows.filter(pc.invert(changed)), read])
-    rows = known.take(pc.index_in(rows["path"], known["path"]))
+    now = known.take(pc.index_in(rows["path"], known["path"]))
+    # Files whose content has changed have new rows. A new row gets the number of the new snapshot.
+    versions = pc.if_else(pc.equal(now["crc32c"], rows["crc32c"]), rows[VERSION], pa.scalar(None, pa.int64()))
     return replace(
         snapshot,
-        file_list=with_column(rows, "stamp", files["stamp"]),
+        file_list=with_column(with_column(now, VERSION, versions), "stamp", files["stamp"]),
         stored=None,
         run=run,
         library=library_version(),

@@ -35,6 +35,7 @@ _TABLE = pa.schema(
 # Names of the optional columns of a snapshot's Parquet file. The two structs are optional because Parquet has
 # no struct without fields.
 _STAMP = "stamp"
+VERSION = "version"
 _VALUES = "partition"
 STATISTICS = "statistics"
 
@@ -200,8 +201,9 @@ def _read_statistics(column: pa.ChunkedArray, name: str) -> list[ColumnStatistic
 def to_stored(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) -> pa.Table:
     """Convert a file list to the columns of a snapshot's Parquet file."""
     columns = {name: table[name] for name in _TABLE.names}
-    if table[_STAMP].null_count < len(table):
-        columns[_STAMP] = table[_STAMP]
+    for name in (_STAMP, VERSION):
+        if name in table.column_names and table[name].null_count < len(table):
+            columns[name] = table[name]
     known = {name for name in table.column_names if table[name].null_count < len(table)}
     structs = {
         _VALUES: {item.name: value_name(item.name) for item in partitioning},
@@ -216,10 +218,10 @@ def to_stored(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) ->
     return pa.table(columns)
 
 
-def from_stored(stored: pa.Table, schema: Schema, partitioning: Sequence[Field]) -> pa.Table:
+def from_stored(stored: pa.Table, schema: Schema, partitioning: Sequence[Field], number: int) -> pa.Table:
     """Check the untrusted columns of a snapshot's Parquet file, and convert them to a file list.
 
-    Unknown columns of the Parquet file are ignored.
+    ``number`` is the number of the snapshot. Unknown columns of the Parquet file are ignored.
 
     Raises
     ------
@@ -231,6 +233,7 @@ def from_stored(stored: pa.Table, schema: Schema, partitioning: Sequence[Field])
     columns[_STAMP] = pa.chunked_array([pa.nulls(len(stored), pa.string())])
     if _STAMP in stored.column_names:
         columns[_STAMP] = stored[_STAMP].cast(pa.string())
+    columns[VERSION] = _checked_versions(stored, number)
     if partitioning:
         found = stored[_VALUES].combine_chunks()
         for item in partitioning:
@@ -244,6 +247,21 @@ def from_stored(stored: pa.Table, schema: Schema, partitioning: Sequence[Field])
     table.validate(full=True)
     _check_files(table)
     return table
+
+
+def _checked_versions(stored: pa.Table, number: int) -> pa.ChunkedArray | pa.Array:
+    """Return, for each file, the number of the version that added the newest row of the file.
+
+    Writers leave out this number for files that the snapshot itself adds. Programs that do not know the
+    number leave out the number of all files, which then count as added by the snapshot.
+    """
+    if VERSION not in stored.column_names:
+        return pa.repeat(pa.scalar(number, pa.int64()), len(stored))
+    versions = pc.fill_null(stored[VERSION].cast(pa.int64()), number)
+    bounds = pc.min_max(versions).as_py()
+    is_valid = not len(versions) or (bounds["min"] > 0 and bounds["max"] <= number)
+    check(is_valid, "the version of a file is later than the snapshot")
+    return versions
 
 
 def _checked_statistics(found: pa.StructArray, column: Field) -> pa.StructArray:

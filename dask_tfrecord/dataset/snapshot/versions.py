@@ -185,7 +185,7 @@ def parse_part(data: bytes, path: str, number: int) -> Part:
             )
         fields = parse(metadata)
         base = _base(metadata, number)
-        rows = from_stored(stored, fields["schema"], fields["partitioning"])
+        rows = from_stored(stored, fields["schema"], fields["partitioning"], number)
         return Part(number, path, crc32c(data), fields, base, rows)
     except (pa.ArrowException, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
         if isinstance(error, TFRecordError) and error.path:
