@@ -58,6 +58,8 @@ def parse(metadata: Mapping[str, Any]) -> dict[str, Any]:
     are_strings = isinstance(ancestors, list) and all(isinstance(one, str) for one in ancestors)
     check(are_strings, "ancestors is not a list of strings")
     mode = metadata.get("mode", "")
+    oldest = metadata.get("oldest", 0)
+    check(type(oldest) is int and oldest >= 0, "oldest is not the number of a version")
     return {
         "schema": schema,
         "compression": compression,
@@ -71,6 +73,7 @@ def parse(metadata: Mapping[str, Any]) -> dict[str, Any]:
         "mode": mode if isinstance(mode, str) else "",
         "created": _time(metadata.get("created")),
         "ancestors": tuple(ancestors),
+        "oldest": oldest,
     }
 
 
@@ -85,6 +88,7 @@ def dump(fields: Mapping[str, Any]) -> dict[str, Any]:
         "partial": fields["partial"],
         "mode": fields["mode"],
         "created": created and created.isoformat(),
+        "oldest": fields["oldest"],
     }
     return metadata | {name: value for name, value in others.items() if value}
 

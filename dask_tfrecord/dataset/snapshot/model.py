@@ -101,6 +101,9 @@ class Snapshot:
     ancestors : tuple of str
         The ids of the last 100 writes before the write ``run``; the newest id is the last. The tuple includes
         writes whose files have been overwritten.
+    oldest : int
+        The number of the oldest version that the dataset keeps. The number is 0 if the dataset keeps all
+        versions that are stored.
     file_list : pyarrow.Table
         The data files as a table with a row for each file.
     stored : Stored, optional
@@ -135,6 +138,7 @@ class Snapshot:
     mode: str = ""
     created: datetime | None = None
     ancestors: tuple[str, ...] = ()
+    oldest: int = 0
     stored: Stored | None = None
 
     def __post_init__(self) -> None:

@@ -7,7 +7,7 @@ process.
 
 import logging
 import warnings
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 
 import pyarrow as pa
@@ -18,10 +18,12 @@ from dask_tfrecord.dataset.snapshot.file_table import rows_of_run
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
 from dask_tfrecord.dataset.snapshot.versions import to_parquet, versions
-from dask_tfrecord.dataset.write.next_snapshot import next_snapshot
+from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot
+from dask_tfrecord.dataset.write.conflicts import Group, lost_groups
+from dask_tfrecord.dataset.write.next_snapshot import check_conflicts, next_snapshot
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.staging import finish_commit, finish_newest, note_replaced, remove_staging
-from dask_tfrecord.errors import ConcurrentWriteError, TFRecordError
+from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.listing import list_directory, path_column, with_column
 from dask_tfrecord.files.storage.open_file import stamp_of
@@ -35,16 +37,33 @@ logger = logging.getLogger(__name__)
 _STEPS = 7
 
 
-def commit(run: WriteRun, entries: Iterable[FileEntry]) -> Snapshot:
+def commit(run: WriteRun, entries: Iterable[FileEntry], groups: Sequence[Group] = ()) -> Snapshot:
     """Commit the files that the tasks wrote: create the next snapshot, which lists these files.
 
-    `commit` returns the new snapshot. If an earlier attempt at this commit has succeeded, and another write
-    has since replaced the snapshot of that attempt, do not change the dataset and return the newest snapshot.
+    Parameters
+    ----------
+    run : WriteRun
+        The write.
+    entries : iterable of FileEntry
+        The files that the tasks wrote.
+    groups : sequence of Group
+        In the modes "compact" and "delete", the files that the new files replace. Each new file belongs to
+        one group. If another write has replaced files of a group, a compaction leaves out the group.
+
+    Returns
+    -------
+    Snapshot
+        The new snapshot. If an earlier attempt at this commit has succeeded, and another write has since
+        replaced the snapshot of that attempt, or if no group of a compaction is left, the dataset does not
+        change and the result is the newest snapshot.
 
     Raises
     ------
     ConcurrentWriteError
-        If the write does not append, and another write has committed since this write was planned.
+        If the write would remove rows that were added since the write was planned, or would bring back rows
+        that were removed since.
+    GroupsLostError
+        If another write has replaced files that a delete replaces. The new files are still staged.
     SchemaError
         If the write keeps existing data, and the columns of that data have changed since the write was
         planned.
@@ -53,20 +72,22 @@ def commit(run: WriteRun, entries: Iterable[FileEntry]) -> Snapshot:
     _log_step(run, 1, "look for an earlier success of this write")
     snapshot = run.committed_snapshot()
     if snapshot is None:
-        _log_step(run, 2, f"check that the newest version is {run.base}, unless the write appends")
-        refuse_if_overtaken(run, files)
+        _log_step(run, 2, f"compare the newest version with version {run.base}, for which it was planned")
         try:
+            if run.mode != "append":
+                _check(run, _newest_snapshot(run), files, groups)
             _log_step(run, 3, "finish the cleanup of the previous commit")
             finish_newest(run.store, running=run.run)
             _log_step(run, 4, f"publish {len(files)} files")
             publish_files(run, files)
-            snapshot = create_snapshot(run, _with_stamps(run.store, files))
+            snapshot = create_snapshot(run, _with_stamps(run.store, files), groups)
         except Exception:  # after any failure, another attempt needs the files in staging
             withdraw_files(run, files)
             raise
-    if run.run != snapshot.run:
-        logger.info("%s: was committed, and replaced since: version %d", run.title, snapshot.number)
+    if run.run != snapshot.run or groups:
         run.store.remove(map(run.store.join, _unlisted(run, files)))
+    if run.run != snapshot.run:
+        logger.info("%s: has no files in the newest version %d", run.title, snapshot.number)
     else:
         logger.info("%s: committed version %d", run.title, snapshot.number)
     _log_step(run, 7, "remove the replaced files and the staging directory")
@@ -111,18 +132,18 @@ def discard(run: WriteRun) -> None:
         remove_staging(run.store, run.run)
 
 
-def refuse_if_overtaken(run: WriteRun, files: pa.Table) -> None:
-    """If another write has committed since this write was planned, remove this run's files and raise.
+def _newest_snapshot(run: WriteRun) -> Snapshot | None:
+    """Return the newest snapshot, or None if there is no snapshot, or if an overwrite finds a damaged one."""
+    return (intact_snapshot if run.mode == "overwrite" else find_snapshot)(run.store)
 
-    The function `refuse_if_overtaken` never raises for an append.
-    """
-    if run.mode != "append" and _newest_number(run) > run.base:
+
+def _check(run: WriteRun, newest: Snapshot | None, files: pa.Table, groups: Sequence[Group]) -> None:
+    """If other commits prevent the write, remove the files of the write and raise."""
+    try:
+        check_conflicts(run, newest, files, groups)
+    except TFRecordError:
         _remove_files(run, files)
-        raise ConcurrentWriteError(
-            "another write committed a dataset here first",
-            path=run.store.public(run.store.root),
-            advice="write to another directory, or start the write again to change the new dataset",
-        )
+        raise
 
 
 def publish_files(run: WriteRun, files: pa.Table) -> None:
@@ -167,20 +188,27 @@ def _with_stamps(store: Store, rows: pa.Table) -> pa.Table:
     return with_column(rows, "stamp", stamps)
 
 
-def create_snapshot(run: WriteRun, files: pa.Table) -> Snapshot:
+def create_snapshot(run: WriteRun, files: pa.Table, groups: Sequence[Group] = ()) -> Snapshot:
     """Create the file of the next snapshot. The creation of this file commits the write.
 
-    If the number of the snapshot is taken, an append tries the next number, and other modes raise.
+    If the number of the snapshot is taken, compare the write with the newer version, and try the next number.
     """
     while True:
         _log_step(run, 5, "make the next snapshot")
+        newest = _newest_snapshot(run)
+        if newest is not None and (committed := run.committed_snapshot(newest)) is not None:
+            return committed  # another attempt at this commit was faster
+        _check(run, newest, files, groups)
+        if run.mode == "compact" and newest is not None:
+            groups = _without_lost(newest, groups)
+            if not groups:
+                remove_staging(run.store, run.run)  # with the list of files that an earlier try would replace
+                return newest
         try:
-            snapshot, replaced = next_snapshot(run, files)
+            snapshot, replaced = next_snapshot(run, newest, _of_groups(files, groups), groups)
         except TFRecordError:
             _remove_files(run, files)
             raise
-        if run.run in snapshot.ancestors and (committed := run.committed_snapshot()):
-            return committed  # another attempt at this commit was faster
         action = f"create version {snapshot.number}, which lists {len(snapshot.file_list)} files"
         _log_step(run, 6, f"{action} and replaces {len(replaced)} files" if replaced else action)
         if replaced:
@@ -191,9 +219,24 @@ def create_snapshot(run: WriteRun, files: pa.Table) -> Snapshot:
         committed = run.committed_snapshot()  # the store may report a failure although the file was created
         if committed is not None:
             return committed
-        refuse_if_overtaken(run, files)
-        if failure is not None and _newest_number(run) < snapshot.number:
+        if failure is None:  # the number was that of a removed version, so readers ignore this snapshot
+            run.store.remove([run.store.join(snapshot_path(snapshot.number))])
+        elif _newest_number(run) < snapshot.number:
             raise failure
+
+
+def _without_lost(newest: Snapshot, groups: Sequence[Group]) -> list[Group]:
+    """Return the groups without those of which the newest snapshot does not list a replaced file."""
+    lost = lost_groups(newest, groups)
+    return [group for group in groups if group not in lost]
+
+
+def _of_groups(files: pa.Table, groups: Sequence[Group]) -> pa.Table:
+    """Return the rows of the new files that belong to groups. Without groups, return all new files."""
+    if not groups:
+        return files
+    added = pa.array([path for group in groups for path in group.added], pa.string())
+    return files.filter(pc.is_in(files["path"], added))
 
 
 def create_file(run: WriteRun, snapshot: Snapshot) -> Exception | None:

@@ -3,28 +3,50 @@
 The module `next_snapshot` does not write files.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from functools import partial
 from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.dataset.snapshot.file_table import Stored, concatenate, partition_columns, rows_of_run
+from dask_tfrecord.dataset.snapshot.file_table import concatenate, partition_columns
 from dask_tfrecord.dataset.snapshot.metadata import library_version, next_ancestors
-from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files
+from dask_tfrecord.dataset.snapshot.model import Snapshot, listed_files
 from dask_tfrecord.dataset.snapshot.names import exported_files, snapshot_path, stored_offsets
 from dask_tfrecord.dataset.snapshot.versions import versions
-from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot, visible_files
+from dask_tfrecord.dataset.snapshot.visibility import visible_files
+from dask_tfrecord.dataset.write.conflicts import (
+    Group,
+    GroupsLostError,
+    lost_groups,
+    overtaken,
+    refuse_lost_rows,
+    with_groups,
+)
 from dask_tfrecord.dataset.write.existing import adopt_foreign_files, check_agreement
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.storage.listing import column_paths
 from dask_tfrecord.files.storage.paths import parent_of
 
 
-def next_snapshot(run: WriteRun, files: pa.Table) -> tuple[Snapshot, list[str]]:
+def next_snapshot(
+    run: WriteRun, newest: Snapshot | None, files: pa.Table, groups: Sequence[Group] = ()
+) -> tuple[Snapshot, list[str]]:
     """Return the snapshot of the dataset after a write of these files, and the paths of the files to remove.
+
+    Parameters
+    ----------
+    run : WriteRun
+        The write.
+    newest : Snapshot, optional
+        The newest snapshot, or None if there is no snapshot, or if an overwrite finds a damaged snapshot.
+    files : pyarrow.Table
+        The file list of the new files.
+    groups : sequence of Group
+        In the modes "compact" and "delete", the files that the new files replace.
 
     Returns
     -------
@@ -45,94 +67,108 @@ def next_snapshot(run: WriteRun, files: pa.Table) -> tuple[Snapshot, list[str]]:
         run=run.run,
         library=library_version(),
         partitioning=run.partitioning,
-        number=run.base + 1,
+        number=newest.number + 1 if newest else max(versions(run.store), default=0) + 1,
         custom_metadata=run.custom_metadata,
         order=run.order,
         index=run.index,
         mode=run.mode,
         created=datetime.now(UTC).replace(microsecond=0),
+        ancestors=next_ancestors(newest.ancestors, newest.run) if newest else (),
+        oldest=newest.oldest if newest else 0,
     )
     if run.mode == "create":
         return new, []
     if run.mode == "overwrite":
-        current = intact_snapshot(run.store)
-        new = replace(new, ancestors=_ancestors(current))
-        return new, _overwritten_files(run, current) + _descriptions(run)
-    existing = _existing_data(run)
-    return (new, []) if existing is None else _merged(run, existing, new)
-
-
-def _existing_data(run: WriteRun) -> Snapshot | None:
-    """Return the snapshot to which a write adds files, or None if the directory holds no files.
-
-    For files of other tools, return a snapshot with the number 0 that is not stored.
-    """
-    existing = find_snapshot(run.store)
+        return _without_history(run, new, _overwritten_files(run, newest))
+    if newest is not None and run.mode in ("append", "partitions"):
+        check_agreement(newest, run.schema, run.partitioning, run.store, run.index)
+    existing = newest or adopt_foreign_files(run.store, run.schema, run.partitioning)
     if existing is None:
-        return adopt_foreign_files(run.store, run.schema, run.partitioning)
-    check_agreement(existing, run.schema, run.partitioning, run.store, run.index)
-    return existing
-
-
-def _merged(run: WriteRun, existing: Snapshot, new: Snapshot) -> tuple[Snapshot, list[str]]:
-    """Merge the existing snapshot and the new files of a write. Also return the paths of replaced files.
-
-    In the mode "partitions", the new files of a partition directory replace the old files in this directory.
-    """
-    old, added, stored = existing.file_list, new.file_list, existing.stored
-    mine = rows_of_run(old, run.run)
-    if run.mode == "append" and not len(mine):
-        if stored is not None:
-            stored = stored._replace(added=concatenate([stored.added, added]))
-        return _with_files(run, existing, new, concatenate([old, added]), stored), []
-    others = old.filter(pc.invert(pc.is_in(old["path"], mine["path"])))
-    replaced: list[str] = []
+        return new, []
+    new = _with_properties(run, existing, new)
+    if run.mode == "append":
+        return _appended(existing, new), []
     if run.mode == "partitions":
-        directories = {*map(parent_of, added["path"].to_pylist())}
-        keys = {*_keys(run, added)}  # other tools may spell the directory of the same key differently
-        planned = run.replaceable | (listed_files(existing) if existing.number else frozenset())
-        pairs = zip(others["path"].to_pylist(), _keys(run, others), strict=True)
-        replaced = [
-            path for path, key in pairs if (parent_of(path) in directories or key in keys) and path in planned
-        ]
-    kept = others.filter(pc.invert(pc.is_in(others["path"], pa.array(replaced, pa.string()))))
-    merged = _with_files(run, existing, new, concatenate([kept, added]), None)
-    return merged, (replaced + _descriptions(run)) if replaced else []
+        return _with_partitions(run, existing, new)
+    replaced = [path for group in groups for path, _ in group.replaced]
+    new = replace(
+        new, file_list=with_groups(existing.file_list, files, groups), compression=newest.compression
+    )
+    return _without_history(run, new, replaced)
+
+
+def check_conflicts(run: WriteRun, newest: Snapshot | None, files: pa.Table, groups: Sequence[Group]) -> None:
+    """Raise if the commits that were made since a write was planned prevent the write.
+
+    The arguments are those of `next_snapshot`.
+
+    Raises
+    ------
+    ConcurrentWriteError
+        If the write would remove rows that were added since the write was planned, or would bring back rows
+        that were removed since.
+    GroupsLostError
+        If another write has replaced some of the files that a delete replaces.
+    """
+    if run.mode == "create" or newest is None:
+        if max(versions(run.store), default=0) > run.base and run.mode != "append":
+            raise overtaken(run)
+    elif run.mode == "overwrite":
+        refuse_lost_rows(run, newest, lambda rows: rows)
+    elif run.mode == "partitions":
+        refuse_lost_rows(run, newest, partial(_in_partitions, run, files))
+    elif run.mode == "delete" and (lost := lost_groups(newest, groups)):
+        raise GroupsLostError(newest, lost)
+
+
+def _with_properties(run: WriteRun, existing: Snapshot, new: Snapshot) -> Snapshot:
+    """Return the new snapshot with the columns and other properties of the existing data."""
+    return replace(
+        new,
+        schema=existing.schema,
+        partitioning=existing.partitioning,
+        custom_metadata={**existing.custom_metadata, **run.custom_metadata},
+        order=existing.order,
+        partial=existing.partial,
+        index=existing.index if existing.number else run.index,
+    )
+
+
+def _appended(existing: Snapshot, new: Snapshot) -> Snapshot:
+    """Return the new snapshot with the existing files, followed by the new files."""
+    stored, added = existing.stored, new.file_list
+    if stored is not None:
+        stored = stored._replace(added=concatenate([stored.added, added]))
+    return replace(new, file_list=concatenate([existing.file_list, added]), stored=stored)
+
+
+def _with_partitions(run: WriteRun, existing: Snapshot, new: Snapshot) -> tuple[Snapshot, list[str]]:
+    """Return the new snapshot, in which the new files of a partition directory replace the old files of the
+    directory. Also return the paths of the files to remove.
+    """
+    old = existing.file_list
+    replaced = _in_partitions(run, new.file_list, old)["path"].to_pylist()
+    if not existing.number:  # other tools may have added files after the write was planned
+        replaced = [path for path in replaced if path in run.replaceable]
+    kept = old.filter(pc.invert(pc.is_in(old["path"], pa.array(replaced, pa.string()))))
+    new = replace(new, file_list=concatenate([kept, new.file_list]))
+    return _without_history(run, new, replaced) if replaced else (new, [])
+
+
+def _in_partitions(run: WriteRun, files: pa.Table, rows: pa.Table) -> pa.Table:
+    """Return the rows of those files that belong to the same partitions as the new files of a write."""
+    directories = {*map(parent_of, files["path"].to_pylist())}
+    keys = {*_keys(run, files)}  # other tools may spell the directory of the same key differently
+    pairs = zip(rows["path"].to_pylist(), _keys(run, rows), strict=True)
+    return rows.filter(
+        pa.array([parent_of(path) in directories or key in keys for path, key in pairs], pa.bool_())
+    )
 
 
 def _keys(run: WriteRun, rows: pa.Table) -> Iterator[tuple[Any, ...]]:
     """Return, for each file of a file list, the tuple of its partition values."""
     values = partition_columns(rows, run.partitioning)
     return zip(*(column.to_pylist() for column in values.columns), strict=True)
-
-
-def _with_files(
-    run: WriteRun, existing: Snapshot, new: Snapshot, files: pa.Table, stored: Stored | None
-) -> Snapshot:
-    """Return a snapshot with these files.
-
-    The snapshot keeps, for example, the schema of the existing snapshot.
-    """
-    return replace(
-        new,
-        file_list=files,
-        stored=stored,
-        schema=existing.schema,
-        partitioning=existing.partitioning,
-        number=existing.number + 1 if run.mode == "append" else new.number,
-        custom_metadata={**existing.custom_metadata, **run.custom_metadata},
-        order=existing.order,
-        partial=existing.partial,
-        index=existing.index if existing.number else run.index,
-        ancestors=_ancestors(existing),
-    )
-
-
-def _ancestors(current: Snapshot | None) -> tuple[str, ...]:
-    """Return the ancestors of the snapshot that follows ``current``; the tuple is empty if ``current`` is
-    not stored.
-    """
-    return next_ancestors(current.ancestors, current.run) if current and current.number else ()
 
 
 def _overwritten_files(run: WriteRun, current: Snapshot | None) -> list[str]:
@@ -143,8 +179,12 @@ def _overwritten_files(run: WriteRun, current: Snapshot | None) -> list[str]:
     return [path for path in present if path in planned and not run.owns(path)]
 
 
-def _descriptions(run: WriteRun) -> list[str]:
-    """Return the paths of old snapshots, their offsets files, and exported files, relative to the root."""
-    snapshots = [snapshot_path(number) for number in versions(run.store) if number <= run.base]
-    offsets = [path for number, path in stored_offsets(run.store).items() if number <= run.base]
-    return snapshots + offsets + exported_files(run.store)
+def _without_history(run: WriteRun, new: Snapshot, replaced: list[str]) -> tuple[Snapshot, list[str]]:
+    """Return a snapshot that is the oldest version, and the paths of all files to remove.
+
+    Besides the replaced data files, these are the old snapshots, their offsets files, and exported files.
+    """
+    store = run.store
+    snapshots = [snapshot_path(number) for number in versions(store) if number < new.number]
+    offsets = [path for number, path in stored_offsets(store).items() if number < new.number]
+    return replace(new, oldest=new.number), [*replaced, *snapshots, *offsets, *exported_files(store)]

@@ -12,11 +12,10 @@ import pyarrow as pa
 
 from dask_tfrecord.codec.codecs import suffix_of
 from dask_tfrecord.dataset.partitioning.grouping import group_by_directory
-from dask_tfrecord.dataset.snapshot.file_table import rows_of_run
 from dask_tfrecord.dataset.snapshot.metadata import Levels
-from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files, read_snapshot
-from dask_tfrecord.dataset.snapshot.names import open_runs, snapshot_path, staged
-from dask_tfrecord.dataset.snapshot.versions import Part, read_part, versions
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, read_snapshot
+from dask_tfrecord.dataset.snapshot.names import open_runs, staged
+from dask_tfrecord.dataset.snapshot.versions import read_part, versions
 from dask_tfrecord.dataset.snapshot.visibility import has_committed, intact_snapshot
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.options import WriteOptions
@@ -32,8 +31,8 @@ logger = logging.getLogger(__name__)
 
 # What a write does to the existing data of the destination. "create" raises if there is any data, "append"
 # keeps all data, "overwrite" replaces all data, and "partitions" replaces only the partition directories of
-# the new rows.
-Mode = Literal["create", "append", "overwrite", "partitions"]
+# the new rows. "compact" replaces files by files with the same rows, and "delete" by files with fewer rows.
+Mode = Literal["create", "append", "overwrite", "partitions", "compact", "delete"]
 
 
 @redact_errors
@@ -64,11 +63,11 @@ class WriteRun:
         the write contain the id.
     options : WriteOptions
         The options for writing files, such as the codec.
-    mode : "create", "append", "overwrite" or "partitions"
+    mode : "create", "append", "overwrite", "partitions", "compact" or "delete"
         What the write does to the existing data of the destination.
     base : int
-        The number of the newest snapshot when the write was planned, or 0. Unless the mode is "append", the
-        commit fails if there is a newer snapshot at the time of the commit.
+        The number of the newest snapshot when the write was planned, or 0. If there is a newer snapshot at
+        the time of the commit, the commit fails if rows would be lost.
     partitioning : tuple of Field
         The partition columns.
     order : tuple of str
@@ -199,30 +198,25 @@ class WriteRun:
             self.store.fs.pipe_file(marker, b"")
         return True
 
-    def committed_snapshot(self) -> Snapshot | None:
+    def committed_snapshot(self, newest: Snapshot | None = None) -> Snapshot | None:
         """Return the snapshot that an earlier attempt of this run committed, or None.
 
-        If another write has replaced this snapshot since, return the newest snapshot.
+        If the dataset does not keep this snapshot, return the newest snapshot. A caller that has just read
+        the newest snapshot may pass the newest snapshot.
         """
-        newer = [number for number in versions(self.store) if number > self.base]
-        for number in newer:
-            with suppress(FileNotFoundError):  # an overwrite has removed this version in the meantime
-                part = read_part(self.store, number)
-                if part.fields["run"] == self.run:
-                    return self._unless_bypassed(part)
-        newest = find_snapshot(self.store) if newer else None
-        return newest if newest and has_committed(newest, self.run) else None
-
-    def _unless_bypassed(self, part: Part) -> Snapshot | None:
-        """Return the snapshot of this run, unless the write of the newest snapshot had not seen it.
-
-        If the newest snapshot was made without knowing this run's snapshot, remove this run's snapshot and
-        return None. In this case, the newest snapshot belongs to another run and lists none of this run's
-        files. The case occurs because an overwrite frees the numbers of the snapshots that it removes.
-        """
-        own = set(rows_of_run(part.rows, self.run)["path"].to_pylist())
-        newest = find_snapshot(self.store)
-        if newest is None or newest.run == self.run or not own or not own.isdisjoint(listed_files(newest)):
-            return read_snapshot(self.store, part.number)
-        self.store.remove([self.store.join(snapshot_path(part.number))])
-        return None
+        if newest is None and max(versions(self.store), default=0) > self.base:
+            newest = find_snapshot(self.store)
+        if newest is None or newest.number <= self.base:
+            return None
+        if newest.run == self.run:
+            return newest
+        if self.run in newest.ancestors:
+            found = [newest.number - len(newest.ancestors) + newest.ancestors.index(self.run)]
+        else:  # the run may have committed before the runs that the newest snapshot remembers
+            first = max(self.base + 1, newest.oldest)
+            found = [*range(first, newest.number - len(newest.ancestors))]
+        for number in found:
+            with suppress(FileNotFoundError):
+                if number >= newest.oldest and read_part(self.store, number).fields["run"] == self.run:
+                    return read_snapshot(self.store, number)
+        return newest if has_committed(newest, self.run) else None

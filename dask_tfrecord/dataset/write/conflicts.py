@@ -1,0 +1,150 @@
+"""Decide if a write may follow the commits that were made since the write was planned.
+
+One rule holds for all writes: the files that a write replaces must still be listed, and where a write
+replaces everything, no row may be new. docs/guarantees.md has a table of what follows from this rule.
+"""
+
+from collections.abc import Callable, Sequence
+from contextlib import suppress
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_tfrecord.dataset.snapshot.column_statistics import VERSION
+from dask_tfrecord.dataset.snapshot.file_table import concatenate
+from dask_tfrecord.dataset.snapshot.model import Snapshot, listed_files, read_snapshot
+from dask_tfrecord.dataset.write.run import WriteRun
+from dask_tfrecord.errors import ConcurrentWriteError
+
+
+class Group(NamedTuple):
+    """Files of a dataset, and the files that take their place.
+
+    Attributes
+    ----------
+    replaced : tuple of (str, int)
+        The path and the CRC-32C of each file that is replaced, in the order of the dataset. A file with
+        another CRC-32C is another file.
+    added : tuple of str
+        The paths of the new files, which hold all rows of the replaced files, or some of these rows. If the
+        tuple is empty, the replaced files are dropped.
+    """
+
+    replaced: tuple[tuple[str, int], ...]
+    added: tuple[str, ...]
+
+
+class GroupsLostError(Exception):
+    """Signal that another commit has replaced files that a write would replace.
+
+    Attributes
+    ----------
+    newest : Snapshot
+        The newest snapshot.
+    lost : list of Group
+        The groups of which at least one replaced file is not in the newest snapshot.
+    """
+
+    def __init__(self, newest: Snapshot, lost: list[Group]) -> None:
+        super().__init__(f"version {newest.number} does not list all files that are to be replaced")
+        self.newest, self.lost = newest, lost
+
+    def __reduce__(self) -> tuple[type["GroupsLostError"], tuple[Snapshot, list[Group]]]:
+        return type(self), (self.newest, self.lost)
+
+
+def refuse_lost_rows(run: WriteRun, newest: Snapshot, affected: Callable[[pa.Table], pa.Table]) -> None:
+    """Raise if a write would remove rows that did not exist when the write was planned.
+
+    Also raise if some of the rows that the write was planned to replace were removed since.
+
+    Parameters
+    ----------
+    run : WriteRun
+        The write, which replaces all rows of the affected files.
+    newest : Snapshot
+        The newest snapshot.
+    affected : callable
+        Function that returns those rows of a file list whose files the write replaces.
+
+    Raises
+    ------
+    ConcurrentWriteError
+        If other writes have added or removed affected rows since the write was planned.
+    """
+    if newest.number == run.base:
+        return
+    rows = affected(newest.file_list)
+    foreign = pc.is_in(rows["path"], pa.array([*run.replaceable], pa.string()))
+    rows = rows.filter(pc.and_(pc.invert(foreign), pc.greater(rows["records"], 0)))
+    is_new = pc.any(pc.greater(rows[VERSION], run.base)).as_py()
+    if run.base:
+        planned = _planned_files(run, newest)
+        is_lost = planned is None or _count(affected(planned)) != _count(rows)
+    else:  # no snapshot has the number of rows in the files of other tools
+        is_lost = not run.replaceable <= listed_files(newest)
+    if is_new or is_lost:
+        raise overtaken(run)
+
+
+def _count(rows: pa.Table) -> int:
+    return pc.sum(rows["records"]).as_py() or 0
+
+
+def _planned_files(run: WriteRun, newest: Snapshot) -> pa.Table | None:
+    """Return the file list for which a write was planned, or None if the dataset does not keep this list.
+
+    The number of a version that was removed may belong to another write now.
+    """
+    with suppress(FileNotFoundError):
+        planned = read_snapshot(run.store, run.base)
+        if planned.run in newest.ancestors or run.base >= newest.oldest:
+            return planned.file_list
+    return None
+
+
+def overtaken(run: WriteRun) -> ConcurrentWriteError:
+    """Return the error for a write that would undo the changes of another write."""
+    return ConcurrentWriteError(
+        "another write committed a dataset here first",
+        path=run.store.public(run.store.root),
+        advice="write to another directory, or start the write again to change the new dataset",
+    )
+
+
+def lost_groups(newest: Snapshot, groups: Sequence[Group]) -> list[Group]:
+    """Return the groups of which at least one replaced file is not in the newest snapshot."""
+    listed = {*zip(*(newest.file_list[name].to_pylist() for name in ("path", "crc32c")), strict=True)}
+    return [group for group in groups if not listed.issuperset(group.replaced)]
+
+
+def with_groups(rows: pa.Table, files: pa.Table, groups: Sequence[Group]) -> pa.Table:
+    """Return a file list in which the new files of each group take the place of the first replaced file.
+
+    Each new file gets the number of the version that added the newest of the replaced files.
+
+    Parameters
+    ----------
+    rows : pyarrow.Table
+        The file list of the newest snapshot, which has all replaced files of all groups.
+    files : pyarrow.Table
+        The file list of the new files.
+    groups : sequence of Group
+        The groups. A file is in at most one group.
+    """
+    at_path = {path: at for at, path in enumerate(rows["path"].to_pylist())}
+    versions = rows[VERSION].to_pylist()
+    place_of: dict[str, int] = {}
+    version_of: dict[str, int] = {}
+    for group in groups:
+        replaced = [at_path.pop(path) for path, _ in group.replaced]
+        for path in group.added:
+            place_of[path] = min(replaced)
+            version_of[path] = max(versions[at] for at in replaced)
+    paths = files["path"].to_pylist()
+    added = files.append_column(VERSION, pa.array([version_of[path] for path in paths], pa.int64()))
+    kept = [*at_path.values()]
+    places = np.array([*kept, *(place_of[path] for path in paths)], np.int64)
+    return concatenate([rows.take(pa.array(kept, pa.int64())), added]).take(np.argsort(places, kind="stable"))
