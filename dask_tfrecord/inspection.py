@@ -4,7 +4,6 @@ import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import Any, Literal, get_args
 
@@ -15,7 +14,7 @@ import pyarrow.compute as pc
 from dask_tfrecord import arguments
 from dask_tfrecord.cluster import compute_each
 from dask_tfrecord.codec.columns import RecordType
-from dask_tfrecord.dataset.maintenance.indexing import create_snapshot, renew_snapshot
+from dask_tfrecord.dataset.maintenance.indexing import create_snapshot, renew_snapshot, store_snapshot
 from dask_tfrecord.dataset.maintenance.verifying import (
     FileReport,
     describe_changes,
@@ -31,9 +30,9 @@ from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.request import ReadRequest
 from dask_tfrecord.dataset.read.requested_columns import GivenHive, GivenSchema
 from dask_tfrecord.dataset.read.schema_sources import known_schema
+from dask_tfrecord.dataset.snapshot.file_table import with_known_versions
+from dask_tfrecord.dataset.snapshot.metadata import next_ancestors
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files
-from dask_tfrecord.dataset.snapshot.names import snapshot_path
-from dask_tfrecord.dataset.snapshot.versions import to_parquet
 from dask_tfrecord.dataset.snapshot.visibility import (
     are_proven,
     data_files,
@@ -199,7 +198,11 @@ def index(
         if before is not None and ours:
             snapshot = _renewed(store, before, missing)
         else:
-            snapshot = replace(_described(path, store, request), number=before.number + 1 if before else 1)
+            snapshot = _described(path, store, request)
+            if before is not None:
+                rows = with_known_versions(snapshot.file_list, before.file_list)
+                ancestors = next_ancestors(before.ancestors, before.run)
+                snapshot = replace(snapshot, file_list=rows, number=before.number + 1, ancestors=ancestors)
     except (FileNotFoundError, CorruptRecordError):
         newest = find_snapshot(store)
         if newest is None or (before is not None and newest.run == before.run):
@@ -209,7 +212,7 @@ def index(
             path=root,
             calls=[Call("index", root, {}, "again")],
         ) from None
-    return _create(store, snapshot)
+    return store_snapshot(store, snapshot, before)
 
 
 def _described(path: str | os.PathLike[str], store: Store, request: ReadRequest) -> Snapshot:
@@ -244,26 +247,6 @@ def _refuse_undescribed_files(store: Store, dataset: ReadPlan) -> None:
             path=store.public(others[0]),
             advice="move these files to another directory",
         )
-
-
-def _create(store: Store, snapshot: Snapshot) -> Snapshot:
-    """Store a snapshot; raise if a snapshot with this number already exists."""
-    root = store.public(store.root)
-    snapshot = replace(snapshot, mode="index", created=datetime.now(UTC).replace(microsecond=0))
-    try:
-        store.create_exclusively(
-            store.join(snapshot_path(snapshot.number)), to_parquet(vars(snapshot)).to_pybytes()
-        )
-    except Exception as error:
-        stored = find_snapshot(store)
-        # The snapshot was stored, but the store's answer was lost.
-        if stored is not None and stored.run == snapshot.run:
-            return snapshot
-        if not isinstance(error, FileExistsError):
-            raise
-        raise ConcurrentWriteError("another write committed a snapshot here first", path=root) from None
-    logger.info("%s: index stored version %d: %r", root, snapshot.number, snapshot)
-    return snapshot
 
 
 def _is_outdated(store: Store, snapshot: Snapshot) -> bool:

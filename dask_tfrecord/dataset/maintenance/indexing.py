@@ -1,12 +1,15 @@
 """Build a snapshot of existing files by reading every file once.
 
-The module `indexing` does not store the snapshot that it builds.
+A commit of `index` writes no data files.
 """
 
+import logging
 from dataclasses import replace
+from datetime import UTC, datetime
 from functools import partial
 from typing import NamedTuple
 
+import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -14,12 +17,14 @@ from dask_tfrecord.codec import Decoder, Encoder, Scanned, crc32c_combine, scan
 from dask_tfrecord.codec.codecs import Compression, detect
 from dask_tfrecord.dataset.read.map_files import merge_by_file
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.dataset.snapshot.column_statistics import VERSION, from_entries, to_entries
-from dask_tfrecord.dataset.snapshot.file_table import concatenate
+from dask_tfrecord.dataset.snapshot.column_statistics import from_entries, to_entries
+from dask_tfrecord.dataset.snapshot.file_table import concatenate, identities, with_known_versions
 from dask_tfrecord.dataset.snapshot.metadata import library_version, next_ancestors
-from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot
+from dask_tfrecord.dataset.snapshot.names import snapshot_path
+from dask_tfrecord.dataset.snapshot.versions import to_parquet
 from dask_tfrecord.dataset.snapshot.visibility import are_proven
-from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.errors import Call, ConcurrentWriteError, TFRecordError
 from dask_tfrecord.files import statistics
 from dask_tfrecord.files.damage import locate_error
 from dask_tfrecord.files.entry import BLOCK_BYTES, Block, FileEntry
@@ -33,6 +38,8 @@ from dask_tfrecord.files.storage.listing import column_paths, with_column
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import changed_since_snapshot
 from dask_tfrecord.schema.model import Schema
+
+logger = logging.getLogger(__name__)
 
 
 class _Content(NamedTuple):
@@ -158,17 +165,90 @@ def renew_snapshot(
         entries.append(entry)
     read = from_entries(entries, snapshot.schema, snapshot.partitioning)
     known = concatenate([rows.filter(pc.invert(changed)), read])
-    now = known.take(pc.index_in(rows["path"], known["path"]))
-    # Files whose content has changed have new rows. A new row gets the number of the new snapshot.
-    versions = pc.if_else(pc.equal(now["crc32c"], rows["crc32c"]), rows[VERSION], pa.scalar(None, pa.int64()))
+    now = with_known_versions(known.take(pc.index_in(rows["path"], known["path"])), rows)
     return replace(
         snapshot,
-        file_list=with_column(with_column(now, VERSION, versions), "stamp", files["stamp"]),
+        file_list=with_column(now, "stamp", files["stamp"]),
         stored=None,
         run=run,
         library=library_version(),
         number=snapshot.number + 1,
         ancestors=next_ancestors(snapshot.ancestors, snapshot.run),
+    )
+
+
+def store_snapshot(store: Store, snapshot: Snapshot, before: Snapshot | None) -> Snapshot:
+    """Store a snapshot of the files that ``before`` lists, or of all files if ``before`` is None.
+
+    If other writes were committed after ``before``, their changes are kept.
+    """
+    root = store.public(store.root)
+    snapshot = replace(snapshot, mode="index", created=datetime.now(UTC).replace(microsecond=0))
+    while True:
+        newest = find_snapshot(store)
+        if newest is None or newest.number < snapshot.number:
+            following = snapshot
+        else:
+            following = _described_again(newest, snapshot, before, root)
+        try:
+            store.create_exclusively(
+                store.join(snapshot_path(following.number)), to_parquet(vars(following)).to_pybytes()
+            )
+        except Exception as error:
+            stored = find_snapshot(store)
+            # The snapshot was stored, but the store's answer was lost.
+            if stored is None or stored.run != snapshot.run:
+                if not isinstance(error, FileExistsError):
+                    raise
+                continue
+        logger.info("%s: index stored version %d: %r", root, following.number, following)
+        return following
+
+
+def _described_again(newest: Snapshot, described: Snapshot, before: Snapshot | None, root: str) -> Snapshot:
+    """Return the newest snapshot with a later description of the files that it still lists.
+
+    Parameters
+    ----------
+    newest : Snapshot
+        The newest snapshot.
+    described : Snapshot
+        The new description of the files of ``before``, without the files that are to be dropped.
+    before : Snapshot, optional
+        The newest snapshot when the description began. If None, there was no snapshot.
+    root : str
+        The directory of the dataset, for the error message.
+
+    Raises
+    ------
+    ConcurrentWriteError
+        If the newest snapshot has other columns, or lists none of the files of ``before``.
+    """
+    rows = newest.file_list
+    planned = {*identities((before or described).file_list)}
+    known = {path: at for at, path in enumerate(described.file_list["path"].to_pylist())}
+    still = [at for at, file in enumerate(identities(rows)) if file in planned]
+    if (newest.schema, newest.partitioning) != (described.schema, described.partitioning) or not still:
+        raise ConcurrentWriteError(
+            "another write replaced the files while index read the files",
+            path=root,
+            calls=[Call("index", root, {}, "again")],
+        )
+    paths = rows["path"].to_pylist()
+    again = [at for at in still if paths[at] in known]
+    others = [*{*range(len(rows))}.difference(still)]
+    taken = described.file_list.take(pa.array([known[paths[at]] for at in again], pa.int64()))
+    merged = concatenate([rows.take(pa.array(others, pa.int64())), with_known_versions(taken, rows)])
+    return replace(
+        newest,
+        file_list=merged.take(np.argsort(np.array(others + again, np.int64), kind="stable")),
+        stored=None,
+        run=described.run,
+        library=described.library,
+        mode=described.mode,
+        created=described.created,
+        number=newest.number + 1,
+        ancestors=next_ancestors(newest.ancestors, newest.run),
     )
 
 

@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.dataset.snapshot.column_statistics import value_name
+from dask_tfrecord.dataset.snapshot.column_statistics import VERSION, value_name
 from dask_tfrecord.errors import Remedy, TFRecordError
 from dask_tfrecord.files.part_names import run_of
 from dask_tfrecord.schema.field import Field
@@ -70,6 +70,23 @@ def rows_of_run(rows: pa.Table, run: str) -> pa.Table:
     candidates = rows.filter(pc.match_substring(rows["path"], f"part-{run}-"))
     return candidates.filter(
         pa.array([run_of(path) == run for path in candidates["path"].to_pylist()], pa.bool_())
+    )
+
+
+def identities(rows: pa.Table) -> list[tuple[str, int]]:
+    """Return the path and the CRC-32C of each file of a file list. Together they identify a file."""
+    return [*zip(rows["path"].to_pylist(), rows["crc32c"].to_pylist(), strict=True)]
+
+
+def with_known_versions(rows: pa.Table, known: pa.Table) -> pa.Table:
+    """Return a file list in which the files of another file list have the version of the other file list.
+
+    All other files have no version, so they count as added by the snapshot that will list them.
+    """
+    version_of = dict(zip(identities(known), known[VERSION].to_pylist(), strict=True))
+    versions = pa.array([version_of.get(file) for file in identities(rows)], pa.int64())
+    return rows.select([name for name in rows.column_names if name != VERSION]).append_column(
+        VERSION, versions
     )
 
 

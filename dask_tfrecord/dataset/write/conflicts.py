@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.snapshot.column_statistics import VERSION
-from dask_tfrecord.dataset.snapshot.file_table import concatenate
+from dask_tfrecord.dataset.snapshot.file_table import concatenate, identities
 from dask_tfrecord.dataset.snapshot.model import Snapshot, listed_files, read_snapshot
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import ConcurrentWriteError
@@ -116,7 +116,7 @@ def overtaken(run: WriteRun) -> ConcurrentWriteError:
 
 def lost_groups(newest: Snapshot, groups: Sequence[Group]) -> list[Group]:
     """Return the groups of which at least one replaced file is not in the newest snapshot."""
-    listed = {*zip(*(newest.file_list[name].to_pylist() for name in ("path", "crc32c")), strict=True)}
+    listed = {*identities(newest.file_list)}
     return [group for group in groups if not listed.issuperset(group.replaced)]
 
 
