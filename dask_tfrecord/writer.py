@@ -20,6 +20,7 @@ from dask_tfrecord.dataset.shuffle.route import Shuffle
 from dask_tfrecord.dataset.shuffle.stream import write_shuffled, write_tables
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.commit import abandon, commit, discard, log_summary
+from dask_tfrecord.dataset.write.conflicts import planned_rows
 from dask_tfrecord.dataset.write.destination import check_destination, destination, replaceable_files
 from dask_tfrecord.dataset.write.existing import check_existing_data
 from dask_tfrecord.dataset.write.neighbours import refuse_write_inside
@@ -344,6 +345,7 @@ def to_tfrecord(
             label=name_function,
             index=levels,
             replaceable=replaceable,
+            planned=planned_rows(store, mode, base),
         )
         unit = f"{count} partitions" if isinstance(rows, CollectionRows) else rows.kind
         plan = f"{unit}, {len(order)} columns, compression {options.compression}"

@@ -178,8 +178,8 @@ class WriteTFRecord(_Step):
     def _lower(self) -> Expr:
         check_cluster()
         restart(self.run.run)
-        # Only the commit needs the set of replaceable files, which may be large.
-        run = replace(self.run, replaceable=frozenset())
+        # Only the commit needs these two fields, which may be large.
+        run = replace(self.run, replaceable=frozenset(), planned={})
         files = WritePartitions(self.frame, run, self.write_index, self.computed_text, self.shuffle)
         if self.shuffle is not None:
             files = WriteShuffled(files, run, self.shuffle)

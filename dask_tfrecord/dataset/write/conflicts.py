@@ -4,7 +4,7 @@ One rule holds for all writes: the files that a write replaces must still be lis
 replaces everything, no row may be new. docs/guarantees.md has a table of what follows from this rule.
 """
 
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from contextlib import suppress
 from typing import NamedTuple
 
@@ -12,11 +12,15 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dask_tfrecord.dataset.partitioning import hive
 from dask_tfrecord.dataset.snapshot.column_statistics import VERSION
-from dask_tfrecord.dataset.snapshot.file_table import concatenate, identities
+from dask_tfrecord.dataset.snapshot.file_table import concatenate, identities, partition_columns
 from dask_tfrecord.dataset.snapshot.model import Snapshot, listed_files, read_snapshot
-from dask_tfrecord.dataset.write.run import WriteRun
-from dask_tfrecord.errors import ConcurrentWriteError
+from dask_tfrecord.dataset.write.run import Mode, WriteRun
+from dask_tfrecord.errors import ConcurrentWriteError, TFRecordError
+from dask_tfrecord.files.storage.redaction import redact_errors
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.schema.field import Field
 
 
 class Group(NamedTuple):
@@ -55,7 +59,41 @@ class GroupsLostError(Exception):
         return type(self), (self.newest, self.lost)
 
 
-def refuse_lost_rows(run: WriteRun, newest: Snapshot, affected: Callable[[pa.Table], pa.Table]) -> None:
+def partition_directories(rows: pa.Table, partitioning: Sequence[Field]) -> list[str]:
+    """Return the partition directory of each file of a file list, as this library names the directory.
+
+    Other tools may spell the directory of the same values differently. Without partition columns, the
+    directory is "".
+    """
+    values = partition_columns(rows, partitioning)
+    return hive.directories(values) if values.num_columns else [""] * len(rows)
+
+
+def count_rows(rows: pa.Table, partitioning: Sequence[Field]) -> dict[str, int]:
+    """Return the number of records in each partition directory that has records."""
+    counts: dict[str, int] = {}
+    for name, records in zip(
+        partition_directories(rows, partitioning), rows["records"].to_pylist(), strict=True
+    ):
+        counts[name] = counts.get(name, 0) + records
+    return {name: records for name, records in counts.items() if records}
+
+
+@redact_errors
+def planned_rows(store: Store, mode: Mode, base: int) -> dict[str, int]:
+    """Return the number of rows that a write is planned to replace, for each partition directory.
+
+    An overwrite replaces all rows, whose number has the key "". Other modes than "overwrite" and "partitions"
+    replace no rows in this sense.
+    """
+    with suppress(FileNotFoundError, TFRecordError):  # the commit refuses if another write comes first
+        if base and mode in ("overwrite", "partitions"):
+            planned = read_snapshot(store, base)
+            return count_rows(planned.file_list, () if mode == "overwrite" else planned.partitioning)
+    return {}
+
+
+def refuse_lost_rows(run: WriteRun, newest: Snapshot, files: pa.Table) -> None:
     """Raise if a write would remove rows that did not exist when the write was planned.
 
     Also raise if some of the rows that the write was planned to replace were removed since.
@@ -63,11 +101,11 @@ def refuse_lost_rows(run: WriteRun, newest: Snapshot, affected: Callable[[pa.Tab
     Parameters
     ----------
     run : WriteRun
-        The write, which replaces all rows of the affected files.
+        The write, with the mode "overwrite" or "partitions".
     newest : Snapshot
         The newest snapshot.
-    affected : callable
-        Function that returns those rows of a file list whose files the write replaces.
+    files : pyarrow.Table
+        The file list of the new files, in whose partitions the mode "partitions" replaces all rows.
 
     Raises
     ------
@@ -76,33 +114,20 @@ def refuse_lost_rows(run: WriteRun, newest: Snapshot, affected: Callable[[pa.Tab
     """
     if newest.number == run.base:
         return
-    rows = affected(newest.file_list)
+    rows, partitioning = newest.file_list, newest.partitioning if run.mode == "partitions" else ()
+    written = {*partition_directories(files, run.partitioning)} if partitioning else {""}
+    names = partition_directories(rows, partitioning)
+    affected = pc.and_(
+        pa.array([name in written for name in names], pa.bool_()), pc.greater(rows["records"], 0)
+    )
     foreign = pc.is_in(rows["path"], pa.array([*run.replaceable], pa.string()))
-    rows = rows.filter(pc.and_(pc.invert(foreign), pc.greater(rows["records"], 0)))
+    rows = rows.filter(pc.and_(affected, pc.invert(foreign)))
     is_new = pc.any(pc.greater(rows[VERSION], run.base)).as_py()
-    if run.base:
-        planned = _planned_files(run, newest)
-        is_lost = planned is None or _count(affected(planned)) != _count(rows)
-    else:  # no snapshot has the number of rows in the files of other tools
-        is_lost = not run.replaceable <= listed_files(newest)
-    if is_new or is_lost:
+    planned = sum(run.planned.get(name, 0) for name in written)
+    is_lost = planned != (pc.sum(rows["records"]).as_py() or 0)
+    # No snapshot had the number of rows in the files of other tools, which a first version must list.
+    if is_new or is_lost or not (run.base or run.replaceable <= listed_files(newest)):
         raise overtaken(run)
-
-
-def _count(rows: pa.Table) -> int:
-    return pc.sum(rows["records"]).as_py() or 0
-
-
-def _planned_files(run: WriteRun, newest: Snapshot) -> pa.Table | None:
-    """Return the file list for which a write was planned, or None if the dataset does not keep this list.
-
-    The number of a version that was removed may belong to another write now.
-    """
-    with suppress(FileNotFoundError):
-        planned = read_snapshot(run.store, run.base)
-        if planned.run in newest.ancestors or run.base >= newest.oldest:
-            return planned.file_list
-    return None
 
 
 def overtaken(run: WriteRun) -> ConcurrentWriteError:

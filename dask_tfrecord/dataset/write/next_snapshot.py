@@ -3,16 +3,14 @@
 The module `next_snapshot` does not write files.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
-from functools import partial
-from typing import Any
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.dataset.snapshot.file_table import concatenate, partition_columns
+from dask_tfrecord.dataset.snapshot.file_table import concatenate
 from dask_tfrecord.dataset.snapshot.metadata import library_version, next_ancestors
 from dask_tfrecord.dataset.snapshot.model import Snapshot, listed_files
 from dask_tfrecord.dataset.snapshot.names import exported_files, snapshot_path, stored_offsets
@@ -23,13 +21,13 @@ from dask_tfrecord.dataset.write.conflicts import (
     GroupsLostError,
     lost_groups,
     overtaken,
+    partition_directories,
     refuse_lost_rows,
     with_groups,
 )
 from dask_tfrecord.dataset.write.existing import adopt_foreign_files, check_agreement
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.storage.listing import column_paths
-from dask_tfrecord.files.storage.paths import parent_of
 
 
 def next_snapshot(
@@ -113,10 +111,8 @@ def check_conflicts(run: WriteRun, newest: Snapshot | None, files: pa.Table, gro
     if run.mode == "create" or newest is None:
         if max(versions(run.store), default=0) > run.base and run.mode != "append":
             raise overtaken(run)
-    elif run.mode == "overwrite":
-        refuse_lost_rows(run, newest, lambda rows: rows)
-    elif run.mode == "partitions":
-        refuse_lost_rows(run, newest, partial(_in_partitions, run, files))
+    elif run.mode in ("overwrite", "partitions"):
+        refuse_lost_rows(run, newest, files)
     elif run.mode == "delete" and (lost := lost_groups(newest, groups)):
         raise GroupsLostError(newest, lost)
 
@@ -157,18 +153,9 @@ def _with_partitions(run: WriteRun, existing: Snapshot, new: Snapshot) -> tuple[
 
 def _in_partitions(run: WriteRun, files: pa.Table, rows: pa.Table) -> pa.Table:
     """Return the rows of those files that belong to the same partitions as the new files of a write."""
-    directories = {*map(parent_of, files["path"].to_pylist())}
-    keys = {*_keys(run, files)}  # other tools may spell the directory of the same key differently
-    pairs = zip(rows["path"].to_pylist(), _keys(run, rows), strict=True)
-    return rows.filter(
-        pa.array([parent_of(path) in directories or key in keys for path, key in pairs], pa.bool_())
-    )
-
-
-def _keys(run: WriteRun, rows: pa.Table) -> Iterator[tuple[Any, ...]]:
-    """Return, for each file of a file list, the tuple of its partition values."""
-    values = partition_columns(rows, run.partitioning)
-    return zip(*(column.to_pylist() for column in values.columns), strict=True)
+    written = {*partition_directories(files, run.partitioning)}
+    names = partition_directories(rows, run.partitioning)
+    return rows.filter(pa.array([name in written for name in names], pa.bool_()))
 
 
 def _overwritten_files(run: WriteRun, current: Snapshot | None) -> list[str]:

@@ -84,6 +84,8 @@ class WriteRun:
     replaceable : frozenset of str
         The paths, relative to the root, of files that an overwrite may remove although no snapshot lists
         them. Files that appear after the write was planned are not included, so they are kept.
+    planned : dict of str to int
+        The number of rows in each partition directory of version `base`, which `planned_rows` returned.
     """
 
     store: Store
@@ -99,6 +101,7 @@ class WriteRun:
     label: Callable[[int], str] | None = None
     custom_metadata: dict[str, str] = field(default_factory=dict, hash=False)
     replaceable: frozenset[str] = frozenset()
+    planned: dict[str, int] = field(default_factory=dict, hash=False)
 
     def __repr__(self) -> str:
         return f"WriteRun({self.store.public(self.store.root)!r}, {self.run[:8]})"
