@@ -30,7 +30,7 @@ def keyword_or_default(
     Parameters
     ----------
     keyword : str
-        Name of the keyword, which is also the last part of the configuration key.
+        Name of the keyword, which is also the last part of the configuration key, with "-" for "_".
     value : object
         The value that the caller passed for the keyword.
     check : callable
@@ -45,15 +45,16 @@ def keyword_or_default(
     """
     if not isinstance(value, str | None) or value != unset:
         return check(value)
-    key = f"{_NAME}.{keyword}"
-    configured = dask.config.get(key, default=_DEFAULTS[_NAME][keyword])
+    name = keyword.replace("_", "-")
+    key, default = f"{_NAME}.{name}", _DEFAULTS[_NAME][name]
+    configured = dask.config.get(key, default=default)
     try:
         return check(configured)
     except TFRecordError as error:
         raise error.replaced(
             problem=f"the value {configured!r} of {key!r} in Dask's configuration: {error.problem}",
             advice="change the configuration",
-            remedies=[Remedy(keyword, _DEFAULTS[_NAME][keyword], "override the configuration")],
+            remedies=[Remedy(keyword, default, "override the configuration")],
             function="",
         ) from None
 

@@ -98,6 +98,7 @@ class StreamKeywords(TypedDict, total=False):
     write_index: bool | None
     append: bool
     overwrite: bool | Literal["partitions"]
+    keep_versions: bool | None
     partition_on: str | Sequence[str] | None
     split: Mapping[str, float] | None
     split_by: str | Sequence[str] | int | None

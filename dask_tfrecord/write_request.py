@@ -32,6 +32,19 @@ def write_options(
     return WriteOptions(codec, level, lossy, max_rows, max_bytes)
 
 
+def keeps_versions(value: Any) -> bool:
+    """Return True if an operation that replaces files keeps the versions before it.
+
+    If the keyword is not set, its value comes from Dask's configuration.
+    """
+
+    def check(value: Any) -> bool:
+        arguments.flags(keep_versions=value)
+        return bool(value)
+
+    return keyword_or_default("keep_versions", value, check, None)
+
+
 def write_mode(
     columns: Sequence[Any],
     append: bool,

@@ -39,6 +39,7 @@ from dask_tfrecord.schema.field import Lossy
 from dask_tfrecord.splitting import SPLIT, SPLIT_FIELD, Splits, parse_splits
 from dask_tfrecord.write_request import (
     check_name_function,
+    keeps_versions,
     partition_count,
     plan_shuffle,
     write_mode,
@@ -80,6 +81,7 @@ def to_tfrecord(
     write_index: bool | None = None,
     append: bool = False,
     overwrite: bool | Literal["partitions"] = False,
+    keep_versions: bool | None = None,
     partition_on: str | Sequence[str] | None = None,
     split: Mapping[str, float] | None = None,
     split_by: str | Sequence[str] | int | None = None,
@@ -167,6 +169,10 @@ def to_tfrecord(
         files that `export` wrote. An overwrite raises before anything is computed if the directory holds any
         other visible file. An overwrite also raises if the directory is or contains the current directory,
         the home directory or the root of a filesystem.
+    keep_versions : bool, optional
+        If True, an overwrite keeps the versions before it, and ``read_tfrecord(version=...)`` reads them. The
+        replaced files move to the hidden directory ``_tfrecord/kept``. If False, an overwrite removes these
+        versions. The default is ``dask-tfrecord.keep-versions`` in Dask's configuration, False if unchanged.
     partition_on : str or list of str, optional
         The names of the partition columns. The values of partition columns become directory names, such as
         ``country=US/day=2026-01-31``, and are not stored in the records. `read_tfrecord` restores partition
@@ -346,6 +352,7 @@ def to_tfrecord(
             index=levels,
             replaceable=replaceable,
             planned=planned_rows(store, mode, base),
+            keep_versions=keeps_versions(keep_versions),
         )
         unit = f"{count} partitions" if isinstance(rows, CollectionRows) else rows.kind
         plan = f"{unit}, {len(order)} columns, compression {options.compression}"

@@ -40,6 +40,7 @@ from dask_tfrecord.dataset.read.requested_columns import snapshot_columns
 from dask_tfrecord.dataset.read.sampling import sample_all, take_sample
 from dask_tfrecord.dataset.snapshot.column_statistics import read_blocks, statistics_name
 from dask_tfrecord.dataset.snapshot.file_table import partition_columns
+from dask_tfrecord.dataset.snapshot.kept import DatasetStore
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.visibility import (
     are_proven,
@@ -130,6 +131,7 @@ def open_dataset(
     if found_snapshot is None:
         found = _discover_by_listing(paths if is_single else places, request, compute_each)
     else:
+        store = DatasetStore(store.fs, store.root)
         found = _discover_by_snapshot(store, *found_snapshot, request, compute_each)
     return plan(found, request, compute_each)
 

@@ -27,6 +27,7 @@ from dask_tfrecord.dataset.snapshot.file_table import (
 )
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.versions import find_newest, read_version, versions
+from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import with_trailing_slash
@@ -389,15 +390,30 @@ def open_version(store: Store, number: int | None) -> Snapshot:
         if (snapshot := find_snapshot(store)) is None:
             raise _no_snapshot(store)
         return snapshot
-    if not (kept := versions(store)):
+    if not (stored := versions(store)):
         raise _no_snapshot(store)
-    if number not in kept:
-        raise FileNotFoundError(
-            f"{store.public(store.root)}: the dataset has no version {number}; it has "
-            f"{', '.join(map(str, kept))}. An overwrite removes the versions before it with the files that "
-            "it replaces; appending and dask_tfrecord.cleanup keep them"
-        )
-    return read_snapshot(store, number)
+    oldest = oldest_version(store)
+    kept = [one for one in stored if one >= oldest]
+    if number in kept:
+        return read_snapshot(store, number)
+    names = ", ".join(map(str, kept)) if len(kept) <= _MOST_COLUMNS else f"{kept[0]} to {kept[-1]}"
+    raise FileNotFoundError(
+        f"{store.public(store.root)}: the dataset has no version {number}; it has {names}. An overwrite "
+        "removes the versions before it with the files that it replaces, unless it is called with "
+        "keep_versions=True, and dask_tfrecord.expire removes old versions; appending and "
+        "dask_tfrecord.cleanup keep them"
+    )
+
+
+def oldest_version(store: Store) -> int:
+    """Return the number of the oldest version that the dataset keeps, or 0 if it keeps all stored versions.
+
+    If the newest snapshot is damaged, the result is 0.
+    """
+    with suppress(TFRecordError):
+        newest = find_newest(store)
+        return newest["oldest"] if newest else 0
+    return 0
 
 
 def find_snapshot(store: Store) -> Snapshot | None:
@@ -421,7 +437,8 @@ def _history(store: Store) -> pd.DataFrame:
     """Return the table of versions for `Snapshot.history`."""
     open_version(store, None)
     columns: dict[str, list[Any]] = {name: [] for name in _HISTORY.names}
-    for number in versions(store):
+    oldest = oldest_version(store)
+    for number in (number for number in versions(store) if number >= oldest):
         with suppress(FileNotFoundError):  # an overwrite has removed this version in the meantime
             one = read_snapshot(store, number)
             row = (number, one.created, one.mode or None, len(one.file_list), one.records, one.bytes)

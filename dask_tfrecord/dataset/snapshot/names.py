@@ -22,6 +22,13 @@ SUCCESS = "_SUCCESS"
 # The name of the file in a run's staging directory that lists the files that the run's commit replaces.
 REPLACED = "replaced.json"
 
+# The name of the file in a run's staging directory that lists the files that the run's commit replaces and
+# earlier versions keep.
+MOVED = "kept.json"
+
+# The directory of the files that only earlier versions list. A file has the same relative path as before.
+KEPT = f"{METADATA_DIRECTORY}/kept"
+
 # The path of the file that lists all files that `export` wrote.
 EXPORTS = f"{METADATA_DIRECTORY}/exports.json"
 
@@ -70,6 +77,18 @@ def replaced_files(store: Store, run: str) -> list[str]:
         If the stored list of replaced files is damaged.
     """
     return _stored_paths(store, staged(run, REPLACED))
+
+
+def moved_files(store: Store, run: str) -> list[str]:
+    """Return the paths of the files that the commit of a run replaces and that earlier versions keep,
+    relative to the root.
+
+    Raises
+    ------
+    TFRecordError
+        If the stored list of these files is damaged.
+    """
+    return _stored_paths(store, staged(run, MOVED))
 
 
 def exported_files(store: Store) -> list[str]:

@@ -8,8 +8,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.snapshot.file_table import rows_of_run
+from dask_tfrecord.dataset.snapshot.kept import with_kept_files
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files, open_version
-from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, open_runs, replaced_files
+from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, moved_files, open_runs, replaced_files
 from dask_tfrecord.errors import Call, CorruptRecordError, Remedy, TFRecordError
 from dask_tfrecord.files.part_names import PART_NAME, is_part, run_of
 from dask_tfrecord.files.side_files import without_side_files
@@ -84,7 +85,10 @@ def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[pa.Table, list[
     present, rows = list_directory(store), snapshot.file_list
     present_paths = unquoted_column(present["path"])
     paths = _full_paths(store, rows)
-    files = present.take(pc.index_in(paths, present_paths))
+    found = pc.index_in(paths, present_paths)
+    files = present.take(found)
+    if found.null_count:
+        files = with_kept_files(store, paths, files)
     if not files["size"].equals(rows["bytes"]):  # the sizes of some remote files may be unknown
         is_missing = files["size" if store.local else "path"].is_null()
         is_resized = pc.fill_null(pc.not_equal(files["size"], rows["bytes"]), False)
@@ -93,7 +97,7 @@ def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[pa.Table, list[
             entry = (rows["path"], rows["bytes"], files["size"])
             raise _lost_file(store, *(column[first].as_py() for column in entry))
     others = present[:0]
-    if len(present) > len(files):
+    if len(present) > len(files) - found.null_count:
         others = present.filter(pc.invert(pc.is_in(present_paths, paths)))
     if not all(map(is_part, column_paths(others["path"]))):
         others = without_side_files(store, others, data=rows["path"].to_pylist())
@@ -347,5 +351,6 @@ def unfinished_commits(store: Store, snapshot: Snapshot) -> list[str]:
 
 def replaced_paths(store: Store, snapshot: Snapshot) -> set[str]:
     """Return the paths of the files that unfinished commits replace, relative to the root of the dataset."""
-    notes = (replaced_files(store, run) for run in unfinished_commits(store, snapshot))
+    runs = unfinished_commits(store, snapshot)
+    notes = (note(store, run) for run in runs for note in (replaced_files, moved_files))
     return {path for note in notes for path in note}.difference(listed_files(snapshot))

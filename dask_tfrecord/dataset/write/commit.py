@@ -205,14 +205,14 @@ def create_snapshot(run: WriteRun, files: pa.Table, groups: Sequence[Group] = ()
                 remove_staging(run.store, run.run)  # with the list of files that an earlier try would replace
                 return newest
         try:
-            snapshot, replaced = next_snapshot(run, newest, _of_groups(files, groups), groups)
+            snapshot, removed, kept = next_snapshot(run, newest, _of_groups(files, groups), groups)
         except TFRecordError:
             _remove_files(run, files)
             raise
         action = f"create version {snapshot.number}, which lists {len(snapshot.file_list)} files"
-        _log_step(run, 6, f"{action} and replaces {len(replaced)} files" if replaced else action)
-        if replaced:
-            note_replaced(run.store, run.run, replaced)
+        replaced = len(removed) + len(kept)
+        _log_step(run, 6, f"{action} and replaces {replaced} files" if replaced else action)
+        note_replaced(run.store, run.run, removed, kept)
         failure = create_file(run, snapshot)
         if failure is None and _is_newest(run, snapshot.number):
             return snapshot

@@ -6,11 +6,13 @@ The module `next_snapshot` does not write files.
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.snapshot.file_table import concatenate
+from dask_tfrecord.dataset.snapshot.kept import kept_files
 from dask_tfrecord.dataset.snapshot.metadata import library_version, next_ancestors
 from dask_tfrecord.dataset.snapshot.model import Snapshot, listed_files
 from dask_tfrecord.dataset.snapshot.names import exported_files, snapshot_path, stored_offsets
@@ -30,10 +32,28 @@ from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.storage.listing import column_paths
 
 
+class Change(NamedTuple):
+    """What a commit changes. All paths are relative to the root of the dataset.
+
+    Attributes
+    ----------
+    snapshot : Snapshot
+        The next snapshot, which is not stored yet.
+    removed : list of str
+        The paths of the data files, snapshots and other files that the commit removes.
+    kept : list of str
+        The paths of the data files that the commit moves to the directory of kept files.
+    """
+
+    snapshot: Snapshot
+    removed: Sequence[str] = ()
+    kept: Sequence[str] = ()
+
+
 def next_snapshot(
     run: WriteRun, newest: Snapshot | None, files: pa.Table, groups: Sequence[Group] = ()
-) -> tuple[Snapshot, list[str]]:
-    """Return the snapshot of the dataset after a write of these files, and the paths of the files to remove.
+) -> Change:
+    """Return the snapshot of the dataset after a write of these files, and what happens to replaced files.
 
     Parameters
     ----------
@@ -45,13 +65,6 @@ def next_snapshot(
         The file list of the new files.
     groups : sequence of Group
         In the modes "compact" and "delete", the files that the new files replace.
-
-    Returns
-    -------
-    snapshot : Snapshot
-        The next snapshot, which is not stored yet.
-    replaced : list of str
-        The paths of the data files and old snapshots that the commit removes, relative to the root.
 
     Raises
     ------
@@ -75,24 +88,24 @@ def next_snapshot(
         oldest=newest.oldest if newest else 0,
     )
     if run.mode == "create":
-        return new, []
+        return Change(new)
     if run.mode == "overwrite":
-        return _without_history(run, new, _overwritten_files(run, newest))
+        return _replacing(run, new, _overwritten_files(run, newest))
     if newest is not None and run.mode in ("append", "partitions"):
         check_agreement(newest, run.schema, run.partitioning, run.store, run.index)
     existing = newest or adopt_foreign_files(run.store, run.schema, run.partitioning)
     if existing is None:
-        return new, []
+        return Change(new)
     new = _with_properties(run, existing, new)
     if run.mode == "append":
-        return _appended(existing, new), []
+        return Change(_appended(existing, new))
     if run.mode == "partitions":
         return _with_partitions(run, existing, new)
     replaced = [path for group in groups for path, _ in group.replaced]
     new = replace(
         new, file_list=with_groups(existing.file_list, files, groups), compression=newest.compression
     )
-    return _without_history(run, new, replaced)
+    return _replacing(run, new, replaced)
 
 
 def check_conflicts(run: WriteRun, newest: Snapshot | None, files: pa.Table, groups: Sequence[Group]) -> None:
@@ -138,9 +151,9 @@ def _appended(existing: Snapshot, new: Snapshot) -> Snapshot:
     return replace(new, file_list=concatenate([existing.file_list, added]), stored=stored)
 
 
-def _with_partitions(run: WriteRun, existing: Snapshot, new: Snapshot) -> tuple[Snapshot, list[str]]:
-    """Return the new snapshot, in which the new files of a partition directory replace the old files of the
-    directory. Also return the paths of the files to remove.
+def _with_partitions(run: WriteRun, existing: Snapshot, new: Snapshot) -> Change:
+    """Return the change of a write whose new files of a partition directory replace the old files of the
+    directory.
     """
     old = existing.file_list
     replaced = _in_partitions(run, new.file_list, old)["path"].to_pylist()
@@ -148,7 +161,7 @@ def _with_partitions(run: WriteRun, existing: Snapshot, new: Snapshot) -> tuple[
         replaced = [path for path in replaced if path in run.replaceable]
     kept = old.filter(pc.invert(pc.is_in(old["path"], pa.array(replaced, pa.string()))))
     new = replace(new, file_list=concatenate([kept, new.file_list]))
-    return _without_history(run, new, replaced) if replaced else (new, [])
+    return _replacing(run, new, replaced) if replaced else Change(new)
 
 
 def _in_partitions(run: WriteRun, files: pa.Table, rows: pa.Table) -> pa.Table:
@@ -166,12 +179,16 @@ def _overwritten_files(run: WriteRun, current: Snapshot | None) -> list[str]:
     return [path for path in present if path in planned and not run.owns(path)]
 
 
-def _without_history(run: WriteRun, new: Snapshot, replaced: list[str]) -> tuple[Snapshot, list[str]]:
-    """Return a snapshot that is the oldest version, and the paths of all files to remove.
+def _replacing(run: WriteRun, new: Snapshot, replaced: list[str]) -> Change:
+    """Return the change of a write that replaces data files.
 
-    Besides the replaced data files, these are the old snapshots, their offsets files, and exported files.
+    Unless the write keeps the versions before it, its version is the oldest, so that the old snapshots, their
+    offsets files and their kept data files are removed, too.
     """
-    store = run.store
+    store, exported = run.store, exported_files(run.store)
+    if run.keep_versions and new.number > 1:
+        return Change(new, exported, replaced)
     snapshots = [snapshot_path(number) for number in versions(store) if number < new.number]
     offsets = [path for number, path in stored_offsets(store).items() if number < new.number]
-    return replace(new, oldest=new.number), [*replaced, *snapshots, *offsets, *exported_files(store)]
+    kept = map(store.relative, column_paths(kept_files(store)["path"]))
+    return Change(replace(new, oldest=new.number), [*replaced, *snapshots, *offsets, *exported, *kept])

@@ -86,6 +86,8 @@ class WriteRun:
         them. Files that appear after the write was planned are not included, so they are kept.
     planned : dict of str to int
         The number of rows in each partition directory of version `base`, which `planned_rows` returned.
+    keep_versions : bool
+        True if the commit keeps the versions before it, although it replaces some of their files.
     """
 
     store: Store
@@ -102,6 +104,7 @@ class WriteRun:
     custom_metadata: dict[str, str] = field(default_factory=dict, hash=False)
     replaceable: frozenset[str] = frozenset()
     planned: dict[str, int] = field(default_factory=dict, hash=False)
+    keep_versions: bool = False
 
     def __repr__(self) -> str:
         return f"WriteRun({self.store.public(self.store.root)!r}, {self.run[:8]})"

@@ -1,28 +1,44 @@
-"""Use the staging directory of a run: list the files that a commit replaces, and remove them afterwards."""
+"""Use the staging directory of a run: list the files that a commit replaces, and remove or move them
+afterwards.
+"""
 
 import json
 import logging
 from collections.abc import Collection, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 
 from dask_tfrecord.dataset.snapshot.model import listed_files
 from dask_tfrecord.dataset.snapshot.names import (
+    KEPT,
+    MOVED,
     REPLACED,
     STAGING,
     SUCCESS,
+    moved_files,
     open_runs,
     replaced_files,
     staged,
 )
 from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot, unfinished_commits
+from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.store import Store
 
 logger = logging.getLogger(__name__)
 
+# The number of concurrent requests if each file needs one request.
+_THREADS = 16
 
-def note_replaced(store: Store, run: str, paths: Sequence[str]) -> None:
-    """Store the list of files to remove after the commit, so that a later process can remove the files."""
-    with store.create(store.join(staged(run, REPLACED))) as file:
-        file.write(json.dumps(paths).encode())
+
+def note_replaced(store: Store, run: str, removed: Sequence[str], kept: Sequence[str] = ()) -> None:
+    """Store the lists of files to remove, and of files to keep for earlier versions, after the commit.
+
+    A later process can then remove and move these files.
+    """
+    for name, paths in ((REPLACED, removed), (MOVED, kept)):
+        if paths:
+            with store.create(store.join(staged(run, name))) as file:
+                file.write(json.dumps(paths).encode())
 
 
 def remove_staging(store: Store, run: str) -> None:
@@ -30,15 +46,28 @@ def remove_staging(store: Store, run: str) -> None:
     store.remove_tree(f"{STAGING}/{run}")
 
 
-def finish_commit(store: Store, run: str, kept: Collection[str] = ()) -> None:
-    """Finish a commit: remove the replaced files, create ``_SUCCESS``, and remove the staging directory.
+def finish_commit(store: Store, run: str, listed: Collection[str] = ()) -> None:
+    """Finish a commit: remove the replaced files, or move them to the directory of kept files, create
+    ``_SUCCESS``, and remove the staging directory.
 
-    The snapshot of the commit must exist. Files in ``kept`` are not removed, because the dataset still lists
-    them.
+    The snapshot of the commit must exist. Files in ``listed`` stay, because the dataset still lists them.
     """
-    store.remove(store.join(path) for path in replaced_files(store, run) if path not in kept)
+    keep_files(store, [path for path in moved_files(store, run) if path not in listed])
+    store.remove(store.join(path) for path in replaced_files(store, run) if path not in listed)
     store.fs.pipe_file(store.join(SUCCESS), b"")
     remove_staging(store, run)
+
+
+def keep_files(store: Store, paths: Sequence[str]) -> None:
+    """Move files of earlier versions to the directory of kept files, if they are still in place."""
+
+    def move(path: str) -> None:
+        with suppress(FileNotFoundError):  # another process has moved the file
+            store.place(store.join(path), store.join(f"{KEPT}/{path}"))
+
+    with ThreadPoolExecutor(1 if store.local else _THREADS) as pool:
+        list(pool.map(move, paths))
+    store.remove_empty({store.join(parent_of(path)) for path in paths})
 
 
 def finish_newest(store: Store, *, running: str = "") -> None:
