@@ -98,6 +98,6 @@ def test_environment_variables_set_the_defaults(tmp_path: Path) -> None:
 def test_every_key_of_a_call_is_a_keyword_and_is_documented() -> None:
     page = (Path(__file__).parent.parent / "docs" / "cluster.md").read_text()
     for key in dask.config.get("dask-tfrecord").keys() - {"memory-pool"}:  # of a process, not of a call
-        assert f"({key}=)" in FILE.read_text()
+        assert f"({key.replace('-', '_')}=)" in FILE.read_text()
         assert f"`{key}`" in page
         assert f"``dask-tfrecord.{key}``" in f"{to_tfrecord.__doc__}{dask_tfrecord.read_tfrecord.__doc__}"

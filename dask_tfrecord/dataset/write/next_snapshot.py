@@ -103,7 +103,7 @@ def next_snapshot(
         return _with_partitions(run, existing, new)
     replaced = [path for group in groups for path, _ in group.replaced]
     new = replace(
-        new, file_list=with_groups(existing.file_list, files, groups), compression=newest.compression
+        new, file_list=with_groups(existing.file_list, files, groups), compression=existing.compression
     )
     return _replacing(run, new, replaced)
 
