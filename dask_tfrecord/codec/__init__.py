@@ -18,6 +18,8 @@ from dask_tfrecord.errors import SchemaError
 
 # This is an assignment because import-linter mistakes a from-import of the compiled module for an import of
 # the package.
+adler32_combine = _kernel.adler32_combine
+crc32_combine = _kernel.crc32_combine
 crc32c = _kernel.crc32c
 crc32c_combine = _kernel.crc32c_combine
 crc32c_of_records = _kernel.crc32c_of_records

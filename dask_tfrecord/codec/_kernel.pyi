@@ -213,6 +213,14 @@ def crc32c(data: Buffer, value: int = 0, implementation: str = "best") -> int:
 def crc32c_combine(crc1: int, crc2: int, size2: int) -> int:
     """Return the CRC-32C of bytes with CRC ``crc1`` followed by ``size2`` bytes with CRC ``crc2``."""
 
+def crc32_combine(crc1: int, crc2: int, size2: int) -> int:
+    """Return the CRC-32 of gzip for bytes with CRC ``crc1`` followed by ``size2`` bytes with CRC ``crc2``."""
+
+def adler32_combine(adler1: int, adler2: int, size2: int) -> int:
+    """Return the Adler-32 of bytes with checksum ``adler1`` followed by ``size2`` bytes with checksum
+    ``adler2``.
+    """
+
 def crc32c_of_records(data: Buffer, records: int, value: int = 0) -> int:
     """Return what `crc32c` returns for ``data``, which begins with this number of intact records.
 

@@ -8,6 +8,7 @@
 
 #include <mutex>
 
+#include "base/adler32.hpp"
 #include "columns/check.hpp"
 #include "columns/decode.hpp"
 #include "columns/encode.hpp"
@@ -319,6 +320,10 @@ uint32_t crc32c_combine(uint32_t crc1, uint32_t crc2, uint64_t size2) {
   return tfr::crc32c::implementations()[0].combine(crc1, crc2, size2);
 }
 
+uint32_t crc32_combine(uint32_t crc1, uint32_t crc2, uint64_t size2) {
+  return tfr::crc32c::combine<tfr::crc32c::kGzipPolynomial>(crc1, crc2, size2);
+}
+
 uint32_t crc32c_of_records(nb::handle data, uint64_t records, uint32_t value) {
   const Bytes bytes(data);
   const WithoutGil no_gil;
@@ -370,6 +375,8 @@ NB_MODULE(_kernel, m) {
   m.def("pool_bytes", [] { return tfr::Pool::instance().kept(); });
   m.def("crc32c", &crc32c_of, "data"_a, "value"_a = 0, "implementation"_a = "best");
   m.def("crc32c_combine", &crc32c_combine, "crc1"_a, "crc2"_a, "size2"_a);
+  m.def("crc32_combine", &crc32_combine, "crc1"_a, "crc2"_a, "size2"_a);
+  m.def("adler32_combine", &tfr::combine_adler32, "adler1"_a, "adler2"_a, "size2"_a);
   m.def("crc32c_of_records", &crc32c_of_records, "data"_a, "records"_a, "value"_a = 0);
   m.def("crc32c_implementations", &crc32c_implementations);
 }

@@ -2,6 +2,8 @@
 
 import random
 import struct
+import zlib
+from collections.abc import Callable
 
 import oracle
 import pytest
@@ -248,6 +250,20 @@ def test_combined_crcs_are_right_for_long_second_parts(size: int) -> None:
     second = bytes(size)
     combined = _kernel.crc32c_combine(_kernel.crc32c(b"first"), _kernel.crc32c(second), size)
     assert combined == _kernel.crc32c(b"first" + second)
+
+
+@pytest.mark.parametrize(
+    ("checksum", "combine"),
+    [(zlib.crc32, _kernel.crc32_combine), (zlib.adler32, _kernel.adler32_combine)],
+    ids=["crc32", "adler32"],
+)
+@pytest.mark.parametrize("first", [b"", b"first", b"\xff" * 70_000])
+@pytest.mark.parametrize("size", [0, 1, 255, 65_520, 65_521, 65_522, (1 << 24) + 3])
+def test_combined_checksums_of_gzip_and_zlib_are_those_of_the_whole(
+    checksum: Callable[[bytes], int], combine: Callable[[int, int, int], int], first: bytes, size: int
+) -> None:
+    second = b"\xff" * size
+    assert combine(checksum(first), checksum(second), size) == checksum(first + second)
 
 
 def test_combined_crcs_of_more_than_32_bits_of_bytes() -> None:

@@ -25,8 +25,9 @@ TFR_INLINE uint32_t unmasked(uint32_t masked_crc) {
 
 // ---- constants, all computed from the polynomial -------------------------------------------------
 
+template <uint32_t polynomial = kPolynomial>
 constexpr uint32_t times_x(uint32_t value) {
-  return (value >> 1) ^ ((value & 1) ? kPolynomial : 0);
+  return (value >> 1) ^ ((value & 1) ? polynomial : 0);
 }
 
 constexpr uint32_t over_x(uint32_t value) {
@@ -86,31 +87,37 @@ TFR_INLINE uint32_t of_length(uint64_t length) {
   return ~(kFiveZeros ^ t[7][length & 0xFF] ^ t[6][(length >> 8) & 0xFF] ^ t[5][length >> 16]);
 }
 
-// ---- the CRC of two byte strings together --------------------------------------------------------
+// ---- the CRC of two byte strings together, also for the other reflected polynomials of degree 32 -------------------
+
+// The polynomial of the CRC-32 in gzip files.
+constexpr uint32_t kGzipPolynomial = 0xEDB88320;
 
 // a * b mod P.
+template <uint32_t polynomial = kPolynomial>
 constexpr uint32_t product(uint32_t a, uint32_t b) {
   uint32_t sum = 0;
-  for (; a; a <<= 1, b = times_x(b)) sum ^= a & 0x80000000 ? b : 0;
+  for (; a; a <<= 1, b = times_x<polynomial>(b)) sum ^= a & 0x80000000 ? b : 0;
   return sum;
 }
 
 // x^(8 * 2^i) for i = 0, 1, ...
+template <uint32_t polynomial = kPolynomial>
 inline constexpr std::array<uint32_t, 64> kSquares = [] {
   std::array<uint32_t, 64> squares{};
-  uint32_t value = x_to_the(8);
+  uint32_t value = 0x80000000 >> 8;
   for (uint32_t& square : squares) {
     square = value;
-    value = product(value, value);
+    value = product<polynomial>(value, value);
   }
   return squares;
 }();
 
 // The CRC of a first part with the CRC crc1, followed by a second part of n2 bytes with the CRC crc2. It is
 // crc1 * x^(8 * n2) mod P, exclusive or crc2.
+template <uint32_t polynomial = kPolynomial>
 inline uint32_t combine(uint32_t crc1, uint32_t crc2, uint64_t n2) {
   for (unsigned bit = 0; n2; ++bit, n2 >>= 1)
-    if (n2 & 1) crc1 = product(crc1, kSquares[bit]);
+    if (n2 & 1) crc1 = product<polynomial>(crc1, kSquares<polynomial>[bit]);
   return crc1 ^ crc2;
 }
 
@@ -176,7 +183,7 @@ TFR_CRC_TARGET inline uint64_t times(uint32_t c, uint32_t power) {
 #if defined(TFR_CRC_TARGET)
 // x^(8 * 2^i - 33) for i = 0, 1, ...
 inline constexpr std::array<uint32_t, 64> kShifts = [] {
-  std::array<uint32_t, 64> shifts = kSquares;
+  std::array<uint32_t, 64> shifts = kSquares<>;
   for (uint32_t& shift : shifts)
     for (int i = 0; i < 33; ++i) shift = over_x(shift);
   return shifts;
@@ -329,7 +336,7 @@ inline const std::array<Implementation, 3>& implementations() {
 #elif defined(TFR_ARM64)
     if (cpu().crc) list[count++] = {"armv8", by_instruction, combine_by_instruction};
 #endif
-    list[count] = {"table", by_table, combine};
+    list[count] = {"table", by_table, combine<>};
     return list;
   }();
   return found;
