@@ -14,6 +14,9 @@ import pyarrow as pa
 from isal import isal_zlib
 from typing_extensions import Buffer
 
+from dask_tfrecord.codec import adler32_combine, crc32_combine
+from dask_tfrecord.errors import CorruptRecordError
+
 # The highest compression level that ISA-L has; the lowest level is 0. Higher levels use zlib, which is many
 # times slower.
 _HIGHEST_ISAL_LEVEL = 3
@@ -23,6 +26,9 @@ _HIGHEST_ISAL_LEVEL = 3
 _GZIP_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
 _ZLIB_HEADER = b"\x78\x9c"
 _EMPTY_LAST_BLOCK = b"\x03\0"
+
+# The last bytes of the full flush that ends each block of a gzip or zlib file.
+_FLUSH = b"\0\0\xff\xff"
 
 # The size in bytes of the window of xz. A block has about this many bytes, so a larger window would only use
 # more memory. The default window of xz is 8 MiB.
@@ -34,9 +40,20 @@ class Compressor(Protocol):
     of `tail`.
 
     The bytes of the file depend only on the content of its blocks and on the level.
+
+    Attributes
+    ----------
+    head : bytes
+        The first bytes of the file.
+    tail_bytes : int
+        The number of bytes after the last block of a file that has at least one block.
+    end_bytes : int
+        The number of bytes at the end of such a file that `add_file` needs.
     """
 
     head: bytes
+    tail_bytes: int
+    end_bytes: int
 
     def compress(self, content: Buffer, /) -> bytes:
         """Compress the content of a block, and return the compressed bytes.
@@ -48,6 +65,18 @@ class Compressor(Protocol):
         """Add the content of a block to the checksum and size in the tail of the file.
 
         `add` must be called once for each block, in the order of the blocks in the file.
+        """
+
+    def add_file(self, end: bytes, size: int) -> None:
+        """Add the content of another file, whose blocks become blocks of this file, to the checksum and the
+        size.
+
+        ``end`` holds the last `end_bytes` bytes of the other file, and ``size`` is the size of its content.
+
+        Raises
+        ------
+        CorruptRecordError
+            If the other file does not end as files of this class do.
         """
 
     def tail(self) -> bytes:
@@ -68,7 +97,10 @@ class DeflateCompressor:
         self._level = level
         self._library: Any = isal_zlib if level <= _HIGHEST_ISAL_LEVEL else zlib
         self._update_checksum = isal_zlib.crc32 if gzip else isal_zlib.adler32
+        self._combine = crc32_combine if gzip else adler32_combine
         self._gzip = gzip
+        self.tail_bytes = 10 if gzip else 6
+        self.end_bytes = self.tail_bytes + len(_FLUSH)
         self._checksum = self._update_checksum(b"")
         self._size = 0
 
@@ -81,6 +113,13 @@ class DeflateCompressor:
     def add(self, content: Buffer, /) -> None:
         self._checksum = self._update_checksum(content, self._checksum)
         self._size += memoryview(content).nbytes
+
+    def add_file(self, end: bytes, size: int) -> None:
+        if not end.startswith(_FLUSH + _EMPTY_LAST_BLOCK):
+            raise CorruptRecordError("the last block does not end as docs/format.md specifies")
+        checksum = int.from_bytes(end[6:10], "little" if self._gzip else "big")
+        self._checksum = self._combine(self._checksum, checksum, size)
+        self._size += size
 
     def tail(self) -> bytes:
         if not self._gzip:
@@ -100,12 +139,16 @@ class FrameCompressor:
     """
 
     head = b""
+    tail_bytes = end_bytes = 0
 
     def __init__(self, compress: Callable[[Buffer], bytes]) -> None:
         self.compress = compress
         self._empty = True
 
     def add(self, content: Buffer, /) -> None:
+        self._empty = False
+
+    def add_file(self, end: bytes, size: int) -> None:
         self._empty = False
 
     def tail(self) -> bytes:

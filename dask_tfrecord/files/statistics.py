@@ -4,7 +4,7 @@ Statistics describe the stored values, so they also hold for the values that are
 float64 value is counted as the 32-bit float that is stored. NaN is never the smallest or the greatest value.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from itertools import chain, repeat
 from typing import Any
 
@@ -12,7 +12,7 @@ import pyarrow as pa
 
 from dask_tfrecord.codec import Statistics
 from dask_tfrecord.codec.columns import KIND_TYPES
-from dask_tfrecord.files.entry import ColumnStatistics
+from dask_tfrecord.files.entry import ColumnStatistics, FileEntry
 from dask_tfrecord.schema.field import Field
 from dask_tfrecord.schema.model import Schema
 
@@ -66,6 +66,41 @@ def file_statistics(
     plain = [item for item in schema.leaves if item.form is None or item.form.is_plain]
     columns = [_column_statistics(item, of_features[item.column]) for item in plain]
     return list(zip(*columns, strict=True)) if columns else [()] * files
+
+
+def merge_statistics(files: Sequence[FileEntry]) -> tuple[ColumnStatistics, ...]:
+    """Return the statistics of a file with the records of all given files.
+
+    A column has statistics only if it has statistics in each file with records. A bound is known only if it
+    is known in each file in which the column has values.
+    """
+    filled = [file for file in files if file.records] or files[:1]
+    of_files = [{column.name: column for column in file.statistics} for file in filled]
+    counts = [file.records for file in filled]
+    merged = []
+    for name in of_files[0] if of_files else ():
+        found = [column for of_file in of_files if (column := of_file.get(name))]
+        if len(found) == len(filled):
+            merged.append(_merged(name, found, counts))
+    return tuple(merged)
+
+
+def _merged(name: str, found: Sequence[ColumnStatistics], counts: Sequence[int]) -> ColumnStatistics:
+    """Merge the statistics of a column in several files, which have these numbers of records."""
+    valued = [one for one, count in zip(found, counts, strict=True) if one.nulls < count]
+
+    def bound(field: str, choose: Callable[[list[Any]], Any]) -> Any:
+        values = [getattr(one, field) for one in valued]
+        return choose(values) if values and None not in values else None
+
+    return ColumnStatistics(
+        name,
+        bound("min", min),
+        bound("max", max),
+        sum(one.nulls for one in found),
+        bound("min_length", min),
+        bound("max_length", max),
+    )
 
 
 def _column_statistics(column: Field, parts: Sequence[Statistics]) -> Iterable[ColumnStatistics]:

@@ -1,0 +1,215 @@
+"""Put files together from the stored bytes of other files, without decompressing or decoding the records.
+
+Uncompressed files, and the frames of zstd, LZ4, bzip2 and xz, are copied one after the other. The blocks of
+gzip and zlib files become one stream, whose checksum is computed from the checksums of the sources. The
+module `splicing` does not know datasets.
+"""
+
+from collections.abc import Iterator, Sequence
+from functools import partial
+from io import BytesIO
+from operator import add
+from typing import BinaryIO
+
+import numpy as np
+
+from dask_tfrecord.codec import HEADER_BYTES, crc32c, crc32c_combine, scan
+from dask_tfrecord.codec.codecs import Compression, compressor, decompressor, detect
+from dask_tfrecord.codec.compressing import Compressor, FrameCompressor
+from dask_tfrecord.errors import CorruptRecordError
+from dask_tfrecord.files.entry import BLOCK_BYTES, Block, FileEntry
+from dask_tfrecord.files.intact import record_offsets
+from dask_tfrecord.files.options import ReadOptions
+from dask_tfrecord.files.reading import run_kernel
+from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.statistics import merge_statistics
+from dask_tfrecord.files.storage.listing import FileInfo
+from dask_tfrecord.files.storage.open_file import FileReader
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.window import changed_since_snapshot
+
+# The number of bytes that are copied in one step.
+_CHUNK_BYTES = 1 << 20
+
+
+def splice(
+    store: Store, sources: Sequence[FileEntry], compression: Compression | None, path: str, name: str
+) -> FileEntry:
+    """Write a file with the records of several files, in their order.
+
+    Parameters
+    ----------
+    store : Store
+        The root of the dataset.
+    sources : sequence of FileEntry
+        The files to put together, at least one. All of them have the same partition values.
+    compression : str, optional
+        The codec of the new file. Sources of another codec, and compressed sources without blocks, are
+        decompressed and compressed again.
+    path, name : str
+        The path in the store at which the file is created, and its path relative to the dataset's root.
+
+    Returns
+    -------
+    FileEntry
+        The entry of the new file.
+
+    Raises
+    ------
+    FileChangedError
+        If the content of a source differs from its entry.
+    CorruptRecordError
+        If a source is damaged.
+    FileNotFoundError
+        If a source does not exist.
+    """
+    with store.create(path) as file:
+        spliced = SplicedFile(file, compression)
+        for source in sources:
+            spliced.append_file(store, source)
+        spliced.finish()
+    return spliced.entry(name, sources)
+
+
+class SplicedFile:
+    """A new file that is put together from the stored blocks of other files, and from new blocks.
+
+    Parameters
+    ----------
+    file : BinaryIO
+        The file to write to.
+    compression : str, optional
+        The codec of the file.
+
+    Attributes
+    ----------
+    blocks : list of Block
+        The blocks written so far. Short blocks are joined as long as their content is not longer than
+        `BLOCK_BYTES`.
+    bytes, crc32c : int
+        Size in bytes and CRC-32C of the part of the file that has been written.
+    content, records : int
+        Size in bytes of the content that has been written, before compression, and its number of records.
+    """
+
+    def __init__(self, file: BinaryIO, compression: Compression | None) -> None:
+        self._file = file
+        self._compression = compression
+        self._compressor: Compressor = compressor(compression) if compression else FrameCompressor(bytes)
+        self._buffer = memoryview(bytearray(_CHUNK_BYTES))
+        self.blocks: list[Block] = []
+        self.bytes = self.crc32c = self.content = self.records = 0
+        self._write(self._compressor.head)
+
+    def append_file(self, store: Store, source: FileEntry) -> None:
+        """Append all records of a file, and verify that its content is the one that its entry describes."""
+        path = store.join(source.path)
+        with store.open(path, source.bytes) as reader:
+            codec = detect(reader.peek(HEADER_BYTES))
+            first = Block(len(self._compressor.head), 0, 0)
+            if is_copied := codec == self._compression and source.blocks[:1] == (first,):
+                try:
+                    self._copy(store, source, reader)
+                except CorruptRecordError as error:
+                    raise error.located(path=store.public(path)) from None
+        if not is_copied:
+            self._write_again(store, source)
+
+    def append_block(self, content: memoryview, records: int, stored: bytes | memoryview = b"") -> None:
+        """Append a block with this content. ``stored`` is the compressed content, if it is known."""
+        block = Block(self.bytes, self.content, self.records)
+        self._write(stored or self._compressor.compress(content))
+        self._compressor.add(content)
+        self._add_blocks([block], len(content), records)
+
+    def finish(self) -> None:
+        """Write the end of the file."""
+        self._write(self._compressor.tail())
+
+    def entry(self, name: str, sources: Sequence[FileEntry]) -> FileEntry:
+        """Return the entry of the finished file, which has all records of these sources."""
+        numbers = (name, self.bytes, self.records, self.crc32c)
+        return FileEntry(*numbers, sources[0].values, tuple(self.blocks), merge_statistics(sources))
+
+    def _copy(self, store: Store, source: FileEntry, reader: FileReader) -> None:
+        """Copy the stored blocks of a file, without the bytes before and after the blocks."""
+        start, last = source.blocks[0].offset, source.blocks[-1].offset
+        stop = source.bytes - self._compressor.tail_bytes
+        end_start = source.bytes - self._compressor.end_bytes
+        if last > stop:
+            raise CorruptRecordError("a block begins after the end of the compressed data")
+        must_decompress = self._compression not in (None, "gzip")
+        head, end, last_block = b"", b"", bytearray()
+        at = crc = 0
+        while at < source.bytes:
+            chunk = self._buffer[: reader.readinto(self._buffer)]
+            body = chunk[max(0, start - at) : max(0, stop - at)]
+            self._file.write(body)
+            crc = crc32c(body, crc)
+            head += chunk[: max(0, start - at)]
+            end += chunk[max(0, end_start - at) :]
+            if must_decompress:
+                last_block += chunk[max(0, last - at) :]
+            at += len(chunk)
+        size = stop - start
+        tail = end[len(end) - self._compressor.tail_bytes :]
+        whole = crc32c_combine(crc32c_combine(crc32c(head), crc, size), crc32c(tail), len(tail))
+        if whole != source.crc32c:
+            raise changed_since_snapshot(store, store.join(source.path))
+        content = self._content_size(source, last_block, end)
+        self._compressor.add_file(end, content)
+        shift = self.bytes - start, self.content, self.records
+        moved = [Block(*map(add, block, shift)) for block in source.blocks]
+        self.bytes += size
+        self.crc32c = crc32c_combine(self.crc32c, crc, size)
+        self._add_blocks(moved, content, source.records)
+
+    def _content_size(self, source: FileEntry, last_block: bytearray, end: bytes) -> int:
+        """Return the size of the content of a file. Only gzip files say the size, modulo 2**32."""
+        if self._compression is None:
+            return source.bytes
+        before = source.blocks[-1].content
+        if self._compression == "gzip":
+            return before + (int.from_bytes(end[-4:], "little") - before & 0xFFFF_FFFF)
+        stream = decompressor(BytesIO(last_block).readinto, self._compression, inside=True)
+        scratch = memoryview(bytearray(_CHUNK_BYTES))
+        return before + sum(iter(lambda: stream.readinto(scratch), 0))
+
+    def _write_again(self, store: Store, source: FileEntry) -> None:
+        """Append the records of a file whose stored bytes cannot be copied, and verify all checksums."""
+        file = FileInfo(store.join(source.path), source.bytes, "", source.crc32c)
+        first = self.records
+        for step in run_kernel(store, Split(file), ReadOptions(), partial(scan, verify_crc=True)):
+            for content, records in _blocks(step.data):
+                self.append_block(content, records)
+        if self.records - first != source.records:
+            raise CorruptRecordError(
+                f"the file has {self.records - first:,} records, but {source.records:,} in the snapshot",
+                path=store.public(file.path),
+            )
+
+    def _add_blocks(self, blocks: Sequence[Block], size: int, records: int) -> None:
+        """Add blocks with ``size`` bytes of content and this number of records to the list of blocks."""
+        self.content += size
+        self.records += records
+        ends = [*(block.content for block in blocks[1:]), self.content]
+        for block, end in zip(blocks, ends, strict=True):
+            if not self.blocks or end - self.blocks[-1].content > BLOCK_BYTES:
+                self.blocks.append(block)
+
+    def _write(self, data: bytes | memoryview) -> None:
+        if data:
+            self._file.write(data)
+            self.bytes += len(data)
+            self.crc32c = crc32c(data, self.crc32c)
+
+
+def _blocks(data: memoryview) -> Iterator[tuple[memoryview, int]]:
+    """Cut whole records into blocks. Yield the content of each block, and its number of records."""
+    bounds = np.append(record_offsets(data), len(data))
+    first, count = 0, len(bounds) - 1
+    while first < count:
+        fits = int(bounds.searchsorted(bounds[first] + BLOCK_BYTES, "right")) - 1
+        last = max(first + 1, fits)
+        yield data[bounds[first] : bounds[last]], last - first
+        first = last

@@ -1,0 +1,226 @@
+"""Spliced files: the records, blocks and statistics are those of one written file, and damage is found."""
+
+import bz2
+import gzip
+import itertools
+import lzma
+import random
+import zlib
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pyarrow as pa
+import pytest
+from split_table import read_table
+
+from dask_tfrecord.codec import crc32c
+from dask_tfrecord.codec.codecs import CODECS, Compression, detect, suffix_of
+from dask_tfrecord.errors import CorruptRecordError, FileChangedError, TFRecordError
+from dask_tfrecord.files import splicing, writing
+from dask_tfrecord.files.entry import Block, FileEntry
+from dask_tfrecord.files.options import ReadOptions, WriteOptions
+from dask_tfrecord.files.splicing import splice
+from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.listing import FileInfo
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.writing import DirectoryGroup, GroupedRows, write_files
+from dask_tfrecord.schema.model import Schema
+
+every = pytest.mark.parametrize("compression", [None, *CODECS])
+SMALL_BLOCK = 10_000
+
+ROWS = pa.table(
+    {
+        "n": pa.array([None if n % 7 == 3 else n * 31 % 1000 for n in range(3000)], pa.int64()),
+        "x": pa.array([float("nan") if n % 5 else n / 2 for n in range(3000)], pa.float32()),
+        "text": pa.array([f"row {n % 100}" * (n % 7) for n in range(3000)]),
+        "list": pa.array([None if n % 11 == 0 else [n] * (n % 4) for n in range(3000)]),
+        "null": pa.array([None] * 3000, pa.int64()),
+    }
+)
+SCHEMA = Schema.from_arrow(ROWS.schema, "example")
+# The numbers of rows of the sources; some sources have no rows, one row, or several blocks.
+COUNTS = [0, 5, 1200, 0, 1, 300, 294, 1200, 0]
+
+DECOMPRESS: dict[Compression | None, Callable[[bytes], bytes]] = {
+    None: bytes,
+    "gzip": gzip.decompress,
+    "zlib": zlib.decompress,
+    "bz2": bz2.decompress,
+    "xz": lzma.decompress,
+}
+
+
+@pytest.fixture(autouse=True)
+def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "BLOCK_BYTES", SMALL_BLOCK)
+    monkeypatch.setattr(splicing, "BLOCK_BYTES", SMALL_BLOCK)
+    monkeypatch.setattr(splicing, "_CHUNK_BYTES", 4099)  # so that regions of a file cross chunks
+
+
+def write(
+    root: Path, rows: pa.Table, name: str, compression: Compression | None, level: int | None = None
+) -> FileEntry:
+    store = Store.at(root)
+    [entry] = write_files(
+        store,
+        lambda directory, number: (store.join(name), name),
+        GroupedRows([(rows, None)], [DirectoryGroup("", (), len(rows))]),
+        Schema.from_arrow(rows.schema, "example"),
+        WriteOptions(compression=compression, level=level),
+    )
+    return entry
+
+
+def write_sources(root: Path, compression: Compression | None) -> list[FileEntry]:
+    """Write the rows to several files, with other levels in every second file."""
+    starts = itertools.accumulate(COUNTS, initial=0)
+    return [
+        write(
+            root,
+            ROWS[start : start + count],
+            f"source-{at}",
+            compression,
+            CODECS[compression].levels[-1] if compression and at % 2 else None,
+        )
+        for at, (start, count) in enumerate(zip(starts, COUNTS, strict=False))
+    ]
+
+
+def foreign(root: Path, name: str, data: bytes, records: int) -> FileEntry:
+    """Store a file of another tool, of which no blocks are known."""
+    (root / name).write_bytes(data)
+    return FileEntry(name, len(data), records, crc32c(data))
+
+
+def spliced(root: Path, sources: list[FileEntry], compression: Compression | None) -> FileEntry:
+    store = Store.at(root)
+    return splice(store, sources, compression, store.join("spliced"), "spliced")
+
+
+def read(root: Path, entry: FileEntry, start: Block | None = None, stop: Block | None = None) -> pa.Table:
+    stored = (root / entry.path).read_bytes()
+    # A read of a block takes the codec from the name.
+    path = root / f"{entry.path}.tfrecord{suffix_of(detect(stored[:12]))}"
+    path.write_bytes(stored)
+    file = FileInfo(str(path), entry.bytes, "", entry.crc32c)
+    return read_table(Store.at(root), Split(file, start or Block(0, 0, 0), stop), SCHEMA, ReadOptions())
+
+
+def shown(rows: pa.Table) -> str:
+    """The values of a table as text, in which NaN equals NaN."""
+    return str(rows.to_pydict())
+
+
+def check(root: Path, entry: FileEntry, rows: pa.Table = ROWS) -> None:
+    """Check that a file has these rows, from its start and from each of its blocks."""
+    stored = (root / entry.path).read_bytes()
+    assert (entry.bytes, entry.crc32c, entry.records) == (len(stored), crc32c(stored), len(rows))
+    assert shown(read(root, entry)) == shown(rows)
+    bounds = [*entry.blocks, Block(0, 0, len(rows))]
+    for start, stop in itertools.pairwise(bounds):
+        part = read(root, entry, start, stop if stop.offset else None)
+        assert shown(part) == shown(rows[start.record : stop.record])
+
+
+@every
+def test_a_spliced_file_is_equal_to_a_file_that_was_written_at_once(
+    tmp_path: Path, compression: Compression | None
+) -> None:
+    whole = write(tmp_path, ROWS, "whole", compression)
+    entry = spliced(tmp_path, write_sources(tmp_path, compression), compression)
+    check(tmp_path, entry)
+    content = {name: (tmp_path / name).read_bytes() for name in ("whole", "spliced")}
+    if decompress := DECOMPRESS.get(compression):
+        assert decompress(content["spliced"]) == decompress(content["whole"])
+    described = {one.name: one for one in whole.statistics}
+    assert {one.name: one for one in entry.statistics} == described
+    sizes = [stop.content - start.content for start, stop in itertools.pairwise(entry.blocks)]
+    assert max(sizes) <= SMALL_BLOCK
+    assert len(entry.blocks) <= 2 * len(whole.blocks)
+
+
+@every
+def test_files_without_records_become_one_file_without_records(
+    tmp_path: Path, compression: Compression | None
+) -> None:
+    sources = [write(tmp_path, ROWS[:0], f"source-{at}", compression) for at in range(3)]
+    entry = spliced(tmp_path, sources, compression)
+    check(tmp_path, entry, ROWS[:0])
+    empty = (tmp_path / "source-0").read_bytes()
+    assert (tmp_path / "spliced").read_bytes() == empty
+
+
+@pytest.mark.parametrize("compression", [None, "gzip", "zlib", "zstd"])
+def test_sources_that_cannot_be_copied_are_written_again(
+    tmp_path: Path, compression: Compression | None
+) -> None:
+    write(tmp_path, ROWS[:2000], "plain", None)
+    content = (tmp_path / "plain").read_bytes()
+    cut = write(tmp_path, ROWS[:100], "start", None).bytes
+    members = gzip.compress(content[:cut]) + gzip.compress(b"") + gzip.compress(content[cut:]) + b"\0" * 512
+    sources = [
+        foreign(tmp_path, "members", members, 2000),
+        foreign(tmp_path, "nothing", gzip.compress(b"") * 2, 0),
+        write(tmp_path, ROWS[2000:2400], "ours", compression),
+        foreign(tmp_path, "empty", b"", 0),
+        write(tmp_path, ROWS[2400:2700], "zlib", "zlib"),
+        write(tmp_path, ROWS[2700:], "no codec", None),
+    ]
+    check(tmp_path, spliced(tmp_path, sources, compression))
+
+
+@every
+def test_changed_sources_are_never_copied(tmp_path: Path, compression: Compression | None) -> None:
+    sources = [
+        write(tmp_path, ROWS[:50], "first", compression),
+        write(tmp_path, ROWS[50:], "second", compression),
+    ]
+    path = tmp_path / "second"
+    good, source = path.read_bytes(), random.Random(3)
+    places = {0, 3, 9, 10, len(good) - 1, len(good) - 9, *(source.randrange(len(good)) for _ in range(20))}
+    for place in places:
+        path.write_bytes(good[:place] + bytes([good[place] ^ 1 << source.randrange(8)]) + good[place + 1 :])
+        with pytest.raises((CorruptRecordError, FileChangedError)) as raised:
+            spliced(tmp_path, sources, compression)
+        assert raised.value.path == str(path)
+    for data in (good[:-1], good + b"\0"):
+        path.write_bytes(data)
+        with pytest.raises(FileChangedError, match="bytes when the dataset was listed"):
+            spliced(tmp_path, sources, compression)
+    path.unlink()
+    with pytest.raises(FileNotFoundError):
+        spliced(tmp_path, sources, compression)
+    assert not (tmp_path / "spliced").exists()
+    assert {one.name for one in tmp_path.iterdir()} == {"first"}
+
+
+def test_descriptions_that_contradict_the_file_are_refused(tmp_path: Path) -> None:
+    write(tmp_path, ROWS, "plain", None)
+    content = (tmp_path / "plain").read_bytes()
+    stored = foreign(tmp_path, "stored", gzip.compress(content), len(ROWS))
+    lies = [
+        replace(stored, blocks=(Block(10, 0, 0),)),  # the stream does not end with a flush
+        replace(stored, blocks=(Block(10, 0, 0), Block(stored.bytes - 1, 1, 1))),
+        replace(stored, records=2999),
+    ]
+    for lie in lies:
+        with pytest.raises(TFRecordError) as raised:
+            spliced(tmp_path, [lie], "gzip")
+        assert raised.value.path == str(tmp_path / "stored")
+    check(tmp_path, spliced(tmp_path, [stored], "gzip"))
+
+
+def test_a_column_keeps_statistics_only_if_all_files_with_records_know_them(tmp_path: Path) -> None:
+    sources = [
+        write(tmp_path, ROWS[:0], "a", None),
+        write(tmp_path, ROWS[:9], "b", None),
+        write(tmp_path, ROWS[9:], "c", None),
+    ]
+    unknown = replace(sources[2], statistics=sources[2].statistics[1:])
+    names = [one.name for one in spliced(tmp_path, [*sources[:2], unknown], None).statistics]
+    assert names == ["x", "text", "list", "null"]
+    no_bound = replace(sources[1], statistics=(sources[1].statistics[0]._replace(max=None),))
+    [n] = spliced(tmp_path, [no_bound, sources[2]], None).statistics
+    assert (n.min, n.max, n.nulls) == (0, None, 429)
