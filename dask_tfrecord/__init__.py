@@ -36,6 +36,7 @@ from dask_tfrecord.housekeeping import cleanup, exists, find_dataset
 from dask_tfrecord.inspection import index, verify
 from dask_tfrecord.random_access import take
 from dask_tfrecord.reader import read_tfrecord
+from dask_tfrecord.rewriting import Compacted, compact
 from dask_tfrecord.schema.field import Field
 from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.schema.type_names import arrow_type
@@ -47,6 +48,7 @@ __all__ = [
     "Call",
     "ColumnDescription",
     "ColumnStatistics",
+    "Compacted",
     "ConcurrentWriteError",
     "CorruptRecordError",
     "CorruptRecordWarning",
@@ -67,6 +69,7 @@ __all__ = [
     "TFRecordError",
     "arrow_type",
     "cleanup",
+    "compact",
     "exists",
     "export",
     "filter_mask",

@@ -32,6 +32,13 @@ from dask_tfrecord.files.window import changed_since_snapshot
 _CHUNK_BYTES = 1 << 20
 
 
+def stored_codec(store: Store, sources: Sequence[FileEntry]) -> Compression | None:
+    """Return the codec of the first file that has records, or of the first file."""
+    first = next((source for source in sources if source.records), sources[0])
+    with store.open(store.join(first.path), first.bytes) as reader:
+        return detect(reader.peek(HEADER_BYTES))
+
+
 def splice(
     store: Store, sources: Sequence[FileEntry], compression: Compression | None, path: str, name: str
 ) -> FileEntry:

@@ -372,7 +372,8 @@ def listed_files(snapshot: Snapshot | None) -> frozenset[str]:
     return frozenset(snapshot.file_list["path"].to_pylist()) if snapshot else frozenset()
 
 
-def _no_snapshot(store: Store) -> FileNotFoundError:
+def no_snapshot(store: Store) -> FileNotFoundError:
+    """Return the error for a directory that has no snapshot."""
     problem = "the directory has no snapshot"
     return nothing_at(store, problem, advice="check the path", index="to make a snapshot")
 
@@ -388,10 +389,10 @@ def open_version(store: Store, number: int | None) -> Snapshot:
     """
     if number is None:
         if (snapshot := find_snapshot(store)) is None:
-            raise _no_snapshot(store)
+            raise no_snapshot(store)
         return snapshot
     if not (stored := versions(store)):
-        raise _no_snapshot(store)
+        raise no_snapshot(store)
     oldest = oldest_version(store)
     kept = [one for one in stored if one >= oldest]
     if number in kept:

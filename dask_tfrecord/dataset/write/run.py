@@ -191,6 +191,16 @@ class WriteRun:
                 logger.debug("%s: wrote %s: %d rows, %d bytes", self.title, *what)
         return files
 
+    def place(self, directory: str, index: int, count: int) -> tuple[str, str]:
+        """Return the path in the store at which a task creates file ``index`` of ``count``, and the final
+        path relative to the root.
+        """
+        name = f"{directory}/{self.name(index, count)}" if directory else self.name(index, count)
+        if self.store.renames:
+            return self.staged(name), name
+        self._mark_started()
+        return self.store.join(name), name
+
     def _mark_started(self) -> bool:
         """Create the marker that hides the files of this run from readers.
 

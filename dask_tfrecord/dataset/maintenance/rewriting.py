@@ -1,0 +1,80 @@
+"""Plan the rewrite of files of the newest version, and recognise files that other writes have replaced."""
+
+from collections.abc import Callable, Sequence
+from typing import TypeVar
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_tfrecord.dataset.query.predicates import Outcomes, Predicate, possible_outcomes
+from dask_tfrecord.dataset.query.ranges import file_ranges
+from dask_tfrecord.dataset.read.partition_columns import values_from_snapshot
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, no_snapshot
+from dask_tfrecord.dataset.snapshot.visibility import are_proven, newest_snapshot
+from dask_tfrecord.dataset.write.run import Mode, WriteRun, draw_run
+from dask_tfrecord.errors import FileChangedError
+from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.storage.store import Store
+
+Result = TypeVar("Result")
+
+
+def newest_files(store: Store) -> tuple[Snapshot, pa.Table]:
+    """Return the newest snapshot, and its file list with the column ``file_records``.
+
+    ``file_records`` is the number of records of a file. The number is null if the file may have changed since
+    the snapshot was written, so that its statistics prove nothing.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the directory has no snapshot.
+    CorruptRecordError
+        If a file of the snapshot is missing or has another size than in the snapshot.
+    """
+    newest = newest_snapshot(store)
+    if newest is None:
+        raise no_snapshot(store)
+    snapshot, files = newest
+    rows = snapshot.file_list
+    records = pc.if_else(are_proven(files, rows), rows["records"], pa.scalar(None, pa.int64()))
+    return snapshot, rows.append_column("file_records", records)
+
+
+def file_outcomes(snapshot: Snapshot, rows: pa.Table, predicate: Predicate) -> Outcomes:
+    """Return the possible outcomes of a predicate in each file of a list that `newest_files` returned."""
+    names = predicate.columns()
+    columns = [one for item in snapshot.columns.fields for one in item.family if one.name in names]
+    values = values_from_snapshot(snapshot, snapshot.columns)
+    return possible_outcomes(predicate, file_ranges(columns, len(rows), values, rows))
+
+
+def plan_run(store: Store, snapshot: Snapshot, mode: Mode) -> WriteRun:
+    """Return the plan of a write that replaces files of a snapshot."""
+    return WriteRun(
+        store,
+        snapshot.schema,
+        draw_run(store),
+        mode=mode,
+        base=snapshot.number,
+        partitioning=snapshot.partitioning,
+        order=snapshot.order,
+        index=snapshot.index or (),
+    )
+
+
+def unless_lost(store: Store, sources: Sequence[FileEntry], rewrite: Callable[[], Result]) -> Result | None:
+    """Call a function that reads files of a dataset.
+
+    Return None if the function fails because another write has replaced one of the files.
+    """
+    try:
+        return rewrite()
+    except (FileNotFoundError, FileChangedError):
+        newest = find_snapshot(store)
+        if newest is None:
+            raise
+        listed = zip(*(newest.file_list[name].to_pylist() for name in ("path", "crc32c")), strict=True)
+        if {*listed}.issuperset((source.path, source.crc32c) for source in sources):
+            raise
+        return None

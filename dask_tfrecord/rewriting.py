@@ -1,0 +1,97 @@
+"""Rewrite files of a dataset: `compact` makes small files larger, and `delete` removes rows."""
+
+import logging
+from collections.abc import Sequence
+from functools import partial
+from typing import Any
+
+import pyarrow.compute as pc
+
+from dask_tfrecord import arguments
+from dask_tfrecord.cluster import compute_each
+from dask_tfrecord.dataset.maintenance.compacting import Compacted, compact_files
+from dask_tfrecord.dataset.write.destination import destination
+from dask_tfrecord.dataset.write.neighbours import refuse_inside_dataset
+from dask_tfrecord.files.storage.filesystem import Filesystem
+from dask_tfrecord.files.storage.listing import PathLike
+from dask_tfrecord.public_functions import public_function
+
+logger = logging.getLogger(__name__)
+
+
+@public_function
+def compact(
+    path: PathLike,
+    *,
+    target_bytes: int | str = "128 MiB",
+    filters: Sequence[Any] | pc.Expression | None = None,
+    storage_options: dict[str, Any] | None = None,
+    filesystem: Filesystem = None,
+) -> Compacted:
+    """Replace the small files of a dataset by larger files with the same rows in the same order.
+
+    `compact` copies the stored bytes of the files without decompressing or decoding them, and verifies the
+    checksum of each file. Only neighbours in the same partition directory, with the same codec, become one
+    file. Files of at least half of ``target_bytes`` stay as they are. Files of other tools are decompressed
+    and compressed again if their stored bytes cannot be joined.
+
+    Rows that other writes append in the meantime are kept. If another write replaces files that `compact` has
+    read, `compact` leaves out these files and commits the others.
+
+    The new files are written in parallel on the active scheduler of Dask. If a compaction takes long, it logs
+    its progress every ten seconds, at the level INFO of the logger ``dask_tfrecord``.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The directory of the dataset.
+    target_bytes : int or str, default "128 MiB"
+        The largest stored size of a new file, in bytes or as text with a unit.
+    filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression, optional
+        Filters in the form that `read_tfrecord` accepts. Only files in which some row may pass the filters
+        are compacted, as far as partition values and statistics show. By default, all files are compacted.
+    storage_options : dict, optional
+        Options for the filesystem, such as credentials.
+    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
+        The filesystem of the path. Only one of ``filesystem`` and ``storage_options`` may be passed.
+
+    Returns
+    -------
+    Compacted
+        A named tuple of the newest snapshot (``snapshot``), the number of files that were replaced
+        (``replaced``), the number of new files (``written``), and the number of files that were left out
+        because other writes had replaced them (``skipped``).
+
+    Raises
+    ------
+    FileNotFoundError
+        If the directory has no snapshot. `index` makes a snapshot of files of other tools.
+    FileChangedError
+        If the content of a file differs from the snapshot.
+    CorruptRecordError
+        If a file of the dataset is damaged or missing.
+    SchemaError
+        If the filters cannot be applied to the columns.
+
+    See Also
+    --------
+    index : Store a snapshot of files that another tool wrote.
+
+    Examples
+    --------
+    >>> import dask_tfrecord
+    >>> from dask import dataframe as dd
+    >>> ddf = dd.from_dict({"name": ["Ada", "Alan", "Grace"]}, npartitions=3)
+    >>> dask_tfrecord.to_tfrecord(ddf, "people")
+    Snapshot(3 files, 3 records, 108 bytes, columns: name)
+    >>> dask_tfrecord.compact("people").snapshot
+    Snapshot(1 files, 3 records, 108 bytes, columns: name)
+    """
+    size = arguments.byte_count("target_bytes", target_bytes) or 1
+    store = destination(path, storage_options, filesystem)
+    refuse_inside_dataset(store, "compact")
+    root = store.public(store.root)
+    done = compact_files(store, size, filters, partial(compute_each, title=f"{root}: compact"))
+    counts = f"{done.replaced} files to {done.written}, skipped {done.skipped} files"
+    logger.info("%s: version %d: compacted %s", root, done.snapshot.number, counts)
+    return done
