@@ -6,12 +6,18 @@ files.
 
 from collections.abc import Callable
 from dataclasses import dataclass
+from io import BytesIO
 from typing import Literal, Protocol
 
+from typing_extensions import Buffer
+
 from dask_tfrecord.codec import HEADER_BYTES, compressing, decompressing, scan
-from dask_tfrecord.codec.compressing import Compressor
+from dask_tfrecord.codec.compressing import EMPTY_LAST_BLOCK, Compressor
 from dask_tfrecord.codec.decompressing import Decompressor, ReadInto
 from dask_tfrecord.errors import Remedy, TFRecordError
+
+# The number of bytes that `decompress_block` decompresses in one step.
+_CHUNK_BYTES = 1 << 18
 
 Compression = Literal["gzip", "zlib", "zstd", "lz4", "bz2", "xz"]
 
@@ -131,6 +137,16 @@ def decompressor(readinto: ReadInto, compression: Compression, *, inside: bool =
         True if ``readinto`` starts at a block after the first block of a file that this library wrote.
     """
     return CODECS[compression].decompress(readinto, inside=inside)
+
+
+def decompress_block(stored: Buffer, compression: Compression) -> bytearray:
+    """Return the content of one block, or of several adjacent blocks, given the stored bytes."""
+    end = EMPTY_LAST_BLOCK if compression in ("gzip", "zlib") else b""
+    stream = decompressor(BytesIO(bytes(stored) + end).readinto, compression, inside=True)
+    content, chunk = bytearray(), memoryview(bytearray(_CHUNK_BYTES))
+    while count := stream.readinto(chunk):
+        content += chunk[:count]
+    return content
 
 
 def is_frame(head: bytes) -> bool:

@@ -25,7 +25,9 @@ _HIGHEST_ISAL_LEVEL = 3
 # a window of 32 KiB and the default level.
 _GZIP_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
 _ZLIB_HEADER = b"\x78\x9c"
-_EMPTY_LAST_BLOCK = b"\x03\0"
+
+# The empty block that ends a deflate stream.
+EMPTY_LAST_BLOCK = b"\x03\0"
 
 # The last bytes of the full flush that ends each block of a gzip or zlib file.
 _FLUSH = b"\0\0\xff\xff"
@@ -115,7 +117,7 @@ class DeflateCompressor:
         self._size += memoryview(content).nbytes
 
     def add_file(self, end: bytes, size: int) -> None:
-        if not end.startswith(_FLUSH + _EMPTY_LAST_BLOCK):
+        if not end.startswith(_FLUSH + EMPTY_LAST_BLOCK):
             raise CorruptRecordError("the last block does not end as docs/format.md specifies")
         checksum = int.from_bytes(end[6:10], "little" if self._gzip else "big")
         self._checksum = self._combine(self._checksum, checksum, size)
@@ -123,9 +125,9 @@ class DeflateCompressor:
 
     def tail(self) -> bytes:
         if not self._gzip:
-            return _EMPTY_LAST_BLOCK + self._checksum.to_bytes(4, "big")
+            return EMPTY_LAST_BLOCK + self._checksum.to_bytes(4, "big")
         size = self._size & 0xFFFF_FFFF
-        return _EMPTY_LAST_BLOCK + self._checksum.to_bytes(4, "little") + size.to_bytes(4, "little")
+        return EMPTY_LAST_BLOCK + self._checksum.to_bytes(4, "little") + size.to_bytes(4, "little")
 
 
 class FrameCompressor:

@@ -6,15 +6,13 @@ module `splicing` does not know datasets.
 """
 
 from collections.abc import Iterator, Sequence
-from functools import partial
-from io import BytesIO
 from operator import add
 from typing import BinaryIO
 
 import numpy as np
 
 from dask_tfrecord.codec import HEADER_BYTES, crc32c, crc32c_combine, scan
-from dask_tfrecord.codec.codecs import Compression, compressor, decompressor, detect
+from dask_tfrecord.codec.codecs import Compression, compressor, decompress_block, detect
 from dask_tfrecord.codec.compressing import Compressor, FrameCompressor
 from dask_tfrecord.errors import CorruptRecordError
 from dask_tfrecord.files.entry import BLOCK_BYTES, Block, FileEntry
@@ -113,14 +111,17 @@ class SplicedFile:
         path = store.join(source.path)
         with store.open(path, source.bytes) as reader:
             codec = detect(reader.peek(HEADER_BYTES))
-            first = Block(len(self._compressor.head), 0, 0)
-            if is_copied := codec == self._compression and source.blocks[:1] == (first,):
+            if is_copied := codec == self._compression and self.has_blocks(source):
                 try:
                     self._copy(store, source, reader)
                 except CorruptRecordError as error:
                     raise error.located(path=store.public(path)) from None
         if not is_copied:
             self._write_again(store, source)
+
+    def has_blocks(self, source: FileEntry) -> bool:
+        """Return True if the entry of a file of the same codec lists blocks, which can be copied."""
+        return source.blocks[:1] == (Block(len(self._compressor.head), 0, 0),)
 
     def append_block(self, content: memoryview, records: int, stored: bytes | memoryview = b"") -> None:
         """Append a block with this content. ``stored`` is the compressed content, if it is known."""
@@ -178,21 +179,17 @@ class SplicedFile:
         before = source.blocks[-1].content
         if self._compression == "gzip":
             return before + (int.from_bytes(end[-4:], "little") - before & 0xFFFF_FFFF)
-        stream = decompressor(BytesIO(last_block).readinto, self._compression, inside=True)
-        scratch = memoryview(bytearray(_CHUNK_BYTES))
-        return before + sum(iter(lambda: stream.readinto(scratch), 0))
+        return before + len(decompress_block(last_block, self._compression))
 
     def _write_again(self, store: Store, source: FileEntry) -> None:
         """Append the records of a file whose stored bytes cannot be copied, and verify all checksums."""
-        file = FileInfo(store.join(source.path), source.bytes, "", source.crc32c)
         first = self.records
-        for step in run_kernel(store, Split(file), ReadOptions(), partial(scan, verify_crc=True)):
-            for content, records in _blocks(step.data):
-                self.append_block(content, records)
+        for content, records in read_blocks(store, source):
+            self.append_block(content, records)
         if self.records - first != source.records:
             raise CorruptRecordError(
                 f"the file has {self.records - first:,} records, but {source.records:,} in the snapshot",
-                path=store.public(file.path),
+                path=store.public(store.join(source.path)),
             )
 
     def _add_blocks(self, blocks: Sequence[Block], size: int, records: int) -> None:
@@ -211,12 +208,17 @@ class SplicedFile:
             self.crc32c = crc32c(data, self.crc32c)
 
 
-def _blocks(data: memoryview) -> Iterator[tuple[memoryview, int]]:
-    """Cut whole records into blocks. Yield the content of each block, and its number of records."""
-    bounds = np.append(record_offsets(data), len(data))
-    first, count = 0, len(bounds) - 1
-    while first < count:
-        fits = int(bounds.searchsorted(bounds[first] + BLOCK_BYTES, "right")) - 1
-        last = max(first + 1, fits)
-        yield data[bounds[first] : bounds[last]], last - first
-        first = last
+def read_blocks(store: Store, source: FileEntry) -> Iterator[tuple[memoryview, int]]:
+    """Read a file of any codec, and verify all checksums.
+
+    Yield the content of each new block, and its number of records. The content is valid until the next step.
+    """
+    file = FileInfo(store.join(source.path), source.bytes, "", source.crc32c)
+    for step in run_kernel(store, Split(file), ReadOptions(), scan):
+        bounds = np.append(record_offsets(step.data), len(step.data))
+        first, count = 0, len(bounds) - 1
+        while first < count:
+            fits = int(bounds.searchsorted(bounds[first] + BLOCK_BYTES, "right")) - 1
+            last = max(first + 1, fits)
+            yield step.data[bounds[first] : bounds[last]], last - first
+            first = last

@@ -25,6 +25,7 @@ from dask_tfrecord import (
     verify,
 )
 from dask_tfrecord.dataset.maintenance import compacting
+from dask_tfrecord.files.splicing import splice
 from dask_tfrecord.files.storage.store import Store
 
 pytestmark = [
@@ -46,11 +47,13 @@ def write(place: Path | str, numbers: range, **keywords: Any) -> Snapshot:
     keywords = {"partition_on": "day", **keywords}
     if "append" not in keywords and "overwrite" not in keywords:
         keywords["append"] = True
-    return to_tfrecord(rows(*numbers), place, **keywords)
+    snapshot: Snapshot = to_tfrecord(rows(*numbers), place, **keywords)
+    return snapshot
 
 
 def contents(place: Path | str, **keywords: Any) -> pd.DataFrame:
-    return read_tfrecord(place, **keywords).compute().reset_index(drop=True)
+    frame: pd.DataFrame = read_tfrecord(place, **keywords).compute()
+    return frame.reset_index(drop=True)
 
 
 def is_intact(place: Path | str) -> bool:
@@ -120,15 +123,15 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, Other], None]:
     """Let another operation run before the compaction writes its second file."""
 
     def install(path: Path, other: Other) -> None:
-        original, calls = compacting.splice, []
+        calls: list[int] = []
 
-        def splice(*args: Any) -> Any:
+        def splice_slowly(*args: Any) -> Any:
             calls.append(1)
             if len(calls) == 2:
                 other(path)
-            return original(*args)
+            return splice(*args)
 
-        monkeypatch.setattr(compacting, "splice", splice)
+        monkeypatch.setattr(compacting, "splice", splice_slowly)
 
     return install
 
