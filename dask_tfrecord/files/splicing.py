@@ -121,7 +121,13 @@ class SplicedFile:
 
     def has_blocks(self, source: FileEntry) -> bool:
         """Return True if the entry of a file of the same codec lists blocks, which can be copied."""
-        return source.blocks[:1] == (Block(len(self._compressor.head), 0, 0),)
+        first = Block(len(self._compressor.head), 0, 0)
+        return source.blocks[:1] == (first,) and source.blocks[-1].offset <= source.bytes - self.tail_bytes
+
+    @property
+    def tail_bytes(self) -> int:
+        """The number of bytes after the last block of each file of this codec that has blocks."""
+        return self._compressor.tail_bytes
 
     def append_block(self, content: memoryview, records: int, stored: bytes | memoryview = b"") -> None:
         """Append a block with this content. ``stored`` is the compressed content, if it is known."""
@@ -136,16 +142,22 @@ class SplicedFile:
 
     def entry(self, name: str, sources: Sequence[FileEntry]) -> FileEntry:
         """Return the entry of the finished file, which has all records of these sources."""
-        numbers = (name, self.bytes, self.records, self.crc32c)
-        return FileEntry(*numbers, sources[0].values, tuple(self.blocks), merge_statistics(sources))
+        return FileEntry(
+            name,
+            self.bytes,
+            self.records,
+            self.crc32c,
+            sources[0].values,
+            tuple(self.blocks),
+            merge_statistics(sources),
+            exact_bounds=all(source.exact_bounds for source in sources),
+        )
 
     def _copy(self, store: Store, source: FileEntry, reader: FileReader) -> None:
         """Copy the stored blocks of a file, without the bytes before and after the blocks."""
         start, last = source.blocks[0].offset, source.blocks[-1].offset
-        stop = source.bytes - self._compressor.tail_bytes
+        stop = source.bytes - self.tail_bytes
         end_start = source.bytes - self._compressor.end_bytes
-        if last > stop:
-            raise CorruptRecordError("a block begins after the end of the compressed data")
         must_decompress = self._compression not in (None, "gzip")
         head, end, last_block = b"", b"", bytearray()
         at = crc = 0
@@ -160,7 +172,7 @@ class SplicedFile:
                 last_block += chunk[max(0, last - at) :]
             at += len(chunk)
         size = stop - start
-        tail = end[len(end) - self._compressor.tail_bytes :]
+        tail = end[len(end) - self.tail_bytes :]
         whole = crc32c_combine(crc32c_combine(crc32c(head), crc, size), crc32c(tail), len(tail))
         if whole != source.crc32c:
             raise changed_since_snapshot(store, store.join(source.path))

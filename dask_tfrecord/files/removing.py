@@ -1,0 +1,187 @@
+"""Write a file again without some of its records. Blocks that keep all records are copied."""
+
+import operator
+from collections.abc import Iterator
+from dataclasses import replace
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dask_tfrecord.codec import Decoder, Encoder, crc32c, take_bytes
+from dask_tfrecord.codec.checked import Ints
+from dask_tfrecord.codec.codecs import Compression, decompress_block
+from dask_tfrecord.errors import CorruptRecordError
+from dask_tfrecord.files.entry import ColumnStatistics, FileEntry
+from dask_tfrecord.files.intact import record_offsets
+from dask_tfrecord.files.splicing import SplicedFile, read_blocks
+from dask_tfrecord.files.statistics import continue_statistics, empty_statistics, file_statistics
+from dask_tfrecord.files.storage.open_file import FileReader
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.window import changed_since_snapshot
+from dask_tfrecord.schema.model import Schema
+
+# A mask with an element for each record of a file.
+Mask = npt.NDArray[np.bool_]
+
+
+def remove_records(
+    store: Store,
+    source: FileEntry,
+    is_removed: Mask,
+    schema: Schema,
+    compression: Compression | None,
+    path: str,
+    name: str,
+) -> FileEntry:
+    """Write a file with the records of another file, without some records.
+
+    Parameters
+    ----------
+    store : Store
+        The root of the dataset.
+    source : FileEntry
+        The file to read.
+    is_removed : numpy.ndarray of bool
+        A mask with an element for each record of the source. At least one record stays.
+    schema : Schema
+        The columns of the records.
+    compression : str, optional
+        The codec of both files.
+    path, name : str
+        The path in the store at which the file is created, and its path relative to the dataset's root.
+
+    Returns
+    -------
+    FileEntry
+        The entry of the new file. Its numbers of nulls are exact.
+
+    Raises
+    ------
+    FileChangedError
+        If the content of the source differs from its entry.
+    CorruptRecordError
+        If the compressed data of the source is damaged.
+    """
+    removed = _RemovedRecords(schema)
+    with store.create(path) as file:
+        spliced = SplicedFile(file, compression)
+        if spliced.has_blocks(source):
+            blocks = _stored_blocks(store, source, compression, spliced.tail_bytes)
+        else:
+            blocks = ((content, records, content[:0]) for content, records in read_blocks(store, source))
+        record = 0
+        for content, records, stored in blocks:
+            bounds = np.append(record_offsets(content), len(content))
+            mask = is_removed[record : record + records]
+            if len(bounds) - 1 != records or len(mask) != records:
+                problem = f"a block has {len(bounds) - 1:,} records, but {records:,} in the snapshot"
+                raise CorruptRecordError(problem, path=store.public(store.join(source.path)))
+            if not mask.any():
+                spliced.append_block(content, records, stored)
+            else:
+                removed.add(_take(content, bounds, mask))
+                if not mask.all():
+                    spliced.append_block(_take(content, bounds, ~mask), int((~mask).sum()))
+            record += records
+        spliced.finish()
+    known, is_exact = removed.statistics_without(source)
+    entry = spliced.entry(name, [source])
+    return replace(entry, statistics=known, exact_bounds=source.exact_bounds and is_exact)
+
+
+def _stored_blocks(
+    store: Store, source: FileEntry, compression: Compression | None, tail_bytes: int
+) -> Iterator[tuple[memoryview, int, memoryview]]:
+    """Yield the content of each block of a file, its number of records, and its stored bytes.
+
+    After the last block, raise FileChangedError if the checksum of the file is wrong.
+    """
+    path, blocks = store.join(source.path), source.blocks
+    stops = [(block.offset, block.record) for block in blocks[1:]]
+    stops.append((source.bytes - tail_bytes, source.records))
+    with store.open(path, source.bytes) as reader:
+        total = crc32c(_read(reader, blocks[0].offset))
+        for block, (end, last) in zip(blocks, stops, strict=True):
+            stored = _read(reader, end - block.offset)
+            total = crc32c(stored, total)
+            content = memoryview(decompress_block(stored, compression)) if compression else stored
+            yield content, last - block.record, stored
+        if crc32c(_read(reader, tail_bytes), total) != source.crc32c:
+            raise changed_since_snapshot(store, path)
+
+
+def _read(reader: FileReader, size: int) -> memoryview:
+    """Read the next ``size`` bytes. The reader raises if the file ends before."""
+    data = memoryview(bytearray(size))
+    at = 0
+    while at < size:
+        at += reader.readinto(data[at:])
+    return data
+
+
+def _take(content: memoryview, bounds: Ints, mask: Mask) -> memoryview:
+    """Return the joined records that a mask selects. ``bounds`` are their offsets, and the last end."""
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(content)]
+    records = pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, buffers)
+    return memoryview(take_bytes(records, np.flatnonzero(mask).data).buffers()[2])
+
+
+class _RemovedRecords:
+    """Collect the statistics of the records that are removed from a file."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._decoder = Decoder(schema.columns, schema.record_type)
+        self._encoder = Encoder(schema.columns, schema.record_type)
+        self._columns = empty_statistics(schema)
+        self._records = 0
+        self._are_known = True
+
+    def add(self, data: memoryview) -> None:
+        """Add records. A record that does not fit the schema makes all statistics unknown."""
+        decoded = self._decoder.decode(data, final=True)
+        self._are_known &= decoded.damage is None and decoded.consumed == len(data)
+        self._records += decoded.batch.num_rows
+        if decoded.batch.num_rows:
+            self._encoder.bind(decoded.batch)
+            continue_statistics(self._columns, self._encoder.statistics([0, decoded.batch.num_rows]))
+
+    def statistics_without(self, source: FileEntry) -> tuple[tuple[ColumnStatistics, ...], bool]:
+        """Return the statistics of the records of a file that are left.
+
+        The numbers of nulls are exact. The second result is False if a smallest or greatest value of the file
+        may have been removed, so that the bounds may be wider than the values that are left.
+        """
+        if not self._are_known:
+            return tuple(column for column in source.statistics if not column.nulls), False
+        [of_file] = file_statistics(self._schema, [self._columns], 1)
+        removed = {column.name: column for column in of_file}
+        left, are_exact = source.records - self._records, True
+        found = []
+        for column in source.statistics:
+            other = removed.get(column.name)
+            if other is None or other.nulls > column.nulls:
+                continue
+            nulls = column.nulls - other.nulls
+            if nulls == left:
+                found.append(ColumnStatistics(column.name, None, None, nulls))
+            else:
+                found.append(column._replace(nulls=nulls))
+                are_exact &= other.nulls == self._records or _is_inside(other, column)
+        return tuple(found), are_exact
+
+
+def _is_inside(removed: ColumnStatistics, known: ColumnStatistics) -> bool:
+    """Return True if all removed values lie between the known bounds, and none equals a bound."""
+    bounds = [
+        (known.min, removed.min, operator.lt),
+        (known.max, removed.max, operator.gt),
+        (known.min_length, removed.min_length, operator.lt),
+        (known.max_length, removed.max_length, operator.gt),
+    ]
+    return all(
+        value is not None and is_beyond(bound, value)
+        for bound, value, is_beyond in bounds
+        if bound is not None
+    )
