@@ -36,7 +36,7 @@ from dask_tfrecord.housekeeping import cleanup, exists, find_dataset
 from dask_tfrecord.inspection import index, verify
 from dask_tfrecord.random_access import take
 from dask_tfrecord.reader import read_tfrecord
-from dask_tfrecord.rewriting import Compacted, compact
+from dask_tfrecord.rewriting import Compacted, Deleted, compact, delete
 from dask_tfrecord.schema.field import Field
 from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.schema.type_names import arrow_type
@@ -52,6 +52,7 @@ __all__ = [
     "ConcurrentWriteError",
     "CorruptRecordError",
     "CorruptRecordWarning",
+    "Deleted",
     "Description",
     "DestinationError",
     "Field",
@@ -70,6 +71,7 @@ __all__ = [
     "arrow_type",
     "cleanup",
     "compact",
+    "delete",
     "exists",
     "export",
     "filter_mask",

@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from dask_tfrecord import arguments
 from dask_tfrecord.cluster import compute_each
 from dask_tfrecord.dataset.maintenance.compacting import Compacted, compact_files
+from dask_tfrecord.dataset.maintenance.deleting import Deleted, delete_rows
 from dask_tfrecord.dataset.write.destination import destination
 from dask_tfrecord.dataset.write.neighbours import refuse_inside_dataset
 from dask_tfrecord.files.storage.filesystem import Filesystem
@@ -75,6 +76,7 @@ def compact(
 
     See Also
     --------
+    delete : Remove the rows that pass filters.
     index : Store a snapshot of files that another tool wrote.
 
     Examples
@@ -94,4 +96,89 @@ def compact(
     done = compact_files(store, size, filters, partial(compute_each, title=f"{root}: compact"))
     counts = f"{done.replaced} files to {done.written}, skipped {done.skipped} files"
     logger.info("%s: version %d: compacted %s", root, done.snapshot.number, counts)
+    return done
+
+
+@public_function
+def delete(
+    path: PathLike,
+    filters: Sequence[Any] | pc.Expression,
+    *,
+    dry_run: bool = False,
+    storage_options: dict[str, Any] | None = None,
+    filesystem: Filesystem = None,
+) -> Deleted:
+    """Delete the rows of a dataset that pass filters, and no others.
+
+    Files whose partition values or statistics show that all rows pass the filters are dropped without being
+    opened. Files in which no row can pass are not opened either. The other files are read. A file with some
+    rows to delete is written again: the blocks that keep all of their rows are copied as they are.
+
+    The rows are deleted in one commit. If the process is killed before the commit, the dataset stays as it
+    was. Rows that other writes append in the meantime are kept, also if they pass the filters, unless another
+    write replaces files that `delete` has read. In this case, `delete` also treats the new files.
+
+    The files are read and written in parallel on the active scheduler of Dask. If a deletion takes long, it
+    logs its progress every ten seconds, at the level INFO of the logger ``dask_tfrecord``.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The directory of the dataset.
+    filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression
+        Filters in the form that `read_tfrecord` accepts. Exactly the rows that
+        ``read_tfrecord(path, filters=filters)`` returns are deleted. A row with a null in a compared column
+        stays, unless the filters select nulls.
+    dry_run : bool, default False
+        If True, change nothing, and return what the call would delete.
+    storage_options : dict, optional
+        Options for the filesystem, such as credentials.
+    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
+        The filesystem of the path. Only one of ``filesystem`` and ``storage_options`` may be passed.
+
+    Returns
+    -------
+    Deleted
+        A named tuple of the newest snapshot (``snapshot``), the number of files of which no row was left
+        (``dropped``), the number of files that were written again (``rewritten``), and the number of deleted
+        rows (``rows``). If no row passes the filters, nothing is committed.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the directory has no snapshot. `index` makes a snapshot of files of other tools.
+    FileChangedError
+        If the content of a file differs from the snapshot.
+    CorruptRecordError
+        If a file of the dataset is damaged or missing.
+    SchemaError
+        If the filters cannot be applied to the columns.
+    ConcurrentWriteError
+        If other writes replace files again and again while rows are deleted.
+
+    See Also
+    --------
+    compact : Replace small files by larger files.
+    filter_mask : Apply filters to an Arrow table.
+
+    Examples
+    --------
+    >>> import dask_tfrecord
+    >>> from dask import dataframe as dd
+    >>> ddf = dd.from_dict({"name": ["Ada", "Alan", "Grace"], "born": [1815, 1912, 1906]}, npartitions=2)
+    >>> _ = dask_tfrecord.to_tfrecord(ddf, "people")
+    >>> dask_tfrecord.delete("people", [("born", "<", 1900)]).rows
+    1
+    >>> dask_tfrecord.read_tfrecord("people")["name"].compute().tolist()
+    ['Alan', 'Grace']
+    """
+    arguments.flags(dry_run=dry_run)
+    store = destination(path, storage_options, filesystem)
+    refuse_inside_dataset(store, "delete")
+    root = store.public(store.root)
+    each = partial(compute_each, title=f"{root}: delete")
+    done = delete_rows(store, filters, each, dry_run=bool(dry_run))
+    action = "would delete" if dry_run else f"version {done.snapshot.number}: deleted"
+    counts = f"{done.rows} rows, dropped {done.dropped} and rewrote {done.rewritten} files"
+    logger.info("%s: %s %s", root, action, counts)
     return done

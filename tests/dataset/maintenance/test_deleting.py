@@ -1,0 +1,291 @@
+"""Deleted rows: those that filters select and no others, unopened files, other writes meanwhile."""
+
+import shutil
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+import pytest
+
+from dask_tfrecord import (
+    CorruptRecordError,
+    FileChangedError,
+    NotFoundError,
+    SchemaError,
+    Snapshot,
+    TFRecordError,
+    cleanup,
+    compact,
+    delete,
+    read_tfrecord,
+    to_tfrecord,
+    verify,
+)
+from dask_tfrecord.dataset.maintenance import deleting
+from dask_tfrecord.files import splicing, writing
+from dask_tfrecord.files.removing import remove_records
+from dask_tfrecord.files.storage.store import Store
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+COUNT = 600
+
+
+def frame() -> pd.DataFrame:
+    """Rows of three days, sorted by ``n``, with nulls, NaN and lists."""
+    numbers = range(COUNT)
+    columns = {
+        "day": pa.array([n // 200 for n in numbers], pa.int32()),
+        "n": pa.array([None if n % 7 == 3 else n for n in numbers], pa.int64()),
+        "x": pa.array(
+            [None if n % 5 == 1 else float("nan") if n % 5 == 2 else n / 4 for n in numbers], pa.float32()
+        ),
+        "text": pa.array([None if n % 11 == 0 else f"row {n % 13}" for n in numbers]),
+        "list": pa.array([None if n % 3 == 0 else [n] * (n % 4) for n in numbers]),
+    }
+    return pa.table(columns).to_pandas(types_mapper=pd.ArrowDtype)
+
+
+ROWS = frame()
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The rows as a dataset of each codec, in files of several blocks."""
+    root = tmp_path_factory.mktemp("written")
+    with pytest.MonkeyPatch.context() as patched:
+        patched.setattr(writing, "BLOCK_BYTES", 2_000)
+        for codec in (None, "gzip", "zlib"):
+            ddf = dd.from_pandas(ROWS, npartitions=4, sort=False)
+            to_tfrecord(ddf, root / str(codec), partition_on="day", compression=codec, write_index=False)
+    return root
+
+
+@pytest.fixture
+def place(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Path]:
+    """Copy the dataset of a codec."""
+    monkeypatch.setattr(splicing, "BLOCK_BYTES", 2_000)
+
+    def copy(codec: str | None = None) -> Path:
+        path = tmp_path / str(codec)
+        shutil.rmtree(path, ignore_errors=True)
+        shutil.copytree(written / str(codec), path)
+        return path
+
+    return copy
+
+
+def shown(rows: pd.DataFrame) -> str:
+    """The rows as text, in which NaN equals NaN."""
+    return str(
+        pa.Table.from_pandas(rows, preserve_index=False).select(["day", "n", "x", "text", "list"]).to_pylist()
+    )
+
+
+def contents(path: Path | str, **keywords: Any) -> str:
+    return shown(read_tfrecord(path, **keywords).compute())
+
+
+def is_intact(path: Path) -> bool:
+    report = verify(path)
+    return bool(report["agrees"].all()) and not report["damaged"].any()
+
+
+def listed(path: Path) -> set[str]:
+    """The data files of the directory."""
+    return {str(one.relative_to(path)) for one in path.rglob("part-*")}
+
+
+def is_nan(value: float | None) -> bool:
+    return value is not None and value != value
+
+
+Row = dict[str, Any]
+CASES: list[tuple[Any, Callable[[Row], bool]]] = [
+    ([("n", "<", 3)], lambda row: row["n"] is not None and row["n"] < 3),
+    ([("n", ">=", 590)], lambda row: row["n"] is not None and row["n"] >= 590),
+    ([("n", "==", 250)], lambda row: row["n"] == 250),
+    ([("n", "!=", 250)], lambda row: row["n"] is not None and row["n"] != 250),
+    ([("n", "in", [1, 401, 10_000])], lambda row: row["n"] in (1, 401)),
+    ([("n", "not in", list(range(0, 600, 2)))], lambda row: row["n"] is None or row["n"] % 2 == 1),
+    ([("n", "is", None)], lambda row: row["n"] is None),
+    ([("n", "is not", None)], lambda row: row["n"] is not None),
+    ([("x", "<", 30.0)], lambda row: row["x"] is not None and row["x"] < 30),
+    ([("x", ">", 1e9)], lambda row: False),
+    ([("text", "==", "row 5")], lambda row: row["text"] == "row 5"),
+    (
+        [("text", ">", "row 4"), ("n", "<", 20)],
+        lambda row: None not in (row["text"], row["n"]) and row["text"] > "row 4" and row["n"] < 20,
+    ),
+    ([[("n", "<", 2)], [("n", ">", 595)]], lambda row: row["n"] is not None and not 2 <= row["n"] <= 595),
+    ([("day", "==", 1)], lambda row: row["day"] == 1),
+    (
+        [("day", "==", 1), ("n", "<", 210)],
+        lambda row: row["n"] is not None and row["day"] == 1 and row["n"] < 210,
+    ),
+    ([("day", ">", 7)], lambda row: False),
+    ([("day", ">=", 0)], lambda row: True),
+    (pc.field("n") > 597, lambda row: row["n"] is not None and row["n"] > 597),
+    (pc.is_nan(pc.field("x")), lambda row: is_nan(row["x"])),
+    (
+        pc.field("list").is_null() & (pc.field("day") == 2),
+        lambda row: row["list"] is None and row["day"] == 2,
+    ),
+]
+
+
+@pytest.mark.parametrize("number", range(len(CASES)))
+def test_exactly_the_rows_that_filters_select_are_deleted(place: Callable[[Any], Path], number: int) -> None:
+    filters, is_deleted = CASES[number]
+    path = place([None, "gzip", "zlib"][number % 3])
+    rows = pa.Table.from_pandas(ROWS).to_pylist()
+    gone = np.array([is_deleted(row) for row in rows])
+    # The rows that a read with these filters returns are the same.
+    assert contents(path, filters=filters) == shown(ROWS[gone])
+    planned = delete(path, filters, dry_run=True)
+    assert Snapshot.open(path).number == planned.snapshot.number == 1
+    done = delete(path, filters)
+    assert done[1:] == planned[1:]
+    assert done.rows == gone.sum()
+    assert done.snapshot == Snapshot.open(path)
+    assert done.snapshot.number == (2 if gone.any() else 1)
+    assert contents(path) == shown(ROWS[~gone])
+    assert contents(path, filters=filters) == shown(ROWS[:0])
+    assert listed(path) == {file.path for file in done.snapshot.files}
+    assert cleanup(path, older_than="0 s") == []
+    assert is_intact(path) or gone.all()
+    assert delete(path, filters)[1:] == (0, 0, 0)
+    # The statistics are true for the rows that are left.
+    left = ROWS[~gone]
+    for low in (0, 100, 250, 599):
+        kept = left[(left["n"] >= low).fillna(False)]
+        assert contents(path, filters=[("n", ">=", low)]) == shown(kept)
+
+
+def test_files_that_are_decided_as_a_whole_are_not_opened(
+    place: Callable[[Any], Path], opened: list[str]
+) -> None:
+    path = place(None)
+    done = delete(path, [("day", "in", [0, 2])])
+    assert (done.rewritten, done.rows) == (0, 400)
+    assert opened == []
+    assert not (path / "day=0").exists()
+    # No value of the second file passes. All values of the first file do, but its nulls stay.
+    done = delete(path, [("n", "<", 300)])
+    assert (done.dropped, done.rewritten) == (0, 1)
+    assert len({*opened}) == 1
+
+
+def test_a_file_that_may_have_changed_is_opened(place: Callable[[Any], Path], opened: list[str]) -> None:
+    path = place(None)
+    to_tfrecord(
+        dd.from_pandas(ROWS[ROWS["n"] > 590], npartitions=1),
+        path,
+        partition_on="day",
+        append=True,
+        write_index=False,
+    )
+    last = Snapshot.open(path).files[-1]
+    assert delete(path, [("n", ">", 590)], dry_run=True).dropped == 1
+    assert str(path / last.path) not in opened
+    (path / last.path).touch()
+    assert delete(path, [("n", ">", 590)]).dropped == 1
+    assert str(path / last.path) in opened
+
+
+def test_rows_are_deleted_on_other_stores(place: Callable[[Any], Path]) -> None:
+    store = Store.at("memory://bucket/deleted")
+    to_tfrecord(dd.from_pandas(ROWS, npartitions=2), "memory://bucket/deleted", write_index=False)
+    assert delete("memory://bucket/deleted", [("n", "<", 100)])[1:] == (0, 1, 86)
+    assert contents("memory://bucket/deleted") == shown(ROWS[~(ROWS["n"] < 100).fillna(False)])
+    store.fs.rm("/bucket", recursive=True)
+
+
+def test_bounds_that_may_be_too_wide_are_marked(place: Callable[[Any], Path]) -> None:
+    path = place(None)
+    delete(path, [("n", "==", 250)])
+    assert all(file.exact_bounds for file in Snapshot.open(path).files)
+    delete(path, [("n", "==", 400)])
+    marked = [file for file in Snapshot.open(path).files if not file.exact_bounds]
+    [file] = marked
+    assert (file.values, file.statistics[0].min, file.records) == ((2,), 400, 49)
+    [file] = [file for file in compact(path).snapshot.files if not file.exact_bounds]
+    assert (file.values, file.statistics[0].min, file.records) == ((2,), 400, 199)
+
+
+def test_an_empty_dataset_is_left_and_takes_rows(place: Callable[[Any], Path]) -> None:
+    path = place("gzip")
+    assert delete(path, [("day", ">=", 0)]).dropped == 6
+    assert len(read_tfrecord(path)) == 0
+    to_tfrecord(dd.from_pandas(ROWS, npartitions=1), path, partition_on="day", append=True, write_index=False)
+    assert contents(path) == shown(ROWS)
+
+
+def test_wrong_filters_and_paths_are_refused(place: Callable[[Any], Path], tmp_path: Path) -> None:
+    path = place(None)
+    for filters in (None, [], [("unknown", "==", 1)], [("n", "==", "text")], pc.field("unknown") == 1):
+        with pytest.raises(SchemaError):
+            delete(path, filters)
+    with pytest.raises(TFRecordError, match="dry_run"):
+        delete(path, [("n", "==", 1)], dry_run="no")
+    (tmp_path / "empty").mkdir()
+    with pytest.raises(NotFoundError):
+        delete(tmp_path / "empty", [("n", "==", 1)])
+    assert Snapshot.open(path).number == 1
+
+
+def test_damage_stops_the_deletion_and_changes_nothing(place: Callable[[Any], Path]) -> None:
+    path = place("gzip")
+    file = path / Snapshot.open(path).files[1].path
+    stored = bytearray(file.read_bytes())
+    stored[len(stored) // 2] ^= 1
+    file.write_bytes(stored)
+    before = {*path.rglob("*")}
+    with pytest.raises((CorruptRecordError, FileChangedError)) as raised:
+        delete(path, [("x", ">", 0)])
+    assert raised.value.path == str(file)
+    assert {*path.rglob("*")} == before
+
+
+Other = Callable[[Path], object]
+
+
+def append(path: Path) -> object:
+    more = ROWS[ROWS["n"] < 20]
+    return to_tfrecord(
+        dd.from_pandas(more, npartitions=1), path, partition_on="day", append=True, write_index=False
+    )
+
+
+@pytest.mark.parametrize(
+    ("other", "expected"),
+    [
+        (append, 600 - 17 + 17),
+        (compact, 600 - 17),
+        (lambda path: delete(path, [("n", "<", 10)]), 600 - 17),
+        (lambda path: delete(path, [("day", "==", 0)]), 400),
+    ],
+    ids=["append", "compact", "delete", "drop"],
+)
+def test_other_writes_beside_a_deletion(
+    place: Callable[[Any], Path], monkeypatch: pytest.MonkeyPatch, other: Other, expected: int
+) -> None:
+    path, calls = place(None), list[int]()
+
+    def remove_slowly(*args: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 1:
+            monkeypatch.setattr(deleting, "remove_records", remove_records)
+            other(path)
+        return remove_records(*args)
+
+    monkeypatch.setattr(deleting, "remove_records", remove_slowly)
+    delete(path, [("n", "<", 20)])
+    assert len(read_tfrecord(path)) == expected
+    assert is_intact(path)
+    assert listed(path) == {file.path for file in Snapshot.open(path).files}
