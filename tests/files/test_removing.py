@@ -102,7 +102,9 @@ def test_records_of_files_of_other_tools_are_removed(tmp_path: Path) -> None:
     write(tmp_path, ROWS, "plain", None)
     content = (tmp_path / "plain").read_bytes()
     mask = MASKS["scattered"]
-    for name, data, codec in (("a", gzip.compress(content), "gzip"), ("b", content, None)):
+    sources: list[tuple[str, bytes, Compression | None]]
+    sources = [("a", gzip.compress(content), "gzip"), ("b", content, None)]
+    for name, data, codec in sources:
         entry = removed(tmp_path, foreign(tmp_path, name, data, len(ROWS)), mask, codec)
         check(tmp_path, entry, ROWS.filter(pa.array(~mask)))
         assert entry.statistics == ()

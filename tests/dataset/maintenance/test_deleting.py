@@ -48,7 +48,8 @@ def frame() -> pd.DataFrame:
         "text": pa.array([None if n % 11 == 0 else f"row {n % 13}" for n in numbers]),
         "list": pa.array([None if n % 3 == 0 else [n] * (n % 4) for n in numbers]),
     }
-    return pa.table(columns).to_pandas(types_mapper=pd.ArrowDtype)
+    rows: pd.DataFrame = pa.table(columns).to_pandas(types_mapper=pd.ArrowDtype)
+    return rows
 
 
 ROWS = frame()
@@ -232,7 +233,7 @@ def test_wrong_filters_and_paths_are_refused(place: Callable[[Any], Path], tmp_p
         with pytest.raises(SchemaError):
             delete(path, filters)
     with pytest.raises(TFRecordError, match="dry_run"):
-        delete(path, [("n", "==", 1)], dry_run="no")
+        delete(path, [("n", "==", 1)], dry_run="no")  # type: ignore[arg-type]  # a wrong value is the point
     (tmp_path / "empty").mkdir()
     with pytest.raises(NotFoundError):
         delete(tmp_path / "empty", [("n", "==", 1)])
