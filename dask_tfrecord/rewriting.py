@@ -16,6 +16,7 @@ from dask_tfrecord.dataset.write.neighbours import refuse_inside_dataset
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.public_functions import public_function
+from dask_tfrecord.write_request import keeps_versions
 
 logger = logging.getLogger(__name__)
 
@@ -26,6 +27,7 @@ def compact(
     *,
     target_bytes: int | str = "128 MiB",
     filters: Sequence[Any] | pc.Expression | None = None,
+    keep_versions: bool | None = None,
     storage_options: dict[str, Any] | None = None,
     filesystem: Filesystem = None,
 ) -> Compacted:
@@ -51,6 +53,10 @@ def compact(
     filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression, optional
         Filters in the form that `read_tfrecord` accepts. Only files in which some row may pass the filters
         are compacted, as far as partition values and statistics show. By default, all files are compacted.
+    keep_versions : bool, optional
+        If True, keep the versions before this one, so that they can still be read. If False, remove the
+        replaced files and the versions before this one. By default, the value of
+        ``dask-tfrecord.keep-versions`` in Dask's configuration is used, which is False unless it was changed.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
@@ -93,7 +99,8 @@ def compact(
     store = destination(path, storage_options, filesystem)
     refuse_inside_dataset(store, "compact")
     root = store.public(store.root)
-    done = compact_files(store, size, filters, partial(compute_each, title=f"{root}: compact"))
+    each = partial(compute_each, title=f"{root}: compact")
+    done = compact_files(store, size, filters, each, keep_versions=keeps_versions(keep_versions))
     counts = f"{done.replaced} files to {done.written}, skipped {done.skipped} files"
     logger.info("%s: version %d: compacted %s", root, done.snapshot.number, counts)
     return done
@@ -105,6 +112,7 @@ def delete(
     filters: Sequence[Any] | pc.Expression,
     *,
     dry_run: bool = False,
+    keep_versions: bool | None = None,
     storage_options: dict[str, Any] | None = None,
     filesystem: Filesystem = None,
 ) -> Deleted:
@@ -131,6 +139,10 @@ def delete(
         stays, unless the filters select nulls.
     dry_run : bool, default False
         If True, change nothing, and return what the call would delete.
+    keep_versions : bool, optional
+        If True, keep the versions before this one, so that they can still be read. If False, remove the
+        replaced files and the versions before this one. By default, the value of
+        ``dask-tfrecord.keep-versions`` in Dask's configuration is used, which is False unless it was changed.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
@@ -177,7 +189,8 @@ def delete(
     refuse_inside_dataset(store, "delete")
     root = store.public(store.root)
     each = partial(compute_each, title=f"{root}: delete")
-    done = delete_rows(store, filters, each, dry_run=bool(dry_run))
+    keeps = keeps_versions(keep_versions)
+    done = delete_rows(store, filters, each, dry_run=bool(dry_run), keep_versions=keeps)
     action = "would delete" if dry_run else f"version {done.snapshot.number}: deleted"
     counts = f"{done.rows} rows, dropped {done.dropped} and rewrote {done.rewritten} files"
     logger.info("%s: %s %s", root, action, counts)

@@ -9,12 +9,13 @@ import numpy as np
 import pyarrow as pa
 
 from dask_tfrecord.codec.codecs import codec_of_suffix
-from dask_tfrecord.dataset.maintenance.replacing import Group, commit, discard
 from dask_tfrecord.dataset.maintenance.rewriting import file_outcomes, newest_files, plan_run, unless_lost
 from dask_tfrecord.dataset.query.filters import parse_filters
 from dask_tfrecord.dataset.query.ranges import Mask
 from dask_tfrecord.dataset.snapshot.column_statistics import to_entries
 from dask_tfrecord.dataset.snapshot.model import Snapshot, listed_files
+from dask_tfrecord.dataset.write.commit import abandon, commit, discard
+from dask_tfrecord.dataset.write.conflicts import Group
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.find_blocks import ComputeEach
@@ -45,7 +46,9 @@ class Compacted(NamedTuple):
     skipped: int
 
 
-def compact_files(store: Store, target_bytes: int, filters: Any, compute_each: ComputeEach) -> Compacted:
+def compact_files(
+    store: Store, target_bytes: int, filters: Any, compute_each: ComputeEach, *, keep_versions: bool
+) -> Compacted:
     """Replace small files of the newest version by larger files, and commit the result.
 
     Parameters
@@ -58,6 +61,8 @@ def compact_files(store: Store, target_bytes: int, filters: Any, compute_each: C
         The value of ``filters=``. Only files in which some row may pass the filters are replaced.
     compute_each : callable
         Function that runs the tasks that write the files.
+    keep_versions : bool
+        If True, keep the versions before the compaction.
     """
     snapshot, rows = newest_files(store)
     may_match = np.ones(len(rows), bool)
@@ -66,18 +71,22 @@ def compact_files(store: Store, target_bytes: int, filters: Any, compute_each: C
     plan = [rows.take(pa.array(group)) for group in plan_groups(rows, may_match, target_bytes)]
     if not plan:
         return Compacted(snapshot, 0, 0, 0)
-    run = plan_run(store, snapshot, "compact")
+    run = plan_run(store, snapshot, "compact", keep_versions=keep_versions)
     sources = [to_entries(group, snapshot.schema, snapshot.partitioning) for group in plan]
     try:
         found = compute_each(partial(_compact, run, len(sources)), enumerate(sources))
-        pairs = [(of_group, entry) for of_group, entry in zip(sources, found, strict=True) if entry]
-        groups = [
-            Group(tuple((source.path, source.crc32c) for source in of_group), (entry.path,))
-            for of_group, entry in pairs
-        ]
-        newest = commit(run, [entry for _, entry in pairs], groups)
     except Exception:
         discard(run)
+        raise
+    pairs = [(of_group, entry) for of_group, entry in zip(sources, found, strict=True) if entry]
+    groups = [
+        Group(tuple((source.path, source.crc32c) for source in of_group), (entry.path,))
+        for of_group, entry in pairs
+    ]
+    try:
+        newest = commit(run, [entry for _, entry in pairs], groups)
+    except Exception:
+        abandon(run)
         raise
     listed = listed_files(newest)
     replaced = sum(len(group.replaced) for group in groups if listed.issuperset(group.added))

@@ -11,7 +11,6 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.dataset.maintenance.replacing import Group, GroupsLostError, commit, discard
 from dask_tfrecord.dataset.maintenance.rewriting import file_outcomes, newest_files, plan_run, unless_lost
 from dask_tfrecord.dataset.query.filters import parse_filters
 from dask_tfrecord.dataset.query.predicates import Predicate
@@ -19,6 +18,8 @@ from dask_tfrecord.dataset.read.partition_columns import values_from_snapshot
 from dask_tfrecord.dataset.read.read_task import Partition, wrong_number
 from dask_tfrecord.dataset.snapshot.column_statistics import to_entries
 from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.write.commit import abandon, commit, discard
+from dask_tfrecord.dataset.write.conflicts import Group, GroupsLostError
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import ConcurrentWriteError
 from dask_tfrecord.files.entry import FileEntry
@@ -94,7 +95,9 @@ class _File(NamedTuple):
     columns: Partition
 
 
-def delete_rows(store: Store, filters: Any, compute_each: ComputeEach, *, dry_run: bool) -> Deleted:
+def delete_rows(
+    store: Store, filters: Any, compute_each: ComputeEach, *, dry_run: bool, keep_versions: bool
+) -> Deleted:
     """Delete the rows that pass the filters, and commit the result.
 
     Parameters
@@ -107,28 +110,28 @@ def delete_rows(store: Store, filters: Any, compute_each: ComputeEach, *, dry_ru
         Function that runs the tasks that read and write the files.
     dry_run : bool
         If True, change nothing, and return what the deletion would do.
+    keep_versions : bool
+        If True, keep the versions before the deletion.
     """
     snapshot, rows = newest_files(store)
-    deletion = _Deletion(plan_run(store, snapshot, "delete"), filters, compute_each, dry_run)
-    try:
-        for _ in range(_ATTEMPTS):
-            if deletion.treat(snapshot, rows):
-                listed = [one for one in _identities(rows) if one in deletion.changes]
-                changes = {one: change for one in listed if (change := deletion.changes[one]).rows}
-                with suppress(GroupsLostError):
-                    newest = deletion.commit(changes) or snapshot
-                    dropped = sum(change.is_dropped for change in changes.values())
-                    deleted = sum(change.rows for change in changes.values())
-                    return Deleted(newest, dropped, len(changes) - dropped, deleted)
-            snapshot, rows = newest_files(store)
-        raise ConcurrentWriteError(
-            f"other writes replaced files of the dataset {_ATTEMPTS} times while rows were deleted",
-            path=store.public(store.root),
-            advice="delete the rows again when fewer writes run",
-        )
-    except Exception:
-        discard(deletion.run)
-        raise
+    run = plan_run(store, snapshot, "delete", keep_versions=keep_versions)
+    deletion = _Deletion(run, filters, compute_each, dry_run)
+    for _ in range(_ATTEMPTS):
+        if deletion.treat(snapshot, rows):
+            listed = [one for one in _identities(rows) if one in deletion.changes]
+            changes = {one: change for one in listed if (change := deletion.changes[one]).rows}
+            with suppress(GroupsLostError):
+                newest = deletion.commit(changes) or snapshot
+                dropped = sum(change.is_dropped for change in changes.values())
+                deleted = sum(change.rows for change in changes.values())
+                return Deleted(newest, dropped, len(changes) - dropped, deleted)
+        snapshot, rows = newest_files(store)
+    discard(run)
+    raise ConcurrentWriteError(
+        f"other writes replaced files of the dataset {_ATTEMPTS} times while rows were deleted",
+        path=store.public(store.root),
+        advice="delete the rows again when fewer writes run",
+    )
 
 
 @dataclass
@@ -170,7 +173,11 @@ class _Deletion:
             read = Partition(self.run.store, (Split(file),), columns, ReadOptions(), of_file)
             tasks.append(_File(next(self._numbers), source, read))
         delete = partial(_delete_in_file, self.run, predicate, len(rows), self.dry_run)
-        found = self.compute_each(delete, tasks) if tasks else []
+        try:
+            found = self.compute_each(delete, tasks) if tasks else []
+        except Exception:
+            discard(self.run)
+            raise
         for task, change in zip(tasks, found, strict=True):
             if change is not None:
                 self.changes[task.source.path, task.source.crc32c] = change
@@ -187,7 +194,13 @@ class _Deletion:
             Group((one,), (change.entry.path,) if change.entry else ()) for one, change in changes.items()
         ]
         entries = [change.entry for change in self.changes.values() if change.entry]
-        return commit(self.run, entries, groups)
+        try:
+            return commit(self.run, entries, groups)
+        except GroupsLostError:  # the written files are needed for the next attempt
+            raise
+        except Exception:
+            abandon(self.run)
+            raise
 
 
 @redact_errors

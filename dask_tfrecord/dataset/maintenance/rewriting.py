@@ -49,7 +49,7 @@ def file_outcomes(snapshot: Snapshot, rows: pa.Table, predicate: Predicate) -> O
     return possible_outcomes(predicate, file_ranges(columns, len(rows), values, rows))
 
 
-def plan_run(store: Store, snapshot: Snapshot, mode: Mode) -> WriteRun:
+def plan_run(store: Store, snapshot: Snapshot, mode: Mode, *, keep_versions: bool) -> WriteRun:
     """Return the plan of a write that replaces files of a snapshot."""
     return WriteRun(
         store,
@@ -60,6 +60,7 @@ def plan_run(store: Store, snapshot: Snapshot, mode: Mode) -> WriteRun:
         partitioning=snapshot.partitioning,
         order=snapshot.order,
         index=snapshot.index or (),
+        keep_versions=keep_versions,
     )
 
 

@@ -290,3 +290,18 @@ def test_other_writes_beside_a_deletion(
     assert len(read_tfrecord(path)) == expected
     assert is_intact(path)
     assert listed(path) == {file.path for file in Snapshot.open(path).files}
+
+
+def test_versions_before_are_kept_if_asked_for(place: Callable[[Any], Path]) -> None:
+    path = place("gzip")
+    delete(path, [("n", "<", 300)], keep_versions=True)
+    after = contents(path)
+    compact(path, keep_versions=True)
+    assert contents(path) == contents(path, version=2) == after
+    assert contents(path, version=1) == shown(ROWS)
+    assert listed(path) - {name for name in listed(path) if name.startswith("_")} == {
+        file.path for file in Snapshot.open(path).files
+    }
+    delete(path, [("day", "==", 2)])
+    with pytest.raises(FileNotFoundError, match="no version 1"):
+        contents(path, version=1)
