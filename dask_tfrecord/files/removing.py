@@ -14,9 +14,8 @@ from dask_tfrecord.codec.codecs import Compression, decompress_block
 from dask_tfrecord.errors import CorruptRecordError
 from dask_tfrecord.files.entry import ColumnStatistics, FileEntry
 from dask_tfrecord.files.intact import record_offsets
-from dask_tfrecord.files.splicing import SplicedFile, read_blocks
+from dask_tfrecord.files.splicing import SplicedFile, read_blocks, read_exactly
 from dask_tfrecord.files.statistics import continue_statistics, empty_statistics, file_statistics
-from dask_tfrecord.files.storage.open_file import FileReader
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import changed_since_snapshot
 from dask_tfrecord.schema.model import Schema
@@ -101,23 +100,15 @@ def _stored_blocks(
     stops = [(block.offset, block.record) for block in blocks[1:]]
     stops.append((source.bytes - tail_bytes, source.records))
     with store.open(path, source.bytes) as reader:
-        total = crc32c(_read(reader, blocks[0].offset))
+        total = crc32c(read_exactly(reader, memoryview(bytearray(blocks[0].offset))))
         for block, (end, last) in zip(blocks, stops, strict=True):
-            stored = _read(reader, end - block.offset)
+            stored = read_exactly(reader, memoryview(bytearray(end - block.offset)))
             total = crc32c(stored, total)
             content = memoryview(decompress_block(stored, compression)) if compression else stored
             yield content, last - block.record, stored
-        if crc32c(_read(reader, tail_bytes), total) != source.crc32c:
+        tail = read_exactly(reader, memoryview(bytearray(tail_bytes)))
+        if crc32c(tail, total) != source.crc32c:
             raise changed_since_snapshot(store, path)
-
-
-def _read(reader: FileReader, size: int) -> memoryview:
-    """Read the next ``size`` bytes. The reader raises if the file ends before."""
-    data = memoryview(bytearray(size))
-    at = 0
-    while at < size:
-        at += reader.readinto(data[at:])
-    return data
 
 
 def _take(content: memoryview, bounds: Ints, mask: Mask) -> memoryview:

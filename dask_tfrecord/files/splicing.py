@@ -162,7 +162,7 @@ class SplicedFile:
         head, end, last_block = b"", b"", bytearray()
         at = crc = 0
         while at < source.bytes:
-            chunk = self._buffer[: reader.readinto(self._buffer)]
+            chunk = read_exactly(reader, self._buffer[: source.bytes - at])
             body = chunk[max(0, start - at) : max(0, stop - at)]
             self._file.write(body)
             crc = crc32c(body, crc)
@@ -218,6 +218,14 @@ class SplicedFile:
             self._file.write(data)
             self.bytes += len(data)
             self.crc32c = crc32c(data, self.crc32c)
+
+
+def read_exactly(reader: FileReader, view: memoryview) -> memoryview:
+    """Fill a view with the next bytes of a file, and return the view. The reader raises if the file ends."""
+    at = 0
+    while at < len(view):
+        at += reader.readinto(view[at:])
+    return view
 
 
 def read_blocks(store: Store, source: FileEntry) -> Iterator[tuple[memoryview, int]]:
