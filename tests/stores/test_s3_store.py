@@ -11,6 +11,7 @@ import pyarrow as pa
 import pytest
 import s3fs
 from abstract import rows
+from aiobotocore.client import AioBaseClient
 from moto.s3.models import s3_backends
 from s3_suite import S3Suite
 from servers import s3_server
@@ -18,6 +19,7 @@ from servers import s3_server
 from dask_tfrecord import (
     Snapshot,
     TFRecordError,
+    Writer,
     cleanup,
     exists,
     index,
@@ -51,6 +53,25 @@ def noted_requests() -> Iterator[list[tuple[str, str | None]]]:
 
 
 class TestS3Store(S3Suite):
+    def test_a_writer_appends_with_few_requests(self, place: str) -> None:
+        requests: list[str] = []
+        call = AioBaseClient._make_api_call
+
+        async def noting(client: Any, name: str, arguments: Any) -> Any:
+            requests.append(name)
+            return await call(client, name, arguments)
+
+        with (
+            Writer(place, storage_options=self.options) as writer,
+            patch.object(AioBaseClient, "_make_api_call", noting),
+        ):
+            for number in range(3):
+                requests.clear()
+                writer.write([{"n": number}])
+                writer.commit()
+            assert len(requests) <= 12, requests
+        assert self.read(place) == [0, 1, 2]
+
     def test_uploads_of_the_dead_are_given_up(self, place: str) -> None:
         self.write(rows(1), place)
         store = self.store(place)

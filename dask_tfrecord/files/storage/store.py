@@ -199,11 +199,11 @@ class Store:
 
     @contextmanager
     def _create_by_upload(self, path: str) -> Iterator[BinaryIO]:
-        file = self.fs.open(path, "wb", block_size=REQUEST_BYTES, autocommit=False)
+        # A file that is smaller than a block needs one request, and a longer file needs one for each block.
+        file = self.fs.open(path, "wb", block_size=REQUEST_BYTES)
         try:
             yield file
             file.close()
-            file.commit()
         except BaseException:  # also on KeyboardInterrupt, so that no incomplete upload remains
             # A failure to remove the incomplete file is not raised, because the first failure is raised.
             with suppress(Exception):
