@@ -7,11 +7,13 @@ import logging
 import random
 import time
 from dataclasses import dataclass, field, replace
+from functools import cache
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import Any
 
 import dask.dataframe as dd
+import numpy as np
 import pandas as pd
 from distributed import Client
 
@@ -22,6 +24,7 @@ from dask_tfrecord.dataset.write import run as write_run
 KEYS = "abcde"
 WEIGHTS = {
     "append": 6,
+    "writer": 6,
     "overwrite": 2,
     "partitions": 4,
     "read": 5,
@@ -31,6 +34,7 @@ WEIGHTS = {
 }
 MODES: dict[str, dict[str, Any]] = {
     "append": {"append": True},
+    "writer": {},
     "overwrite": {"overwrite": True},
     "partitions": {"overwrite": "partitions"},
 }
@@ -95,7 +99,8 @@ def shorten_ids(bits: int, client: int) -> None:
     """Draw the ids of writes with few random bits, which are in their first 8 digits.
 
     The last digits of an id are the number of the client. Two writes that run at the same time never get the
-    same id, because neither write could see the other.
+    same id, because neither write could see the other. The ids of a `Writer` have all bits, because a new id
+    is compared only with the ids of the version that the `Writer` knows.
     """
 
     def draw() -> SimpleNamespace:
@@ -130,7 +135,24 @@ def operate(event: Event, choices: random.Random, path: str) -> dict[str, Any]:
     return result
 
 
+@cache
+def writer(path: str) -> dask_tfrecord.Writer:
+    """Return a writer that stays open, so that other writes often change the dataset between its commits."""
+    return dask_tfrecord.Writer(path, partition_on="key", max_bytes_per_file="16 KiB")
+
+
 def write_rows(write: Write, path: str, choices: random.Random) -> None:
+    if write.mode == "writer":
+        try:
+            for part in np.array_split(np.arange(write.rows), 4):
+                writer(path).write(frame(write)[lambda rows, part=part: rows["n"].isin(part)])
+                time.sleep(choices.uniform(0, 0.1))  # so that faults happen in the middle of a write
+            writer(path).commit()
+        except Exception as error:  # the rows of a failed write must not be in the next commit
+            writer(path).__exit__(type(error), error, None)
+            writer.cache_clear()
+            raise
+        return
     ddf = dd.from_pandas(frame(write), npartitions=choices.randint(1, 4), sort=False)
     ddf = ddf.map_partitions(slowly, choices.uniform(0, 0.5), meta=ddf._meta)
     codec = choices.choice([None, "gzip"])

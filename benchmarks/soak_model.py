@@ -14,7 +14,10 @@ State = frozenset[Chunk]
 
 @dataclass(frozen=True)
 class Write:
-    """Describe a write of ``rows`` rows for each key. The mode is "append", "overwrite" or "partitions"."""
+    """Describe a write of ``rows`` rows for each key.
+
+    The mode is "append", "writer", "overwrite" or "partitions". A `Writer` appends, too.
+    """
 
     id: int
     mode: str
@@ -25,6 +28,7 @@ class Write:
         """Return the dataset after the commit of this write."""
         kept = {
             "append": state,
+            "writer": state,
             "overwrite": frozenset(),
             "partitions": frozenset(chunk for chunk in state if chunk[1] not in self.keys),
         }

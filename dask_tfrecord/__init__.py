@@ -7,6 +7,8 @@ both functions to Dask, as ``dask.dataframe.read_tfrecord`` and as the method ``
 import logging
 
 from dask_tfrecord import accessor, config
+from dask_tfrecord.dataset.maintenance.compacting import Compacted
+from dask_tfrecord.dataset.maintenance.deleting import Deleted
 from dask_tfrecord.dataset.snapshot.metadata import library_version
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.described_schema import from_tfds, from_tfmd
@@ -36,7 +38,8 @@ from dask_tfrecord.housekeeping import cleanup, exists, find_dataset
 from dask_tfrecord.inspection import index, verify
 from dask_tfrecord.random_access import take
 from dask_tfrecord.reader import read_tfrecord
-from dask_tfrecord.rewriting import Compacted, Deleted, compact, delete
+from dask_tfrecord.rewriting import compact, delete
+from dask_tfrecord.row_writer import Writer
 from dask_tfrecord.schema.field import Field
 from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.schema.type_names import arrow_type
@@ -68,6 +71,7 @@ __all__ = [
     "Snapshot",
     "TFRecordDataset",
     "TFRecordError",
+    "Writer",
     "arrow_type",
     "cleanup",
     "compact",

@@ -97,6 +97,7 @@ class StreamKeywords(TypedDict, total=False):
     lossy: Lossy | Literal["default"]
     write_index: bool | None
     append: bool
+    schema_change: Literal["add"] | None
     overwrite: bool | Literal["partitions"]
     keep_versions: bool | None
     partition_on: str | Sequence[str] | None

@@ -1,20 +1,29 @@
 """Validate the keywords that say how a write divides, names, compresses and replaces files."""
 
 from collections.abc import Callable, Sequence
+from contextlib import suppress
+from datetime import timedelta
 from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
+import pandas as pd
 
 from dask_tfrecord import arguments
-from dask_tfrecord.codec.codecs import Compression, check_level
+from dask_tfrecord.codec.codecs import CODECS, Compression, check_level
 from dask_tfrecord.config import keyword_or_default
 from dask_tfrecord.dataset.shuffle.route import Shuffle
 from dask_tfrecord.dataset.write.run import Mode
-from dask_tfrecord.errors import Remedy, TFRecordError
+from dask_tfrecord.errors import Remedy, RemedyWarning, TFRecordError, warn_caller
 from dask_tfrecord.files.options import WriteOptions
 from dask_tfrecord.files.part_names import check_labels
 from dask_tfrecord.schema.field import Lossy
+
+# What a caller may pass as ``commit_every=``: rows, a size or a duration.
+CommitEvery = int | str | timedelta | None
+
+# The kind of a limit after which a `Writer` commits, and the limit.
+CommitLimit = tuple[Literal["rows", "bytes", "seconds"], float]
 
 
 def write_options(
@@ -30,6 +39,39 @@ def write_options(
     max_rows = arguments.count("max_rows_per_file", max_rows)  # a NumPy integer could overflow later
     max_bytes = arguments.count("max_bytes_per_file", max_bytes)
     return WriteOptions(codec, level, lossy, max_rows, max_bytes)
+
+
+def commit_every_limit(value: CommitEvery) -> CommitLimit | None:
+    """Return when a `Writer` commits, as ``commit_every`` says.
+
+    Returns
+    -------
+    tuple of (str, float), optional
+        The kind of the limit, which is "rows", "bytes" or "seconds", and the limit.
+
+    Raises
+    ------
+    TFRecordError
+        If the value is not a positive number of rows, size or duration.
+    """
+    if value is None:
+        return None
+    if isinstance(value, str | timedelta) and not str(value).strip().isdecimal():
+        with suppress(ValueError):  # if the text is not a duration, it may be a size
+            seconds = pd.Timedelta(value).total_seconds()
+            if seconds > 0:  # the comparison is False for NaT
+                return "seconds", seconds
+        if isinstance(value, str):
+            with suppress(TFRecordError):
+                return "bytes", arguments.byte_count("commit_every", value) or 0
+    else:
+        with suppress(TFRecordError):
+            return "rows", arguments.count("commit_every", value) or 0
+    raise TFRecordError(
+        f"commit_every={value!r} is not a number of rows, a size or a duration",
+        advice='pass for example 10_000, "64 MiB" or "2 s"',
+        keyword="commit_every",
+    )
 
 
 def keeps_versions(value: Any) -> bool:
@@ -68,6 +110,17 @@ def write_mode(
     if append:
         return "append"
     return "partitions" if overwrite == "partitions" else "overwrite" if overwrite else "create"
+
+
+def schema_change_mode(value: Literal["add"] | None, mode: Mode) -> bool:
+    """Return True if an append may add columns, as ``schema_change`` says."""
+    if arguments.choice("schema_change", value, (None, "add")) and mode != "append":
+        raise TFRecordError(
+            f"schema_change={value!r} is for appends, and this write keeps no columns",
+            remedies=[Remedy("append", True, "keep the existing rows")],
+            function="to_tfrecord",
+        )
+    return value is not None
 
 
 def _partition_columns(columns: Sequence[Any]) -> list[Remedy]:
@@ -121,3 +174,26 @@ def check_name_function(name_function: Callable[[int], str] | None, npartitions:
     arguments.function("name_function", name_function)
     if name_function is not None:
         check_labels([name_function(index) for index in range(npartitions)])
+
+
+def warn_of_rounding(names: list[str]) -> None:
+    """Warn of columns whose values may be rounded."""
+    if names:
+        columns = ", ".join(map(repr, names))
+        warn_caller(
+            RemedyWarning(
+                f"TFRecord has 32-bit floats only, so the values of {columns} are rounded",
+                [
+                    Remedy("lossy", "allow", "accept this"),
+                    Remedy("lossy", "raise", "refuse values that would change"),
+                ],
+            ),
+        )
+
+
+def warn_of_compression(codec: Compression | None) -> None:
+    """Warn if TensorFlow cannot read files with this codec."""
+    if codec and not CODECS[codec].tensorflow:
+        warn_caller(
+            f"TensorFlow reads only gzip and zlib, so it cannot read files that are compressed with {codec}.",
+        )

@@ -13,7 +13,6 @@ import pandas as pd
 
 from dask_tfrecord import arguments
 from dask_tfrecord.cluster import check_cluster
-from dask_tfrecord.codec.codecs import CODECS, Compression
 from dask_tfrecord.codec.columns import RecordType
 from dask_tfrecord.config import keyword_or_default
 from dask_tfrecord.dataset.shuffle.route import Shuffle
@@ -25,7 +24,7 @@ from dask_tfrecord.dataset.write.destination import check_destination, destinati
 from dask_tfrecord.dataset.write.existing import check_existing_data
 from dask_tfrecord.dataset.write.neighbours import refuse_write_inside
 from dask_tfrecord.dataset.write.run import WriteRun, draw_run
-from dask_tfrecord.errors import Remedy, RemedyWarning, TFRecordError, warn_caller
+from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.expr import lineage
 from dask_tfrecord.expr.collection import CollectionRows
 from dask_tfrecord.files.storage.filesystem import Filesystem
@@ -42,6 +41,9 @@ from dask_tfrecord.write_request import (
     keeps_versions,
     partition_count,
     plan_shuffle,
+    schema_change_mode,
+    warn_of_compression,
+    warn_of_rounding,
     write_mode,
     write_options,
 )
@@ -80,6 +82,7 @@ def to_tfrecord(
     lossy: Lossy | Literal["default"] = "default",
     write_index: bool | None = None,
     append: bool = False,
+    schema_change: Literal["add"] | None = None,
     overwrite: bool | Literal["partitions"] = False,
     keep_versions: bool | None = None,
     partition_on: str | Sequence[str] | None = None,
@@ -159,7 +162,14 @@ def to_tfrecord(
         integers. Rows of Arrow data have no index.
     append : bool, default False
         If True, add the rows to the data in the directory, whichever tool wrote the existing data. The
-        columns and types of the rows must equal the columns and types of the existing data.
+        columns and types of the rows must equal the columns and types of the existing data, unless
+        ``schema_change`` is "add".
+    schema_change : "add", optional
+        How an append may change the columns of the dataset. By default, it changes no columns. If "add", the
+        rows may have columns that the dataset does not have. These columns become the last columns, and are
+        null in the existing rows. A column also gets a wider type, such as int64 instead of int32 or float32
+        instead of float16, if the type of the rows is wider. No existing file is written again. Other
+        differences of the columns raise. The files of other tools need a snapshot, which `index` makes.
     overwrite : bool or "partitions", default False
         If True, replace all data in the directory. If "partitions", replace only the partition directories to
         which the write adds files. The replaced files are removed after the new data is committed. Readers
@@ -308,6 +318,7 @@ def to_tfrecord(
         splits = parse_splits(rows.columns, split, split_by)
         directories = keys if splits is None else (SPLIT, *keys)
         mode = write_mode(rows.columns, append, overwrite, directories)
+        adds_columns = schema_change_mode(schema_change, mode)
         count = partition_count(npartitions, num_shards) or rows.npartitions
         shuffling = plan_shuffle(rows.columns, directories, colocate, shuffle, count)
         check_name_function(name_function, count)
@@ -332,15 +343,16 @@ def to_tfrecord(
             partition_fields, order = (SPLIT_FIELD, *partition_fields), (*order, SPLIT)
         records = planned.select(name for name in planned.names if name not in keys)
         if options.lossy == "warn":
-            _warn_of_rounding(rows.rounded(records, levels))
-        _warn_of_compression(options.compression)
+            warn_of_rounding(rows.rounded(records, levels))
+        warn_of_compression(options.compression)
+        newest = None
         if mode in ("append", "partitions"):
-            check_existing_data(store, records, partition_fields, levels)
+            newest = check_existing_data(store, records, partition_fields, levels, adds_columns=adds_columns)
 
         run = WriteRun(
             store,
             records,
-            draw_run(store),
+            draw_run(store, newest),
             options,
             mode=mode,
             base=base,
@@ -350,6 +362,7 @@ def to_tfrecord(
             custom_metadata=metadata,
             label=name_function,
             index=levels,
+            adds_columns=adds_columns,
             replaceable=replaceable,
             planned=planned_rows(store, mode, base),
             keep_versions=keeps_versions(keep_versions),
@@ -403,28 +416,6 @@ def _write_source(source: Source, run: WriteRun, splits: Splits | None, shuffle:
         discard(run)
         raise
     return commit(run, files)
-
-
-def _warn_of_rounding(names: list[str]) -> None:
-    """Warn of columns whose values may be rounded."""
-    if names:
-        columns = ", ".join(map(repr, names))
-        warn_caller(
-            RemedyWarning(
-                f"TFRecord has 32-bit floats only, so the values of {columns} are rounded",
-                [
-                    Remedy("lossy", "allow", "accept this"),
-                    Remedy("lossy", "raise", "refuse values that would change"),
-                ],
-            ),
-        )
-
-
-def _warn_of_compression(codec: Compression | None) -> None:
-    if codec and not CODECS[codec].tensorflow:
-        warn_caller(
-            f"TensorFlow reads only gzip and zlib, so it cannot read files that are compressed with {codec}.",
-        )
 
 
 def _compute(result: Any, run: WriteRun, kwargs: dict[str, Any] | None, retries: int | None) -> Snapshot:

@@ -189,7 +189,7 @@ def text_columns(
     dict
         Map from the label of each column or level in the DataFrame to the name of its column in the records.
     """
-    given = _given_types(schema)
+    given = given_types(schema)
     dtypes: dict[Any, tuple[Any, Any]] = {name: (name, dtype) for name, dtype in meta.dtypes.items()}
     for at, (column, name) in enumerate(levels):
         dtypes[name] = column, meta.index.get_level_values(at).dtype
@@ -211,7 +211,7 @@ def _with_index(sample: Sample, data: set[str], levels: list[str]) -> Sample:
     )
 
 
-def _given_types(schema: Types | pa.Schema | None) -> dict[str, pa.DataType]:
+def given_types(schema: Types | pa.Schema | None) -> dict[str, pa.DataType]:
     """Return the Arrow types of all columns that the argument ``schema=`` names.
 
     Raises
@@ -255,7 +255,7 @@ def _given_types_of_columns(
     """
     check_names(columns)
     _check_partition_on(partition_on, columns)
-    given = _given_types(schema)
+    given = given_types(schema)
     unknown = [name for name in given if name not in columns]
     if unknown:
         raise SchemaError(f"schema= names columns that do not exist: {unknown}; the columns are {columns}")

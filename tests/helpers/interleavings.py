@@ -43,6 +43,12 @@ def write(place: Path, *numbers: int, **options: Any) -> None:
     dask_tfrecord.to_tfrecord(rows(*numbers), place, **KEYED, **options)
 
 
+def write_rows(place: Path, number: int) -> None:
+    """Add a row with a `Writer`, which knows the version that it finds when it opens the dataset."""
+    with dask_tfrecord.Writer(place, **KEYED) as writer:
+        writer.write(rows(number).compute())
+
+
 def write_and_die(place: Path, number: int) -> None:
     """Overwrite, and die after the commit."""
     with patch.object(commits, "remove_replaced", lambda run: None):
@@ -77,6 +83,7 @@ def prepare(start: str, place: Path) -> None:
 OPERATIONS: dict[str, Callable[[Path, int], Any]] = {
     "create": lambda place, number: write(place, number),
     "append": lambda place, number: write(place, number, append=True),
+    "writer": write_rows,
     "overwrite": lambda place, number: write(place, number, overwrite=True),
     "partitions": lambda place, number: write(place, number, overwrite="partitions"),
     "dying overwrite": write_and_die,

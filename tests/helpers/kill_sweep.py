@@ -34,6 +34,7 @@ MODES = {
     "append": {"append": True},
     "shuffle": {"append": True, "shuffle": 1},
     "stream": {"append": True, "shuffle": 1},
+    "writer": {},
     "overwrite": {"overwrite": True},
     "others": {"overwrite": True},
     "partitions": {"overwrite": "partitions", "partition_on": "key"},
@@ -67,6 +68,10 @@ def prepare(mode: str, place: Path) -> None:
 def write(mode: str, place: Path) -> None:
     numbers = (10, 13) if mode == "partitions" else (11, 12, 13)
     found: Any = rows(*numbers)
+    if mode == "writer":
+        with dask_tfrecord.Writer(place, max_rows_per_file=2) as writer:
+            writer.write(found.compute().reset_index(drop=True))
+        return
     if mode == "stream":
         found = pa.Table.from_pandas(found.compute(), preserve_index=False).to_reader(2)
     dask_tfrecord.to_tfrecord(found, place, **MODES[mode])

@@ -179,6 +179,18 @@ def test_appended_and_overwritten_datasets(tmp_path: Path) -> None:
 
 
 @pytest.mark.usefixtures("appended_snapshots")
+def test_added_columns_and_their_statistics(tmp_path: Path) -> None:
+    table = everything()
+    old = table.select(["n", "small"])
+    to_tfrecord(old.append_column("points", table["list"].cast(pa.list_(pa.int32()))), tmp_path / "a")
+    new = table.append_column("points", table["list"])
+    to_tfrecord(new, tmp_path / "a", append=True, schema_change="add", lossy="allow")
+    found, told = read(tmp_path / "a")
+    assert told["statistics"] == 2 * new.num_columns
+    expected = pa.concat_tables([old.append_column("points", table["list"]), new], promote_options="default")
+    assert by_number(found) == by_number(expected.select(found.column_names))
+
+
 def test_appended_partitions_have_the_order_of_the_library(tmp_path: Path) -> None:
     for numbers in (range(20), range(20, 30), range(30, 60)):
         table = pa.table({"n": numbers, "key": [f"k{n * 7 % (n % 9 + 1)}" for n in numbers]})

@@ -202,6 +202,33 @@ def _read_statistics(column: pa.ChunkedArray, name: str) -> list[ColumnStatistic
     return statistics
 
 
+def with_schema(table: pa.Table, own: Schema, schema: Schema) -> pa.Table:
+    """Convert the statistics of a file list to the types of a schema that has more columns, or wider types.
+
+    The columns that the files do not have are null in all records of these files.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+        The file list.
+    own : Schema
+        The columns in the records of the files.
+    schema : Schema
+        The columns of the dataset.
+    """
+    types = {item.name: item.type for item in own.leaves}
+    columns = dict(zip(table.column_names, table.columns, strict=True))
+    for item in schema.leaves:
+        name, fields = statistics_name(item.name), _statistics_fields(item)
+        if pa.types.is_null(types.get(item.name, pa.null())) and not pa.types.is_null(item.type):
+            nothing = pa.nulls(len(table))
+            arrays = [table["records"].combine_chunks(), *(nothing.cast(one.type) for one in fields[1:])]
+            columns[name] = pa.chunked_array([pa.StructArray.from_arrays(arrays, fields=fields)])
+        elif name in columns:
+            columns[name] = columns[name].cast(pa.struct(fields))
+    return pa.table(columns)
+
+
 # -- Between the file list and the columns of the Parquet file -----------------------------------------------
 
 

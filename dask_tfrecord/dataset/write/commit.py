@@ -36,6 +36,9 @@ logger = logging.getLogger(__name__)
 # The number of steps of a commit that docs/format.md describes.
 _STEPS = 7
 
+# The largest number of uploaded files whose stamps are requested file by file.
+_FEW_FILES = 4
+
 
 def commit(run: WriteRun, entries: Iterable[FileEntry], groups: Sequence[Group] = ()) -> Snapshot:
     """Commit the files that the tasks wrote: create the next snapshot, which lists these files.
@@ -80,7 +83,7 @@ def commit(run: WriteRun, entries: Iterable[FileEntry], groups: Sequence[Group] 
             finish_newest(run.store, running=run.run)
             _log_step(run, 4, f"publish {len(files)} files")
             publish_files(run, files)
-            snapshot = create_snapshot(run, _with_stamps(run.store, files), groups)
+            snapshot = create_snapshot(run, with_stamps(run.store, files), groups)
         except Exception:  # after any failure, another attempt needs the files in staging
             withdraw_files(run, files)
             raise
@@ -169,7 +172,7 @@ def publish_files(run: WriteRun, files: pa.Table) -> None:
         store.remove(path for path in present if run.owns(path) and path not in listed)
 
 
-def _with_stamps(store: Store, rows: pa.Table) -> pa.Table:
+def with_stamps(store: Store, rows: pa.Table) -> pa.Table:
     """Add the column ``stamp``, the version of each file in the store, to the list of new files.
 
     If the store fails, the column has no stamps.
@@ -177,7 +180,8 @@ def _with_stamps(store: Store, rows: pa.Table) -> pa.Table:
     try:
         store.fs.invalidate_cache()
         paths = [store.join(path) for path in rows["path"].to_pylist()]
-        if store.renames:
+        # A listing of the dataset takes a request for each thousand files, and transfers all of their names.
+        if store.renames or len(paths) <= _FEW_FILES:
             stamps = pa.array([stamp_of(store.look(path)) for path in paths], pa.string())
         else:
             listed = list_directory(store)

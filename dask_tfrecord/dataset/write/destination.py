@@ -110,10 +110,10 @@ def check_destination(store: Store, mode: Mode = "create") -> int:
     if is_disk_root(store):  # listing the root directory would take very long
         advice = "write to a directory that holds nothing but the dataset"
         raise DestinationError("the root of a filesystem cannot be a dataset", path=root, advice=advice)
-    if store.fs.isfile(store.root):
-        raise DestinationError("is a file, not a directory", path=root, advice="pass a directory")
     newest = max(versions(store), default=0)
-    if not newest:
+    if not newest:  # otherwise, the path is a directory
+        if store.fs.isfile(store.root):
+            raise DestinationError("is a file, not a directory", path=root, advice="pass a directory")
         check_bucket(store)
     if mode == "create" and newest:
         raise DestinationError(

@@ -1,12 +1,14 @@
 """Check that the existing data has the same columns as an append, and adopt the files of other tools."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from functools import partial
 from typing import Any
 
 import pyarrow as pa
 
+from dask_tfrecord.codec.columns import RecordType
 from dask_tfrecord.dataset.partitioning import hive
 from dask_tfrecord.dataset.read.inferred_schema import infer_schema
 from dask_tfrecord.dataset.read.layouts import SPLIT, find_splits
@@ -29,8 +31,10 @@ from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.conversion import same_layout
 from dask_tfrecord.schema.field import Field
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.model import Schema, check_features
+from dask_tfrecord.schema.storage_types import canonical_type
 from dask_tfrecord.schema.tfds import described_columns
+from dask_tfrecord.schema.widening import widened
 
 # The largest number of files of other tools that are read at the same time.
 _THREADS = 8
@@ -38,11 +42,16 @@ _THREADS = 8
 
 @redact_errors
 def check_existing_data(
-    store: Store, schema: Schema, partitioning: Sequence[Field], index: Levels = ()
-) -> None:
+    store: Store,
+    schema: Schema,
+    partitioning: Sequence[Field],
+    index: Levels = (),
+    *,
+    adds_columns: bool = False,
+) -> Snapshot | None:
     """Check that rows with these columns can be appended to the existing data in a directory.
 
-    If the directory holds no data, do nothing.
+    Return the newest snapshot, or None if the directory has no snapshot.
 
     Raises
     ------
@@ -54,7 +63,9 @@ def check_existing_data(
     """
     newest = newest_snapshot(store)
     if newest is not None:
-        check_agreement(newest[0], schema, partitioning, store, index)
+        merged_schema(newest[0], schema, partitioning, store, index, adds_columns=adds_columns)
+        # A column that the rows lack was probably renamed, unless a concurrent append adds the column later.
+        _check_none_missing(schema, newest[0].schema, store.public(store.root))
     elif len(files := data_files(store)):
         refuse_datasets_below(store, "whose files would belong to both")
         if SPLIT not in [item.name for item in partitioning]:
@@ -62,6 +73,7 @@ def check_existing_data(
         _partition_values(store, files, partitioning)
         with files_unchanged(store):
             _foreign_schema(store, files, schema)
+    return None if newest is None else newest[0]
 
 
 def _check_one_split(store: Store) -> None:
@@ -93,6 +105,83 @@ def check_agreement(
     pairs = [(item, existing[item.name]) for item in schema.fields]
     for ours, theirs in [*pairs, *zip(partitioning, snapshot.partitioning, strict=True)]:
         _check_type(ours, theirs, root)
+
+
+def merged_schema(
+    snapshot: Snapshot,
+    schema: Schema,
+    partitioning: Sequence[Field],
+    store: Store,
+    index: Levels,
+    *,
+    adds_columns: bool,
+) -> Schema:
+    """Return the schema of a dataset after an append of rows with these columns.
+
+    If ``adds_columns`` is True, the columns that the dataset does not have follow the columns of the dataset,
+    and a column may get a wider type. Columns that only the dataset has are null in the new rows. Otherwise,
+    the schema of the dataset does not change, and other columns raise.
+
+    Raises
+    ------
+    SchemaError
+        If rows with these columns cannot be appended. The error names the column and both types.
+    """
+    if not adds_columns:
+        check_agreement(snapshot, schema, partitioning, store, index)
+        return snapshot.schema
+    root = store.public(store.root)
+    _check_partitioning([item.name for item in partitioning], [*snapshot.partition_on], root)
+    _check_index(index, snapshot.index, root)
+    if schema.record_type != snapshot.schema.record_type:
+        raise _record_type_error(schema.record_type, snapshot.schema.record_type, root)
+    for ours, theirs in zip(partitioning, snapshot.partitioning, strict=True):
+        _check_type(ours, theirs, root)
+    given = {item.name: item for item in schema.fields}
+    fields = [_widened(given.pop(item.name, item), item, root) for item in snapshot.schema.fields]
+    if given and snapshot.partial:
+        problem = "the column is new, and records of the dataset may have features that are not columns"
+        raise _column_error(problem, next(iter(given)), root)
+    check_features([*fields, *given.values()])
+    return Schema((*fields, *given.values()), schema.record_type)
+
+
+def _widened(ours: Field, theirs: Field, root: str) -> Field:
+    """Return the column of the dataset with the wider of the two types."""
+    types = ours.type, theirs.type
+    wider = None if any(map(pa.types.is_dictionary, types)) else widened(theirs.type, ours.type)
+    if wider is None or theirs.form is not None:
+        _check_type(ours, theirs, root)
+        return theirs
+    return replace(theirs, type=wider)
+
+
+def check_given_columns(
+    snapshot: Snapshot,
+    types: Mapping[str, pa.DataType],
+    partition_on: Sequence[str] | None,
+    record_type: RecordType | None,
+    store: Store,
+) -> None:
+    """Check that a dataset with a snapshot takes rows, and that it has the columns that a caller expects.
+
+    Raise SchemaError if a type, the partition columns or the record type are given and differ from those of
+    the dataset, or if the dataset has a column that cannot be written.
+    """
+    root = store.public(store.root)
+    for theirs in snapshot.schema.fields:
+        _check_form(theirs, root)
+    if record_type not in (None, snapshot.schema.record_type):
+        raise _record_type_error(str(record_type), snapshot.schema.record_type, root)
+    if partition_on is not None:
+        _check_partitioning([*partition_on], [*snapshot.partition_on], root)
+    existing = {item.name: item.type for item in snapshot.columns.fields}
+    for name, type_ in types.items():
+        if name not in existing:
+            raise _column_error("schema= has this column, the dataset does not", name, root)
+        if not same_layout(canonical_type(type_), existing[name]):
+            problem = f"schema= says {type_}, in the dataset the column is {existing[name]}"
+            raise _column_error(problem, name, root)
 
 
 def adopt_foreign_files(store: Store, schema: Schema, partitioning: Sequence[Field]) -> Snapshot | None:
@@ -137,18 +226,26 @@ def _foreign_schema(store: Store, files: pa.Table, schema: Schema) -> Schema:
 
 def _check_names(ours: Schema, theirs: Schema, root: str) -> None:
     if ours.record_type != theirs.record_type:
-        raise SchemaError(
-            f"the write makes {ours.record_type!r} records, the dataset holds {theirs.record_type!r} records",
-            path=root,
-            remedies=[Remedy("record_type", theirs.record_type, "write the same records")],
-            function="to_tfrecord",
-        )
+        raise _record_type_error(ours.record_type, theirs.record_type, root)
     for name in ours.names:
         if name not in theirs.names:
             raise _column_error("the DataFrame has this column, the dataset does not", name, root)
+    _check_none_missing(ours, theirs, root)
+
+
+def _check_none_missing(ours: Schema, theirs: Schema, root: str) -> None:
     for name in theirs.names:
         if name not in ours.names:
             raise _column_error("the dataset has this column, the DataFrame does not", name, root)
+
+
+def _record_type_error(ours: str, theirs: str, root: str) -> SchemaError:
+    return SchemaError(
+        f"the write makes {ours!r} records, the dataset holds {theirs!r} records",
+        path=root,
+        remedies=[Remedy("record_type", theirs, "write the same records")],
+        function="to_tfrecord",
+    )
 
 
 def _check_partitioning(ours: list[str], theirs: list[str], root: str) -> None:
@@ -180,8 +277,7 @@ def _check_index(ours: Levels, theirs: Levels | None, root: str) -> None:
 
 
 def _check_type(ours: Field, theirs: Field, root: str) -> None:
-    if theirs.form is not None:
-        raise _form_error(theirs.name, root)
+    _check_form(theirs, root)
     # A column of nulls writes records that fit every type. Strings with 32-bit and 64-bit offsets write the
     # same records. The type of the column in the dataset does not change.
     alike = pa.types.is_null(ours.type) or same_layout(ours.type, theirs.type)
@@ -189,6 +285,11 @@ def _check_type(ours: Field, theirs: Field, root: str) -> None:
         raise _column_error(f"the column is {ours.type}, in the dataset it is {theirs.type}", ours.name, root)
     if pa.types.is_dictionary(ours.type) and ours.type.ordered and ours.categories != theirs.categories:
         raise _column_error("the ordered categories differ from those in the dataset", ours.name, root)
+
+
+def _check_form(theirs: Field, root: str) -> None:
+    if theirs.form is not None:
+        raise _form_error(theirs.name, root)
 
 
 def _form_error(name: str, root: str) -> SchemaError:

@@ -11,6 +11,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dask_tfrecord.dataset.snapshot.column_statistics import with_schema
 from dask_tfrecord.dataset.snapshot.file_table import concatenate
 from dask_tfrecord.dataset.snapshot.kept import kept_files
 from dask_tfrecord.dataset.snapshot.metadata import library_version, next_ancestors
@@ -27,9 +28,10 @@ from dask_tfrecord.dataset.write.conflicts import (
     refuse_lost_rows,
     with_groups,
 )
-from dask_tfrecord.dataset.write.existing import adopt_foreign_files, check_agreement
+from dask_tfrecord.dataset.write.existing import adopt_foreign_files, merged_schema
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.storage.listing import column_paths
+from dask_tfrecord.schema.model import Schema
 
 
 class Change(NamedTuple):
@@ -92,7 +94,12 @@ def next_snapshot(
     if run.mode == "overwrite":
         return _replacing(run, new, _overwritten_files(run, newest))
     if newest is not None and run.mode in ("append", "partitions"):
-        check_agreement(newest, run.schema, run.partitioning, run.store, run.index)
+        schema = merged_schema(
+            newest, run.schema, run.partitioning, run.store, run.index, adds_columns=run.adds_columns
+        )
+        if schema != newest.schema:
+            newest = _with_schema(newest, schema)
+            new = replace(new, file_list=with_schema(files, run.schema, schema))
     existing = newest or adopt_foreign_files(run.store, run.schema, run.partitioning)
     if existing is None:
         return Change(new)
@@ -106,6 +113,19 @@ def next_snapshot(
         new, file_list=with_groups(existing.file_list, files, groups), compression=existing.compression
     )
     return _replacing(run, new, replaced)
+
+
+def _with_schema(existing: Snapshot, schema: Schema) -> Snapshot:
+    """Return a snapshot with more columns or wider types. The new columns are the last columns."""
+    columns = existing.columns.names
+    added = [name for name in schema.names if name not in columns]
+    return replace(
+        existing,
+        schema=schema,
+        order=(*columns, *added),
+        file_list=with_schema(existing.file_list, existing.schema, schema),
+        stored=None,  # the schema of a snapshot must equal the schema of its base
+    )
 
 
 def check_conflicts(run: WriteRun, newest: Snapshot | None, files: pa.Table, groups: Sequence[Group]) -> None:

@@ -36,12 +36,15 @@ Mode = Literal["create", "append", "overwrite", "partitions", "compact", "delete
 
 
 @redact_errors
-def draw_run(store: Store) -> str:
+def draw_run(store: Store, newest: Snapshot | None = None) -> str:
     """Draw a random id for a new run.
 
-    The id differs from the ids of open runs and of all runs of the dataset.
+    The id differs from the ids of open runs and of all runs of the dataset. By default, the newest snapshot
+    is read.
     """
-    taken, newest = open_runs(store), intact_snapshot(store)
+    taken = open_runs(store)
+    if newest is None:
+        newest = intact_snapshot(store)
     while True:
         run = uuid4().hex
         if run not in taken and (newest is None or not has_committed(newest, run)):
@@ -81,6 +84,8 @@ class WriteRun:
         partition's files.
     custom_metadata : dict of str to str
         The metadata that the user passed for the snapshot.
+    adds_columns : bool
+        True if an append may add columns to the dataset, or give its columns wider types.
     replaceable : frozenset of str
         The paths, relative to the root, of files that an overwrite may remove although no snapshot lists
         them. Files that appear after the write was planned are not included, so they are kept.
@@ -102,6 +107,7 @@ class WriteRun:
     max_directories: int = 2**31
     label: Callable[[int], str] | None = None
     custom_metadata: dict[str, str] = field(default_factory=dict, hash=False)
+    adds_columns: bool = False
     replaceable: frozenset[str] = frozenset()
     planned: dict[str, int] = field(default_factory=dict, hash=False)
     keep_versions: bool = False
@@ -201,8 +207,13 @@ class WriteRun:
         self._mark_started()
         return self.store.join(name), name
 
+    def mark_started(self) -> None:
+        """On stores without a rename, create the marker that hides the files of this run from readers."""
+        if not self.store.renames:
+            self.store.fs.pipe_file(self.staged("started"), b"")
+
     def _mark_started(self) -> bool:
-        """Create the marker that hides the files of this run from readers.
+        """Create the marker if it does not exist.
 
         If the run has already committed, do not create the marker and return False.
         """
@@ -211,7 +222,7 @@ class WriteRun:
         if not self.store.fs.exists(marker):
             if self.committed_snapshot() is not None:
                 return False
-            self.store.fs.pipe_file(marker, b"")
+            self.mark_started()
         return True
 
     def committed_snapshot(self, newest: Snapshot | None = None) -> Snapshot | None:

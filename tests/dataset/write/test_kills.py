@@ -23,6 +23,7 @@ CASES = {
     "append": (OLD, OLD + NEW, 30),
     "shuffle": (OLD, OLD + NEW, 40),
     "stream": (OLD, OLD + NEW, 40),
+    "writer": (OLD, OLD + NEW, 25),
     "overwrite": (OLD, NEW, 30),
     "others": (OLD, NEW, 30),
     "partitions": (OLD, [0, 2, 3, 5, 6, 10, 13], 30),
@@ -80,7 +81,7 @@ def test_a_kill_at_any_instant_leaves_the_old_rows_or_the_new(
     # The files of invisible rows are removed, and the next write succeeds.
     assert {seen["files"] for seen in found[:switch]} <= {found[0]["files"], found[0]["files"] - 1}
     assert {seen["files"] for seen in found[switch:]} == {found[-1]["files"]}
-    adds = mode in ("append", "shuffle", "stream")
+    adds = mode in ("append", "shuffle", "stream", "writer")
     again = sorted(new + NEW) if adds else new
     expected = [new if adds and rows == old else again for rows in readable]
     assert [seen["written"] for seen in found] == expected

@@ -1,0 +1,163 @@
+"""Append rows to a dataset in several commits, in one process.
+
+The rows wait in memory and then in staged files. Each commit is one run. The module `appender` knows neither
+the clock nor the kinds of rows.
+"""
+
+import logging
+from collections import Counter
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+from uuid import uuid4
+
+import pyarrow as pa
+
+from dask_tfrecord.dataset.shuffle.stream import numbered_from
+from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.snapshot.visibility import has_committed
+from dask_tfrecord.dataset.write.append import append, read_newest
+from dask_tfrecord.dataset.write.commit import abandon, discard, remove_replaced
+from dask_tfrecord.dataset.write.run import WriteRun
+from dask_tfrecord.dataset.write.staging import finish_newest
+from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.storage.paths import parent_of
+from dask_tfrecord.files.storage.store import Store
+
+logger = logging.getLogger(__name__)
+
+# Waiting rows of this size in memory are written to staged files, even if files may be larger.
+_WAITING_BYTES = 1 << 27
+
+
+class Appender:
+    """Collect rows and metadata for the next commit, and commit them as one append.
+
+    Parameters
+    ----------
+    store : Store
+        The root of the dataset, which need not exist.
+
+    Attributes
+    ----------
+    newest : Newest or None
+        The newest version of the dataset that the `Appender` has read or made.
+    plan : WriteRun or None
+        The plan of all runs, without an id, or None if the columns are not known yet. The caller sets the
+        plan before the first row.
+    metadata : dict of str to str
+        The metadata of the next commit.
+    commits, committed_rows : int
+        The number of commits so far, and of the rows that they have added.
+    """
+
+    def __init__(self, store: Store) -> None:
+        finish_newest(store)
+        self.newest = read_newest(store)
+        self.plan: WriteRun | None = None
+        self.metadata: dict[str, str] = {}
+        self.commits = self.committed_rows = 0
+        self._waiting: list[pa.Table] = []
+        self._waiting_bytes = 0
+        self._run: WriteRun | None = None
+        self._new_run()
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The newest version of the dataset that the `Appender` has read or made, or None."""
+        return None if self.newest is None else self.newest.snapshot
+
+    @property
+    def rows(self) -> int:
+        """The number of rows since the last commit."""
+        return sum(entry.records for entry in self._entries) + sum(map(len, self._waiting))
+
+    @property
+    def bytes(self) -> int:
+        """The size of the rows since the last commit, as they were in memory."""
+        return self._staged_bytes + self._waiting_bytes
+
+    def add(self, table: pa.Table) -> None:
+        """Take rows with the columns of the plan. If many rows wait, write them to staged files.
+
+        If this fails, the rows still wait, and the next call tries again.
+        """
+        assert self.plan is not None  # the caller has set it
+        if len(table):
+            self._waiting.append(table)
+            self._waiting_bytes += table.nbytes
+        if self._waiting_bytes >= min(self.plan.options.max_bytes or _WAITING_BYTES, _WAITING_BYTES):
+            self._stage()
+
+    def commit(self) -> None:
+        """Commit the rows and the metadata since the last commit, if there are any.
+
+        If this fails, no row and no metadata is lost, and the next call tries again. The call raises a
+        `TFRecordError` if trying again cannot succeed.
+        """
+        self._stage()
+        if self._entries or self.metadata:
+            self._run = replace(self._begin(), custom_metadata=self.metadata)
+            self.metadata = {}
+            self._commit_run()
+
+    def drop(self) -> None:
+        """Remove the files of the rows since the last commit, unless their commit has succeeded after all."""
+        run = self._run
+        if run is not None and self._is_committing:
+            with suppress(Exception):  # the caller reports the failure of the commit
+                if run.committed_snapshot() is not None:
+                    remove_replaced(run)
+                    self._count_commit()
+            if self._is_committing:
+                abandon(run)
+        elif run is not None:
+            discard(run)
+
+    def _new_run(self) -> None:
+        """Forget the files of the last run. The next run begins with the next file."""
+        self._run = None
+        self._entries: list[FileEntry] = []
+        self._files: Counter[str] = Counter()  # the number of files in each directory
+        self._staged_bytes = 0
+        self._is_committing = False
+
+    def _begin(self) -> WriteRun:
+        if self._run is None:
+            assert self.plan is not None  # the caller has set it
+            newest = self.snapshot
+            ids = (uuid4().hex for _ in count())
+            run = next(one for one in ids if newest is None or not has_committed(newest, one))
+            self._run = replace(self.plan, run=run, base=0 if newest is None else newest.number)
+            self._run.mark_started()
+        return self._run
+
+    def _stage(self) -> None:
+        """Write the waiting rows to files, which readers do not see yet."""
+        if self._is_committing:  # files that are added to a run after its commit would be lost
+            self._commit_run()
+        if not self._waiting:
+            return
+        table = pa.concat_tables(self._waiting).combine_chunks()
+        run = self._begin()
+        first = sum(entry.records for entry in self._entries)
+        title = f"{run.store.public(run.store.root)}, rows since the last commit"
+        # If this fails, the next attempt replaces the files of this attempt.
+        with numbered_from(first, title):
+            written = run.write(table, 0, 1, self._files)
+        self._files.update(parent_of(entry.path) for entry in written)
+        self._entries += written
+        self._staged_bytes += self._waiting_bytes
+        self._waiting, self._waiting_bytes = [], 0
+
+    def _commit_run(self) -> None:
+        """Commit the files of the current run. A repeated call commits the same files, and only once."""
+        assert self._run is not None  # `commit` has begun the run
+        self._is_committing = True
+        self.newest = append(self._run, self._entries, self.newest)
+        self._count_commit()
+
+    def _count_commit(self) -> None:
+        self.commits += 1
+        self.committed_rows += sum(entry.records for entry in self._entries)
+        self._new_run()

@@ -1,0 +1,449 @@
+"""Implement `Writer`, which writes rows that arrive over time, without Dask.
+
+The module `row_writer` converts rows to tables and decides when to commit. An `Appender` collects and commits
+the tables.
+"""
+
+import logging
+import time
+import warnings
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, Literal, Self, SupportsIndex, get_args
+
+import pandas as pd
+import pyarrow as pa
+
+from dask_tfrecord import arguments
+from dask_tfrecord.codec.columns import RecordType
+from dask_tfrecord.dataset.read.inferred_schema import PAYLOAD
+from dask_tfrecord.dataset.shuffle.appender import Appender
+from dask_tfrecord.dataset.shuffle.stream import numbered_from
+from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.write.destination import check_destination, destination
+from dask_tfrecord.dataset.write.existing import check_existing_data, check_given_columns, merged_schema
+from dask_tfrecord.dataset.write.neighbours import refuse_write_inside
+from dask_tfrecord.dataset.write.run import WriteRun
+from dask_tfrecord.errors import Call, SchemaError, TFRecordError
+from dask_tfrecord.files.storage.filesystem import Filesystem
+from dask_tfrecord.files.storage.listing import PathLike
+from dask_tfrecord.files.storage.redaction import hide, secrets_of
+from dask_tfrecord.frames.planning import given_types
+from dask_tfrecord.frames.python_rows import is_records, table_of
+from dask_tfrecord.frames.sources import ArrowArray, ArrowStream, Source, open_source
+from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema
+from dask_tfrecord.public_functions import public_function
+from dask_tfrecord.schema.field import Lossy
+from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.write_request import (
+    CommitEvery,
+    commit_every_limit,
+    schema_change_mode,
+    warn_of_compression,
+    warn_of_rounding,
+    write_options,
+)
+
+logger = logging.getLogger(__name__)
+
+# What `Writer.write` takes.
+Row = Mapping[str, Any] | bytes
+Rows = pd.DataFrame | ArrowStream | ArrowArray | Sequence[Mapping[str, Any]] | Sequence[bytes] | Row
+
+
+class Writer:
+    """Write rows that arrive over time to a dataset, without Dask.
+
+    Each commit appends the rows since the last commit. Readers see all rows of a commit or none of them.
+
+    A `Writer` is a context manager. When the ``with`` block ends, the remaining rows are committed. If the
+    block raises, the rows since the last commit are dropped, and a note of the exception says which rows are
+    in the dataset. If the process is killed, the dataset is as after the last commit.
+
+    Several writers, in one process or in several, may write to the same dataset. One `Writer` belongs to one
+    thread.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The directory of the dataset. If it holds data, the rows are added to the data, as with
+        ``to_tfrecord(append=True)``. Otherwise, the first commit makes a new dataset.
+    schema : mapping of str to pyarrow.DataType, pyarrow.Schema, Schema or Snapshot, optional
+        The types of some or all columns, as in `to_tfrecord`. In a new dataset, the first rows show the types
+        of the other columns. If the dataset exists, its columns must have the given types.
+    partition_on : str or list of str, optional
+        The names of the partition columns, as in `to_tfrecord`. By default, the partition columns of the
+        existing dataset, or no partition columns in a new dataset.
+    compression : {"default", None, "gzip", "zlib", "zstd", "lz4", "bz2", "xz"}
+        The codec of the new files, as in `to_tfrecord`.
+    compression_level : int, optional
+        The compression level of the codec.
+    record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
+        The type of the message in each record of a new dataset. "infer" selects "bytes" for lists of bytes,
+        and "example" for other rows.
+    lossy : {"default", "warn", "allow", "raise"}
+        What happens with values that are rounded to 32-bit floats, as in `to_tfrecord`.
+    max_rows_per_file : int, optional
+        The maximum number of rows in a file.
+    max_bytes_per_file : int or str, default "128 MiB"
+        The maximum size of a file in bytes, before compression. About this size of rows, and at most
+        128 MiB, waits in memory before the rows are written to files.
+    commit_every : int, str or timedelta, optional
+        When `write` commits: after a number of rows, such as ``10_000``, after a size of rows in memory, such
+        as ``"64 MiB"``, or after a time since the last commit, such as ``"2 s"``. The time is checked only
+        in calls of `write`, and ``write([])`` does nothing else. By default, only `commit` and the end of the
+        ``with`` block commit.
+    schema_change : "add", optional
+        If "add", ``schema`` may name columns that the existing dataset does not have, and wider types of its
+        columns, as in `to_tfrecord`. Other writes may then also add columns while the `Writer` is open. By
+        default, the columns must not change.
+    storage_options : dict, optional
+        Options for the filesystem, such as credentials.
+    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
+        The filesystem of the path. Only one of ``filesystem`` and ``storage_options`` may be passed.
+
+    Attributes
+    ----------
+    snapshot : Snapshot or None
+        The newest version of the dataset that this `Writer` has read or made, or None if there is none. Its
+        ``custom_metadata`` says where a program that was killed continues.
+
+    Raises
+    ------
+    DestinationError
+        If the path is a file, or lies inside another dataset.
+    SchemaError
+        If the existing dataset has other columns, types or partition columns than the arguments.
+    TFRecordError
+        If an argument is invalid.
+
+    See Also
+    --------
+    to_tfrecord : Write a collection, a table or a stream at once.
+
+    Examples
+    --------
+    >>> import dask_tfrecord
+    >>> with dask_tfrecord.Writer("events", schema={"user": "int64", "action": "string"}) as writer:
+    ...     writer.write([{"user": 7, "action": "open"}, {"user": 9}])
+    ...     snapshot = writer.commit(custom_metadata={"source.offset": "2"})
+    ...     writer.write([{"user": 7, "action": "close"}])
+    >>> dask_tfrecord.read_tfrecord("events").compute()
+       user action
+    0     7   open
+    1     9   <NA>
+    2     7  close
+    >>> dask_tfrecord.Snapshot.open("events").custom_metadata
+    {'source.offset': '2'}
+    """
+
+    _is_closed = True  # until __init__ has succeeded
+
+    @public_function
+    def __init__(
+        self,
+        path: PathLike,
+        schema: AnySchema | None = None,
+        *,
+        partition_on: str | Sequence[str] | None = None,
+        compression: AnyCompression | Literal["default"] | None = "default",
+        compression_level: int | None = None,
+        record_type: AnyRecordType = "infer",
+        lossy: Lossy | Literal["default"] = "default",
+        max_rows_per_file: int | None = None,
+        max_bytes_per_file: SupportsIndex | str | None = "128 MiB",
+        commit_every: CommitEvery = None,
+        schema_change: Literal["add"] | None = None,
+        storage_options: dict[str, Any] | None = None,
+        filesystem: Filesystem = None,
+    ) -> None:
+        arguments.path(path)
+        arguments.mappings(storage_options=storage_options)
+        arguments.choice("record_type", record_type, ("infer", *get_args(RecordType)))
+        most = arguments.byte_count("max_bytes_per_file", max_bytes_per_file)
+        self._options = write_options(compression, compression_level, lossy, max_rows_per_file, most)
+        self._keys = None if partition_on is None else arguments.names("partition_on", partition_on)
+        self._record_type = None if record_type == "infer" else record_type
+        self._limit = commit_every_limit(commit_every)
+        self._adds_columns = schema_change_mode(schema_change, "append")
+        self._given = given_types(arguments.arrow_schema(schema))
+
+        self._store = destination(path, storage_options, filesystem)
+        refuse_write_inside(self._store, "append")
+        check_destination(self._store, "append")
+        warn_of_compression(self._options.compression)
+        self._appender = Appender(self._store)
+        if self.snapshot is not None:
+            fixed = {} if self._adds_columns else self._given
+            check_given_columns(self.snapshot, fixed, self._keys, self._record_type, self._store)
+            self._appender.plan = self._planned(self.snapshot)
+        self._rounded: set[str] = set()  # the columns of which a warning was issued
+        self._start = time.monotonic()  # which no change of the clock affects
+        self._is_closed = False
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The newest version of the dataset that this `Writer` has read or made, or None."""
+        return self._appender.snapshot
+
+    @property
+    def uncommitted_rows(self) -> int:
+        """The number of rows that were written since the last commit."""
+        return self._appender.rows
+
+    @public_function
+    def write(self, rows: Rows, *, custom_metadata: Mapping[str, str] | None = None) -> None:
+        """Take rows, and commit all rows since the last commit if ``commit_every`` says so.
+
+        Parameters
+        ----------
+        rows : pandas.DataFrame, object that exports Arrow data, list of dict, or list of bytes
+            The rows. The columns must be the columns of the dataset, in any order. Values are converted to
+            the types of the dataset if this changes no value. A key that a dict lacks is null. Bytes are
+            whole records. A single dict or bytes object is one row. An empty list adds no row.
+        custom_metadata : mapping of str to str, optional
+            Metadata that is committed together with these rows, such as their position in a source.
+
+        Raises
+        ------
+        SchemaError
+            If the columns are not the columns of the dataset, or if a value does not fit. No row of the call
+            is then written.
+        OSError
+            If the rows cannot be stored, for example because the disk is full. The rows of the call then
+            wait in memory, and the next call of `write` or `commit` tries again.
+        TFRecordError
+            If the `Writer` is closed.
+        """
+        self._check_open()
+        metadata = arguments.metadata(custom_metadata)
+        plan = self._appender.plan
+        try:
+            tables = self._tables(rows)
+            if not isinstance(rows, pa.RecordBatchReader):  # a stream may not fit into memory
+                tables = list(tables)
+        except TFRecordError as error:
+            self._appender.plan = plan
+            raise error.replaced(function="Writer") from error.__cause__
+        for table in tables:
+            self._appender.add(table)
+        self._appender.metadata |= metadata
+        if self._is_due():
+            self._commit()
+
+    @public_function
+    def commit(self, *, custom_metadata: Mapping[str, str] | None = None) -> Snapshot | None:
+        """Commit the rows since the last commit, so that readers see all of these rows.
+
+        Parameters
+        ----------
+        custom_metadata : mapping of str to str, optional
+            Metadata to store in the snapshot, such as the position in a source up to which all rows are
+            committed. The metadata of earlier commits is kept, except for equal keys.
+
+        Returns
+        -------
+        Snapshot or None
+            The new version. If there are neither rows nor metadata to commit, the newest known version.
+
+        Raises
+        ------
+        SchemaError
+            If another write has changed the columns of the dataset. The `Writer` is then closed.
+        OSError
+            If the rows cannot be stored, for example because the disk is full. No row is lost or doubled if
+            the call is repeated.
+        TFRecordError
+            If the `Writer` is closed, or if the columns are unknown because no rows were written.
+        """
+        self._check_open()
+        self._appender.metadata |= arguments.metadata(custom_metadata)
+        self._commit()
+        return self.snapshot
+
+    @public_function
+    def close(self) -> None:
+        """Commit the rows since the last commit, and close the `Writer`.
+
+        If the commit fails, the rows are dropped, as if a ``with`` block had raised.
+        """
+        if self._is_closed:
+            return
+        try:
+            self._commit()
+        except BaseException as error:  # KeyboardInterrupt is included
+            self._drop(error)
+            raise
+        self._is_closed = True
+
+    def __enter__(self) -> Self:
+        self._check_open()
+        return self
+
+    def __exit__(
+        self,
+        kind: type[BaseException] | None,
+        error: BaseException | None,
+        traceback: TracebackType | None,
+    ) -> None:
+        if error is None:
+            self.close()
+        else:
+            self._drop(error)
+
+    def __del__(self) -> None:
+        if not self._is_closed and self.uncommitted_rows:
+            text = f"{self!r} was not closed, so its rows are lost; use a with block"
+            warnings.warn(text, ResourceWarning, stacklevel=1, source=self)
+
+    def __repr__(self) -> str:
+        version = "new" if self.snapshot is None else f"version {self.snapshot.number}"
+        return f"Writer({self._root!r}, {version}, {self.uncommitted_rows:,} rows not committed)"
+
+    # -- Rows ------------------------------------------------------------------------------------------------
+
+    @property
+    def _root(self) -> str:
+        return self._store.public(self._store.root)
+
+    def _check_open(self) -> None:
+        if self._is_closed:
+            raise TFRecordError("the Writer is closed", advice="make another Writer")
+
+    def _tables(self, rows: Any) -> Iterable[pa.Table]:
+        """Convert rows to tables with the columns of the dataset. Plan the columns if they are not known."""
+        rows = [rows] if isinstance(rows, Mapping | bytes) else rows
+        if isinstance(rows, list | tuple):
+            if not rows:
+                return ()
+            title = f"{self._root}, rows"
+            rows = table_of([*rows], self._columns_of_list(rows), title)
+        if hasattr(type(rows), "__dask_graph__"):
+            call = Call("to_tfrecord", self._root, {"append": True}, "to write it")
+            raise TFRecordError(
+                "a Dask collection is not written without Dask", path=self._root, calls=[call]
+            )
+        source = open_source(rows)
+        if self._appender.plan is None:
+            self._appender.plan = self._planned_for(source)
+        columns, levels = self._appender.plan.columns, source.levels(None)
+        found, expected = [*source.columns, *(column for column, _ in levels)], columns.names
+        for names, others, who in ((found, expected, "rows have"), (expected, found, "dataset has")):
+            for name in names:
+                if name not in others:
+                    other = "the dataset does not" if who == "rows have" else "the rows do not"
+                    raise SchemaError(f"the {who} this column, {other}", path=self._root, feature=str(name))
+        if self._options.lossy == "warn":
+            rounded = source.rounded(self._appender.plan.schema, levels)
+            warn_of_rounding([name for name in rounded if name not in self._rounded])
+            self._rounded.update(rounded)
+        title = f"{self._root}, {source.kind}"
+        tables = source.tables(columns, self._options.lossy, None, levels, title)
+        return self._checked(tables, self._appender.plan.schema, title)
+
+    def _checked(self, tables: Iterable[pa.Table], records: Schema, title: str) -> Iterator[pa.Table]:
+        """Yield tables, and raise for values that a record cannot hold before the rows wait with others."""
+        first = 0
+        for table in tables:
+            for batch in table.select(records.names).to_batches():
+                if not records.is_stored(batch):
+                    with numbered_from(first, title):
+                        records.to_storage(batch, lossy=self._options.lossy)
+                first += batch.num_rows
+            yield table
+
+    def _columns_of_list(self, rows: Sequence[Any]) -> dict[str, pa.DataType]:
+        """Return the columns that a list of rows has in any case."""
+        if self._appender.plan is not None:
+            return {item.name: item.type for item in self._appender.plan.columns.fields}
+        if is_records([*rows]):
+            self._record_type = self._record_type or "bytes"
+            return self._given or {PAYLOAD.name: PAYLOAD.type}
+        return self._given
+
+    def _planned(self, found: Snapshot) -> WriteRun:
+        """Plan appends to an existing dataset."""
+        schema, order, index = found.schema, found.columns.names, found.index or ()
+        if self._adds_columns:
+            given = [item for item in self._given.items() if item[0] not in found.partition_on]
+            columns = Schema.from_arrow(pa.schema(given), schema.record_type)
+            schema = merged_schema(found, columns, found.partitioning, self._store, index, adds_columns=True)
+            order += [name for name in schema.names if name not in order]
+        return WriteRun(
+            self._store,
+            schema,
+            "",
+            self._options,
+            mode="append",
+            partitioning=found.partitioning,
+            order=tuple(order),
+            index=index,
+            adds_columns=self._adds_columns,
+        )
+
+    def _planned_for(self, source: Source) -> WriteRun:
+        """Plan appends to a directory without a snapshot, given the first rows."""
+        keys, levels = self._keys or [], source.levels(None)
+        planned = source.plan(self._given, self._record_type, keys, levels)
+        records = planned.select(name for name in planned.names if name not in keys)
+        partitioning = planned.select(keys).fields
+        check_existing_data(self._store, records, partitioning, levels)
+        return WriteRun(
+            self._store,
+            records,
+            "",
+            self._options,
+            mode="append",
+            partitioning=partitioning,
+            order=tuple(planned.names),
+            index=levels,
+            adds_columns=self._adds_columns,
+        )
+
+    # -- Commits ---------------------------------------------------------------------------------------------
+
+    def _is_due(self) -> bool:
+        appender = self._appender
+        if self._limit is None or not (appender.rows or appender.metadata):
+            return False
+        kind, limit = self._limit
+        if kind == "seconds":
+            return time.monotonic() - self._start >= limit
+        return (appender.rows if kind == "rows" else appender.bytes) >= limit
+
+    def _commit(self) -> None:
+        appender = self._appender
+        if appender.metadata and appender.plan is None:
+            appender.plan = self._planned_without_rows()
+        try:
+            appender.commit()
+        except TFRecordError as error:  # which another attempt would raise again
+            self._drop(error)
+            raise
+        self._start = time.monotonic()
+
+    def _planned_without_rows(self) -> WriteRun:
+        if not self._given:
+            raise TFRecordError(
+                "a new dataset cannot be made of metadata alone, because its columns are unknown",
+                path=self._root,
+                advice="write rows first, or pass schema= with the types of all columns",
+            )
+        columns = {name: pa.array([], type_) for name, type_ in self._given.items()}
+        return self._planned_for(open_source(pa.table(columns)))
+
+    def _drop(self, error: BaseException) -> None:
+        """Drop the rows since the last commit, close the `Writer`, and say so in a note of the error."""
+        if self._is_closed:
+            return
+        self._is_closed = True
+        appender = self._appender
+        appender.drop()
+        note = (
+            f"Writer of {self._root}: committed {appender.committed_rows:,} rows in {appender.commits:,} "
+            f"commits, dropped {appender.rows:,} rows; the dataset "
+        )
+        found = self.snapshot
+        note += f"has version {found.number}, {found.custom_metadata}" if found else "does not exist yet"
+        logger.info("%s: %s", note, hide(repr(error), secrets_of(self._store)))
+        error.add_note(note)
