@@ -34,9 +34,9 @@ def compact(
     """Replace the small files of a dataset by larger files with the same rows in the same order.
 
     `compact` copies the stored bytes of the files without decompressing or decoding them, and verifies the
-    checksum of each file. Only neighbours in the same partition directory, with the same codec, become one
-    file. Files of at least half of ``target_bytes`` stay as they are. Files of other tools are decompressed
-    and compressed again if their stored bytes cannot be joined.
+    checksum of each file. Only neighbours in the same directory, with the same partition values and the same
+    codec, become one file. Files of at least half of ``target_bytes`` stay as they are. Files of other tools
+    are decompressed and compressed again if their stored bytes cannot be joined.
 
     Rows that other writes append in the meantime are kept. If another write replaces files that `compact` has
     read, `compact` leaves out these files and commits the others.

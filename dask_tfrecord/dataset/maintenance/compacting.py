@@ -15,7 +15,7 @@ from dask_tfrecord.dataset.query.ranges import Mask
 from dask_tfrecord.dataset.snapshot.column_statistics import to_entries
 from dask_tfrecord.dataset.snapshot.model import Snapshot, listed_files
 from dask_tfrecord.dataset.write.commit import abandon, commit, discard
-from dask_tfrecord.dataset.write.conflicts import Group
+from dask_tfrecord.dataset.write.conflicts import Group, partition_directories
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.find_blocks import ComputeEach
@@ -68,7 +68,8 @@ def compact_files(
     may_match = np.ones(len(rows), bool)
     if filters is not None:
         may_match = file_outcomes(snapshot, rows, parse_filters(filters, snapshot.columns)).true
-    plan = [rows.take(pa.array(group)) for group in plan_groups(rows, may_match, target_bytes)]
+    directories = partition_directories(rows, snapshot.partitioning)
+    plan = [rows.take(pa.array(group)) for group in plan_groups(rows, directories, may_match, target_bytes)]
     if not plan:
         return Compacted(snapshot, 0, 0, 0)
     run = plan_run(store, snapshot, "compact", keep_versions=keep_versions)
@@ -94,17 +95,22 @@ def compact_files(
     return Compacted(newest, replaced, written, sum(map(len, sources)) - replaced)
 
 
-def plan_groups(rows: pa.Table, may_match: Mask, target_bytes: int) -> list[list[int]]:
+def plan_groups(
+    rows: pa.Table, partitions: Sequence[str], may_match: Mask, target_bytes: int
+) -> list[list[int]]:
     """Return the positions of the files that become one file, for each new file.
 
     The files of a group are neighbours in the file list, so that the order of the rows does not change. They
-    are in one directory, and their names have the suffix of one codec. Files of at least half of
-    ``target_bytes`` are left alone, so that another compaction does not copy them again.
+    are in one directory, have the same partition values, and their names have the suffix of one codec. Files
+    of at least half of ``target_bytes`` are left alone, so that another compaction does not copy them again.
 
     Parameters
     ----------
     rows : pyarrow.Table
         The file list of the dataset.
+    partitions : sequence of str
+        The partition of each file. Files of several partitions may be in one directory, because TensorFlow
+        Datasets writes the files of all splits there.
     may_match : numpy.ndarray of bool
         A mask of the files that may become part of a group.
     target_bytes : int
@@ -117,7 +123,7 @@ def plan_groups(rows: pa.Table, may_match: Mask, target_bytes: int) -> list[list
         if not may_match[at] or 2 * size >= target_bytes:
             last = None
             continue
-        kind = parent_of(path), codec_of_suffix(f".{path.rpartition('.')[2]}")
+        kind = parent_of(path), partitions[at], codec_of_suffix(f".{path.rpartition('.')[2]}")
         if kind != last or total + size > target_bytes:
             groups.append([])
             total, last = 0, kind
