@@ -6,6 +6,7 @@ import signal
 from pathlib import Path
 from typing import Any
 
+import dask
 import dask.dataframe as dd
 import every_dtype
 import pandas as pd
@@ -13,7 +14,16 @@ import pyarrow as pa
 import pytest
 from distributed import Client
 
-from dask_tfrecord import CorruptRecordError, SchemaError, Snapshot, read_tfrecord, to_tfrecord
+from dask_tfrecord import (
+    CorruptRecordError,
+    FileChangedError,
+    SchemaError,
+    Snapshot,
+    compact,
+    delete,
+    read_tfrecord,
+    to_tfrecord,
+)
 from dask_tfrecord.files import block_writer
 
 
@@ -84,6 +94,28 @@ def test_damage_travels_with_its_place(tmp_path: Path, scheduler: Any) -> None:
         read_tfrecord(tmp_path / "a").compute(scheduler=scheduler)
     error = caught.value
     assert (error.path, error.record, error.offset) == (str(path), 3, 3 * record)
+
+
+def test_files_are_compacted_and_rows_are_deleted_under_every_scheduler(
+    tmp_path: Path, scheduler: Any
+) -> None:
+    root = tmp_path / "a"
+    with dask.config.set(scheduler="sync"):
+        to_tfrecord(numbers(), root)
+        to_tfrecord(numbers(), root, append=True)
+    with dask.config.set(scheduler=scheduler):
+        assert delete(root, [("n", "in", [2, 3, 5, 6, 7, 8, 9])])[1:] == (2, 2, 14)
+        path = root / Snapshot.open(root).files[2].path
+        content = path.read_bytes()
+        path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
+        for call in (compact, lambda root: delete(root, [("n", "==", 11)])):
+            with pytest.raises((CorruptRecordError, FileChangedError)) as caught:
+                call(root)
+            assert caught.value.path == str(path)
+        path.write_bytes(content)
+        assert compact(root).written == 1
+        expected = [0, 1, 4, *range(10, 20)] * 2
+        assert read_tfrecord(root)["n"].compute().tolist() == expected
 
 
 def test_a_value_that_cannot_be_stored_travels_with_its_place(tmp_path: Path, scheduler: Any) -> None:

@@ -25,12 +25,17 @@ import dask_tfrecord
 from dask_tfrecord.dataset.write import commit as commits
 
 EVENTS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.listdir", "os.scandir"}
-OLD = (0, 1, 2)
+FIRST = (0, 30, 1)  # the rows of version 1; two of them are in one file
+ADDED = (40, 2)  # the rows that version 2 adds
+DELETED = (30, 2)  # the rows that a delete removes
 NEW = (10, 20)  # the rows of the first and of the second operation
 KEYED = {"partition_on": "key"}
-REPLACING = {"overwrite", "dying overwrite", "partitions"}
+# Operations that remove files which a running reader may have planned to read.
+REPLACING = {"overwrite", "dying overwrite", "partitions", "compact", "delete"}
 # A reader whose files are being replaced fails with one of these.
 OVERTAKEN = (FileNotFoundError, dask_tfrecord.CorruptRecordError)
+# Operations that change no rows.
+UNCHANGING = {"cleanup", "read", "read kept", "compact", "keeping compact", "index"}
 
 State = frozenset[int]
 
@@ -55,6 +60,10 @@ def write_and_die(place: Path, number: int) -> None:
         write(place, number, overwrite=True)
 
 
+def delete(place: Path, **options: Any) -> None:
+    dask_tfrecord.delete(place, [("n", "in", DELETED)], **options)
+
+
 def read(place: Path, **options: Any) -> State:
     """Return the rows; none if there is no dataset. Raise if a row is doubled."""
     try:
@@ -72,8 +81,10 @@ def read(place: Path, **options: Any) -> State:
 def prepare(start: str, place: Path) -> None:
     if start == "nothing":
         return
-    write(place, *OLD[:2])
-    write(place, *OLD[2:], append=True)
+    write(place, *FIRST)
+    write(place, *ADDED, append=True)
+    for path in place.glob("key=1/part-*"):
+        os.utime(path, ns=(1, 1))  # so that an index has something to store
     if start == "foreign":
         shutil.rmtree(place / "_tfrecord")
         for at, path in enumerate(sorted(place.glob("*/part-*"))):
@@ -87,16 +98,25 @@ OPERATIONS: dict[str, Callable[[Path, int], Any]] = {
     "overwrite": lambda place, number: write(place, number, overwrite=True),
     "partitions": lambda place, number: write(place, number, overwrite="partitions"),
     "dying overwrite": write_and_die,
+    "keeping overwrite": lambda place, number: write(place, number, overwrite=True, keep_versions=True),
+    "compact": lambda place, number: dask_tfrecord.compact(place),
+    "keeping compact": lambda place, number: dask_tfrecord.compact(place, keep_versions=True),
+    "delete": lambda place, number: delete(place),
+    "keeping delete": lambda place, number: delete(place, keep_versions=True),
+    "index": lambda place, number: dask_tfrecord.index(place),
     "cleanup": lambda place, number: dask_tfrecord.cleanup(place),
     "read": lambda place, number: read(place),
+    "read kept": lambda place, number: read(place, version=1),
 }
 
 
 def applied(operation: str, number: int, state: State) -> State:
     """Return the rows after an operation that succeeded."""
-    if operation in ("cleanup", "read"):
+    if operation in UNCHANGING:
         return state
-    kept = frozenset() if operation in ("overwrite", "dying overwrite") else state
+    if operation.endswith("delete"):
+        return state.difference(DELETED)
+    kept = frozenset() if operation.endswith("overwrite") else state
     if operation == "partitions":
         kept = frozenset(n for n in state if n % 10 != number % 10)
     return kept | {number}
@@ -134,13 +154,13 @@ def check(place: Path, start: State, operations: tuple[str, str], results: list[
         if not isinstance(result, Exception):
             succeeded.append((operation, number))
             continue
-        fails = (
-            (dask_tfrecord.ConcurrentWriteError,)
-            if operation != "create"
-            else (dask_tfrecord.DestinationError,)
-        )
-        if operation == "read":
-            fails = OVERTAKEN if other in REPLACING else ()
+        fails: tuple[type[Exception], ...] = ()
+        if operation == "create":
+            fails = (dask_tfrecord.DestinationError,)
+        elif operation == "index" or operation not in {*UNCHANGING, "delete", "keeping delete"}:
+            fails = (dask_tfrecord.ConcurrentWriteError,)
+        if operation in ("read", "read kept", "index") and other in REPLACING:
+            fails += OVERTAKEN
         if not isinstance(result, fails):
             raise AssertionError(f"{operation}: {''.join(traceback.format_exception(result))}")
     possible = set()
@@ -152,8 +172,8 @@ def check(place: Path, start: State, operations: tuple[str, str], results: list[
     found = read(place)
     if found not in possible:
         raise AssertionError(f"{sorted(found)}, not one of {sorted(map(sorted, possible))}")
-    if operations[0] == "read" and not isinstance(results[0], Exception):
-        seen = {start, *possible}
+    if operations[0].startswith("read") and not isinstance(results[0], Exception):
+        seen = {start, *possible} if operations[0] == "read" else {frozenset(FIRST)}
         if results[0] not in seen:
             raise AssertionError(f"read {sorted(results[0])}, not one of {sorted(map(sorted, seen))}")
     if dask_tfrecord.exists(place) and (without := read(place, use_snapshot=False)) != found:
@@ -166,12 +186,17 @@ def check(place: Path, start: State, operations: tuple[str, str], results: list[
 
 def check_files(place: Path) -> None:
     """Raise AssertionError if a version is not readable, or if a file belongs to none."""
-    present = {str(path.relative_to(place)) for path in place.rglob("*.tfrecord")}
+    present = {
+        str(path.relative_to(place)).removeprefix("_tfrecord/kept/") for path in place.rglob("*.tfrecord")
+    }
     if not (place / "_tfrecord").exists():
         return
     listed = set()
     for version in dask_tfrecord.Snapshot.history(place)["version"].tolist():
-        listed |= {file.path for file in dask_tfrecord.Snapshot.open(place, version=version).files}
+        snapshot = dask_tfrecord.Snapshot.open(place, version=version)
+        listed |= {file.path for file in snapshot.files}
+        if len(read(place, version=version)) != snapshot.records:
+            raise AssertionError(f"version {version} has other rows")
     if listed != present:
         raise AssertionError(f"unlisted or missing after cleanup: {sorted(listed ^ present)}")
     if (place / "_tfrecord" / "staging").exists():

@@ -37,7 +37,10 @@ MODES = {
     "writer": {},
     "overwrite": {"overwrite": True},
     "others": {"overwrite": True},
+    "keeping": {"overwrite": True, "keep_versions": True},
     "partitions": {"overwrite": "partitions", "partition_on": "key"},
+    "compact": {},
+    "delete": {},
 }
 
 
@@ -66,6 +69,12 @@ def prepare(mode: str, place: Path) -> None:
 
 
 def write(mode: str, place: Path) -> None:
+    if mode == "compact":
+        dask_tfrecord.compact(place)
+        return
+    if mode == "delete":  # some files lose all rows, others some
+        dask_tfrecord.delete(place, [("n", "in", [1, 2, 4, 5, 6])])
+        return
     numbers = (10, 13) if mode == "partitions" else (11, 12, 13)
     found: Any = rows(*numbers)
     if mode == "writer":
@@ -77,12 +86,22 @@ def write(mode: str, place: Path) -> None:
     dask_tfrecord.to_tfrecord(found, place, **MODES[mode])
 
 
-def read(place: Path) -> list[int]:
+def read(place: Path, version: int | None = None) -> list[int]:
     """The sorted numbers; none if there is no dataset."""
     try:
-        return sorted(dask_tfrecord.read_tfrecord(place)["n"].compute().tolist())
+        return sorted(dask_tfrecord.read_tfrecord(place, version=version)["n"].compute().tolist())
     except FileNotFoundError:
+        if version is not None:
+            raise
         return []
+
+
+def newest(place: Path) -> int:
+    """The number of the newest version; 0 if there is no snapshot."""
+    try:
+        return dask_tfrecord.Snapshot.open(place).number
+    except FileNotFoundError:
+        return 0
 
 
 def kill_at(number: int, place: Path, work: Callable[[], None]) -> int | None:
@@ -118,6 +137,7 @@ def sweep(mode: str, directory: Path, stride: int) -> dict[str, Any]:
     """What readers see after kills; the last is the write that was not killed."""
     start = directory / "start"
     prepare(mode, start)
+    first = newest(start)
     found: dict[int, dict[str, Any]] = {}
 
     def visit(number: int) -> int | None:
@@ -125,12 +145,15 @@ def sweep(mode: str, directory: Path, stride: int) -> dict[str, Any]:
         if start.exists():
             shutil.copytree(start, place)
         total = kill_at(number, place, lambda: write(mode, place))
-        seen: dict[str, Any] = {"killed": read(place)}
+        seen: dict[str, Any] = {"version": newest(place), "killed": read(place)}
+        keeps = mode == "keeping"
+        seen["kept"] = [read(place, first)] if keeps else []
         dask_tfrecord.cleanup(place, older_than="0s")
         seen["cleaned"] = read(place)
         seen["files"] = len([path for path in place.rglob("*") if path.is_file()])
         write("overwrite" if mode == "create" else mode, place)
         seen["written"] = read(place)
+        seen["kept"] += [read(place, first)] if keeps else []
         shutil.rmtree(place)
         found[number if total is None else total] = seen
         return total
@@ -139,13 +162,13 @@ def sweep(mode: str, directory: Path, stride: int) -> dict[str, Any]:
     assert total is not None
     for number in range(0, total, stride):
         visit(number)
-    # The switch is between the last instant that shows the old rows and the first that shows others.
-    before = max(number for number in found if found[number]["killed"] == found[0]["killed"])
+    # The switch is between the last instant that shows the old version and the first that shows the new.
+    before = max(number for number in found if found[number]["version"] == found[0]["version"])
     after = min(number for number in found if number > before)
     while after - before > 1:
         middle = (before + after) // 2
         visit(middle)
-        if found[middle]["killed"] == found[0]["killed"]:
+        if found[middle]["version"] == found[0]["version"]:
             before = middle
         else:
             after = middle

@@ -29,6 +29,8 @@ from dask_tfrecord import (
     TFRecordError,
     Writer,
     cleanup,
+    compact,
+    delete,
     exists,
     read_tfrecord,
     to_tfrecord,
@@ -41,11 +43,33 @@ from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.uploads import unfinished_uploads
 
-# For each mode: the rows before, and the rows after a write of 3 and 5.
-MODES = {"append": ([0, 1, 2], [0, 1, 2, 3, 5]), "overwrite": ([0, 1, 2], [3, 5])}
+# The rows before each change, and for each kind of change the rows after it.
+OLD = [0, 1, 2]
+CHANGES = {
+    "append": [0, 1, 2, 3, 5],
+    "stream": [0, 1, 2, 3, 5],
+    "writer": [0, 1, 2, 3, 5],
+    "overwrite": [3, 5],
+    "compact": [0, 1, 2],
+    "delete": [2],
+}
 
 # The rows that a stream appends, shuffled on the way.
 STREAM = pa.table({"n": [3, 5], "key": [0, 2]})
+
+
+@contextmanager
+def failing_commit(*, after: bool) -> Iterator[None]:
+    """Let the creation of the next snapshot fail, or let only its answer be lost."""
+    create = Store.create_exclusively
+
+    def fail(store: Store, path: str, data: bytes) -> None:
+        if after:
+            create(store, path, data)
+        raise FaultError("on purpose")
+
+    with patch.object(Store, "create_exclusively", fail):
+        yield
 
 
 @pytest.mark.filterwarnings("ignore:.*the data is written, but:UserWarning")
@@ -370,48 +394,61 @@ class StoreSuite(PatternNames):
             with patch.object(file_table, "DELTA_PART", {"full": 0.0, "delta": 1e9}[kind]):
                 yield pair // 2, kind
 
-    @pytest.mark.parametrize("mode", [*MODES, "stream", "writer"])
-    def test_any_operation_may_fail(self, request: pytest.FixtureRequest, place: str, mode: str) -> None:
-        self.sweep(request, place, mode, after=False)
+    @pytest.mark.parametrize("kind", CHANGES)
+    def test_any_operation_may_fail(self, request: pytest.FixtureRequest, place: str, kind: str) -> None:
+        self.sweep(request, place, kind, after=False)
 
-    def sweep(self, request: pytest.FixtureRequest, place: str, mode: str, *, after: bool) -> None:
-        """Let each operation fail in turn: a write that raises keeps the old rows, others have the new."""
-        old, new = MODES["append" if mode in ("stream", "writer") else mode]
-        outcomes = []
-        for number, kind in self.failing(request):
-            here = f"{place}/{kind}-{number}"
-            self.write_twice(here, *old)
+    def change(self, place: str, kind: str) -> None:
+        options = {"storage_options": self.options}
+        match kind:
+            case "writer":
+                with Writer(place, **options) as writer:
+                    writer.write(STREAM)
+            case "stream":
+                to_tfrecord(STREAM, place, append=True, shuffle=1, **options)
+            case "compact":
+                compact(place, **options)
+            case "delete":  # one file loses all rows, the other one of two
+                delete(place, [("n", "in", [0, 1])], **options)
+            case _:
+                self.write(rows(3, 5), place, **{kind: True})
+
+    def sweep(self, request: pytest.FixtureRequest, place: str, kind: str, *, after: bool) -> None:
+        """Let each operation fail in turn: a change that raises keeps the old rows, others have the new."""
+        outcomes = set()
+        for number, snapshots in chain([(-1, "full")], self.failing(request)):
+            here = f"{place}/{snapshots}-{number}"
+            self.write_twice(here, *OLD)
             before = self.files(here)
             faults = Faults(number, after=after)
+            failing = self.faults(faults) if number >= 0 else failing_commit(after=after)
             try:
-                with self.faults(faults):
-                    if mode == "writer":
-                        with Writer(here, storage_options=self.options) as writer:
-                            writer.write(STREAM)
-                    elif mode == "stream":
-                        to_tfrecord(STREAM, here, append=True, shuffle=1, storage_options=self.options)
-                    else:
-                        self.write(rows(3, 5), here, **{mode: True})
+                with failing:
+                    self.change(here, kind)
             except OSError:
-                assert faults.hit
-                outcomes.append(old)
+                assert faults.hit or number < 0
+                is_done = False
             else:
-                outcomes.append(new)
-            assert self.read(here) == outcomes[-1]
+                is_done = True
+            outcomes.add(is_done)
+            expected = CHANGES[kind] if is_done else OLD
+            assert self.read(here) == expected
+            assert Snapshot.open(here, storage_options=self.options).number == 2 + is_done
             # A lost answer may leave a file that reads ignore.
-            if outcomes[-1] == old and not self.uploads and not after:
+            if not is_done and not self.uploads and not after:
                 assert self.files(here) == before
             self.clean(here)
-            assert self.read(here) == outcomes[-1]
-            if outcomes[-1] == old:
+            assert self.read(here) == expected
+            if not is_done:
                 assert self.files(here) == before
             assert open_runs(self.store(here)) == []
-            if not faults.hit and kind == "delta":  # this takes at least as many operations
+            if (
+                number >= 0 and not faults.hit and snapshots == "delta"
+            ):  # this takes at least as many operations
                 break
         assert number > 8
-        # A remote store may repeat most requests that fail, so a sample may hold no write that fails.
-        assert old in outcomes or self.stride > 9
-        assert outcomes[-1] == new
+        # The lost answer of the commit does not fail the change, so a sample of lost answers may fail none.
+        assert outcomes == {False, True} or (after and outcomes == {True})
 
     def test_a_write_that_is_tried_again_succeeds_whatever_failed(
         self, request: pytest.FixtureRequest, place: str
@@ -458,6 +495,6 @@ class RemoteSuite(StoreSuite):
     def test_a_root_is_never_taken_for_a_pattern(self, place: str, name: str) -> None:
         self.check_root(place, name)
 
-    @pytest.mark.parametrize("mode", [*MODES, "writer"])
-    def test_any_answer_may_be_lost(self, request: pytest.FixtureRequest, place: str, mode: str) -> None:
-        self.sweep(request, place, mode, after=True)
+    @pytest.mark.parametrize("kind", ["append", "overwrite", "writer", "delete"])
+    def test_any_answer_may_be_lost(self, request: pytest.FixtureRequest, place: str, kind: str) -> None:
+        self.sweep(request, place, kind, after=True)

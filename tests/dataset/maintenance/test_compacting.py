@@ -19,6 +19,7 @@ from dask_tfrecord import (
     TFRecordError,
     cleanup,
     compact,
+    delete,
     index,
     read_tfrecord,
     to_tfrecord,
@@ -192,6 +193,29 @@ def test_damage_stops_the_compaction_and_changes_nothing(tmp_path: Path, codec: 
         compact(tmp_path)
     assert files(tmp_path) == before - {snapshot.files[-1].path}
     assert Snapshot.open(tmp_path).number == 1
+
+
+@pytest.mark.parametrize("codec", [None, "gzip"])
+def test_a_full_disk_stops_a_compaction_and_a_deletion_and_changes_nothing(
+    tmp_path: Path, codec: Any
+) -> None:
+    resource = pytest.importorskip("resource")
+    for start in (0, 500):
+        ddf = dd.from_pandas(pd.DataFrame({"n": range(start, start + 500)}), npartitions=1)
+        to_tfrecord(ddf, tmp_path, compression=codec, append=True, write_index=False)
+    before = files(tmp_path)
+    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
+    for change in (compact, lambda path: delete(path, [("n", "in", [3, 600])])):
+        resource.setrlimit(resource.RLIMIT_FSIZE, (100, unlimited[1]))  # the largest size of a file
+        try:
+            with pytest.raises(OSError, match=r"too large.*part-"):
+                change(tmp_path)
+        finally:
+            resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
+        assert files(tmp_path) == before
+        assert Snapshot.open(tmp_path).number == 2
+    assert compact(tmp_path).written == 1
+    assert delete(tmp_path, [("n", "in", [3, 600])]).rows == 2
 
 
 def test_files_of_other_tools_become_files_of_their_codec(tmp_path: Path) -> None:

@@ -26,7 +26,10 @@ CASES = {
     "writer": (OLD, OLD + NEW, 25),
     "overwrite": (OLD, NEW, 30),
     "others": (OLD, NEW, 30),
+    "keeping": (OLD, NEW, 30),
     "partitions": (OLD, [0, 2, 3, 5, 6, 10, 13], 30),
+    "compact": (OLD, OLD, 30),
+    "delete": (OLD, [0, 3], 30),
 }
 
 # Writes before which there is no snapshot, so none with a base.
@@ -72,8 +75,10 @@ def test_a_kill_at_any_instant_leaves_the_old_rows_or_the_new(
     assert answer["operations"] + 1 >= instants  # the last instant is after all operations
     numbers, found = [int(number) for number in answer["found"]], list(answer["found"].values())
     assert {*range(0, answer["operations"], STRIDE), answer["operations"]} <= set(numbers)
+    versions = [seen["version"] for seen in found]
+    switch = versions.index(versions[-1])
+    assert versions == [versions[-1] - 1] * switch + [versions[-1]] * (len(found) - switch)
     readable = [seen["killed"] for seen in found]
-    switch = readable.index(new)
     assert readable == [old] * switch + [new] * (len(found) - switch)
     assert 0 < switch < len(found) - 1
     assert numbers[switch] == numbers[switch - 1] + 1
@@ -85,3 +90,4 @@ def test_a_kill_at_any_instant_leaves_the_old_rows_or_the_new(
     again = sorted(new + NEW) if adds else new
     expected = [new if adds and rows == old else again for rows in readable]
     assert [seen["written"] for seen in found] == expected
+    assert all(seen["kept"] == ([old, old] if mode == "keeping" else []) for seen in found)
