@@ -1,11 +1,13 @@
-"""Write, read and clean up one dataset from two clients, while workers and clients are killed and stopped.
+"""Change, read and clean up one dataset from two clients, while workers and clients are killed and stopped.
 
 In each round, two client processes do random operations on a cluster of processes, while processes are killed
-and stopped. A model says what each read may return. At the end of a round, when nothing runs, the dataset is
-read, verified and cleaned up. The exit code is 1 if a row was lost, doubled or changed, or if an operation
-failed in a way that the guides do not describe.
+and stopped. A model says what each read may return. At the end of a round, when nothing runs, the dataset and
+some of its versions are read, verified and cleaned up. The exit code is 1 if a row was lost, doubled or
+changed, or if an operation failed in a way that the guides do not describe.
 
-    python -m benchmarks.soak [--minutes 1] [--seed 1] [--id-bits 128] [--directory DIRECTORY]
+    python -m benchmarks.soak [--minutes 1] [--seed 1] [--id-bits 128] [--directory DIRECTORY | --s3]
+
+With ``--s3``, the dataset is on an S3 server of moto, which runs in a process of its own.
 
 With ``--id-bits 12``, the ids of writes are random in 12 bits only. The ids of the two clients then often
 begin with the same digits, and a client often draws the id of one of its earlier writes again.
@@ -22,32 +24,38 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from contextlib import suppress
-from multiprocessing.connection import wait
-from pathlib import Path
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, suppress
+from multiprocessing.connection import Connection, wait
 from typing import Any
 
 import dask
+import fsspec
 from distributed import Client, LocalCluster
+from fsspec.core import url_to_fs
 
 import dask_tfrecord
 from benchmarks import soak_client
 from benchmarks.soak_client import Event
-from benchmarks.soak_model import Model, Write
+from benchmarks.soak_model import Chunk, Model, Write
 
 WORKERS = 3
 CLIENTS = 2
 OPERATIONS = 12  # of each client in a round
-ROWS = 1_000  # of each write and key
+ROWS = 250  # of each write, key and part
 PATIENCE = 180  # seconds without an event, after which a round has hung
 LOG = 40  # events that a failure prints
-FAULTS = {"worker killed": 6, "all workers killed": 1, "worker stopped": 4, "client killed in a write": 1}
+VERSIONS = 3  # older versions that are read at the end of a round
+KEPT = "_tfrecord/kept/"
+FAULTS = {"worker killed": 6, "all workers killed": 1, "worker stopped": 4, "client killed in a change": 4}
 READS = {"read", "read version", "verify"}
-# The failures that the guides describe. An overwrite may remove files that a reader is about to read.
+# The failures that the guides describe. A write that keeps no versions may remove files that a reader is
+# about to read, and a version that is about to be restored. Other writes may add columns to the dataset.
 PROMISED = {
-    "ConcurrentWriteError": {"overwrite", "partitions"},
-    "FileNotFoundError": READS,
+    "ConcurrentWriteError": {"overwrite", "partitions", "delete", "restore"},
+    "FileNotFoundError": {*READS, "restore"},
     "CorruptRecordError": {"read version"},
+    "SchemaError": {"append", "partitions"},
 }
 CONFIG = {
     # Dask fails a task that was on this many killed workers. The default is 3.
@@ -71,8 +79,8 @@ class ClientProcess:
         self.last: Event | None = None
 
     @property
-    def writes(self) -> bool:
-        return self.last is not None and self.last.write is not None and not self.last.ended
+    def changes(self) -> bool:
+        return self.last is not None and self.last.kind in soak_client.CHANGES and not self.last.ended
 
     def receive(self) -> "Event | str":
         """Return the next event of the client, or "ready", "done" or "killed"."""
@@ -100,15 +108,16 @@ class Soak:
     ) -> None:
         self.id_bits = id_bits
         self.cluster, self.client, self.path = cluster, client, path
+        self.fs, self.root = url_to_fs(path)
         self.rows = max(1, int(ROWS * scale))
-        self.operations = max(2, int(OPERATIONS * min(scale, 1)))
+        self.operations = max(len(soak_client.WEIGHTS) // CLIENTS, int(OPERATIONS * min(scale, 1)))
         self.random = random.Random(seed)
         self.model = Model()
         self.outcomes: Counter[tuple[str, str]] = Counter()
         self.faults: Counter[str] = Counter()
         self.log: list[str] = []
         self.next_number = 1
-        first = Write(0, "append", tuple(soak_client.KEYS), self.rows)
+        first = Write(0, "overwrite", tuple(soak_client.KEYS), self.rows)
         self.model.begin_write(first)
         soak_client.write_rows(first, path, self.random)
         self.model.end_write(first, committed=True)
@@ -124,12 +133,22 @@ class Soak:
         for client in self.clients:
             if client.receive() != "ready":
                 raise RuntimeError("a client did not start")
+        kinds = self.next_kinds()
         for client in self.clients:
-            client.orders.send((self.random.random(), self.next_number, self.operations, self.rows))
-            self.next_number += self.operations
+            mine = [kinds.pop() for _ in range(self.operations)]
+            client.orders.send((self.random.random(), self.next_number, mine, self.rows))
+            self.next_number += 2 * self.operations  # a restore is preceded by a read of its version
         self.check_events(self.collect_events())
         self.wait_for_tasks()
         self.check_at_rest()
+
+    def next_kinds(self) -> list[str]:
+        """Return the operations of a round, in random order, each kind at least once."""
+        weights = soak_client.WEIGHTS
+        others = CLIENTS * self.operations - len(weights)
+        kinds = [*weights, *self.random.choices([*weights], [*weights.values()], k=others)]
+        self.random.shuffle(kinds)
+        return kinds
 
     def new_client(self, number: int) -> ClientProcess:
         return ClientProcess(self.cluster.scheduler_address, self.path, self.id_bits, number)
@@ -167,11 +186,11 @@ class Soak:
             self.wait_for_change()
         (fault,) = self.random.choices([*FAULTS], [*FAULTS.values()])
         workers = [nanny.pid for nanny in self.cluster.workers.values() if nanny.pid]
-        writers = [client for client in running if client.writes]
-        if fault == "client killed in a write":
-            if not writers:
+        changing = [client for client in running if client.changes]
+        if fault == "client killed in a change":
+            if not changing:
                 return
-            self.random.choice(writers).kill()
+            self.random.choice(changing).kill()
         elif not workers:
             return
         elif fault == "worker stopped":
@@ -185,11 +204,24 @@ class Soak:
         self.faults[fault] += 1
 
     def wait_for_change(self) -> None:
-        """Wait at most a second for a step of a write: a new staging directory, a new snapshot, a removal."""
-        before = change_times(self.path)
+        """Wait at most a second for a step of a write: a new staging directory, a new snapshot, a removal.
+
+        The next steps of the write follow within milliseconds.
+        """
+        before = self.metadata()
         end = time.monotonic() + 1
-        while time.monotonic() < end and change_times(self.path) == before:
+        while time.monotonic() < end and self.metadata() == before:
             time.sleep(0.001)
+        time.sleep(self.random.choice([0, self.random.uniform(0, 0.05)]))
+
+    def metadata(self) -> list[str]:
+        """Return the paths of the snapshots and of the open writes."""
+        self.fs.invalidate_cache()
+        found = []
+        for place in ("_tfrecord", "_tfrecord/staging"):
+            with suppress(FileNotFoundError):  # no write is open
+                found += self.fs.ls(f"{self.root}/{place}", detail=False)
+        return found
 
     def wait_for_tasks(self) -> None:
         """Wait until all workers are back and run no task, also none of a client that was killed."""
@@ -236,18 +268,77 @@ class Soak:
     def check_at_rest(self) -> None:
         """Read, verify and clean up the dataset while no client is running, and read the dataset again."""
         self.model.settle(soak_client.read_rows(self.path))
+        if hasattr(dask_tfrecord, "expire") and self.random.random() < 0.3:
+            dask_tfrecord.expire(self.path, versions=self.random.randint(1, 3), grace="0s")
         dask_tfrecord.cleanup(self.path, older_than="0s")
         report = dask_tfrecord.verify(self.path)
         if report["damaged"].any() or not report["agrees"].all():
-            self.log.append(f"verify:\n{report.to_string()}")
-            self.model.wrong["files that differ from the snapshot"] += 1
-        listed = {file.path for file in dask_tfrecord.Snapshot.open(self.path).files}
-        present = {str(path.relative_to(self.path)) for path in Path(self.path).glob("key=*/*")}
-        if listed != present:
-            self.log.append(f"unlisted or missing files after cleanup: {sorted(listed ^ present)}")
-            self.model.wrong["files that cleanup left"] += len(listed ^ present)
+            self.wrong("files that differ from the snapshot", report.to_string())
+        self.check_files()
+        versions = dask_tfrecord.Snapshot.history(self.path)["version"].tolist()
+        for number in self.random.sample(versions, min(len(versions), VERSIONS)):
+            self.model.read_version(number, soak_client.read_rows(self.path, number))
+        if differing := soak_client.differing_filters(self.path):
+            self.wrong("filters that return other rows", differing)
         self.model.settle(soak_client.read_rows(self.path, scheduler="sync"))
         self.log.append(f"at rest: {dict(self.model.wrong)}")
+
+    def check_files(self) -> None:
+        """Compare the files of all versions with the files that are stored."""
+        history = dask_tfrecord.Snapshot.history(self.path)["version"]
+        listed = [
+            {file.path for file in dask_tfrecord.Snapshot.open(self.path, version=number).files}
+            for number in history
+        ]
+        self.fs.invalidate_cache()
+        present = {path.removeprefix(f"{self.root}/") for path in self.fs.find(self.root)}
+        kept = {path.removeprefix(KEPT) for path in present if path.startswith(KEPT)}
+        newest = {path for path in present if path.startswith("key=")}
+        for name, expected, found in [
+            ("files", listed[-1], newest),
+            ("kept files", set().union(*listed) - listed[-1], kept),
+        ]:
+            if expected != found:
+                self.wrong(f"{name} that are missing or not listed", sorted(expected ^ found))
+
+    def wrong(self, name: str, details: object) -> None:
+        self.log.append(f"{name}: {details}")
+        self.model.wrong[name] += 1
+
+
+@contextmanager
+def s3_server() -> Iterator[str]:
+    """Start an S3 server in a process of its own, and return the URL of a bucket.
+
+    The environment variables of this process, and of the processes that it starts, name the server.
+    """
+    context = multiprocessing.get_context("spawn")
+    ours, theirs = context.Pipe()
+    process = context.Process(target=serve_s3, args=(theirs,), daemon=True)
+    process.start()
+    os.environ |= {
+        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{ours.recv()}",
+        "AWS_ACCESS_KEY_ID": "nobody",
+        "AWS_SECRET_ACCESS_KEY": "hunter2",
+        "AWS_DEFAULT_REGION": "us-east-1",
+        "AWS_EC2_METADATA_DISABLED": "true",
+    }
+    fsspec.filesystem("s3").mkdir("soak")
+    try:
+        yield "s3://soak"
+    finally:
+        process.kill()
+        process.join()
+
+
+def serve_s3(port: Connection) -> None:
+    from moto.moto_server.werkzeug_app import create_backend_app
+    from werkzeug.serving import WSGIRequestHandler, make_server
+
+    WSGIRequestHandler.log_request = lambda *_: None  # type: ignore[method-assign]  # it prints each request
+    server = make_server("127.0.0.1", 0, create_backend_app("s3"), threaded=True)
+    port.send(server.server_port)
+    server.serve_forever()
 
 
 def send_signal(pid: int, number: int) -> None:
@@ -255,20 +346,20 @@ def send_signal(pid: int, number: int) -> None:
         os.kill(pid, number)
 
 
-def change_times(path: str) -> list[int]:
-    """Return when the directories of the snapshots and of the open writes last changed."""
-    times = []
-    for place in (Path(path, "_tfrecord"), Path(path, "_tfrecord", "staging")):
-        with suppress(FileNotFoundError):  # no write is open
-            times.append(place.stat().st_mtime_ns)
-    return times
-
-
 def describe(event: Event) -> str:
     end = f"ended {event.error or 'well'} {event.message}" if event.ended else "began"
-    what = f" {event.write}" if event.write else f" {event.version}" if event.version else ""
-    chunks = f" {sorted(event.seen)}" if event.seen is not None else ""
+    what = f" {event.write}" if event.write else ""
+    what += f" version {event.version}" if event.version else ""
+    chunks = "" if event.seen is None else f" {chunks_text(event.seen)}"
     return f"{event.when:.3f} {event.number} {event.kind}{what} {end}{chunks}"
+
+
+def chunks_text(seen: Iterable[Chunk]) -> str:
+    """Return the keys and parts of each write, such as "7: a0 a1 b2"."""
+    chunks: dict[int, list[str]] = {}
+    for write, key, part in sorted(seen):
+        chunks.setdefault(write, []).append(f"{key}{part}")
+    return "; ".join(f"{write}: {' '.join(names)}" for write, names in chunks.items())
 
 
 def print_result(soak: Soak, rounds: int, seconds: float) -> None:
@@ -294,14 +385,16 @@ def main() -> int:
     parser.add_argument("--scale", type=float, default=1.0, help="factor for rows and operations of a round")
     parser.add_argument("--seed", type=int, default=1)
     parser.add_argument("--id-bits", type=int, default=128, help="random bits in the id of a write")
-    parser.add_argument("--directory", help="a local directory, which is kept; default: a temporary one")
+    place = parser.add_mutually_exclusive_group()
+    place.add_argument("--directory", help="a local directory, which is kept; default: a temporary one")
+    place.add_argument("--s3", action="store_true", help="use an S3 server of moto")
     arguments = parser.parse_args()
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it warns of killed workers
     print(f"dask-tfrecord {dask_tfrecord.__version__}, seed {arguments.seed}", flush=True)
     start = time.monotonic()
     rounds = 0
     with (
-        tempfile.TemporaryDirectory() as temporary,
+        s3_server() if arguments.s3 else tempfile.TemporaryDirectory() as temporary,
         dask.config.set(CONFIG),
         LocalCluster(
             n_workers=WORKERS, threads_per_worker=1, dashboard_address=":0", memory_limit=0, silence_logs=50

@@ -1,4 +1,4 @@
-"""Run a client of the soak, which writes, reads and cleans up the dataset in random order.
+"""Run a client of the soak, which changes, reads and cleans up the dataset in random order.
 
 The client reports each operation twice: when the operation begins, and when it has ended.
 """
@@ -7,7 +7,7 @@ import logging
 import random
 import time
 from dataclasses import dataclass, field, replace
-from functools import cache
+from itertools import count
 from multiprocessing.connection import Connection
 from types import SimpleNamespace
 from typing import Any
@@ -18,27 +18,36 @@ import pandas as pd
 from distributed import Client
 
 import dask_tfrecord
-from benchmarks.soak_model import Chunk, Seen, Write
+from benchmarks.soak_model import PARTS, Chunk, Seen, Write
 from dask_tfrecord.dataset.write import run as write_run
 
 KEYS = "abcde"
+# The operations, and how often each is done.
 WEIGHTS = {
     "append": 6,
     "writer": 6,
-    "overwrite": 2,
+    "overwrite": 3,
     "partitions": 4,
+    "delete": 4,
+    "compact": 4,
+    **({"restore": 2, "expire": 2} if hasattr(dask_tfrecord, "expire") else {}),
     "read": 5,
     "read version": 3,
     "verify": 1,
     "cleanup": 1,
 }
+WRITES = {"append", "writer", "overwrite", "partitions", "delete", "restore"}
+CHANGES = WRITES | {"compact", "expire"}
 MODES: dict[str, dict[str, Any]] = {
     "append": {"append": True},
-    "writer": {},
     "overwrite": {"overwrite": True},
     "partitions": {"overwrite": "partitions"},
 }
-# This age is longer than any write, but shorter than the soak, so `cleanup` removes files of killed writes.
+# The columns that only some writes have, and the types that they may have. The rows of such a write repeat
+# the column "n" in these columns, and name the columns in the column "columns". In other rows, they are null.
+EXTRA = {"x": ["Int32", "Int64"], "y": ["Int64"]}
+# This age is longer than any operation, but shorter than the soak, so `cleanup` removes files of killed
+# writes.
 CLEANUP_AGE = "2 minutes"
 
 
@@ -53,7 +62,7 @@ class Event:
     kind : str
         A key of ``WEIGHTS``.
     write : Write, optional
-        The rows and the mode of a write.
+        What a write adds or removes.
     when : float
         The time of ``time.monotonic``, in seconds, which all processes share.
     ended : bool
@@ -78,20 +87,21 @@ class Event:
 
 
 def run(address: str, path: str, orders: Connection, id_bits: int, client: int) -> None:
-    """Do the operations of each order. An order has a seed, the first number, a count, and rows."""
+    """Do the operations of each order. An order has a seed, the first number, the kinds, and rows."""
     if id_bits < 128:
         shorten_ids(id_bits, client)
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it warns of killed workers
     with Client(address):
         while True:
             orders.send("ready")
-            seed, first, count, rows = orders.recv()
-            choices = random.Random(seed)
-            for number in range(first, first + count):
-                event = begin(choices, number, rows)
-                orders.send(event)
-                result = operate(event, choices, path)
-                orders.send(replace(event, ended=True, when=time.monotonic(), **result))
+            seed, first, kinds, rows = orders.recv()
+            choices, numbers = random.Random(seed), count(first)
+            for kind in kinds:
+                event = begin(choices, next(numbers), "read version" if kind == "restore" else kind, rows)
+                ended = operate(event, choices, path, orders)
+                if kind == "restore" and ended.seen is not None:
+                    write = Write(next(numbers), kind, restored=frozenset(ended.seen))
+                    operate(Event(write.id, kind, write, version=ended.version), choices, path, orders)
             orders.send("done")
 
 
@@ -109,54 +119,124 @@ def shorten_ids(bits: int, client: int) -> None:
     write_run.uuid4 = draw
 
 
-def begin(choices: random.Random, number: int, rows: int) -> Event:
-    (kind,) = choices.choices([*WEIGHTS], [*WEIGHTS.values()])
+def begin(choices: random.Random, number: int, kind: str, rows: int) -> Event:
     keys = tuple(choices.sample(KEYS, choices.randint(1, len(KEYS))))
-    return Event(number, kind, Write(number, kind, keys, rows) if kind in MODES else None)
+    write = Write(number, kind, keys, rows)
+    if kind == "delete":
+        parts = tuple(sorted(choices.sample(PARTS, choices.randint(1, len(PARTS)))))
+        before = choices.choice([None, max(1, number - choices.randint(1, 100))])
+        write = replace(write, rows=0, parts=parts, before=before)
+    return Event(number, kind, write if kind in WRITES else None)
 
 
-def operate(event: Event, choices: random.Random, path: str) -> dict[str, Any]:
-    """Do an operation, and return the fields of its result."""
+def operate(event: Event, choices: random.Random, path: str, orders: Connection) -> Event:
+    """Do an operation, report its beginning and its end, and return the report of the end."""
+    orders.send(replace(event, when=time.monotonic()))
     result: dict[str, Any] = {}
     try:
-        if event.write:
-            write_rows(event.write, path, choices)
-        elif event.kind == "verify":
-            dask_tfrecord.verify(path)
-        elif event.kind == "cleanup":
-            dask_tfrecord.cleanup(path, older_than=CLEANUP_AGE)
-        else:
-            if event.kind == "read version":
-                versions = dask_tfrecord.Snapshot.history(path)["version"]
-                result["version"] = choices.choice(versions.tolist())
-            result["seen"] = read_rows(path, result.get("version"))
+        result = do(event, choices, path)
     except Exception as failure:  # any failure is an outcome, which the parent judges
-        result |= {"error": type(failure).__name__, "message": str(failure)}
-    return result
+        result = {"error": type(failure).__name__, "message": str(failure)}
+    ended = replace(event, ended=True, when=time.monotonic(), **result)
+    orders.send(ended)
+    return ended
 
 
-@cache
-def writer(path: str) -> dask_tfrecord.Writer:
-    """Return a writer that stays open, so that other writes often change the dataset between its commits."""
-    return dask_tfrecord.Writer(path, partition_on="key", max_bytes_per_file="16 KiB")
+def do(event: Event, choices: random.Random, path: str) -> dict[str, Any]:
+    """Do an operation, and return the fields of its result."""
+    keeps = choices.random() < 0.7
+    if event.kind == "delete":
+        assert event.write is not None
+        dask_tfrecord.delete(path, filters_of(event.write), keep_versions=keeps)
+    elif event.kind == "restore":
+        assert event.version is not None
+        dask_tfrecord.restore(path, event.version)
+    elif event.write:
+        write_rows(event.write, path, choices, keeps=keeps)
+    elif event.kind == "compact":
+        filters = choices.choice([None, [("key", "in", choices.sample(KEYS, 2))]])
+        target = choices.choice(["16 KiB", "128 MiB"])
+        dask_tfrecord.compact(path, target_bytes=target, filters=filters, keep_versions=keeps)
+    elif event.kind == "expire":
+        dask_tfrecord.expire(path, versions=choices.randint(1, 9), grace=CLEANUP_AGE)
+    elif event.kind == "verify":
+        dask_tfrecord.verify(path)
+    elif event.kind == "cleanup":
+        dask_tfrecord.cleanup(path, older_than=CLEANUP_AGE)
+    elif event.kind == "read version":
+        number = choices.choice(dask_tfrecord.Snapshot.history(path)["version"].tolist())
+        return {"version": number, "seen": read_rows(path, number)}
+    else:
+        return {"seen": read_rows(path)}
+    return {}
 
 
-def write_rows(write: Write, path: str, choices: random.Random) -> None:
+def filters_of(write: Write) -> list[Any]:
+    """Return the filters of a delete. If the delete removes all parts, it opens no file."""
+    filters: list[Any] = [("key", "in", write.keys)]
+    if write.parts != PARTS:
+        filters.append(("part", "in", write.parts))
+    if write.before is not None:
+        filters.append(("write", "<", write.before))
+    return filters
+
+
+def write_rows(write: Write, path: str, choices: random.Random, *, keeps: bool = False) -> None:
     if write.mode == "writer":
-        try:
-            for part in np.array_split(np.arange(write.rows), 4):
-                writer(path).write(frame(write)[lambda rows, part=part: rows["n"].isin(part)])
-                time.sleep(choices.uniform(0, 0.1))  # so that faults happen in the middle of a write
-            writer(path).commit()
-        except Exception as error:  # the rows of a failed write must not be in the next commit
-            writer(path).__exit__(type(error), error, None)
-            writer.cache_clear()
-            raise
+        append_with_writer(write, path, choices)
         return
-    ddf = dd.from_pandas(frame(write), npartitions=choices.randint(1, 4), sort=False)
+    keywords = {**MODES[write.mode]}
+    columns = {} if write.mode == "overwrite" else extra_columns(path)
+    if write.mode != "append":
+        keywords["keep_versions"] = keeps
+    elif choices.random() < 0.5:
+        keywords["schema_change"] = "add"
+    if write.mode == "overwrite" or "schema_change" in keywords:
+        columns |= some_columns(choices)
+    ddf = dd.from_pandas(frame(write, columns), npartitions=choices.randint(1, 4), sort=False)
     ddf = ddf.map_partitions(slowly, choices.uniform(0, 0.5), meta=ddf._meta)
     codec = choices.choice([None, "gzip"])
-    dask_tfrecord.to_tfrecord(ddf, path, partition_on="key", compression=codec, **MODES[write.mode])
+    dask_tfrecord.to_tfrecord(ddf, path, partition_on="key", compression=codec, **keywords)
+
+
+def append_with_writer(write: Write, path: str, choices: random.Random) -> None:
+    writer, columns = _open_writers.pop() if _open_writers else new_writer(path, choices)
+    rows = frame(write, columns)
+    try:
+        for part in np.array_split(np.arange(len(rows)), 4):
+            writer.write(rows.iloc[part].to_dict("records"))
+            time.sleep(choices.uniform(0, 0.1))  # so that faults happen in the middle of a write
+        writer.commit()
+    except Exception as error:  # the rows of a failed write must not be in the next commit
+        writer.__exit__(type(error), error, None)
+        raise
+    _open_writers.append((writer, columns))
+
+
+# The `Writer` stays open, so that other writes often change the dataset between its commits.
+_open_writers: list[tuple[dask_tfrecord.Writer, dict[str, str]]] = []
+
+
+def new_writer(path: str, choices: random.Random) -> tuple[dask_tfrecord.Writer, dict[str, str]]:
+    """Return a writer and the extra columns of its rows."""
+    columns = extra_columns(path) | some_columns(choices)
+    schema = {name: dtype.lower() for name, dtype in columns.items()}
+    writer = dask_tfrecord.Writer(
+        path, schema, schema_change="add", partition_on="key", max_bytes_per_file="16 KiB"
+    )
+    return writer, columns
+
+
+def extra_columns(path: str) -> dict[str, str]:
+    """Return the extra columns of the newest version, with pandas' names of the types."""
+    fields = dask_tfrecord.Snapshot.open(path).schema.fields
+    return {item.name: str(item.type).capitalize() for item in fields if item.name in EXTRA}
+
+
+def some_columns(choices: random.Random) -> dict[str, str]:
+    """Return none, some or all extra columns, each with one of its types."""
+    names = choices.sample([*EXTRA], choices.randint(0, len(EXTRA)))
+    return {name: choices.choice(EXTRA[name]) for name in names}
 
 
 def slowly(part: pd.DataFrame, seconds: float) -> pd.DataFrame:
@@ -165,11 +245,12 @@ def slowly(part: pd.DataFrame, seconds: float) -> pd.DataFrame:
     return part
 
 
-def frame(write: Write) -> pd.DataFrame:
-    """Return the rows of a write. The text of a row repeats its other columns."""
-    numbers = [(key, n) for n in range(write.rows) for key in write.keys]
-    rows = pd.DataFrame(numbers, columns=["key", "n"]).assign(write=write.id)
-    return rows.assign(text=texts(rows))
+def frame(write: Write, columns: dict[str, str]) -> pd.DataFrame:
+    """Return the rows of a write. The text and the extra columns of a row repeat its other columns."""
+    numbers = [(key, n) for n in range(write.rows * len(PARTS)) for key in write.keys]
+    rows = pd.DataFrame(numbers, columns=["key", "n"]).assign(write=write.id, columns=",".join(columns))
+    rows = rows.assign(part=rows["n"] // write.rows, text=texts(rows))
+    return rows.assign(**{name: rows["n"].astype(dtype) for name, dtype in columns.items()})
 
 
 def texts(rows: pd.DataFrame) -> "pd.Series[str]":
@@ -181,9 +262,29 @@ def read_rows(path: str, version: int | None = None, **compute: Any) -> dict[Chu
     rows = dask_tfrecord.read_tfrecord(path, version=version).compute(**compute)
     rows["key"] = rows["key"].astype(str)
     rows["changed"] = rows["text"].astype(str) != texts(rows)
-    chunks = rows.groupby(["write", "key"])
+    for name in EXTRA:
+        expected = rows["n"].where(rows["columns"].str.contains(name), -1)
+        rows["changed"] |= expected != (rows[name].fillna(-1) if name in rows else -1)
+    chunks = rows.groupby(["write", "key", "part"])
     described = chunks.agg(rows=("n", "size"), distinct=("n", "nunique"), changed=("changed", "sum"))
     return {
-        (int(write), str(key)): Seen(int(row["rows"]), int(row["distinct"]), int(row["changed"]))
-        for (write, key), row in described.iterrows()
+        (int(write), str(key), int(part)): Seen(int(row["rows"]), int(row["distinct"]), int(row["changed"]))
+        for (write, key, part), row in described.iterrows()
     }
+
+
+def differing_filters(path: str) -> list[Any]:
+    """Return the filters for which a read returns another number of rows than pandas finds in all rows."""
+    rows = dask_tfrecord.read_tfrecord(path).compute(scheduler="sync")
+    found = []
+    for name in sorted({"n", "part", "write", *EXTRA}.intersection(rows)):
+        limit = 0 if rows[name].isna().all() else int(rows[name].median())
+        for filters, expected in [
+            ([(name, "<", limit)], rows[name] < limit),
+            ([(name, ">=", limit)], rows[name] >= limit),
+            ([(name, "is", None)], rows[name].isna()),
+        ]:
+            read = dask_tfrecord.read_tfrecord(path, filters=filters).compute(scheduler="sync")
+            if len(read) != expected.sum():
+                found.append((filters, len(read), int(expected.sum())))
+    return found

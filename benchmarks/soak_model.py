@@ -1,38 +1,66 @@
 """Model which rows of the dataset readers may see while writes run, without any file.
 
-A write adds whole chunks. A chunk is the rows of one write with one key, so a reader sees all of its rows or
-none. The model follows every order of commits that the times of the operations allow.
+A write adds and removes whole chunks. A chunk is the rows of one write with one key in one part, so a reader
+sees all of its rows or none. The model follows every order of commits that the times of the operations allow.
 """
 
 from collections import Counter
 from collections.abc import Iterable, Mapping
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 
-Chunk = tuple[int, str]  # the id of the write, and the key
+Chunk = tuple[int, str, int]  # the id of the write, the key, and the part
 State = frozenset[Chunk]
+
+
+PARTS = (0, 1, 2, 3)
 
 
 @dataclass(frozen=True)
 class Write:
-    """Describe a write of ``rows`` rows for each key.
+    """Describe an operation that changes the rows of the dataset.
 
-    The mode is "append", "writer", "overwrite" or "partitions". A `Writer` appends, too.
+    Attributes
+    ----------
+    id : int
+        The number of the operation.
+    mode : str
+        "append", "writer", "overwrite", "partitions", "delete" or "restore". A `Writer` appends, too.
+    keys : tuple of str
+        The keys of the new rows. A delete removes rows with these keys.
+    rows : int
+        The number of new rows with each key in each part.
+    parts : tuple of int
+        The parts of the new rows. A delete removes rows of these parts.
+    before : int, optional
+        A delete only removes rows of writes with smaller ids.
+    restored : frozenset of tuple
+        The chunks of the version that a restore makes the newest.
     """
 
     id: int
     mode: str
-    keys: tuple[str, ...]
-    rows: int
+    keys: tuple[str, ...] = ()
+    rows: int = 0
+    parts: tuple[int, ...] = PARTS
+    before: int | None = None
+    restored: State = field(default=frozenset(), repr=False)
 
     def applied_to(self, state: State) -> State:
-        """Return the dataset after the commit of this write."""
+        """Return the dataset after the commit of this write, which is no delete."""
+        if self.mode == "restore":
+            return self.restored
         kept = {
             "append": state,
             "writer": state,
             "overwrite": frozenset(),
             "partitions": frozenset(chunk for chunk in state if chunk[1] not in self.keys),
         }
-        return kept[self.mode] | {(self.id, key) for key in self.keys}
+        return kept[self.mode] | {(self.id, key, part) for key in self.keys for part in self.parts}
+
+    def deleted_from(self, state: State) -> State:
+        """Return the chunks that a delete finds in a dataset."""
+        is_old = (chunk for chunk in state if self.before is None or chunk[0] < self.before)
+        return frozenset(chunk for chunk in is_old if chunk[1] in self.keys and chunk[2] in self.parts)
 
 
 @dataclass(frozen=True)
@@ -46,11 +74,24 @@ class Seen:
 
 @dataclass(frozen=True)
 class _History:
-    """Hold one possible order of commits, the dataset after it, and the reads that may have ended."""
+    """Hold one possible order of commits and the dataset after it.
+
+    Attributes
+    ----------
+    state : frozenset of tuple
+        The chunks of the dataset.
+    committed : frozenset of int
+        The ids of the writes that are committed.
+    satisfied : frozenset of int
+        The numbers of the open reads that may have seen the dataset.
+    planned : frozenset of (int, frozenset)
+        The ids of the open deletes that have searched the dataset, and the chunks that each has found.
+    """
 
     state: State
-    committed: frozenset[int]
-    satisfied: frozenset[int]
+    committed: frozenset[int] = frozenset()
+    satisfied: frozenset[int] = frozenset()
+    planned: frozenset[tuple[int, State]] = frozenset()
 
 
 class Model:
@@ -71,7 +112,7 @@ class Model:
         self._rows: dict[int, int] = {}
         self._open: dict[int, Write] = {}
         self._reads: dict[int, State] = {}
-        self._possible = {_History(frozenset(), frozenset(), frozenset())}
+        self._possible = {_History(frozenset())}
         self._past: set[State] = set()
         self._versions: dict[int, State] = {}
 
@@ -88,6 +129,8 @@ class Model:
         del self._open[write.id]
         if committed:
             self._possible = {one for one in self._possible if write.id in one.committed}
+        else:
+            self._possible = {_without_search(one, write.id) for one in self._possible}
 
     def begin_read(self, number: int, seen: Mapping[Chunk, Seen]) -> None:
         """Begin a read whose result will be ``seen``."""
@@ -119,10 +162,10 @@ class Model:
         self.begin_read(-1, seen)
         self.end_read(-1, seen)
         self._open.clear()
-        self._possible = {_History(frozenset(seen), frozenset(), frozenset())}
+        self._possible = {_History(frozenset(seen))}
 
     def _check_chunks(self, seen: Mapping[Chunk, Seen]) -> None:
-        for (write, _), chunk in seen.items():
+        for (write, _, _), chunk in seen.items():
             self.wrong["lost"] += max(0, self._rows.get(write, 0) - chunk.distinct)
             self.wrong["doubled"] += chunk.rows - chunk.distinct
             self.wrong["changed"] += chunk.changed
@@ -131,7 +174,7 @@ class Model:
         """Compare a result with the possible dataset that is nearest to it."""
         state = frozenset(seen)
         nearest = min(possible, key=lambda other: len(other ^ state))
-        self.wrong["lost"] += sum(self._rows[write] for write, _ in nearest - state)
+        self.wrong["lost"] += sum(self._rows[write] for write, _, _ in nearest - state)
         self.wrong["unexpected"] += sum(seen[chunk].rows for chunk in state - nearest)
         self.wrong["impossible reads"] += 1
 
@@ -148,12 +191,27 @@ class Model:
         self._past |= {one.state for one in found}
 
     def _commits(self, history: _History) -> Iterable[_History]:
+        """Return the histories in which an open write has committed, or an open delete has searched."""
         for write in self._open.values():
-            if write.id not in history.committed:
-                committed = history.committed | {write.id}
-                yield _History(write.applied_to(history.state), committed, history.satisfied)
+            if write.id in history.committed:
+                continue
+            committed = history.committed | {write.id}
+            if write.mode != "delete":
+                yield replace(history, state=write.applied_to(history.state), committed=committed)
+                continue
+            # A delete that is overtaken searches again. Rows that are added after its last search stay.
+            others = _without_search(history, write.id)
+            search = write.id, write.deleted_from(history.state)
+            yield replace(others, planned=others.planned | {search})
+            for _, found in history.planned - others.planned:
+                yield replace(others, state=history.state - found, committed=committed)
 
     def _with_reads(self, history: _History) -> _History:
         """Mark the open reads that may have seen this state."""
         now = {number for number, state in self._reads.items() if state == history.state}
-        return _History(history.state, history.committed, history.satisfied | now)
+        return replace(history, satisfied=history.satisfied | now)
+
+
+def _without_search(history: _History, number: int) -> _History:
+    """Forget what a delete that has failed has found."""
+    return replace(history, planned=frozenset(one for one in history.planned if one[0] != number))

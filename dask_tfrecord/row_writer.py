@@ -364,8 +364,8 @@ class Writer:
     def _planned(self, found: Snapshot) -> WriteRun:
         """Plan appends to an existing dataset."""
         schema, order, index = found.schema, found.columns.names, found.index or ()
-        if self._adds_columns:
-            given = [item for item in self._given.items() if item[0] not in found.partition_on]
+        given = [item for item in self._given.items() if item[0] not in found.partition_on]
+        if self._adds_columns and given:
             columns = Schema.from_arrow(pa.schema(given), schema.record_type)
             schema = merged_schema(found, columns, found.partitioning, self._store, index, adds_columns=True)
             order += [name for name in schema.names if name not in order]

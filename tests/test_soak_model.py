@@ -2,6 +2,7 @@
 
 import importlib.util
 import sys
+from copy import deepcopy
 from pathlib import Path
 from typing import Any
 
@@ -16,25 +17,28 @@ sys.modules["soak_model"] = soak_model  # its dataclasses look up their module
 SPEC.loader.exec_module(soak_model)
 
 
-def whole(*chunks: tuple[int, str]) -> dict[tuple[int, str], Any]:
-    return {chunk: soak_model.Seen(10, 10, 0) for chunk in chunks}
+def whole(*chunks: tuple[int, str]) -> dict[tuple[int, str, int], Any]:
+    return {(*chunk, 0): soak_model.Seen(10, 10, 0) for chunk in chunks}
 
 
-def write(number: int, mode: str, *keys: str) -> Any:
-    return soak_model.Write(number, mode, keys, 10)
+def write(number: int, mode: str, *keys: str, **fields: Any) -> Any:
+    return soak_model.Write(number, mode, keys, 10, parts=(0,), **fields)
+
+
+def commit(model: Any, write: Any) -> None:
+    model.begin_write(write)
+    model.end_write(write, committed=True)
 
 
 @pytest.fixture
 def model() -> Any:
     """A dataset of one write, with the keys "a" and "b"."""
     model = soak_model.Model()
-    first = write(0, "append", "a", "b")
-    model.begin_write(first)
-    model.end_write(first, committed=True)
+    commit(model, write(0, "append", "a", "b"))
     return model
 
 
-def read(model: Any, seen: dict[tuple[int, str], Any]) -> dict[str, int]:
+def read(model: Any, seen: dict[tuple[int, str, int], Any]) -> dict[str, int]:
     model.begin_read(100, seen)
     model.end_read(100, seen)
     return found(model)
@@ -46,7 +50,12 @@ def found(model: Any) -> dict[str, int]:
 
 
 OLD = [(0, "a"), (0, "b")]
-RESULTS = {"append": [*OLD, (1, "a")], "overwrite": [(1, "a")], "partitions": [(0, "b"), (1, "a")]}
+RESULTS = {
+    "append": [*OLD, (1, "a")],
+    "overwrite": [(1, "a")],
+    "partitions": [(0, "b"), (1, "a")],
+    "delete": [(0, "b")],
+}
 
 
 @pytest.mark.parametrize("mode", RESULTS)
@@ -94,7 +103,7 @@ def test_one_of_two_overwrites_and_an_append_may_come_last(model: Any) -> None:
     ("seen", "fault"), [((9, 9, 0), "lost"), ((11, 10, 0), "doubled"), ((10, 10, 1), "changed")]
 )
 def test_a_wrong_row_is_counted(model: Any, seen: tuple[int, int, int], fault: str) -> None:
-    assert read(model, {**whole(*OLD), (0, "a"): soak_model.Seen(*seen)}) == {fault: 1}
+    assert read(model, {**whole(*OLD), (0, "a", 0): soak_model.Seen(*seen)}) == {fault: 1}
 
 
 def test_a_write_without_an_end_is_decided_when_nothing_runs(model: Any) -> None:
@@ -113,9 +122,34 @@ def test_an_append_that_comes_again_after_an_overwrite_is_found(model: Any) -> N
     assert read(model, whole((2, "b"), (1, "a"))) == {"unexpected": 10, "impossible reads": 1}
 
 
+def test_rows_added_during_a_delete_are_all_kept_or_all_deleted(model: Any) -> None:
+    model.begin_write(write(1, "delete", "a", "b"))
+    commit(model, write(2, "append", "a", "b"))
+    model.end_write(write(1, "delete", "a", "b"), committed=True)
+    assert read(deepcopy(model), whole()) == {}
+    assert read(deepcopy(model), whole((2, "a"), (2, "b"))) == {}
+    assert "impossible reads" in read(model, whole((2, "a")))
+
+
+def test_rows_added_before_or_after_a_delete_are_decided(model: Any) -> None:
+    commit(model, write(1, "append", "a"))
+    commit(model, write(2, "delete", "a", before=2))
+    commit(model, write(3, "append", "a"))
+    assert read(model, whole((0, "b"), (3, "a"))) == {}
+    assert read(model, whole((0, "b"))) == {"lost": 10, "impossible reads": 1}
+
+
+def test_a_restore_brings_back_the_rows_of_its_version(model: Any) -> None:
+    commit(model, write(1, "overwrite", "b"))
+    restored = frozenset(whole(*OLD))
+    model.begin_write(write(2, "restore", restored=restored))
+    assert read(model, whole((1, "b"))) == {}
+    assert read(model, whole(*OLD)) == {}
+    assert "impossible reads" in read(model, whole(*OLD, (1, "b")))
+
+
 def test_an_older_version_is_the_same_in_all_reads(model: Any) -> None:
-    model.begin_write(write(1, "overwrite", "a"))
-    model.end_write(write(1, "overwrite", "a"), committed=True)
+    commit(model, write(1, "overwrite", "a"))
     model.read_version(1, whole(*OLD))
     model.read_version(2, whole((1, "a")))
     assert found(model) == {}

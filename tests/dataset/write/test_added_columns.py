@@ -108,6 +108,8 @@ def test_a_writer_adds_the_columns_of_its_schema(tmp_path: Path) -> None:
         writer.commit()
         to_tfrecord(pa.table({"n": [5], "text": ["y"], "m": [6]}), tmp_path, append=True, schema_change="add")
         writer.write([{"n": 7}])
+    with Writer(tmp_path, schema_change="add") as writer:
+        writer.write([{"n": 8}])
     assert read(tmp_path).to_pylist() == [
         {"n": 1, "text": None, "m": None},
         {"n": None, "text": None, "m": None},
@@ -115,6 +117,7 @@ def test_a_writer_adds_the_columns_of_its_schema(tmp_path: Path) -> None:
         {"n": 2**40, "text": "x", "m": None},
         {"n": 5, "text": "y", "m": 6},
         {"n": 7, "text": None, "m": None},
+        {"n": 8, "text": None, "m": None},
     ]
     with pytest.raises(SchemaError, match=r"'n'.*string.*int64"):
         Writer(tmp_path, {"n": "string"}, schema_change="add")
