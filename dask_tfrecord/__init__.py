@@ -9,6 +9,7 @@ import logging
 from dask_tfrecord import accessor, config
 from dask_tfrecord.dataset.maintenance.compacting import Compacted
 from dask_tfrecord.dataset.maintenance.deleting import Deleted
+from dask_tfrecord.dataset.maintenance.expiring import Expired
 from dask_tfrecord.dataset.snapshot.metadata import library_version
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.described_schema import from_tfds, from_tfmd
@@ -43,6 +44,7 @@ from dask_tfrecord.row_writer import Writer
 from dask_tfrecord.schema.field import Field
 from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.schema.type_names import arrow_type
+from dask_tfrecord.versioning import expire, restore
 from dask_tfrecord.writer import to_tfrecord
 
 __all__ = [
@@ -58,6 +60,7 @@ __all__ = [
     "Deleted",
     "Description",
     "DestinationError",
+    "Expired",
     "Field",
     "FileChangedError",
     "FileEntry",
@@ -77,6 +80,7 @@ __all__ = [
     "compact",
     "delete",
     "exists",
+    "expire",
     "export",
     "filter_mask",
     "find_dataset",
@@ -86,6 +90,7 @@ __all__ = [
     "iter_batches",
     "metadata_schema",
     "read_tfrecord",
+    "restore",
     "take",
     "to_tfrecord",
     "verify",

@@ -8,9 +8,11 @@ import operator
 import os
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
+from datetime import timedelta
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 from dask.utils import parse_bytes
 
@@ -167,6 +169,20 @@ def byte_count(keyword: str, value: Any) -> int | None:
             function="",
         )
     return size
+
+
+def duration(keyword: str, value: Any) -> timedelta:
+    """Convert a timedelta, or a string such as "12 hours", to a timedelta that is not negative."""
+    if isinstance(value, str | timedelta):
+        with suppress(ValueError):  # if the text is not a duration, the error below is raised
+            found = pd.Timedelta(value)
+            if found >= timedelta(0):  # the comparison is False for NaT, which pandas returns for ""
+                return found.to_pytimedelta()
+    raise TFRecordError(
+        f"{keyword}={value!r} is not a duration",
+        advice='pass a duration, such as "12 hours"',
+        keyword=keyword,
+    )
 
 
 def record_limit(value: Any) -> int:

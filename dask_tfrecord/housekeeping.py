@@ -1,11 +1,8 @@
 """Check if a path holds data (`exists`), and remove files of interrupted writes (`cleanup`)."""
 
 import logging
-from contextlib import suppress
 from datetime import UTC, datetime, timedelta
 from typing import Any
-
-import pandas as pd
 
 from dask_tfrecord import arguments
 from dask_tfrecord.dataset.snapshot.versions import versions
@@ -13,7 +10,7 @@ from dask_tfrecord.dataset.snapshot.visibility import visible_files
 from dask_tfrecord.dataset.write.destination import destination
 from dask_tfrecord.dataset.write.neighbours import parent_dataset, refuse_inside_dataset
 from dask_tfrecord.dataset.write.orphans import remove_orphans
-from dask_tfrecord.errors import DestinationError, TFRecordError
+from dask_tfrecord.errors import DestinationError
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.not_found import check_bucket
@@ -171,20 +168,9 @@ def cleanup(
         )
     arguments.flags(dry_run=dry_run)
     refuse_inside_dataset(store, "cleanup")
-    removed = remove_orphans(store, datetime.now(UTC) - _duration(older_than), dry_run=bool(dry_run))
+    removed = remove_orphans(
+        store, datetime.now(UTC) - arguments.duration("older_than", older_than), dry_run=bool(dry_run)
+    )
     action = "would remove" if dry_run else "removed"
     logger.info("%s: cleanup %s %d files", store.public(store.root), action, len(removed))
     return removed
-
-
-def _duration(value: str | timedelta) -> timedelta:
-    if isinstance(value, str | timedelta):
-        with suppress(ValueError):  # if the text is not a duration, the error below is raised
-            duration = pd.Timedelta(value)
-            if duration >= timedelta(0):  # the comparison is False for NaT, which pandas returns for ""
-                return duration.to_pytimedelta()
-    raise TFRecordError(
-        f"older_than={value!r} is not a duration",
-        advice='pass a duration, such as "12 hours"',
-        keyword="older_than",
-    )

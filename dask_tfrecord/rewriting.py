@@ -136,7 +136,8 @@ def delete(
     filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression
         Filters in the form that `read_tfrecord` accepts. Exactly the rows that
         ``read_tfrecord(path, filters=filters)`` returns are deleted. A row with a null in a compared column
-        stays, unless the filters select nulls.
+        stays, unless the filters select nulls. The snapshot stores the filters as text for
+        `Snapshot.history`.
     dry_run : bool, default False
         If True, change nothing, and return what the call would delete.
     keep_versions : bool, optional

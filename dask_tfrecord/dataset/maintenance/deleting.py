@@ -114,7 +114,7 @@ def delete_rows(
         If True, keep the versions before the deletion.
     """
     snapshot, rows = newest_files(store)
-    run = plan_run(store, snapshot, "delete", keep_versions=keep_versions)
+    run = plan_run(store, snapshot, "delete", keep_versions=keep_versions, details=str(filters))
     deletion = _Deletion(run, filters, compute_each, dry_run)
     for _ in range(_ATTEMPTS):
         if deletion.treat(snapshot, rows):

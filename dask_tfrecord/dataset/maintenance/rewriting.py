@@ -18,6 +18,9 @@ from dask_tfrecord.files.storage.store import Store
 
 Result = TypeVar("Result")
 
+# The largest number of characters of the details that a snapshot stores about a write.
+_LONGEST_DETAILS = 1000
+
 
 def newest_files(store: Store) -> tuple[Snapshot, pa.Table]:
     """Return the newest snapshot, and its file list with the column ``file_records``.
@@ -49,7 +52,9 @@ def file_outcomes(snapshot: Snapshot, rows: pa.Table, predicate: Predicate) -> O
     return possible_outcomes(predicate, file_ranges(columns, len(rows), values, rows))
 
 
-def plan_run(store: Store, snapshot: Snapshot, mode: Mode, *, keep_versions: bool) -> WriteRun:
+def plan_run(
+    store: Store, snapshot: Snapshot, mode: Mode, *, keep_versions: bool, details: str = ""
+) -> WriteRun:
     """Return the plan of a write that replaces files of a snapshot."""
     return WriteRun(
         store,
@@ -61,6 +66,7 @@ def plan_run(store: Store, snapshot: Snapshot, mode: Mode, *, keep_versions: boo
         order=snapshot.order,
         index=snapshot.index or (),
         keep_versions=keep_versions,
+        details=details[:_LONGEST_DETAILS],
     )
 
 

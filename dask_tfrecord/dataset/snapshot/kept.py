@@ -10,6 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.snapshot.names import KEPT
+from dask_tfrecord.dataset.snapshot.versions import readable_versions, version_names
 from dask_tfrecord.files.storage.listing import (
     column_paths,
     list_directory,
@@ -70,11 +71,17 @@ class DatasetStore(Store):
         """Call a function that reads a file. If the file was moved, call the function with the new path."""
         try:
             return read(path)
-        except FileNotFoundError:
+        except FileNotFoundError as error:
             for other in (self.join(f"{KEPT}/{self.relative(path)}"), path):
                 with suppress(FileNotFoundError):
                     return read(other)
-            raise
+            if not (numbers := readable_versions(self)):
+                raise
+            raise FileNotFoundError(
+                f"{self.public(path)}: the file was removed after the read was planned, because its version "
+                f"has expired or was overwritten. The dataset has version {version_names(numbers)}; read the "
+                "dataset again"
+            ) from error
 
 
 def kept_files(store: Store) -> pa.Table:

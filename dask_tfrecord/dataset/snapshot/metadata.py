@@ -58,6 +58,7 @@ def parse(metadata: Mapping[str, Any]) -> dict[str, Any]:
     are_strings = isinstance(ancestors, list) and all(isinstance(one, str) for one in ancestors)
     check(are_strings, "ancestors is not a list of strings")
     mode = metadata.get("mode", "")
+    details = metadata.get("details", "")
     oldest = metadata.get("oldest", 0)
     check(type(oldest) is int and oldest >= 0, "oldest is not the number of a version")
     return {
@@ -71,6 +72,7 @@ def parse(metadata: Mapping[str, Any]) -> dict[str, Any]:
         "partial": metadata.get("partial", False) is True,
         "index": _levels(metadata.get("index"), names),
         "mode": mode if isinstance(mode, str) else "",
+        "details": details if isinstance(details, str) else "",
         "created": _time(metadata.get("created")),
         "ancestors": tuple(ancestors),
         "oldest": oldest,
@@ -87,6 +89,7 @@ def dump(fields: Mapping[str, Any]) -> dict[str, Any]:
     others = {
         "partial": fields["partial"],
         "mode": fields["mode"],
+        "details": fields["details"],
         "created": created and created.isoformat(),
         "oldest": fields["oldest"],
     }

@@ -26,8 +26,12 @@ from dask_tfrecord.dataset.snapshot.file_table import (
     partition_columns,
 )
 from dask_tfrecord.dataset.snapshot.metadata import Levels
-from dask_tfrecord.dataset.snapshot.versions import find_newest, read_version, versions
-from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.dataset.snapshot.versions import (
+    find_newest,
+    read_version,
+    readable_versions,
+    version_names,
+)
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import with_trailing_slash
@@ -45,6 +49,7 @@ _HISTORY = pa.schema(
         "version": pa.int64(),
         "created": pa.timestamp("s", "UTC"),
         "mode": pa.string(),
+        "details": pa.string(),
         "files": pa.int64(),
         "records": pa.int64(),
         "bytes": pa.int64(),
@@ -95,7 +100,10 @@ class Snapshot:
         tools.
     mode : str
         The kind of write that created the snapshot: "create", "append", "overwrite" or "partitions" for
-        `to_tfrecord`, "index" for `index`. The string is empty if the kind is unknown.
+        `to_tfrecord`, "compact", "delete", "restore", "expire" or "index" for the functions with these names.
+        The string is empty if the kind is unknown.
+    details : str
+        What else is known about the write, such as the filters of a `delete` or the version of a `restore`.
     created : datetime, optional
         The time in UTC at which the snapshot was created, by the clock of the process that committed the
         write, or None if the time of creation is unknown.
@@ -137,6 +145,7 @@ class Snapshot:
     partial: bool = False
     index: Levels | None = None
     mode: str = ""
+    details: str = ""
     created: datetime | None = None
     ancestors: tuple[str, ...] = ()
     oldest: int = 0
@@ -252,8 +261,9 @@ class Snapshot:
             The directory of the dataset.
         version : int, optional
             The version of the dataset to open. By default, the newest version of the dataset is opened. An
-            append keeps all earlier versions of a dataset. An overwrite removes all earlier versions of a
-            dataset.
+            append keeps all earlier versions of a dataset. An overwrite, a `compact` and a `delete` remove
+            all earlier versions unless they are called with ``keep_versions=True``, and `expire` removes
+            versions that are no longer needed.
         storage_options : dict, optional
             Options for the filesystem, such as credentials.
         filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
@@ -309,7 +319,10 @@ class Snapshot:
 
             - version : number of the version, for ``read_tfrecord(path, version=...)``
             - created : time of the commit in UTC; null if this time is unknown
-            - mode : "create", "append", "overwrite", "partitions" or "index"; null if the mode is unknown
+            - mode : "create", "append", "overwrite", "partitions", "compact", "delete", "restore", "expire"
+              or "index"; null if the mode is unknown
+            - details : the filters of a `delete`, the version of a `restore`, the versions of an `expire`;
+              null for other modes
             - files, records, bytes : totals of the whole version, not only of the files that the write added
             - run : id of the write, which begins with the digits in the names of the write's files
             - library : version of this package that created the snapshot
@@ -391,30 +404,18 @@ def open_version(store: Store, number: int | None) -> Snapshot:
         if (snapshot := find_snapshot(store)) is None:
             raise no_snapshot(store)
         return snapshot
-    if not (stored := versions(store)):
+    if not (kept := readable_versions(store)):
         raise no_snapshot(store)
-    oldest = oldest_version(store)
-    kept = [one for one in stored if one >= oldest]
     if number in kept:
         return read_snapshot(store, number)
-    names = ", ".join(map(str, kept)) if len(kept) <= _MOST_COLUMNS else f"{kept[0]} to {kept[-1]}"
-    raise FileNotFoundError(
-        f"{store.public(store.root)}: the dataset has no version {number}; it has {names}. An overwrite "
-        "removes the versions before it with the files that it replaces, unless it is called with "
-        "keep_versions=True, and dask_tfrecord.expire removes old versions; appending and "
-        "dask_tfrecord.cleanup keep them"
-    )
-
-
-def oldest_version(store: Store) -> int:
-    """Return the number of the oldest version that the dataset keeps, or 0 if it keeps all stored versions.
-
-    If the newest snapshot is damaged, the result is 0.
-    """
-    with suppress(TFRecordError):
-        newest = find_newest(store)
-        return newest["oldest"] if newest else 0
-    return 0
+    problem = f"the dataset has no version {number}; it has {version_names(kept)}"
+    if number < kept[0]:
+        problem += (
+            ". An overwrite removes the versions before it with the files that it replaces, unless it is "
+            "called with keep_versions=True, and dask_tfrecord.expire removes old versions; appending and "
+            "dask_tfrecord.cleanup keep them"
+        )
+    raise FileNotFoundError(f"{store.public(store.root)}: {problem}")
 
 
 def find_snapshot(store: Store) -> Snapshot | None:
@@ -438,12 +439,12 @@ def _history(store: Store) -> pd.DataFrame:
     """Return the table of versions for `Snapshot.history`."""
     open_version(store, None)
     columns: dict[str, list[Any]] = {name: [] for name in _HISTORY.names}
-    oldest = oldest_version(store)
-    for number in (number for number in versions(store) if number >= oldest):
+    for number in readable_versions(store):
         with suppress(FileNotFoundError):  # an overwrite has removed this version in the meantime
             one = read_snapshot(store, number)
-            row = (number, one.created, one.mode or None, len(one.file_list), one.records, one.bytes)
-            for column, value in zip(columns.values(), (*row, one.run, one.library), strict=True):
+            row = (number, one.created, one.mode or None, one.details or None)
+            totals = (len(one.file_list), one.records, one.bytes)
+            for column, value in zip(columns.values(), (*row, *totals, one.run, one.library), strict=True):
                 column.append(value)
     frame: pd.DataFrame = pa.table(columns, schema=_HISTORY).to_pandas(types_mapper=pd.ArrowDtype)
     return frame

@@ -5,7 +5,8 @@ If a version has a base, its Parquet file lists only the data files that the bas
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -36,6 +37,9 @@ _FORM_VERSION = 3
 _STRUCT_VERSION = 4
 
 _METADATA_KEY = b"dask_tfrecord"
+
+# The largest number of versions that an error lists.
+_MOST_NUMBERS = 12
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -76,6 +80,29 @@ class _LostBaseError(FileNotFoundError):
 def versions(store: Store) -> list[int]:
     """Return the numbers of the snapshots in the root of the store, the newest last."""
     return sorted(int(name[:8]) for name in store.names(METADATA_DIRECTORY) if _NAME.fullmatch(name))
+
+
+def readable_versions(store: Store) -> list[int]:
+    """Return the numbers of the versions that the dataset keeps, the newest last."""
+    oldest = oldest_version(store)
+    return [number for number in versions(store) if number >= oldest]
+
+
+def version_names(numbers: Sequence[int]) -> str:
+    """Return the numbers of versions as a text. If there are many, the text has the first and the last."""
+    few = len(numbers) <= _MOST_NUMBERS
+    return ", ".join(map(str, numbers)) if few else f"{numbers[0]} to {numbers[-1]}"
+
+
+def oldest_version(store: Store) -> int:
+    """Return the number of the oldest version that the dataset keeps, or 0 if it keeps all stored versions.
+
+    If the newest snapshot is damaged, the result is 0.
+    """
+    with suppress(TFRecordError):
+        newest = find_newest(store)
+        return newest["oldest"] if newest else 0
+    return 0
 
 
 def find_newest(store: Store) -> dict[str, Any] | None:
@@ -159,6 +186,24 @@ def read_part(store: Store, number: int) -> Part:
     """
     path = store.join(snapshot_path(number))
     return parse_part(store.fs.cat_file(path), store.public(path), number)
+
+
+def read_metadata(store: Store, number: int) -> dict[str, Any]:
+    """Return the JSON object in the metadata of a snapshot's file, without reading the file list.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the file of the snapshot does not exist.
+    TFRecordError
+        If the file is not a snapshot.
+    """
+    path = store.join(snapshot_path(number))
+    try:
+        stored = pq.read_metadata(pa.BufferReader(store.fs.cat_file(path))).metadata
+        return strict_json((stored or {})[_METADATA_KEY])
+    except (pa.ArrowException, KeyError, ValueError) as error:
+        raise invalid_snapshot(error, store.public(path)) from error
 
 
 def parse_part(data: bytes, path: str, number: int) -> Part:

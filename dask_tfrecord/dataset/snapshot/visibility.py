@@ -9,7 +9,13 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.snapshot.file_table import rows_of_run
 from dask_tfrecord.dataset.snapshot.kept import with_kept_files
-from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files, open_version
+from dask_tfrecord.dataset.snapshot.model import (
+    Snapshot,
+    find_snapshot,
+    listed_files,
+    open_version,
+    short_list,
+)
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, moved_files, open_runs, replaced_files
 from dask_tfrecord.errors import Call, CorruptRecordError, Remedy, TFRecordError
 from dask_tfrecord.files.part_names import PART_NAME, is_part, run_of
@@ -95,7 +101,8 @@ def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[pa.Table, list[
         first = pc.index(pc.or_(is_missing, is_resized), True).as_py()
         if first >= 0:
             entry = (rows["path"], rows["bytes"], files["size"])
-            raise _lost_file(store, *(column[first].as_py() for column in entry))
+            missing = rows["path"].filter(is_missing).to_pylist()
+            raise _lost_file(store, missing, *(column[first].as_py() for column in entry))
     others = present[:0]
     if len(present) > len(files) - found.null_count:
         others = present.filter(pc.invert(pc.is_in(present_paths, paths)))
@@ -122,15 +129,21 @@ def are_proven(files: pa.Table, rows: pa.Table) -> pa.ChunkedArray:
     return pc.or_(pc.equal(stamps, ""), pc.equal(stamps, files["stamp"]))
 
 
-def _lost_file(store: Store, path: str, recorded: int, size: int | None) -> CorruptRecordError:
+def _lost_file(
+    store: Store, missing: Sequence[str], path: str, recorded: int, size: int | None
+) -> CorruptRecordError:
     """Return the exception for a file of a snapshot that is missing or has another size than in the
     snapshot.
+
+    The message also names the other missing files.
     """
     root, public = store.public(store.root), store.public(store.join(path))
     if size is None:
         drop = Call("index", root, {"missing": "drop"}, "if it was removed on purpose")
+        others = [name for name in missing if name != path]
+        problem = f"{_MISSING}; also missing: {short_list(others)}" if others else _MISSING
         return CorruptRecordError(
-            _MISSING, path=public, advice="restore the file", calls=[drop], remedies=[_READ_ALL]
+            problem, path=public, advice="restore the file", calls=[drop], remedies=[_READ_ALL]
         )
     problem = f"the file has {size:,} bytes, but {recorded:,} in the dataset's snapshot"
     again = [] if is_part(path) else [Call("index", root, {}, "again if it was changed")]
@@ -165,6 +178,7 @@ def snapshot_of_version(store: Store, number: int) -> tuple[Snapshot, pa.Table]:
         raise error.replaced(
             problem=f"{error.problem}, in its version {number}",
             advice="an overwrite has removed the file",
+            calls=(),
             remedies=[Remedy("version", None, "read the newest version")],
         ) from None
 

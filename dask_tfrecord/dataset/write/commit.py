@@ -57,8 +57,8 @@ def commit(run: WriteRun, entries: Iterable[FileEntry], groups: Sequence[Group] 
     -------
     Snapshot
         The new snapshot. If an earlier attempt at this commit has succeeded, and another write has since
-        replaced the snapshot of that attempt, or if no group of a compaction is left, the dataset does not
-        change and the result is the newest snapshot.
+        replaced the snapshot of that attempt, if no group of a compaction is left, or if other commits have
+        expired the same versions, the dataset does not change and the result is the newest snapshot.
 
     Raises
     ------
@@ -203,6 +203,8 @@ def create_snapshot(run: WriteRun, files: pa.Table, groups: Sequence[Group] = ()
         if newest is not None and (committed := run.committed_snapshot(newest)) is not None:
             return committed  # another attempt at this commit was faster
         _check(run, newest, files, groups)
+        if run.mode == "expire" and newest is not None and newest.oldest >= run.version:
+            return newest
         if run.mode == "compact" and newest is not None:
             groups = _without_lost(newest, groups)
             if not groups:
@@ -250,7 +252,8 @@ def create_file(run: WriteRun, snapshot: Snapshot) -> Exception | None:
     """
     path = run.store.join(snapshot_path(snapshot.number))
     try:
-        run.store.create_exclusively(path, bytes(to_parquet(vars(snapshot), delta=run.mode == "append")))
+        delta = run.mode in ("append", "expire")
+        run.store.create_exclusively(path, bytes(to_parquet(vars(snapshot), delta=delta)))
     except Exception as error:  # the file may exist in spite of the error, which the caller checks
         reason = hide(repr(error), secrets_of(run.store))
         logger.info("%s: version %d was not created: %s", run.title, snapshot.number, reason)

@@ -83,13 +83,13 @@ def count_rows(rows: pa.Table, partitioning: Sequence[Field]) -> dict[str, int]:
 def planned_rows(store: Store, mode: Mode, base: int) -> dict[str, int]:
     """Return the number of rows that a write is planned to replace, for each partition directory.
 
-    An overwrite replaces all rows, whose number has the key "". Other modes than "overwrite" and "partitions"
-    replace no rows in this sense.
+    An overwrite and a restore replace all rows, whose number has the key "". Other modes than these and
+    "partitions" replace no rows in this sense.
     """
     with suppress(FileNotFoundError, TFRecordError):  # the commit refuses if another write comes first
-        if base and mode in ("overwrite", "partitions"):
+        if base and mode in ("overwrite", "partitions", "restore"):
             planned = read_snapshot(store, base)
-            return count_rows(planned.file_list, () if mode == "overwrite" else planned.partitioning)
+            return count_rows(planned.file_list, planned.partitioning if mode == "partitions" else ())
     return {}
 
 
@@ -101,7 +101,7 @@ def refuse_lost_rows(run: WriteRun, newest: Snapshot, files: pa.Table) -> None:
     Parameters
     ----------
     run : WriteRun
-        The write, with the mode "overwrite" or "partitions".
+        The write, with the mode "overwrite", "partitions" or "restore".
     newest : Snapshot
         The newest snapshot.
     files : pyarrow.Table

@@ -6,16 +6,17 @@ The module `next_snapshot` does not write files.
 from collections.abc import Sequence
 from dataclasses import replace
 from datetime import UTC, datetime
+from itertools import pairwise
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.snapshot.column_statistics import with_schema
-from dask_tfrecord.dataset.snapshot.file_table import concatenate
+from dask_tfrecord.dataset.snapshot.file_table import concatenate, identities, with_known_versions
 from dask_tfrecord.dataset.snapshot.kept import kept_files
 from dask_tfrecord.dataset.snapshot.metadata import library_version, next_ancestors
-from dask_tfrecord.dataset.snapshot.model import Snapshot, listed_files
+from dask_tfrecord.dataset.snapshot.model import Snapshot, listed_files, no_snapshot, open_version
 from dask_tfrecord.dataset.snapshot.names import exported_files, snapshot_path, stored_offsets
 from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
@@ -30,6 +31,7 @@ from dask_tfrecord.dataset.write.conflicts import (
 )
 from dask_tfrecord.dataset.write.existing import adopt_foreign_files, merged_schema
 from dask_tfrecord.dataset.write.run import WriteRun
+from dask_tfrecord.errors import FileChangedError
 from dask_tfrecord.files.storage.listing import column_paths
 from dask_tfrecord.schema.model import Schema
 
@@ -85,12 +87,19 @@ def next_snapshot(
         order=run.order,
         index=run.index,
         mode=run.mode,
+        details=run.details,
         created=datetime.now(UTC).replace(microsecond=0),
         ancestors=next_ancestors(newest.ancestors, newest.run) if newest else (),
         oldest=newest.oldest if newest else 0,
     )
     if run.mode == "create":
         return Change(new)
+    if run.mode in ("restore", "expire"):
+        if newest is None:
+            raise no_snapshot(run.store)
+        if run.mode == "restore":
+            return _restored(run, newest, new)
+        return Change(replace(_with_content(new, newest), stored=newest.stored, oldest=run.version))
     if run.mode == "overwrite":
         return _replacing(run, new, _overwritten_files(run, newest))
     if newest is not None and run.mode in ("append", "partitions"):
@@ -113,6 +122,38 @@ def next_snapshot(
         new, file_list=with_groups(existing.file_list, files, groups), compression=existing.compression
     )
     return _replacing(run, new, replaced)
+
+
+def _with_content(new: Snapshot, other: Snapshot) -> Snapshot:
+    """Return the new snapshot with the files, the columns and all other properties of another version."""
+    names = ("run", "library", "number", "mode", "details", "created", "ancestors", "oldest", "stored")
+    return replace(other, **{name: getattr(new, name) for name in names})
+
+
+def _restored(run: WriteRun, newest: Snapshot, new: Snapshot) -> Change:
+    """Return the change that makes an older version the newest version.
+
+    Files that only one of the two versions lists are moved to the directory of kept files, or back. A file
+    that the newest version does not list counts as new.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the dataset does not have the older version.
+    FileChangedError
+        If the newest version lists another file at the path of a file of the older version.
+    """
+    older = open_version(run.store, run.version)
+    before, after = {*identities(newest.file_list)}, {*identities(older.file_list)}
+    moved = [path for path, _ in sorted(before ^ after)]
+    if len({*moved}) < len(moved):
+        twice = next(path for path, next_path in pairwise(moved) if path == next_path)
+        raise FileChangedError(
+            f"the file was replaced after version {older.number}, which cannot be restored",
+            path=run.store.public(run.store.join(twice)),
+        )
+    rows = with_known_versions(older.file_list, newest.file_list)
+    return _replacing(run, replace(_with_content(new, older), file_list=rows), moved)
 
 
 def _with_schema(existing: Snapshot, schema: Schema) -> Snapshot:
@@ -144,7 +185,7 @@ def check_conflicts(run: WriteRun, newest: Snapshot | None, files: pa.Table, gro
     if run.mode == "create" or newest is None:
         if max(versions(run.store), default=0) > run.base and run.mode != "append":
             raise overtaken(run)
-    elif run.mode in ("overwrite", "partitions"):
+    elif run.mode in ("overwrite", "partitions", "restore"):
         refuse_lost_rows(run, newest, files)
     elif run.mode == "delete" and (lost := lost_groups(newest, groups)):
         raise GroupsLostError(newest, lost)

@@ -45,14 +45,14 @@ def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> 
     for run, unlisted in _unlisted_files(store).items():
         directory = f"{STAGING}/{run}"
         staged = _files_in(store, directory)
-        if _last_modified(store, [*unlisted, *staged] or [store.join(directory)]) < before:
+        if last_modified(store, [*unlisted, *staged] or [store.join(directory)]) < before:
             if not dry_run:
                 count, root = len(unlisted) + len(staged), store.public(store.root)
                 logger.info("%s: remove %d files of the interrupted write %s", root, count, run[:8])
                 store.remove(unlisted)
                 remove_staging(store, run)
             removed += [*unlisted, *staged]
-    files = [path for path in _stray_metadata(store) if _last_modified(store, [path]) < before]
+    files = [path for path in _stray_metadata(store) if last_modified(store, [path]) < before]
     uploads = _uploads(store, before)
     if not dry_run:
         store.remove(files)
@@ -100,7 +100,7 @@ def _files_in(store: Store, directory: str) -> list[str]:
         return []
 
 
-def _last_modified(store: Store, paths: Iterable[str]) -> datetime:
+def last_modified(store: Store, paths: Iterable[str]) -> datetime:
     """Return the newest modification time of the files, or the current time if a modification time is
     unknown.
     """

@@ -32,7 +32,8 @@ logger = logging.getLogger(__name__)
 # What a write does to the existing data of the destination. "create" raises if there is any data, "append"
 # keeps all data, "overwrite" replaces all data, and "partitions" replaces only the partition directories of
 # the new rows. "compact" replaces files by files with the same rows, and "delete" by files with fewer rows.
-Mode = Literal["create", "append", "overwrite", "partitions", "compact", "delete"]
+# "restore" replaces all files by the files of an older version, and "expire" only forgets older versions.
+Mode = Literal["create", "append", "overwrite", "partitions", "compact", "delete", "restore", "expire"]
 
 
 @redact_errors
@@ -66,7 +67,7 @@ class WriteRun:
         the write contain the id.
     options : WriteOptions
         The options for writing files, such as the codec.
-    mode : "create", "append", "overwrite", "partitions", "compact" or "delete"
+    mode : "create", "append", "overwrite", "partitions", "compact", "delete", "restore" or "expire"
         What the write does to the existing data of the destination.
     base : int
         The number of the newest snapshot when the write was planned, or 0. If there is a newer snapshot at
@@ -93,6 +94,10 @@ class WriteRun:
         The number of rows in each partition directory of version `base`, which `planned_rows` returned.
     keep_versions : bool
         True if the commit keeps the versions before it, although it replaces some of their files.
+    version : int
+        In the mode "restore", the version to restore. In the mode "expire", the oldest version to keep.
+    details : str
+        The text that `Snapshot.history` shows beside the mode, such as the filters of a deletion.
     """
 
     store: Store
@@ -111,6 +116,8 @@ class WriteRun:
     replaceable: frozenset[str] = frozenset()
     planned: dict[str, int] = field(default_factory=dict, hash=False)
     keep_versions: bool = False
+    version: int = 0
+    details: str = ""
 
     def __repr__(self) -> str:
         return f"WriteRun({self.store.public(self.store.root)!r}, {self.run[:8]})"

@@ -7,8 +7,9 @@ import logging
 from collections.abc import Collection, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
+from functools import partial
 
-from dask_tfrecord.dataset.snapshot.model import listed_files
+from dask_tfrecord.dataset.snapshot.model import find_snapshot, listed_files
 from dask_tfrecord.dataset.snapshot.names import (
     KEPT,
     MOVED,
@@ -20,6 +21,7 @@ from dask_tfrecord.dataset.snapshot.names import (
     replaced_files,
     staged,
 )
+from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot, unfinished_commits
 from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.store import Store
@@ -52,22 +54,41 @@ def finish_commit(store: Store, run: str, listed: Collection[str] = ()) -> None:
 
     The snapshot of the commit must exist. Files in ``listed`` stay, because the dataset still lists them.
     """
-    keep_files(store, [path for path in moved_files(store, run) if path not in listed])
+    move_files(store, moved_files(store, run))
     store.remove(store.join(path) for path in replaced_files(store, run) if path not in listed)
     store.fs.pipe_file(store.join(SUCCESS), b"")
     remove_staging(store, run)
 
 
-def keep_files(store: Store, paths: Sequence[str]) -> None:
-    """Move files of earlier versions to the directory of kept files, if they are still in place."""
+def move_files(store: Store, paths: Sequence[str]) -> None:
+    """Move each file to its path if the newest snapshot lists the file, or to the directory of kept files.
 
-    def move(path: str) -> None:
-        with suppress(FileNotFoundError):  # another process has moved the file
-            store.place(store.join(path), store.join(f"{KEPT}/{path}"))
+    If another commit follows in the meantime, its snapshot decides.
+    """
+    newest = find_snapshot(store) if paths else None
+    while newest is not None:
+        move = partial(_move_file, store, listed_files(newest))
+        with ThreadPoolExecutor(1 if store.local else _THREADS) as pool:
+            list(pool.map(move, paths))
+        if max(versions(store), default=0) <= newest.number:
+            break
+        newest = find_snapshot(store)
+    kept = (parent_of(f"{KEPT}/{path}") for path in paths)
+    store.remove_empty({*map(store.join, kept), *(store.join(parent_of(path)) for path in paths)})
 
-    with ThreadPoolExecutor(1 if store.local else _THREADS) as pool:
-        list(pool.map(move, paths))
-    store.remove_empty({store.join(parent_of(path)) for path in paths})
+
+def _move_file(store: Store, listed: Collection[str], path: str) -> None:
+    """Move a file to its path if the newest snapshot lists the file, or to the directory of kept files."""
+    place, kept = store.join(path), store.join(f"{KEPT}/{path}")
+    with suppress(FileNotFoundError):  # the file is there already, or another process has moved the file
+        if path not in listed:
+            store.place(place, kept)
+        elif store.renames:
+            store.place(kept, place)
+        # A move is a copy here. If a process that moves the file to the other place deleted its source late,
+        # the file would be lost. Therefore, the kept file stays until its versions expire.
+        elif store.fs.exists(kept) and not store.fs.exists(place):
+            store.fs.cp_file(kept, place)
 
 
 def finish_newest(store: Store, *, running: str = "") -> None:

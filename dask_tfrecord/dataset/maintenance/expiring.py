@@ -1,0 +1,178 @@
+"""Expire old versions of a dataset, and remove the files that only expired versions list."""
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from datetime import datetime, timedelta
+from typing import NamedTuple
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_tfrecord.dataset.snapshot.kept import kept_files
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, no_snapshot
+from dask_tfrecord.dataset.snapshot.names import KEPT, METADATA_DIRECTORY, snapshot_path, stored_offsets
+from dask_tfrecord.dataset.snapshot.versions import read_metadata, read_part, versions
+from dask_tfrecord.dataset.write.commit import abandon, commit
+from dask_tfrecord.dataset.write.orphans import last_modified
+from dask_tfrecord.dataset.write.run import WriteRun, draw_run
+from dask_tfrecord.files.storage.listing import column_paths
+from dask_tfrecord.files.storage.store import Store
+
+
+class Expired(NamedTuple):
+    """What a call of `expire` did.
+
+    Attributes
+    ----------
+    snapshot : Snapshot
+        The newest snapshot after the call.
+    versions : tuple of int
+        The numbers of the versions that can no longer be read because of the call.
+    files, bytes : int
+        The number of data files that were removed, and their stored size in bytes. These files may belong to
+        versions that an earlier call expired.
+    """
+
+    snapshot: Snapshot
+    versions: tuple[int, ...]
+    files: int
+    bytes: int
+
+
+class Unneeded(NamedTuple):
+    """The files that only expired versions need.
+
+    Attributes
+    ----------
+    data : pyarrow.Table
+        The list of data files, which are in the directory of kept files.
+    metadata : list of str
+        The full paths of snapshots and of stored record offsets.
+    """
+
+    data: pa.Table
+    metadata: list[str]
+
+    @property
+    def paths(self) -> list[str]:
+        """The full paths of all files."""
+        return [*column_paths(self.data["path"]), *self.metadata]
+
+
+def expire_versions(
+    store: Store, versions_to_keep: int | None, older_than: timedelta | None, grace: timedelta
+) -> Expired:
+    """Expire versions, and remove the files of versions that expired before the grace period.
+
+    Parameters
+    ----------
+    store : Store
+        The root of the dataset.
+    versions_to_keep : int, optional
+        The number of versions to keep, not counting those that `expire` created. The default is 1.
+    older_than : timedelta, optional
+        The versions that were created within this time are kept, too.
+    grace : timedelta
+        The time for which the files of an expired version stay.
+    """
+    newest = find_snapshot(store)
+    if newest is None:
+        raise no_snapshot(store)
+    run = draw_run(store, newest)
+    now = _time_of_store(store, run)
+    stored = [number for number in versions(store) if newest.oldest <= number <= newest.number]
+    kept = _newest_states(store, stored, versions_to_keep or 1)
+    if older_than is not None:
+        times = creation_times(store, stored)
+        kept += [number for number in stored if times[number] >= now - older_than][:1]
+    expired = tuple(number for number in stored if number < min(kept))
+    if expired:
+        newest = _commit(store, run, newest, min(kept))
+        now = _time_of_store(store, run)
+    unneeded = unneeded_files(store, now - grace)
+    store.remove(unneeded.paths)
+    size = pc.sum(unneeded.data["size"]).as_py() or 0
+    return Expired(newest, expired if newest.run == run else (), len(unneeded.data), size)
+
+
+def _commit(store: Store, run: str, newest: Snapshot, oldest: int) -> Snapshot:
+    """Commit that a version is the oldest one. Return the newest snapshot."""
+    write = WriteRun(
+        store,
+        newest.schema,
+        run,
+        mode="expire",
+        base=newest.number,
+        partitioning=newest.partitioning,
+        version=oldest,
+        details=f"versions before {oldest}",
+    )
+    try:
+        return commit(write, ())
+    except Exception:
+        abandon(write)
+        raise
+
+
+def _time_of_store(store: Store, run: str) -> datetime:
+    """Return the current time by the clock that gives files their modification times.
+
+    The clock of this computer may differ.
+    """
+    path = store.join(f"{METADATA_DIRECTORY}/.clock.{run}")
+    store.fs.pipe_file(path, b"")
+    try:
+        return last_modified(store, [path])
+    finally:
+        store.remove([path])
+
+
+def creation_times(store: Store, numbers: Iterable[int]) -> Mapping[int, datetime]:
+    """Return the time at which each version was created, by the store's modification times.
+
+    No version is older than the versions before it, even if the clock was set back in the meantime.
+    """
+    times: dict[int, datetime] = {}
+    newest: datetime | None = None
+    for number in numbers:
+        time = last_modified(store, [store.join(snapshot_path(number))])
+        times[number] = newest = time if newest is None else max(newest, time)
+    return times
+
+
+def _newest_states(store: Store, stored: list[int], count: int) -> list[int]:
+    """Return the numbers of the newest versions, without those that `expire` created."""
+    states: list[int] = []
+    for number in reversed(stored):
+        with suppress(FileNotFoundError):  # an overwrite has removed this version in the meantime
+            if read_metadata(store, number).get("mode") != "expire":
+                states.append(number)
+        if len(states) == count:
+            return states
+    return stored[:1]
+
+
+def unneeded_files(store: Store, before: datetime) -> Unneeded:
+    """Return the files that only versions need that expired before a time."""
+    kept = kept_files(store)
+    offsets = stored_offsets(store)
+    numbers = versions(store)  # versions are listed after files, so that no file is newer than the versions
+    times = creation_times(store, numbers)
+    nothing = Unneeded(kept[:0], [])
+    try:
+        first = max((number for number in numbers if times[number] <= before), default=0)
+        oldest = read_part(store, first).fields["oldest"] if first else 0
+        if not len(kept) and oldest <= min(numbers, default=0):
+            return nothing
+        parts = {number: read_part(store, number) for number in numbers if number >= oldest}
+        bases = {part.base.version for part in parts.values() if part.base is not None}
+        parts |= {number: read_part(store, number) for number in bases - parts.keys()}
+    except FileNotFoundError:  # an overwrite removes versions at the same time
+        return nothing
+    listed = {
+        store.join(f"{KEPT}/{path}") for part in parts.values() for path in part.rows["path"].to_pylist()
+    }
+    is_listed = pa.array([path in listed for path in column_paths(kept["path"])], pa.bool_())
+    gone = [number for number in numbers if number not in parts]
+    metadata = [*map(snapshot_path, gone), *(offsets[number] for number in gone if number in offsets)]
+    return Unneeded(kept.filter(pc.invert(is_listed)), [store.join(path) for path in metadata])
