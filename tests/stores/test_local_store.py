@@ -47,3 +47,6 @@ class TestLocalStore(StoreSuite):
             yield
         finally:
             _active.clear()
+
+    def test_any_operation_of_a_deletion_may_fail(self, request: pytest.FixtureRequest, place: str) -> None:
+        self.sweep(request, place, "delete", after=False)  # on other stores, any answer may be lost

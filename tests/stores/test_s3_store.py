@@ -21,6 +21,8 @@ from dask_tfrecord import (
     TFRecordError,
     Writer,
     cleanup,
+    compact,
+    delete,
     exists,
     index,
     read_tfrecord,
@@ -71,6 +73,18 @@ class TestS3Store(S3Suite):
                 writer.commit()
             assert len(requests) <= 12, requests
         assert self.read(place) == [0, 1, 2]
+
+    def test_files_are_compacted_with_two_requests_each_and_dropped_with_none(self, place: str) -> None:
+        options = {"storage_options": self.options}
+        for numbers in (range(20), range(20, 40)):
+            self.write(rows(*numbers, npartitions=20), place, append=True)
+        with noted_requests() as requests:
+            assert delete(place, [("n", "<", 10)], **options).dropped == 10
+        assert not any(method.startswith("get") and "part-" in str(key) for method, key in requests)
+        with noted_requests() as requests:
+            assert compact(place, **options).replaced == 30
+        assert len(requests) <= 2 * 30 + 40
+        assert self.read(place) == [*range(10, 40)]
 
     def test_uploads_of_the_dead_are_given_up(self, place: str) -> None:
         self.write(rows(1), place)
