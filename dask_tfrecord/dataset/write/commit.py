@@ -87,14 +87,12 @@ def commit(run: WriteRun, entries: Iterable[FileEntry], groups: Sequence[Group] 
         except Exception:  # after any failure, another attempt needs the files in staging
             withdraw_files(run, files)
             raise
-    if run.run != snapshot.run or groups:
-        run.store.remove(map(run.store.join, _unlisted(run, files)))
     if run.run != snapshot.run:
         logger.info("%s: has no files in the newest version %d", run.title, snapshot.number)
     else:
         logger.info("%s: committed version %d", run.title, snapshot.number)
     _log_step(run, 7, "remove the replaced files and the staging directory")
-    remove_replaced(run)
+    remove_replaced(run, files if run.run != snapshot.run or groups else None)
     return snapshot
 
 
@@ -274,12 +272,15 @@ def withdraw_files(run: WriteRun, files: pa.Table) -> None:
             store.remove_empty({store.join(parent_of(name)) for name in files["path"].to_pylist()})
 
 
-def remove_replaced(run: WriteRun) -> None:
+def remove_replaced(run: WriteRun, files: pa.Table | None = None) -> None:
     """Remove the files that the commit replaced, and the staging directory of the run.
 
-    If removing the files fails, only warn, because the new data is already committed.
+    If removing the files fails, only warn, because the new data is already committed. ``files`` is the file
+    list of the run if the newest snapshot may not list all files of the run. The other files are removed.
     """
     try:
+        if files is not None:
+            run.store.remove(map(run.store.join, _unlisted(run, files)))
         finish_commit(run.store, run.run)
     except Exception as error:  # the snapshot exists, so the write has succeeded in any case
         reason = hide(str(error), secrets_of(run.store))

@@ -27,6 +27,7 @@ from dask_tfrecord import (
     verify,
 )
 from dask_tfrecord.dataset.maintenance import deleting
+from dask_tfrecord.dataset.write import commit as commits
 from dask_tfrecord.files import splicing, writing
 from dask_tfrecord.files.removing import remove_records
 from dask_tfrecord.files.storage.store import Store
@@ -289,6 +290,22 @@ def test_other_writes_beside_a_deletion(
     delete(path, [("n", "<", 20)])
     assert len(read_tfrecord(path)) == expected
     assert is_intact(path)
+    assert listed(path) == {file.path for file in Snapshot.open(path).files}
+
+
+def test_a_failure_after_the_commit_only_warns(
+    place: Callable[[Any], Path], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(*args: Any) -> Any:
+        raise OSError("on purpose")
+
+    path = place(None)
+    monkeypatch.setattr(commits, "_unlisted", fail)
+    with pytest.warns(UserWarning, match=r"the data is written, but not all files.*on purpose"):
+        assert delete(path, [("day", "==", 1), ("n", "<", 210)]).snapshot.number == 2
+    monkeypatch.undo()
+    assert Snapshot.open(path).number == 2
+    cleanup(path, older_than="0 s")
     assert listed(path) == {file.path for file in Snapshot.open(path).files}
 
 

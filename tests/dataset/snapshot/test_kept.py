@@ -49,7 +49,7 @@ def test_a_killed_overwrite_that_keeps_versions_is_finished(
 ) -> None:
     to_tfrecord(keyed(a=[1]), place, partition_on="key")
     with monkeypatch.context() as patched, dask.config.set({"dask-tfrecord.keep-versions": True}):
-        patched.setattr(commits, "remove_replaced", lambda run: None)
+        patched.setattr(commits, "remove_replaced", lambda *args: None)
         to_tfrecord(keyed(a=[2]), place, partition_on="key", overwrite=True)
     assert visible(place) == 2
     assert (rows(place), rows(place, version=1), rows(place, use_snapshot=False)) == ([2], [1], [2])

@@ -65,7 +65,7 @@ def test_a_new_run_gets_an_id_that_the_dataset_does_not_contain(
 
 def killed_after_the_commit(place: str | Path, n: int, monkeypatch: pytest.MonkeyPatch, **mode: bool) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(commits, "remove_replaced", lambda run: None)
+        patched.setattr(commits, "remove_replaced", lambda *args: None)
         to_tfrecord(collection(n), place, **mode)
 
 
