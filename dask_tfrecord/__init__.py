@@ -10,6 +10,7 @@ from dask_tfrecord import accessor, config
 from dask_tfrecord.dataset.maintenance.compacting import Compacted
 from dask_tfrecord.dataset.maintenance.deleting import Deleted
 from dask_tfrecord.dataset.maintenance.expiring import Expired
+from dask_tfrecord.dataset.maintenance.repairing import Repaired
 from dask_tfrecord.dataset.snapshot.metadata import library_version
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.described_schema import from_tfds, from_tfmd
@@ -35,7 +36,7 @@ from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry
 from dask_tfrecord.files.storage.redaction import hide_secrets
 from dask_tfrecord.filtering import filter_mask
-from dask_tfrecord.housekeeping import cleanup, exists, find_dataset
+from dask_tfrecord.housekeeping import cleanup, exists, find_dataset, repair
 from dask_tfrecord.inspection import index, verify
 from dask_tfrecord.random_access import take
 from dask_tfrecord.reader import read_tfrecord
@@ -69,6 +70,7 @@ __all__ = [
     "RecordTable",
     "Remedy",
     "RemedyWarning",
+    "Repaired",
     "Schema",
     "SchemaError",
     "Snapshot",
@@ -90,6 +92,7 @@ __all__ = [
     "iter_batches",
     "metadata_schema",
     "read_tfrecord",
+    "repair",
     "restore",
     "take",
     "to_tfrecord",

@@ -1,10 +1,13 @@
-"""Check if a path holds data (`exists`), and remove files of interrupted writes (`cleanup`)."""
+"""Check if a path holds data (`exists`), remove files of interrupted writes (`cleanup`), and commit the loss
+of files that were removed from outside (`repair`).
+"""
 
 import logging
 from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from dask_tfrecord import arguments
+from dask_tfrecord.dataset.maintenance.repairing import Repaired, drop_missing_files
 from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
 from dask_tfrecord.dataset.write.destination import destination
@@ -174,3 +177,77 @@ def cleanup(
     action = "would remove" if dry_run else "removed"
     logger.info("%s: cleanup %s %d files", store.public(store.root), action, len(removed))
     return removed
+
+
+@public_function
+def repair(
+    path: PathLike,
+    *,
+    dry_run: bool = False,
+    storage_options: dict[str, Any] | None = None,
+    filesystem: Filesystem = None,
+) -> Repaired:
+    """Drop the files that were removed from outside from the list of files of a dataset.
+
+    If files of a dataset were removed by other means than this library, such as `rm` or a lifecycle rule of a
+    store, reads and writes of the dataset raise. `repair` accepts the loss: it commits a version without the
+    missing files and their rows. If no file is missing, `repair` commits nothing.
+
+    `repair` opens no data file, and neither drops nor changes a file that exists. Rows that other writes
+    append in the meantime are kept. The versions before this one are kept. They can be read again if the
+    missing files are put back.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The directory of the dataset.
+    dry_run : bool, default False
+        If True, change nothing, and return the files that are missing.
+    storage_options : dict, optional
+        Options for the filesystem, such as credentials.
+    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
+        The filesystem of the path. Only one of ``filesystem`` and ``storage_options`` may be passed.
+
+    Returns
+    -------
+    Repaired
+        A named tuple of the newest snapshot (``snapshot``), and of a dict that maps the path of each missing
+        file to the number of lost rows (``lost``).
+
+    Raises
+    ------
+    FileNotFoundError
+        If the directory has no snapshot.
+    ConcurrentWriteError
+        If another process removes the dataset in the meantime.
+
+    See Also
+    --------
+    delete : Remove rows from a dataset.
+    verify : Report missing, damaged and changed files.
+
+    Examples
+    --------
+    A partition directory is removed by hand:
+
+    >>> import shutil
+    >>> import dask_tfrecord
+    >>> from dask import dataframe as dd
+    >>> ddf = dd.from_dict({"name": ["Ada", "Alan"], "field": ["logic", "codes"]}, npartitions=1)
+    >>> _ = dask_tfrecord.to_tfrecord(ddf, "people", partition_on="field")
+    >>> shutil.rmtree("people/field=codes")
+    >>> sum(dask_tfrecord.repair("people").lost.values())
+    1
+    >>> dask_tfrecord.read_tfrecord("people")["name"].compute().tolist()
+    ['Ada']
+    """
+    arguments.flags(dry_run=dry_run)
+    store = destination(path, storage_options, filesystem)
+    refuse_inside_dataset(store, "repair")
+    done = drop_missing_files(store, dry_run=bool(dry_run))
+    if done.lost:
+        action = "repair would drop" if dry_run else f"version {done.snapshot.number}: repair dropped"
+        files, rows = len(done.lost), sum(done.lost.values())
+        root = store.public(store.root)
+        logger.warning("%s: %s %d missing files with %d rows", root, action, files, rows)
+    return done

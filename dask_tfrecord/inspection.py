@@ -1,6 +1,5 @@
 """Read all files once, to store a snapshot of their content (`index`) or to report damage (`verify`)."""
 
-import logging
 import os
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
@@ -39,7 +38,6 @@ from dask_tfrecord.dataset.snapshot.visibility import (
     listed_and_others,
     listed_path,
     snapshot_files,
-    without_missing_files,
 )
 from dask_tfrecord.dataset.write.destination import check_destination, destination
 from dask_tfrecord.dataset.write.neighbours import refuse_datasets_below, refuse_inside_dataset
@@ -70,10 +68,6 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.model import Schema
 
-Missing = Literal["raise", "drop"]
-
-logger = logging.getLogger(__name__)
-
 
 @public_function
 def index(
@@ -83,7 +77,6 @@ def index(
     hive: GivenHive = True,
     record_type: RecordType | Literal["infer"] = "infer",
     split: Literal["all"] | None = None,
-    missing: Missing = "raise",
     storage_options: dict[str, Any] | None = None,
     filesystem: Filesystem = None,
 ) -> Snapshot:
@@ -118,11 +111,6 @@ def index(
         partition column ``split``, with and without "all". Pass "all" if such a directory also contains files
         of no split, because `index` raises for such files without "all". The column ``split`` of these files
         is null. If the directory has no splits at all, "all" raises.
-    missing : {"raise", "drop"}, default "raise"
-        What happens if the newest snapshot lists files of `to_tfrecord` that do not exist. "raise" raises an
-        error in this case. "drop" stores a snapshot without the missing files and their rows, for example
-        after a partition directory was removed on purpose. Reads and appends raise until the missing files
-        are dropped from the snapshot. With "drop", files that still exist are not read.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
@@ -144,7 +132,7 @@ def index(
         If the content of a file that `to_tfrecord` wrote has changed.
     CorruptRecordError
         If a record is damaged, or if a file that `to_tfrecord` wrote is missing. `verify` reports the damage
-        of all files.
+        of all files, and `repair` drops missing files.
     SchemaError
         If a value in a record does not fit its column. `verify` reports all values that do not fit their
         columns.
@@ -171,7 +159,6 @@ def index(
     >>> len(dask_tfrecord.read_tfrecord("foreign"))
     2
     """
-    arguments.choice("missing", missing, get_args(Missing))
     arguments.choice("split", split, (None, ALL))
     schema = known_schema(schema, storage_options=storage_options, filesystem=filesystem)
     store = destination(path, storage_options, filesystem)
@@ -196,7 +183,7 @@ def index(
     )
     try:
         if before is not None and ours:
-            snapshot = _renewed(store, before, missing)
+            snapshot = _renewed(store, before)
         else:
             snapshot = _described(path, store, request)
             if before is not None:
@@ -258,19 +245,13 @@ def _is_outdated(store: Store, snapshot: Snapshot) -> bool:
     return bool(others) or not _all_proven(files, snapshot)
 
 
-def _renewed(store: Store, before: Snapshot, missing: Missing) -> Snapshot:
-    """Return a new snapshot of a `to_tfrecord` dataset whose files were copied, removed or added."""
-    kept = without_missing_files(store, before) if missing == "drop" else before
-    files = snapshot_files(store, kept)
-    if kept is before and _all_proven(files, before):
+def _renewed(store: Store, before: Snapshot) -> Snapshot:
+    """Return a new snapshot of a `to_tfrecord` dataset whose files were copied."""
+    files = snapshot_files(store, before)
+    if _all_proven(files, before):
         raise _up_to_date(store.public(store.root))
-    if kept is not before:
-        lost = (
-            f"{len(before.file_list) - len(kept.file_list)} files with {before.records - kept.records} rows"
-        )
-        logger.warning("%s: index drops %s, which are missing", store.public(store.root), lost)
     each = partial(compute_each, title=f"{store.public(store.root)}: index")
-    return renew_snapshot(store, kept, files, each, draw_run(store))
+    return renew_snapshot(store, before, files, each, draw_run(store))
 
 
 def _all_proven(files: pa.Table, snapshot: Snapshot) -> bool:

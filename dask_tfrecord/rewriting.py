@@ -153,8 +153,9 @@ def delete(
     -------
     Deleted
         A named tuple of the newest snapshot (``snapshot``), the number of files of which no row was left
-        (``dropped``), the number of files that were written again (``rewritten``), and the number of deleted
-        rows (``rows``). If no row passes the filters, nothing is committed.
+        (``dropped``), the number of files that were written again (``rewritten``), the number of deleted rows
+        (``rows``), and the stored size of these files before the deletion (``bytes``). If no row passes the
+        filters, nothing is committed.
 
     Raises
     ------

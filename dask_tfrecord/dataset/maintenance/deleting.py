@@ -17,6 +17,7 @@ from dask_tfrecord.dataset.query.predicates import Predicate
 from dask_tfrecord.dataset.read.partition_columns import values_from_snapshot
 from dask_tfrecord.dataset.read.read_task import Partition, wrong_number
 from dask_tfrecord.dataset.snapshot.column_statistics import to_entries
+from dask_tfrecord.dataset.snapshot.file_table import identities
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.commit import abandon, commit, discard
 from dask_tfrecord.dataset.write.conflicts import Group, GroupsLostError
@@ -51,12 +52,15 @@ class Deleted(NamedTuple):
         The number of files of which no row was left, and the number of files of which some rows were left.
     rows : int
         The number of deleted rows.
+    bytes : int
+        The stored size of the dropped and of the rewritten files, before the deletion.
     """
 
     snapshot: Snapshot
     dropped: int
     rewritten: int
     rows: int
+    bytes: int
 
 
 class _Change(NamedTuple):
@@ -118,13 +122,15 @@ def delete_rows(
     deletion = _Deletion(run, filters, compute_each, dry_run)
     for _ in range(_ATTEMPTS):
         if deletion.treat(snapshot, rows):
-            listed = [one for one in _identities(rows) if one in deletion.changes]
+            sizes = dict(zip(identities(rows), rows["bytes"].to_pylist(), strict=True))
+            listed = [one for one in sizes if one in deletion.changes]
             changes = {one: change for one in listed if (change := deletion.changes[one]).rows}
             with suppress(GroupsLostError):
                 newest = deletion.commit(changes) or snapshot
                 dropped = sum(change.is_dropped for change in changes.values())
                 deleted = sum(change.rows for change in changes.values())
-                return Deleted(newest, dropped, len(changes) - dropped, deleted)
+                replaced = sum(sizes[one] for one in changes)
+                return Deleted(newest, dropped, len(changes) - dropped, deleted, replaced)
         snapshot, rows = newest_files(store)
     discard(run)
     raise ConcurrentWriteError(
@@ -158,10 +164,10 @@ class _Deletion:
         """
         predicate = parse_filters(self.filters, snapshot.columns)
         outcomes = file_outcomes(snapshot, rows, predicate)
-        identities = _identities(rows)
-        may_match = outcomes.true & np.array([one not in self.changes for one in identities], bool)
+        files = identities(rows)
+        may_match = outcomes.true & np.array([one not in self.changes for one in files], bool)
         for at in np.flatnonzero(may_match & outcomes.only_true).tolist():
-            self.changes[identities[at]] = _Change(rows["records"][at].as_py(), None, True)
+            self.changes[files[at]] = _Change(rows["records"][at].as_py(), None, True)
         opened = np.flatnonzero(may_match & ~outcomes.only_true)
         columns = snapshot.columns.select(sorted(predicate.columns()))
         values = values_from_snapshot(snapshot, columns)
@@ -224,7 +230,3 @@ def _delete_in_file(
         return _Change(rows, remove_records(store, source, is_removed, run.schema, codec, *place), False)
 
     return unless_lost(store, [source], change)
-
-
-def _identities(rows: pa.Table) -> list[_Identity]:
-    return list(zip(rows["path"].to_pylist(), rows["crc32c"].to_pylist(), strict=True))

@@ -213,7 +213,7 @@ def _described_again(newest: Snapshot, described: Snapshot, before: Snapshot | N
     newest : Snapshot
         The newest snapshot.
     described : Snapshot
-        The new description of the files of ``before``, without the files that are to be dropped.
+        The new description of the files of ``before``, without the files that no longer exist.
     before : Snapshot, optional
         The newest snapshot when the description began. If None, there was no snapshot.
     root : str

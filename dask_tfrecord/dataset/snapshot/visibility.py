@@ -2,7 +2,6 @@
 
 from collections.abc import Collection, Sequence
 from contextlib import suppress
-from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -139,24 +138,26 @@ def _lost_file(
     """
     root, public = store.public(store.root), store.public(store.join(path))
     if size is None:
-        drop = Call("index", root, {"missing": "drop"}, "if it was removed on purpose")
+        repair = Call("repair", root, {}, "if it was removed on purpose")
         others = [name for name in missing if name != path]
         problem = f"{_MISSING}; also missing: {short_list(others)}" if others else _MISSING
         return CorruptRecordError(
-            problem, path=public, advice="restore the file", calls=[drop], remedies=[_READ_ALL]
+            problem, path=public, advice="put the file back", calls=[repair], remedies=[_READ_ALL]
         )
     problem = f"the file has {size:,} bytes, but {recorded:,} in the dataset's snapshot"
     again = [] if is_part(path) else [Call("index", root, {}, "again if it was changed")]
     return CorruptRecordError(problem, path=public, calls=again, remedies=[_READ_ALL])
 
 
-def without_missing_files(store: Store, snapshot: Snapshot) -> Snapshot:
-    """Return a copy of a snapshot that omits the files that no longer exist."""
-    present, rows = list_directory(store), snapshot.file_list
-    if store.local:  # a broken link has no size, so the file is treated as missing
-        present = present.filter(present["size"].is_valid())
-    kept = rows.filter(pc.is_in(_full_paths(store, rows), unquoted_column(present["path"])))
-    return snapshot if len(kept) == len(rows) else replace(snapshot, file_list=kept, stored=None)
+def missing_files(store: Store, snapshot: Snapshot) -> pa.Table:
+    """Return the rows of a snapshot's file list whose files do not exist."""
+    rows = snapshot.file_list
+    for _ in range(2):  # the second search finds files that were moved back to their paths during the first
+        paths, present = _full_paths(store, rows), list_directory(store)
+        found = present.take(pc.index_in(paths, unquoted_column(present["path"])))
+        files = with_kept_files(store, paths, found)
+        rows = rows.filter(files["size" if store.local else "path"].is_null())
+    return rows
 
 
 def snapshot_of_version(store: Store, number: int) -> tuple[Snapshot, pa.Table]:

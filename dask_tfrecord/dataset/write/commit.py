@@ -50,15 +50,17 @@ def commit(run: WriteRun, entries: Iterable[FileEntry], groups: Sequence[Group] 
     entries : iterable of FileEntry
         The files that the tasks wrote.
     groups : sequence of Group
-        In the modes "compact" and "delete", the files that the new files replace. Each new file belongs to
-        one group. If another write has replaced files of a group, a compaction leaves out the group.
+        In the modes "compact", "delete" and "repair", the files that the new files replace. Each new file
+        belongs to one group. If another write has replaced files of a group, a compaction and a repair leave
+        out the group.
 
     Returns
     -------
     Snapshot
         The new snapshot. If an earlier attempt at this commit has succeeded, and another write has since
-        replaced the snapshot of that attempt, if no group of a compaction is left, or if other commits have
-        expired the same versions, the dataset does not change and the result is the newest snapshot.
+        replaced the snapshot of that attempt, if no group of a compaction or a repair is left, or if other
+        commits have expired the same versions, the dataset does not change and the result is the newest
+        snapshot.
 
     Raises
     ------
@@ -203,7 +205,7 @@ def create_snapshot(run: WriteRun, files: pa.Table, groups: Sequence[Group] = ()
         _check(run, newest, files, groups)
         if run.mode == "expire" and newest is not None and newest.oldest >= run.version:
             return newest
-        if run.mode == "compact" and newest is not None:
+        if run.mode in ("compact", "repair") and newest is not None:
             groups = _without_lost(newest, groups)
             if not groups:
                 remove_staging(run.store, run.run)  # with the list of files that an earlier try would replace

@@ -68,7 +68,7 @@ def next_snapshot(
     files : pyarrow.Table
         The file list of the new files.
     groups : sequence of Group
-        In the modes "compact" and "delete", the files that the new files replace.
+        In the modes "compact", "delete" and "repair", the files that the new files replace.
 
     Raises
     ------

@@ -32,8 +32,11 @@ logger = logging.getLogger(__name__)
 # What a write does to the existing data of the destination. "create" raises if there is any data, "append"
 # keeps all data, "overwrite" replaces all data, and "partitions" replaces only the partition directories of
 # the new rows. "compact" replaces files by files with the same rows, and "delete" by files with fewer rows.
-# "restore" replaces all files by the files of an older version, and "expire" only forgets older versions.
-Mode = Literal["create", "append", "overwrite", "partitions", "compact", "delete", "restore", "expire"]
+# "restore" replaces all files by the files of an older version, "repair" drops files that are missing, and
+# "expire" only forgets older versions.
+Mode = Literal[
+    "create", "append", "overwrite", "partitions", "compact", "delete", "restore", "repair", "expire"
+]
 
 
 @redact_errors
@@ -67,7 +70,7 @@ class WriteRun:
         the write contain the id.
     options : WriteOptions
         The options for writing files, such as the codec.
-    mode : "create", "append", "overwrite", "partitions", "compact", "delete", "restore" or "expire"
+    mode : "create", "append", "overwrite", "partitions", "compact", "delete", "restore", "repair" or "expire"
         What the write does to the existing data of the destination.
     base : int
         The number of the newest snapshot when the write was planned, or 0. If there is a newer snapshot at

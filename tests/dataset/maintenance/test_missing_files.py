@@ -8,23 +8,26 @@ from typing import Any
 
 import dask.dataframe as dd
 import pandas as pd
+import pyarrow as pa
 import pytest
 
 from dask_tfrecord import (
     ConcurrentWriteError,
     CorruptRecordError,
     DestinationError,
-    FileChangedError,
     RecordTable,
     Snapshot,
     export,
     index,
     inspection,
     read_tfrecord,
+    repair,
     take,
     to_tfrecord,
     verify,
 )
+from dask_tfrecord.dataset.maintenance import repairing
+from dask_tfrecord.dataset.snapshot import kept, visibility
 from dask_tfrecord.files.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -67,12 +70,12 @@ USES: dict[str, Callable[[str], Any]] = {
 def test_every_use_names_the_call_that_stores_the_loss_and_works_after_it(place: str, use: str) -> None:
     written(place)
     remove(place, 1)
-    with pytest.raises(CorruptRecordError, match=r"the file is missing.* dask_tfrecord.index\(") as caught:
+    with pytest.raises(CorruptRecordError, match=r"the file is missing.* dask_tfrecord.repair\(") as caught:
         USES[use](place)
     assert Snapshot.open(place).number == 2
     call = str(caught.value).partition("or call dask_tfrecord.")[2].partition(" if it was")[0]
-    snapshot = eval(call, {"index": index})
-    assert (snapshot.number, snapshot.records, snapshot.mode) == (3, 4, "index")
+    snapshot = eval(call, {"repair": repair}).snapshot
+    assert (snapshot.number, snapshot.records, snapshot.mode) == (3, 4, "repair")
     assert numbers(place) == [1, 2, 3, 21]
     if use == "index":
         with pytest.raises(DestinationError, match="up to date"):
@@ -84,33 +87,56 @@ def test_every_use_names_the_call_that_stores_the_loss_and_works_after_it(place:
     assert len(read_tfrecord(place)) == len(numbers(place))
 
 
-def test_a_loss_is_stored_with_all_that_is_known_of_the_other_files(
+def test_a_repair_lists_the_lost_files_and_keeps_all_that_is_known_of_the_others(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
     written(tmp_path)
     before = Snapshot.open(tmp_path)
     remove(tmp_path, 1)
     with caplog.at_level(logging.INFO, "dask_tfrecord"):
-        after = index(tmp_path, missing="drop")
+        assert repair(tmp_path, dry_run=True).lost == repair(tmp_path).lost
+    after, lost = repair(tmp_path, dry_run=True)
+    assert (after.number, lost) == (3, {})
     assert after.files == tuple(file for file in before.files if "day=1" not in file.path)
-    assert (after.schema, after.partitioning, after.order) == (
-        before.schema,
-        before.partitioning,
-        before.order,
-    )
+    names = ("schema", "partitioning", "order", "index", "custom_metadata", "oldest")
+    assert all(getattr(after, name) == getattr(before, name) for name in names)
     assert [one.message.partition(": ")[2] for one in caplog.records if one.levelname == "WARNING"] == [
-        "index drops 3 files with 3 rows, which are missing"
+        "repair would drop 3 missing files with 3 rows",
+        "version 3: repair dropped 3 missing files with 3 rows",
     ]
     assert verify(tmp_path)["agrees"].all()
     with pytest.raises(CorruptRecordError, match="its version 2"):
         read_tfrecord(tmp_path, version=2)
 
 
+def test_a_file_that_is_put_back_is_no_part_of_the_dataset(tmp_path: Path) -> None:
+    written(tmp_path)
+    copy = shutil.copytree(tmp_path / "day=1", tmp_path.parent / "copy")
+    remove(tmp_path, 1)
+    assert sorted(repair(tmp_path).lost.values()) == [1, 1, 1]
+    shutil.copytree(copy, tmp_path / "day=1")
+    assert numbers(tmp_path) == [1, 2, 3, 21]
+    assert numbers(tmp_path, version=2) == [1, 2, 3, 11, 12, 13, 21]
+
+
+def test_files_of_other_tools_are_dropped_too(tmp_path: Path) -> None:
+    written(tmp_path / "own")
+    foreign = tmp_path / "foreign"
+    foreign.mkdir()
+    for number, file in enumerate(sorted(tmp_path.glob("own/day=*/part-*"))):
+        shutil.copy(file, foreign / f"{number}.tfrecord")
+    index(foreign)
+    (foreign / "0.tfrecord").unlink()
+    lost = repair(foreign).lost
+    assert [*lost] == ["0.tfrecord"]
+    assert len(numbers(foreign)) == 7 - lost["0.tfrecord"]
+
+
 def test_a_dataset_whose_files_are_all_gone_becomes_an_empty_one(place: str) -> None:
     written(place)
     for day in range(3):
         remove(place, day)
-    assert index(place, missing="drop").records == 0
+    assert repair(place).snapshot.records == 0
     assert numbers(place) == []
     to_tfrecord(days(5), place, partition_on="day", append=True)
     assert numbers(place) == [5]
@@ -122,24 +148,74 @@ def test_only_missing_files_are_dropped(tmp_path: Path) -> None:
     content = file.read_bytes()
     file.write_bytes(content[:-1])
     remove(tmp_path, 2)
+    assert repair(tmp_path).snapshot.records == 6
     with pytest.raises(CorruptRecordError, match="bytes, but"):
-        index(tmp_path, missing="drop")
-    file.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
-    with pytest.raises((FileChangedError, CorruptRecordError)):
-        index(tmp_path, missing="drop")
+        numbers(tmp_path)
     file.write_bytes(content)
-    assert index(tmp_path, missing="drop").records == 6
+    assert numbers(tmp_path) == [1, 2, 3, 11, 12, 13]
 
 
-def test_nothing_is_dropped_where_nothing_is_missing(tmp_path: Path) -> None:
+def test_nothing_is_committed_where_nothing_is_missing(place: str) -> None:
+    written(place)
+    snapshot, lost = repair(place)
+    assert (snapshot.number, lost) == (2, {})
+    assert Snapshot.open(place) == snapshot
+    with pytest.raises(FileNotFoundError, match="snapshot"):
+        repair(f"{place}x")
+    with pytest.raises(DestinationError, match="inside"):
+        repair(f"{place}/day=0")
+
+
+@pytest.mark.parametrize("other", ["append", "overwrite", "repair"])
+def test_a_commit_before_that_of_the_repair_is_kept(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str
+) -> None:
+    path, removed = tmp_path / "data", tmp_path / "removed"
+    written(path)
+    (path / "day=1").rename(removed)
+
+    def commit(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        if other == "repair":
+            repair(path)
+        elif other == "overwrite":
+            to_tfrecord(days(4), path, partition_on="day", overwrite=True)
+        else:  # an append raises if a file is missing
+            removed.rename(path / "day=1")
+            to_tfrecord(days(4), path, partition_on="day", append=True)
+            (path / "day=1").rename(removed)
+        return repairing.commit(*arguments)
+
+    monkeypatch.setattr(repairing, "commit", commit)
+    newest, lost = repair(path)
+    assert sum(lost.values()) == 3
+    assert newest.mode == {"append": "repair"}.get(other, other)
+    assert numbers(path) == {"append": [1, 2, 3, 4, 21], "overwrite": [4]}.get(other, [1, 2, 3, 21])
+
+
+def test_an_overwrite_that_was_planned_before_a_repair_is_refused(tmp_path: Path) -> None:
     written(tmp_path)
-    with pytest.raises(DestinationError, match="up to date"):
-        index(tmp_path, missing="drop")
-    with pytest.raises(ValueError, match="unknown missing 'ignore'"):
-        index(tmp_path, missing="ignore")  # type: ignore[arg-type]  # not a known value
-    shutil.copytree(tmp_path, tmp_path.parent / "copy", copy_function=shutil.copy)
-    remove(tmp_path.parent / "copy", 1)
-    assert index(tmp_path.parent / "copy", missing="drop").records == 4
+    planned = to_tfrecord(days(4), tmp_path, partition_on="day", overwrite=True, compute=False)
+    remove(tmp_path, 1)
+    repair(tmp_path)
+    with pytest.raises(ConcurrentWriteError):
+        planned.compute()
+    assert numbers(tmp_path) == [1, 2, 3, 21]
+
+
+def test_a_file_that_moves_back_from_the_kept_files_is_not_lost(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    written(tmp_path)
+    (tmp_path / "day=1").rename(tmp_path / "moving")
+
+    def find_kept(store: Store, paths: Any, files: pa.Table) -> pa.Table:
+        if (tmp_path / "moving").exists():
+            (tmp_path / "moving").rename(tmp_path / "day=1")
+        return kept.with_kept_files(store, paths, files)
+
+    monkeypatch.setattr(visibility, "with_kept_files", find_kept)
+    assert repair(tmp_path).lost == {}
 
 
 @pytest.mark.parametrize("step", ["snapshot_files", "renew_snapshot", "create_snapshot"])
