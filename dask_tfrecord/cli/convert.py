@@ -16,7 +16,10 @@ from dask_tfrecord.cli.write_formats import plan_write, write
 # The codec of TFRecord files is found in their first bytes; --compression is the codec of DST.
 _READ = [option for option in options.READ if option.name != "compression"]
 _READ += options.of(dask_tfrecord.read_tfrecord, "blocksize")
-_WRITE = ("append", "overwrite", "partition_on", "colocate", "shuffle", "npartitions", "lossy")
+_WRITE = [
+    *("append", "schema_change", "overwrite", "keep_versions", "partition_on", "colocate", "shuffle"),
+    *("npartitions", "lossy"),
+]
 
 
 @options.command(
@@ -71,8 +74,8 @@ def convert_command(
 
     The storage options are for both SRC and DST, except for local paths.
 
-    --colocate, --shuffle and --overwrite-partitions are for TFRecord, and --partition-on is for TFRecord and
-    Parquet.
+    --schema-change, --keep-versions, --colocate, --shuffle and --overwrite-partitions are for TFRecord, and
+    --partition-on is for TFRecord and Parquet.
     """
     read = {option.name: how.pop(option.name) for option in _READ if option.name in how}
     shared = read.pop("storage_options", None)
@@ -122,15 +125,4 @@ def convert_command(
                 "rows_per_second": round(rows / seconds),
                 "bytes_per_second": round(size / seconds),
             }
-    if as_json:
-        output.print_json(result)
-    else:
-        output.print_pairs({name.replace("_", " "): _shown(value) for name, value in result.items()})
-
-
-def _shown(value: Any) -> Any:
-    if isinstance(value, dict):
-        return ", ".join(f"{name}: {text}" for name, text in value.items())
-    if isinstance(value, list):
-        return ", ".join(map(str, value)) or "nothing"
-    return f"{value:,}" if isinstance(value, int) else value
+    output.print_totals(result, as_json)

@@ -105,18 +105,23 @@ def print_description(described: Description, rows: pa.Table) -> None:
     output.print_table(titles, columns, numbers=["nulls"], cut="type")
     if len(described.versions) > 1:
         output.print_lines([""])
-        versions = (
-            (
-                *(one["version"], one["created"] and f"{one['created']:%Y-%m-%d %H:%M:%S}", one["mode"]),
-                *(_number(one[name]) for name in ("files", "records", "bytes")),
-            )
-            for one in described.versions
-        )
-        titles = ["version", "created", "mode", "files", "rows", "bytes"]
-        output.print_table(titles, versions, numbers=["version", "files", "rows", "bytes"])
+        print_versions(described.versions)
     if rows.num_rows:
         output.print_lines(["", f"first {rows.num_rows} rows"])
         output.print_frame(rows)
+
+
+def print_versions(versions: Iterable[dict[str, Any]]) -> None:
+    """Print the versions of a dataset, which are the rows of `Snapshot.history`."""
+    rows = (
+        (
+            *(one["version"], one["created"] and f"{one['created']:%Y-%m-%d %H:%M:%S}", one["mode"]),
+            *(_number(one[name]) for name in ("files", "records", "bytes")),
+        )
+        for one in versions
+    )
+    titles = ["version", "created", "mode", "files", "rows", "bytes"]
+    output.print_table(titles, rows, numbers=["version", "files", "rows", "bytes"])
 
 
 def _number(value: int | None) -> str | None:

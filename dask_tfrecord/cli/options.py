@@ -114,8 +114,8 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "filters": {
         "type": parse,
         "metavar": "CONDITION",
-        "help": "Rows to read, such as \"x > 3 and country == 'CH'\". Comparisons, `in [...]`, `is None`, "
-        "`and`, `or`, `not` and parentheses, as in Python. Dates and times are text: "
+        "help": "Condition that selects rows, such as \"x > 3 and country == 'CH'\". Comparisons, "
+        "`in [...]`, `is None`, `and`, `or`, `not` and parentheses, as in Python. Dates and times are text: "
         "\"day >= '2024-01-31'\". `column('a-b')` names a column that is not a Python name.",
     },
     "hive": {"help": "Do not create columns from directories such as day=1."},
@@ -129,8 +129,13 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "version": {
         **_COUNT,
         "metavar": "N",
-        "help": "Version of the dataset, as `inspect` lists the versions. Default: the newest.",
+        "help": "Version of the dataset, as `history` lists the versions. Default: the newest.",
     },
+    "keep_versions": {
+        "help": "Keep the earlier versions, so that --version still reads them, or remove them with the "
+        "replaced files. Default: dask-tfrecord.keep-versions of Dask's configuration, or else remove them."
+    },
+    "dry_run": {"help": "Print what the command would do, and change nothing."},
     "quarantine_path": {"metavar": "PATH", "callback": _secret},
     "max_corrupt": {"type": _limit, "metavar": "LIMIT"},
     "max_record_bytes": _BYTES,
@@ -142,6 +147,9 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "batch_size": _COUNT,
     "npartitions": _COUNT,
     "older_than": {"metavar": "DURATION"},
+    "grace": {"metavar": "DURATION"},
+    "versions": {**_COUNT, "metavar": "N"},
+    "target_bytes": _BYTES,
     "format": {
         "help": "idx: the offsets of the records, for NVIDIA DALI. tfds: for TensorFlow Datasets. tfmd: "
         "schema.pbtxt, for TFX."
@@ -175,16 +183,20 @@ def keywords_of(function: Callable[..., Any]) -> list[str]:
 
 def _option(parameter: inspect.Parameter, text: str) -> click.Option:
     name, default = parameter.name, parameter.default
-    settings: dict[str, Any] = {"help": text, **_SETTINGS.get(name, {})}
+    settings: dict[str, Any] = {"help": text, "default": None, **_SETTINGS.get(name, {})}
     if isinstance(default, bool):
         settings |= {"is_flag": True, "callback": lambda _, __, given: (not default) if given else None}
+    elif parameter.annotation == bool | None:
+        text = f"--{option_name(name)}/--no-{option_name(name)}"
+        return click.Option([text, name], **settings)
     elif choices := _choices(parameter.annotation):
         settings |= {"type": click.Choice(choices), "metavar": None}
     if default is inspect.Parameter.empty:
+        del settings["default"]  # with a default, click would not ask for the option
         settings["required"] = True
     elif default not in (None, "default") and not isinstance(default, bool):
         settings["help"] += f" Default: {default}."
-    return click.Option([f"--{option_name(name, default is not True)}", name], default=None, **settings)
+    return click.Option([f"--{option_name(name, default is not True)}", name], **settings)
 
 
 def _choices(annotation: Any) -> list[str]:

@@ -76,6 +76,22 @@ def print_pairs(pairs: Mapping[str, Any]) -> None:
     print_lines(f"{name:<{width}}  {printable(str(value))}" for name, value in pairs.items())
 
 
+def print_totals(totals: Mapping[str, Any], as_json: bool) -> None:
+    """Print the results of a command as JSON, or else as pairs with readable names and numbers."""
+    if as_json:
+        print_json(totals)
+    else:
+        print_pairs({name.replace("_", " "): _readable(value) for name, value in totals.items()})
+
+
+def _readable(value: Any) -> Any:
+    if isinstance(value, dict):
+        return ", ".join(f"{name}: {text}" for name, text in value.items())
+    if isinstance(value, list):
+        return ", ".join(map(str, value)) or "nothing"
+    return f"{value:,}" if isinstance(value, int) else value
+
+
 def print_table(
     columns: Sequence[str],
     rows: Iterable[Sequence[Any]],

@@ -31,7 +31,7 @@ def note_setting(ctx: click.Context, param: click.Parameter, value: Any) -> None
 @contextmanager
 def computing(title: str) -> Iterator[None]:
     """Make Dask compute as the options say in this ``with`` block. A terminal shows ``title`` as a label."""
-    settings = click.get_current_context().meta[_SETTINGS]
+    settings = {**click.get_current_context().meta[_SETTINGS]}
     scheduler = settings.pop("scheduler")
     local = [name for name, value in settings.items() if value is not None]
     if scheduler and local:

@@ -29,6 +29,9 @@ _PARQUET_CODECS = ("snappy", "gzip", "zstd", "lz4", "brotli")
 # Codecs of text files, each with the file name suffix by which readers recognise the codec.
 _TEXT_CODECS = {"gzip": ".gz", "bz2": ".bz2", "xz": ".xz", "none": ""}
 
+# The options of a write of TFRecord that have no meaning for other formats.
+_ONLY_TFRECORD = ("colocate", "shuffle", "schema_change", "keep_versions")
+
 # The number of rows that are converted to text in one step, which bounds the memory.
 _ROWS = 1 << 16
 
@@ -101,7 +104,7 @@ def _check_other(sources: Sequence[str], path: str, format: Format, how: dict[st
     Raise if the destination or an option is not suitable for the format.
     """
     mode = _mode(how)
-    unsuitable = {"colocate", "shuffle", *(() if format == "parquet" else ["partition_on"])} & how.keys()
+    unsuitable = {*_ONLY_TFRECORD, *(() if format == "parquet" else ["partition_on"])} & how.keys()
     if mode == "partitions" or unsuitable:
         name = min(unsuitable, default="overwrite_partitions").replace("_", "-")
         raise click.UsageError(f"--{name} is not for {format}, which is the format of DST")

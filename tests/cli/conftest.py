@@ -28,8 +28,8 @@ def _width_of_a_pipe(monkeypatch: pytest.MonkeyPatch) -> None:
 def run() -> Run:
     """Run a subcommand, and check its exit code. None accepts every code."""
 
-    def call(*arguments: object, code: int | None = 0) -> Result:
-        result = CliRunner().invoke(main, list(map(str, arguments)))
+    def call(*arguments: object, code: int | None = 0, input: str | None = None) -> Result:
+        result = CliRunner().invoke(main, list(map(str, arguments)), input)
         assert code is None or result.exit_code == code, (result.output, result.exception)
         return result
 

@@ -20,8 +20,12 @@ COMMANDS = {
     "cat": ("show", "Print all rows."),
     "count": ("show", "Print the number of rows."),
     "schema": ("show", "Print the columns and their types."),
+    "history": ("versions", "List the versions."),
     "verify": ("maintenance", "Read all files, and report damage and differences."),
     "index": ("maintenance", "Store a snapshot of files that another tool wrote."),
+    "repair": ("versions", "Commit that files were removed on purpose, and list them."),
+    "compact": ("versions", "Replace small files by larger files."),
+    "delete": ("versions", "Delete rows."),
     "cleanup": ("maintenance", "Remove the files of interrupted writes."),
     "convert": ("convert", "Convert between TFRecord, Parquet, CSV and JSON lines."),
     "export": ("maintenance", "Describe a dataset to another library, by files beside the data."),
@@ -84,7 +88,7 @@ def _printable_errors() -> Iterator[None]:
     except click.ClickException as error:
         from dask_tfrecord.cli.escapes import printable  # this import loads the whole package
 
-        text = printable(error.format_message())
+        text = printable(" ".join(error.format_message().split()))
         if isinstance(error, click.UsageError):
             raise click.UsageError(text, error.ctx) from None
         raise click.ClickException(text) from None
