@@ -194,8 +194,8 @@ def repair(
     missing files and their rows. If no file is missing, `repair` commits nothing.
 
     `repair` opens no data file, and neither drops nor changes a file that exists. Rows that other writes
-    append in the meantime are kept. The versions before this one are kept. They can be read again if the
-    missing files are put back.
+    append in the meantime are kept. The versions before this one are kept, so if the missing files are put
+    back, `restore` makes their rows part of the dataset again.
 
     Parameters
     ----------
@@ -223,7 +223,8 @@ def repair(
 
     See Also
     --------
-    delete : Remove rows from a dataset.
+    delete : Delete the rows that pass filters.
+    restore : Make an older version the newest version.
     verify : Report missing, damaged and changed files.
 
     Examples

@@ -117,11 +117,12 @@ def print_versions(versions: Iterable[dict[str, Any]]) -> None:
         (
             *(one["version"], one["created"] and f"{one['created']:%Y-%m-%d %H:%M:%S}", one["mode"]),
             *(_number(one[name]) for name in ("files", "records", "bytes")),
+            one["details"],
         )
         for one in versions
     )
-    titles = ["version", "created", "mode", "files", "rows", "bytes"]
-    output.print_table(titles, rows, numbers=["version", "files", "rows", "bytes"])
+    titles = ["version", "created", "mode", "files", "rows", "bytes", "details"]
+    output.print_table(titles, rows, numbers=["version", "files", "rows", "bytes"], cut="details")
 
 
 def _number(value: int | None) -> str | None:

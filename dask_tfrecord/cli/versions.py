@@ -1,5 +1,5 @@
 """Implement the commands that list the versions of a dataset, or commit a version without writing new rows:
-`history`, `repair`, `compact` and `delete`.
+`history`, `repair`, `compact`, `delete`, `restore` and `expire`.
 """
 
 import sys
@@ -108,3 +108,42 @@ def _confirm(planned: Deleted) -> None:
         raise click.UsageError("the command asks before it deletes rows; pass --yes to skip this") from None
     if not agreed:
         raise click.Abort
+
+
+@options.command(
+    "restore",
+    options.PATH,
+    click.Argument(["version"], type=click.IntRange(1)),
+    *options.of(dask_tfrecord.restore, "storage_options"),
+    options.JSON,
+)
+def restore_command(path: str, version: int, as_json: bool, **how: Any) -> None:
+    """The command `history` lists the versions. No data file is read or written. The versions in between are
+    kept, so another restore undoes this one.
+    """
+    snapshot = dask_tfrecord.restore(path, version, **how)
+    totals = {
+        "version": snapshot.number,
+        "restored_version": version,
+        "files": len(snapshot.file_list),
+        "rows": snapshot.records,
+        "bytes": snapshot.bytes,
+    }
+    output.print_totals(totals, as_json)
+
+
+@options.command("expire", options.PATH, *options.of(dask_tfrecord.expire), options.JSON)
+def expire_command(path: str, as_json: bool, **how: Any) -> None:
+    """With --versions and --older-than, a version stays if either option keeps it. Expired versions can no
+    longer be read. Their files are removed by the first call of expire or cleanup after the grace period.
+    """
+    if not {"versions", "older_than"} & how.keys():
+        raise click.UsageError("pass --versions, --older-than or both to say which versions expire")
+    done = dask_tfrecord.expire(path, **how)
+    totals = {
+        "version": done.snapshot.number,
+        "expired_versions": [*done.versions] if as_json else len(done.versions),
+        "removed_files": done.files,
+        "removed_bytes": done.bytes,
+    }
+    output.print_totals(totals, as_json)

@@ -1,4 +1,4 @@
-"""`history`, `repair`, `compact`, `delete`, and the options of `convert` about versions and columns."""
+"""The commands about versions, and the options of `convert` about versions and columns."""
 
 import json
 from pathlib import Path
@@ -95,6 +95,21 @@ def test_an_error_about_a_missing_file_names_the_command_that_commits_the_loss(
     assert run("repair", people).stdout == "no files are missing\n"
     assert json.loads(run("repair", people, "--json").stdout)["lost_files"] == {}
     assert born(people) == [1906]
+
+
+def test_restore_and_expire(run: Run, people: Path) -> None:
+    run("delete", people, "--where", "born < 1900", "--yes", "--keep-versions")
+    pairs = [line.split("  ")[0] for line in run("restore", people, 1).stdout.splitlines()]
+    assert pairs == ["version", "restored version", "files", "rows", "bytes"]
+    assert born(people) == [1815, 1906, 1912]
+    details = [line.split()[7:] for line in run("history", people).stdout.splitlines()[1:]]
+    assert details == [[], ["[[('born',", "'<',", "1900)]]"], ["version", "1"]]
+    done = json.loads(run("expire", people, "--versions", 1, "--grace", "0 s", "--json").stdout)
+    assert (done["expired_versions"], done["removed_files"]) == ([1, 2], 1)
+    assert "version 1" in run("restore", people, 1, code=1).stderr
+    run("restore", people, code=2)
+    assert "pass --versions, --older-than or both" in run("expire", people, code=2).stderr
+    assert "--older-than" in run("expire", people, "--older-than", "soon", code=1).stderr
 
 
 def test_convert_adds_columns_and_keeps_versions(run: Run, people: Path) -> None:

@@ -100,8 +100,8 @@ class Snapshot:
         tools.
     mode : str
         The kind of write that created the snapshot: "create", "append", "overwrite" or "partitions" for
-        `to_tfrecord`, "compact", "delete", "restore", "expire" or "index" for the functions with these names.
-        The string is empty if the kind is unknown.
+        `to_tfrecord`, "compact", "delete", "restore", "repair", "expire" or "index" for the functions with
+        these names. The string is empty if the kind is unknown.
     details : str
         What else is known about the write, such as the filters of a `delete` or the version of a `restore`.
     created : datetime, optional
@@ -319,10 +319,10 @@ class Snapshot:
 
             - version : number of the version, for ``read_tfrecord(path, version=...)``
             - created : time of the commit in UTC; null if this time is unknown
-            - mode : "create", "append", "overwrite", "partitions", "compact", "delete", "restore", "expire"
-              or "index"; null if the mode is unknown
-            - details : the filters of a `delete`, the version of a `restore`, the versions of an `expire`;
-              null for other modes
+            - mode : "create", "append", "overwrite", "partitions", "compact", "delete", "restore", "repair",
+              "expire" or "index"; null if the mode is unknown
+            - details : the filters of a `delete`, the version of a `restore`, the versions of an `expire`,
+              the number of files that a `repair` dropped; null for other modes
             - files, records, bytes : totals of the whole version, not only of the files that the write added
             - run : id of the write, which begins with the digits in the names of the write's files
             - library : version of this package that created the snapshot

@@ -178,7 +178,7 @@ def snapshot_of_version(store: Store, number: int) -> tuple[Snapshot, pa.Table]:
     except CorruptRecordError as error:
         raise error.replaced(
             problem=f"{error.problem}, in its version {number}",
-            advice="an overwrite has removed the file",
+            advice="put the file back",
             calls=(),
             remedies=[Remedy("version", None, "read the newest version")],
         ) from None

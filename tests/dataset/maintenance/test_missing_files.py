@@ -22,6 +22,7 @@ from dask_tfrecord import (
     inspection,
     read_tfrecord,
     repair,
+    restore,
     take,
     to_tfrecord,
     verify,
@@ -117,6 +118,8 @@ def test_a_file_that_is_put_back_is_no_part_of_the_dataset(tmp_path: Path) -> No
     shutil.copytree(copy, tmp_path / "day=1")
     assert numbers(tmp_path) == [1, 2, 3, 21]
     assert numbers(tmp_path, version=2) == [1, 2, 3, 11, 12, 13, 21]
+    restore(tmp_path, 2)
+    assert numbers(tmp_path) == [1, 2, 3, 11, 12, 13, 21]
 
 
 def test_files_of_other_tools_are_dropped_too(tmp_path: Path) -> None:
