@@ -26,6 +26,7 @@ import traceback
 from collections import Counter
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager, suppress
+from multiprocessing import forkserver
 from multiprocessing.connection import Connection, wait
 from typing import Any
 
@@ -57,7 +58,9 @@ PROMISED = {
     "CorruptRecordError": {"read version"},
     "SchemaError": {"append", "partitions"},
 }
+CONTEXT = multiprocessing.get_context("forkserver")
 CONFIG = {
+    "distributed.worker.multiprocessing-method": "forkserver",
     # Dask fails a task that was on this many killed workers. The default is 3.
     "distributed.scheduler.allowed-failures": 1_000,
     # LocalCluster closes the nanny of a worker that is not connected this long after it was lost, even if the
@@ -70,10 +73,9 @@ class ClientProcess:
     """Run a client in its own process, and keep the last event that the client reported."""
 
     def __init__(self, address: str, path: str, id_bits: int, number: int) -> None:
-        context = multiprocessing.get_context("spawn")
-        self.orders, theirs = context.Pipe()
+        self.orders, theirs = CONTEXT.Pipe()
         arguments = (address, path, theirs, id_bits, number)
-        self.process = context.Process(target=soak_client.run, args=arguments, daemon=True)
+        self.process = CONTEXT.Process(target=soak_client.run, args=arguments, daemon=True)
         self.process.start()
         theirs.close()
         self.last: Event | None = None
@@ -179,7 +181,7 @@ class Soak:
         return events
 
     def next_fault(self) -> float:
-        return time.monotonic() + self.random.uniform(0.2, 1.5)
+        return time.monotonic() + self.random.uniform(0.2, 2)
 
     def inject_fault(self, running: list[ClientProcess]) -> None:
         if self.random.random() < 0.5:
@@ -391,17 +393,23 @@ def main() -> int:
     arguments = parser.parse_args()
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it warns of killed workers
     print(f"dask-tfrecord {dask_tfrecord.__version__}, seed {arguments.seed}", flush=True)
+    with s3_server() if arguments.s3 else tempfile.TemporaryDirectory() as temporary:
+        # A new process is a copy of a process that has imported these modules and the environment variables.
+        CONTEXT.set_forkserver_preload(["benchmarks.soak_client", "distributed.nanny", "s3fs"])
+        forkserver.ensure_running()
+        return run(f"{arguments.directory or temporary}/data", arguments)
+
+
+def run(path: str, arguments: argparse.Namespace) -> int:
     start = time.monotonic()
     rounds = 0
     with (
-        s3_server() if arguments.s3 else tempfile.TemporaryDirectory() as temporary,
         dask.config.set(CONFIG),
         LocalCluster(
             n_workers=WORKERS, threads_per_worker=1, dashboard_address=":0", memory_limit=0, silence_logs=50
         ) as cluster,
         Client(cluster) as client,
     ):
-        path = f"{arguments.directory or temporary}/data"
         soak = Soak(cluster, client, path, arguments.seed, arguments.scale, arguments.id_bits)
         right = True
         while right:
@@ -412,6 +420,10 @@ def main() -> int:
                 soak.log.append(traceback.format_exc())
                 right = False
             rounds += 1
+            print(
+                f"round {rounds}: {soak.outcomes.total()} operations, {soak.faults.total()} faults",
+                flush=True,
+            )
             done = time.monotonic() - start > 60 * arguments.minutes
             if rounds == arguments.rounds or (arguments.rounds is None and done):
                 break
