@@ -15,6 +15,7 @@ begin with the same digits, and a client often draws the id of one of its earlie
 
 import argparse
 import logging
+import math
 import multiprocessing
 import os
 import random
@@ -48,14 +49,15 @@ PATIENCE = 180  # seconds without an event, after which a round has hung
 LOG = 40  # events that a failure prints
 VERSIONS = 3  # older versions that are read at the end of a round
 KEPT = "_tfrecord/kept/"
-FAULTS = {"worker killed": 6, "all workers killed": 1, "worker stopped": 4, "client killed in a change": 4}
+FAULTS = {"worker killed": 6, "all workers killed": 1, "worker stopped": 4, "client killed in a change": 2}
+PACE = 6  # the most events between two faults
 READS = {"read", "read version", "verify"}
 # The failures that the guides describe. A write that keeps no versions may remove files that a reader is
 # about to read, and a version that is about to be restored. Other writes may add columns to the dataset.
 PROMISED = {
     "ConcurrentWriteError": {"overwrite", "partitions", "delete", "restore"},
     "FileNotFoundError": {*READS, "restore"},
-    "CorruptRecordError": {"read version"},
+    "CorruptRecordError": {"read version", "restore"},
     "SchemaError": {"append", "partitions"},
 }
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -156,13 +158,14 @@ class Soak:
         return ClientProcess(self.cluster.scheduler_address, self.path, self.id_bits, number)
 
     def collect_events(self) -> list[Event]:
-        """Return the events of the round, and inject faults meanwhile."""
+        """Return the events of the round, and inject a fault soon after every few events."""
         events: list[Event] = []
         running = list(self.clients)
-        fault = self.next_fault()
         heard = time.monotonic()
+        due, fault = self.random.randint(1, PACE), math.inf
         while running:
-            ready = wait([client.orders for client in running], timeout=max(0.0, fault - time.monotonic()))
+            patience = min(fault, heard + PATIENCE) - time.monotonic()
+            ready = wait([client.orders for client in running], timeout=max(0.0, patience))
             for client in [client for client in running if client.orders in ready]:
                 heard = time.monotonic()
                 event = client.receive()
@@ -173,15 +176,15 @@ class Soak:
                 if event == "killed":
                     number = self.clients.index(client)
                     self.clients[number] = self.new_client(number)
-            if time.monotonic() - heard > PATIENCE:
+            now = time.monotonic()
+            if now - heard > PATIENCE:
                 raise RuntimeError(f"no operation began or ended for {PATIENCE} seconds")
-            if running and time.monotonic() >= fault:
+            if running and now >= fault:
                 self.inject_fault(running)
-                fault = self.next_fault()
+                due, fault = len(events) + self.random.randint(1, PACE), math.inf
+            elif len(events) >= due and fault == math.inf:
+                fault = now + self.random.uniform(0, 1)
         return events
-
-    def next_fault(self) -> float:
-        return time.monotonic() + self.random.uniform(0.2, 2)
 
     def inject_fault(self, running: list[ClientProcess]) -> None:
         if self.random.random() < 0.5:
@@ -270,7 +273,7 @@ class Soak:
     def check_at_rest(self) -> None:
         """Read, verify and clean up the dataset while no client is running, and read the dataset again."""
         self.model.settle(soak_client.read_rows(self.path))
-        if hasattr(dask_tfrecord, "expire") and self.random.random() < 0.3:
+        if self.random.random() < 0.3:
             dask_tfrecord.expire(self.path, versions=self.random.randint(1, 3), grace="0s")
         dask_tfrecord.cleanup(self.path, older_than="0s")
         report = dask_tfrecord.verify(self.path)
