@@ -121,6 +121,10 @@ def delete_rows(
     run = plan_run(store, snapshot, "delete", keep_versions=keep_versions, details=str(filters))
     deletion = _Deletion(run, filters, compute_each, dry_run)
     for _ in range(_ATTEMPTS):
+        if snapshot.schema != deletion.run.schema:  # the written files have statistics of other columns
+            discard(deletion.run)
+            run = plan_run(store, snapshot, "delete", keep_versions=keep_versions, details=str(filters))
+            deletion = _Deletion(run, filters, compute_each, dry_run)
         if deletion.treat(snapshot, rows):
             sizes = dict(zip(identities(rows), rows["bytes"].to_pylist(), strict=True))
             listed = [one for one in sizes if one in deletion.changes]

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.dataset.snapshot.column_statistics import with_schema
+from dask_tfrecord.dataset.snapshot.column_statistics import statistics_name, with_schema
 from dask_tfrecord.dataset.snapshot.file_table import concatenate, identities, with_known_versions
 from dask_tfrecord.dataset.snapshot.kept import kept_files
 from dask_tfrecord.dataset.snapshot.metadata import library_version, next_ancestors
@@ -108,6 +108,7 @@ def next_snapshot(
         )
         if schema != newest.schema:
             newest = _with_schema(newest, schema)
+        if schema != run.schema and run.adds_columns:
             new = replace(new, file_list=with_schema(files, run.schema, schema))
     existing = newest or adopt_foreign_files(run.store, run.schema, run.partitioning)
     if existing is None:
@@ -118,6 +119,7 @@ def next_snapshot(
     if run.mode == "partitions":
         return _with_partitions(run, existing, new)
     replaced = [path for group in groups for path, _ in group.replaced]
+    files = _with_known_statistics(files, run.schema, existing.schema)
     new = replace(
         new, file_list=with_groups(existing.file_list, files, groups), compression=existing.compression
     )
@@ -167,6 +169,13 @@ def _with_schema(existing: Snapshot, schema: Schema) -> Snapshot:
         file_list=with_schema(existing.file_list, existing.schema, schema),
         stored=None,  # the schema of a snapshot must equal the schema of its base
     )
+
+
+def _with_known_statistics(files: pa.Table, own: Schema, schema: Schema) -> pa.Table:
+    """Return a file list without the statistics of columns that another write has changed in the meantime."""
+    known = {*own.leaves}.intersection(schema.leaves)
+    changed = {statistics_name(item.name) for item in {*own.leaves}.difference(known)}
+    return files.drop_columns([name for name in files.column_names if name in changed])
 
 
 def check_conflicts(run: WriteRun, newest: Snapshot | None, files: pa.Table, groups: Sequence[Group]) -> None:

@@ -1,5 +1,6 @@
 """An append with schema_change="add" adds columns and widens types, and the rows are those of pandas."""
 
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,15 @@ from dask_tfrecord import (
     Snapshot,
     TFRecordError,
     Writer,
+    compact,
+    delete,
     iter_batches,
     read_tfrecord,
     to_tfrecord,
     verify,
 )
+from dask_tfrecord.dataset.maintenance import compacting, deleting
+from dask_tfrecord.dataset.write.commit import commit
 from dask_tfrecord.schema.widening import widened
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -86,6 +91,48 @@ def test_an_append_after_added_columns_uses_a_base_again(tmp_path: Path, appende
     assert (
         read(tmp_path).to_pylist() == pa.concat_tables([BOTH, NEW], promote_options="permissive").to_pylist()
     )
+
+
+def test_rows_of_narrower_types_take_the_types_of_the_dataset(tmp_path: Path) -> None:
+    to_tfrecord(NEW.select(["n", "text"]), tmp_path)
+    to_tfrecord(
+        OLD.select(["n"]).append_column("text", pa.nulls(3)), tmp_path, append=True, schema_change="add"
+    )
+    with Writer(tmp_path, {"n": "int8"}, schema_change="add") as writer:
+        writer.write([{"n": 7}])
+    assert read(tmp_path)["n"].to_pylist() == [2**40, 5, 1, None, 3, 7]
+    assert read(tmp_path, filters=[("n", "<", 5)])["n"].to_pylist() == [1, 3]
+    (statistics, *_) = Snapshot.open(tmp_path).files[-1].statistics
+    assert (statistics.name, statistics.min, statistics.max) == ("n", 7, 7)
+
+
+@pytest.mark.parametrize("compacts_too", [False, True])
+@pytest.mark.parametrize("rewrite", [compact, lambda path: delete(path, [("n", "==", 1)])])
+def test_columns_that_are_added_during_a_rewrite(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rewrite: Callable[[Path], Any], compacts_too: bool
+) -> None:
+    for rows in (OLD, OLD.slice(1)):
+        to_tfrecord(rows, tmp_path, append=True)
+
+    def write_first(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        to_tfrecord(NEW, tmp_path, append=True, schema_change="add")
+        if compacts_too:
+            compact(tmp_path)
+        return commit(*arguments)
+
+    for module in (compacting, deleting):
+        monkeypatch.setattr(module, "commit", write_first)
+    rewrite(tmp_path)
+    expected = pa.concat_tables([OLD, OLD.slice(1), NEW], promote_options="permissive")
+    expected = expected.select(NEW.column_names).to_pylist()[int(rewrite != compact) :]
+    assert read(tmp_path).to_pylist() == expected
+    for name, value in (("n", 3), ("text", "x")):
+        found = read(tmp_path, filters=[(name, "==", value)]).to_pylist()
+        assert found == [row for row in expected if row[name] == value]
+    nulls = read(tmp_path, filters=[("text", "is", None)]).to_pylist()
+    assert nulls == [row for row in expected if row["text"] is None]
+    assert verify(tmp_path)["agrees"].all()
 
 
 def test_concurrent_appends_may_add_different_columns(tmp_path: Path) -> None:
