@@ -35,7 +35,7 @@ REPLACING = {"overwrite", "dying overwrite", "partitions", "compact", "delete"}
 # A reader whose files are being replaced fails with one of these.
 OVERTAKEN = (FileNotFoundError, dask_tfrecord.CorruptRecordError)
 # Operations that change no rows.
-UNCHANGING = {"cleanup", "read", "read kept", "compact", "keeping compact", "index"}
+UNCHANGING = {"cleanup", "read", "read kept", "compact", "keeping compact", "index", "expire", "expire now"}
 
 State = frozenset[int]
 
@@ -78,6 +78,17 @@ def read(place: Path, **options: Any) -> State:
     return frozenset(found)
 
 
+def read_kept(place: Path) -> State | None:
+    """Return the rows of version 1, or None if the version has expired before the read was planned."""
+    try:
+        found = dask_tfrecord.read_tfrecord(place, version=1)["n"]
+    except FileNotFoundError:
+        if 1 in dask_tfrecord.Snapshot.history(place)["version"].tolist():
+            raise
+        return None
+    return frozenset(found.compute().tolist())
+
+
 def prepare(start: str, place: Path) -> None:
     if start == "nothing":
         return
@@ -89,6 +100,8 @@ def prepare(start: str, place: Path) -> None:
         shutil.rmtree(place / "_tfrecord")
         for at, path in enumerate(sorted(place.glob("*/part-*"))):
             path.rename(path.with_name(f"{at}.tfrecord"))
+    if start == "kept":
+        delete(place, keep_versions=True)
 
 
 OPERATIONS: dict[str, Callable[[Path, int], Any]] = {
@@ -103,10 +116,13 @@ OPERATIONS: dict[str, Callable[[Path, int], Any]] = {
     "keeping compact": lambda place, number: dask_tfrecord.compact(place, keep_versions=True),
     "delete": lambda place, number: delete(place),
     "keeping delete": lambda place, number: delete(place, keep_versions=True),
+    "restore": lambda place, number: dask_tfrecord.restore(place, 1),
+    "expire": lambda place, number: dask_tfrecord.expire(place, versions=1),
+    "expire now": lambda place, number: dask_tfrecord.expire(place, versions=1, grace="0s"),
     "index": lambda place, number: dask_tfrecord.index(place),
     "cleanup": lambda place, number: dask_tfrecord.cleanup(place),
     "read": lambda place, number: read(place),
-    "read kept": lambda place, number: read(place, version=1),
+    "read kept": lambda place, number: read_kept(place),
 }
 
 
@@ -114,6 +130,8 @@ def applied(operation: str, number: int, state: State) -> State:
     """Return the rows after an operation that succeeded."""
     if operation in UNCHANGING:
         return state
+    if operation == "restore":
+        return frozenset(FIRST)
     if operation.endswith("delete"):
         return state.difference(DELETED)
     kept = frozenset() if operation.endswith("overwrite") else state
@@ -155,12 +173,16 @@ def check(place: Path, start: State, operations: tuple[str, str], results: list[
             succeeded.append((operation, number))
             continue
         fails: tuple[type[Exception], ...] = ()
-        if operation == "create":
+        if operation == "index":  # the other may have replaced the files that index describes again
+            fails = (dask_tfrecord.ConcurrentWriteError, dask_tfrecord.DestinationError)
+        elif operation == "create":
             fails = (dask_tfrecord.DestinationError,)
-        elif operation == "index" or operation not in {*UNCHANGING, "delete", "keeping delete"}:
+        elif operation not in {*UNCHANGING, "delete", "keeping delete"}:
             fails = (dask_tfrecord.ConcurrentWriteError,)
-        if operation in ("read", "read kept", "index") and other in REPLACING:
+        if operation in ("read", "read kept", "index", "restore") and other in REPLACING:
             fails += OVERTAKEN
+        if operation == "restore" and other.startswith("expire"):
+            fails += (FileNotFoundError,)
         if not isinstance(result, fails):
             raise AssertionError(f"{operation}: {''.join(traceback.format_exception(result))}")
     possible = set()
@@ -174,13 +196,17 @@ def check(place: Path, start: State, operations: tuple[str, str], results: list[
         raise AssertionError(f"{sorted(found)}, not one of {sorted(map(sorted, possible))}")
     if operations[0].startswith("read") and not isinstance(results[0], Exception):
         seen = {start, *possible} if operations[0] == "read" else {frozenset(FIRST)}
+        if operations[1] in REPLACING or operations[1].startswith("expire"):
+            seen.add(None)
         if results[0] not in seen:
-            raise AssertionError(f"read {sorted(results[0])}, not one of {sorted(map(sorted, seen))}")
+            raise AssertionError(f"read {results[0]}, not one of {seen}")
     if dask_tfrecord.exists(place) and (without := read(place, use_snapshot=False)) != found:
         raise AssertionError(f"without the snapshot {sorted(without)}, not {sorted(found)}")
     dask_tfrecord.cleanup(place, older_than="0s")
     if read(place) != found:
         raise AssertionError(f"after cleanup {sorted(read(place))}, not {sorted(found)}")
+    if (place / "_tfrecord").exists():
+        dask_tfrecord.expire(place, versions=1_000, grace="0s")  # removes the files of expired versions
     check_files(place)
 
 

@@ -41,7 +41,20 @@ MODES = {
     "partitions": {"overwrite": "partitions", "partition_on": "key"},
     "compact": {},
     "delete": {},
+    "restore": {},
+    "expire": {},
 }
+
+CALLS: dict[str, Callable[[Path], Any]] = {
+    "compact": dask_tfrecord.compact,
+    # Some files lose all rows, others some.
+    "delete": lambda place: dask_tfrecord.delete(place, [("n", "in", [1, 2, 4, 5, 6])]),
+    "restore": lambda place: dask_tfrecord.restore(place, 1 if file_table.DELTA_PART < 1 else 2),
+    "expire": lambda place: dask_tfrecord.expire(place, versions=1, grace="0s"),
+}
+
+# After these, the version before the first write under test can be read.
+KEEPING = {"keeping", "restore"}
 
 
 def rows(*numbers: int) -> dd.DataFrame:
@@ -62,6 +75,8 @@ def prepare(mode: str, place: Path) -> None:
             raise RuntimeError("the snapshot has no base")
     else:
         dask_tfrecord.to_tfrecord(rows(*range(7)), place, **options)
+    if mode in ("restore", "expire"):
+        dask_tfrecord.to_tfrecord(rows(11, 12, 13), place, **MODES["keeping"])
     if mode == "others":
         shutil.rmtree(place / "_tfrecord")
         for at, path in enumerate(sorted(place.glob("part-*"))):
@@ -69,11 +84,8 @@ def prepare(mode: str, place: Path) -> None:
 
 
 def write(mode: str, place: Path) -> None:
-    if mode == "compact":
-        dask_tfrecord.compact(place)
-        return
-    if mode == "delete":  # some files lose all rows, others some
-        dask_tfrecord.delete(place, [("n", "in", [1, 2, 4, 5, 6])])
+    if mode in CALLS:
+        CALLS[mode](place)
         return
     numbers = (10, 13) if mode == "partitions" else (11, 12, 13)
     found: Any = rows(*numbers)
@@ -146,14 +158,15 @@ def sweep(mode: str, directory: Path, stride: int) -> dict[str, Any]:
             shutil.copytree(start, place)
         total = kill_at(number, place, lambda: write(mode, place))
         seen: dict[str, Any] = {"version": newest(place), "killed": read(place)}
-        keeps = mode == "keeping"
-        seen["kept"] = [read(place, first)] if keeps else []
+        seen["kept"] = [read(place, first)] if mode in KEEPING else []
         dask_tfrecord.cleanup(place, older_than="0s")
+        if mode == "expire":  # a killed one may have left files, which the next one removes
+            dask_tfrecord.expire(place, versions=1_000, grace="0s")
         seen["cleaned"] = read(place)
         seen["files"] = len([path for path in place.rglob("*") if path.is_file()])
         write("overwrite" if mode == "create" else mode, place)
         seen["written"] = read(place)
-        seen["kept"] += [read(place, first)] if keeps else []
+        seen["kept"] += [read(place, first)] if mode in KEEPING else []
         shutil.rmtree(place)
         found[number if total is None else total] = seen
         return total

@@ -101,13 +101,16 @@ def with_kept_files(store: Store, paths: pa.Array | pa.ChunkedArray, files: pa.T
     files : pyarrow.Table
         The file list with a row for each path. All values of a file that is not at its path are null.
     """
-    listed = kept_files(store)
-    if not len(listed):
-        return files
-    start = len(store.join(f"{KEPT}/"))
-    names = [store.join(path[start:]) for path in column_paths(listed["path"])]
-    listed = with_column(listed, "path", unquoted_column(pa.chunked_array([path_column(names)])))
-    found = listed.take(pc.index_in(paths, listed["path"]))
-    missing = files["path"].is_null()
-    columns = [pc.if_else(missing, found[name], files[name]) for name in files.column_names]
-    return pa.table(columns, schema=files.schema)
+    for directory in (f"{KEPT}/", ""):  # a restore may move a file back between the listings
+        missing = files["path"].is_null()
+        if not pc.any(missing).as_py():
+            break
+        store.fs.invalidate_cache()
+        listed = list_directory(Store(store.fs, store.join(directory)))
+        start = len(store.join(directory))
+        names = [store.join(path[start:]) for path in column_paths(listed["path"])]
+        listed = with_column(listed, "path", unquoted_column(pa.chunked_array([path_column(names)])))
+        found = listed.take(pc.index_in(paths, listed["path"]))
+        columns = [pc.if_else(missing, found[name], files[name]) for name in files.column_names]
+        files = pa.table(columns, schema=files.schema)
+    return files

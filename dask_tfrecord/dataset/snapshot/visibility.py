@@ -176,6 +176,7 @@ def snapshot_of_version(store: Store, number: int) -> tuple[Snapshot, pa.Table]:
     try:
         return snapshot, listed_and_others(store, snapshot)[0]
     except CorruptRecordError as error:
+        open_version(store, number)  # raises if the version has expired in the meantime
         raise error.replaced(
             problem=f"{error.problem}, in its version {number}",
             advice="put the file back",

@@ -30,6 +30,8 @@ CASES = {
     "partitions": (OLD, [0, 2, 3, 5, 6, 10, 13], 30),
     "compact": (OLD, OLD, 30),
     "delete": (OLD, [0, 3], 30),
+    "restore": (NEW, OLD, 20),
+    "expire": (NEW, NEW, 20),
 }
 
 # Writes before which there is no snapshot, so none with a base.
@@ -90,4 +92,4 @@ def test_a_kill_at_any_instant_leaves_the_old_rows_or_the_new(
     again = sorted(new + NEW) if adds else new
     expected = [new if adds and rows == old else again for rows in readable]
     assert [seen["written"] for seen in found] == expected
-    assert all(seen["kept"] == ([old, old] if mode == "keeping" else []) for seen in found)
+    assert all(seen["kept"] == ([old, old] if mode in ("keeping", "restore") else []) for seen in found)
