@@ -5,20 +5,21 @@ the tables.
 """
 
 import logging
+import threading
 import time
 import warnings
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from types import TracebackType
 from typing import Any, Literal, Self, SupportsIndex, get_args
 
-import pandas as pd
 import pyarrow as pa
 
 from dask_tfrecord import arguments
 from dask_tfrecord.codec.columns import RecordType
 from dask_tfrecord.dataset.read.inferred_schema import PAYLOAD
-from dask_tfrecord.dataset.shuffle.appender import Appender
-from dask_tfrecord.dataset.shuffle.stream import numbered_from
+from dask_tfrecord.dataset.shuffle.appender import Appender, check_values
+from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.destination import check_destination, destination
 from dask_tfrecord.dataset.write.existing import check_existing_data, check_given_columns, merged_schema
@@ -28,12 +29,13 @@ from dask_tfrecord.errors import Call, SchemaError, TFRecordError
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.redaction import hide, secrets_of
+from dask_tfrecord.frames.column_types import first_line
 from dask_tfrecord.frames.planning import given_types
 from dask_tfrecord.frames.python_rows import is_records, table_of
-from dask_tfrecord.frames.sources import ArrowArray, ArrowStream, Source, open_source
+from dask_tfrecord.frames.sources import Rows, Source, check_columns, open_source
 from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema
 from dask_tfrecord.public_functions import public_function
-from dask_tfrecord.schema.field import Lossy
+from dask_tfrecord.schema.field import Field, Lossy
 from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.write_request import (
     CommitEvery,
@@ -46,10 +48,6 @@ from dask_tfrecord.write_request import (
 
 logger = logging.getLogger(__name__)
 
-# What `Writer.write` takes.
-Row = Mapping[str, Any] | bytes
-Rows = pd.DataFrame | ArrowStream | ArrowArray | Sequence[Mapping[str, Any]] | Sequence[bytes] | Row
-
 
 class Writer:
     """Write rows that arrive over time to a dataset, without Dask.
@@ -60,8 +58,8 @@ class Writer:
     block raises, the rows since the last commit are dropped, and a note of the exception says which rows are
     in the dataset. If the process is killed, the dataset is as after the last commit.
 
-    Several writers, in one process or in several, may write to the same dataset. One `Writer` belongs to one
-    thread.
+    Several writers, in one process or in several, may write to the same dataset. If several threads share a
+    `Writer`, their calls run one after the other.
 
     Parameters
     ----------
@@ -179,6 +177,7 @@ class Writer:
             self._appender.plan = self._planned(self.snapshot)
         self._rounded: set[str] = set()  # the columns of which a warning was issued
         self._start = time.monotonic()  # which no change of the clock affects
+        self._lock = threading.RLock()
         self._is_closed = False
 
     @property
@@ -198,9 +197,10 @@ class Writer:
         Parameters
         ----------
         rows : pandas.DataFrame, object that exports Arrow data, list of dict, or list of bytes
-            The rows. The columns must be the columns of the dataset, in any order. Values are converted to
-            the types of the dataset if this changes no value. A key that a dict lacks is null. Bytes are
-            whole records. A single dict or bytes object is one row. An empty list adds no row.
+            The rows, which must fit into memory. The columns must be the columns of the dataset, in any
+            order. Values are converted to the types of the dataset if this changes no value. A key that a
+            dict lacks is null. Bytes are whole records. A single dict or bytes object is one row. An empty
+            list adds no row.
         custom_metadata : mapping of str to str, optional
             Metadata that is committed together with these rows, such as their position in a source.
 
@@ -208,28 +208,29 @@ class Writer:
         ------
         SchemaError
             If the columns are not the columns of the dataset, or if a value does not fit. No row of the call
-            is then written.
+            is then taken.
         OSError
-            If the rows cannot be stored, for example because the disk is full. The rows of the call then
-            wait in memory, and the next call of `write` or `commit` tries again.
+            If the rows cannot be stored, for example because the disk is full. All rows of the call are then
+            taken and wait in memory, and the next call of `write` or `commit` tries again.
         TFRecordError
-            If the `Writer` is closed.
+            If the `Writer` is closed, or if reading the rows fails. No row of the call is then taken.
         """
-        self._check_open()
-        metadata = arguments.metadata(custom_metadata)
-        plan = self._appender.plan
-        try:
-            tables = self._tables(rows)
-            if not isinstance(rows, pa.RecordBatchReader):  # a stream may not fit into memory
-                tables = list(tables)
-        except TFRecordError as error:
+        with self._lock:
+            self._check_open()
+            metadata = arguments.metadata(custom_metadata)
+            try:
+                plan, tables = self._tables(rows)
+            except TFRecordError as error:
+                raise error.replaced(function="Writer") from error.__cause__
+            except OSError as error:
+                problem = f"the existing data cannot be read, and no row was taken: {first_line(error)}"
+                raise TFRecordError(problem, path=self._root, function="Writer") from error
             self._appender.plan = plan
-            raise error.replaced(function="Writer") from error.__cause__
-        for table in tables:
-            self._appender.add(table)
-        self._appender.metadata |= metadata
-        if self._is_due():
-            self._commit()
+            self._appender.add(tables, metadata)
+            with self._closed_by_final_errors():
+                self._appender.stage_full_files()
+            if self._is_due():
+                self._commit()
 
     @public_function
     def commit(self, *, custom_metadata: Mapping[str, str] | None = None) -> Snapshot | None:
@@ -256,10 +257,11 @@ class Writer:
         TFRecordError
             If the `Writer` is closed, or if the columns are unknown because no rows were written.
         """
-        self._check_open()
-        self._appender.metadata |= arguments.metadata(custom_metadata)
-        self._commit()
-        return self.snapshot
+        with self._lock:
+            self._check_open()
+            self._appender.metadata |= arguments.metadata(custom_metadata)
+            self._commit()
+            return self.snapshot
 
     @public_function
     def close(self) -> None:
@@ -267,14 +269,15 @@ class Writer:
 
         If the commit fails, the rows are dropped, as if a ``with`` block had raised.
         """
-        if self._is_closed:
-            return
-        try:
-            self._commit()
-        except BaseException as error:  # KeyboardInterrupt is included
-            self._drop(error)
-            raise
-        self._is_closed = True
+        with self._lock:
+            if self._is_closed:
+                return
+            try:
+                self._commit()
+            except BaseException as error:  # KeyboardInterrupt is included
+                self._drop(error)
+                raise
+            self._is_closed = True
 
     def __enter__(self) -> Self:
         self._check_open()
@@ -289,7 +292,8 @@ class Writer:
         if error is None:
             self.close()
         else:
-            self._drop(error)
+            with self._lock:
+                self._drop(error)
 
     def __del__(self) -> None:
         if not self._is_closed and self.uncommitted_rows:
@@ -310,56 +314,51 @@ class Writer:
         if self._is_closed:
             raise TFRecordError("the Writer is closed", advice="make another Writer")
 
-    def _tables(self, rows: Any) -> Iterable[pa.Table]:
+    def _tables(self, rows: Any) -> tuple[WriteRun | None, list[pa.Table]]:
         """Convert rows to tables with the columns of the dataset. Plan the columns if they are not known."""
+        plan, record_type = self._appender.plan, self._record_type
         rows = [rows] if isinstance(rows, Mapping | bytes) else rows
         if isinstance(rows, list | tuple):
             if not rows:
-                return ()
-            title = f"{self._root}, rows"
-            rows = table_of([*rows], self._columns_of_list(rows), title)
+                return plan, []
+            if is_records([*rows]):
+                record_type = record_type or "bytes"
+            rows = self._table_of([*rows])
         if hasattr(type(rows), "__dask_graph__"):
             call = Call("to_tfrecord", self._root, {"append": True}, "to write it")
             raise TFRecordError(
                 "a Dask collection is not written without Dask", path=self._root, calls=[call]
             )
         source = open_source(rows)
-        if self._appender.plan is None:
-            self._appender.plan = self._planned_for(source)
-        columns, levels = self._appender.plan.columns, source.levels(None)
-        found, expected = [*source.columns, *(column for column, _ in levels)], columns.names
-        for names, others, who in ((found, expected, "rows have"), (expected, found, "dataset has")):
-            for name in names:
-                if name not in others:
-                    other = "the dataset does not" if who == "rows have" else "the rows do not"
-                    raise SchemaError(f"the {who} this column, {other}", path=self._root, feature=str(name))
+        plan = plan or self._planned_for(source, record_type)
+        columns, levels = plan.columns, source.levels(None)
+        found = [*source.columns, *(column for column, _ in levels)]
+        check_columns(found, columns.names, self._root)
+        title = f"{self._root}, {source.kind}"
+        tables = list(source.tables(columns, self._options.lossy, None, levels, title))
+        check_values(plan, tables, title)
         if self._options.lossy == "warn":
-            rounded = source.rounded(self._appender.plan.schema, levels)
+            rounded = source.rounded(plan.schema, levels)
             warn_of_rounding([name for name in rounded if name not in self._rounded])
             self._rounded.update(rounded)
-        title = f"{self._root}, {source.kind}"
-        tables = source.tables(columns, self._options.lossy, None, levels, title)
-        return self._checked(tables, self._appender.plan.schema, title)
+        return plan, tables
 
-    def _checked(self, tables: Iterable[pa.Table], records: Schema, title: str) -> Iterator[pa.Table]:
-        """Yield tables, and raise for values that a record cannot hold before the rows wait with others."""
-        first = 0
-        for table in tables:
-            for batch in table.select(records.names).to_batches():
-                if not records.is_stored(batch):
-                    with numbered_from(first, title):
-                        records.to_storage(batch, lossy=self._options.lossy)
-                first += batch.num_rows
-            yield table
-
-    def _columns_of_list(self, rows: Sequence[Any]) -> dict[str, pa.DataType]:
-        """Return the columns that a list of rows has in any case."""
-        if self._appender.plan is not None:
-            return {item.name: item.type for item in self._appender.plan.columns.fields}
-        if is_records([*rows]):
-            self._record_type = self._record_type or "bytes"
-            return self._given or {PAYLOAD.name: PAYLOAD.type}
-        return self._given
+    def _table_of(self, rows: list[Any]) -> pa.Table:
+        """Convert a list of dicts, or of whole records, to a table."""
+        plan, keys = self._appender.plan, self._keys or []
+        if not is_records(rows):
+            types = self._given if plan is None else {one.name: one.type for one in plan.columns.fields}
+            return table_of(rows, types, f"{self._root}, rows")
+        record_type = (self._record_type or "bytes") if plan is None else plan.schema.record_type
+        if record_type != "bytes":
+            raise SchemaError(
+                f"bytes are whole records, but the dataset holds {record_type!r} records",
+                path=self._root,
+                advice="pass dicts, whose values are the values of columns",
+            )
+        names = [*self._given, PAYLOAD.name] if plan is None else plan.schema.names
+        name = next(name for name in names if name not in keys)
+        return pa.table({name: pa.array(rows, pa.binary())})
 
     def _planned(self, found: Snapshot) -> WriteRun:
         """Plan appends to an existing dataset."""
@@ -369,34 +368,29 @@ class Writer:
             columns = Schema.from_arrow(pa.schema(given), schema.record_type)
             schema = merged_schema(found, columns, found.partitioning, self._store, index, adds_columns=True)
             order += [name for name in schema.names if name not in order]
+        return self._run(schema, found.partitioning, order, index)
+
+    def _planned_for(self, source: Source, record_type: RecordType | None) -> WriteRun:
+        """Plan appends to a directory without a snapshot, given the first rows."""
+        keys, levels = self._keys or [], source.levels(None)
+        planned = source.plan(self._given, record_type, keys, levels)
+        records = planned.select(name for name in planned.names if name not in keys)
+        partitioning = planned.select(keys).fields
+        check_existing_data(self._store, records, partitioning, levels)
+        return self._run(records, partitioning, planned.names, levels)
+
+    def _run(
+        self, schema: Schema, partitioning: tuple[Field, ...], order: Sequence[str], index: Levels
+    ) -> WriteRun:
         return WriteRun(
             self._store,
             schema,
             "",
             self._options,
             mode="append",
-            partitioning=found.partitioning,
+            partitioning=partitioning,
             order=tuple(order),
             index=index,
-            adds_columns=self._adds_columns,
-        )
-
-    def _planned_for(self, source: Source) -> WriteRun:
-        """Plan appends to a directory without a snapshot, given the first rows."""
-        keys, levels = self._keys or [], source.levels(None)
-        planned = source.plan(self._given, self._record_type, keys, levels)
-        records = planned.select(name for name in planned.names if name not in keys)
-        partitioning = planned.select(keys).fields
-        check_existing_data(self._store, records, partitioning, levels)
-        return WriteRun(
-            self._store,
-            records,
-            "",
-            self._options,
-            mode="append",
-            partitioning=partitioning,
-            order=tuple(planned.names),
-            index=levels,
             adds_columns=self._adds_columns,
         )
 
@@ -415,12 +409,18 @@ class Writer:
         appender = self._appender
         if appender.metadata and appender.plan is None:
             appender.plan = self._planned_without_rows()
-        try:
+        with self._closed_by_final_errors():
             appender.commit()
-        except TFRecordError as error:  # which another attempt would raise again
+        self._start = time.monotonic()
+
+    @contextmanager
+    def _closed_by_final_errors(self) -> Iterator[None]:
+        """Close the `Writer` after an error that another attempt would raise again."""
+        try:
+            yield
+        except TFRecordError as error:
             self._drop(error)
             raise
-        self._start = time.monotonic()
 
     def _planned_without_rows(self) -> WriteRun:
         if not self._given:
@@ -429,8 +429,8 @@ class Writer:
                 path=self._root,
                 advice="write rows first, or pass schema= with the types of all columns",
             )
-        columns = {name: pa.array([], type_) for name, type_ in self._given.items()}
-        return self._planned_for(open_source(pa.table(columns)))
+        no_rows = pa.schema([*self._given.items()]).empty_table()
+        return self._planned_for(open_source(no_rows), self._record_type)
 
     def _drop(self, error: BaseException) -> None:
         """Drop the rows since the last commit, close the `Writer`, and say so in a note of the error."""

@@ -5,7 +5,7 @@ import errno
 import os
 import shutil
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -26,11 +26,13 @@ from dask_tfrecord import (
     TFRecordError,
     Writer,
     index,
+    inspect,
     read_tfrecord,
     to_tfrecord,
     verify,
 )
 from dask_tfrecord.dataset.write import append
+from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -53,6 +55,16 @@ def numbers(place: Any, **options: Any) -> list[int]:
 
 def rows(*values: int) -> list[dict[str, Any]]:
     return [{"n": value} for value in values]
+
+
+def failing_stream(batches: list[dict[str, Any]], error: Exception | None = None) -> pa.RecordBatchReader:
+    def stream() -> Iterator[pa.RecordBatch]:
+        yield from (pa.record_batch(batch).cast(schema) for batch in batches)
+        if error is not None:
+            raise error
+
+    schema = pa.schema({"n": pa.float64()})
+    return pa.RecordBatchReader.from_batches(schema, stream())
 
 
 def same_rows(place: str, other: str) -> bool:
@@ -112,6 +124,23 @@ def test_dicts_may_lack_keys_and_bytes_are_whole_records(tmp_path: Path) -> None
     assert [payload for path in files for payload in oracle.read_payloads(path)] == [b"one", b"", b"three"]
 
 
+def test_values_of_pandas_in_dicts_keep_their_nanoseconds(tmp_path: Path) -> None:
+    nested = {"times": [pd.Timestamp(3, tz="UTC"), pd.Timestamp(4, tz="UTC")]}
+    given: list[dict[str, Any]] = [
+        {"at": pd.Timestamp(1), "took": pd.Timedelta(2), "all": nested, "n": 1},
+        {"at": pd.NaT, "took": None, "all": None, "n": pd.NA},
+    ]
+    with Writer(tmp_path / "ns") as writer:
+        writer.write(given)
+    (first, second) = next(inspect(tmp_path / "ns").iter_tables()).to_pylist()
+    assert first == given[0]
+    assert {*second.values()} == {None}
+    with Writer(tmp_path / "us", {"at": pa.timestamp("us")}) as writer:
+        with pytest.raises(SchemaError, match="'at'"):
+            writer.write({"at": pd.Timestamp(1)})
+        writer.write({"at": pd.Timestamp(1_000)})
+
+
 def test_dicts_of_a_struct_may_lack_keys_and_have_any_order(tmp_path: Path) -> None:
     type_ = pa.struct({"x": pa.int64(), "inner": pa.struct({"a": pa.string(), "b": pa.float32()})})
     rows: list[dict[str, Any]] = [{"s": None}, {"s": {"inner": None, "x": 1}}, {"s": {}}]
@@ -142,6 +171,11 @@ def test_dicts_of_a_struct_may_lack_keys_and_have_any_order(tmp_path: Path) -> N
         ([{"n": 1}, "x"], "holds str"),
         (7, "int is not"),
         (dd.from_dict({"n": [1]}, npartitions=1), "Dask collection.*call ddf.to_tfrecord"),
+        (pa.table([[1], [2]], ["n", "n"]), "'n': the rows have several"),
+        ([b"record"], "whole records.*'example' records"),
+        ([{1: 2}], "'1': a key is not a string"),
+        (failing_stream([{"n": [1]}], ConnectionError("gone")), "failed after 1 rows.*gone"),
+        (failing_stream([{"n": [1]}, {"n": [1.5]}]), "record 1.*'n'"),
     ],
 )
 def test_rows_of_other_columns_or_types_are_refused_as_a_whole(
@@ -150,10 +184,11 @@ def test_rows_of_other_columns_or_types_are_refused_as_a_whole(
     with Writer(tmp_path, NUMBERS) as writer:
         writer.write(rows(1))
         with pytest.raises(TFRecordError, match=f"(?s){message}"):
-            writer.write(given)
+            writer.write(given, custom_metadata={"offset": "7"})
         assert writer.uncommitted_rows == 1
         writer.write(rows(2))
     assert numbers(tmp_path) == [1, 2]
+    assert not Snapshot.open(tmp_path).custom_metadata
 
 
 @pytest.mark.parametrize(
@@ -213,6 +248,24 @@ def test_a_value_that_a_record_cannot_hold_is_refused_with_its_call(
         writer.write(pa.table({"n": column}))
         with pytest.raises(SchemaError, match=r"record 1.*'n'"):
             writer.write(pa.table({"n": given}))
+    assert Snapshot.open(tmp_path).records == 2
+
+
+@pytest.mark.parametrize(
+    ("keywords", "given", "message"),
+    [
+        ({"record_type": "bytes"}, ["", None], "record 1.*'n'.*null"),
+        ({"record_type": "example", "partition_on": "n"}, ["", "x" * 300], "'n'.*directory name"),
+    ],
+)
+def test_a_missing_record_and_a_long_directory_name_are_refused_with_their_call(
+    tmp_path: Path, keywords: dict[str, Any], given: list[str], message: str
+) -> None:
+    others = {"m": [0, 1]} if keywords["record_type"] == "example" else {}
+    with Writer(tmp_path, **keywords) as writer:
+        writer.write(pa.table({"n": [b"a", b"b"], **others}))
+        with pytest.raises(SchemaError, match=message):
+            writer.write(pa.table({"n": pa.array(given, pa.binary()), **others}))
     assert Snapshot.open(tmp_path).records == 2
 
 
@@ -370,6 +423,31 @@ def test_a_full_disk_in_a_roll_loses_and_doubles_no_row(
     assert verify(tmp_path)["agrees"].all()
 
 
+@pytest.mark.parametrize("done", [0, 3])
+def test_a_call_of_many_tables_is_taken_as_a_whole_if_the_disk_is_full(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, done: int
+) -> None:
+    batches = [pa.record_batch({"n": [2 * at, 2 * at + 1]}) for at in range(10)]
+    original, calls = WriteRun.write, list[int]()
+
+    def failing(*args: Any) -> Any:
+        calls.append(1)
+        if len(calls) == done + 1:
+            raise OSError(errno.ENOSPC, "No space left on device")
+        return original(*args)
+
+    monkeypatch.setattr(WriteRun, "write", failing)
+    with Writer(tmp_path, NUMBERS, max_bytes_per_file=16, commit_every=30) as writer:
+        with pytest.raises(OSError, match="No space left"):
+            writer.write(pa.Table.from_batches(batches), custom_metadata={"offset": "20"})
+        assert writer.uncommitted_rows == 20
+        found = writer.commit()
+        assert found is not None
+        assert (found.records, found.custom_metadata) == (20, {"offset": "20"})
+        assert len(calls) == 11
+    assert numbers(tmp_path) == [*range(20)]
+
+
 @pytest.mark.parametrize("created", [False, True])
 @pytest.mark.parametrize("attempts", [1, 2, 5])
 def test_rows_are_committed_once_if_creating_the_version_fails(
@@ -447,6 +525,13 @@ def test_writers_of_several_threads_lose_and_double_no_row(place: str) -> None:
         list(pool.map(work, range(0, 40, 10)))
     assert sorted(numbers(place)) == [*range(40)]
     assert Snapshot.open(place).number == 20
+
+
+def test_threads_may_share_a_writer(place: str) -> None:
+    with Writer(place, NUMBERS, commit_every=3) as writer, ThreadPoolExecutor(4) as pool:
+        list(pool.map(lambda number: writer.write(rows(number)), range(40)))
+    assert sorted(numbers(place)) == [*range(40)]
+    assert verify(place)["agrees"].all()
 
 
 @pytest.mark.parametrize("change", ["overwrite", "two overwrites", "remove", "index"])

@@ -1,6 +1,7 @@
 """Read pandas DataFrames and Arrow streams as Arrow tables of the planned schema, without Dask."""
 
-from collections.abc import Iterator, Sequence
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any, Protocol
 
 import pandas as pd
@@ -58,6 +59,11 @@ class ArrowArray(Protocol):
 
     def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]:
         """Return PyCapsules with an ArrowSchema and an ArrowArray."""
+
+
+# What `Writer.write` takes.
+Row = Mapping[str, Any] | bytes
+Rows = pd.DataFrame | ArrowStream | ArrowArray | Sequence[Mapping[str, Any]] | Sequence[bytes] | Row
 
 
 class Source(Protocol):
@@ -138,6 +144,19 @@ def open_source(value: Any) -> Source:
         f"{kind.__name__} is not a Dask DataFrame, a pandas DataFrame, or a table or stream of Arrow data",
         advice=_advice(kind),
     )
+
+
+def check_columns(found: Sequence[Any], expected: Sequence[str], path: str) -> None:
+    """Raise SchemaError if rows do not have exactly the columns of a dataset, in any order."""
+    repeated = [name for name, count in Counter(found).items() if count > 1]
+    problems = (
+        (repeated, "the rows have several columns of this name"),
+        ([name for name in found if name not in expected], "the rows have this column, the dataset does not"),
+        ([name for name in expected if name not in found], "the dataset has this column, the rows do not"),
+    )
+    for names, problem in problems:
+        for name in names:
+            raise SchemaError(problem, path=path, feature=str(name))
 
 
 def _advice(kind: type) -> str | None:

@@ -6,13 +6,17 @@ the clock nor the kinds of rows.
 
 import logging
 from collections import Counter
+from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
 from itertools import count
 from uuid import uuid4
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
+from dask_tfrecord.dataset.partitioning.grouping import directory_groups, group
 from dask_tfrecord.dataset.shuffle.stream import numbered_from
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.visibility import has_committed
@@ -20,6 +24,7 @@ from dask_tfrecord.dataset.write.append import append, read_newest
 from dask_tfrecord.dataset.write.commit import abandon, discard, remove_replaced
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.staging import finish_newest
+from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.store import Store
@@ -77,17 +82,19 @@ class Appender:
         """The size of the rows since the last commit, as they were in memory."""
         return self._staged_bytes + self._waiting_bytes
 
-    def add(self, table: pa.Table) -> None:
-        """Take rows with the columns of the plan. If many rows wait, write them to staged files.
+    def add(self, tables: Sequence[pa.Table], metadata: Mapping[str, str]) -> None:
+        """Take rows with the columns of the plan, and the metadata of these rows."""
+        self._waiting += [table for table in tables if len(table)]
+        self._waiting_bytes += sum(table.nbytes for table in tables if len(table))
+        self.metadata |= metadata
 
-        If this fails, the rows still wait, and the next call tries again.
+    def stage_full_files(self) -> None:
+        """If many rows wait, write rows to staged files.
+
+        If this fails, the other rows still wait, and the next call tries again.
         """
-        assert self.plan is not None  # the caller has set it
-        if len(table):
-            self._waiting.append(table)
-            self._waiting_bytes += table.nbytes
-        if self._waiting_bytes >= min(self.plan.options.max_bytes or _WAITING_BYTES, _WAITING_BYTES):
-            self._stage()
+        if self._waiting_bytes >= self._limit:
+            self._stage(self._limit)
 
     def commit(self) -> None:
         """Commit the rows and the metadata since the last commit, if there are any.
@@ -132,23 +139,31 @@ class Appender:
             self._run.mark_started()
         return self._run
 
-    def _stage(self) -> None:
-        """Write the waiting rows to files, which readers do not see yet."""
+    @property
+    def _limit(self) -> int:
+        """The size of the waiting rows that are written to staged files together."""
+        assert self.plan is not None  # the caller has set it
+        return min(self.plan.options.max_bytes or _WAITING_BYTES, _WAITING_BYTES)
+
+    def _stage(self, least: int = 0) -> None:
+        """Write rows to files that readers do not see yet, until less than ``least`` bytes wait."""
         if self._is_committing:  # files that are added to a run after its commit would be lost
             self._commit_run()
-        if not self._waiting:
-            return
-        table = pa.concat_tables(self._waiting).combine_chunks()
-        run = self._begin()
-        first = sum(entry.records for entry in self._entries)
-        title = f"{run.store.public(run.store.root)}, rows since the last commit"
-        # If this fails, the next attempt replaces the files of this attempt.
-        with numbered_from(first, title):
-            written = run.write(table, 0, 1, self._files)
-        self._files.update(parent_of(entry.path) for entry in written)
-        self._entries += written
-        self._staged_bytes += self._waiting_bytes
-        self._waiting, self._waiting_bytes = [], 0
+        while self._waiting and self._waiting_bytes >= least:
+            ends = np.cumsum([table.nbytes for table in self._waiting])
+            count = int(np.searchsorted(ends, self._limit)) + 1
+            tables, size = self._waiting[:count], int(ends[:count][-1])
+            run = self._begin()
+            first = sum(entry.records for entry in self._entries)
+            title = f"{run.store.public(run.store.root)}, rows since the last commit"
+            # If this fails, the next attempt replaces the files of this attempt.
+            with numbered_from(first, title):
+                written = run.write(pa.concat_tables(tables).combine_chunks(), 0, 1, self._files)
+            self._files.update(parent_of(entry.path) for entry in written)
+            self._entries += written
+            self._staged_bytes += size
+            del self._waiting[:count]
+            self._waiting_bytes -= size
 
     def _commit_run(self) -> None:
         """Commit the files of the current run. A repeated call commits the same files, and only once."""
@@ -161,3 +176,27 @@ class Appender:
         self.commits += 1
         self.committed_rows += sum(entry.records for entry in self._entries)
         self._new_run()
+
+
+def check_values(run: WriteRun, tables: Sequence[pa.Table], title: str) -> None:
+    """Raise SchemaError for values that a record or a directory name cannot hold.
+
+    Rows that pass this check can wait together with other rows. The error has the number of the row in the
+    tables, and ``title`` as its path.
+    """
+    first, keys = 0, run.partition_on
+    for table in tables:
+        if keys and len(table):
+            try:
+                directory_groups(group(table, keys), keys, max_directories=run.max_directories)
+            except TFRecordError as error:
+                raise error.located(path=title) from None
+        for batch in table.select(run.schema.names).to_batches():
+            with numbered_from(first, title):
+                stored = run.schema.to_storage(batch, lossy=run.options.lossy)
+            if run.schema.record_type == "bytes" and stored.column(0).null_count:
+                row = pc.index(stored.column(0).is_null(), True).as_py()
+                problem, advice = "a record cannot be null", 'drop the row or fill it with b""'
+                name = run.schema.names[0]
+                raise SchemaError(problem, path=title, record=first + row, feature=name, advice=advice)
+            first += batch.num_rows
