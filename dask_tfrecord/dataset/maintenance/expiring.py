@@ -1,22 +1,25 @@
 """Expire old versions of a dataset, and remove the files that only expired versions list."""
 
 from collections.abc import Iterable, Mapping
-from contextlib import suppress
 from datetime import datetime, timedelta
 from typing import NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dask_tfrecord.dataset.snapshot.footers import read_metadata
 from dask_tfrecord.dataset.snapshot.kept import kept_files
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, no_snapshot
 from dask_tfrecord.dataset.snapshot.names import KEPT, METADATA_DIRECTORY, snapshot_path, stored_offsets
-from dask_tfrecord.dataset.snapshot.versions import read_metadata, read_part, versions
+from dask_tfrecord.dataset.snapshot.versions import read_part, versions
 from dask_tfrecord.dataset.write.commit import abandon, commit
 from dask_tfrecord.dataset.write.orphans import last_modified
 from dask_tfrecord.dataset.write.run import WriteRun, draw_run
 from dask_tfrecord.files.storage.listing import column_paths
 from dask_tfrecord.files.storage.store import Store
+
+# The number of versions whose metadata is read at once.
+_BATCH = 100
 
 
 class Expired(NamedTuple):
@@ -143,12 +146,12 @@ def creation_times(store: Store, numbers: Iterable[int]) -> Mapping[int, datetim
 def _newest_states(store: Store, stored: list[int], count: int) -> list[int]:
     """Return the numbers of the newest versions, without those that `expire` created."""
     states: list[int] = []
-    for number in reversed(stored):
-        with suppress(FileNotFoundError):  # an overwrite has removed this version in the meantime
-            if read_metadata(store, number).get("mode") != "expire":
-                states.append(number)
-        if len(states) == count:
-            return states
+    for end in range(len(stored), 0, -_BATCH):
+        batch = stored[max(end - _BATCH, 0) : end]
+        known = read_metadata(store, batch)
+        states += [one for one in reversed(batch) if known.get(one, {}).get("mode") != "expire"]
+        if len(states) >= count:
+            return states[:count]
     return stored[:1]
 
 

@@ -183,7 +183,8 @@ def store_snapshot(store: Store, snapshot: Snapshot, before: Snapshot | None) ->
     If other writes were committed after ``before``, their changes are kept.
     """
     root = store.public(store.root)
-    snapshot = replace(snapshot, mode="index", created=datetime.now(UTC).replace(microsecond=0))
+    created = datetime.now(UTC).replace(microsecond=0)
+    snapshot = replace(snapshot, mode="index", details="", created=created)
     while True:
         newest = find_snapshot(store)
         if newest is None or newest.number < snapshot.number:
@@ -246,6 +247,7 @@ def _described_again(newest: Snapshot, described: Snapshot, before: Snapshot | N
         run=described.run,
         library=described.library,
         mode=described.mode,
+        details=described.details,
         created=described.created,
         number=newest.number + 1,
         ancestors=next_ancestors(newest.ancestors, newest.run),

@@ -11,12 +11,18 @@ from functools import cache
 from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import pyarrow as pa
+import pyarrow.compute as pc
+
 from dask_tfrecord.codec.codecs import CODECS
 from dask_tfrecord.dataset.snapshot.column_statistics import check
 from dask_tfrecord.schema.model import Schema
 
 # The columns that become the index of a DataFrame, each as a pair of the column name and the level name.
 Levels = tuple[tuple[str, str | None], ...]
+
+# The keys of the object that holds the totals of a version.
+TOTALS = ("files", "records", "bytes")
 
 # The number of earlier writes whose ids a snapshot stores. A write that is repeated after more than this
 # number of other writes is not recognised as a repetition.
@@ -58,7 +64,6 @@ def parse(metadata: Mapping[str, Any]) -> dict[str, Any]:
     are_strings = isinstance(ancestors, list) and all(isinstance(one, str) for one in ancestors)
     check(are_strings, "ancestors is not a list of strings")
     mode = metadata.get("mode", "")
-    details = metadata.get("details", "")
     oldest = metadata.get("oldest", 0)
     check(type(oldest) is int and oldest >= 0, "oldest is not the number of a version")
     return {
@@ -72,8 +77,8 @@ def parse(metadata: Mapping[str, Any]) -> dict[str, Any]:
         "partial": metadata.get("partial", False) is True,
         "index": _levels(metadata.get("index"), names),
         "mode": mode if isinstance(mode, str) else "",
-        "details": details if isinstance(details, str) else "",
-        "created": _time(metadata.get("created")),
+        "details": summary(metadata)["details"],
+        "created": parse_time(metadata.get("created")),
         "ancestors": tuple(ancestors),
         "oldest": oldest,
     }
@@ -85,15 +90,37 @@ def dump(fields: Mapping[str, Any]) -> dict[str, Any]:
     metadata = {name: fields[name] for name in ("run", "compression", "library", "custom_metadata", "index")}
     metadata |= {name: list(fields[name]) for name in ("order", "ancestors")}
     metadata["schema"] = fields["schema"].to_json()
+    told = {"run": fields["run"], "details": fields["details"]}
+    metadata["summary"] = told | totals(fields["file_list"])
     metadata["partitioning"] = Schema(partitioning).to_json() if partitioning else None
     others = {
         "partial": fields["partial"],
         "mode": fields["mode"],
-        "details": fields["details"],
         "created": created and created.isoformat(),
         "oldest": fields["oldest"],
     }
     return metadata | {name: value for name, value in others.items() if value}
+
+
+def totals(rows: pa.Table) -> dict[str, int]:
+    """Return the totals of a file list, for readers that do not read the list."""
+    sums = (pc.sum(rows[name]).as_py() or 0 for name in ("records", "bytes"))
+    return dict(zip(TOTALS, (len(rows), *sums), strict=True))
+
+
+def summary(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the object that says what a write did: the text ``details``, and the totals of the version.
+
+    If another program has copied the object from the version before, or if a total is invalid, there are no
+    totals.
+    """
+    stored = metadata.get("summary")
+    if not isinstance(stored, dict) or stored.get("run") != metadata.get("run"):
+        stored = {}
+    details = stored.get("details")
+    known = {name: stored.get(name) for name in TOTALS}
+    is_valid = all(type(count) is int and 0 <= count < 2**63 for count in known.values())
+    return {"details": details if isinstance(details, str) else "", **(known if is_valid else {})}
 
 
 def next_ancestors(ancestors: Sequence[str], run: str) -> tuple[str, ...]:
@@ -116,7 +143,7 @@ def _levels(stored: Any, names: Sequence[str]) -> Levels | None:
     return levels
 
 
-def _time(stored: Any) -> datetime | None:
+def parse_time(stored: Any) -> datetime | None:
     """Parse the text of a time with a time zone.
 
     If the text is invalid, return None, because no data depends on this time.

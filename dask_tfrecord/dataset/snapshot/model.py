@@ -7,7 +7,6 @@ directory of the dataset. A reader never executes the content of a snapshot and 
 import html
 import os
 from collections.abc import Sequence
-from contextlib import suppress
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
@@ -25,12 +24,14 @@ from dask_tfrecord.dataset.snapshot.file_table import (
     invalid_snapshot,
     partition_columns,
 )
+from dask_tfrecord.dataset.snapshot.history import history
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.versions import (
     find_newest,
     read_version,
     readable_versions,
     version_names,
+    versions,
 )
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.filesystem import Filesystem
@@ -42,21 +43,6 @@ from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.field import Field
 from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.schema.storage_values import load
-
-# The columns of the table that `Snapshot.history` returns.
-_HISTORY = pa.schema(
-    {
-        "version": pa.int64(),
-        "created": pa.timestamp("s", "UTC"),
-        "mode": pa.string(),
-        "details": pa.string(),
-        "files": pa.int64(),
-        "records": pa.int64(),
-        "bytes": pa.int64(),
-        "run": pa.string(),
-        "library": pa.string(),
-    }
-)
 
 # The largest number of column names that the repr of a snapshot shows.
 _MOST_COLUMNS = 12
@@ -345,7 +331,9 @@ class Snapshot:
         0        1  create      2        2     71
         1        2  append      4        4    142
         """
-        return _history(with_trailing_slash(Store.at(path, storage_options, filesystem)))
+        store = with_trailing_slash(Store.at(path, storage_options, filesystem))
+        newest = open_version(store, None)
+        return history(store, [one for one in versions(store) if one >= newest.oldest])
 
     def __repr__(self) -> str:
         parts = [f"{value:,} {name}" for name, value in self._totals().items()]
@@ -433,18 +421,3 @@ def find_snapshot(store: Store) -> Snapshot | None:
 def read_snapshot(store: Store, number: int) -> Snapshot:
     """Return one version of the dataset in the store's root. Raise the same errors as `read_version`."""
     return Snapshot(**read_version(store, number))
-
-
-def _history(store: Store) -> pd.DataFrame:
-    """Return the table of versions for `Snapshot.history`."""
-    open_version(store, None)
-    columns: dict[str, list[Any]] = {name: [] for name in _HISTORY.names}
-    for number in readable_versions(store):
-        with suppress(FileNotFoundError):  # an overwrite has removed this version in the meantime
-            one = read_snapshot(store, number)
-            row = (number, one.created, one.mode or None, one.details or None)
-            totals = (len(one.file_list), one.records, one.bytes)
-            for column, value in zip(columns.values(), (*row, *totals, one.run, one.library), strict=True):
-                column.append(value)
-    frame: pd.DataFrame = pa.table(columns, schema=_HISTORY).to_pandas(types_mapper=pd.ArrowDtype)
-    return frame

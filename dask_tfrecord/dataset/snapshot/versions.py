@@ -36,7 +36,7 @@ _FORM_VERSION = 3
 # The format version of a snapshot with a struct column that is stored in a feature for each field.
 _STRUCT_VERSION = 4
 
-_METADATA_KEY = b"dask_tfrecord"
+METADATA_KEY = b"dask_tfrecord"
 
 # The largest number of versions that an error lists.
 _MOST_NUMBERS = 12
@@ -188,24 +188,6 @@ def read_part(store: Store, number: int) -> Part:
     return parse_part(store.fs.cat_file(path), store.public(path), number)
 
 
-def read_metadata(store: Store, number: int) -> dict[str, Any]:
-    """Return the JSON object in the metadata of a snapshot's file, without reading the file list.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the file of the snapshot does not exist.
-    TFRecordError
-        If the file is not a snapshot.
-    """
-    path = store.join(snapshot_path(number))
-    try:
-        stored = pq.read_metadata(pa.BufferReader(store.fs.cat_file(path))).metadata
-        return strict_json((stored or {})[_METADATA_KEY])
-    except (pa.ArrowException, KeyError, ValueError) as error:
-        raise invalid_snapshot(error, store.public(path)) from error
-
-
 def parse_part(data: bytes, path: str, number: int) -> Part:
     """Parse and check the untrusted content of a snapshot's file. Error messages name the file as ``path``.
 
@@ -219,7 +201,7 @@ def parse_part(data: bytes, path: str, number: int) -> Part:
         # returned. If the process ended at that moment, it would abort.
         file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
         stored = file.read(use_threads=False)
-        metadata = strict_json((stored.schema.metadata or {})[_METADATA_KEY])
+        metadata = strict_json((stored.schema.metadata or {})[METADATA_KEY])
         format_version = metadata["format_version"]
         if not isinstance(format_version, int) or format_version > FORMAT_VERSION:
             raise TFRecordError(
@@ -274,7 +256,7 @@ def to_parquet(fields: Mapping[str, Any], *, delta: bool = False) -> pa.Buffer:
     text = json.dumps(metadata, allow_nan=False)
     table = to_stored(rows, fields["schema"], fields["partitioning"])
     sink = pa.BufferOutputStream()
-    table = table.replace_schema_metadata({_METADATA_KEY: text.encode()})
+    table = table.replace_schema_metadata({METADATA_KEY: text.encode()})
     # Readers read the whole snapshot file, so Parquet's column statistics would only cost time, as would
     # dictionaries of values that mostly occur once.
     pq.write_table(table, sink, write_page_checksum=True, write_statistics=False, use_dictionary=False)

@@ -1,5 +1,6 @@
 """The versions of a dataset: their list, and reading an older one."""
 
+import os
 import shutil
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
@@ -13,10 +14,15 @@ from dask_tfrecord import (
     Snapshot,
     TFRecordError,
     cleanup,
+    compact,
+    delete,
+    expire,
     index,
     read_tfrecord,
+    restore,
     to_tfrecord,
 )
+from dask_tfrecord.dataset.snapshot import history, metadata
 
 pytestmark = pytest.mark.usefixtures("one_thread", "appended_snapshots")
 
@@ -118,6 +124,41 @@ def test_history_lists_what_created_each_version(place: str) -> None:
     assert start < history["created"].iloc[0] < datetime.now(UTC) + timedelta(seconds=1)
     to_tfrecord(rows(9), place, overwrite="partitions", partition_on="key")
     assert Snapshot.history(place)[["version", "mode"]].to_numpy().tolist() == [[4, "partitions"]]
+
+
+def test_history_without_the_file_lists_is_the_same(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Versions with long metadata, without totals, and with other totals are read with their file lists."""
+    to_tfrecord(rows(0, 1, 2), place, partition_on="key")
+    to_tfrecord(rows(3), place, append=True, partition_on="key")
+    delete(place, [("n", "==", 1)], keep_versions=True)
+    with monkeypatch.context() as patch:
+        patch.setattr(metadata, "totals", lambda rows: {"files": True, "records": 1, "bytes": 1})
+        to_tfrecord(rows(5), place, append=True, partition_on="key")
+    long = {"text": "x" * 100_000}
+    to_tfrecord(rows(7), place, append=True, partition_on="key", custom_metadata=long)
+    compact(place, keep_versions=True)
+    restore(place, 2)
+    expire(place, versions=4)
+    found = Snapshot.history(place)
+    shown = found[["version", "mode", "details", "files", "records"]].fillna({"details": ""})
+    assert shown.to_numpy().tolist() == [
+        [4, "append", "", 3, 4],
+        [5, "append", "", 4, 5],
+        [6, "compact", "", 2, 5],
+        [7, "restore", "version 2", 3, 4],
+        [8, "expire", "versions before 4", 3, 4],
+    ]
+    monkeypatch.setattr(history, "read_metadata", lambda store, numbers: {})
+    pd.testing.assert_frame_equal(Snapshot.history(place), found)
+
+
+def test_history_reads_the_end_of_each_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    to_tfrecord(rows(0, 1, 2), tmp_path)
+    newest = delete(tmp_path, [("n", "==", 1)]).snapshot
+    os.utime(tmp_path / newest.files[0].path, (1, 1))
+    index(tmp_path)
+    monkeypatch.setattr(history, "_read", None)
+    assert Snapshot.history(tmp_path)["details"].fillna("").tolist() == ["[('n', '==', 1)]", ""]
 
 
 def test_a_snapshot_keeps_what_created_it(tmp_path: Path) -> None:
