@@ -147,3 +147,7 @@ def expire_command(path: str, as_json: bool, **how: Any) -> None:
         "removed_bytes": done.bytes,
     }
     output.print_totals(totals, as_json)
+    if done.versions and not as_json:
+        grace = how.get("grace", "1 hour")
+        note = f"the first expire or cleanup after {grace} removes the files that only these versions need"
+        output.print_lines([note])
