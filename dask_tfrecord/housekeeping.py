@@ -7,6 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from dask_tfrecord import arguments
+from dask_tfrecord.dataset.maintenance.expiring import unneeded_files
 from dask_tfrecord.dataset.maintenance.repairing import Repaired, drop_missing_files
 from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
@@ -118,8 +119,9 @@ def cleanup(
 
     `cleanup` removes staged files, and data files that this library wrote and that no snapshot lists.
     `cleanup` also removes files that a committed overwrite should have removed, and stored record offsets
-    whose snapshot no longer exists. Files that a snapshot lists and files of other tools are kept. On S3,
-    `cleanup` also aborts incomplete multipart uploads.
+    whose snapshot no longer exists. Files of versions that are not expired, and files of other tools, are
+    kept. The files of versions that `expire` has expired are removed if the versions expired more than
+    ``older_than`` ago. On S3, `cleanup` also aborts incomplete multipart uploads.
 
     Parameters
     ----------
@@ -128,7 +130,8 @@ def cleanup(
     older_than : str or timedelta, default "1 day"
         The minimum age of the newest file of a write. If a file of a write is newer, all files of the write
         are kept, because the write may still be running. If writes may be running, pass a duration that is
-        longer than their slowest task.
+        longer than their slowest task. If reads of expired versions may be running, pass a duration that is
+        longer than the slowest read.
     dry_run : bool, default False
         If True, remove nothing and return the files that would be removed.
     storage_options : dict, optional
@@ -171,9 +174,12 @@ def cleanup(
         )
     arguments.flags(dry_run=dry_run)
     refuse_inside_dataset(store, "cleanup")
-    removed = remove_orphans(
-        store, datetime.now(UTC) - arguments.duration("older_than", older_than), dry_run=bool(dry_run)
-    )
+    before = datetime.now(UTC) - arguments.duration("older_than", older_than)
+    removed = remove_orphans(store, before, dry_run=bool(dry_run))
+    unneeded = unneeded_files(store, before).paths
+    if not dry_run:
+        store.remove(unneeded)
+    removed = sorted({*removed, *map(store.relative, unneeded)})
     action = "would remove" if dry_run else "removed"
     logger.info("%s: cleanup %s %d files", store.public(store.root), action, len(removed))
     return removed

@@ -142,6 +142,34 @@ def test_the_grace_period_ends_by_the_time_of_the_commit(tmp_path: Path) -> None
     assert expire(tmp_path, versions=1).files == 3
 
 
+def test_cleanup_removes_what_only_expired_versions_need(place: str) -> None:
+    lived_in(place)
+    expire(place, versions=2)
+    assert dask_tfrecord.cleanup(place) == []
+    found = dask_tfrecord.cleanup(place, older_than="0s", dry_run=True)
+    assert [rows(place, version=number) for number in (3, 4)] == [[3, 5], [5]]
+    assert dask_tfrecord.cleanup(place, older_than="0s") == found
+    assert [path.rpartition("/")[0] for path in found] == ["_tfrecord"] * 2 + ["_tfrecord/kept/key=a"] * 2
+    assert dask_tfrecord.cleanup(place, older_than="0s") == []
+    assert [rows(place, version=number) for number in (3, 4)] == [[3, 5], [5]]
+
+
+def test_cleanup_moves_files_to_their_places(place: str) -> None:
+    """The lists of moved files are lost: files are where another version needs them."""
+    lived_in(place)
+    store = Store.at(place)
+    newest = {file.path for file in Snapshot.open(place).files}
+    for file in {*Snapshot.open(place, 1).files, *Snapshot.open(place).files}:
+        places = store.join(file.path), store.join(f"_tfrecord/kept/{file.path}")
+        store.place(*(places if file.path in newest else reversed(places)))
+    assert [rows(place, version=number) for number in (1, 4)] == [[1, 2, 3], [5]]
+    assert visible(place) == 2
+    assert dask_tfrecord.cleanup(place, older_than="0s") == []
+    assert visible(place) == 1
+    assert rows(place) == rows(place, use_snapshot=False) == [5]
+    assert [rows(place, version=number) for number in (1, 2)] == [[1, 2, 3], [1, 2, 3, 4]]
+
+
 def test_a_version_whose_files_are_gone_is_not_restored(tmp_path: Path) -> None:
     lived_in(str(tmp_path))
     gone = [file.path for file in Snapshot.open(tmp_path, version=2).files]

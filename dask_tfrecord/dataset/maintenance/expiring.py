@@ -11,7 +11,7 @@ from dask_tfrecord.dataset.snapshot.footers import read_metadata
 from dask_tfrecord.dataset.snapshot.kept import kept_files
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, no_snapshot
 from dask_tfrecord.dataset.snapshot.names import KEPT, METADATA_DIRECTORY, snapshot_path, stored_offsets
-from dask_tfrecord.dataset.snapshot.versions import read_part, versions
+from dask_tfrecord.dataset.snapshot.versions import oldest_version, read_part, versions
 from dask_tfrecord.dataset.write.commit import abandon, commit
 from dask_tfrecord.dataset.write.orphans import last_modified
 from dask_tfrecord.dataset.write.run import WriteRun, draw_run
@@ -160,13 +160,13 @@ def unneeded_files(store: Store, before: datetime) -> Unneeded:
     kept = kept_files(store)
     offsets = stored_offsets(store)
     numbers = versions(store)  # versions are listed after files, so that no file is newer than the versions
-    times = creation_times(store, numbers)
     nothing = Unneeded(kept[:0], [])
+    if not len(kept) and oldest_version(store) <= min(numbers, default=0):
+        return nothing
+    times = creation_times(store, numbers)
     try:
         first = max((number for number in numbers if times[number] <= before), default=0)
         oldest = read_part(store, first).fields["oldest"] if first else 0
-        if not len(kept) and oldest <= min(numbers, default=0):
-            return nothing
         parts = {number: read_part(store, number) for number in numbers if number >= oldest}
         bases = {part.base.version for part in parts.values() if part.base is not None}
         parts |= {number: read_part(store, number) for number in bases - parts.keys()}

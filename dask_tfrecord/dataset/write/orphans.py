@@ -2,13 +2,22 @@
 
 import logging
 import re
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
-from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, STAGING, open_runs, stored_offsets
+from dask_tfrecord.dataset.snapshot.kept import kept_files
+from dask_tfrecord.dataset.snapshot.model import listed_files
+from dask_tfrecord.dataset.snapshot.names import (
+    KEPT,
+    METADATA_DIRECTORY,
+    STAGING,
+    open_runs,
+    stored_offsets,
+)
 from dask_tfrecord.dataset.snapshot.versions import read_part, versions
-from dask_tfrecord.dataset.write.staging import finish_newest, remove_staging
+from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot
+from dask_tfrecord.dataset.write.staging import finish_newest, move_files, remove_staging
 from dask_tfrecord.files.part_names import is_part, run_of
 from dask_tfrecord.files.storage.listing import column_paths, list_directory
 from dask_tfrecord.files.storage.store import Store
@@ -41,8 +50,12 @@ def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> 
     """
     if not dry_run:
         finish_newest(store)
+    present = column_paths(list_directory(store)["path"])
+    listed = _listed_files(store, versions(store))  # listed after files, to include a commit in between
+    if not dry_run:
+        _move_to_their_places(store, present, listed)
     removed: list[str] = []
-    for run, unlisted in _unlisted_files(store).items():
+    for run, unlisted in _unlisted_files(store, present, listed).items():
         directory = f"{STAGING}/{run}"
         staged = _files_in(store, directory)
         if last_modified(store, [*unlisted, *staged] or [store.join(directory)]) < before:
@@ -62,16 +75,29 @@ def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> 
     return sorted(set(map(store.relative, removed)))
 
 
-def _unlisted_files(store: Store) -> dict[str, list[str]]:
+def _move_to_their_places(store: Store, present: Sequence[str], listed: set[str]) -> None:
+    """Move files that only older versions list to the directory of kept files, and files of the newest
+    version back to their paths.
+
+    Commits move these files, so they are at another place only if a list of moved files was lost.
+    """
+    newest = intact_snapshot(store)
+    if newest is not None:
+        current = {*map(store.join, listed_files(newest))}
+        old = [path for path in present if path in listed and path not in current]
+        directory = store.join(f"{KEPT}/")
+        kept = {store.join(path.removeprefix(directory)) for path in column_paths(kept_files(store)["path"])}
+        move_files(store, [*map(store.relative, [*old, *sorted(kept & current.difference(present))])])
+
+
+def _unlisted_files(store: Store, present: Sequence[str], listed: set[str]) -> dict[str, list[str]]:
     """Map the id of each open run to its data files that are at their final paths but in no snapshot.
 
     A run removes its staging directory last, so a run without a staging directory has left no files. A data
     file whose name has the id of such a run was copied here, or belongs to another dataset in a subdirectory.
     """
-    parts = [path for path in column_paths(list_directory(store)["path"]) if is_part(path)]
+    parts = [path for path in present if is_part(path)]
     runs: dict[str, list[str]] = {run: [] for run in open_runs(store)}
-    numbers = versions(store)  # versions are listed after files, so that a commit in between is included
-    listed = _listed_files(store, numbers)
     for path in parts:
         made_by = run_of(path) or ""
         if path not in listed:  # file names of older versions hold only the first digits of the run's id
