@@ -2,6 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 from unittest.mock import patch
@@ -30,7 +31,9 @@ from dask_tfrecord import (
     to_tfrecord,
     verify,
 )
+from dask_tfrecord.dataset.write.orphans import last_modified
 from dask_tfrecord.files.storage.listing import list_files
+from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.uploads import unfinished_uploads
 
 
@@ -165,6 +168,12 @@ class TestS3Store(S3Suite):
         pages = 3_000 // 1_000
         # Up to four requests look for a snapshot, and check that the path is a directory.
         assert len(requests) <= len(files) + pages + 4
+
+    def test_a_directory_has_no_age_so_its_write_counts_as_active(self, place: str) -> None:
+        store = Store.at(place, self.options)
+        store.fs.pipe_file(store.join("run/started"), b"")
+        before = datetime.now(UTC)
+        assert last_modified(store, [store.join("run")]) >= before
 
     def test_many_files_of_a_list_take_one_listing(self, place: str) -> None:
         bucket, _, key = place.removeprefix("s3://").partition("/")

@@ -134,9 +134,9 @@ def last_modified(store: Store, paths: Iterable[str]) -> datetime:
     try:
         times = [store.fs.modified(path) for path in paths]
     # A run of unknown age counts as active, so the files of the run are kept. The age is unknown if a file
-    # was removed after it was listed, and on stores without modification times: fsspec's base class of
-    # filesystems raises NotImplementedError there.
-    except (FileNotFoundError, NotImplementedError):
+    # was removed after it was listed, of directories on object stores, and on stores without modification
+    # times: fsspec's base class of filesystems raises NotImplementedError there.
+    except (FileNotFoundError, IsADirectoryError, NotImplementedError):
         return now
     return max((time if time.tzinfo else time.replace(tzinfo=UTC) for time in times), default=now)
 
