@@ -124,6 +124,17 @@ def test_dicts_may_lack_keys_and_bytes_are_whole_records(tmp_path: Path) -> None
     assert [payload for path in files for payload in oracle.read_payloads(path)] == [b"one", b"", b"three"]
 
 
+@pytest.mark.parametrize("kind", ["pandas", "Arrow"])
+def test_memory_of_rows_may_be_reused_after_the_call(tmp_path: Path, kind: str) -> None:
+    memory = np.arange(3)
+    with Writer(tmp_path) as writer:
+        for number in range(3):
+            memory[:] = np.arange(3) + 10 * number
+            made = pd.DataFrame({"n": memory}, copy=False) if kind == "pandas" else pa.table({"n": memory})
+            writer.write(made)
+    assert numbers(tmp_path) == [0, 1, 2, 10, 11, 12, 20, 21, 22]
+
+
 def test_values_of_pandas_in_dicts_keep_their_nanoseconds(tmp_path: Path) -> None:
     nested = {"times": [pd.Timestamp(3, tz="UTC"), pd.Timestamp(4, tz="UTC")]}
     given: list[dict[str, Any]] = [

@@ -121,7 +121,8 @@ def delete_rows(
     run = plan_run(store, snapshot, "delete", keep_versions=keep_versions, details=str(filters))
     deletion = _Deletion(run, filters, compute_each, dry_run)
     for _ in range(_ATTEMPTS):
-        if snapshot.schema != deletion.run.schema:  # the written files have statistics of other columns
+        columns = deletion.run.schema, deletion.run.partitioning
+        if (snapshot.schema, snapshot.partitioning) != columns:  # of which the entries have statistics
             discard(deletion.run)
             run = plan_run(store, snapshot, "delete", keep_versions=keep_versions, details=str(filters))
             deletion = _Deletion(run, filters, compute_each, dry_run)
@@ -222,7 +223,7 @@ def _delete_in_file(
 
     def change() -> _Change:
         masks = [np.asarray(pc.fill_null(predicate.mask(table), False)) for table in file.columns.stream()]
-        is_removed = np.concatenate(masks)
+        is_removed = np.concatenate([np.zeros(0, bool), *masks])
         rows = int(is_removed.sum())
         if len(is_removed) != source.records:
             raise wrong_number(store.public(store.join(source.path)), len(is_removed), source.records)

@@ -83,9 +83,10 @@ class Appender:
         return self._staged_bytes + self._waiting_bytes
 
     def add(self, tables: Sequence[pa.Table], metadata: Mapping[str, str]) -> None:
-        """Take rows with the columns of the plan, and the metadata of these rows."""
-        self._waiting += [table for table in tables if len(table)]
-        self._waiting_bytes += sum(table.nbytes for table in tables if len(table))
+        """Take a copy of rows with the columns of the plan, and the metadata of these rows."""
+        copies = [_copied(table) for table in tables if len(table)]
+        self._waiting += copies
+        self._waiting_bytes += sum(table.nbytes for table in copies)
         self.metadata |= metadata
 
     def stage_full_files(self) -> None:
@@ -176,6 +177,11 @@ class Appender:
         self.commits += 1
         self.committed_rows += sum(entry.records for entry in self._entries)
         self._new_run()
+
+
+def _copied(table: pa.Table) -> pa.Table:
+    """Return a copy of a table, because the caller may change the memory of the table later."""
+    return pa.concat_tables([table, table.slice(0, 0)]).combine_chunks()  # which copies several chunks
 
 
 def check_values(run: WriteRun, tables: Sequence[pa.Table], title: str) -> None:

@@ -201,6 +201,15 @@ def test_a_file_that_may_have_changed_is_opened(place: Callable[[Any], Path], op
     assert str(path / last.path) in opened
 
 
+def test_an_empty_file_that_may_have_changed_is_kept(tmp_path: Path) -> None:
+    for values in ([], [1, 2]):
+        to_tfrecord(pa.table({"n": pa.array(values, pa.int64())}), tmp_path, append=True)
+    for file in Snapshot.open(tmp_path).files:
+        (tmp_path / file.path).touch()
+    assert delete(tmp_path, [("n", "==", 1)]).rows == 1
+    assert read_tfrecord(tmp_path)["n"].compute().tolist() == [2]
+
+
 def test_rows_are_deleted_on_other_stores(place: Callable[[Any], Path]) -> None:
     store = Store.at("memory://bucket/deleted")
     to_tfrecord(dd.from_pandas(ROWS, npartitions=2), "memory://bucket/deleted", write_index=False)
@@ -265,6 +274,11 @@ def append(path: Path) -> object:
     )
 
 
+def overwrite_with_other_partitions(path: Path) -> object:
+    ddf = dd.from_pandas(ROWS.assign(day=ROWS["day"].astype(str)), npartitions=1)
+    return to_tfrecord(ddf, path, partition_on="day", overwrite=True, write_index=False)
+
+
 @pytest.mark.parametrize(
     ("other", "expected"),
     [
@@ -272,8 +286,9 @@ def append(path: Path) -> object:
         (compact, 600 - 17),
         (lambda path: delete(path, [("n", "<", 10)]), 600 - 17),
         (lambda path: delete(path, [("day", "==", 0)]), 400),
+        (overwrite_with_other_partitions, 600 - 17),
     ],
-    ids=["append", "compact", "delete", "drop"],
+    ids=["append", "compact", "delete", "drop", "overwrite"],
 )
 def test_other_writes_beside_a_deletion(
     place: Callable[[Any], Path], monkeypatch: pytest.MonkeyPatch, other: Other, expected: int
