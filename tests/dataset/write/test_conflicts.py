@@ -1,10 +1,12 @@
 """Two writes that are planned on the same version: the table in docs/guarantees.md says what happens."""
 
 import os
-from collections.abc import Callable
+import shutil
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any, NamedTuple
 
+import dask
 import pyarrow as pa
 import pytest
 from small_frames import keyed
@@ -12,12 +14,13 @@ from small_frames import keyed
 import dask_tfrecord
 from dask_tfrecord import ConcurrentWriteError, Snapshot, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.maintenance import indexing
-from dask_tfrecord.dataset.write.commit import commit
+from dask_tfrecord.dataset.maintenance.rewriting import plan_run
+from dask_tfrecord.dataset.write import commit as commits
 from dask_tfrecord.dataset.write.conflicts import Group, GroupsLostError
-from dask_tfrecord.dataset.write.run import WriteRun, draw_run
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.listing import with_trailing_slash
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.write_request import keeps_versions
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -47,15 +50,7 @@ class Planned(NamedTuple):
 def rewriting(place: Path, mode: Any, key: str, keeps: Callable[[int], bool]) -> Callable[[], Any]:
     """Replace all files of a partition by one file with some of the rows."""
     snapshot, store = Snapshot.open(place), with_trailing_slash(Store.at(place))
-    run = WriteRun(
-        store,
-        snapshot.schema,
-        draw_run(store),
-        mode=mode,
-        base=snapshot.number,
-        partitioning=snapshot.partitioning,
-        order=snapshot.order,
-    )
+    run = plan_run(store, snapshot, mode, keep_versions=keeps_versions(None))
     groups: list[Group] = []
     entries: list[FileEntry] = []
     old = [file for file in snapshot.files if file.values == (key,)]
@@ -69,18 +64,43 @@ def rewriting(place: Path, mode: Any, key: str, keeps: Callable[[int], bool]) ->
                 Group(tuple((file.path, file.crc32c) for file in files), tuple(f.path for f in new))
             )
             entries += new
-    return lambda: commit(run, entries, groups)
+    return lambda: commits.commit(run, entries, groups)
+
+
+def held(name: str, commit: Callable[..., Any], operation: Callable[[], Any]) -> Callable[[], Any]:
+    """Start an operation whose commit, the function with this name, is held back. Return the commit."""
+    arguments: list[Any] = []
+
+    def hold(*given: Any) -> Snapshot:
+        arguments.append(given)
+        return Snapshot.open(given[0].store.root) if commit is commits.commit else given[1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(f"dask_tfrecord.{name}", hold)
+        operation()
+    return lambda: commit(*arguments[0])
 
 
 def index(place: Path) -> Planned:
-    """Describe files that were touched. The commit of the index is held back."""
+    """Describe files that were touched."""
     for path in place.glob("*/part-*"):
         os.utime(path, ns=(1, 1))
-    held: list[Any] = []
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("dask_tfrecord.inspection.store_snapshot", lambda *args: held.append(args))
-        dask_tfrecord.index(place)
-    return Planned(lambda: indexing.store_snapshot(*held[0]), lambda rows: rows)
+    name = "inspection.store_snapshot"
+    return Planned(held(name, indexing.store_snapshot, lambda: dask_tfrecord.index(place)), lambda rows: rows)
+
+
+def restore(place: Path, key: str) -> Planned:
+    """Restore a version that lacks only rows with this key."""
+    version, gone = {"a": (3, {("a", 1), ("a", 2)}), "b": (5, {("b", 5), ("b", 6)})}[key]
+    name = "dataset.maintenance.restoring.commit"
+    commit = held(name, commits.commit, lambda: dask_tfrecord.restore(place, version))
+    return Planned(commit, lambda rows: START - gone)
+
+
+def expire(place: Path, versions: int = 4) -> Planned:
+    name = "dataset.maintenance.expiring.commit"
+    commit = held(name, commits.commit, lambda: dask_tfrecord.expire(place, versions=versions))
+    return Planned(commit, lambda rows: rows)
 
 
 def plan(operation: str, place: Path, key: str, n: int) -> Planned:
@@ -90,6 +110,8 @@ def plan(operation: str, place: Path, key: str, n: int) -> Planned:
 
     new = frozenset({(key, n)})
     match operation:
+        case "create":
+            return write(lambda rows: rows)
         case "append":
             return write(lambda rows: rows | new, append=True)
         case "overwrite":
@@ -105,8 +127,12 @@ def plan(operation: str, place: Path, key: str, n: int) -> Planned:
                 even,
                 lambda rows: rows - {(k, n) for k, n in START if k == key and n % 2},
             )
+        case "restore":
+            return restore(place, key)
         case "index":
             return index(place)
+        case "expire":
+            return expire(place)
     raise ValueError(operation)
 
 
@@ -117,17 +143,39 @@ def found(place: Path) -> Rows:
     return frozenset(pairs)
 
 
-DONE = ("append", "overwrite", "partitions", "compact", "delete", "index")
+@pytest.fixture(scope="module")
+def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of the rows START. Version 3 lacks two rows of partition a, and version 5 two rows of b."""
+    place = tmp_path_factory.mktemp("start") / "dataset"
+    with dask.config.set({"scheduler": "sync", "dask-tfrecord.keep-versions": True}):
+        to_tfrecord(keyed(a=[0], b=[4]), place, partition_on="key")
+        to_tfrecord(keyed(a=[1, 2], b=[5, 6]), place, partition_on="key", append=True)
+        for low, high in [(1, 2), (5, 6)]:
+            dask_tfrecord.delete(place, [("n", ">=", low), ("n", "<=", high)])
+            dask_tfrecord.restore(place, 2)
+    assert found(place) == START
+    return place
 
 
-@pytest.mark.parametrize("other", ["a", "b"])
-@pytest.mark.parametrize(("last", "first"), [pair for pair in table() if {*pair} <= {*DONE}])
-def test_what_the_table_says_happens(tmp_path: Path, last: str, first: str, other: str) -> None:
+def cells() -> Iterator[tuple[str, str, str]]:
+    """The cells of the table, each with the partition on which the first operation works."""
+    for (last, first), cell in table().items():
+        yield from ((last, first, key) for key in "ab" if " or " in cell or (cell == "both") == (key == "a"))
+
+
+@pytest.mark.parametrize(("last", "first", "other"), [*cells()])
+def test_what_the_table_says_happens(tmp_path: Path, start: Path, last: str, first: str, other: str) -> None:
     """The operation that commits last works on the partition a, the one that commits first on a or b."""
-    to_tfrecord(keyed(a=[0], b=[4]), tmp_path, partition_on="key")
-    to_tfrecord(keyed(a=[1, 2], b=[5, 6]), tmp_path, partition_on="key", append=True)
-    assert found(tmp_path) == START
-    late = plan(last, tmp_path, "a", 20)
+    with dask.config.set({"dask-tfrecord.keep-versions": last == "restore"}):
+        check_cell(tmp_path / "dataset", start, last, first, other)
+
+
+def check_cell(tmp_path: Path, start: Path, last: str, first: str, other: str) -> None:
+    if last == "create":
+        late = plan(last, tmp_path, "a", 20)
+    shutil.copytree(start, tmp_path, dirs_exist_ok=True)
+    if last != "create":
+        late = plan(last, tmp_path, "a", 20)
     early = plan(first, tmp_path, other, 31)
     early.commit()
     between = early.applied(START)
@@ -145,3 +193,12 @@ def test_what_the_table_says_happens(tmp_path: Path, last: str, first: str, othe
     dask_tfrecord.cleanup(tmp_path, older_than="0s")
     assert len(read_tfrecord(tmp_path)) == len(found(tmp_path))
     assert dask_tfrecord.verify(tmp_path)["agrees"].all()
+
+
+def test_a_restore_of_a_version_that_expired_meanwhile_is_refused(tmp_path: Path, start: Path) -> None:
+    shutil.copytree(start, tmp_path, dirs_exist_ok=True)
+    late = restore(tmp_path, "a")
+    expire(tmp_path, versions=2).commit()
+    with pytest.raises(FileNotFoundError, match=r"no version 3; it has 5, 6, 7\."):
+        late.commit()
+    assert found(tmp_path) == START
