@@ -12,6 +12,9 @@ from dask_tfrecord import ColumnDescription, Description
 from dask_tfrecord.cli import output
 from dask_tfrecord.cli.json_text import json_lines, json_values
 
+# The largest number of versions that the text of a description shows.
+_VERSIONS = 5
+
 
 def first_rows(described: Description, count: int, files: Iterable[int] | None = None) -> pa.Table:
     """Read the first ``count`` rows of all files, or of the files with the numbers ``files``.
@@ -105,7 +108,9 @@ def print_description(described: Description, rows: pa.Table) -> None:
     output.print_table(titles, columns, numbers=["nulls"], cut="type")
     if len(described.versions) > 1:
         output.print_lines([""])
-        print_versions(described.versions)
+        print_versions(described.versions[-_VERSIONS:])
+        if (earlier := len(described.versions) - _VERSIONS) > 0:
+            output.print_lines([f"{earlier:,} earlier versions, which history lists"])
     if rows.num_rows:
         output.print_lines(["", f"first {rows.num_rows} rows"])
         output.print_frame(rows)

@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import click
+import dask
 import pyarrow as pa
 
 import dask_tfrecord
@@ -79,7 +80,7 @@ def delete_command(path: str, yes: bool, as_json: bool, dry_run: bool = False, *
 
     done = delete(dry_run=dry_run or not yes)
     if done.rows and not (dry_run or yes):
-        _confirm(done)
+        _confirm(done, how.get("keep_versions", dask.config.get("dask-tfrecord.keep-versions", False)))
         done = delete(dry_run=False)
     result = {
         "version": done.snapshot.number,
@@ -94,11 +95,12 @@ def delete_command(path: str, yes: bool, as_json: bool, dry_run: bool = False, *
     output.print_result(result, [line if done.rows else "no row meets the condition"], as_json)
 
 
-def _confirm(planned: Deleted) -> None:
+def _confirm(planned: Deleted, keeps_versions: bool) -> None:
     """Ask if rows may be deleted, and end the command if not."""
     question = (
         f"Delete {planned.rows:,} of {planned.snapshot.records:,} rows? This drops {planned.dropped:,} files "
-        f"and rewrites {planned.rewritten:,} files, of {planned.bytes:,} bytes"
+        f"and rewrites {planned.rewritten:,} files, of {planned.bytes:,} bytes, and "
+        f"{'keeps' if keeps_versions else 'removes'} the versions before it"
     )
     try:
         agreed = click.confirm(question, err=True)

@@ -22,6 +22,11 @@ def test_history_lists_the_versions(run: Run, people: Path) -> None:
     assert [(row[0], row[3], row[5]) for row in rows] == [("1", "create", "3"), ("2", "append", "6")]
     listed = json.loads(run("history", people, "--json").stdout)
     assert [one["records"] for one in listed] == [3, 6]
+    for _ in range(5):
+        dask_tfrecord.to_tfrecord(read_tfrecord(people, version=1), people, append=True)
+    shown = run("inspect", people, "-n", 0).stdout.splitlines()[-6:]
+    assert [line.split()[0] for line in shown] == ["3", "4", "5", "6", "7", "2"]
+    assert shown[-1] == "2 earlier versions, which history lists"
 
 
 def test_compact_prints_the_files_before_and_after(run: Run, people: Path) -> None:
@@ -55,7 +60,8 @@ def test_delete_asks_first(
     run: Run, people: Path, options: list[str], answer: str | None, code: int, left: list[int]
 ) -> None:
     result = run("delete", people, "--where", "born < 1900", *options, code=code, input=answer)
-    assert ("Delete 1 of 3 rows? This drops 0 files and rewrites 1 files" in result.stderr) == (not options)
+    asked = "Delete 1 of 3 rows? This drops 0 files and rewrites 1 files" in result.stderr
+    assert asked == ("and removes the versions before it" in result.stderr) == (not options)
     if code == 0:
         verb = "would be deleted" if "--dry-run" in options else "deleted"
         assert result.stdout.startswith(f"1 rows {verb}: 0 files dropped and 1 files rewritten, of ")
