@@ -14,6 +14,7 @@ from dask_tfrecord.cluster import compute_each
 from dask_tfrecord.codec import HEADER_BYTES, scan, take_bytes
 from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
+from dask_tfrecord.dataset.snapshot.kept import follow
 from dask_tfrecord.dataset.snapshot.names import offsets_path, stored_offsets
 from dask_tfrecord.dataset.snapshot.offsets import Offsets, read_offsets, to_parquet
 from dask_tfrecord.dataset.snapshot.versions import versions
@@ -86,10 +87,9 @@ def find_offsets(dataset: ReadPlan, splits: Sequence[Split]) -> list[Offsets | N
             return [_of_split(known, split) for split in group]
         if not dataset.store.local or dataset.options.compression not in ("infer", None):
             return [None] * len(group)
-        with open(group[0].file.path, "rb") as file:
-            if detect(file.read(HEADER_BYTES)) is not None:
-                return [None] * len(group)
-        data = memoryview(pa.memory_map(group[0].file.path).read_buffer())
+        data = memoryview(map_file(dataset.store, group[0].file.path))
+        if detect(bytes(data[:HEADER_BYTES])) is not None:
+            return [None] * len(group)
         return [_scan(dataset.store, dataset.options, split, data) for split in group]
 
     groups = [group for _, group in _by_file(splits)]
@@ -100,6 +100,11 @@ def find_offsets(dataset: ReadPlan, splits: Sequence[Split]) -> list[Offsets | N
             rows = sum(len(one) - 1 for one in offsets if one is not None)
             progress.add(Report("", 1, 1, index, len(groups), rows, 0))
     return found
+
+
+def map_file(store: Store, path: str) -> pa.Buffer:
+    """Map a local file to memory."""
+    return follow(store, path, lambda at: pa.memory_map(at).read_buffer())
 
 
 def _title(store: Store) -> str:

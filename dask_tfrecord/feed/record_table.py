@@ -20,7 +20,7 @@ from dask_tfrecord.codec import Decoder
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import FileChangedError, TFRecordError, calling
 from dask_tfrecord.feed.batches import as_batch
-from dask_tfrecord.feed.record_offsets import Records, find_offsets, read_block, store_offsets
+from dask_tfrecord.feed.record_offsets import Records, find_offsets, map_file, read_block, store_offsets
 from dask_tfrecord.feed.sources import checked_names, usable_after_fork
 from dask_tfrecord.files.damage import locate_error
 from dask_tfrecord.files.storage.change_check import check_unchanged
@@ -365,7 +365,7 @@ class RecordTable:
             path = split.file.path
             data = self._maps.get(path)
             if data is None:
-                data = self._maps.setdefault(path, pa.memory_map(path).read_buffer())
+                data = self._maps.setdefault(path, map_file(store, path))
             if data.size < offsets[-1]:
                 raise _too_short(store.public(path))
             return Records(data, offsets)

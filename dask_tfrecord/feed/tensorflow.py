@@ -15,6 +15,7 @@ from dask_tfrecord import arguments
 from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import Compression, detect
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
+from dask_tfrecord.dataset.snapshot.kept import current_path
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.feed.batches import Batches
 from dask_tfrecord.feed.epoch_order import LastBatch, Plan, checked_shard, plan_batches
@@ -228,8 +229,7 @@ def _native(
         for item in schema.fields
         if item.name in dataset.partition_values
     }
-    paths = [splits[number].file.path for number in numbers]
-    # Return a function that creates an empty dataset, which raises if a file changed after it was listed.
+    paths = [current_path(dataset.store, splits[number].file.path) for number in numbers]
     files = {
         "number": np.array(numbers, np.int64),
         "path": tf.constant([dataset.store.public(path) for path in paths], tf.string),
@@ -303,7 +303,7 @@ def _unchanged_check(dataset: ReadPlan, files: Sequence[FileInfo]) -> Callable[[
 
 
 def _codec_of(dataset: ReadPlan, path: str) -> Compression | None:
-    with dataset.store.fs.open(path, "rb") as file:
+    with dataset.store.fs.open(current_path(dataset.store, path), "rb") as file:
         return detect(file.read(HEADER_BYTES))
 
 

@@ -94,6 +94,17 @@ def test_native_notices_changed_files(
     assert last.name in str(raised.value)
 
 
+@pytest.mark.parametrize("engine", ["kernel", "native"])
+def test_a_kept_version_is_read(engine: Any, tmp_path: Path) -> None:
+    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
+
+    dask_tfrecord.to_tfrecord(dd.from_dict({"x": [1, 2, 3]}, npartitions=1), tmp_path / "d")
+    dask_tfrecord.delete(tmp_path / "d", [("x", "==", 2)], keep_versions=True)
+    for version, expected in ((1, [1, 2, 3]), (2, [1, 3])):
+        [batch] = tensorflow_dataset(tmp_path / "d", 10, engine=engine, version=version)
+        assert batch["x"].numpy().tolist() == expected
+
+
 def test_native_saves_its_position(tmp_path: Path) -> None:
     from dask_tfrecord.feed.tensorflow import tensorflow_dataset
 

@@ -44,7 +44,7 @@ class DatasetStore(Store):
                 known = stamp if at == path or self.local else ""  # only a local move keeps the stamp
                 return stack.enter_context(opened(at, size, start, stop, known))
 
-            yield self._follow(path, enter)
+            yield self.follow(path, enter)
 
     def look(self, path: str) -> dict[str, Any]:
         """Return the current info of a file in the same way as `Store.look`."""
@@ -54,7 +54,7 @@ class DatasetStore(Store):
             found = look(at)
             return found if at == path or self.local else {"size": found.get("size")}
 
-        return self._follow(path, info)
+        return self.follow(path, info)
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
         """Read byte ranges of files in the same way as `Store.read_ranges`."""
@@ -65,9 +65,9 @@ class DatasetStore(Store):
         def read_one(start: int, stop: int, at: str) -> bytes:
             return read([(at, start, stop)])[0]
 
-        return [self._follow(path, partial(read_one, start, stop)) for path, start, stop in ranges]
+        return [self.follow(path, partial(read_one, start, stop)) for path, start, stop in ranges]
 
-    def _follow(self, path: str, read: Callable[[str], _T]) -> _T:
+    def follow(self, path: str, read: Callable[[str], _T]) -> _T:
         """Call a function that reads a file. If the file was moved, call the function with the new path."""
         try:
             return read(path)
@@ -82,6 +82,21 @@ class DatasetStore(Store):
                 f"has expired or was overwritten. The dataset has version {version_names(numbers)}; read the "
                 "dataset again"
             ) from error
+
+
+def follow(store: Store, path: str, read: Callable[[str], _T]) -> _T:
+    """Call a function that reads a file of a dataset with the current path of the file."""
+    return store.follow(path, read) if isinstance(store, DatasetStore) else read(path)
+
+
+def current_path(store: Store, path: str) -> str:
+    """Return the current path of a file of a dataset."""
+
+    def look(at: str) -> str:
+        store.fs.info(at)
+        return at
+
+    return follow(store, path, look)
 
 
 def kept_files(store: Store) -> pa.Table:

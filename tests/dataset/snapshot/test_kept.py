@@ -7,7 +7,7 @@ import pytest
 from small_frames import by_key, keyed
 
 import dask_tfrecord
-from dask_tfrecord import Snapshot, read_tfrecord, to_tfrecord
+from dask_tfrecord import RecordTable, Snapshot, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.write import commit as commits
 from dask_tfrecord.files.storage.listing import list_directory
 from dask_tfrecord.files.storage.store import Store
@@ -28,9 +28,13 @@ def test_the_versions_before_an_overwrite_stay_readable(place: str, overwrite: A
     to_tfrecord(keyed(a=[1, 2], b=[3]), place, partition_on="key")
     to_tfrecord(keyed(a=[4]), place, partition_on="key", append=True)
     planned = read_tfrecord(place)["n"]
+    table, looked_up = RecordTable(place, columns=["n"]), RecordTable(place, columns=["n"])
+    assert sorted(looked_up[[0, 1, 2, 3]]["n"].to_pylist()) == [1, 2, 3, 4]
     to_tfrecord(keyed(a=[5]), place, partition_on="key", overwrite=overwrite, keep_versions=True)
     newest = [3, 5] if overwrite == "partitions" else [5]
     assert sorted(planned.compute().tolist()) == [1, 2, 3, 4]  # of a reader that began before
+    for opened in (table, looked_up, RecordTable(place, version=2)):
+        assert sorted(opened[[0, 1, 2, 3]]["n"].to_pylist()) == [1, 2, 3, 4]
     found = [rows(place, version=number) for number in (1, 2, 3)]
     assert found == [[1, 2, 3], [1, 2, 3, 4], newest]
     assert rows(place) == rows(place, use_snapshot=False) == newest
