@@ -36,6 +36,7 @@ REPLACING = {"overwrite", "dying overwrite", "partitions", "compact", "delete"}
 OVERTAKEN = (FileNotFoundError, dask_tfrecord.CorruptRecordError)
 # Operations that change no rows.
 UNCHANGING = {"cleanup", "read", "read kept", "compact", "keeping compact", "index", "expire", "expire now"}
+UNCHANGING |= {"repair"}
 
 State = frozenset[int]
 
@@ -62,6 +63,12 @@ def write_and_die(place: Path, number: int) -> None:
 
 def delete(place: Path, **options: Any) -> None:
     dask_tfrecord.delete(place, [("n", "in", DELETED)], **options)
+
+
+def repair(place: Path) -> None:
+    """Repair a dataset of which no file is missing, although files may move."""
+    if lost := dask_tfrecord.repair(place).lost:
+        raise AssertionError(f"repair drops {sorted(lost)}")
 
 
 def read(place: Path, **options: Any) -> State:
@@ -120,6 +127,7 @@ OPERATIONS: dict[str, Callable[[Path, int], Any]] = {
     "expire": lambda place, number: dask_tfrecord.expire(place, versions=1),
     "expire now": lambda place, number: dask_tfrecord.expire(place, versions=1, grace="0s"),
     "index": lambda place, number: dask_tfrecord.index(place),
+    "repair": lambda place, number: repair(place),
     "cleanup": lambda place, number: dask_tfrecord.cleanup(place),
     "read": lambda place, number: read(place),
     "read kept": lambda place, number: read_kept(place),
