@@ -21,6 +21,7 @@ from dask_tfrecord import (
     restore,
     to_tfrecord,
 )
+from dask_tfrecord.dataset.write import commit as commits
 from dask_tfrecord.files.storage.listing import list_directory
 from dask_tfrecord.files.storage.store import Store
 
@@ -66,6 +67,21 @@ def test_a_restored_version_is_the_newest(place: str) -> None:
     assert by_key(place) == {"a": [5], "c": [6]}
     assert dask_tfrecord.verify(place)["agrees"].all()
     assert dask_tfrecord.cleanup(place, older_than="0s") == []
+
+
+def test_an_interrupted_restore_is_finished(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    lived_in(place)
+    with monkeypatch.context() as patched:
+        patched.setattr(commits, "remove_replaced", lambda run, unlisted: None)
+        restore(place, 2)
+    assert rows(place) == [1, 2, 3, 4]
+    for options in [{"use_snapshot": False}, {}]:
+        with pytest.raises(TFRecordError, match=r"still in _tfrecord/kept, .* call dask_tfrecord\.cleanup"):
+            read_tfrecord(place if options else f"{place}/key=a", **options)
+    to_tfrecord(keyed(b=[6]), place, partition_on="key", append=True)
+    assert rows(place) == rows(place, use_snapshot=False) == [1, 2, 3, 4, 6]
+    assert rows(f"{place}/key=b") == [3, 6]
+    assert rows(place, version=4) == [5]
 
 
 def test_a_restored_version_has_its_columns_and_metadata(tmp_path: Path) -> None:

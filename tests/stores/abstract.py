@@ -32,7 +32,9 @@ from dask_tfrecord import (
     compact,
     delete,
     exists,
+    expire,
     read_tfrecord,
+    restore,
     to_tfrecord,
 )
 from dask_tfrecord.dataset.shuffle import stream
@@ -308,6 +310,25 @@ class StoreSuite(PatternNames):
         assert len(self.files(place)) == 3
 
     @pytest.mark.usefixtures("appended_snapshots")
+    def test_versions_are_restored_and_expire(self, place: str) -> None:
+        options = {"storage_options": self.options}
+        self.write(rows(0, 1, npartitions=2), place)
+        self.write(rows(2, npartitions=1), place, overwrite=True, keep_versions=True)
+        planned = read_tfrecord(place, **options)["n"]
+        assert restore(place, 1, **options).number == 3
+        for use_snapshot in (True, False):
+            found = read_tfrecord(place, use_snapshot=use_snapshot, **options)["n"].compute()
+            assert sorted(found) == [0, 1]
+        assert planned.compute().tolist() == [2]
+        assert expire(place, versions=1, **options)[1:3] == ((1, 2), 0)
+        assert planned.compute().tolist() == [2]
+        assert expire(place, versions=1, grace="0s", **options).files == 1
+        with pytest.raises(FileNotFoundError, match="has expired or was overwritten"):
+            planned.compute()
+        assert Snapshot.history(place, **options)["version"].tolist() == [3, 4]
+        assert self.clean(place) == []
+        assert self.read(place) == [0, 1]
+
     def test_concurrent_writes(self, place: str) -> None:
         self.write_twice(place, 0, 1)
         appends = [self.write(rows(n), place, append=True, compute=False) for n in (2, 3)]

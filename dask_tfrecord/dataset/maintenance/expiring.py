@@ -1,8 +1,9 @@
 """Expire old versions of a dataset, and remove the files that only expired versions list."""
 
 from collections.abc import Iterable, Mapping
+from contextlib import suppress
 from datetime import datetime, timedelta
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -149,10 +150,19 @@ def _newest_states(store: Store, stored: list[int], count: int) -> list[int]:
     for end in range(len(stored), 0, -_BATCH):
         batch = stored[max(end - _BATCH, 0) : end]
         known = read_metadata(store, batch)
-        states += [one for one in reversed(batch) if known.get(one, {}).get("mode") != "expire"]
+        states += [one for one in reversed(batch) if _mode(store, one, known.get(one)) != "expire"]
         if len(states) >= count:
             return states[:count]
     return stored[:1]
+
+
+def _mode(store: Store, number: int, metadata: Mapping[str, Any] | None) -> Any:
+    """Return what the write of a version did. If the metadata is None, read the version."""
+    if metadata is not None:
+        return metadata.get("mode")
+    with suppress(FileNotFoundError):  # an overwrite has removed this version in the meantime
+        return read_part(store, number).fields["mode"]
+    return None
 
 
 def unneeded_files(store: Store, before: datetime) -> Unneeded:

@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.snapshot.file_table import rows_of_run
-from dask_tfrecord.dataset.snapshot.kept import with_kept_files
+from dask_tfrecord.dataset.snapshot.kept import kept_files, with_kept_files
 from dask_tfrecord.dataset.snapshot.model import (
     Snapshot,
     find_snapshot,
@@ -15,7 +15,13 @@ from dask_tfrecord.dataset.snapshot.model import (
     open_version,
     short_list,
 )
-from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, moved_files, open_runs, replaced_files
+from dask_tfrecord.dataset.snapshot.names import (
+    KEPT,
+    METADATA_DIRECTORY,
+    moved_files,
+    open_runs,
+    replaced_files,
+)
 from dask_tfrecord.errors import Call, CorruptRecordError, Remedy, TFRecordError
 from dask_tfrecord.files.part_names import PART_NAME, is_part, run_of
 from dask_tfrecord.files.side_files import without_side_files
@@ -283,10 +289,28 @@ def _uncommitted_paths(store: Store, paths: Sequence[str], *, use_snapshot: bool
                 remedies=(),
             ) from None
         return set()
+    if snapshot is not None:
+        _check_in_place(store, snapshot)
     if snapshot is None or not use_snapshot:
         return _unread_paths(store, paths, snapshot)
     unlisted = {*paths}.difference(map(store.join, listed_files(snapshot)))
     return unlisted.union(map(store.join, replaced_paths(store, snapshot)))
+
+
+def _check_in_place(store: Store, snapshot: Snapshot) -> None:
+    """Raise TFRecordError if a restore has not yet moved all files of the newest version to their paths, so
+    that a listing lacks some of the files.
+    """
+    start = len(store.join(f"{KEPT}/"))
+    kept = {store.join(path[start:]) for path in column_paths(kept_files(store)["path"])}
+    kept &= {*map(store.join, listed_files(snapshot))}
+    if kept and (missing := kept.difference(column_paths(list_directory(store)["path"]))):
+        raise TFRecordError(
+            f"the file is still in {KEPT}, because a restore has not finished",
+            path=store.public(min(missing)),
+            advice="read the directory of the dataset with its snapshot",
+            calls=[Call("cleanup", store.public(store.root), {}, "if the restore was interrupted")],
+        )
 
 
 def _check_complete(store: Store, paths: Sequence[str]) -> None:
