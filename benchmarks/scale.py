@@ -4,7 +4,10 @@ Each number of partitions and each format has a process of its own, and Dask's s
 figures are CPU seconds, the bytes of the optimized expression that a client sends to the scheduler, and the
 peak memory of the process. An exponent compares the two largest datasets: 1 is linear.
 
-    python -m benchmarks.scale [--rounds 1] [--scale 1.0] [--store] [1000 10000 100000]
+The second part measures changes of datasets, which `benchmarks.changes` makes. It compares them with Parquet
+files that are changed by hand, and with Delta tables if the package deltalake is installed.
+
+    python -m benchmarks.scale [--rounds 1] [--scale 1.0] [--only files] [--store] [1000 10000 100000]
 
 ``--store`` puts the figures into ``benchmarks/scale.json``, and makes ``benchmarks/RESULTS.md``.
 """
@@ -15,6 +18,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ProcessPoolExecutor
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -27,14 +31,18 @@ from dask.callbacks import Callback
 from distributed.protocol import serialize, to_serialize
 
 import dask_tfrecord
+from benchmarks import changes
 from benchmarks.reports import results
+from benchmarks.reports import scale as report
 from benchmarks.reports.scale import FORMATS, STEPS, exponent, middle
 from benchmarks.workers import (
+    cpu_seconds,
     forget_peak,
     last_error,
     machine,
     memory_folder,
     new_process,
+    others,
     peak_bytes,
     versions,
 )
@@ -139,12 +147,33 @@ def _check(found: int, expected: int) -> None:
 
 def measure_apart(name: str, count: int) -> dict[str, Any]:
     """Measure one format in a new process. If the format fails, return the error."""
+    with tempfile.TemporaryDirectory(dir=memory_folder()) as root:
+        return call_apart(measure, name, count, root)
+
+
+def call_apart(work: Callable[..., Any], *arguments: Any) -> Any:
+    """Call a function in a new process. If the function raises, return the error."""
     context = new_process("dask_tfrecord", "distributed.protocol")
-    with tempfile.TemporaryDirectory(dir=memory_folder()) as root, ProcessPoolExecutor(1, context) as process:
+    with ProcessPoolExecutor(1, context) as process:
         try:
-            return process.submit(measure, name, count, root).result()
-        except Exception as error:  # whatever Parquet raises is a result, and is printed
+            return process.submit(work, *arguments).result()
+        except Exception as error:  # whatever another format raises is a result, and is printed
             return {"error": last_error(f"{type(error).__name__}: {error}")}
+
+
+def measure_changes(rounds: int, scale: float) -> dict[str, Any]:
+    """Measure changes of datasets in all formats in turns, each in a new process."""
+    runs: dict[str, list[Any]] = {name: [] for name in changes.FORMATS}
+    with others() as used, tempfile.TemporaryDirectory(dir=memory_folder()) as root:
+        before = cpu_seconds()
+        for name in runs:
+            Path(root, name).mkdir()
+            call_apart(changes.make, name, scale, f"{root}/{name}")
+        for _ in range(rounds):
+            for name, figures in runs.items():
+                figures.append(call_apart(changes.measure, name, f"{root}/{name}"))
+        used.append(cpu_seconds() - before)
+    return {"sizes": changes.sizes(scale), "others": used[0], "runs": runs}
 
 
 def show(sizes: dict[str, Any]) -> None:
@@ -168,18 +197,25 @@ def main() -> None:
     parser.add_argument("--rounds", type=int, default=1)
     parser.add_argument("--scale", type=float, default=1.0, help="factor for the numbers of partitions")
     parser.add_argument("--store", action="store_true", help="put the figures into scale.json, and report")
+    parser.add_argument("--only", choices=["files", "changes"], help="measure only one of the two parts")
     arguments = parser.parse_args()
-    sizes: dict[str, Any] = {}
-    for count in arguments.counts:
-        count = max(4, int(count * arguments.scale))
-        sizes[str(count)] = {name: [] for name in FORMATS}
-        for _ in range(arguments.rounds):
-            for name in FORMATS:
-                sizes[str(count)][name].append(measure_apart(name, count))
-    show(sizes)
+    found: dict[str, Any] = {}
+    if arguments.only != "changes":
+        found["sizes"] = sizes = {}
+        for count in arguments.counts:
+            count = max(4, int(count * arguments.scale))
+            sizes[str(count)] = {name: [] for name in FORMATS}
+            for _ in range(arguments.rounds):
+                for name in FORMATS:
+                    sizes[str(count)][name].append(measure_apart(name, count))
+        show(sizes)
+    if arguments.only != "files":
+        found["changes"] = measure_changes(arguments.rounds, arguments.scale)
+        print(*report.change_lines(found["changes"]), sep="\n")
     if arguments.store:
-        packages = versions(["dask", "distributed", "pyarrow", "pandas"])
-        results.save("scale", {"machine": machine() | {"packages": packages}, "sizes": sizes})
+        packages = versions(["dask", "distributed", "pyarrow", "pandas", "deltalake"])
+        found["machine"] = machine() | {"packages": packages}
+        results.save("scale", results.stored("scale") | found)
         results.write()
 
 

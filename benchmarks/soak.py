@@ -413,7 +413,7 @@ def run(path: str, arguments: argparse.Namespace) -> int:
     with (
         dask.config.set(CONFIG),
         LocalCluster(
-            n_workers=WORKERS, threads_per_worker=1, dashboard_address=":0", memory_limit=0, silence_logs=50
+            n_workers=WORKERS, threads_per_worker=1, dashboard_address=":0", memory_limit=0, silence_logs=60
         ) as cluster,
         Client(cluster) as client,
     ):

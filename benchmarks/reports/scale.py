@@ -24,6 +24,17 @@ STEPS: dict[str, tuple[str, float]] = {
     "peak memory": ("MB", 1e6),
 }
 
+# The steps of `benchmarks.changes`, with names of its sizes in braces.
+CHANGES = {
+    "compact": "compact {small:,} files of 10 rows to 10 files",
+    "delete a partition": "delete one of {partitions:,} partitions",
+    "delete 1 % at one end": "delete 1 % of the rows of {large} files of {rows:,} rows: the first rows",
+    "delete 1 % everywhere": "delete 1 % of the rows of these files: one row of 100",
+    "append with a new column": "append 100 rows with a new column to {small:,} files",
+    "commit of 100 rows": "append 100 rows to {small:,} files, a commit of an open `Writer`",
+}
+PEERS = {"parquet": "Parquet by hand", "delta": "deltalake"}
+
 # The goal of each step with 100,000 files: the most CPU seconds.
 GOALS = {"open": 2.0, "graph of a read": 2.0, "filter one row": 1.5, "append one file": 1.0}
 GOAL_COUNT = "100000"
@@ -85,7 +96,32 @@ def sections(results: dict[str, Any]) -> list[str]:
         for run in runs
         if "error" in run
     }
-    return [*lines, *([""] if failed else []), *sorted(failed), "", *_goals(sizes)]
+    lines += [*([""] if failed else []), *sorted(failed), "", *_goals(sizes)]
+    return [*lines, "", *change_lines(results["changes"])] if "changes" in results else lines
+
+
+def change_lines(changes: dict[str, Any]) -> list[str]:
+    """Return the Markdown lines of the changes of datasets."""
+    runs = changes["runs"]
+    peers = [name for name in runs if name != "tfrecord"]
+    lines = [
+        "## Changes of a dataset",
+        "",
+        f"CPU seconds, medians of {len(runs['tfrecord'])} rounds. Meanwhile other processes used "
+        f"{changes['others']:.0%} of the processor. Parquet files",
+        "were changed by hand with pyarrow, without a commit. The replaced files of Delta tables were kept.",
+        "",
+        f"| step | TFRecord | {' | '.join(PEERS[name] for name in peers)} |",
+        "|---|--:" + "|--:" * len(peers) + "|",
+    ]
+    for step, title in CHANGES.items():
+        figures = [middle(runs[name], step) for name in ("tfrecord", *peers)]
+        cells = [title.format(**changes["sizes"]), *(_text(figure, 1) for figure in figures)]
+        lines.append(f"| {' | '.join(cells)} |")
+    opened = sum(run.get("opened files", 0) for run in runs["tfrecord"])
+    lines += ["", f"Data files that TFRecord opened to delete the partition: {opened:.0f}."]
+    errors = {f"- {name}: {run['error']}" for name, one in runs.items() for run in one if "error" in run}
+    return [*lines, *sorted(errors)]
 
 
 def _text(figure: float | None, divisor: float) -> str:
