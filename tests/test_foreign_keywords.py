@@ -135,6 +135,21 @@ def test_every_function_names_only_keywords_that_it_has() -> None:
     assert named > 500
 
 
+@pytest.mark.parametrize(
+    ("function", "keyword", "value", "advice"),
+    [
+        (dask_tfrecord.compact, "target_size", "1 GB", 'pass target_bytes="1 GB"'),
+        (dask_tfrecord.delete, "predicate", "x = 3", "pass filters="),
+        (dask_tfrecord.expire, "retain_last", 5, "pass versions=5"),
+        (dask_tfrecord.expire, "retention_hours", 168, "pass older_than="),
+    ],
+)
+def test_functions_of_tables_know_keywords_of_delta_lake_and_iceberg(
+    function: Callable[..., Any], keyword: str, value: Any, advice: str
+) -> None:
+    assert refusal(function, "missing", **{keyword: value}).partition("; ")[2] == advice
+
+
 @pytest.mark.tensorflow
 @pytest.mark.parametrize(
     ("name", "keyword", "advice"),
