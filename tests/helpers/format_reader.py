@@ -1,6 +1,7 @@
 """A reader of datasets, and an append, written from docs/format.md with Python and pyarrow only.
 
 ``python format_reader.py read ROOT OUT`` stores all rows as an Arrow file and prints what was checked.
+``python format_reader.py read ROOT OUT VERSION`` does the same with an older version.
 ``python format_reader.py append ROOT NUMBER...`` adds a file with one column of integers, ``n``.
 """
 
@@ -205,10 +206,17 @@ def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
     return dict(pairs)
 
 
-def newest(root: Path) -> tuple[int, pa.Table, dict[str, Any]]:
-    """Return the number, all rows and the metadata of the newest snapshot."""
+def versions(root: Path) -> list[int]:
+    """Return the numbers of the versions that the dataset keeps, the newest last."""
     names = [name for name in os.listdir(root / "_tfrecord") if re.fullmatch(r"\d{8}\.parquet", name)]
-    number = int(max(names)[:8])
+    numbers = sorted(int(name[:8]) for name in names)
+    oldest = parquet_file(root, numbers[-1])[1].get("oldest", 0)
+    check(isinstance(oldest, int) and oldest <= numbers[-1], "the oldest version")
+    return [number for number in numbers if number >= oldest]
+
+
+def snapshot(root: Path, number: int) -> tuple[pa.Table, dict[str, Any]]:
+    """Return all rows and the metadata of a version."""
     table, metadata = parquet_file(root, number)
     if metadata.get("base") is not None:
         base = metadata["base"]["version"]
@@ -221,7 +229,12 @@ def newest(root: Path) -> tuple[int, pa.Table, dict[str, Any]]:
         check(same, "the columns of the base")
         table = by_directory(pa.concat_tables([rows, table], promote_options="permissive"))
         check(len(set(table["path"].to_pylist())) == len(table), "a path twice")
-    return number, table, metadata
+    return table, metadata
+
+
+def place(root: Path, path: str) -> Path:
+    """Return where a data file of any version is."""
+    return root / path if (root / path).exists() else root / "_tfrecord" / "kept" / path
 
 
 def by_directory(table: pa.Table) -> pa.Table:
@@ -258,19 +271,25 @@ def schema_of(stored: dict[str, Any]) -> tuple[pa.Schema, dict[str, pa.Array]]:
     return schema, known
 
 
-def check_directory(root: Path, table: pa.Table, metadata: dict[str, Any]) -> list[str]:
+def check_directory(
+    root: Path, table: pa.Table, metadata: dict[str, Any], *, is_newest: bool = True
+) -> list[str]:
     """Return the unlisted files that a reader must ignore; raise for any other unlisted file."""
     listed = dict(zip(table["path"].to_pylist(), table["bytes"].to_pylist(), strict=True))
     for path, size in listed.items():
-        check((root / path).stat().st_size == size, f"the size of {path}")
+        check(place(root, path).stat().st_size == size, f"the size of {path}")
     found = [str(PurePosixPath(path.relative_to(root))) for path in root.rglob("*") if path.is_file()]
     visible = [path for path in found if not any(map(is_hidden, path.split("/")))]
     others = [path for path in visible if path not in listed]
     runs = [metadata["run"], *metadata.get("ancestors", [])]
-    notes = [root / "_tfrecord" / "staging" / run / "replaced.json" for run in runs]
+    names = ("replaced.json", "kept.json")
+    notes = [root / "_tfrecord" / "staging" / run / name for run in runs for name in names]
     replaced = [path for note in notes if note.exists() for path in json.loads(note.read_bytes())]
     for path in others:
-        check(path in replaced or PART.fullmatch(path.split("/")[-1]) is not None, "a foreign file")
+        check(
+            not is_newest or path in replaced or PART.fullmatch(path.split("/")[-1]) is not None,
+            "a foreign file",
+        )
     return others
 
 
@@ -352,21 +371,30 @@ def check_statistics(row: dict[str, Any], table: pa.Table) -> int:
         else:
             least, greatest = pc.min_max(pc.list_value_length(values)).as_py().values()
         bounds = (told.get("min", told.get("min_length")), told.get("max", told.get("max_length")))
+        if row.get("exact_bounds") is False:
+            inside = all(
+                None in pair or pair[0] <= pair[1] for pair in [(bounds[0], least), (greatest, bounds[1])]
+            )
+            check(inside, f"the bounds of {name}: {bounds}, not {least} to {greatest}")
+            continue
         for bound, value in zip(bounds, (least, greatest), strict=True):
             expected = None if isinstance(value, str | bytes) and len(value) > 64 else value
             check(bound == expected, f"the bounds of {name}: {bound}, not {expected}")
     return len(known)
 
 
-def read(root: Path, out: Path) -> dict[str, Any]:
-    number, listed, metadata = newest(root)
+def read(root: Path, out: Path, version: int | None = None) -> dict[str, Any]:
+    kept = versions(root)
+    number = version or kept[-1]
+    check(number in kept, "a version of the dataset")
+    listed, metadata = snapshot(root, number)
     schema, known = schema_of(metadata["schema"])
-    ignored = check_directory(root, listed, metadata)
+    ignored = check_directory(root, listed, metadata, is_newest=number == kept[-1])
     columns = metadata["schema"]["columns"]
     partitions = schema_of(metadata["partitioning"])[0] if metadata.get("partitioning") else pa.schema([])
     tables, blocks, statistics = [], 0, 0
     for row in listed.to_pylist():
-        data = (root / row["path"]).read_bytes()
+        data = place(root, row["path"]).read_bytes()
         check(crc32c(data) == row["crc32c"], "the CRC of a file")
         content = whole(data)
         found = payloads(content)
@@ -400,6 +428,7 @@ def read(root: Path, out: Path) -> dict[str, Any]:
         writer.write_table(table)
     return {
         "number": number,
+        "versions": kept,
         "files": len(listed),
         "blocks": blocks,
         "statistics": statistics,
@@ -432,11 +461,13 @@ def append(root: Path, numbers: list[int]) -> None:
     staged.parent.mkdir(parents=True)
     staged.write_bytes(data)
     os.rename(staged, root / path)
-    number, table, metadata = newest(root)
+    number = versions(root)[-1]
+    table, metadata = snapshot(root, number)
     row = {"path": path, "bytes": len(data), "records": len(numbers), "crc32c": crc32c(data), "blocks": []}
     added = pa.Table.from_pylist([row], table.schema)
     ancestors = [*metadata.get("ancestors", []), metadata["run"]][-100:]
     metadata.update(run=run, library="another", compression=None, format_version=1, ancestors=ancestors)
+    metadata.update(mode="append", created=None)
     metadata.pop("base", None)
     table = pa.concat_tables([table, added])
     table = table.replace_schema_metadata({b"dask_tfrecord": json.dumps(metadata).encode()})
@@ -448,11 +479,11 @@ def append(root: Path, numbers: list[int]) -> None:
 
 
 if __name__ == "__main__":
-    command, place, *rest = sys.argv[1:]
+    command, root, *rest = sys.argv[1:]
     if command == "append":
-        append(Path(place), list(map(int, rest)))
+        append(Path(root), list(map(int, rest)))
     else:
         try:
-            print(json.dumps(read(Path(place), Path(rest[0]))))
+            print(json.dumps(read(Path(root), Path(rest[0]), *map(int, rest[1:]))))
         except RefusedError as error:
             print(json.dumps({"refused": str(error)}))

@@ -3,6 +3,7 @@
 import base64
 import datetime
 import json
+import shutil
 import struct
 import subprocess
 import sys
@@ -16,7 +17,18 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dask_tfrecord import RecordTable, Snapshot, TFRecordError, read_tfrecord, to_tfrecord
+from dask_tfrecord import (
+    ConcurrentWriteError,
+    RecordTable,
+    Snapshot,
+    TFRecordError,
+    cleanup,
+    delete,
+    expire,
+    read_tfrecord,
+    restore,
+    to_tfrecord,
+)
 from dask_tfrecord.files import writing
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -59,10 +71,10 @@ def run(*arguments: Any) -> str:
     return result.stdout
 
 
-def read(root: Path) -> tuple[pa.Table, dict[str, Any]]:
+def read(root: Path, *version: int) -> tuple[pa.Table, dict[str, Any]]:
     """Run the reader of the format in a process that cannot import the library: the rows, and its checks."""
     out = root.parent / "rows.arrow"
-    told = json.loads(run("read", root, out))
+    told = json.loads(run("read", root, out, *version))
     if "refused" in told:
         pytest.fail(told["refused"])
     with pa.memory_map(str(out)) as file:
@@ -231,6 +243,65 @@ def test_another_program_appends(tmp_path: Path, middle: int) -> None:
     assert Snapshot.open(tmp_path / "a").custom_metadata == {"who": "me"}
     to_tfrecord(collection(table.slice(0, 2)), tmp_path / "a", append=True)
     assert len(read_tfrecord(tmp_path / "a")) == ROWS + 5
+
+
+def versioned(root: Path) -> list[list[int]]:
+    """Make a dataset of seven versions, of which the first two are expired. Return the rows of the others."""
+    table, keeping = pa.table({"n": range(20)}), {"keep_versions": True}
+    to_tfrecord(collection(table), root)
+    to_tfrecord(collection(table.slice(0, 1), 1), root, append=True)
+    to_tfrecord(collection(table.slice(0, 5), 1), root, overwrite=True, **keeping)
+    delete(root, [("n", "<", 2)], **keeping)
+    restore(root, 3)
+    to_tfrecord(collection(table.slice(5, 2), 1), root, overwrite=True, **keeping)
+    expire(root, versions=4)
+    return [[0, 1, 2, 3, 4], [2, 3, 4], [0, 1, 2, 3, 4], [5, 6], [5, 6]]
+
+
+def test_kept_and_expired_versions(tmp_path: Path) -> None:
+    expected = versioned(tmp_path / "a")
+    for number, rows in enumerate(expected, 3):
+        found, told = read(tmp_path / "a", number)
+        assert found["n"].to_pylist() == rows
+        assert told["versions"] == [3, 4, 5, 6, 7]
+    assert json.loads(run("read", tmp_path / "a", "out", 2)) == {"refused": "a version of the dataset"}
+    run("append", tmp_path / "a", 8)
+    history = Snapshot.history(tmp_path / "a")
+    assert history["version"].tolist() == [3, 4, 5, 6, 7, 8]
+    assert history[["mode", "records", "details"]].fillna("").iloc[-1].tolist() == ["append", 3, ""]
+    assert expire(tmp_path / "a", versions=1, grace="0s").versions == (3, 4, 5, 6, 7)
+    assert read(tmp_path / "a")[0]["n"].to_pylist() == [5, 6, 8]
+
+
+def forget(root: Path, number: int) -> None:
+    """Remove what an older program does not know from the snapshot that such a program has written."""
+    path = root / "_tfrecord" / f"{number:08d}.parquet"
+    table = pq.read_table(path)
+    metadata = json.loads(table.schema.metadata[b"dask_tfrecord"])
+    del metadata["oldest"], metadata["summary"]
+    table = table.drop_columns([name for name in table.column_names if name == "version"])
+    pq.write_table(table.replace_schema_metadata({b"dask_tfrecord": json.dumps(metadata).encode()}), path)
+
+
+def test_an_older_program_that_knows_no_kept_versions(tmp_path: Path) -> None:
+    root = tmp_path / "a"
+    expected = versioned(root)
+    overwrite = to_tfrecord(collection(pa.table({"n": [9]}), 1), root, overwrite=True, compute=False)
+    run("append", root, 8)
+    forget(root, 8)
+    assert read_tfrecord(root)["n"].compute().tolist() == [5, 6, 8]
+    with pytest.raises(ConcurrentWriteError):
+        overwrite.compute()
+    assert Snapshot.history(root)["version"].tolist() == [*range(1, 9)]  # the expired versions are back
+    assert expire(root, versions=5, grace="0s").versions == (1, 2)
+    found = [read_tfrecord(root, version=number)["n"].compute().tolist() for number in (3, 4, 5, 6)]
+    assert found == expected[:4]
+    shutil.copytree(root / "_tfrecord" / "kept", tmp_path / "kept")
+    to_tfrecord(collection(pa.table({"n": [9]}), 1), root, overwrite=True)
+    shutil.copytree(tmp_path / "kept", root / "_tfrecord" / "kept")  # an older program does not remove them
+    forget(root, 10)
+    assert {path.rpartition("/")[0] for path in cleanup(root, older_than="0s")} == {"_tfrecord/kept"}
+    assert read_tfrecord(root)["n"].compute().tolist() == [9]
 
 
 @pytest.mark.parametrize(
