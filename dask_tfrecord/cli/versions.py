@@ -7,6 +7,7 @@ from typing import Any
 
 import click
 import dask
+import pandas as pd
 import pyarrow as pa
 
 import dask_tfrecord
@@ -149,7 +150,7 @@ def expire_command(path: str, as_json: bool, **how: Any) -> None:
         "removed_bytes": done.bytes,
     }
     output.print_totals(totals, as_json)
-    if done.versions and not as_json:
-        grace = how.get("grace", "1 hour")
+    grace = how.get("grace", "1 hour")
+    if done.versions and pd.Timedelta(grace) and not as_json:
         note = f"the first expire or cleanup after {grace} removes the files that only these versions need"
         output.print_lines([note])

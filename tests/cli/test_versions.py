@@ -110,8 +110,9 @@ def test_restore_and_expire(run: Run, people: Path) -> None:
     assert born(people) == [1815, 1906, 1912]
     details = [line.split()[7:] for line in run("history", people).stdout.splitlines()[1:]]
     assert details == [[], ["[[('born',", "'<',", "1900)]]"], ["version", "1"]]
+    assert "cleanup after 1 day removes" in run("expire", people, "--versions", 2, "--grace", "1 day").stdout
     done = json.loads(run("expire", people, "--versions", 1, "--grace", "0 s", "--json").stdout)
-    assert (done["expired_versions"], done["removed_files"]) == ([1, 2], 1)
+    assert (done["expired_versions"], done["removed_files"]) == ([2], 1)
     assert "version 1" in run("restore", people, 1, code=1).stderr
     run("restore", people, code=2)
     assert "pass --versions, --older-than or both" in run("expire", people, code=2).stderr
