@@ -19,6 +19,7 @@ from distributed import Client
 
 import dask_tfrecord
 from benchmarks.soak_model import PARTS, Chunk, Seen, Write
+from dask_tfrecord.dataset.maintenance import compacting, deleting, expiring, restoring
 from dask_tfrecord.dataset.write import run as write_run
 
 KEYS = "abcde"
@@ -91,6 +92,8 @@ def run(address: str, path: str, orders: Connection, id_bits: int, client: int) 
     """Do the operations of each order. An order has a seed, the first number, the kinds, and rows."""
     if id_bits < 128:
         shorten_ids(id_bits, client)
+    for module in (compacting, deleting, expiring, restoring):
+        commit_late(module)
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it warns of killed workers
     with Client(address):
         while True:
@@ -118,6 +121,17 @@ def shorten_ids(bits: int, client: int) -> None:
         return SimpleNamespace(hex=f"{random.SystemRandom().getrandbits(bits):08x}{client:024x}")
 
     write_run.uuid4 = draw
+
+
+def commit_late(module: Any) -> None:
+    """Let an operation wait before it commits, so that other operations often commit first."""
+    commit = module.commit
+
+    def wait(*arguments: Any) -> Any:
+        time.sleep(random.uniform(0, 1))
+        return commit(*arguments)
+
+    module.commit = wait
 
 
 def begin(choices: random.Random, number: int, kind: str, rows: int) -> Event:
