@@ -177,15 +177,21 @@ def unneeded_files(store: Store, before: datetime) -> Unneeded:
     try:
         first = max((number for number in numbers if times[number] <= before), default=0)
         oldest = read_part(store, first).fields["oldest"] if first else 0
-        parts = {number: read_part(store, number) for number in numbers if number >= oldest}
+        if not len(kept) and oldest <= min(numbers):
+            return nothing
+        needed = {number for number in numbers if number >= oldest}
+        known = {} if len(kept) else read_metadata(store, sorted(needed))  # without files, the bases suffice
+        parts = {number: read_part(store, number) for number in needed - known.keys()}
         bases = {part.base.version for part in parts.values() if part.base is not None}
-        parts |= {number: read_part(store, number) for number in bases - parts.keys()}
+        bases |= {one["base"]["version"] for one in known.values() if one.get("base")}
+        if len(kept):
+            parts |= {number: read_part(store, number) for number in bases - needed}
     except FileNotFoundError:  # an overwrite removes versions at the same time
         return nothing
     listed = {
         store.join(f"{KEPT}/{path}") for part in parts.values() for path in part.rows["path"].to_pylist()
     }
     is_listed = pa.array([path in listed for path in column_paths(kept["path"])], pa.bool_())
-    gone = [number for number in numbers if number not in parts]
+    gone = [number for number in numbers if number not in needed | bases]
     metadata = [*map(snapshot_path, gone), *(offsets[number] for number in gone if number in offsets)]
     return Unneeded(kept.filter(pc.invert(is_listed)), [store.join(path) for path in metadata])

@@ -66,6 +66,8 @@ def _parse(tail: Any) -> dict[str, Any] | None:
             if byte < 128:
                 break
         metadata = strict_json(rest[at : at + length])
-        return metadata if metadata["format_version"] <= FORMAT_VERSION else None
+        base = metadata.get("base")
+        is_valid = base is None or type(base["version"]) is int
+        return metadata if is_valid and metadata["format_version"] <= FORMAT_VERSION else None
     except (IndexError, KeyError, TypeError, ValueError):
         return None

@@ -67,6 +67,7 @@ def move_files(store: Store, paths: Sequence[str]) -> None:
     """
     newest = find_snapshot(store) if paths else None
     while newest is not None:
+        store.fs.invalidate_cache()
         move = partial(_move_file, store, listed_files(newest))
         with ThreadPoolExecutor(1 if store.local else _THREADS) as pool:
             list(pool.map(move, paths))
