@@ -82,6 +82,11 @@ def versions(store: Store) -> list[int]:
     return sorted(int(name[:8]) for name in store.names(METADATA_DIRECTORY) if _NAME.fullmatch(name))
 
 
+def newest_number(store: Store) -> int:
+    """Return the number of the newest snapshot in the root of the store, or 0 if there is no snapshot."""
+    return int(max(filter(_NAME.fullmatch, store.names(METADATA_DIRECTORY)), default="0")[:8])
+
+
 def readable_versions(store: Store) -> list[int]:
     """Return the numbers of the versions that the dataset keeps, the newest last."""
     oldest = oldest_version(store)

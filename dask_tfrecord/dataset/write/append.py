@@ -17,7 +17,7 @@ from dask_tfrecord.dataset.snapshot.column_statistics import VERSION, from_entri
 from dask_tfrecord.dataset.snapshot.file_table import Base, Stored
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot
 from dask_tfrecord.dataset.snapshot.names import SUCCESS, open_runs, snapshot_path
-from dask_tfrecord.dataset.snapshot.versions import to_parquet, versions
+from dask_tfrecord.dataset.snapshot.versions import newest_number, to_parquet
 from dask_tfrecord.dataset.snapshot.visibility import has_committed
 from dask_tfrecord.dataset.write.commit import commit, publish_files, with_stamps
 from dask_tfrecord.dataset.write.next_snapshot import next_snapshot
@@ -106,7 +106,7 @@ def _append_to(run: WriteRun, files: pa.Table, newest: Newest) -> Newest | None:
         path = store.join(snapshot_path(snapshot.number))
         data = bytes(to_parquet(vars(snapshot), delta=True))
         is_created = _is_unchanged(store, known) and _create(store, path, data)
-        if is_created and max(versions(store)) == snapshot.number:
+        if is_created and newest_number(store) == snapshot.number:
             known = Newest(_as_stored(store, snapshot, data), _stamp(store, snapshot.number))
             break
         known = read_newest(store)

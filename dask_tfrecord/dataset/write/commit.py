@@ -17,7 +17,7 @@ from dask_tfrecord.dataset.snapshot.column_statistics import from_entries
 from dask_tfrecord.dataset.snapshot.file_table import rows_of_run
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
-from dask_tfrecord.dataset.snapshot.versions import to_parquet, versions
+from dask_tfrecord.dataset.snapshot.versions import newest_number, to_parquet
 from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot
 from dask_tfrecord.dataset.write.conflicts import Group, lost_groups
 from dask_tfrecord.dataset.write.next_snapshot import check_conflicts, next_snapshot
@@ -227,7 +227,7 @@ def create_snapshot(run: WriteRun, files: pa.Table, groups: Sequence[Group] = ()
             return committed
         if failure is None:  # the number was that of a removed version, so readers ignore this snapshot
             run.store.remove([run.store.join(snapshot_path(snapshot.number))])
-        elif _newest_number(run) < snapshot.number:
+        elif newest_number(run.store) < snapshot.number:
             raise failure
 
 
@@ -294,17 +294,13 @@ def remove_replaced(run: WriteRun, files: pa.Table | None = None) -> None:
         )
 
 
-def _newest_number(run: WriteRun) -> int:
-    return max(versions(run.store), default=0)
-
-
 def _is_newest(run: WriteRun, number: int) -> bool:
     """Return True if the snapshot that was just created is the newest snapshot, which readers use.
 
     An overwrite removes earlier snapshots, so a number below the number of the newest snapshot may be free.
     """
     try:
-        return _newest_number(run) <= number
+        return newest_number(run.store) <= number
     except Exception:  # the new snapshot exists, and no newer snapshot is known
         return True
 

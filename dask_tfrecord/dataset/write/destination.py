@@ -13,7 +13,7 @@ import pyarrow.compute as pc
 from dask_tfrecord.codec.codecs import is_frame
 from dask_tfrecord.dataset.snapshot.model import listed_files
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, exported_files
-from dask_tfrecord.dataset.snapshot.versions import versions
+from dask_tfrecord.dataset.snapshot.versions import newest_number
 from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot, visible_files
 from dask_tfrecord.dataset.write.neighbours import refuse_datasets_below
 from dask_tfrecord.dataset.write.run import Mode
@@ -110,7 +110,7 @@ def check_destination(store: Store, mode: Mode = "create") -> int:
     if is_disk_root(store):  # listing the root directory would take very long
         advice = "write to a directory that holds nothing but the dataset"
         raise DestinationError("the root of a filesystem cannot be a dataset", path=root, advice=advice)
-    newest = max(versions(store), default=0)
+    newest = newest_number(store)
     if not newest:  # otherwise, the path is a directory
         if store.fs.isfile(store.root):
             raise DestinationError("is a file, not a directory", path=root, advice="pass a directory")

@@ -18,7 +18,7 @@ from dask_tfrecord.dataset.snapshot.kept import kept_files
 from dask_tfrecord.dataset.snapshot.metadata import library_version, next_ancestors
 from dask_tfrecord.dataset.snapshot.model import Snapshot, listed_files, no_snapshot, open_version
 from dask_tfrecord.dataset.snapshot.names import exported_files, snapshot_path, stored_offsets
-from dask_tfrecord.dataset.snapshot.versions import versions
+from dask_tfrecord.dataset.snapshot.versions import newest_number, versions
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
 from dask_tfrecord.dataset.write.conflicts import (
     Group,
@@ -82,7 +82,7 @@ def next_snapshot(
         run=run.run,
         library=library_version(),
         partitioning=run.partitioning,
-        number=newest.number + 1 if newest else max(versions(run.store), default=0) + 1,
+        number=newest.number + 1 if newest else newest_number(run.store) + 1,
         custom_metadata=run.custom_metadata,
         order=run.order,
         index=run.index,
@@ -192,7 +192,7 @@ def check_conflicts(run: WriteRun, newest: Snapshot | None, files: pa.Table, gro
         If another write has replaced some of the files that a delete replaces.
     """
     if run.mode == "create" or newest is None:
-        if max(versions(run.store), default=0) > run.base and run.mode != "append":
+        if newest_number(run.store) > run.base and run.mode != "append":
             raise overtaken(run)
     elif run.mode in ("overwrite", "partitions", "restore"):
         refuse_lost_rows(run, newest, files)

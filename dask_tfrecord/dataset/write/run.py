@@ -15,7 +15,7 @@ from dask_tfrecord.dataset.partitioning.grouping import group_by_directory
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, read_snapshot
 from dask_tfrecord.dataset.snapshot.names import open_runs, staged
-from dask_tfrecord.dataset.snapshot.versions import read_part, versions
+from dask_tfrecord.dataset.snapshot.versions import newest_number, read_part
 from dask_tfrecord.dataset.snapshot.visibility import has_committed, intact_snapshot
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.options import WriteOptions
@@ -241,7 +241,7 @@ class WriteRun:
         If the dataset does not keep this snapshot, return the newest snapshot. A caller that has just read
         the newest snapshot may pass the newest snapshot.
         """
-        if newest is None and max(versions(self.store), default=0) > self.base:
+        if newest is None and newest_number(self.store) > self.base:
             newest = find_snapshot(self.store)
         if newest is None or newest.number <= self.base:
             return None

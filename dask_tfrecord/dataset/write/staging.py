@@ -21,7 +21,7 @@ from dask_tfrecord.dataset.snapshot.names import (
     replaced_files,
     staged,
 )
-from dask_tfrecord.dataset.snapshot.versions import versions
+from dask_tfrecord.dataset.snapshot.versions import newest_number
 from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot, unfinished_commits
 from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.store import Store
@@ -71,7 +71,7 @@ def move_files(store: Store, paths: Sequence[str]) -> None:
         move = partial(_move_file, store, listed_files(newest))
         with ThreadPoolExecutor(1 if store.local else _THREADS) as pool:
             list(pool.map(move, paths))
-        if max(versions(store), default=0) <= newest.number:
+        if newest_number(store) <= newest.number:
             break
         newest = find_snapshot(store)
     kept = (parent_of(f"{KEPT}/{path}") for path in paths)

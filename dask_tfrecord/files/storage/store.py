@@ -130,10 +130,12 @@ class Store:
         path = self.join(directory)
         self.fs.invalidate_cache(path)
         try:
-            found = [name_of(one.rstrip("/")) for one in self.fs.ls(path, detail=False)]
+            if self.local:  # much faster than fsspec
+                return os.listdir(path)
+            found = self.fs.ls(path, detail=False)
         except (FileNotFoundError, NotADirectoryError):
             return []
-        return [name for name in found if name]
+        return [name for one in found if (name := name_of(one.rstrip("/")))]
 
     # -- Writing ---------------------------------------------------------------------------------------------
 
@@ -157,11 +159,8 @@ class Store:
             If the filesystem is read-only, as HTTP is.
         """
         try:
-            with (
-                self._create_by_rename(path, durable)
-                if self.renames
-                else self._create_by_upload(path) as file
-            ):
+            made = self._create_by_rename(path, durable) if self.renames else self._create_by_upload(path)
+            with made as file:
                 yield file
         except OSError as error:
             if error.errno is not None and error.filename is None:  # an error such as a full disk

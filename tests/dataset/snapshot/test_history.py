@@ -65,7 +65,9 @@ def test_a_missing_file_of_an_older_version_raises(tmp_path: Path) -> None:
     first = to_tfrecord(rows(1, 2), tmp_path)
     to_tfrecord(rows(3), tmp_path, append=True)
     (tmp_path / first.files[0].path).unlink()
-    with pytest.raises(CorruptRecordError, match=r"in its version 1; an overwrite .* pass version=None"):
+    with pytest.raises(
+        CorruptRecordError, match=r"in its version 1; put the file back, or pass version=None"
+    ):
         read_tfrecord(tmp_path, version=1)
 
 
