@@ -1,6 +1,7 @@
 """Rewrite files of a dataset: `compact` makes small files larger, and `delete` removes rows."""
 
 import logging
+import sys
 from collections.abc import Sequence
 from functools import partial
 from typing import Any
@@ -25,7 +26,7 @@ logger = logging.getLogger(__name__)
 def compact(
     path: PathLike,
     *,
-    target_bytes: int | str = "128 MiB",
+    target_bytes: int | str | None = "128 MiB",
     filters: Sequence[Any] | pc.Expression | None = None,
     keep_versions: bool | None = None,
     storage_options: dict[str, Any] | None = None,
@@ -49,7 +50,8 @@ def compact(
     path : str or path-like
         The directory of the dataset.
     target_bytes : int or str, default "128 MiB"
-        The largest stored size of a new file, in bytes or as text with a unit.
+        The largest stored size of a new file, in bytes or as text with a unit. If None, the files have any
+        size.
     filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression, optional
         Filters in the form that `read_tfrecord` accepts. Only files in which some row may pass the filters
         are compacted, as far as partition values and statistics show. By default, all files are compacted.
@@ -95,7 +97,7 @@ def compact(
     >>> dask_tfrecord.compact("people").snapshot
     Snapshot(1 files, 3 records, 108 bytes, columns: name)
     """
-    size = arguments.byte_count("target_bytes", target_bytes) or 1
+    size = arguments.byte_count("target_bytes", target_bytes) or sys.maxsize
     store = destination(path, storage_options, filesystem)
     refuse_inside_dataset(store, "compact")
     root = store.public(store.root)

@@ -499,7 +499,10 @@ def test_an_interrupt_in_a_commit_says_if_the_commit_succeeded(tmp_path: Path) -
 
     with pytest.raises(KeyboardInterrupt) as caught:
         interrupt()
-    assert "committed 2 rows in 2 commits, dropped 0 rows" in caught.value.__notes__[0]
+    assert (
+        "committed 2 rows in 2 commits, dropped 0 rows; the dataset has version 2"
+        in (caught.value.__notes__[0])
+    )
     assert numbers(tmp_path) == [1, 2]
 
 

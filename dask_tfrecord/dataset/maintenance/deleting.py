@@ -183,7 +183,8 @@ class _Deletion:
             of_file = {name: column.take(pa.array([at])) for name, column in values.items()}
             read = Partition(self.run.store, (Split(file),), columns, ReadOptions(), of_file)
             tasks.append(_File(next(self._numbers), source, read))
-        delete = partial(_delete_in_file, self.run, predicate, len(rows), self.dry_run)
+        numbered = tasks[-1].number + 1 if tasks else 0
+        delete = partial(_delete_in_file, self.run, predicate, numbered, self.dry_run)
         try:
             found = self.compute_each(delete, tasks) if tasks else []
         except Exception:

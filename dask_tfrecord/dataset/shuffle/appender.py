@@ -20,7 +20,7 @@ from dask_tfrecord.dataset.partitioning.grouping import directory_groups, group
 from dask_tfrecord.dataset.shuffle.stream import numbered_from
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.visibility import has_committed
-from dask_tfrecord.dataset.write.append import append, read_newest
+from dask_tfrecord.dataset.write.append import Newest, append, read_newest
 from dask_tfrecord.dataset.write.commit import abandon, discard, remove_replaced
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.staging import finish_newest
@@ -114,7 +114,8 @@ class Appender:
         run = self._run
         if run is not None and self._is_committing:
             with suppress(Exception):  # the caller reports the failure of the commit
-                if run.committed_snapshot() is not None:
+                if (found := run.committed_snapshot()) is not None:
+                    self.newest = Newest(found, None)
                     remove_replaced(run)
                     self._count_commit()
             if self._is_committing:

@@ -192,7 +192,8 @@ def check_conflicts(run: WriteRun, newest: Snapshot | None, files: pa.Table, gro
         If another write has replaced some of the files that a delete replaces.
     """
     if run.mode == "create" or newest is None:
-        if newest_number(run.store) > run.base and run.mode != "append":
+        is_rewrite = run.mode in ("compact", "delete", "repair")  # of files that are gone
+        if is_rewrite or (newest_number(run.store) > run.base and run.mode != "append"):
             raise overtaken(run)
     elif run.mode in ("overwrite", "partitions", "restore"):
         refuse_lost_rows(run, newest, files)

@@ -11,6 +11,7 @@ import pandas as pd
 import pytest
 
 from dask_tfrecord import (
+    ConcurrentWriteError,
     CorruptRecordError,
     FileChangedError,
     NotFoundError,
@@ -26,6 +27,7 @@ from dask_tfrecord import (
     verify,
 )
 from dask_tfrecord.dataset.maintenance import compacting
+from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.splicing import splice
 from dask_tfrecord.files.storage.store import Store
 
@@ -102,6 +104,7 @@ def test_files_of_half_the_target_stay_and_order_is_kept(tmp_path: Path) -> None
     pd.testing.assert_frame_equal(contents(tmp_path / "d"), before)
     done = compact(tmp_path / "d", target_bytes=f"{2 * one} B")
     assert done[1:] == (0, 0, 0)
+    assert len(compact(tmp_path / "d", target_bytes=None).snapshot.files) == 1
 
 
 def test_filters_choose_the_files(tmp_path: Path) -> None:
@@ -175,6 +178,24 @@ def test_files_that_another_write_replaces_are_left_out(
     listed = {file.path for file in Snapshot.open(tmp_path).files}
     assert {name for name in files(tmp_path) if not name.startswith("_")} == listed
     assert cleanup(tmp_path, older_than="0 s") == []
+
+
+def test_a_dataset_that_is_removed_meanwhile_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
+    place = "memory://bucket/removed"
+    for number in range(2):
+        to_tfrecord(rows(number), place, append=True, write_index=False)
+    store, commit = Store.at(place), compacting.commit
+
+    def remove_before(run: WriteRun, *args: Any) -> Any:
+        store.remove(path for path in store.fs.find(store.root) if run.run not in path)
+        return commit(run, *args)
+
+    monkeypatch.setattr(compacting, "commit", remove_before)
+    with pytest.raises(ConcurrentWriteError):
+        compact(place)
+    with pytest.raises(FileNotFoundError):
+        read_tfrecord(place)
+    store.fs.rm("/bucket", recursive=True)
 
 
 @every
