@@ -176,6 +176,12 @@ def measure_changes(rounds: int, scale: float) -> dict[str, Any]:
     return {"sizes": changes.sizes(scale), "others": used[0], "runs": runs}
 
 
+def environment() -> dict[str, str]:
+    """Return the machine, and the versions of the packages."""
+    packages = versions(["dask", "distributed", "pyarrow", "pandas", "deltalake"])
+    return machine() | {"packages": packages}
+
+
 def show(sizes: dict[str, Any]) -> None:
     """Print the figures of all sizes, and the exponents."""
     print(f"{'':22}" + "".join(f"{int(count):>12,}" for count in sizes) + f"{'exponent':>10}")
@@ -208,13 +214,12 @@ def main() -> None:
             for _ in range(arguments.rounds):
                 for name in FORMATS:
                     sizes[str(count)][name].append(measure_apart(name, count))
+        found["machine"] = environment()
         show(sizes)
     if arguments.only != "files":
-        found["changes"] = measure_changes(arguments.rounds, arguments.scale)
+        found["changes"] = measure_changes(arguments.rounds, arguments.scale) | {"machine": environment()}
         print(*report.change_lines(found["changes"]), sep="\n")
     if arguments.store:
-        packages = versions(["dask", "distributed", "pyarrow", "pandas", "deltalake"])
-        found["machine"] = machine() | {"packages": packages}
         results.save("scale", results.stored("scale") | found)
         results.write()
 

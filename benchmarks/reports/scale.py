@@ -111,6 +111,8 @@ def change_lines(changes: dict[str, Any]) -> list[str]:
         f"{changes['others']:.0%} of the processor. Parquet files",
         "were changed by hand with pyarrow, without a commit. The replaced files of Delta tables were kept.",
         "",
+        f"Measured on: {'; '.join(changes['machine'].values())}",
+        "",
         f"| step | TFRecord | {' | '.join(PEERS[name] for name in peers)} |",
         "|---|--:" + "|--:" * len(peers) + "|",
     ]
