@@ -39,9 +39,11 @@ from dask_tfrecord import (
 )
 from dask_tfrecord.dataset.shuffle import stream
 from dask_tfrecord.dataset.snapshot import file_table
+from dask_tfrecord.dataset.snapshot.kept import DatasetStore
 from dask_tfrecord.dataset.snapshot.names import open_runs
 from dask_tfrecord.dataset.write.commit import commit
 from dask_tfrecord.dataset.write.run import WriteRun
+from dask_tfrecord.files.storage import open_file
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.uploads import unfinished_uploads
 
@@ -310,6 +312,24 @@ class StoreSuite(PatternNames):
         assert len(self.files(place)) == 3
 
     @pytest.mark.usefixtures("appended_snapshots")
+    def test_a_file_that_is_moved_is_read_on(self, place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        monkeypatch.setattr(open_file, "REQUEST_BYTES", 100)
+        store = DatasetStore(self.store(place).fs, self.store(place).root)
+        path, data = store.join("key=a/data"), bytes(range(250)) * 4
+        with store.create(path) as created:
+            created.write(data)
+        for start, stop, first in [(0, None, 10), (300, 800, 100)]:
+            with store.open(path, len(data), start, stop) as file:
+                found = file.peek(5)[:0]
+                view = memoryview(bytearray(len(data)))
+                while len(found) < first:
+                    found += bytes(view[: file.readinto(view[:10])])
+                store.place(path, store.join("_tfrecord/kept/key=a/data"))
+                while count := file.readinto(view):
+                    found += bytes(view[:count])
+            assert found == data[start:stop]
+            store.place(store.join("_tfrecord/kept/key=a/data"), path)
+
     def test_versions_are_restored_and_expire(self, place: str) -> None:
         options = {"storage_options": self.options}
         self.write(rows(0, 1, npartitions=2), place)

@@ -40,11 +40,15 @@ class DatasetStore(Store):
         opened = super().open
         with ExitStack() as stack:
 
-            def enter(at: str) -> FileReader:
+            def enter(position: int, at: str) -> FileReader:
                 known = stamp if at == path or self.local else ""  # only a local move keeps the stamp
-                return stack.enter_context(opened(at, size, start, stop, known))
+                return stack.enter_context(opened(at, size, position, stop, known))
 
-            yield self.follow(path, enter)
+            def open_at(position: int) -> FileReader:
+                return self.follow(path, partial(enter, position))
+
+            file = open_at(start)
+            yield file if self.local else _FollowedFile(file, start, open_at)  # local files stay open
 
     def look(self, path: str) -> dict[str, Any]:
         """Return the current info of a file in the same way as `Store.look`."""
@@ -97,6 +101,26 @@ def current_path(store: Store, path: str) -> str:
         return at
 
     return follow(store, path, look)
+
+
+class _FollowedFile(FileReader):
+    """Read a file forward. If the file is moved in the meantime, read on where the file is."""
+
+    def __init__(self, file: FileReader, start: int, open_at: Callable[[int], FileReader]) -> None:
+        self._opened, self._position, self._open_at = file, start, open_at
+        self.size = file.size
+
+    def peek(self, count: int) -> bytes:
+        return self._opened.peek(count)
+
+    def readinto(self, view: memoryview) -> int:
+        try:
+            count = self._opened.readinto(view)
+        except FileNotFoundError:
+            self._opened = self._open_at(self._position)
+            count = self._opened.readinto(view)
+        self._position += count
+        return count
 
 
 def kept_files(store: Store) -> pa.Table:
