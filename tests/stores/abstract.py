@@ -23,6 +23,7 @@ from pattern_names import PatternNames, rows
 
 from dask_tfrecord import (
     ConcurrentWriteError,
+    CorruptRecordError,
     DestinationError,
     RecordTable,
     Snapshot,
@@ -34,6 +35,7 @@ from dask_tfrecord import (
     exists,
     expire,
     read_tfrecord,
+    repair,
     restore,
     to_tfrecord,
 )
@@ -347,6 +349,22 @@ class StoreSuite(PatternNames):
             planned.compute()
         assert Snapshot.history(place, **options)["version"].tolist() == [3, 4]
         assert self.clean(place) == []
+        assert self.read(place) == [0, 1]
+
+    def test_removed_files_are_dropped_and_restored(self, place: str) -> None:
+        options = {"storage_options": self.options}
+        snapshot = self.write(rows(0, 1, npartitions=2), place)
+        store = self.store(place)
+        path = store.join(snapshot.files[0].path)
+        content = store.fs.cat_file(path)
+        store.fs.rm_file(path)
+        with pytest.raises(CorruptRecordError, match=r"missing.*dask_tfrecord\.repair\("):
+            self.read(place)
+        assert repair(place, **options).lost == {snapshot.files[0].path: 1}
+        assert self.read(place) == [1]
+        store.fs.pipe_file(path, content)
+        assert self.read(place) == [1]
+        assert restore(place, 1, **options).number == 3
         assert self.read(place) == [0, 1]
 
     def test_concurrent_writes(self, place: str) -> None:
