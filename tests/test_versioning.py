@@ -22,6 +22,7 @@ from dask_tfrecord import (
     to_tfrecord,
 )
 from dask_tfrecord.dataset.write import commit as commits
+from dask_tfrecord.dataset.write import staging
 from dask_tfrecord.files.storage.listing import list_directory
 from dask_tfrecord.files.storage.store import Store
 
@@ -82,6 +83,26 @@ def test_an_interrupted_restore_is_finished(place: str, monkeypatch: pytest.Monk
     assert rows(place) == rows(place, use_snapshot=False) == [1, 2, 3, 4, 6]
     assert rows(f"{place}/key=b") == [3, 6]
     assert rows(place, version=4) == [5]
+
+
+def test_files_are_where_the_newest_of_two_restores_needs_them(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second restore begins and ends while the first moves files."""
+    lived_in(place)
+    move, others = staging._move_file, iter([4])
+
+    def move_late(*arguments: Any) -> None:
+        for version in others:
+            restore(place, version)
+        move(*arguments)
+
+    monkeypatch.setattr(staging, "_move_file", move_late)
+    restore(place, 2)
+    assert Snapshot.open(place).number == 6
+    assert visible(place) == 1
+    assert rows(place) == rows(place, use_snapshot=False) == [5]
+    assert rows(place, version=5) == [1, 2, 3, 4]
 
 
 def test_a_restored_version_has_its_columns_and_metadata(tmp_path: Path) -> None:
