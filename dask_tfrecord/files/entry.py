@@ -48,13 +48,11 @@ class ColumnStatistics(NamedTuple):
         The column name.
     min, max : object
         The smallest and the greatest value of the column in the file, as exact Python values, or None if the
-        column has no values in the file, or if its smallest and greatest value were not computed. After
-        `delete`, the values in the file may lie closer together: see `FileEntry.exact_bounds`.
+        column has no values in the file, or if its smallest and greatest value were not computed.
     nulls : int
         Number of nulls of the column in the file.
     min_length, max_length : int, optional
-        The lengths of the shortest and the longest list, or None if the column does not hold lists. After
-        `delete`, these lengths are bounds in the same way as ``min`` and ``max``.
+        The lengths of the shortest and the longest list, or None if the column does not hold lists.
 
     Examples
     --------
@@ -98,9 +96,6 @@ class FileEntry:
     stamp : str
         Modification time or ETag of the file when the snapshot was written. The string is empty if the store
         gives neither.
-    exact_bounds : bool
-        False if `delete` may have removed the smallest or the greatest value of a column, so that the values
-        in the file may lie closer together than the bounds in the statistics.
 
     Examples
     --------
@@ -124,7 +119,6 @@ class FileEntry:
     blocks: tuple[Block, ...] = ()
     statistics: tuple[ColumnStatistics, ...] = ()
     stamp: str = ""
-    exact_bounds: bool = True
 
     def __repr__(self) -> str:
         return f"FileEntry({self.path!r}, {self.records:,} records, {self.bytes:,} bytes)"

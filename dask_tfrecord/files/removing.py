@@ -1,6 +1,5 @@
 """Write a file again without some of its records. Blocks that keep all records are copied."""
 
-import operator
 from collections.abc import Iterator
 from dataclasses import replace
 
@@ -53,7 +52,8 @@ def remove_records(
     Returns
     -------
     FileEntry
-        The entry of the new file. Its numbers of nulls are exact.
+        The entry of the new file. Its statistics describe exactly the records that are left, so that no value
+        of a removed record stays in the dataset.
 
     Raises
     ------
@@ -62,7 +62,7 @@ def remove_records(
     CorruptRecordError
         If the compressed data of the source is damaged.
     """
-    removed = _RemovedRecords(schema)
+    kept = _KeptRecords(schema)
     with store.create(path) as file:
         spliced = SplicedFile(file, compression)
         if spliced.has_blocks(source):
@@ -76,17 +76,14 @@ def remove_records(
             if len(bounds) - 1 != records or len(mask) != records:
                 problem = f"a block has {len(bounds) - 1:,} records, but {records:,} in the snapshot"
                 raise CorruptRecordError(problem, path=store.public(store.join(source.path)))
-            if not mask.any():
-                spliced.append_block(content, records, stored)
-            else:
-                removed.add(_take(content, bounds, mask))
-                if not mask.all():
-                    spliced.append_block(_take(content, bounds, ~mask), int((~mask).sum()))
             record += records
+            if mask.any():
+                content, records, stored = _take(content, bounds, ~mask), int((~mask).sum()), content[:0]
+            if records:
+                kept.add(content)
+                spliced.append_block(content, records, stored)
         spliced.finish()
-    known, is_exact = removed.statistics_without(source)
-    entry = spliced.entry(name, [source])
-    return replace(entry, statistics=known, exact_bounds=source.exact_bounds and is_exact)
+    return replace(spliced.entry(name, [source]), statistics=kept.statistics())
 
 
 def _stored_blocks(
@@ -118,61 +115,24 @@ def _take(content: memoryview, bounds: Ints, mask: Mask) -> memoryview:
     return memoryview(take_bytes(records, np.flatnonzero(mask).data).buffers()[2])
 
 
-class _RemovedRecords:
-    """Collect the statistics of the records that are removed from a file."""
+class _KeptRecords:
+    """Collect the statistics of the records of a file."""
 
     def __init__(self, schema: Schema) -> None:
         self._schema = schema
         self._decoder = Decoder(schema.columns, schema.record_type)
         self._encoder = Encoder(schema.columns, schema.record_type)
         self._columns = empty_statistics(schema)
-        self._records = 0
         self._are_known = True
 
     def add(self, data: memoryview) -> None:
-        """Add records. A record that does not fit the schema makes all statistics unknown."""
+        """Add records. If a record does not fit the schema, the file has no statistics."""
         decoded = self._decoder.decode(data, final=True)
         self._are_known &= decoded.damage is None and decoded.consumed == len(data)
-        self._records += decoded.batch.num_rows
-        if decoded.batch.num_rows:
+        if self._are_known and decoded.batch.num_rows:
             self._encoder.bind(decoded.batch)
             continue_statistics(self._columns, self._encoder.statistics([0, decoded.batch.num_rows]))
 
-    def statistics_without(self, source: FileEntry) -> tuple[tuple[ColumnStatistics, ...], bool]:
-        """Return the statistics of the records of a file that are left.
-
-        The numbers of nulls are exact. The second result is False if a smallest or greatest value of the file
-        may have been removed, so that the bounds may be wider than the values that are left.
-        """
-        if not self._are_known:
-            return tuple(column for column in source.statistics if not column.nulls), False
-        [of_file] = file_statistics(self._schema, [self._columns], 1)
-        removed = {column.name: column for column in of_file}
-        left, are_exact = source.records - self._records, True
-        found = []
-        for column in source.statistics:
-            other = removed.get(column.name)
-            if other is None or other.nulls > column.nulls:
-                continue
-            nulls = column.nulls - other.nulls
-            if nulls == left:
-                found.append(ColumnStatistics(column.name, None, None, nulls))
-            else:
-                found.append(column._replace(nulls=nulls))
-                are_exact &= other.nulls == self._records or _is_inside(other, column)
-        return tuple(found), are_exact
-
-
-def _is_inside(removed: ColumnStatistics, known: ColumnStatistics) -> bool:
-    """Return True if all removed values lie between the known bounds, and none equals a bound."""
-    bounds = [
-        (known.min, removed.min, operator.lt),
-        (known.max, removed.max, operator.gt),
-        (known.min_length, removed.min_length, operator.lt),
-        (known.max_length, removed.max_length, operator.gt),
-    ]
-    return all(
-        value is not None and is_beyond(bound, value)
-        for bound, value, is_beyond in bounds
-        if bound is not None
-    )
+    def statistics(self) -> tuple[ColumnStatistics, ...]:
+        """Return the statistics of all records."""
+        return file_statistics(self._schema, [self._columns], 1)[0] if self._are_known else ()

@@ -150,7 +150,6 @@ class SplicedFile:
             sources[0].values,
             tuple(self.blocks),
             merge_statistics(sources),
-            exact_bounds=all(source.exact_bounds for source in sources),
         )
 
     def _copy(self, store: Store, source: FileEntry, reader: FileReader) -> None:

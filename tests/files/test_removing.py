@@ -33,7 +33,7 @@ def removed(root: Path, source: FileEntry, mask: Mask, compression: Compression 
 
 
 def check_statistics(entry: FileEntry, rows: pa.Table) -> None:
-    """Check that the numbers of nulls are exact, and that the bounds are, if the entry says so."""
+    """Check that the numbers of nulls and the bounds are exact."""
     assert len(entry.statistics) == rows.num_columns
     for one in entry.statistics:
         values: list[Any] = [value for value in rows[one.name].to_pylist() if value is not None]
@@ -44,11 +44,8 @@ def check_statistics(entry: FileEntry, rows: pa.Table) -> None:
         )
         low, high = one[4:] if is_list else bounds
         if not values:
-            assert entry.exact_bounds is False or (low, high) == (None, None)
-            continue
-        assert low <= min(values)
-        assert high >= max(values)
-        if entry.exact_bounds:
+            assert (low, high) == (None, None)
+        else:
             assert (low, high) == (min(values), max(values))
 
 
@@ -88,12 +85,6 @@ def test_other_records_and_true_statistics_are_left(
     left = ROWS.filter(pa.array(~mask))
     check(tmp_path, entry, left)
     check_statistics(entry, left)
-    if name == "extremes":
-        assert not entry.exact_bounds
-    if name in ("none", "one"):
-        assert entry.exact_bounds
-        again = removed(tmp_path, replace(source, exact_bounds=False), mask, compression)
-        assert not again.exact_bounds
     if name == "none":
         assert entry.crc32c == source.crc32c
 
@@ -106,8 +97,9 @@ def test_records_of_files_of_other_tools_are_removed(tmp_path: Path) -> None:
     sources = [("a", gzip.compress(content), "gzip"), ("b", content, None)]
     for name, data, codec in sources:
         entry = removed(tmp_path, foreign(tmp_path, name, data, len(ROWS)), mask, codec)
-        check(tmp_path, entry, ROWS.filter(pa.array(~mask)))
-        assert entry.statistics == ()
+        left = ROWS.filter(pa.array(~mask))
+        check(tmp_path, entry, left)
+        check_statistics(entry, left)
 
 
 @every

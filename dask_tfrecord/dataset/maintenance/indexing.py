@@ -161,7 +161,7 @@ def renew_snapshot(
             if is_part(path):
                 raise changed_since_snapshot(store, path)
             changes = {name: getattr(content, name) for name in ("bytes", "records", "crc32c", "blocks")}
-            entry = replace(entry, **changes, statistics=of_columns, exact_bounds=True)
+            entry = replace(entry, **changes, statistics=of_columns)
         entries.append(entry)
     read = from_entries(entries, snapshot.schema, snapshot.partitioning)
     known = concatenate([rows.filter(pc.invert(changed)), read])

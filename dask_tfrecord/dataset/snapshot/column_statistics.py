@@ -36,7 +36,6 @@ _TABLE = pa.schema(
 # no struct without fields.
 _STAMP = "stamp"
 VERSION = "version"
-_EXACT = "exact_bounds"
 _VALUES = "partition"
 STATISTICS = "statistics"
 
@@ -68,8 +67,6 @@ def from_entries(files: Sequence[FileEntry], schema: Schema, partitioning: Seque
     columns = {name: _column(files, name) for name in ("path", "bytes", "records", "crc32c")}
     columns["blocks"] = _blocks(files)
     columns[_STAMP] = pa.array([file.stamp or None for file in files], pa.string())
-    if not all(file.exact_bounds for file in files):
-        columns[_EXACT] = pa.array([file.exact_bounds for file in files])
     for file in files:
         check(len(file.values) == len(partitioning), f"{file.path!r} needs one value per partition column")
     for at, item in enumerate(partitioning):
@@ -92,9 +89,6 @@ def to_entries(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) -
     """
     required = [table[name].to_pylist() for name in _TABLE.names[:-1]]
     stamps = [stamp or "" for stamp in table[_STAMP].to_pylist()]
-    exact: Iterable[bool] = [True] * len(table)
-    if _EXACT in table.column_names:
-        exact = pc.fill_null(table[_EXACT], True).to_pylist()
     values = [table[value_name(item.name)].to_pylist() for item in partitioning]
     return tuple(
         FileEntry(*row)
@@ -104,7 +98,6 @@ def to_entries(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) -
             read_blocks(table),
             read_statistics(table, schema),
             stamps,
-            exact,
             strict=True,
         )
     )
@@ -235,7 +228,7 @@ def with_schema(table: pa.Table, own: Schema, schema: Schema) -> pa.Table:
 def to_stored(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) -> pa.Table:
     """Convert a file list to the columns of a snapshot's Parquet file."""
     columns = {name: table[name] for name in _TABLE.names}
-    for name in (_STAMP, _EXACT, VERSION):
+    for name in (_STAMP, VERSION):
         if name in table.column_names and table[name].null_count < len(table):
             columns[name] = table[name]
     known = {name for name in table.column_names if table[name].null_count < len(table)}
@@ -268,8 +261,6 @@ def from_stored(stored: pa.Table, schema: Schema, partitioning: Sequence[Field],
     if _STAMP in stored.column_names:
         columns[_STAMP] = stored[_STAMP].cast(pa.string())
     columns[VERSION] = _checked_versions(stored, number)
-    if _EXACT in stored.column_names:
-        columns[_EXACT] = stored[_EXACT].cast(pa.bool_())
     if partitioning:
         found = stored[_VALUES].combine_chunks()
         for item in partitioning:

@@ -22,6 +22,7 @@ from dask_tfrecord import (
     cleanup,
     compact,
     delete,
+    inspect,
     read_tfrecord,
     to_tfrecord,
     verify,
@@ -218,16 +219,14 @@ def test_rows_are_deleted_on_other_stores(place: Callable[[Any], Path]) -> None:
     store.fs.rm("/bucket", recursive=True)
 
 
-def test_bounds_that_may_be_too_wide_are_marked(place: Callable[[Any], Path]) -> None:
+def test_no_value_of_a_deleted_row_stays(place: Callable[[Any], Path]) -> None:
     path = place(None)
-    delete(path, [("n", "==", 250)])
-    assert all(file.exact_bounds for file in Snapshot.open(path).files)
-    delete(path, [("n", "==", 400)])
-    marked = [file for file in Snapshot.open(path).files if not file.exact_bounds]
-    [file] = marked
-    assert (file.values, file.statistics[0].min, file.records) == ((2,), 400, 49)
-    [file] = [file for file in compact(path).snapshot.files if not file.exact_bounds]
-    assert (file.values, file.statistics[0].min, file.records) == ((2,), 400, 199)
+    text = ROWS["text"].max()
+    delete(path, [[("n", "==", 400)], [("text", "==", text)]])
+    compact(path)  # removes the version with the filters in its history
+    assert not any(text.encode() in file.read_bytes() for file in path.rglob("*") if file.is_file())
+    described = {one.name: one for one in inspect(path, filters=[("day", "==", 2)]).columns}
+    assert (described["n"].min, described["text"].max) == (401, ROWS["text"][ROWS["text"] < text].max())
 
 
 def test_an_empty_dataset_is_left_and_takes_rows(place: Callable[[Any], Path]) -> None:
