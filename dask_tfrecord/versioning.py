@@ -65,6 +65,9 @@ def expire(
     ------
     FileNotFoundError
         If the directory has no snapshot.
+    OSError
+        If files cannot be removed. The versions may have expired nevertheless, and another call removes the
+        files.
     TFRecordError
         If neither ``versions`` nor ``older_than`` is passed, or if a snapshot is damaged.
     DestinationError

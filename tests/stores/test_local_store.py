@@ -48,5 +48,9 @@ class TestLocalStore(StoreSuite):
         finally:
             _active.clear()
 
-    def test_any_operation_of_a_deletion_may_fail(self, request: pytest.FixtureRequest, place: str) -> None:
-        self.sweep(request, place, "delete", after=False)  # on other stores, any answer may be lost
+    # On other stores, any answer of these may be lost.
+    @pytest.mark.parametrize("kind", ["delete", "restore"])
+    def test_any_other_operation_may_fail(
+        self, request: pytest.FixtureRequest, place: str, kind: str
+    ) -> None:
+        self.sweep(request, place, kind, after=False)
