@@ -105,10 +105,13 @@ class Schema:
           column  type                           feature
           frames  list<item: list<item: float>>  feature list of float_list
         """
+        check_names(schema.names)
+        return cls._of_types(schema, record_type, categories or {})
+
+    @classmethod
+    def _of_types(cls, schema: pa.Schema, record_type: RecordType, known: Mapping[str, pa.Array]) -> Self:
         if record_type not in get_args(RecordType):
             raise SchemaError(f"unknown record_type {record_type!r}; known are {_list(get_args(RecordType))}")
-        check_names(schema.names)
-        known = categories or {}
         fields = tuple(Field(item.name, canonical_type(item.type), known.get(item.name)) for item in schema)
         for item in fields:
             _check_type(item, record_type)
@@ -284,7 +287,8 @@ class Schema:
             if not plain and record_type in get_args(RecordType):
                 fields = {}  # records without features, or whose features are all in a form of TFDS
             else:
-                schema = cls.from_arrow(pa.schema(plain), record_type, categories=categories)
+                check_names([item.name for item in plain], may_be_empty=True)  # as in files of other tools
+                schema = cls._of_types(pa.schema(plain), record_type, categories)
                 fields = {item.name: item for item in schema.fields}
             fields |= {name: Field.in_form(name, form) for name, form in known.items()}
             return cls(tuple(fields[name] for name in empty.schema.names), record_type)
@@ -315,8 +319,8 @@ def _list(names: Iterable[object]) -> str:
     return ", ".join(map(repr, names)) or "none"
 
 
-def check_names(names: Sequence[object]) -> None:
-    """Raise SchemaError if the column names cannot be the feature names of a record."""
+def check_names(names: Sequence[object], *, may_be_empty: bool = False) -> None:
+    """Raise SchemaError if the column names cannot be the feature names of a record that is written."""
     if not names:
         raise SchemaError("there are no columns to store", advice="keep at least one column")
     not_strings = [name for name in names if not isinstance(name, str)]
@@ -325,7 +329,7 @@ def check_names(names: Sequence[object]) -> None:
             f"column names must be strings, not {_list(not_strings)}",
             advice="rename with ddf.rename(columns=str)",
         )
-    if "" in names:
+    if "" in names and not may_be_empty:
         raise SchemaError("a column has an empty name", advice="rename it")
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:

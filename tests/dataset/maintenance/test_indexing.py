@@ -1,5 +1,6 @@
 """`index`: creates a snapshot of a directory of files by any writer."""
 
+import shutil
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
@@ -130,6 +131,16 @@ def test_a_rare_feature_in_the_last_record_is_a_column(tmp_path: Path) -> None:
     assert snapshot.schema.arrow.field("rare").type == pa.list_(pa.int64())
     frame = read_tfrecord(tmp_path).compute()
     assert frame["rare"].dropna().tolist() == [[1, 2]]
+
+
+def test_a_feature_with_an_empty_name_is_a_column(tmp_path: Path, data: Path) -> None:
+    shutil.copy(data / "writers/tf_plain.tfrecord", tmp_path)
+    before = read_tfrecord(tmp_path).compute()
+    assert "" in before
+    dask_tfrecord.index(tmp_path)
+    after = read_tfrecord(tmp_path).compute()
+    assert after[""].equals(before[""])
+    assert dask_tfrecord.verify(tmp_path)["agrees"].all()
 
 
 def test_types_and_record_types_may_be_given(root: Path, tmp_path: Path) -> None:
