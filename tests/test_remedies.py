@@ -245,6 +245,12 @@ COMMANDS = {
     "cleanup": [],
     "convert": ["{out}"],
     "export": ["--format", "tfds"],
+    "compact": [],
+    "repair": [],
+    "delete": ["--where", "a == 1", "--yes"],
+    "history": [],
+    "restore": ["1"],
+    "expire": ["--versions", "1"],
     "serve": ["--to", "unix://{out}.sock", "--passes", "1"],
 }
 

@@ -35,6 +35,12 @@ USES: dict[str, list[list[str]]] = {
     "cleanup": [[], ["--dry-run", "--json"]],
     "convert": [["out.jsonl", "--dry-run"], ["out.jsonl", "--dry-run", "--json"]],
     "export": [["--format", "idx"], ["--format", "tfds", "--json"]],
+    "compact": [[], ["--json"]],
+    "repair": [[], ["--dry-run", "--json"]],
+    "delete": [["--where", f"column({HOSTILE!r}) == {HOSTILE!r}", "--yes", "--keep-versions"]],
+    "history": [[], ["--json"]],
+    "restore": [["1"], ["2", "--json"], ["1"]],
+    "expire": [["--versions", "1"], ["--versions", "1", "--json"]],
 }
 
 
