@@ -9,6 +9,7 @@ import pyarrow.compute as pc
 from dask_tfrecord.dataset.query.predicates import Outcomes, Predicate, possible_outcomes
 from dask_tfrecord.dataset.query.ranges import file_ranges
 from dask_tfrecord.dataset.read.partition_columns import values_from_snapshot
+from dask_tfrecord.dataset.snapshot.kept import DatasetStore
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, no_snapshot
 from dask_tfrecord.dataset.snapshot.visibility import are_proven, newest_snapshot
 from dask_tfrecord.dataset.write.run import Mode, WriteRun, draw_run
@@ -57,7 +58,7 @@ def plan_run(
 ) -> WriteRun:
     """Return the plan of a write that replaces files of a snapshot."""
     return WriteRun(
-        store,
+        DatasetStore(store.fs, store.root),  # a restore may not have moved all files back yet
         snapshot.schema,
         draw_run(store),
         mode=mode,

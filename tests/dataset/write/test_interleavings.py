@@ -36,6 +36,8 @@ CASES = [
     ("kept", "read kept", "restore", 2),
     ("kept", "read kept", "expire", 6),
     ("kept", "restore", "expire now", 9),
+    ("kept", "restore", "delete", 10),
+    ("kept", "restore", "compact", 10),
     ("kept", "expire now", "partitions", 12),
     ("kept", "repair", "restore", 2),
     ("kept", "restore", "repair", 9),
