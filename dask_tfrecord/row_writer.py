@@ -208,7 +208,7 @@ class Writer:
         ------
         SchemaError
             If the columns are not the columns of the dataset, or if a value does not fit. No row of the call
-            is then taken.
+            is then taken. A commit in the call raises as `commit` does.
         OSError
             If the rows cannot be stored, for example because the disk is full. All rows of the call are then
             taken and wait in memory, and the next call of `write` or `commit` tries again.
