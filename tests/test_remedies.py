@@ -140,6 +140,12 @@ SURFACES = READERS | {
     "verify": Surface(dask_tfrecord.verify, dask_tfrecord.verify),
     "exists": Surface(dask_tfrecord.exists, dask_tfrecord.exists),
     "cleanup": Surface(dask_tfrecord.cleanup, dask_tfrecord.cleanup),
+    "compact": Surface(dask_tfrecord.compact, dask_tfrecord.compact),
+    "delete": Surface(
+        dask_tfrecord.delete, lambda p, **k: dask_tfrecord.delete(p, **{"filters": [("a", "==", 1)], **k})
+    ),
+    "repair": Surface(dask_tfrecord.repair, dask_tfrecord.repair),
+    "restore": Surface(dask_tfrecord.restore, lambda p, **k: dask_tfrecord.restore(p, 1, **k)),
     "Snapshot.open": Surface(dask_tfrecord.Snapshot.open, dask_tfrecord.Snapshot.open),
     "to_tfrecord": Surface(
         dask_tfrecord.to_tfrecord, lambda p, **k: to_tfrecord(_read_lazily(p), p.with_name("again"), **k)
@@ -149,7 +155,7 @@ SURFACES = READERS | {
         lambda p, **k: to_tfrecord(dd.from_dict({"a": [1]}, npartitions=1), p, **k),
     ),
 }
-CHANGES = {"index", "cleanup", "export", "overwritten"}
+CHANGES = {"index", "cleanup", "export", "overwritten", "compact", "delete", "repair", "restore"}
 
 
 def _raised(call: Callable[..., Any], path: Path, **keywords: Any) -> TFRecordError | None:
