@@ -57,25 +57,28 @@ Epoch = Callable[[], Iterable[int]]
 # -- This package --------------------------------------------------------------------------------------------
 
 
-def ours_arrow(work: Work) -> Epoch:
+def ours_arrow(work: Work, shuffle: int | None = None) -> Epoch:
     """Read Arrow batches with `iter_batches` of this package."""
-    return lambda: (batch.num_rows for batch in dask_tfrecord.iter_batches(work.path, work.batch_size))
+    return lambda: (
+        batch.num_rows for batch in dask_tfrecord.iter_batches(work.path, work.batch_size, shuffle=shuffle)
+    )
 
 
-def ours_tensorflow(work: Work) -> Epoch:
+def ours_tensorflow(work: Work, shuffle: int | None = None) -> Epoch:
     """Read a tf.data dataset that this package decodes."""
     from dask_tfrecord.feed.tensorflow import tensorflow_dataset
 
-    return _tensorflow_epoch(tensorflow_dataset(work.path, work.batch_size, engine="kernel"))
+    return _tensorflow_epoch(tensorflow_dataset(work.path, work.batch_size, engine="kernel", shuffle=shuffle))
 
 
-def ours_torch(work: Work) -> Epoch:
+def ours_torch(work: Work, shuffle: int | None = None) -> Epoch:
     """Read `TFRecordBatches` of this package as tensors of PyTorch."""
     from torch.utils.data import DataLoader
 
     from dask_tfrecord.feed.torch import TFRecordBatches
 
-    return _torch_epoch(DataLoader(TFRecordBatches(work.path, work.batch_size), batch_size=None))
+    batches = TFRecordBatches(work.path, work.batch_size, shuffle=shuffle)
+    return _torch_epoch(DataLoader(batches, batch_size=None))
 
 
 def ours_torch_shuffled(work: Work) -> Epoch:
@@ -212,7 +215,9 @@ class Loader(NamedTuple):
 
 LOADERS = {
     "arrow, ours": Loader(None, {"threads": ours_arrow}),
+    "arrow, ours, shuffled": Loader(None, {"threads": partial(ours_arrow, shuffle=1)}),
     "tensorflow, ours": Loader("tensorflow", {"threads": ours_tensorflow}),
+    "tensorflow, ours, shuffled": Loader("tensorflow", {"threads": partial(ours_tensorflow, shuffle=1)}),
     "tensorflow, best native": Loader(
         "tensorflow",
         {
@@ -222,6 +227,7 @@ LOADERS = {
     ),
     "tensorflow, usual": Loader("tensorflow", {"AUTOTUNE": partial(tensorflow, make=usual)}),
     "torch, ours": Loader("torch", {"threads": ours_torch}),
+    "torch, ours, shuffled": Loader("torch", {"threads": partial(ours_torch, shuffle=1)}),
     "torch, ours, all rows shuffled": Loader("torch", {"one thread": ours_torch_shuffled}),
     "torch, vahidk/tfrecord": Loader(
         "tfrecord",

@@ -29,10 +29,13 @@ TORCH_GOAL = 8.0
 # The name of a loader in the tables.
 TITLES = {
     "arrow, ours": "Arrow batches (ours)",
+    "arrow, ours, shuffled": "Arrow batches (ours), shuffled",
     OURS: "TensorFlow, ours",
+    "tensorflow, ours, shuffled": "TensorFlow, ours, shuffled",
     TENSORFLOW[0]: "TensorFlow, its best",
     TENSORFLOW[1]: "TensorFlow, as usual",
     OURS_TORCH: "PyTorch, ours",
+    "torch, ours, shuffled": "PyTorch, ours, shuffled",
     "torch, ours, all rows shuffled": "PyTorch, ours, shuffled rows",
     TORCH_PEERS[0]: "PyTorch, vahidk/tfrecord",
     TORCH_PEERS[1]: "PyTorch, HF datasets",
@@ -122,8 +125,9 @@ def short_table(results: dict[str, Any]) -> str:
     datasets = results["datasets"]
     lines = ["| | " + " | ".join(datasets) + " |", "|---" + "|---:" * len(datasets) + "|"]
     for loader, title in TITLES.items():
-        cells = [_cell(found["loaders"], loader) for found in datasets.values()]
-        lines.append(f"| {title} | " + " | ".join(cells) + " |")
+        if any(loader in found["loaders"] for found in datasets.values()):
+            cells = [_cell(found["loaders"], loader) for found in datasets.values()]
+            lines.append(f"| {title} | " + " | ".join(cells) + " |")
     machine = results["machine"]
     return "\n".join([*lines, "", f"{machine['cpu']}; {machine['packages']}; {machine['date']}.", ""])
 

@@ -11,7 +11,7 @@ import pyarrow as pa
 from typing_extensions import Buffer
 
 from dask_tfrecord.codec import _kernel
-from dask_tfrecord.codec.checked import Checked
+from dask_tfrecord.codec.checked import Checked, Ints
 from dask_tfrecord.codec.columns import KIND_TYPES, Column, FeatureKey, RecordType, nested
 from dask_tfrecord.codec.damage import Damage
 from dask_tfrecord.errors import SchemaError
@@ -24,6 +24,8 @@ crc32c = _kernel.crc32c
 crc32c_combine = _kernel.crc32c_combine
 crc32c_of_records = _kernel.crc32c_of_records
 limit_pool = _kernel.limit_pool
+pool_array = _kernel.pool_array
+raise_pool_limit = _kernel.raise_pool_limit
 
 # The largest size in bytes that protobuf allows for a message. A record therefore has at most this number of
 # bytes.
@@ -215,6 +217,30 @@ class Decoder:
             If the batch already has records and would exceed 2 GiB. To avoid this error, call `take` first.
         """
         records, consumed, damage = self._kernel.feed(data, final=final, more=more)
+        return Fed(records, consumed, _damage(damage))
+
+    def feed_records(self, data: Sequence[Buffer], places: Ints, rows: Ints) -> Fed:
+        """Decode some of the records that lie anywhere in several buffers, in any order, and add the records
+        to the batch that `take` returns.
+
+        The call stops early if the batch would exceed 2 GiB. To decode the other records, call `take` first.
+
+        Parameters
+        ----------
+        data : sequence of bytes-like
+            The buffers that hold the records.
+        places : numpy.ndarray
+            A contiguous array with a row for each record, and three columns: the index of the record's buffer
+            in ``data``, and the start and the end of the record's whole frame in this buffer.
+        rows : numpy.ndarray
+            The numbers of the rows of ``places`` whose records are decoded.
+
+        Raises
+        ------
+        IndexError
+            If a number in ``rows`` is not a row of ``places``, or if a record lies outside its buffer.
+        """
+        records, consumed, damage = self._kernel.feed_records(data, places.data, rows.data)
         return Fed(records, consumed, _damage(damage))
 
     def take(self) -> pa.RecordBatch:

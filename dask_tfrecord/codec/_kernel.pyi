@@ -11,6 +11,8 @@ are valid UTF-8). The depth is 0 for a scalar, 1 for a list, and 2 for a list of
 from collections.abc import Sequence
 from typing import Any, Literal, Protocol
 
+import numpy as np
+import numpy.typing as npt
 from typing_extensions import Buffer, CapsuleType
 
 class ArrowArray(Protocol):
@@ -95,6 +97,17 @@ class Decoder:
         may add the records after it to the same batch. Memory is reserved for about ``more`` bytes of records
         that later calls add to the same batch. If the batch has records, and these and the data exceed 2 GiB,
         the call raises ValueError: take the batch first.
+        """
+
+    def feed_records(
+        self, data: Sequence[Buffer], places: Buffer, rows: Buffer
+    ) -> tuple[int, int, Damage | None]:
+        """Decode the records ``rows`` (int64), in this order, and return what `feed` returns.
+
+        ``places`` (int64) has three numbers for each record: the index of its buffer in ``data``, and the
+        start and the end of its whole frame in the buffer. The damage is counted as if the decoded records
+        lay one after the other. The call ends before a record with which the batch would exceed 2 GiB. Raises
+        IndexError for a row without a place, and for a record outside its buffer.
         """
 
     def take(self) -> Batch:
@@ -203,6 +216,12 @@ def limit_pool(bytes: int) -> None:
     By default, the limit is 64 MiB plus 64 MiB for each processor, but at most 1 GiB. A process that decoded
     nothing for a second keeps at most 64 MiB.
     """
+
+def raise_pool_limit(bytes: int) -> None:
+    """Raise the default limit of the pool to this number of bytes, unless `limit_pool` was called."""
+
+def pool_array(size: int) -> npt.NDArray[np.uint8]:
+    """Return an array of uninitialised memory, which goes back to the pool when the array is dropped."""
 
 def pool_bytes() -> int:
     """Return the number of bytes that the process currently keeps for later batches."""

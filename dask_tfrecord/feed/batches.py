@@ -8,8 +8,9 @@ Together with the epoch, a state therefore needs three numbers, and resuming rea
 state names.
 """
 
-from collections.abc import Generator, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
+from functools import partial
 from threading import RLock
 from typing import Any, Self, TypeAlias, Unpack
 
@@ -28,13 +29,13 @@ from dask_tfrecord.feed.epoch_order import (
     read_slices,
 )
 from dask_tfrecord.feed.numpy_columns import one_chunk
+from dask_tfrecord.feed.shuffle_window import WINDOW_BYTES as _WINDOW_BYTES
+from dask_tfrecord.feed.shuffle_window import EncodedRows, PieceMemory, ShuffleWindow
+from dask_tfrecord.feed.sources import DatasetSource
 from dask_tfrecord.keywords import BatchKeywords
 from dask_tfrecord.public_functions import public_function
 
-# A shuffled window ends when it holds this many bytes, even if it holds fewer rows than the shuffle buffer.
-_WINDOW_BYTES = 1 << 29
-
-_STATE_VERSION = 1
+_STATE_VERSION = 2
 
 
 # Rows, and a position: the number of the first piece of a window, and the number of a row in this window.
@@ -74,7 +75,9 @@ def iter_batches(
         shuffled.
     shuffle_buffer : int, default 65536
         Number of rows that are shuffled together. If the rows of a buffer take more than 512 MiB, the buffer
-        has fewer rows.
+        has fewer rows. The buffer holds the undecoded records, and the records of each batch are decoded when
+        the batch is returned. The buffer holds decoded rows instead if the source is a Dask collection, if
+        ``filters`` or ``on_corrupt`` exclude rows, or if ``columns`` leaves out a column of lists or bytes.
     epoch : int, default 0
         The number of the epoch. With ``shuffle``, each epoch has a different row order.
     shard : tuple of int, default (0, 1)
@@ -347,42 +350,65 @@ def _tables(plan: Plan, order: Order, window: int, row: int) -> Generator[_Posit
     parts: list[pa.Table] = []
     missing = plan.batch_size
     with closing(_windows(plan, order, window, row)) as windows:
-        for table, (window, row) in windows:
+        for rows, (window, start) in windows:
             if plan.batch_mode == "auto":
-                missing = table.num_rows
-            start = 0
-            while table.num_rows - start >= missing:
-                parts.append(table.slice(start, missing))
+                missing = rows.num_rows - start
+            while rows.num_rows - start >= missing:
+                parts.append(rows.slice(start, missing))
                 start += missing
-                yield _joined(parts) if len(parts) > 1 else parts[0], (window, row + start)
+                yield _joined(parts) if len(parts) > 1 else parts[0], (window, start)
                 parts, missing = [], plan.batch_size
-            if start < table.num_rows:
-                parts.append(table.slice(start))
-                missing -= table.num_rows - start
-                end = window, row + table.num_rows
+            if start < rows.num_rows:
+                parts.append(rows.slice(start))
+                missing -= rows.num_rows - start
+                end = window, rows.num_rows
+            del rows  # before the rows of the next window are read
     if parts and plan.batch_mode == "keep":
         yield _joined(parts), end
 
 
-def _windows(plan: Plan, order: Order, first: int, skip: int) -> Generator[_Positioned, None, None]:
-    """Yield the rows of each window in their final order, each with the position of its first row."""
-    tables: list[pa.Table] = []
+def _windows(
+    plan: Plan, order: Order, first: int, skip: int
+) -> Generator[tuple[pa.Table | ShuffleWindow, tuple[int, int]], None, None]:
+    """Yield the rows of each window in their final order, and the position of the first row to use."""
+    source = plan.source
+    read: Callable[[int], Any] = source.read
+    if order.seed is not None and isinstance(source, DatasetSource) and source.keeps_records:
+        read = partial(source.read_encoded, allocate=PieceMemory())
+    pieces: list[Any] = []
     count, size, window = 0, 0, first
     least = order.buffer if order.seed is not None else 1
     last = len(order.slices) - 1
-    with closing(read_slices(plan.source, order.slices[first:], plan.prefetch)) as pieces:
-        for number, table in enumerate(pieces, first):
-            tables.append(table)
-            count += table.num_rows
-            size += table.nbytes
+    with closing(read_slices(read, order.slices[first:], plan.prefetch)) as found:
+        for number, piece in enumerate(found, first):
+            pieces.append(piece)
+            count += piece.num_rows
+            size += piece.nbytes
+            del piece
             if count >= least or size >= _WINDOW_BYTES or number == last:
-                rows = order.shuffled(_joined(tables), window)
-                if skip > rows.num_rows:
+                if skip > count:
                     raise _no_position(window, skip)
-                rows = rows.slice(skip)
-                if rows.num_rows:
-                    yield rows, (window, skip)
-                tables, count, size, window, skip = [], 0, 0, number + 1, 0
+                if skip < count:
+                    yield _in_order(plan, order, window, pieces, count), (window, skip)
+                pieces, count, size, window, skip = [], 0, 0, number + 1, 0
+
+
+def _in_order(
+    plan: Plan, order: Order, window: int, pieces: list[Any], count: int
+) -> pa.Table | ShuffleWindow:
+    """Return the rows of a window in their final order."""
+    if order.seed is None:
+        return _joined(pieces)
+    numbers = order.permutation(window, count)
+    if isinstance(plan.source, DatasetSource) and isinstance(pieces[0], EncodedRows):
+        return ShuffleWindow(plan.source, pieces, numbers)
+    try:
+        return _joined(pieces).combine_chunks().take(pa.array(numbers))
+    except pa.ArrowInvalid as error:  # one piece has more than 2 GiB of text or bytes
+        raise TFRecordError(
+            f"{count:,} rows cannot be shuffled together: {error}",
+            advice="shuffle with RecordTable, or write the dataset with to_tfrecord, in small blocks",
+        ) from None
 
 
 def _no_position(window: Any, row: Any) -> TFRecordError:

@@ -7,13 +7,15 @@ from dataclasses import dataclass
 from functools import partial
 from inspect import signature
 from itertools import accumulate
-from typing import Any, Literal, NamedTuple, Unpack, get_args
+from typing import Any, Literal, NamedTuple, TypeVar, Unpack, get_args
 
 import numpy as np
 import pyarrow as pa
 
 from dask_tfrecord import arguments
+from dask_tfrecord.codec.checked import Ints
 from dask_tfrecord.errors import Remedy, TFRecordError
+from dask_tfrecord.feed.shuffle_window import EncodedRows
 from dask_tfrecord.feed.sources import Source, as_source
 from dask_tfrecord.keywords import ReadKeywords
 from dask_tfrecord.public_functions import SHARED_PARAMETERS
@@ -21,6 +23,9 @@ from dask_tfrecord.public_functions import SHARED_PARAMETERS
 BatchMode = Literal["keep", "drop", "auto"]
 LastBatch = Literal["keep", "drop"]
 Uneven = Literal["keep", "drop", "pad"]
+
+# The rows of a piece.
+Rows = TypeVar("Rows", pa.Table, EncodedRows)
 
 # The stored size of a piece in bytes. Large pieces need fewer requests to the store, and small pieces give a
 # better shuffle.
@@ -113,18 +118,10 @@ class Order:
     seed: tuple[int, ...] | None
     buffer: int
 
-    def shuffled(self, table: pa.Table, window: int) -> pa.Table:
-        """Shuffle the rows of a window if there is a seed, and otherwise return the rows unchanged."""
-        if self.seed is None:
-            return table
-        order = np.random.default_rng((*self.seed, window)).permutation(table.num_rows)
-        try:
-            return table.combine_chunks().take(pa.array(order))
-        except pa.ArrowInvalid as error:  # one piece has more than 2 GiB of text or bytes
-            raise TFRecordError(
-                f"{table.num_rows:,} rows cannot be shuffled together: {error}",
-                advice="shuffle with RecordTable, or write the dataset with to_tfrecord, in small blocks",
-            ) from None
+    def permutation(self, window: int, count: int) -> Ints:
+        """Return the random order of the rows of a window that has ``count`` rows."""
+        assert self.seed is not None  # only a shuffled order has a seed
+        return np.random.default_rng((*self.seed, window)).permutation(count)
 
 
 def order_rows(plan: Plan, epoch: int, shard: tuple[int, int], part: tuple[int, int]) -> Order:
@@ -187,13 +184,15 @@ def checked_shard(shard: Any) -> tuple[int, int]:
     )
 
 
-def read_slices(source: Source, slices: Sequence[Slice], prefetch: int) -> Generator[pa.Table, None, None]:
-    """Yield the rows of each slice as a table. Threads read up to ``prefetch`` slices ahead."""
-    read = partial(_read, source)
+def read_slices(
+    read_piece: Callable[[int], Rows], slices: Sequence[Slice], prefetch: int
+) -> Generator[Rows, None, None]:
+    """Yield the rows of each slice. Threads read up to ``prefetch`` slices ahead."""
+    read = partial(_read, read_piece)
     if not prefetch:
         yield from map(read, slices)
         return
-    ahead: deque[Future[pa.Table]] = deque()
+    ahead: deque[Future[Rows]] = deque()
     with ThreadPoolExecutor(prefetch, thread_name_prefix="dask_tfrecord-read") as pool:
         try:
             for one in slices:
@@ -207,6 +206,6 @@ def read_slices(source: Source, slices: Sequence[Slice], prefetch: int) -> Gener
                 future.cancel()
 
 
-def _read(source: Source, piece: Slice) -> pa.Table:
-    table = source.read(piece.piece)
-    return table if piece.stop is None else table.slice(piece.start, piece.stop - piece.start)
+def _read(read_piece: Callable[[int], Rows], piece: Slice) -> Rows:
+    rows = read_piece(piece.piece)
+    return rows if piece.stop is None else rows.slice(piece.start, piece.stop - piece.start)

@@ -21,6 +21,7 @@ from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import FileChangedError, TFRecordError, calling
 from dask_tfrecord.feed.batches import as_batch
 from dask_tfrecord.feed.record_offsets import Records, find_offsets, map_file, read_block, store_offsets
+from dask_tfrecord.feed.shuffle_window import with_partition_values
 from dask_tfrecord.feed.sources import checked_names, usable_after_fork
 from dask_tfrecord.files.damage import locate_error
 from dask_tfrecord.files.storage.change_check import check_unchanged
@@ -30,7 +31,6 @@ from dask_tfrecord.keywords import ReadKeywords
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.random_access import BLOCK_BYTES, NumberedRows, Numbers
 from dask_tfrecord.read_request import open_columns
-from dask_tfrecord.schema.storage_values import load
 
 # The number of decompressed blocks that a table keeps in memory.
 _KEPT_BLOCKS = 32
@@ -328,7 +328,7 @@ class RecordTable:
             batch = self._stored.from_storage(decoded.batch)
         except TFRecordError as error:
             raise self._error(error, splits, rows) from None
-        return self._with_partition_values(batch, splits)
+        return with_partition_values(self._dataset, self._schema, batch, splits)
 
     def _error(self, error: TFRecordError, splits: Numbers, rows: Numbers) -> TFRecordError:
         """Return a copy of the error that names the file and the number of the record in the file."""
@@ -337,17 +337,6 @@ class RecordTable:
         record = split.start.record + int(rows[at]) - self._firsts[splits[at]]
         path = self._dataset.store.public(split.file.path)
         return locate_error(error.replaced(record=0, offset=None), path, record)
-
-    def _with_partition_values(self, batch: pa.RecordBatch, splits: Numbers) -> pa.RecordBatch:
-        if len(self._stored.fields) == len(self._schema.fields):
-            return batch
-        columns = [
-            load(self._dataset.partition_values[item.name].take(pa.array(splits)), item.type, item.categories)
-            if item.name in self._dataset.partition_values
-            else batch[item.name]
-            for item in self._schema.fields
-        ]
-        return pa.RecordBatch.from_arrays(columns, schema=self.schema)
 
     def _check_unchanged(self, splits: Sequence[int]) -> None:
         if os.getpid() != self._process:

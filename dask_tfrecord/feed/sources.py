@@ -16,9 +16,13 @@ from dask.base import get_scheduler
 from dask_tfrecord import arguments
 from dask_tfrecord.cluster import compute_each
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.dataset.read.read_task import Partition
+from dask_tfrecord.dataset.read.read_task import Partition, wrong_number
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, computing
+from dask_tfrecord.feed.record_offsets import read_block
+from dask_tfrecord.feed.shuffle_window import EncodedRows
+from dask_tfrecord.files.storage.change_check import check_unchanged
 from dask_tfrecord.files.storage.redaction import redact_errors
+from dask_tfrecord.files.window import Allocate
 from dask_tfrecord.frames import pandas_to_arrow
 from dask_tfrecord.frames.planning import plan_schema
 from dask_tfrecord.keywords import ReadKeywords
@@ -46,12 +50,18 @@ class DatasetSource:
         counted.
     fingerprint : str
         A hash that identifies the rows of the source, as far as the rows are known without reading.
+    keeps_records : bool
+        True if a shuffle keeps encoded records, and decodes the records of each batch together. Otherwise, a
+        shuffle keeps decoded rows: if rows are filtered, if damage is skipped, and if columns of lists or
+        bytes are left out.
     """
 
     def __init__(self, path: Any, columns: Any, blocksize: int, read: ReadKeywords) -> None:
         self.dataset, self.schema = open_columns(path, checked_names(columns), blocksize, read)
+        self.keeps_records = self._keeps_records()
         self.counts: Sequence[int] | None = self._count()
         self.fingerprint = _fingerprint(self.dataset, self.counts)
+        self._partitioner = self.dataset.partitioner(self.schema)
         self._process = os.getpid()
 
     def _count(self) -> list[int]:
@@ -73,9 +83,54 @@ class DatasetSource:
 
     def read(self, piece: int) -> pa.Table:
         """Read the records of one piece as an Arrow table."""
+        return self._partition(piece).read()
+
+    def read_encoded(self, piece: int, allocate: Allocate) -> EncodedRows:
+        """Read the records of one piece, but do not decode the records. ``allocate`` returns their memory.
+
+        Raises
+        ------
+        CorruptRecordError, FileChangedError
+            In the same cases as `read`, except that the payloads of the records are not verified.
+        """
+        partition = self._partition(piece)
+        check_unchanged(partition.store, partition.pruned_files or ())
+        try:
+            blocks = [
+                read_block(partition.store, partition.options, split, allocate) for split in partition.splits
+            ]
+        except TFRecordError:
+            partition.read()  # raises the error that explains the cause
+            raise
+        for split, block in zip(partition.splits, blocks, strict=True):
+            if split.records not in (None, len(block.offsets) - 1):
+                path = partition.store.public(split.file.path)
+                raise wrong_number(path, len(block.offsets) - 1, split.records)
+        return EncodedRows(piece, blocks)
+
+    def _partition(self, piece: int) -> Partition:
         if os.getpid() != self._process:
             self.dataset, self._process = usable_after_fork(self.dataset), os.getpid()
-        return self.dataset.partition(piece, self.schema).read()
+            self._partitioner = self.dataset.partitioner(self.schema)
+        return self._partitioner(piece)
+
+    def _keeps_records(self) -> bool:
+        """Return True if a shuffle keeps encoded records.
+
+        The result depends only on the dataset and on the arguments, so that a resumed iteration has the same
+        windows.
+        """
+        dataset = self.dataset
+        if dataset.options.damage.skips or dataset.options.origin_columns:
+            return False
+        if dataset.filters is not None and not dataset.outcomes(dataset.filters).only_true.all():
+            return False
+        stored = self.schema.select(
+            name for name in self.schema.names if name not in dataset.partition_values
+        ).columns
+        # Records whose large values are not read would waste the memory of the window.
+        large = {column.name for column in dataset.schema.columns if column.depth or column.kind == "bytes"}
+        return bool(stored) and large <= {column.name for column in stored}
 
 
 class CollectionSource:
@@ -105,6 +160,7 @@ class CollectionSource:
             sample=partial(_computed_partitions, frame),
         )
         self.counts: Sequence[int] | None = None
+        self.keeps_records = False
         self.fingerprint = _digest(frame._name)
         self._partitions = frame.to_delayed(optimize_graph=False)
         self._scheduler = get_scheduler()  # other threads cannot see the current client

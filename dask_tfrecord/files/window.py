@@ -21,6 +21,7 @@ from dask_tfrecord.files.storage.checksum import Checksum, ChecksumReader
 from dask_tfrecord.files.storage.store import Store
 
 ReadInto = Callable[[memoryview], int]
+Allocate = Callable[[int], memoryview]
 
 # The size of a window's buffer in bytes. The buffer grows only if a record is longer than the buffer.
 WINDOW_BYTES = 1 << 22
@@ -57,6 +58,9 @@ class Window:
         The codec of the file. None if the file is uncompressed.
     checksum : Checksum, optional
         The checksum to which `advance` adds the consumed bytes. If None, no checksum is computed.
+    allocate : callable, optional
+        Function that returns memory of the given size for the window's buffer. The function is called only if
+        ``stop`` is known, so that the window does not ask for much more memory than the bytes of the split.
 
     Attributes
     ----------
@@ -76,11 +80,12 @@ class Window:
         stored: bytes = b"",
         codec: Compression | None = None,
         checksum: Checksum | None = None,
+        allocate: Allocate | None = None,
     ) -> None:
         self._readinto = readinto
         # The buffer has one byte more than the file, so that the read of the last bytes also finds the end.
         self._size = size if stop is None else min(size, stop - offset + 1)
-        self._buffer = _allocate(self._size)
+        self._buffer = _allocate(self._size, None if stop is None else allocate)
         self._start = self._end = 0
         self._failure: CorruptRecordError | None = None
         self.offset = offset
@@ -195,18 +200,21 @@ def _overrun(claimed: int, left: int) -> str:
     return f"the record's length is {claimed:,} bytes, but only {left:,} bytes of the file are left"
 
 
-def _allocate(size: int) -> memoryview:
+def _allocate(size: int, allocate: Allocate | None = None) -> memoryview:
     """Allocate a buffer for a window of ``size`` bytes.
 
     The system occupies a page of the buffer only when the page is written to.
     """
-    return memoryview(pa.allocate_buffer((size // _ALIGNMENT + 2) * _ALIGNMENT)).cast("B")
+    rounded = (size // _ALIGNMENT + 2) * _ALIGNMENT
+    return memoryview(pa.allocate_buffer(rounded)).cast("B") if allocate is None else allocate(rounded)
 
 
 @contextmanager
-def open_window(store: Store, split: Split, options: ReadOptions, size: int) -> Iterator[Window]:
+def open_window(
+    store: Store, split: Split, options: ReadOptions, size: int, allocate: Allocate | None = None
+) -> Iterator[Window]:
     """Open a split as a window over its decompressed bytes. Offsets of the window are counted from the start
-    of the file.
+    of the file. ``size`` and ``allocate`` have the same meaning as in `Window`.
 
     Raises
     ------
@@ -238,7 +246,16 @@ def open_window(store: Store, split: Split, options: ReadOptions, size: int) -> 
         elif stop is None:
             end = reader.size
         consumed = None if codec else checksum
-        window = Window(readinto, size, start.content, end, stored=head, codec=codec, checksum=consumed)
+        window = Window(
+            readinto,
+            size,
+            start.content,
+            end,
+            stored=head,
+            codec=codec,
+            checksum=consumed,
+            allocate=allocate,
+        )
         try:
             yield window
             if checksum is not None and checksum.crc32c != file.crc32c:

@@ -5,6 +5,7 @@ from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from typing import Any
 
+import numpy as np
 import oracle
 import pyarrow as pa
 import pytest
@@ -391,3 +392,56 @@ def test_lists_of_which_few_are_encoded_ahead_are_written_like_others(bad: int |
     for i, features in enumerate(found):
         assert (features["first"].values if "first" in features else None) == lists[i]
         assert (features["n"].values, features["last"].values) == ([i], last[i])
+
+
+@given(any_table, st.randoms(use_true_random=False))
+def test_records_anywhere_in_memory_are_decoded_in_the_given_order(
+    table: Table, random_: random.Random
+) -> None:
+    data = encode(Encoder(table.columns, table.record_type), table.batch(wide=False))
+    offsets = [*scan(data, final=True, offsets=True).offsets.to_pylist(), len(data)]
+    rows = [row for row in range(table.rows) if random_.random() < 0.8]
+    random_.shuffle(rows)
+    # Each record lies in one of three buffers, which have other bytes around the record.
+    buffers = [b"", b"x" * 3 + data, data + b"y"]
+    places = [
+        (number, offsets[row] + 3 * (number == 1), offsets[row + 1] + 3 * (number == 1))
+        for row in range(table.rows)
+        for number in [random_.choice([1, 2])]
+    ]
+    decoder = Decoder(table.columns, table.record_type)
+    fed = decoder.feed_records(buffers, np.array(places, np.int64).reshape(-1, 3), np.array(rows, np.int64))
+    assert (fed.records, fed.damage) == (len(rows), None)
+    assert fed.consumed == sum(offsets[row + 1] - offsets[row] for row in rows)
+    assert [values_of(one) for one in decoder.take().columns] == [
+        [values[row] for row in rows] for values in table.values
+    ]
+
+
+@pytest.mark.parametrize("size", [10, 1000, 31_000, 32_768, 300_000])
+def test_records_of_any_size_are_decoded_up_to_a_damaged_record(size: int) -> None:
+    payloads = [bytes([number]) * (size + number) for number in range(60)]
+    frames = [oracle.frame(payload) for payload in payloads]
+    frames[40] = frames[40][:-1] + bytes([frames[40][-1] ^ 1])
+    places = np.array([(number, 0, len(frame)) for number, frame in enumerate(frames)])
+    decoder = Decoder((Column("record", "bytes", 0),), "bytes")
+    order = np.arange(60)[::-1].copy()
+    fed = decoder.feed_records(frames, places, order)
+    assert decoder.take()["record"].to_pylist() == payloads[:40:-1]
+    assert fed.damage is not None
+    assert (fed.records, fed.damage.record) == (19, 19)
+    assert fed.consumed == fed.damage.offset == sum(map(len, frames[41:]))
+    assert decoder.feed_records(frames, places, order[20:]).records == 40
+    assert decoder.take()["record"].to_pylist() == payloads[39::-1]
+
+
+@pytest.mark.parametrize("place", [(1, 0, 5), (-1, 0, 5), (0, 0, 31), (0, -1, 5), (0, 9, 8)])
+def test_a_record_outside_its_buffer_is_refused(place: tuple[int, int, int]) -> None:
+    decoder = Decoder((Column("record", "bytes", 0),), "bytes")
+    data, places = [oracle.frame(b"fourteen bytes")], np.array([place, (0, 0, 30)])
+    assert decoder.feed_records(data, places, np.array([1])).records == 1
+    with pytest.raises(IndexError, match="outside the data"):
+        decoder.feed_records(data, places, np.array([0]))
+    for row in (2, -1):
+        with pytest.raises(IndexError, match="outside the places"):
+            decoder.feed_records(data, places, np.array([row]))

@@ -1,6 +1,7 @@
 // The binding of the kernel. Only this file, python_data.hpp and without_gil.hpp use Python. The contract of each call
 // is in ../_kernel.pyi.
 #include <nanobind/nanobind.h>
+#include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
 #include <nanobind/stl/string.h>
 #include <nanobind/stl/tuple.h>
@@ -92,6 +93,33 @@ class PyDecoder {
     const tfr::Fed fed = [&] {
       const WithoutGil no_gil;
       return decoder_.feed(bytes.span(), final, more);
+    }();
+    return nb::make_tuple(fed.records, fed.consumed, damage_tuple(fed.damage));
+  }
+
+  nb::tuple feed_records(const nb::sequence& data, nb::handle places, nb::handle rows) {
+    const OneCall call(mutex_);
+    std::vector<std::unique_ptr<Bytes>> buffers;
+    for (const nb::handle one : data) buffers.push_back(std::make_unique<Bytes>(one));
+    const Bytes all(places);
+    const Bytes numbers(rows);
+    const auto* place = reinterpret_cast<const int64_t*>(all.data());
+    const auto* row = reinterpret_cast<const int64_t*>(numbers.data());
+    const size_t count = all.size() / (3 * sizeof(int64_t));
+    std::vector<tfr::Span> records(numbers.size() / sizeof(int64_t));
+    for (tfr::Span& record : records) {
+      const auto number = static_cast<uint64_t>(*row++);
+      if (number >= count) throw nb::index_error("a row is outside the places");
+      const auto buffer = static_cast<uint64_t>(place[3 * number]);
+      const auto start = static_cast<uint64_t>(place[3 * number + 1]);
+      const auto stop = static_cast<uint64_t>(place[3 * number + 2]);
+      if (buffer >= buffers.size() || start > stop || stop > buffers[buffer]->size())
+        throw nb::index_error("a record is outside the data");
+      record = {buffers[buffer]->data() + start, buffers[buffer]->data() + stop};
+    }
+    const tfr::Fed fed = [&] {
+      const WithoutGil no_gil;
+      return decoder_.feed_records(records);
     }();
     return nb::make_tuple(fed.records, fed.consumed, damage_tuple(fed.damage));
   }
@@ -306,6 +334,18 @@ nb::object take_bytes(nb::handle column, nb::handle rows) {
   return python_batch(std::move(node), arena);
 }
 
+// Memory of the pool as an array, which gives the memory back when it is dropped.
+nb::ndarray<nb::numpy, uint8_t> pool_array(size_t size) {
+  tfr::Pool& pool = tfr::Pool::instance();
+  auto chunk = std::make_unique<tfr::Chunk>(pool.take(size));
+  uint8_t* const data = chunk->data;
+  nb::capsule owner(chunk.release(), [](void* pointer) noexcept {
+    const std::unique_ptr<tfr::Chunk> owned(static_cast<tfr::Chunk*>(pointer));
+    tfr::Pool::instance().give_back(*owned);
+  });
+  return {data, {size}, owner};
+}
+
 uint32_t crc32c_of(nb::handle data, uint32_t value, const std::string& implementation) {
   const Bytes bytes(data);
   for (const tfr::crc32c::Implementation& candidate : tfr::crc32c::implementations()) {
@@ -359,6 +399,7 @@ NB_MODULE(_kernel, m) {
            "columns"_a, "record_type"_a, nb::kw_only(), "verify_crc"_a = true,
            "max_record_bytes"_a = tfr::kMaxRecordBytes, "known"_a = nb::none())
       .def("feed", &PyDecoder::feed, "data"_a, nb::kw_only(), "final"_a, "more"_a = 0)
+      .def("feed_records", &PyDecoder::feed_records, "data"_a, "places"_a, "rows"_a)
       .def("take", &PyDecoder::take);
   nb::class_<PyInference>(m, "Inference")
       .def(nb::init<const std::string&, bool, uint64_t, int64_t>(), "record_type"_a, nb::kw_only(),
@@ -372,7 +413,9 @@ NB_MODULE(_kernel, m) {
         "max_record_bytes"_a = tfr::kMaxRecordBytes, "lenient"_a = false, "limit"_a = nb::none());
   m.def("take_bytes", &take_bytes, "column"_a, "rows"_a);
   m.def("limit_pool", [](size_t bytes) { tfr::Pool::instance().set_limit(bytes); }, "bytes"_a);
+  m.def("raise_pool_limit", [](size_t bytes) { tfr::Pool::instance().raise_limit(bytes); }, "bytes"_a);
   m.def("pool_bytes", [] { return tfr::Pool::instance().kept(); });
+  m.def("pool_array", &pool_array, "size"_a);
   m.def("crc32c", &crc32c_of, "data"_a, "value"_a = 0, "implementation"_a = "best");
   m.def("crc32c_combine", &crc32c_combine, "crc1"_a, "crc2"_a, "size2"_a);
   m.def("crc32_combine", &crc32_combine, "crc1"_a, "crc2"_a, "size2"_a);

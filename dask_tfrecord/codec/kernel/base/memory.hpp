@@ -96,13 +96,22 @@ class Pool {
     const std::lock_guard<std::mutex> lock(mutex_);
     free_.reserve(bytes / kHugePage);
     limit_ = bytes;
+    is_fixed_ = true;
     shrink(bytes);
+  }
+
+  // Raises the limit to `bytes`, unless set_limit() was called.
+  void raise_limit(size_t bytes) {
+    const std::lock_guard<std::mutex> lock(mutex_);
+    if (is_fixed_ || bytes <= limit_) return;
+    free_.reserve(bytes / kHugePage);
+    limit_ = bytes;
   }
 
  private:
   // Each thread reads one partition, and a partition of usual size fits into 64 MiB and what an idle process keeps.
   Pool() {
-    set_limit(std::min(kMostBytes, kIdleBytes * (1 + std::max(1U, std::thread::hardware_concurrency()))));
+    raise_limit(std::min(kMostBytes, kIdleBytes * (1 + std::max(1U, std::thread::hardware_concurrency()))));
 #if !defined(_WIN32)
     // Loaders fork their workers while other threads decode. The lock must be free in the forked process.
     pthread_atfork([] { instance().mutex_.lock(); }, [] { instance().mutex_.unlock(); },
@@ -157,6 +166,7 @@ class Pool {
   std::mutex mutex_;
   std::vector<Chunk> free_;
   size_t limit_ = 0;
+  bool is_fixed_ = false;  // the limit was set, and is not raised
   size_t kept_ = 0;
   size_t taken_ = 0;  // chunks that were ever taken
   bool trimming_ = false;

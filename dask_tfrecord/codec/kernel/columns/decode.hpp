@@ -10,6 +10,7 @@
 #include <tuple>
 
 #include "columns/append.hpp"
+#include "columns/copied_records.hpp"
 #include "columns/decode_by_layout.hpp"
 #include "framing/frame.hpp"
 #include "message/foreign_message.hpp"
@@ -85,6 +86,24 @@ class Decoder {
       drop_batch();
       throw;
     }
+  }
+
+  // Decodes records that lie anywhere in memory, each with its frame, in the given order, as feed() does. Stops before
+  // a record for which the batch has no room. The damage is counted as if the records lay one after the other.
+  Fed feed_records(const std::vector<Span>& records) {
+    Fed fed;
+    uint64_t left = 0;
+    for (const Span& record : records) left += record.size();
+    for (size_t next = 0; next < records.size() && !fed.damage;) {
+      const Span block = copied_.block(records, next, kBlockBytes, kBlockRecords);
+      if (!has_room(block.size())) break;
+      left -= block.size();
+      Fed one = feed(block, true, left);
+      one.damage.record += fed.records;
+      one.damage.offset += fed.consumed;
+      fed = {fed.records + one.records, fed.consumed + one.consumed, std::move(one.damage)};
+    }
+    return fed;
   }
 
   // True if feed() uses so much data as far as it has whole records. An empty batch has room for any data.
@@ -404,6 +423,7 @@ class Decoder {
   UnknownFeatures unknown_;     // of the current record
   std::vector<Fault> misfits_;  // the values of the current record that do not fit their columns
   std::vector<Span> records_;
+  CopiedRecords copied_;
   size_t seen_ = 0;          // the columns that the current record has set
   bool is_example_ = false;  // the current record has a feature with a kind
 
