@@ -229,15 +229,21 @@ class Soak:
         return found
 
     def wait_for_tasks(self) -> None:
-        """Wait until all workers are back and run no task, also none of a client that was killed."""
-        start = time.monotonic()
+        """Wait until all workers are back and run no task, also none of a client that was killed.
+
+        A task may be on its way to a worker when the scheduler notices that its client was killed. Therefore,
+        two looks must find no task.
+        """
+        start, idle = time.monotonic(), 0
         while time.monotonic() - start < PATIENCE:
             self.client.wait_for_workers(WORKERS, timeout=PATIENCE)
+            is_idle = not self.cluster.scheduler.tasks
             with suppress(OSError):  # a worker that was killed just now is still known
                 tasks = self.client.run(lambda dask_worker: len(dask_worker.state.executing))
-                if len(tasks) == WORKERS and not any(tasks.values()):
+                idle = idle + 1 if is_idle and len(tasks) == WORKERS and not any(tasks.values()) else 0
+                if idle == 2:
                     return
-            time.sleep(0.1)
+            time.sleep(0.2)
         raise RuntimeError(f"tasks still run after {PATIENCE} seconds")
 
     def check_events(self, events: list[Event]) -> None:
