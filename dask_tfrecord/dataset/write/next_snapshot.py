@@ -75,6 +75,9 @@ def next_snapshot(
     SchemaError
         If the write keeps existing data, and the existing data has other columns.
     """
+    # Without a newest version, a new listing gives no number: it may show a version that another write has
+    # created since the check for conflicts.
+    damaged = run.base if run.mode == "overwrite" else 0
     new = Snapshot(
         file_list=files,
         schema=run.schema,
@@ -82,7 +85,7 @@ def next_snapshot(
         run=run.run,
         library=library_version(),
         partitioning=run.partitioning,
-        number=newest.number + 1 if newest else newest_number(run.store) + 1,
+        number=(newest.number if newest else damaged) + 1,
         custom_metadata=run.custom_metadata,
         order=run.order,
         index=run.index,

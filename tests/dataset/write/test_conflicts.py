@@ -202,3 +202,30 @@ def test_a_restore_of_a_version_that_expired_meanwhile_is_refused(tmp_path: Path
     with pytest.raises(FileNotFoundError, match=r"no version 3; it has 5, 6, 7\."):
         late.commit()
     assert found(tmp_path) == START
+
+
+@pytest.mark.parametrize(
+    "options", [{}, {"append": True}, {"overwrite": True}, {"overwrite": "partitions"}], ids=str
+)
+def test_a_first_version_that_appears_after_the_check_is_not_replaced(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, options: dict[str, Any]
+) -> None:
+    first, last = (
+        to_tfrecord(keyed(a=[n]), tmp_path, partition_on="key", compute=False, **options) for n in (1, 2)
+    )
+    others = iter([first])
+    next_snapshot = commits.next_snapshot
+
+    def late(*args: Any) -> Any:
+        for other in others:
+            other.compute()
+        return next_snapshot(*args)
+
+    monkeypatch.setattr(commits, "next_snapshot", late)
+    if "append" in options:
+        last.compute()
+        assert found(tmp_path) == {("a", 1), ("a", 2)}
+    else:
+        with pytest.raises(ConcurrentWriteError):
+            last.compute()
+        assert found(tmp_path) == {("a", 1)}
