@@ -29,7 +29,7 @@ WINDOW_BYTES = 1 << 29
 _PART_BYTES = 1 << 24
 
 # The approximate size of the records that are decoded together, unless a batch is larger.
-_TABLE_BYTES = 1 << 22
+_TABLE_BYTES = 1 << 23
 
 
 @dataclass(frozen=True)
