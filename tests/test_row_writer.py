@@ -28,6 +28,7 @@ from dask_tfrecord import (
     index,
     inspect,
     read_tfrecord,
+    row_writer,
     to_tfrecord,
     verify,
 )
@@ -457,6 +458,17 @@ def test_a_call_of_many_tables_is_taken_as_a_whole_if_the_disk_is_full(
         assert (found.records, found.custom_metadata) == (20, {"offset": "20"})
         assert len(calls) == 11
     assert numbers(tmp_path) == [*range(20)]
+
+
+def test_no_row_is_taken_if_the_existing_data_cannot_be_read(tmp_path: Path) -> None:
+    with Writer(tmp_path) as writer:
+        with (
+            patch.object(row_writer, "check_existing_data", side_effect=OSError("no answer")),
+            pytest.raises(TFRecordError, match="no row was taken: no answer"),
+        ):
+            writer.write(rows(1))
+        writer.write(rows(1))
+    assert numbers(tmp_path) == [1]
 
 
 @pytest.mark.parametrize("created", [False, True])
