@@ -104,7 +104,7 @@ def test_files_are_compacted_and_rows_are_deleted_under_every_scheduler(
         to_tfrecord(numbers(), root)
         to_tfrecord(numbers(), root, append=True)
     with dask.config.set(scheduler=scheduler):
-        assert delete(root, [("n", "in", [2, 3, 5, 6, 7, 8, 9])])[1:] == (2, 2, 14)
+        assert delete(root, [("n", "in", [2, 3, 5, 6, 7, 8, 9])])[1:4] == (2, 2, 14)
         path = root / Snapshot.open(root).files[2].path
         content = path.read_bytes()
         path.write_bytes(content[:-1] + bytes([content[-1] ^ 1]))
@@ -170,7 +170,7 @@ def test_a_worker_lost_after_the_overwrite_of_its_own_input_fails_a_write_that_i
     to_tfrecord(numbers(), tmp_path, compute_kwargs={"scheduler": "sync"})
     monkeypatch.setattr("dask_tfrecord.expr.lineage.check_not_read", lambda ddf, store: None)
     lazy = to_tfrecord(read_tfrecord(tmp_path).assign(m=1), tmp_path, overwrite=True, compute=False)
-    with pytest.raises(FileNotFoundError, match="was removed after the dataset was listed"):
+    with pytest.raises(FileNotFoundError, match="was removed after the read was planned"):
         _after_losing_the_result(lazy, client)
     assert sorted(read_tfrecord(tmp_path)["n"].compute(scheduler="sync")) == list(range(20))
 
