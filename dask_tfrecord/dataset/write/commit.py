@@ -23,7 +23,7 @@ from dask_tfrecord.dataset.write.conflicts import Group, lost_groups
 from dask_tfrecord.dataset.write.next_snapshot import check_conflicts, next_snapshot
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.staging import finish_commit, finish_newest, note_replaced, remove_staging
-from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.errors import ConcurrentWriteError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.listing import list_directory, path_column, with_column
 from dask_tfrecord.files.storage.open_file import stamp_of
@@ -153,6 +153,12 @@ def publish_files(run: WriteRun, files: pa.Table) -> None:
     """Move the files of the run to their final paths, where readers do not see them until the commit.
 
     On stores without a rename, remove the run's uploaded files that are not in `files`.
+
+    Raises
+    ------
+    ConcurrentWriteError
+        If a file is gone. An attempt of this run that finds a conflict removes all files of the run, and the
+        next attempt may not find this conflict, because another write has undone its cause.
     """
     store = run.store
     names = files["path"].to_pylist()
@@ -163,13 +169,24 @@ def publish_files(run: WriteRun, files: pa.Table) -> None:
                 store.place(run.staged(name), target)
             except FileNotFoundError:
                 if not store.fs.exists(target):  # no attempt of this run has moved the file yet
-                    raise
+                    raise _removed(run, name) from None
         for directory in _with_parents(map(parent_of, names)):
             store.sync_directory(store.join(directory))
     else:  # the tasks uploaded the files; failed attempts of tasks may have uploaded more files
-        listed = {*map(store.join, names)}
+        listed = {store.join(name): name for name in names}
+        store.fs.invalidate_cache()
         present = store.fs.find(store.root)
+        if gone := listed.keys() - present:
+            raise _removed(run, listed[min(gone)])
         store.remove(path for path in present if run.owns(path) and path not in listed)
+
+
+def _removed(run: WriteRun, name: str) -> ConcurrentWriteError:
+    return ConcurrentWriteError(
+        "the file was removed before its write was committed, by `cleanup` or because of a conflict",
+        path=run.store.public(run.store.join(name)),
+        advice="start the write again",
+    )
 
 
 def with_stamps(store: Store, rows: pa.Table) -> pa.Table:

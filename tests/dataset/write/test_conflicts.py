@@ -73,7 +73,11 @@ def held(name: str, commit: Callable[..., Any], operation: Callable[[], Any]) ->
 
     def hold(*given: Any) -> Snapshot:
         arguments.append(given)
-        return Snapshot.open(given[0].store.root) if commit is commits.commit else given[1]
+        return (
+            Snapshot.open(given[0].store.root, filesystem=given[0].store.fs)
+            if commit is commits.commit
+            else given[1]
+        )
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(f"dask_tfrecord.{name}", hold)
@@ -229,3 +233,22 @@ def test_a_first_version_that_appears_after_the_check_is_not_replaced(
         with pytest.raises(ConcurrentWriteError):
             last.compute()
         assert found(tmp_path) == {("a", 1)}
+
+
+@pytest.mark.parametrize("renames", [True, False])
+def test_an_attempt_after_a_refused_attempt_does_not_list_files_that_were_removed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: bool
+) -> None:
+    """The cause of the refusal is gone when a scheduler repeats the commit."""
+    monkeypatch.setattr(Store, "renames", renames)
+    place: Any = tmp_path if renames else f"memory:/{tmp_path}"
+    to_tfrecord(keyed(a=[1]), place)
+    rows = pa.table({"n": [3], "key": ["a"]})
+    commit = held("writer.commit", commits.commit, lambda: to_tfrecord(rows, place, overwrite=True))
+    to_tfrecord(keyed(a=[2]), place, append=True)
+    with pytest.raises(ConcurrentWriteError, match="committed a dataset here first"):
+        commit()
+    dask_tfrecord.restore(place, 1)
+    with pytest.raises(ConcurrentWriteError, match="removed before its write was committed"):
+        commit()
+    assert found(place) == {("a", 1)}
