@@ -28,7 +28,7 @@ USED = (
     ),
 )
 
-logging.disable(logging.WARNING)
+logging.getLogger("apache_beam").setLevel(logging.ERROR)
 _example_classes: list[Any] = []
 _serializers: list[Serializer] = []
 

@@ -130,7 +130,7 @@ class Store:
         path = self.join(directory)
         self.fs.invalidate_cache(path)
         try:
-            if self.local:  # much faster than fsspec
+            if type(self.fs) is LocalFileSystem:  # much faster than fsspec
                 return os.listdir(path)
             found = self.fs.ls(path, detail=False)
         except (FileNotFoundError, NotADirectoryError):
@@ -395,7 +395,7 @@ class Store:
             If the current size or stamp of the file differs from the listed size or stamp.
         """
         expected = ExpectedFile(
-            self.public(path), size, stamp, not start and stop is None, lambda: self.look(path)
+            self.public(path), size, stamp, not start and stop is None, lambda: Store.look(self, path)
         )
         with ExitStack() as stack:
             try:

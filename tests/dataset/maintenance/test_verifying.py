@@ -221,9 +221,9 @@ def test_memory_is_that_of_a_window(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     sizes: list[int] = []
     making = window._allocate
 
-    def noting(size: int) -> memoryview:
+    def noting(size: int, *options: Any) -> memoryview:
         sizes.append(size)
-        return making(size)
+        return making(size, *options)
 
     monkeypatch.setattr(window, "_allocate", noting)
     assert verify(tmp_path, record_type="bytes")["records"].tolist() == [12_000]
