@@ -1,5 +1,6 @@
 """The suite of stores on Azure Blob Storage: adlfs and Azurite."""
 
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -29,6 +30,7 @@ def server() -> Iterator[str]:
 class TestAzureStore(RemoteSuite):
     options: ClassVar[dict[str, Any]] = {}
     uploads = True
+    stride = int(os.environ.get("DASK_TFRECORD_FAULTS", 61))  # Azurite takes twice as long as moto
 
     @pytest.fixture
     def place(self, server: str) -> str:
