@@ -348,9 +348,9 @@ def s3_server() -> Iterator[str]:
 
 def serve_s3(port: Connection) -> None:
     from moto.moto_server.werkzeug_app import create_backend_app
-    from werkzeug.serving import WSGIRequestHandler, make_server
+    from werkzeug.serving import make_server
 
-    WSGIRequestHandler.log_request = lambda *_: None  # type: ignore[method-assign]  # it prints each request
+    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # the server would log each request
     server = make_server("127.0.0.1", 0, create_backend_app("s3"), threaded=True)
     port.send(server.server_port)
     server.serve_forever()

@@ -354,8 +354,8 @@ def _labels(expr: Expr) -> tuple[list[Hashable], list[Hashable]]:
     """
     try:
         meta = expr._meta
-    # An expression that is no DataFrame, such as a delayed value, has no meta. Depending on the expression,
-    # Dask then raises AttributeError, or NotImplementedError from the base class of expressions.
+    # An expression that is no DataFrame, such as a delayed value, has no meta. Dask's class of the expression
+    # then either lacks the attribute (AttributeError) or leaves it abstract (NotImplementedError).
     except (AttributeError, NotImplementedError):
         return [], []
     if isinstance(meta, pd.DataFrame):

@@ -228,7 +228,9 @@ class TFRecordDataset(pads.FileSystemDataset):
         names = self._columns.names
         try:
             used = set().union(*(columns_of(read_expression(one)) for one in computed.values()))
-        except (LookupError, NotImplementedError, ValueError):  # an expression may use columns by number
+        # Arrow raises NotImplementedError for a column that is given by its number. The other exceptions mean
+        # that this version of Arrow serializes expressions in an unknown form. Any column may be needed then.
+        except (LookupError, NotImplementedError, ValueError):
             return names
         # Without any column, Arrow would lose the number of rows.
         return [name for name in names if name in used] or names[:1]

@@ -107,7 +107,7 @@ class SplicedFile:
         self._write(self._compressor.head)
 
     def append_file(self, store: Store, source: FileEntry) -> None:
-        """Append all records of a file, and verify that its content is the one that its entry describes."""
+        """Append all records of a file, and compare the content of the file with its entry."""
         path = store.join(source.path)
         with store.open(path, source.bytes) as reader:
             codec = detect(reader.peek(HEADER_BYTES))

@@ -75,7 +75,7 @@ def arrow_predicate(expression: pc.Expression, schema: Schema, *, sql_rules: boo
         if sql_rules:
             raise
         return ArrowExpression(expression, tuple(schema.names))
-    except pa.ArrowNotImplementedError:  # a column is given by its number
+    except pa.ArrowNotImplementedError:  # how Arrow reports a column that is given by its number
         names = []
     else:
         used = columns_of(tree)

@@ -169,7 +169,7 @@ def cells() -> Iterator[tuple[str, str, str]]:
 
 @pytest.mark.parametrize(("last", "first", "other"), [*cells()])
 def test_what_the_table_says_happens(tmp_path: Path, start: Path, last: str, first: str, other: str) -> None:
-    """The operation that commits last works on the partition a, the one that commits first on a or b."""
+    """The later commit changes partition a, and the earlier commit changes partition a or b."""
     with dask.config.set({"dask-tfrecord.keep-versions": last == "restore"}):
         check_cell(tmp_path / "dataset", start, last, first, other)
 
