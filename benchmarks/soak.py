@@ -173,7 +173,7 @@ class Soak:
                     events.append(event)
                     continue
                 running.remove(client)
-                if event == "killed":
+                if not client.process.is_alive():  # also a client that was killed after its last operation
                     number = self.clients.index(client)
                     self.clients[number] = self.new_client(number)
             now = time.monotonic()

@@ -94,7 +94,7 @@ def commit(run: WriteRun, entries: Iterable[FileEntry], groups: Sequence[Group] 
     else:
         logger.info("%s: committed version %d", run.title, snapshot.number)
     _log_step(run, 7, "remove the replaced files and the staging directory")
-    remove_replaced(run, files if run.run != snapshot.run or groups else None)
+    remove_replaced(run, files if run.run != snapshot.run else None)
     return snapshot
 
 
@@ -225,17 +225,18 @@ def create_snapshot(run: WriteRun, files: pa.Table, groups: Sequence[Group] = ()
         if run.mode in ("compact", "repair") and newest is not None:
             groups = _without_lost(newest, groups)
             if not groups:
-                remove_staging(run.store, run.run)  # with the list of files that an earlier try would replace
+                _remove_files(run, files)  # with the list of files that an earlier try would replace
                 return newest
+        used, unused = _divided(files, groups)
         try:
-            snapshot, removed, kept = next_snapshot(run, newest, _of_groups(files, groups), groups)
+            snapshot, removed, kept = next_snapshot(run, newest, used, groups)
         except TFRecordError:
             _remove_files(run, files)
             raise
         action = f"create version {snapshot.number}, which lists {len(snapshot.file_list)} files"
         replaced = len(removed) + len(kept)
         _log_step(run, 6, f"{action} and replaces {replaced} files" if replaced else action)
-        note_replaced(run.store, run.run, removed, kept)
+        note_replaced(run.store, run.run, [*removed, *unused], kept)
         failure = create_file(run, snapshot)
         if failure is None and _is_newest(run, snapshot.number):
             return snapshot
@@ -254,12 +255,16 @@ def _without_lost(newest: Snapshot, groups: Sequence[Group]) -> list[Group]:
     return [group for group in groups if group not in lost]
 
 
-def _of_groups(files: pa.Table, groups: Sequence[Group]) -> pa.Table:
-    """Return the rows of the new files that belong to groups. Without groups, return all new files."""
+def _divided(files: pa.Table, groups: Sequence[Group]) -> tuple[pa.Table, list[str]]:
+    """Return the rows of the new files that belong to groups, and the paths of the other new files.
+
+    Without groups, all new files belong to the commit.
+    """
     if not groups:
-        return files
+        return files, []
     added = pa.array([path for group in groups for path in group.added], pa.string())
-    return files.filter(pc.is_in(files["path"], added))
+    is_used = pc.is_in(files["path"], added)
+    return files.filter(is_used), files["path"].filter(pc.invert(is_used)).to_pylist()
 
 
 def create_file(run: WriteRun, snapshot: Snapshot) -> Exception | None:

@@ -315,7 +315,7 @@ def test_a_failure_after_the_commit_only_warns(
         raise OSError("on purpose")
 
     path = place(None)
-    monkeypatch.setattr(commits, "_unlisted", fail)
+    monkeypatch.setattr(commits, "finish_commit", fail)
     with pytest.warns(UserWarning, match=r"the data is written, but not all files.*on purpose"):
         assert delete(path, [("day", "==", 1), ("n", "<", 210)]).snapshot.number == 2
     monkeypatch.undo()
