@@ -8,11 +8,10 @@ from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 
 from dask_tfrecord.cluster import compute_each
-from dask_tfrecord.codec import HEADER_BYTES, scan, take_bytes
+from dask_tfrecord.codec import HEADER_BYTES, scan
 from dask_tfrecord.codec.codecs import detect, is_frame
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.snapshot.kept import follow
@@ -59,48 +58,57 @@ class Records(NamedTuple):
     data: pa.Buffer
     offsets: Offsets
 
-    def gather(self, rows: npt.NDArray[np.int64]) -> memoryview:
-        """Return the concatenated bytes of some records, given by their numbers in ascending order."""
-        bounds = np.empty(2 * len(rows), np.int64)
-        bounds[::2], bounds[1::2] = self.offsets[rows], self.offsets[rows + 1]
-        spans = pa.Array.from_buffers(
-            pa.large_binary(), len(bounds) - 1, [None, pa.py_buffer(bounds), self.data]
-        )
-        taken = take_bytes(spans, np.arange(0, len(bounds), 2).data)
-        return memoryview(taken.buffers()[2])
+
+class Unit(NamedTuple):
+    """The records that a table reads from one buffer: those of a memory-mapped file, or those of a split.
+
+    Attributes
+    ----------
+    split : int
+        The number of the split, or of the first split of the memory-mapped file.
+    offsets : numpy.ndarray or None
+        The offset in the file of each record of the unit, followed by the end of the last record. If None,
+        the split is read as a block.
+    """
+
+    split: int
+    offsets: Offsets | None
 
 
-def find_offsets(dataset: ReadPlan, splits: Sequence[Split]) -> list[Offsets | None]:
-    """Return the record offsets in the file for each split, or None for a split that is read as a block.
+def find_units(dataset: ReadPlan, splits: Sequence[Split]) -> list[Unit]:
+    """Divide the splits of a dataset into units, and find the offsets of their records.
 
     Stored record offsets are used if they exist. Without stored offsets, uncompressed local files are
     searched for records. If damage is skipped, all splits are read as blocks.
     """
     if dataset.options.damage.skips:
-        return [None] * len(splits)
+        return [Unit(number, None) for number in range(len(splits))]
     stored = {}
     if dataset.version is not None:
         stored = read_offsets(dataset.store, dataset.version, dataset.entries)
 
     def find(group: list[Split]) -> list[Offsets | None]:
-        known = stored.get(group[0].file.path)
+        """Return the offsets of the records of a file, or those of each of its splits."""
+        local, known = dataset.store.local, stored.get(group[0].file.path)
         if known is not None:
-            return [_of_split(known, split) for split in group]
-        if not dataset.store.local or dataset.options.compression not in ("infer", None):
+            return [known] if local else [_of_split(known, split) for split in group]
+        if not local or dataset.options.compression not in ("infer", None):
             return [None] * len(group)
         data = memoryview(map_file(dataset.store, group[0].file.path))
         if detect(bytes(data[:HEADER_BYTES])) is not None:
             return [None] * len(group)
-        return [_scan(dataset.store, dataset.options, split, data) for split in group]
+        return [_joined([_scan(dataset.store, dataset.options, split, data) for split in group])]
 
     groups = [group for _, group in _by_file(splits)]
-    found: list[Offsets | None] = []
+    units: list[Unit] = []
+    first = 0
     with ThreadPoolExecutor(_THREADS) as pool, Progress(_title(dataset.store)) as progress:
-        for index, offsets in enumerate(pool.map(find, groups)):
-            found += offsets
-            rows = sum(len(one) - 1 for one in offsets if one is not None)
+        for index, found in enumerate(pool.map(find, groups)):
+            units += map(Unit, range(first, first + len(found)), found)
+            first += len(groups[index])
+            rows = sum(len(one) - 1 for one in found if one is not None)
             progress.add(Report("", 1, 1, index, len(groups), rows, 0))
-    return found
+    return units
 
 
 def map_file(store: Store, path: str) -> pa.Buffer:
@@ -202,8 +210,8 @@ def store_offsets(dataset: ReadPlan, splits: Sequence[Split], offsets: Sequence[
     splits : sequence of Split
         All splits of the dataset.
     offsets : sequence of numpy.ndarray or None
-        The result of `find_offsets`. If the element of a split is None, tasks search for the record offsets
-        of the split.
+        The record offsets of each split. If the element of a split is None, tasks search for the record
+        offsets of the split.
 
     Raises
     ------

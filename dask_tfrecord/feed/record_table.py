@@ -20,7 +20,7 @@ from dask_tfrecord.codec import Decoder
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import FileChangedError, TFRecordError, calling
 from dask_tfrecord.feed.batches import as_batch
-from dask_tfrecord.feed.record_offsets import Records, find_offsets, map_file, read_block, store_offsets
+from dask_tfrecord.feed.record_offsets import Records, find_units, map_file, read_block, store_offsets
 from dask_tfrecord.feed.shuffle_window import with_partition_values
 from dask_tfrecord.feed.sources import checked_names, usable_after_fork
 from dask_tfrecord.files.damage import locate_error
@@ -103,10 +103,13 @@ class RecordTable:
             name for name in self._schema.names if name not in plan.partition_values
         )
         self._allowed = plan.partition(0, self._schema).allowed_features
-        self._splits = [split for splits in self._rows.plan.partitions for split in splits]
-        self._offsets = find_offsets(self._rows.plan, self._splits)
-        # `bisect` is faster in a list, if only one number is searched.
-        self._firsts: list[int] = self._rows.starts.tolist()
+        splits = [split for splits in self._rows.plan.partitions for split in splits]
+        units = find_units(self._rows.plan, splits)
+        # The split, the offsets, the first record and the partition of each unit.
+        self._splits = [splits[unit.split] for unit in units]
+        self._offsets = [unit.offsets for unit in units]
+        self._partitions = np.array([unit.split for unit in units], np.int64)
+        self._firsts = self._rows.starts[self._partitions]
         self._prepare()
 
     def _prepare(self) -> None:
@@ -229,82 +232,89 @@ class RecordTable:
         if self._dataset.options.damage.skips:
             self._check_unchanged([])
             return as_batch(self._rows.read(numbers), self.schema)
-        if not numbers.size:
-            return self._schema.no_rows()
-        rows, order = np.unique(numbers, return_inverse=True)
-        batch = self._read(rows)
-        if np.array_equal(order, np.arange(len(rows))):
-            return batch
-        return batch.take(pa.array(order))
+        return self._read(numbers) if numbers.size else self._schema.no_rows()
 
     @calling(__init__)
     def _one(self, index: int) -> pa.RecordBatch:
-        """Read one record. Unlike `batch`, this method does not sort record numbers."""
+        """Read one record. Unlike `batch`, this method does not sort and group record numbers."""
         if self._dataset.options.damage.skips:
             return self.batch([index])
         row = self._rows.record(index)
-        split = bisect_right(self._firsts, row) - 1
-        self._check_unchanged([split])
-        at = row - self._firsts[split]
-        if self._dataset.store.local:
-            records = self._records(split)
-            start, stop = int(records.offsets[at]), int(records.offsets[at + 1])
-            data = memoryview(records.data)[start:stop]
-        else:
-            [data] = self._gather([(split, np.array([at]))])
-        return self._decode(data, np.array([split]), np.array([row]))
+        unit = bisect_right(self._firsts, row) - 1
+        self._check_unchanged([unit])
+        [((data, offsets), [at])] = self._find([(unit, np.array([row - self._firsts[unit]]))])
+        places = np.array([[0, offsets[at], offsets[at + 1]]])
+        return self._decode([data], places, np.array([0]), np.array([row]), np.array([unit]))
 
-    def _read(self, rows: Numbers) -> pa.RecordBatch:
-        """Read the records with the given numbers, which are ascending."""
-        by_split = list(self._rows.by_partition(rows))
-        self._check_unchanged([split for split, _ in by_split])
-        gathered = self._gather([(split, of_split - self._firsts[split]) for split, of_split in by_split])
-        splits = np.repeat([split for split, _ in by_split], [len(of_split) for _, of_split in by_split])
-        return self._decode(gathered[0] if len(gathered) == 1 else b"".join(gathered), splits, rows)
+    def _read(self, wanted: Numbers) -> pa.RecordBatch:
+        """Read the records with the given numbers. There must be at least one number."""
+        rows, order = np.unique(wanted, return_inverse=True)
+        units = np.searchsorted(self._firsts, rows, side="right") - 1
+        starts = [0, *(np.flatnonzero(np.diff(units)) + 1).tolist()]
+        groups = [
+            (unit, rows[start:stop] - self._firsts[unit])
+            for unit, start, stop in zip(
+                units[starts].tolist(), starts, [*starts[1:], len(rows)], strict=True
+            )
+        ]
+        self._check_unchanged([unit for unit, _ in groups])
+        found = self._find(groups)
+        # A row for each record: the index of its buffer, and the start and the end of its frame.
+        places = np.empty((len(rows), 3), np.int64)
+        places[:, 0] = np.repeat(np.arange(len(groups)), [len(of_unit) for _, of_unit in groups])
+        places[:, 1] = np.concatenate([offsets[at] for (_, offsets), at in found])
+        places[:, 2] = np.concatenate([offsets[at + 1] for (_, offsets), at in found])
+        return self._decode([data for (data, _), _ in found], places, order, wanted, units[order])
 
-    def _gather(self, wanted: Sequence[tuple[int, Numbers]]) -> list[memoryview]:
-        """Return the bytes of the wanted rows of each split.
+    def _find(self, groups: Sequence[tuple[int, Numbers]]) -> list[tuple[Records, Numbers]]:
+        """Return a buffer for each unit, and the numbers of the wanted records in this buffer.
 
-        The wanted rows of a split must be in ascending order.
+        The wanted records of a unit must be in ascending order.
         """
-        alone = [(number, rows) for number, rows in wanted if self._reads_range(number)]
-        ranges = _read_ranges(self._dataset.store, [self._range(*one) for one in alone])
-        read = {number: data for (number, _), data in zip(alone, ranges, strict=True)}
-        gathered = []
-        for number, rows in wanted:
-            offsets = self._offsets[number]
-            if number in read and offsets is not None:
+        alone = [(unit, rows) for unit, rows in groups if self._reads_range(unit)]
+        ranges = _read_ranges(self._dataset.store, [self._range(*one) for one in alone]) if alone else []
+        read = {unit: data for (unit, _), data in zip(alone, ranges, strict=True)}
+        found = []
+        for unit, rows in groups:
+            offsets = self._offsets[unit]
+            if unit in read and offsets is not None:
                 first, last = int(rows[0]), int(rows[-1])
-                records = Records(pa.py_buffer(read[number]), offsets[first : last + 2] - offsets[first])
-                gathered.append(records.gather(rows - first))
+                records = Records(pa.py_buffer(read[unit]), offsets[first : last + 2] - offsets[first])
+                found.append((records, rows - first))
             else:
-                gathered.append(self._records(number).gather(rows))
-        return gathered
+                found.append((self._records(unit), rows))
+        return found
 
-    def _reads_range(self, number: int) -> bool:
+    def _reads_range(self, unit: int) -> bool:
         """Return True if only a range of a split is read: at the first read, if the record offsets are
         known.
         """
-        if self._dataset.store.local or self._offsets[number] is None:
+        if self._dataset.store.local or self._offsets[unit] is None:
             return False
         with self._lock:
-            if number in self._kept:
+            if unit in self._kept:
                 return False
-            self._keep(number, None)
+            self._keep(unit, None)
         return True
 
-    def _range(self, number: int, rows: Numbers) -> tuple[str, int, int]:
+    def _range(self, unit: int, rows: Numbers) -> tuple[str, int, int]:
         """Return the path, start and stop of the byte range that holds all of the given rows of a split."""
-        offsets = self._offsets[number]
+        offsets = self._offsets[unit]
         assert offsets is not None  # `_reads_range` has checked that the offsets are known
-        return self._splits[number].file.path, int(offsets[rows[0]]), int(offsets[rows[-1] + 1])
+        return self._splits[unit].file.path, int(offsets[rows[0]]), int(offsets[rows[-1] + 1])
 
-    def _keep(self, number: int, records: Records | None) -> None:
-        self._kept[number] = records
+    def _keep(self, unit: int, records: Records | None) -> None:
+        self._kept[unit] = records
         while len(self._kept) > _KEPT_BLOCKS:
             self._kept.popitem(last=False)
 
-    def _decode(self, data: "memoryview | bytes", splits: Numbers, rows: Numbers) -> pa.RecordBatch:
+    def _decode(
+        self, buffers: Sequence[pa.Buffer], places: Numbers, order: Numbers, wanted: Numbers, units: Numbers
+    ) -> pa.RecordBatch:
+        """Decode the records ``order`` of ``places``.
+
+        Each record has a number in ``wanted`` and a unit in ``units``.
+        """
         decoder = getattr(self._local, "decoder", None)
         if decoder is None:  # each thread uses a separate decoder
             options = self._dataset.options
@@ -316,40 +326,42 @@ class RecordTable:
                 known=self._allowed,
             )
             self._local.decoder = decoder
-        decoded = decoder.decode(data, final=True)
-        if decoded.damage is not None:
-            raise self._error(decoded.damage.error(self._stored.columns, 0, 0), splits, rows)
-        if decoded.records < len(rows):
+        fed = decoder.feed_records(buffers, places, order)
+        decoded = decoder.take()
+        if fed.damage is not None:
+            error = fed.damage.error(self._stored.columns, 0, 0)
+            raise self._error(error, wanted, units)
+        if fed.records < len(order):
             raise TFRecordError(
-                f"{len(rows):,} records are more than the 2 GiB that a batch can hold",
+                f"{len(order):,} records are more than the 2 GiB that a batch can hold",
                 advice="ask for fewer records at a time",
             )
         try:
-            batch = self._stored.from_storage(decoded.batch)
+            batch = self._stored.from_storage(decoded)
         except TFRecordError as error:
-            raise self._error(error, splits, rows) from None
-        return with_partition_values(self._dataset, self._schema, batch, splits)
+            raise self._error(error, wanted, units) from None
+        return with_partition_values(self._dataset, self._schema, batch, self._partitions[units])
 
-    def _error(self, error: TFRecordError, splits: Numbers, rows: Numbers) -> TFRecordError:
+    def _error(self, error: TFRecordError, wanted: Numbers, units: Numbers) -> TFRecordError:
         """Return a copy of the error that names the file and the number of the record in the file."""
         at = error.record or 0
-        split = self._splits[int(splits[at])]
-        record = split.start.record + int(rows[at]) - self._firsts[splits[at]]
+        split = self._splits[units[at]]
+        record = split.start.record + int(wanted[at] - self._firsts[units[at]])
         path = self._dataset.store.public(split.file.path)
         return locate_error(error.replaced(record=0, offset=None), path, record)
 
-    def _check_unchanged(self, splits: Sequence[int]) -> None:
+    def _check_unchanged(self, units: Sequence[int]) -> None:
         if os.getpid() != self._process:
             # Another thread may have held the lock when this process was forked.
             self._lock = threading.Lock()
             self._rows.plan, self._process = usable_after_fork(self._dataset), os.getpid()
-        check_unchanged(self._dataset.store, [self._splits[split].file for split in splits])
+        check_unchanged(self._dataset.store, [self._splits[unit].file for unit in units])
 
-    def _records(self, number: int) -> Records:
-        """Return the records of a split, from the memory-mapped file or from a block that is kept in
+    def _records(self, unit: int) -> Records:
+        """Return the records of a unit, from the memory-mapped file or from a block that is kept in
         memory.
         """
-        store, split, offsets = self._dataset.store, self._splits[number], self._offsets[number]
+        store, split, offsets = self._dataset.store, self._splits[unit], self._offsets[unit]
         if offsets is not None and store.local:
             path = split.file.path
             data = self._maps.get(path)
@@ -359,13 +371,13 @@ class RecordTable:
                 raise _too_short(store.public(path))
             return Records(data, offsets)
         with self._lock:
-            records = self._kept.get(number)
+            records = self._kept.get(unit)
             if records is not None:
-                self._kept.move_to_end(number)
+                self._kept.move_to_end(unit)
                 return records
         records = read_block(store, self._dataset.options, split)
         with self._lock:
-            self._keep(number, records)
+            self._keep(unit, records)
         return records
 
 
