@@ -26,6 +26,7 @@ crc32c_of_records = _kernel.crc32c_of_records
 limit_pool = _kernel.limit_pool
 pool_array = _kernel.pool_array
 raise_pool_limit = _kernel.raise_pool_limit
+SparseReader = _kernel.SparseReader
 
 # The largest size in bytes that protobuf allows for a message. A record therefore has at most this number of
 # bytes.

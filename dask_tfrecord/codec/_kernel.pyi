@@ -159,6 +159,25 @@ class Inference:
           and carriage return.
         """
 
+class SparseReader:
+    """Read a file of records without the large values that a `Decoder` of these columns would skip.
+
+    ``file`` is the descriptor of an open file. A record begins at byte ``start``, and no record ends after
+    byte ``stop``. A value of at least 32 KiB is left out if it is the only bytes value, or the packed list of
+    floats, of a feature that is none of the ``columns``. If checksums of payloads are not verified, and the
+    decoder knows all features, then the decoder never reads these bytes. A record in which anything else is
+    unusual is read as a whole. If 64 records in a row have no such value, the rest of the file is read as a
+    whole.
+    """
+
+    def __init__(self, file: int, start: int, stop: int, columns: Sequence[str]) -> None: ...
+    def readinto(self, out: Buffer) -> int:
+        """Read the next bytes of the file to the start of ``out``, and return their number.
+
+        Bytes of ``out`` in a value that is left out are not written. The number is 0 at the end of the file.
+        Raises OSError.
+        """
+
 def scan(
     data: Buffer,
     *,

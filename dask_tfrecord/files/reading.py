@@ -90,7 +90,10 @@ def read_split(
     wants_offsets = options.offset_column in schema.names
     gathered = _Batches(decoder, content_bytes(split), batch_bytes, wants_offsets)
 
-    steps = run_kernel(store, split, options, gathered.feed, decoder.columns, losses, check)
+    # If only some features are known, the decoder also reads the features that are not columns.
+    is_sparse = known is None and schema.record_type != "bytes"
+    needed = [column.name for column in decoder.columns] if is_sparse else None
+    steps = run_kernel(store, split, options, gathered.feed, decoder.columns, losses, check, needed)
     for one in gathered.batches(steps):
         try:
             batch = stored.from_storage(one.batch)
@@ -136,7 +139,8 @@ def count_records(store: Store, split: Split, options: ReadOptions, losses: Loss
     # If damage is skipped, the check verifies the checksums.
     verify_crc = options.verify_crc and not options.damage.skips
     scan_all = partial(scan, verify_crc=verify_crc, max_record_bytes=options.max_record_bytes)
-    return sum(step.result.records for step in run_kernel(store, split, options, scan_all, losses=losses))
+    steps = run_kernel(store, split, options, scan_all, losses=losses, needed=())
+    return sum(step.result.records for step in steps)
 
 
 def content_bytes(split: Split) -> int:
@@ -304,6 +308,7 @@ def run_kernel(
     columns: Sequence[Column] = (),
     losses: Losses | None = None,
     check: Callable[..., Checked] | None = None,
+    needed: Sequence[str] | None = None,
 ) -> Iterator[Step[_R]]:
     """Call a kernel function on the records of a split, window by window.
 
@@ -322,6 +327,8 @@ def run_kernel(
     check : callable, optional
         A bound method `Inference.check`, which finds the damage to skip. The default check does not parse
         payloads.
+    needed : sequence of str, optional
+        The features whose values the kernel function reads. If None, all bytes are needed.
 
     Raises
     ------
@@ -340,7 +347,7 @@ def run_kernel(
     try:
         with (
             (losses or Losses(options.damage)).split(path, split.start.offset) as lost,
-            open_window(store, split, options, WINDOW_BYTES) as window,
+            open_window(store, split, options, WINDOW_BYTES, needed=needed) as window,
         ):
             for data in window:
                 checked, intact = None, Intact(data, Numbers(record), window.offset)

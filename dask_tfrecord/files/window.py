@@ -3,7 +3,7 @@
 The module `window` does not decode records.
 """
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 
 import pyarrow as pa
@@ -211,10 +211,17 @@ def _allocate(size: int, allocate: Allocate | None = None) -> memoryview:
 
 @contextmanager
 def open_window(
-    store: Store, split: Split, options: ReadOptions, size: int, allocate: Allocate | None = None
+    store: Store,
+    split: Split,
+    options: ReadOptions,
+    size: int,
+    allocate: Allocate | None = None,
+    needed: Sequence[str] | None = None,
 ) -> Iterator[Window]:
     """Open a split as a window over its decompressed bytes. Offsets of the window are counted from the start
-    of the file. ``size`` and ``allocate`` have the same meaning as in `Window`.
+    of the file. ``size`` and ``allocate`` have the same meaning as in `Window`. If no checksum is verified
+    and ``needed`` is not None, the window may have arbitrary bytes instead of large values of features whose
+    names are not in ``needed``.
 
     Raises
     ------
@@ -245,6 +252,9 @@ def open_window(
                 readinto = _limited(readinto, end - start.content)
         elif stop is None:
             end = reader.size
+        verifies = checksum is not None or options.verify_crc or options.damage.skips
+        if needed is not None and codec is None and not verifies:
+            reader.leave_out_values(needed)
         consumed = None if codec else checksum
         window = Window(
             readinto,

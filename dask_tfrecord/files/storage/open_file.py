@@ -1,7 +1,7 @@
 """Read an open file forward, and check that the file has not changed since it was listed."""
 
 import io
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
 from typing import Any, NoReturn
@@ -11,6 +11,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFile
 from fsspec.spec import AbstractBufferedFile
 
+from dask_tfrecord.codec import SparseReader
 from dask_tfrecord.errors import FileChangedError, Remedy, TFRecordError
 from dask_tfrecord.files.storage.store_failures import store_failure
 
@@ -143,6 +144,18 @@ class FileReader:
             end += got
         self._ahead = memoryview(bytes(head[:end]) + bytes(self._ahead))
         return bytes(head[:end])
+
+    def leave_out_values(self, columns: Sequence[str]) -> None:
+        """Read a local file of uncompressed records from now on as `SparseReader` does.
+
+        The method `leave_out_values` must be called before reads other than `peek`, and changes nothing if
+        the file is not local.
+        """
+        stop = self.size if self._stop is None else self._stop
+        if isinstance(self._file, io.FileIO) and stop is not None:
+            self._position -= len(self._ahead)
+            self._ahead = memoryview(b"")
+            self._file = SparseReader(self._file.fileno(), self._position, stop, columns)
 
     def readinto(self, view: memoryview) -> int:
         """Read the next bytes of the file into the start of ``view``.
