@@ -101,6 +101,7 @@ class StreamKeywords(TypedDict, total=False):
     overwrite: bool | Literal["partitions"]
     keep_versions: bool | None
     partition_on: str | Sequence[str] | None
+    columnar: str | Sequence[str] | None
     split: Mapping[str, float] | None
     split_by: str | Sequence[str] | int | None
     colocate: bool

@@ -13,11 +13,14 @@ from dask_tfrecord import arguments
 from dask_tfrecord.codec.codecs import CODECS, Compression, check_level
 from dask_tfrecord.config import keyword_or_default
 from dask_tfrecord.dataset.shuffle.route import Shuffle
+from dask_tfrecord.dataset.snapshot.columnar import Columnar, check_columnar
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.run import Mode
 from dask_tfrecord.errors import Remedy, RemedyWarning, TFRecordError, warn_caller
 from dask_tfrecord.files.options import WriteOptions
 from dask_tfrecord.files.part_names import check_labels
 from dask_tfrecord.schema.field import Lossy
+from dask_tfrecord.schema.model import Schema
 
 # What a caller may pass as ``commit_every=``: rows, a size or a duration.
 CommitEvery = int | str | timedelta | None
@@ -110,6 +113,38 @@ def write_mode(
     if append:
         return "append"
     return "partitions" if overwrite == "partitions" else "overwrite" if overwrite else "create"
+
+
+def plan_columnar(
+    value: Any, schema: Schema, partition_on: Sequence[str], existing: Snapshot | None
+) -> Columnar | None:
+    """Return the columns of the column files of a write, as ``columnar`` says.
+
+    By default, a write that adds to a dataset continues the column files of the dataset.
+
+    Raises
+    ------
+    SchemaError
+        If column files cannot hold one of the columns.
+    """
+    if value is None:
+        return None if existing is None else existing.columnar
+    if isinstance(value, str) and value == "scalars":
+        return "scalars"
+    columns = tuple(dict.fromkeys(arguments.names("columnar", value)))
+    check_columnar(columns, schema, partition_on)
+    return columns
+
+
+def refuse_for_streams(kind: str, **given: Any) -> None:
+    """Raise if a keyword is given that is about the partitions or the scheduler of Dask."""
+    for keyword, value in given.items():
+        if value is not None:
+            raise TFRecordError(
+                f"{keyword}={value!r} is for Dask collections, and this {kind} is written without Dask",
+                advice=f"leave out {keyword}=, or pass a Dask DataFrame",
+                function="to_tfrecord",
+            )
 
 
 def schema_change_mode(value: Literal["add"] | None, mode: Mode) -> bool:

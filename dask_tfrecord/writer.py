@@ -24,7 +24,6 @@ from dask_tfrecord.dataset.write.destination import check_destination, destinati
 from dask_tfrecord.dataset.write.existing import check_existing_data
 from dask_tfrecord.dataset.write.neighbours import refuse_write_inside
 from dask_tfrecord.dataset.write.run import WriteRun, draw_run
-from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.expr import lineage
 from dask_tfrecord.expr.collection import CollectionRows
 from dask_tfrecord.files.storage.filesystem import Filesystem
@@ -40,7 +39,9 @@ from dask_tfrecord.write_request import (
     check_name_function,
     keeps_versions,
     partition_count,
+    plan_columnar,
     plan_shuffle,
+    refuse_for_streams,
     schema_change_mode,
     warn_of_compression,
     warn_of_rounding,
@@ -86,6 +87,7 @@ def to_tfrecord(
     overwrite: bool | Literal["partitions"] = False,
     keep_versions: bool | None = None,
     partition_on: str | Sequence[str] | None = None,
+    columnar: str | Sequence[str] | None = None,
     split: Mapping[str, float] | None = None,
     split_by: str | Sequence[str] | int | None = None,
     colocate: bool = False,
@@ -189,6 +191,11 @@ def to_tfrecord(
         columns from the directory names. The values are percent-encoded as in Spark, and null becomes
         ``__HIVE_DEFAULT_PARTITION__``. Each partition of ``ddf`` writes a separate file for each combination
         of values that occurs in the partition.
+    columnar : list of str or "scalars", optional
+        The columns that are also stored in Parquet files below ``_tfrecord/``, with the offsets of the
+        records. Reads of these columns, and filters on them, then do not decode the records, and other tools
+        still read the records alone. "scalars" stands for all columns of numbers, booleans, dates, times and
+        text. An empty list stores only the offsets. By default, an append continues what the dataset has.
     split : mapping of str to float, optional
         A map from each split name to its fraction of the rows, such as ``dict(train=0.9, eval=0.1)``. The
         fractions of all splits must sum to 1. Each row is assigned to exactly one split. The split names
@@ -298,7 +305,7 @@ def to_tfrecord(
             rows = open_source(ddf)
             closing.callback(rows.close)
             unpartitioned = {"npartitions": npartitions, "num_shards": num_shards, "retries": retries}
-            _refuse(
+            refuse_for_streams(
                 rows.kind,
                 compute=None if compute is True else compute,
                 compute_kwargs=compute_kwargs,
@@ -362,6 +369,7 @@ def to_tfrecord(
             custom_metadata=metadata,
             label=name_function,
             index=levels,
+            columnar=plan_columnar(columnar, records, keys, newest),
             adds_columns=adds_columns,
             replaceable=replaceable,
             planned=planned_rows(store, mode, base),
@@ -383,17 +391,6 @@ def to_tfrecord(
             return _compute(result, run, compute_kwargs, retries)
         Progress(run.title, run.run).until_deleted(result)
         return result
-
-
-def _refuse(kind: str, **given: Any) -> None:
-    """Raise if a keyword is given that is about the partitions or the scheduler of Dask."""
-    for keyword, value in given.items():
-        if value is not None:
-            raise TFRecordError(
-                f"{keyword}={value!r} is for Dask collections, and this {kind} is written without Dask",
-                advice=f"leave out {keyword}=, or pass a Dask DataFrame",
-                function="to_tfrecord",
-            )
 
 
 def _write_source(source: Source, run: WriteRun, splits: Splits | None, shuffle: Shuffle | None) -> Snapshot:

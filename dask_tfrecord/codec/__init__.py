@@ -149,7 +149,7 @@ class Encoder:
 
 
 @lru_cache(maxsize=64)
-def _decoded_schema(columns: tuple[Column, ...]) -> pa.Schema:
+def decoded_schema(columns: tuple[Column, ...]) -> pa.Schema:
     """Return the Arrow schema of the batches into which the kernel decodes these columns."""
     return pa.schema([(column.name, nested(KIND_TYPES[column.kind], column.depth)) for column in columns])
 
@@ -183,7 +183,7 @@ class Decoder:
         known: Sequence[FeatureKey] | None = None,
     ) -> None:
         self.columns = tuple(columns)
-        self._schema = _decoded_schema(self.columns)
+        self._schema = decoded_schema(self.columns)
         self._kernel = _kernel.Decoder(
             self.columns,
             record_type,

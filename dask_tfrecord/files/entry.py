@@ -4,6 +4,8 @@ import re
 from dataclasses import dataclass
 from typing import Any, NamedTuple
 
+import pyarrow as pa
+
 # The largest size of a block in decompressed bytes. Only a block that consists of a single longer record
 # exceeds this size.
 BLOCK_BYTES = 1 << 20
@@ -72,6 +74,46 @@ class ColumnStatistics(NamedTuple):
     max_length: int | None = None
 
 
+class ColumnFile(NamedTuple):
+    """The column file that holds a copy of some columns of a data file.
+
+    Attributes
+    ----------
+    path : str
+        Path of the column file relative to the dataset's root.
+    bytes : int
+        Size of the column file in bytes.
+    crc32c : int
+        CRC-32C of the footer of the column file. The pages of the column file have checksums of their own.
+
+    Examples
+    --------
+    >>> import dask_tfrecord
+    >>> import pandas as pd
+    >>> from dask import dataframe as dd
+    >>> ddf = dd.from_pandas(pd.DataFrame({"id": [1, 2, 3]}), npartitions=1)
+    >>> snapshot = dask_tfrecord.to_tfrecord(ddf, "ids", columnar=["id"])
+    >>> snapshot.files[0].columns.path.endswith("-00000.parquet")
+    True
+    """
+
+    path: str
+    bytes: int
+    crc32c: int
+
+
+# The columns of a file list that name the column file of each data file. They are null without a column file.
+COLUMN_FILE_NAMES = tuple(f"columns.{name}" for name in ColumnFile._fields)
+
+
+def read_column_files(rows: pa.Table) -> list[ColumnFile | None]:
+    """Return the column file of each file of a file list."""
+    if COLUMN_FILE_NAMES[0] not in rows.column_names:
+        return [None] * len(rows)
+    values = zip(*(rows[name].to_pylist() for name in COLUMN_FILE_NAMES), strict=True)
+    return [None if row[0] is None else ColumnFile(*row) for row in values]
+
+
 @dataclass(frozen=True, repr=False)
 class FileEntry:
     """The entry of one data file in a snapshot. `Snapshot.files` is a tuple of file entries.
@@ -96,6 +138,8 @@ class FileEntry:
     stamp : str
         Modification time or ETag of the file when the snapshot was written. The string is empty if the store
         gives neither.
+    columns : ColumnFile, optional
+        The column file with a copy of some columns of the file, or None if there is none.
 
     Examples
     --------
@@ -119,6 +163,7 @@ class FileEntry:
     blocks: tuple[Block, ...] = ()
     statistics: tuple[ColumnStatistics, ...] = ()
     stamp: str = ""
+    columns: ColumnFile | None = None
 
     def __repr__(self) -> str:
         return f"FileEntry({self.path!r}, {self.records:,} records, {self.bytes:,} bytes)"

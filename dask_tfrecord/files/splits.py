@@ -11,7 +11,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dask_tfrecord.files.entry import Block
+from dask_tfrecord.files.entry import Block, ColumnFile, read_column_files
 from dask_tfrecord.files.storage.listing import FileInfo, table_infos
 
 _FIRST = Block(0, 0, 0)
@@ -40,12 +40,16 @@ class Split:
         The block at which the next split begins, or None if the split extends to the end of the file.
     records : int, optional
         Number of records in the split, or None if the number of records is unknown.
+    columns : ColumnFile, optional
+        The column file of the file, or None if there is none, or if the file may have changed since the
+        snapshot was written.
     """
 
     file: FileInfo
     start: Block = _FIRST
     stop: Block | None = None
     records: int | None = None
+    columns: ColumnFile | None = None
 
 
 @dataclass(frozen=True, eq=False, repr=False)
@@ -108,7 +112,8 @@ class Partitions(Sequence[tuple[Split, ...]]):
                 [default if block is None else Block(**block) for block in rows[name].to_pylist()]
                 for name, default in (("start", _FIRST), ("stop", None))
             ]
-        splits = list(map(Split, table_infos(rows), *edges, rows["records"].to_pylist()))
+        beside = read_column_files(rows)
+        splits = list(map(Split, table_infos(rows), *edges, rows["records"].to_pylist(), beside))
         return [tuple(splits[start:stop]) for start, stop in pairwise((starts - starts[0]).tolist())]
 
     @property

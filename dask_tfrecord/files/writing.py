@@ -3,18 +3,22 @@
 Only the records determine where a block ends, so the same rows give the same file bytes on every machine.
 """
 
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import ExitStack
+from dataclasses import replace
 from typing import Any, NamedTuple
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dask_tfrecord.codec import SPARE_BYTES, Encoder
+from dask_tfrecord.codec import SPARE_BYTES, Encoder, scan
+from dask_tfrecord.codec.columns import Column
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.files.block_writer import BlockWriter, Buffers, spare_threads
+from dask_tfrecord.files.column_files import ColumnFileWriter, create_column_file
 from dask_tfrecord.files.damage import locate_error
-from dask_tfrecord.files.entry import BLOCK_BYTES, Block, FileEntry
+from dask_tfrecord.files.entry import BLOCK_BYTES, Block, ColumnFile, FileEntry
 from dask_tfrecord.files.options import WriteOptions
 from dask_tfrecord.files.statistics import Columns, continue_statistics, file_statistics
 from dask_tfrecord.files.storage.store import Store
@@ -65,6 +69,23 @@ class GroupedRows(NamedTuple):
     groups: list[DirectoryGroup]
 
 
+class WrittenColumns(NamedTuple):
+    """The column file to write beside data files.
+
+    Attributes
+    ----------
+    features : sequence of Column
+        The features to copy. If the sequence is empty, the column file holds only the offsets of the records.
+    path, name : str
+        The path in the store at which the column file is created, and its path relative to the dataset's
+        root.
+    """
+
+    features: Sequence[Column]
+    path: str
+    name: str
+
+
 def write_files(
     store: Store,
     place: Callable[[str, int], tuple[str, str]],
@@ -72,6 +93,7 @@ def write_files(
     schema: Schema,
     options: WriteOptions,
     *,
+    columns: WrittenColumns | None = None,
     threads: int | None = None,
 ) -> list[FileEntry]:
     """Write one file per partition directory, or several files if one file would exceed a limit.
@@ -90,6 +112,8 @@ def write_files(
         The columns of the tables.
     options : WriteOptions
         The options for compression, rounding and the size limits of a file.
+    columns : WrittenColumns, optional
+        The column file of the data files. By default, no column file is written.
     threads : int, optional
         The number of threads that all calls of `write_files` in this process share. By default, the number of
         available processors. The written bytes do not depend on the number of threads.
@@ -105,12 +129,15 @@ def write_files(
         If a value in the rows cannot be stored. The error names the column and the number that the row had
         before sorting. The files that were written before the failing row remain.
     """
-    records = _RecordStream(rows.pieces, schema, options.lossy)
     spare = spare_threads(threads)
     buffers = Buffers()
     files: list[tuple[str, int, int, int, tuple[Any, ...], tuple[Block, ...]]] = []
     end = 0
-    with spare.without_this_thread():
+    with spare.without_this_thread(), ExitStack() as stack:
+        beside = None
+        if columns is not None and rows.groups:
+            beside = stack.enter_context(create_column_file(store, columns.path, columns.features))
+        records = _RecordStream(rows.pieces, schema, options.lossy, beside)
         for group in rows.groups:
             number, end = 0, end + group.rows
             while not number or records.row < end:
@@ -119,22 +146,28 @@ def write_files(
                 try:
                     with store.create(path) as file:
                         writer = BlockWriter(file, options, spare, buffers)
-                        _write_file(writer, records, end, options, buffers)
+                        content = _write_file(writer, records, end, options, buffers)
                 except TFRecordError as error:
                     raise records.placed(error, store.public(store.join(name))) from None
                 count, starts = records.row - first, tuple(writer.blocks)
                 files.append((name, writer.bytes, count, writer.crc32c, group.values, starts))
                 records.end_file()
+                if beside is not None:
+                    beside.end_file(name, writer.bytes, writer.crc32c, content)
                 number += 1
-    records.check_end()
+        records.check_end()
     described = file_statistics(schema, records.statistics(), len(files))
-    return [FileEntry(*file, columns) for file, columns in zip(files, described, strict=True)]
+    entries = [FileEntry(*file, found) for file, found in zip(files, described, strict=True)]
+    if columns is None or beside is None:
+        return entries
+    column_file = ColumnFile(columns.name, *beside.written)
+    return [replace(entry, columns=column_file) for entry in entries]
 
 
 def _write_file(
     writer: BlockWriter, records: "_RecordStream", end: int, options: WriteOptions, buffers: Buffers
-) -> None:
-    """Write the next records, up to row ``end``, to one file.
+) -> int:
+    """Write the next records, up to row ``end``, to one file. Return the size of its content in bytes.
 
     Stop before row ``end`` if the file reaches a size limit.
     """
@@ -155,9 +188,11 @@ def _write_file(
                 buffers.give_back(buffer)
                 buffer = memoryview(bytearray(need))
             size, _ = records.take(buffer[:need], end)
+        records.note_offsets(buffer[:size], content)
         writer.put(buffer, size, Block(0, content, row - first), records.row - row)
         content += size
     writer.finish()
+    return content
 
 
 class _RecordStream:
@@ -170,7 +205,11 @@ class _RecordStream:
     """
 
     def __init__(
-        self, pieces: Iterable[tuple[pa.Table, RowNumbers | None]], schema: Schema, lossy: Lossy
+        self,
+        pieces: Iterable[tuple[pa.Table, RowNumbers | None]],
+        schema: Schema,
+        lossy: Lossy,
+        beside: ColumnFileWriter | None = None,
     ) -> None:
         self._batches = _batches(pieces)
         self._batch = pa.record_batch([], [])
@@ -184,6 +223,9 @@ class _RecordStream:
         self._counts_part = False  # the statistics of the last file may lack the last rows of the file
         self._ends: list[int] = []  # the row numbers at which files end that are not completely counted
         self._bound_start = self._bound_end = 0  # the range of row numbers that the encoder holds
+        self._storage = self._batch
+        self._beside = beside
+        self._copied = 0  # the column file contains the rows before this number
         self.row = 0
 
     def placed(self, error: TFRecordError, path: str) -> TFRecordError:
@@ -227,7 +269,25 @@ class _RecordStream:
 
     def end_file(self) -> None:
         """Note that the rows since the last call of this method are one file."""
+        self._copy()
         self._ends.append(self.row)
+
+    def note_offsets(self, content: memoryview, start: int) -> None:
+        """Add the offsets of the records in a block, which begins at byte ``start``, to the column file."""
+        if self._beside is not None:
+            found = scan(content, final=True, offsets=True, verify_crc=False).offsets
+            if found is not None:
+                self._beside.add_offsets(found.to_numpy() + start)
+
+    def _copy(self) -> None:
+        """Add the rows that were encoded since the last call to the column file.
+
+        The encoder must still hold these encoded rows.
+        """
+        if self._beside is not None and self.row > self._copied:
+            start = self._copied - self._bound_start
+            self._beside.add_values(self._storage.slice(start, self.row - self._copied))
+            self._copied = self.row
 
     def statistics(self) -> list[Columns]:
         """Return the statistics of all files that have ended."""
@@ -258,6 +318,7 @@ class _RecordStream:
         The current file ends at row ``end``.
         """
         self._count()
+        self._copy()
         if self.row == self._batch_end:
             self._batch, self._order = next(self._batches)
             self._batch_start, self._batch_end = self.row, self.row + self._batch.num_rows
@@ -274,6 +335,7 @@ class _RecordStream:
             storage = self._schema.to_storage(batch.slice(0, end - self.row), lossy=self._lossy)
         self._bound_end = self.row + storage.num_rows
         self._encoder.bind(storage)
+        self._storage = storage
 
 
 def _batches(

@@ -8,10 +8,17 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dask_tfrecord.dataset.snapshot.columnar import listed_paths
 from dask_tfrecord.dataset.snapshot.footers import read_metadata
 from dask_tfrecord.dataset.snapshot.kept import kept_files
-from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, no_snapshot
-from dask_tfrecord.dataset.snapshot.names import KEPT, METADATA_DIRECTORY, snapshot_path, stored_offsets
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files, no_snapshot
+from dask_tfrecord.dataset.snapshot.names import (
+    KEPT,
+    METADATA_DIRECTORY,
+    closed_column_files,
+    snapshot_path,
+    stored_offsets,
+)
 from dask_tfrecord.dataset.snapshot.versions import oldest_version, read_part, versions
 from dask_tfrecord.dataset.write.commit import abandon, commit
 from dask_tfrecord.dataset.write.orphans import last_modified
@@ -51,7 +58,7 @@ class Unneeded(NamedTuple):
     data : pyarrow.Table
         The list of data files, which are in the directory of kept files.
     metadata : list of str
-        The full paths of snapshots and of stored record offsets.
+        The full paths of snapshots, of stored record offsets and of column files.
     """
 
     data: pa.Table
@@ -169,6 +176,7 @@ def unneeded_files(store: Store, before: datetime) -> Unneeded:
     """Return the files that only versions need that expired before a time."""
     kept = kept_files(store)
     offsets = stored_offsets(store)
+    closed = closed_column_files(store)
     numbers = versions(store)  # versions are listed after files, so that no file is newer than the versions
     nothing = Unneeded(kept[:0], [])
     if not len(kept) and oldest_version(store) <= min(numbers, default=0):
@@ -180,18 +188,20 @@ def unneeded_files(store: Store, before: datetime) -> Unneeded:
         if not len(kept) and oldest <= min(numbers):
             return nothing
         needed = {number for number in numbers if number >= oldest}
-        known = {} if len(kept) else read_metadata(store, sorted(needed))  # without files, the bases suffice
+        beside = {*closed}.difference(listed_files(find_snapshot(store)))
+        must_read = len(kept) or beside  # without files, the bases suffice
+        known = {} if must_read else read_metadata(store, sorted(needed))
         parts = {number: read_part(store, number) for number in needed - known.keys()}
         bases = {part.base.version for part in parts.values() if part.base is not None}
         bases |= {one["base"]["version"] for one in known.values() if one.get("base")}
-        if len(kept):
+        if must_read:
             parts |= {number: read_part(store, number) for number in bases - needed}
     except FileNotFoundError:  # an overwrite removes versions at the same time
         return nothing
-    listed = {
-        store.join(f"{KEPT}/{path}") for part in parts.values() for path in part.rows["path"].to_pylist()
-    }
-    is_listed = pa.array([path in listed for path in column_paths(kept["path"])], pa.bool_())
+    listed = {path for part in parts.values() for path in listed_paths(part.rows)}
+    kept_listed = {store.join(f"{KEPT}/{path}") for path in listed}
+    is_listed = pa.array([path in kept_listed for path in column_paths(kept["path"])], pa.bool_())
     gone = [number for number in numbers if number not in needed | bases]
     metadata = [*map(snapshot_path, gone), *(offsets[number] for number in gone if number in offsets)]
+    metadata += sorted(beside - listed)
     return Unneeded(kept.filter(pc.invert(is_listed)), [store.join(path) for path in metadata])

@@ -49,7 +49,7 @@ from dask_tfrecord.dataset.snapshot.visibility import (
     snapshot_of_version,
 )
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
-from dask_tfrecord.files.entry import BLOCK_BYTES
+from dask_tfrecord.files.entry import BLOCK_BYTES, COLUMN_FILE_NAMES
 from dask_tfrecord.files.find_blocks import TASK_BYTES, ComputeEach, find_blocks
 from dask_tfrecord.files.inference import Sample
 from dask_tfrecord.files.options import ReadOptions
@@ -390,6 +390,9 @@ def _described(files: pa.Table, snapshot: Snapshot, schema: Schema) -> pa.Table:
     rows = snapshot.file_list
     records = pc.if_else(are_proven(files, rows), rows["records"], pa.scalar(None, pa.int64()))
     columns = {"bytes": rows["bytes"], "blocks": rows["blocks"], "records": records, "file_records": records}
+    for name in COLUMN_FILE_NAMES:
+        if name in rows.column_names:
+            columns[name] = pc.if_else(records.is_valid(), rows[name], None)
     # Statistics are not valid for a column that is read as another type. Statistics are not used either if
     # the record types differ, because a payload column may then have the name of another column.
     if schema.record_type == snapshot.schema.record_type:

@@ -15,7 +15,20 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry, is_inside
+from dask_tfrecord.dataset.snapshot.columnar import (
+    COLUMN_FILE,
+    checked_column_files,
+    column_file_columns,
+    stored_column_files,
+)
+from dask_tfrecord.files.entry import (
+    COLUMN_FILE_NAMES,
+    Block,
+    ColumnStatistics,
+    FileEntry,
+    is_inside,
+    read_column_files,
+)
 from dask_tfrecord.schema.field import Field
 from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.schema.storage_types import value_type
@@ -72,6 +85,7 @@ def from_entries(files: Sequence[FileEntry], schema: Schema, partitioning: Seque
     for at, item in enumerate(partitioning):
         values = [file.values[at] for file in files]
         columns[value_name(item.name)] = pa.array(values, value_type(item.type))
+    columns |= column_file_columns(files)
     found = _by_column(files)
     for item in schema.leaves:
         if item.name in found:
@@ -98,6 +112,7 @@ def to_entries(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) -
             read_blocks(table),
             read_statistics(table, schema),
             stamps,
+            read_column_files(table),
             strict=True,
         )
     )
@@ -232,6 +247,8 @@ def to_stored(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) ->
         if name in table.column_names and table[name].null_count < len(table):
             columns[name] = table[name]
     known = {name for name in table.column_names if table[name].null_count < len(table)}
+    if COLUMN_FILE_NAMES[0] in known:
+        columns[COLUMN_FILE] = stored_column_files(table)
     structs = {
         _VALUES: {item.name: value_name(item.name) for item in partitioning},
         STATISTICS: {
@@ -265,6 +282,8 @@ def from_stored(stored: pa.Table, schema: Schema, partitioning: Sequence[Field],
         found = stored[_VALUES].combine_chunks()
         for item in partitioning:
             columns[value_name(item.name)] = found.field(item.name).cast(value_type(item.type))
+    if COLUMN_FILE in stored.column_names:
+        columns |= checked_column_files(stored[COLUMN_FILE])
     if STATISTICS in stored.column_names:
         found = stored[STATISTICS].combine_chunks()
         items = schema.select([field.name for field in found.type]).fields

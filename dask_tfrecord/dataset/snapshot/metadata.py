@@ -16,6 +16,7 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.codec.codecs import CODECS
 from dask_tfrecord.dataset.snapshot.column_statistics import check
+from dask_tfrecord.dataset.snapshot.columnar import parse_columnar
 from dask_tfrecord.schema.model import Schema
 
 # The columns that become the index of a DataFrame, each as a pair of the column name and the level name.
@@ -76,6 +77,7 @@ def parse(metadata: Mapping[str, Any]) -> dict[str, Any]:
         "order": order,
         "partial": metadata.get("partial", False) is True,
         "index": _levels(metadata.get("index"), names),
+        "columnar": parse_columnar(metadata.get("columnar")),
         "mode": mode if isinstance(mode, str) else "",
         "details": summary(metadata)["details"],
         "created": parse_time(metadata.get("created")),
@@ -98,8 +100,9 @@ def dump(fields: Mapping[str, Any]) -> dict[str, Any]:
         "mode": fields["mode"],
         "created": created and created.isoformat(),
         "oldest": fields["oldest"],
+        "columnar": fields["columnar"],
     }
-    return metadata | {name: value for name, value in others.items() if value}
+    return metadata | {name: value for name, value in others.items() if value or value == ()}
 
 
 def totals(rows: pa.Table) -> dict[str, int]:

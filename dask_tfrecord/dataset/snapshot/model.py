@@ -18,6 +18,7 @@ import pyarrow.compute as pc
 from dask_tfrecord.codec.codecs import Compression
 from dask_tfrecord.dataset.partitioning.grouping import group
 from dask_tfrecord.dataset.snapshot.column_statistics import to_entries
+from dask_tfrecord.dataset.snapshot.columnar import Columnar, listed_paths
 from dask_tfrecord.dataset.snapshot.file_table import (
     Stored,
     by_directory,
@@ -84,6 +85,8 @@ class Snapshot:
         The columns that were the index of the DataFrame, each with the name of its index level. The value is
         an empty tuple if the index was not written, and None if the index is unknown, as for files of other
         tools.
+    columnar : tuple of str or "scalars", optional
+        The columns that writes also store in column files, or None if writes make no column files.
     mode : str
         The kind of write that created the snapshot: "create", "append", "overwrite" or "partitions" for
         `to_tfrecord`, "compact", "delete", "restore", "repair", "expire" or "index" for the functions with
@@ -130,6 +133,7 @@ class Snapshot:
     order: tuple[str, ...] = ()
     partial: bool = False
     index: Levels | None = None
+    columnar: Columnar | None = None
     mode: str = ""
     details: str = ""
     created: datetime | None = None
@@ -369,8 +373,8 @@ def short_list(names: Sequence[str]) -> str:
 
 
 def listed_files(snapshot: Snapshot | None) -> frozenset[str]:
-    """Return the paths of the files that a snapshot lists, relative to the root of the dataset."""
-    return frozenset(snapshot.file_list["path"].to_pylist()) if snapshot else frozenset()
+    """Return the paths of the data files and column files that a snapshot lists, relative to the root."""
+    return frozenset(listed_paths(snapshot.file_list)) if snapshot else frozenset()
 
 
 def no_snapshot(store: Store) -> FileNotFoundError:

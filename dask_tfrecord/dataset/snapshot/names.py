@@ -29,11 +29,15 @@ MOVED = "kept.json"
 # The directory of the files that only earlier versions list. A file has the same relative path as before.
 KEPT = f"{METADATA_DIRECTORY}/kept"
 
+# The directory of the column files.
+COLUMNS = f"{METADATA_DIRECTORY}/columns"
+
 # The path of the file that lists all files that `export` wrote.
 EXPORTS = f"{METADATA_DIRECTORY}/exports.json"
 
 _OFFSETS = re.compile(r"(\d{8})\.offsets\.parquet")
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
+_COLUMN_FILE = re.compile(r"(?:.*/)?_tfrecord/columns/([0-9a-f]{32})-\d{5,}\.parquet")
 
 
 def snapshot_path(number: int) -> str:
@@ -54,6 +58,17 @@ def stored_offsets(store: Store) -> dict[int, str]:
     return {int(match[1]): f"{METADATA_DIRECTORY}/{match[0]}" for match in matches if match}
 
 
+def column_file_path(run: str, number: int) -> str:
+    """Return the path of a column file of a run, relative to the root of the dataset."""
+    return f"{COLUMNS}/{run}-{number:05d}.parquet"
+
+
+def run_of_column_file(path: str) -> str | None:
+    """Return the run that made a column file. Return None if the path is not that of a column file."""
+    match = _COLUMN_FILE.fullmatch(path)
+    return match[1] if match else None
+
+
 def staged(run: str, name: str) -> str:
     """Return the path of a file in the staging directory of a run, relative to the root of the dataset."""
     return f"{STAGING}/{run}/{name}"
@@ -64,6 +79,17 @@ def open_runs(store: Store) -> list[str]:
     interrupted.
     """
     return [name for name in store.names(STAGING) if _RUN_ID.fullmatch(name)]
+
+
+def closed_column_files(store: Store) -> list[str]:
+    """Return the paths of the column files that belong to no open run, relative to the root.
+
+    If no snapshot that is read after this call lists such a file, its run has failed, or its data files were
+    replaced.
+    """
+    paths = [f"{COLUMNS}/{name}" for name in store.names(COLUMNS)]
+    runs = open_runs(store)  # listed after the files, because a run is open before it has files
+    return [path for path in paths if run_of_column_file(path) not in (None, *runs)]
 
 
 def replaced_files(store: Store, run: str) -> list[str]:

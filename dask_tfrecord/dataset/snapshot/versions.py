@@ -19,6 +19,7 @@ from dask_tfrecord.dataset.snapshot.file_table import Base, Stored, concatenate,
 from dask_tfrecord.dataset.snapshot.metadata import dump, parse, strict_json
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, snapshot_path
 from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.files.entry import COLUMN_FILE_NAMES
 from dask_tfrecord.files.storage.store import Store
 
 _NAME = re.compile(r"\d{8}\.parquet")
@@ -263,6 +264,12 @@ def to_parquet(fields: Mapping[str, Any], *, delta: bool = False) -> pa.Buffer:
     sink = pa.BufferOutputStream()
     table = table.replace_schema_metadata({METADATA_KEY: text.encode()})
     # Readers read the whole snapshot file, so Parquet's column statistics would only cost time, as would
-    # dictionaries of values that mostly occur once.
-    pq.write_table(table, sink, write_page_checksum=True, write_statistics=False, use_dictionary=False)
+    # dictionaries of values that mostly occur once. Many files may have the same column file.
+    pq.write_table(
+        table,
+        sink,
+        write_page_checksum=True,
+        write_statistics=False,
+        use_dictionary=[COLUMN_FILE_NAMES[0]],
+    )
     return sink.getvalue()

@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.snapshot.column_statistics import from_entries
+from dask_tfrecord.dataset.snapshot.columnar import listed_paths
 from dask_tfrecord.dataset.snapshot.file_table import rows_of_run
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
@@ -161,7 +162,7 @@ def publish_files(run: WriteRun, files: pa.Table) -> None:
         next attempt may not find this conflict, because another write has undone its cause.
     """
     store = run.store
-    names = files["path"].to_pylist()
+    names = listed_paths(files)
     if store.renames:
         for name in names:
             target = store.join(name)
@@ -293,7 +294,7 @@ def withdraw_files(run: WriteRun, files: pa.Table) -> None:
             for name in _unlisted(run, files):
                 with suppress(FileNotFoundError):
                     store.place(store.join(name), run.staged(name))
-            store.remove_empty({store.join(parent_of(name)) for name in files["path"].to_pylist()})
+            store.remove_empty({store.join(parent_of(name)) for name in listed_paths(files)})
 
 
 def remove_replaced(run: WriteRun, files: pa.Table | None = None) -> None:
@@ -339,7 +340,7 @@ def _unlisted(run: WriteRun, files: pa.Table) -> list[str]:
     files that an earlier attempt of this run committed.
     """
     listed = listed_files(find_snapshot(run.store))
-    return [name for name in files["path"].to_pylist() if name not in listed]
+    return [name for name in listed_paths(files) if name not in listed]
 
 
 def _with_parents(directories: Iterable[str]) -> set[str]:

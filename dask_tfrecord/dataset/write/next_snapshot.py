@@ -13,11 +13,17 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.snapshot.column_statistics import statistics_name, with_schema
+from dask_tfrecord.dataset.snapshot.columnar import listed_paths
 from dask_tfrecord.dataset.snapshot.file_table import concatenate, identities, with_known_versions
 from dask_tfrecord.dataset.snapshot.kept import kept_files
 from dask_tfrecord.dataset.snapshot.metadata import library_version, next_ancestors
 from dask_tfrecord.dataset.snapshot.model import Snapshot, listed_files, no_snapshot, open_version
-from dask_tfrecord.dataset.snapshot.names import exported_files, snapshot_path, stored_offsets
+from dask_tfrecord.dataset.snapshot.names import (
+    closed_column_files,
+    exported_files,
+    snapshot_path,
+    stored_offsets,
+)
 from dask_tfrecord.dataset.snapshot.versions import newest_number, versions
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
 from dask_tfrecord.dataset.write.conflicts import (
@@ -89,6 +95,7 @@ def next_snapshot(
         custom_metadata=run.custom_metadata,
         order=run.order,
         index=run.index,
+        columnar=run.columnar,
         mode=run.mode,
         details=run.details,
         created=datetime.now(UTC).replace(microsecond=0),
@@ -214,6 +221,7 @@ def _with_properties(run: WriteRun, existing: Snapshot, new: Snapshot) -> Snapsh
         order=existing.order,
         partial=existing.partial,
         index=existing.index if existing.number else run.index,
+        columnar=existing.columnar if run.columnar is None else run.columnar,
     )
 
 
@@ -257,7 +265,7 @@ def _replacing(run: WriteRun, new: Snapshot, replaced: list[str]) -> Change:
     """Return the change of a write that replaces data files.
 
     Unless the write keeps the versions before it, its version is the oldest, so that the old snapshots, their
-    offsets files and their kept data files are removed, too.
+    offsets files, column files and kept data files are removed, too.
     """
     store, exported = run.store, exported_files(run.store)
     if run.keep_versions and new.number > 1:
@@ -265,4 +273,6 @@ def _replacing(run: WriteRun, new: Snapshot, replaced: list[str]) -> Change:
     snapshots = [snapshot_path(number) for number in versions(store) if number < new.number]
     offsets = [path for number, path in stored_offsets(store).items() if number < new.number]
     kept = map(store.relative, column_paths(kept_files(store)["path"]))
-    return Change(replace(new, oldest=new.number), [*replaced, *snapshots, *offsets, *exported, *kept])
+    columns = {*closed_column_files(store)}.difference(listed_paths(new.file_list))
+    removed = [*replaced, *snapshots, *offsets, *exported, *kept, *sorted(columns)]
+    return Change(replace(new, oldest=new.number), removed)

@@ -6,13 +6,17 @@ from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
 
+from dask_tfrecord.dataset.snapshot.columnar import listed_paths
 from dask_tfrecord.dataset.snapshot.kept import kept_files
 from dask_tfrecord.dataset.snapshot.model import listed_files
 from dask_tfrecord.dataset.snapshot.names import (
+    COLUMNS,
     KEPT,
     METADATA_DIRECTORY,
     STAGING,
+    closed_column_files,
     open_runs,
+    run_of_column_file,
     stored_offsets,
 )
 from dask_tfrecord.dataset.snapshot.versions import read_part, versions
@@ -51,6 +55,7 @@ def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> 
     if not dry_run:
         finish_newest(store)
     present = column_paths(list_directory(store)["path"])
+    closed = closed_column_files(store)
     listed = _listed_files(store, versions(store))  # listed after files, to include a commit in between
     if not dry_run:
         _move_to_their_places(store, present, listed)
@@ -65,7 +70,8 @@ def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> 
                 store.remove(unlisted)
                 remove_staging(store, run)
             removed += [*unlisted, *staged]
-    files = [path for path in _stray_metadata(store) if last_modified(store, [path]) < before]
+    stray = [*_stray_metadata(store), *sorted({*map(store.join, closed)} - listed)]
+    files = [path for path in stray if last_modified(store, [path]) < before]
     uploads = _uploads(store, before)
     if not dry_run:
         store.remove(files)
@@ -91,15 +97,18 @@ def _move_to_their_places(store: Store, present: Sequence[str], listed: set[str]
 
 
 def _unlisted_files(store: Store, present: Sequence[str], listed: set[str]) -> dict[str, list[str]]:
-    """Map the id of each open run to its data files that are at their final paths but in no snapshot.
+    """Map the id of each open run to its files that are at their final paths but in no snapshot.
 
     A run removes its staging directory last, so a run without a staging directory has left no files. A data
     file whose name has the id of such a run was copied here, or belongs to another dataset in a subdirectory.
     """
-    parts = [path for path in present if is_part(path)]
+    columns = [f"{COLUMNS}/{name}" for name in store.names(COLUMNS)]
+    parts = [
+        path for path in (*present, *map(store.join, columns)) if is_part(path) or run_of_column_file(path)
+    ]
     runs: dict[str, list[str]] = {run: [] for run in open_runs(store)}
     for path in parts:
-        made_by = run_of(path) or ""
+        made_by = run_of(path) or run_of_column_file(path) or ""
         if path not in listed:  # file names of older versions hold only the first digits of the run's id
             for run in [run for run in runs if run.startswith(made_by)]:
                 runs[run].append(path)
@@ -115,7 +124,7 @@ def _listed_files(store: Store, numbers: Iterable[int]) -> set[str]:
     listed: set[str] = set()
     for number in numbers:
         with suppress(FileNotFoundError):  # an overwrite has removed this version in the meantime
-            listed |= {store.join(path) for path in read_part(store, number).rows["path"].to_pylist()}
+            listed |= {store.join(path) for path in listed_paths(read_part(store, number).rows)}
     return listed
 
 

@@ -12,9 +12,10 @@ import pyarrow as pa
 
 from dask_tfrecord.codec.codecs import suffix_of
 from dask_tfrecord.dataset.partitioning.grouping import group_by_directory
+from dask_tfrecord.dataset.snapshot.columnar import Columnar, columnar_features
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, read_snapshot
-from dask_tfrecord.dataset.snapshot.names import open_runs, staged
+from dask_tfrecord.dataset.snapshot.names import column_file_path, open_runs, run_of_column_file, staged
 from dask_tfrecord.dataset.snapshot.versions import newest_number, read_part
 from dask_tfrecord.dataset.snapshot.visibility import has_committed, intact_snapshot
 from dask_tfrecord.files.entry import FileEntry
@@ -22,7 +23,7 @@ from dask_tfrecord.files.options import WriteOptions
 from dask_tfrecord.files.part_names import part_name, run_of
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.writing import GroupedRows, write_files
+from dask_tfrecord.files.writing import GroupedRows, WrittenColumns, write_files
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.field import Field
 from dask_tfrecord.schema.model import Schema
@@ -81,6 +82,8 @@ class WriteRun:
         The names of all columns, in the order in which readers return them.
     index : tuple of (str, str or None)
         The columns that become the index of the DataFrame, each with the name of its index level.
+    columnar : tuple of str or "scalars", optional
+        The columns that the tasks also store in column files, or None if they write no column files.
     max_directories : int
         The largest number of partition directories to which one task may write.
     label : callable, optional
@@ -112,6 +115,7 @@ class WriteRun:
     partitioning: tuple[Field, ...] = ()
     order: tuple[str, ...] = ()
     index: Levels = ()
+    columnar: Columnar | None = None
     max_directories: int = 2**31
     label: Callable[[int], str] | None = None
     custom_metadata: dict[str, str] = field(default_factory=dict, hash=False)
@@ -159,8 +163,10 @@ class WriteRun:
         )
 
     def owns(self, path: str) -> bool:
-        """Return True if a data file belongs to this run, including earlier attempts at the same commit."""
-        return run_of(path) == self.run
+        """Return True if a data file or column file belongs to this run, including earlier attempts at the
+        same commit.
+        """
+        return self.run in (run_of(path), run_of_column_file(path))
 
     def staged(self, name: str) -> str:
         """Return the path in the store at which a file of this run is staged until the commit."""
@@ -200,12 +206,21 @@ class WriteRun:
             path = f"{directory}/{file}" if directory else file
             return f"{root}{path}", path
 
-        files = tuple(write_files(self.store, place, rows, self.schema, self.options))
+        columns = self.column_file(sum(earlier.values()) if earlier else index)
+        files = tuple(write_files(self.store, place, rows, self.schema, self.options, columns=columns))
         if logger.isEnabledFor(logging.DEBUG):
             for file in files:
                 what = file.path, file.records, file.bytes
                 logger.debug("%s: wrote %s: %d rows, %d bytes", self.title, *what)
         return files
+
+    def column_file(self, number: int) -> WrittenColumns | None:
+        """Return the column file with this number, or None if the write has no column files."""
+        if self.columnar is None:
+            return None
+        name = column_file_path(self.run, number)
+        path = self.staged(name) if self.store.renames else self.store.join(name)
+        return WrittenColumns(columnar_features(self.schema, self.columnar), path, name)
 
     def place(self, directory: str, index: int, count: int) -> tuple[str, str]:
         """Return the path in the store at which a task creates file ``index`` of ``count``, and the final

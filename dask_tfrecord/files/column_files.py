@@ -1,0 +1,434 @@
+"""Write and read column files: Parquet files with a copy of some columns of data files, beside the records.
+
+docs/format.md specifies column files. The records stay the truth: a reader that cannot prove that a column
+file describes a data file returns None, and the caller decodes the records. The columns of a column file are
+the features of the records, in the types that the kernel decodes. Therefore the values are converted to the
+types of a schema by the same code as decoded values. The module `column_files` does not know datasets.
+"""
+
+import io
+import json
+import logging
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import lru_cache
+from itertools import accumulate
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.parquet as pq
+
+from dask_tfrecord.codec import crc32c, decoded_schema
+from dask_tfrecord.codec.columns import KIND_TYPES, Column
+from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.files.entry import ColumnFile
+from dask_tfrecord.files.storage.redaction import hide, secrets_of
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.schema.model import Schema
+
+logger = logging.getLogger(__name__)
+
+# The column with the position of each record in the decompressed content of its data file.
+OFFSET = "tfrecord.offset"
+
+# The largest number of rows of a row group, and the size in bytes after which a row group ends.
+_GROUP_ROWS = 1 << 17
+_GROUP_BYTES = 1 << 26
+
+# The largest size of the dictionary of a column of texts. Texts that mostly differ are stored without one.
+_DICTIONARY_BYTES = 1 << 16
+
+# The key of the footer whose JSON value lists the data files.
+_METADATA_KEY = b"tfrecord"
+
+# The number of bytes at the end of a column file that the first request reads.
+_TAIL_BYTES = 1 << 16
+
+# The number of bytes at the end of a Parquet file that follow the metadata: its length, and "PAR1".
+_END_BYTES = 8
+
+# Ranges of a remote column file that are at most this many bytes apart are read by one request.
+_GAP_BYTES = 1 << 16
+
+# The number of column files whose footers a process keeps.
+_MOST_READERS = 64
+
+
+class _Sink(io.RawIOBase):
+    """A file that counts its bytes, and computes their CRC-32C after `start_checksum` was called."""
+
+    def __init__(self, file: BinaryIO) -> None:
+        self._file = file
+        self._has_checksum = False
+        self.bytes = self.crc32c = 0
+
+    def start_checksum(self) -> None:
+        self._has_checksum = True
+
+    def discard(self) -> None:
+        """Drop everything that is written from now on."""
+        self._file = io.BytesIO()
+
+    def writable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self.bytes
+
+    def write(self, data: Any) -> int:
+        self._file.write(data)
+        self.bytes += len(data)
+        if self._has_checksum:
+            self.crc32c = crc32c(data, self.crc32c)
+        return len(data)
+
+
+class ColumnFileWriter:
+    """Write one column file, for the data files of a task. `create_column_file` makes such a writer.
+
+    Rows are added one data file after the other. The values of rows may be added before their offsets, and
+    the other way round.
+    """
+
+    def __init__(self, file: BinaryIO, features: Sequence[Column]) -> None:
+        self._sink = _Sink(file)
+        self._values = decoded_schema(tuple(features))
+        schema = self._values.append(pa.field(OFFSET, pa.int64(), nullable=False))
+        paths = {f"{one.name}.list.element" if one.depth else one.name: one.kind for one in features}
+        integers = [OFFSET, *(path for path, kind in paths.items() if kind == "int64")]
+        self._writer = pq.ParquetWriter(
+            self._sink,
+            schema,
+            compression="none",
+            # Numbers are written and read faster without a dictionary.
+            use_dictionary=[path for path, kind in paths.items() if kind in ("bytes", "string")],
+            dictionary_pagesize_limit=_DICTIONARY_BYTES,
+            column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
+            write_page_checksum=True,
+        )
+        self._files: list[dict[str, Any]] = []
+        self._start_file()
+
+    def _start_file(self) -> None:
+        self._waiting = self._values.empty_table()
+        self._offsets = np.zeros(0, np.int64)
+        self._records = self._row_groups = 0
+
+    def add_values(self, batch: pa.RecordBatch) -> None:
+        """Add rows of the current data file, whose columns are the features in types that are encoded."""
+        columns = [batch.column(name).cast(self._values.field(name).type) for name in self._values.names]
+        self._waiting = pa.concat_tables([self._waiting, pa.table(columns, schema=self._values)])
+        if len(self._waiting) >= _GROUP_ROWS or self._waiting.nbytes >= _GROUP_BYTES:
+            self._write()
+
+    def add_offsets(self, offsets: npt.NDArray[np.int64]) -> None:
+        """Add the positions of records in the decompressed content of the current data file."""
+        self._offsets = np.append(self._offsets, offsets)
+
+    def end_file(self, path: str, size: int, checksum: int, content: int) -> None:
+        """End the current data file. ``content`` is the size of its decompressed content."""
+        self._write()
+        self._files.append(
+            {
+                "path": path,
+                "bytes": size,
+                "crc32c": checksum,
+                "records": self._records,
+                "content": content,
+                "row_groups": self._row_groups,
+            }
+        )
+        self._start_file()
+
+    def _write(self) -> None:
+        """Write the rows whose values and offsets are both known."""
+        count = min(len(self._waiting), len(self._offsets))
+        starts = pa.array(self._offsets[:count])
+        rows = self._waiting.slice(0, count).append_column(self._writer.schema.field(OFFSET), starts)
+        self._waiting, self._offsets = self._waiting.slice(count), self._offsets[count:]
+        self._write_groups(rows)
+
+    def _write_groups(self, rows: pa.Table) -> None:
+        if len(rows) > 1 and (len(rows) > _GROUP_ROWS or rows.nbytes > _GROUP_BYTES):
+            half = len(rows) // 2
+            self._write_groups(rows.slice(0, half))
+            self._write_groups(rows.slice(half))
+        elif len(rows):
+            self._writer.write_table(rows, row_group_size=len(rows))
+            self._records += len(rows)
+            self._row_groups += 1
+
+    def close(self) -> None:
+        """Write the footer."""
+        self._writer.add_key_value_metadata({_METADATA_KEY: json.dumps({"files": self._files})})
+        self._sink.start_checksum()
+        self._writer.close()
+
+    def discard(self) -> None:
+        """Close the writer of Parquet without writing to the file, which will not appear."""
+        self._sink.discard()
+        self._writer.close()
+
+    @property
+    def written(self) -> tuple[int, int]:
+        """The size of the closed column file, and the CRC-32C of its footer."""
+        return self._sink.bytes, self._sink.crc32c
+
+
+@contextmanager
+def create_column_file(store: Store, path: str, features: Sequence[Column]) -> Iterator[ColumnFileWriter]:
+    """Create a column file that appears at ``path`` when the ``with`` block ends, as `Store.create` does."""
+    with store.create(path) as file:
+        writer = ColumnFileWriter(file, features)
+        try:
+            yield writer
+        except BaseException:  # also on KeyboardInterrupt
+            writer.discard()
+            raise
+        writer.close()
+
+
+class _DataFile(NamedTuple):
+    """What the footer of a column file says about a data file.
+
+    Attributes
+    ----------
+    bytes, crc32c, records, content : int
+        The size, the checksum and the number of records of the data file, and the size of its decompressed
+        content.
+    groups : range
+        The row groups with the rows of the data file.
+    starts : list of int
+        The number of the first row of each row group, followed by the number of all rows.
+    """
+
+    bytes: int
+    crc32c: int
+    records: int
+    content: int
+    groups: range
+    starts: list[int]
+
+
+class ColumnFileReader:
+    """Read a column file. Every method returns None if the values must be decoded from the records.
+
+    A reader may be used by several threads. `open_column_file` keeps readers.
+
+    Parameters
+    ----------
+    store : Store
+        The root of the dataset.
+    file : ColumnFile
+        The column file, as a snapshot lists it.
+
+    Attributes
+    ----------
+    features : frozenset of Column
+        The features whose values the column file holds. The set is empty if the column file is not usable.
+    """
+
+    def __init__(self, store: Store, file: ColumnFile) -> None:
+        self._store, self._file = store, file
+        self._path = store.join(file.path)
+        self._is_logged = False
+        self._files: dict[str, _DataFile] = {}
+        self.features: frozenset[Column] = frozenset()
+        with self._doubts():
+            self._read_footer()
+
+    def stores(self, schema: Schema) -> bool:
+        """Return True if the column file holds all features of the columns of a schema, and there is one."""
+        features = schema.columns
+        return bool(features) and self.features.issuperset(features)
+
+    def read(
+        self, path: str, size: int | None, checksum: int | None, schema: Schema, start: int, stop: int
+    ) -> pa.Table | None:
+        """Return the rows from ``start`` to before ``stop`` of a data file, with the columns of a schema.
+
+        Parameters
+        ----------
+        path : str
+            The path of the data file, relative to the root of the dataset.
+        size, checksum : int, optional
+            The size and the CRC-32C of the data file, as the snapshot states them.
+        schema : Schema
+            The columns to read.
+        start, stop : int
+            The range of records of the data file.
+
+        Returns
+        -------
+        pyarrow.Table or None
+            The table that decoding the records would return. None if the column file does not hold the
+            columns, describes another data file, is missing or damaged, or if a value does not fit its
+            column. The caller then decodes the records, which raises an error that says where the value is.
+        """
+        if not self.stores(schema) or (found := self._data_file(path, size, checksum)) is None:
+            return None
+        with self._doubts():
+            rows = self._rows(found, [column.name for column in schema.columns], start, stop)
+            decoded = decoded_schema(schema.columns)
+            batches = [
+                schema.from_storage(pa.RecordBatch.from_arrays(batch.columns, schema=decoded))
+                for batch in rows.to_batches()
+            ]
+            return pa.Table.from_batches(batches or [schema.no_rows()])
+        return None
+
+    def offsets(
+        self, path: str, size: int | None, checksum: int | None, start: int, stop: int
+    ) -> npt.NDArray[np.int64] | None:
+        """Return where the records from ``start`` to before ``stop`` of a data file begin, and where the last
+        one ends.
+
+        The positions are those in the decompressed content of the data file. The arguments have the same
+        meaning as in `read`.
+        """
+        if (found := self._data_file(path, size, checksum)) is None:
+            return None
+        with self._doubts():
+            rows = self._rows(found, [OFFSET], start, min(stop + 1, found.records))
+            end = [found.content] if stop == found.records else []
+            offsets: npt.NDArray[np.int64] = np.append(rows[OFFSET].to_numpy(), np.array(end, np.int64))
+            return offsets
+        return None
+
+    @contextmanager
+    def _doubts(self) -> Iterator[None]:
+        """Note that the column file is not usable if the ``with`` block raises, for whatever reason."""
+        try:
+            yield
+        except SchemaError:  # decoding the records says in which record the value is
+            pass
+        except Exception as error:  # fsspec and the libraries of stores raise exceptions of many classes
+            self._forget(error)
+
+    def _forget(self, reason: object) -> None:
+        self.features, self._files = frozenset(), {}
+        self._log(reason)
+
+    def _log(self, reason: object) -> None:
+        """Log why records are decoded, once for each column file."""
+        if not self._is_logged:
+            self._is_logged = True
+            path, text = self._store.public(self._path), hide(str(reason), secrets_of(self._store))
+            logger.info("%s: records are decoded, and this column file is not used: %s", path, text)
+
+    def _read_footer(self) -> None:
+        tail = self._tail(_TAIL_BYTES)
+        length = int.from_bytes(tail[-_END_BYTES : -len(b"PAR1")], "little") + _END_BYTES
+        if len(tail) < length <= self._file.bytes:
+            tail = self._tail(length)
+        footer = tail[-length:]
+        if crc32c(footer) != self._file.crc32c:
+            raise ValueError("it is not the file that the snapshot lists")
+        metadata = pq.read_metadata(pa.BufferReader(footer))
+        first = 0
+        for one in json.loads(metadata.metadata[_METADATA_KEY])["files"]:
+            groups = range(first, first + one["row_groups"])
+            starts = [*accumulate((metadata.row_group(at).num_rows for at in groups), initial=0)]
+            size, checksum = one["bytes"], one["crc32c"]
+            self._files[one["path"]] = _DataFile(
+                size, checksum, one["records"], one["content"], groups, starts
+            )
+            first = groups.stop
+        self._names = metadata.schema.to_arrow_schema().names
+        self.features = frozenset(_features(metadata.schema.to_arrow_schema()))
+        self._metadata = metadata
+
+    def _tail(self, count: int) -> bytes:
+        stop = self._file.bytes
+        [tail] = self._store.read_ranges([(self._path, max(0, stop - count), stop)])
+        return tail
+
+    def _data_file(self, path: str, size: int | None, checksum: int | None) -> _DataFile | None:
+        found = self._files.get(path)
+        if found is None or checksum != found.crc32c or size not in (None, found.bytes):
+            if self._files:
+                self._log(f"it does not describe the current {path}")
+            return None
+        return found
+
+    def _rows(self, found: _DataFile, names: list[str], start: int, stop: int) -> pa.Table:
+        """Read a range of rows of a data file, in the types of the column file."""
+        first = bisect_right(found.starts, start) - 1
+        last = bisect_left(found.starts, stop)
+        groups = [*found.groups[first:last]] if start < stop else []
+        with self._open(groups, names) as source:
+            file = pq.ParquetFile(source, metadata=self._metadata, page_checksum_verification=True)
+            rows = file.read_row_groups(groups, columns=names, use_threads=False)
+        rows = rows.select(names).slice(start - found.starts[first] if groups else 0, stop - start)
+        if len(rows) != stop - start:
+            raise ValueError(f"it has {len(rows):,} of {stop - start:,} rows")
+        return rows
+
+    @contextmanager
+    def _open(self, groups: Sequence[int], names: Sequence[str]) -> Iterator[Any]:
+        """Open the column file for a read of some row groups and columns."""
+        if self._store.local:
+            with pa.OSFile(self._path) as file:
+                yield file
+            return
+        wanted = [at for at, name in enumerate(self._names) if name in names]
+        spans: list[tuple[int, int]] = []
+        for group in groups:
+            for at in wanted:
+                column = self._metadata.row_group(group).column(at)
+                start = column.dictionary_page_offset or column.data_page_offset
+                stop = start + column.total_compressed_size
+                if spans and 0 <= start - spans[-1][1] <= _GAP_BYTES:
+                    start = spans.pop()[0]
+                spans.append((start, stop))
+        found = self._store.read_ranges([(self._path, *span) for span in spans])
+        parts = [(start, data) for (start, _), data in zip(spans, found, strict=True)]
+        yield pa.PythonFile(_Ranges(self._file.bytes, parts), mode="r")
+
+
+class _Ranges(io.RawIOBase):
+    """A file of which only some ranges are known, which were read before."""
+
+    def __init__(self, size: int, parts: Sequence[tuple[int, bytes]]) -> None:
+        self._size, self._parts, self._at = size, parts, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = base + offset
+        return self._at
+
+    def read(self, count: int = -1) -> bytes:
+        for start, data in self._parts:
+            if start <= self._at < start + len(data):
+                found = data[self._at - start :][:count]
+                self._at += len(found)
+                return found
+        raise OSError(f"byte {self._at} was not read")
+
+
+def _features(schema: pa.Schema) -> Iterator[Column]:
+    """Return the features of a column file with this Arrow schema."""
+    kinds = {type_: kind for kind, type_ in KIND_TYPES.items()}
+    for item in schema:
+        if item.name != OFFSET:
+            depth = int(pa.types.is_list(item.type))
+            kind: Any = kinds[item.type.value_type if depth else item.type]
+            yield Column(item.name, kind, depth)
+
+
+@lru_cache(maxsize=_MOST_READERS)
+def open_column_file(store: Store, file: ColumnFile) -> ColumnFileReader:
+    """Return a reader of a column file. The process keeps the readers of the last column files."""
+    return ColumnFileReader(store, file)

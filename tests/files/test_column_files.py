@@ -1,0 +1,224 @@
+"""Column files hold exactly what decoding the records gives, and any doubt about them is noticed."""
+
+import itertools
+import logging
+from collections.abc import Callable
+from pathlib import Path
+
+import every_dtype
+import oracle
+import pyarrow as pa
+import pyarrow.parquet as pq
+import pytest
+from split_table import read_table
+
+from dask_tfrecord.codec.codecs import Compression
+from dask_tfrecord.files import column_files, writing
+from dask_tfrecord.files.column_files import OFFSET, ColumnFileReader
+from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.options import ReadOptions, WriteOptions
+from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.listing import FileInfo
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.writing import DirectoryGroup, GroupedRows, WrittenColumns, write_files
+from dask_tfrecord.schema.model import Schema
+
+NAME = f"_tfrecord/columns/{'a' * 32}-00000.parquet"
+
+
+def every_type(rows: int) -> pa.Table:
+    """A table with all types, categories and structs, and a list of lists."""
+    table = every_dtype.table()
+    table = pa.concat_tables([table] * -(-rows // len(table))).slice(0, rows)
+    words = pa.array([[None, "b", "a", "c"][at % 4] for at in range(rows)])
+    table = table.append_column("words", words.dictionary_encode())
+    pairs = [[None, {"a": at, "b": None}, {"a": None, "b": [str(at)]}][at % 3] for at in range(rows)]
+    table = table.append_column(
+        "pair", pa.array(pairs, pa.struct({"a": pa.int8(), "b": pa.list_(pa.string())}))
+    )
+    return table.append_column("nothing", pa.nulls(rows))
+
+
+def write(
+    root: Path,
+    rows: pa.Table,
+    compression: Compression | None = None,
+    sizes: list[int] | None = None,
+    max_rows: int | None = None,
+) -> tuple[Schema, list[FileEntry]]:
+    """Write the rows, as directories of these sizes, with a column file of all columns."""
+    store, schema = Store.at(root), Schema.from_arrow(rows.schema)
+    groups = [DirectoryGroup(f"d={at}", (), size) for at, size in enumerate(sizes or [len(rows)])]
+
+    def place(directory: str, number: int) -> tuple[str, str]:
+        return store.join(f"{directory}/part-{number}"), f"{directory}/part-{number}"
+
+    entries = write_files(
+        store,
+        place,
+        GroupedRows([(rows, None)], groups),
+        schema,
+        WriteOptions(compression, max_rows=max_rows, lossy="allow"),
+        columns=WrittenColumns(schema.columns, store.join(NAME), NAME),
+    )
+    return schema, entries
+
+
+def reader(root: Path, entry: FileEntry) -> ColumnFileReader:
+    assert entry.columns is not None
+    return ColumnFileReader(Store.at(root), entry.columns)
+
+
+def read(found: ColumnFileReader, entry: FileEntry, schema: Schema) -> pa.Table | None:
+    return found.read(entry.path, entry.bytes, entry.crc32c, schema, 0, entry.records)
+
+
+def decoded(root: Path, entry: FileEntry, schema: Schema) -> pa.Table:
+    file = FileInfo(str(root / entry.path), entry.bytes, "", entry.crc32c)
+    return read_table(Store.at(root), Split(file), schema, ReadOptions())
+
+
+def shown(table: pa.Table) -> str:
+    """The types and the values as text, in which NaN equals NaN."""
+    return f"{table.schema} {table.to_pydict()}"
+
+
+@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize(("sizes", "max_rows"), [(None, None), ([30, 0, 1, 49], 7)])
+def test_rows_of_a_column_file_equal_decoded_records(
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    compression: Compression | None,
+    sizes: list[int] | None,
+    max_rows: int | None,
+) -> None:
+    monkeypatch.setattr(column_files, "_GROUP_ROWS", 9)
+    monkeypatch.setattr(writing, "_CHUNK_ROWS", 13)
+    monkeypatch.setattr(writing, "BLOCK_BYTES", 5_000)
+    schema, entries = write(tmp_path, every_type(80), compression, sizes, max_rows)
+    names = schema.names
+    for entry in entries:
+        found = reader(tmp_path, entry)
+        expected = decoded(tmp_path, entry, schema)
+        of_file = entry.path, entry.bytes, entry.crc32c
+        bounds = [0, 1, 8, 9, 10, 30, entry.records]
+        for start, stop in itertools.combinations_with_replacement(
+            [at for at in bounds if at <= len(expected)], 2
+        ):
+            some = schema.select(names[start % 5 :: 3])
+            table = found.read(*of_file, some, start, stop)
+            assert table is not None
+            assert shown(table.combine_chunks()) == shown(
+                expected.select(some.names).slice(start, stop - start).combine_chunks()
+            )
+        payloads = oracle.read_payloads(tmp_path / entry.path)
+        ends = [0, *itertools.accumulate(len(one) + 16 for one in payloads)]
+        assert found.offsets(*of_file, 0, entry.records).tolist() == ends  # type: ignore[union-attr]  # an array
+        assert (
+            found.offsets(*of_file, entry.records // 2, entry.records // 2).tolist()
+            == (  # type: ignore[union-attr]  # an array
+                ends[entry.records // 2 :][:1]
+            )
+        )
+
+
+def test_row_groups_end_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(column_files, "_GROUP_BYTES", 4_000)
+    texts = pa.table({"text": ["x" * 3_000, "", "y" * 9_000, *"abcdefgh"]})
+    schema, [entry] = write(tmp_path, texts)
+    metadata = pq.read_metadata(tmp_path / NAME)
+    assert metadata.num_row_groups > 2
+    assert shown(read(reader(tmp_path, entry), entry, schema)) == shown(texts)  # type: ignore[arg-type]  # a table
+
+
+def test_other_tools_read_column_files(tmp_path: Path) -> None:
+    table = pa.table({"n": [1, None, 3], "text": ["a", "b", None]})
+    write(tmp_path, table)
+    stored = pq.read_table(tmp_path / NAME)
+    assert stored.column_names == ["n", "text", OFFSET]
+    assert stored.select(["n", "text"]).to_pydict() == table.to_pydict()
+
+
+@pytest.mark.parametrize("type_", [pa.int64(), pa.string(), pa.list_(pa.int32()), pa.float32()], ids=str)
+def test_only_the_same_feature_is_read(tmp_path: Path, type_: pa.DataType) -> None:
+    """A wider type of the same feature is cast as decoded values are, and other kinds are decoded."""
+    table = pa.table({"n": pa.array([1, 2], pa.int32())})
+    _, [entry] = write(tmp_path, table)
+    found = read(reader(tmp_path, entry), entry, Schema.from_arrow(pa.schema({"n": type_})))
+    assert (found is None) == (type_ != pa.int64())
+    assert found is None or found["n"].to_pylist() == [1, 2]
+
+
+def test_a_value_that_does_not_fit_is_left_to_the_decoder(tmp_path: Path) -> None:
+    _, [entry] = write(tmp_path, pa.table({"n": [1, 1000]}))
+    found = reader(tmp_path, entry)
+    narrow = Schema.from_arrow(pa.schema({"n": pa.int8()}))
+    assert read(found, entry, narrow) is None
+    assert read(found, entry, Schema.from_arrow(pa.schema({"n": pa.int16()}))) is not None
+
+
+def _truncated(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-100])
+
+
+def _with_other_footer(path: Path) -> None:
+    path.write_bytes(path.read_bytes().replace(b'"records": 3', b'"records": 2'))
+
+
+def _with_other_values(path: Path) -> None:
+    data = bytearray(path.read_bytes())
+    at = data.index(b"marker-b")
+    data[at + 7] ^= 1
+    path.write_bytes(data)
+
+
+def _of_another_file(path: Path) -> None:
+    other = path.parent.parent.parent / "other"
+    write(other, pa.table({"n": [1, 2, 4], "text": ["marker-a", "marker-b", "marker-d"]}))
+    path.write_bytes((other / NAME).read_bytes())
+
+
+def _empty(path: Path) -> None:
+    path.write_bytes(b"")
+
+
+@pytest.mark.parametrize(
+    "spoil",
+    [Path.unlink, _truncated, _with_other_footer, _with_other_values, _of_another_file, _empty],
+    ids=lambda one: one.__name__,
+)
+def test_a_damaged_column_file_is_not_used_and_this_is_logged_once(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, spoil: Callable[[Path], None]
+) -> None:
+    caplog.set_level(logging.INFO, "dask_tfrecord")
+    schema, [entry] = write(
+        tmp_path, pa.table({"n": [1, 2, 3], "text": ["marker-a", "marker-b", "marker-c"]})
+    )
+    spoil(tmp_path / NAME)
+    found = reader(tmp_path, entry)
+    assert read(found, entry, schema) is None
+    assert read(found, entry, schema.select(["n"])) is None
+    assert found.offsets(entry.path, entry.bytes, entry.crc32c, 0, 3) is None
+    [record] = caplog.records
+    assert NAME in record.getMessage()
+
+
+def test_a_column_file_of_an_earlier_content_is_not_used(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "dask_tfrecord")
+    schema, [entry] = write(tmp_path, pa.table({"n": [1, 2, 3]}))
+    found = reader(tmp_path, entry)
+    assert found.read(entry.path, entry.bytes, entry.crc32c ^ 1, schema, 0, 3) is None
+    assert found.offsets(entry.path, entry.bytes + 1, entry.crc32c, 0, 3) is None
+    assert found.read("other", entry.bytes, entry.crc32c, schema, 0, 3) is None
+    assert len(caplog.records) == 1
+    assert read(found, entry, schema) is not None
+
+
+def test_a_write_that_fails_leaves_no_column_file(tmp_path: Path) -> None:
+    rows = pa.table({"n": pa.array([1, 2**63], pa.uint64())})
+    with pytest.raises(ValueError, match="n"):
+        write(tmp_path, rows)
+    assert not (tmp_path / NAME).exists()
+    assert not [*(tmp_path / NAME).parent.iterdir()]
