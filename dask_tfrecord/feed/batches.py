@@ -3,16 +3,16 @@ resumable.
 
 The data of a source is read in pieces, such as blocks of files. A seed may shuffle the order of the pieces,
 and then the rows within each window of several pieces. A shard is a range of the resulting row order. A
-position consists of the first piece of a window and the number of rows of this window that were returned.
-Together with the epoch, a state therefore needs three numbers, and resuming reads only the window that the
-state names.
+position consists of the remaining rows of one window, and of the ranges of rows that follow this window. The
+permutation of a window depends only on the seed, the epoch and the position of the window, so any process can
+continue any window.
 """
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from functools import partial
 from threading import RLock
-from typing import Any, Self, TypeAlias, Unpack
+from typing import Any, NamedTuple, Self, TypeAlias, Unpack
 
 import pyarrow as pa
 
@@ -22,24 +22,50 @@ from dask_tfrecord.feed.epoch_order import (
     BatchMode,
     Order,
     Plan,
+    Span,
     Uneven,
     checked_shard,
     order_rows,
     plan_batches,
     read_slices,
+    total_size,
 )
 from dask_tfrecord.feed.numpy_columns import one_chunk
+from dask_tfrecord.feed.resuming import State, begin, checked_states, describe, no_position, resume
 from dask_tfrecord.feed.shuffle_window import WINDOW_BYTES as _WINDOW_BYTES
 from dask_tfrecord.feed.shuffle_window import EncodedRows, PieceMemory, ShuffleWindow
 from dask_tfrecord.feed.sources import DatasetSource
 from dask_tfrecord.keywords import BatchKeywords
 from dask_tfrecord.public_functions import public_function
 
-_STATE_VERSION = 2
+
+class Position(NamedTuple):
+    """The rows that remain: the rest of one window, without the rows that were returned, and further spans.
+
+    Attributes
+    ----------
+    window : Span, optional
+        The window. If None, no window has begun.
+    returned, left : int
+        The numbers of the window's rows that were returned, and that remain.
+    following : list of Span
+        The rows after the window.
+    """
+
+    window: Span | None
+    returned: int
+    left: int
+    following: list[Span]
+
+    @property
+    def remaining(self) -> list[Span]:
+        """All rows that remain, in order."""
+        if self.window is None or not self.left:
+            return self.following
+        return [self.window.after(self.returned), *self.following]
 
 
-# Rows, and a position: the number of the first piece of a window, and the number of a row in this window.
-_Positioned: TypeAlias = tuple[pa.Table, tuple[int, int]]
+_Positioned: TypeAlias = tuple[pa.Table, Position]
 
 
 @public_function
@@ -52,7 +78,7 @@ def iter_batches(
     epoch: int = 0,
     shard: tuple[int, int] = (0, 1),
     uneven: Uneven = "keep",
-    start: dict[str, Any] | None = None,
+    start: State | Sequence[State] | None = None,
     **keywords: Unpack[BatchKeywords],
 ) -> "Batches":
     """Iterate over a dataset or a Dask collection as Arrow record batches.
@@ -91,9 +117,13 @@ def iter_batches(
     prefetch : int, default 2
         The number of blocks or partitions that threads read ahead. If this number is 0, the calling thread
         reads the data.
-    start : dict, optional
-        The `Batches.state` of an earlier iteration with the same arguments. The iteration continues with the
-        batch that followed this state.
+    start : dict or list of dict, optional
+        The `Batches.state` of an earlier iteration of the same epoch, or a list of the states of all shards.
+        If the state of this shard is given and the number of shards is the same, the iteration continues with
+        the row that followed this state. Otherwise, the states of all shards are needed, and the remaining
+        rows of all shards are divided among the new shards. The columns and the shuffle must be the same, and
+        ``batch_size`` may be another. If the dataset has a newer version, the iteration continues with the
+        version of the state, unless ``version`` selects another.
     **read
         Keywords that say which rows of a path are read, as in `read_tfrecord`, such as ``schema``,
         ``filters`` and ``version``. ``max_corrupt`` applies to each block separately. If ``filters`` or
@@ -109,8 +139,8 @@ def iter_batches(
     Raises
     ------
     TFRecordError
-        If an argument has a wrong type or value, if there are more shards than rows, or if ``start`` is a
-        state of another dataset or of other arguments.
+        If an argument has a wrong type or value, if there are more shards than rows, if ``start`` is a state
+        of another dataset or of other arguments, or if ``start`` lacks the state of a shard.
     FileChangedError
         If a file was rewritten after the call of `iter_batches`.
 
@@ -162,8 +192,8 @@ class Batches:
     schema : pyarrow.Schema
         The schema of every batch.
     rows : int or None
-        Number of rows of the whole iteration, or None for Dask collections, because their rows are not
-        counted.
+        Number of rows of the iteration, from ``start`` on, or None for Dask collections, because their rows
+        are not counted.
     """
 
     def __init__(
@@ -172,25 +202,27 @@ class Batches:
         epoch: int = 0,
         shard: tuple[int, int] = (0, 1),
         part: tuple[int, int] = (0, 1),
-        start: dict[str, Any] | None = None,
+        start: State | Sequence[State] | None = None,
     ) -> None:
         arguments.count("epoch", epoch, 0)
         shard = checked_shard(shard)
+        if start is None:
+            self._order = order_rows(plan, epoch)
+            self._beginning = begin(plan, self._order, shard, part)
+        else:
+            plan, states = checked_states(plan, start, epoch)
+            self._order = order_rows(plan, epoch)
+            self._beginning = resume(plan, self._order, shard, part, states)
         self._plan = plan
-        self._order = order_rows(plan, epoch, shard, part)
         self._epoch = epoch
-        self._share = (*shard, *part)
-        self._position = (0, 0)
+        self._position = Position(None, 0, 0, self._beginning.spans)
         self._lock = RLock()
         self._closed = False
         self._ended = False
         self._streamed = False
         self._tables: Generator[_Positioned, None, None] | None = None
         self.schema: pa.Schema = plan.source.schema.arrow
-        lengths = [one.stop - one.start for one in self._order.slices if one.stop is not None]
-        self.rows = sum(lengths) if plan.source.counts is not None else None
-        if start is not None:
-            self._resume(start)
+        self.rows = total_size(self._beginning.spans) if self._order.is_counted else None
 
     def __iter__(self) -> Self:
         return self
@@ -221,7 +253,7 @@ class Batches:
                 raise StopIteration
             try:
                 if self._tables is None:
-                    self._tables = _tables(self._plan, self._order, *self._position)
+                    self._tables = _tables(self._plan, self._order, self._position.remaining)
                 found = next(self._tables, None)
             # Also after an interrupt, the next call continues where the last batch ended.
             except BaseException:
@@ -267,7 +299,7 @@ class Batches:
             )
 
     def __len__(self) -> int:
-        """Return the number of batches of the whole iteration.
+        """Return the number of batches of the iteration, from ``start`` on.
 
         Raises
         ------
@@ -281,21 +313,11 @@ class Batches:
 
     @property
     def state(self) -> dict[str, Any]:
-        """The position of the iteration, as a dict that can be stored as JSON.
+        """The rows that remain, as a dict that can be stored as JSON.
 
-        To resume at this position, pass the dict as ``start=``.
+        To resume, pass the dict as ``start=``, or a list of the dicts of all shards.
         """
-        plan = self._plan
-        window, row = self._position
-        given = (plan.batch_size, plan.batch_mode, plan.shuffle, plan.shuffle_buffer, plan.uneven)
-        return {
-            "version": _STATE_VERSION,
-            "source": plan.source.fingerprint,
-            "arguments": repr((*given, *self._share, self.schema.names)),
-            "epoch": self._epoch,
-            "window": window,
-            "row": row,
-        }
+        return describe(self._plan, self._epoch, self._beginning, self._position.remaining)
 
     def close(self) -> None:
         """Stop reading ahead, and end the iteration. A closed iterator returns no more batches."""
@@ -313,28 +335,6 @@ class Batches:
     def __exit__(self, *error: object) -> None:
         self.close()
 
-    def _resume(self, state: dict[str, Any]) -> None:
-        expected = self.state
-        if not isinstance(state, dict) or state.keys() != expected.keys():
-            raise TFRecordError(
-                "start= is not a state of iter_batches", advice="pass the `state` of its result"
-            )
-        for name, what in (
-            ("version", "another version of the library"),
-            ("source", "another dataset, or of one that was rewritten since"),
-            ("arguments", "an iteration with other arguments"),
-            ("epoch", "another epoch"),
-        ):
-            if state[name] != expected[name]:
-                raise TFRecordError(
-                    f"start= is the state of {what}", advice="pass the same source and the same arguments"
-                )
-        window, row = state["window"], state["row"]
-        valid = all(isinstance(one, int) and one >= 0 for one in (window, row))
-        if not valid or window > len(self._order.slices):
-            raise _no_position(window, row)
-        self._position = window, row
-
     def _stop(self) -> None:
         """Drop the rows that were read ahead. The position of the iteration does not change."""
         if self._tables is not None:
@@ -345,61 +345,73 @@ class Batches:
 # These generators do not refer to a `Batches`, so the threads end as soon as the `Batches` is dropped.
 
 
-def _tables(plan: Plan, order: Order, window: int, row: int) -> Generator[_Positioned, None, None]:
-    """Yield the batches that follow a position, each with the position after its last row."""
+def _tables(plan: Plan, order: Order, spans: list[Span]) -> Generator[_Positioned, None, None]:
+    """Yield the batches of some rows, each with the position after its last row."""
     parts: list[pa.Table] = []
     missing = plan.batch_size
-    with closing(_windows(plan, order, window, row)) as windows:
-        for rows, (window, start) in windows:
+    with closing(_windows(plan, order, spans)) as windows:
+        for window, rows, first, last, following in windows:
+            start = first
             if plan.batch_mode == "auto":
-                missing = rows.num_rows - start
-            while rows.num_rows - start >= missing:
+                missing = last - start
+            while last - start >= missing:
                 parts.append(rows.slice(start, missing))
                 start += missing
-                yield _joined(parts) if len(parts) > 1 else parts[0], (window, start)
+                position = Position(window, start - first, last - start, following)
+                yield _joined(parts) if len(parts) > 1 else parts[0], position
                 parts, missing = [], plan.batch_size
-            if start < rows.num_rows:
-                parts.append(rows.slice(start))
-                missing -= rows.num_rows - start
-                end = window, rows.num_rows
+            if start < last:
+                parts.append(rows.slice(start, last - start))
+                missing -= last - start
+                end = Position(None, 0, 0, following)
             del rows  # before the rows of the next window are read
     if parts and plan.batch_mode == "keep":
         yield _joined(parts), end
 
 
 def _windows(
-    plan: Plan, order: Order, first: int, skip: int
-) -> Generator[tuple[pa.Table | ShuffleWindow, tuple[int, int]], None, None]:
-    """Yield the rows of each window in their final order, and the position of the first row to use."""
-    source = plan.source
+    plan: Plan, order: Order, spans: list[Span]
+) -> Generator[tuple[Span, pa.Table | ShuffleWindow, int, int, list[Span]], None, None]:
+    """Yield each window, its rows in their final order, the range of rows to use, and the spans after it."""
+    source, is_shuffled = plan.source, order.seed is not None
     read: Callable[[int], Any] = source.read
-    if order.seed is not None and isinstance(source, DatasetSource) and source.keeps_records:
+    if is_shuffled and isinstance(source, DatasetSource) and source.keeps_records:
         read = partial(source.read_encoded, allocate=PieceMemory())
-    pieces: list[Any] = []
-    count, size, window = 0, 0, first
-    least = order.buffer if order.seed is not None else 1
-    last = len(order.slices) - 1
-    with closing(read_slices(read, order.slices[first:], plan.prefetch)) as found:
-        for number, piece in enumerate(found, first):
-            pieces.append(piece)
-            count += piece.num_rows
-            size += piece.nbytes
-            del piece
-            if count >= least or size >= _WINDOW_BYTES or number == last:
-                if skip > count:
-                    raise _no_position(window, skip)
-                if skip < count:
-                    yield _in_order(plan, order, window, pieces, count), (window, skip)
-                pieces, count, size, window, skip = [], 0, 0, number + 1, 0
+    least = order.buffer if is_shuffled else 1
+    slices = [order.slices(span) for span in spans]
+    with closing(read_slices(read, [one for of_span in slices for one in of_span], plan.prefetch)) as found:
+        for number, (span, of_span) in enumerate(zip(spans, slices, strict=True), 1):
+            pieces: list[Any] = []
+            count, size, start, length = 0, 0, span.start, len(of_span)
+            for left in reversed(range(length)):
+                piece = next(found)
+                pieces.append(piece)
+                count += piece.num_rows
+                size += piece.nbytes
+                del piece
+                is_full = span.first is None and (count >= least or size >= _WINDOW_BYTES)
+                if left and not is_full:
+                    continue
+                stop = start + (count if order.is_counted else len(pieces))
+                following = [Span(stop, span.stop)] * bool(left) + spans[number:]
+                first, last = span.first or 0, count if span.last is None else span.last
+                window = Span(start, stop)
+                if is_shuffled or not order.is_counted:
+                    window = Span(start, stop, first, last if order.is_counted else None)
+                if first > count:
+                    raise no_position()
+                if first < last:
+                    yield window, _in_order(plan, order, start, pieces, count), first, last, following
+                pieces, count, size, start = [], 0, 0, stop
 
 
 def _in_order(
-    plan: Plan, order: Order, window: int, pieces: list[Any], count: int
+    plan: Plan, order: Order, start: int, pieces: list[Any], count: int
 ) -> pa.Table | ShuffleWindow:
-    """Return the rows of a window in their final order."""
+    """Return the rows of the window that begins at a position in their final order."""
     if order.seed is None:
         return _joined(pieces)
-    numbers = order.permutation(window, count)
+    numbers = order.permutation(start, count)
     if isinstance(plan.source, DatasetSource) and isinstance(pieces[0], EncodedRows):
         return ShuffleWindow(plan.source, pieces, numbers)
     try:
@@ -409,10 +421,6 @@ def _in_order(
             f"{count:,} rows cannot be shuffled together: {error}",
             advice="shuffle with RecordTable, or write the dataset with to_tfrecord, in small blocks",
         ) from None
-
-
-def _no_position(window: Any, row: Any) -> TFRecordError:
-    return TFRecordError(f"start= holds no position of the dataset: window {window}, row {row}")
 
 
 def _joined(tables: list[pa.Table]) -> pa.Table:

@@ -6,8 +6,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
-from itertools import accumulate
-from typing import Any, Literal, NamedTuple, TypeVar, Unpack, get_args
+from typing import Any, Literal, NamedTuple, Self, TypeVar, Unpack, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -46,6 +45,9 @@ class Plan:
     surface : callable
         The public function that the user called to get the batches. Errors that the batches raise show the
         remedies that this function accepts.
+    open_version : callable, optional
+        Function that opens the source at another version of the dataset. None if the user has chosen a
+        version, and for Dask collections.
     """
 
     source: Source
@@ -56,6 +58,7 @@ class Plan:
     uneven: Uneven
     prefetch: int
     surface: Callable[..., Any]
+    open_version: Callable[[int], Source] | None = None
 
 
 def plan_batches(
@@ -83,7 +86,16 @@ def plan_batches(
     arguments.count("shuffle", shuffle, 0)
     blocksize = _SEQUENTIAL_BYTES if shuffle is None else _SHUFFLED_BYTES
     opened = as_source(source, columns, blocksize, read)
-    return Plan(opened, batch_size, batch_mode, shuffle, shuffle_buffer, uneven, prefetch, surface)
+    open_version = None
+    if opened.version is not None and read.get("version") is None:
+        open_version = partial(_open_version, source, columns, blocksize, read)
+    return Plan(
+        opened, batch_size, batch_mode, shuffle, shuffle_buffer, uneven, prefetch, surface, open_version
+    )
+
+
+def _open_version(source: Any, columns: Any, blocksize: int, read: ReadKeywords, version: int) -> Source:
+    return as_source(source, columns, blocksize, {**read, "version": version})
 
 
 SHARED_PARAMETERS.update(signature(plan_batches).parameters)
@@ -97,15 +109,79 @@ class Slice(NamedTuple):
     stop: int | None
 
 
-@dataclass(frozen=True)
-class Order:
-    """The order of the rows of one shard in one epoch.
+class Span(NamedTuple):
+    """Rows that follow each other in an epoch.
+
+    Before the rows of each window are shuffled, each row has a position in the epoch. For a Dask collection,
+    whose rows are not counted, each partition has a position instead.
 
     Attributes
     ----------
-    slices : list of Slice
-        The ranges of the shard's pieces, in order. The first and the last piece are cut at the ends of the
-        shard.
+    start, stop : int
+        A range of positions.
+    first, last : int, optional
+        If this range is one window whose first rows were already returned, the range of the remaining rows in
+        the shuffled order of the window. For a Dask collection, ``last`` is None. If both are None, no row of
+        the range was returned.
+    """
+
+    start: int
+    stop: int
+    first: int | None = None
+    last: int | None = None
+
+    @property
+    def size(self) -> int:
+        """The number of rows. For a Dask collection, the number of partitions, where a window counts as one
+        partition.
+        """
+        if self.first is None:
+            return self.stop - self.start
+        return 1 if self.last is None else self.last - self.first
+
+    def after(self, count: int) -> Self:
+        """Return the span without its first ``count`` rows."""
+        if self.first is None:
+            return self._replace(start=self.start + count)
+        return self._replace(first=self.first + count)
+
+    def part(self, start: int, stop: int) -> Self:
+        """Return a range of the rows of the span."""
+        if self.first is None:
+            return self._replace(start=self.start + start, stop=self.start + stop)
+        if self.last is None:
+            return self
+        return self._replace(first=self.first + start, last=self.first + stop)
+
+
+def part_of(spans: Sequence[Span], start: int, stop: int) -> list[Span]:
+    """Return a range of the rows of several spans."""
+    found = []
+    for span in spans:
+        first, last = max(start, 0), min(stop, span.size)
+        if first < last:
+            found.append(span.part(first, last))
+        start, stop = start - span.size, stop - span.size
+    return found
+
+
+def total_size(spans: Sequence[Span]) -> int:
+    """Return the number of rows of several spans, or of partitions for a Dask collection."""
+    return sum(span.size for span in spans)
+
+
+@dataclass(frozen=True)
+class Order:
+    """The order of all rows in one epoch.
+
+    Attributes
+    ----------
+    pieces : numpy.ndarray
+        The number of each piece, in the order of the epoch.
+    ends : numpy.ndarray
+        The position at which each piece begins, and the position at which the last piece ends.
+    is_counted : bool
+        True if positions count rows, False if positions count pieces.
     seed : tuple of int, optional
         The seed with which the rows of each window are shuffled. If None, the rows keep the order of the
         files.
@@ -114,60 +190,68 @@ class Order:
         are large.
     """
 
-    slices: list[Slice]
+    pieces: Ints
+    ends: Ints
+    is_counted: bool
     seed: tuple[int, ...] | None
     buffer: int
 
-    def permutation(self, window: int, count: int) -> Ints:
-        """Return the random order of the rows of a window that has ``count`` rows."""
+    @property
+    def every_row(self) -> Span:
+        """All rows of the epoch."""
+        return Span(0, int(self.ends[-1]))
+
+    def slices(self, span: Span) -> list[Slice]:
+        """Return the slices of the pieces that hold the rows of a span."""
+        first = int(np.searchsorted(self.ends, span.start, "right")) - 1
+        last = int(np.searchsorted(self.ends, span.stop, "left"))
+        pieces, ends = self.pieces[first:last].tolist(), self.ends[first : last + 1].tolist()
+        if not self.is_counted:
+            return [Slice(piece, 0, None) for piece in pieces]
+        return [
+            Slice(piece, max(span.start, start) - start, min(span.stop, stop) - start)
+            for piece, start, stop in zip(pieces, ends, ends[1:], strict=False)
+            if start < stop
+        ]
+
+    def permutation(self, start: int, count: int) -> Ints:
+        """Return the random order of the ``count`` rows of the window that begins at a position."""
         assert self.seed is not None  # only a shuffled order has a seed
-        return np.random.default_rng((*self.seed, window)).permutation(count)
+        return np.random.default_rng((*self.seed, start)).permutation(count)
 
 
-def order_rows(plan: Plan, epoch: int, shard: tuple[int, int], part: tuple[int, int]) -> Order:
-    """Return the row order of one part of one shard in one epoch, as the class `Batches` describes them."""
-    source, seed, batch_size = plan.source, plan.shuffle, plan.batch_size
-    (index, count), (worker, workers) = shard, part
+def order_rows(plan: Plan, epoch: int) -> Order:
+    """Return the order of all rows in one epoch."""
+    source, seed = plan.source, plan.shuffle
     pieces = np.arange(source.npieces)
     if seed is not None:
         pieces = np.random.default_rng((seed, epoch)).permutation(source.npieces)
-    key = None if seed is None else (seed, epoch, index, count, worker, workers)
-    if source.counts is None:
-        if count > source.npieces:
-            raise TFRecordError(
-                f"{count:,} shards of a collection of {source.npieces:,} partitions",
-                advice="repartition the collection, or take fewer shards",
-            )
-        chosen = pieces[index::count][worker::workers]
-        return Order([Slice(int(piece), 0, None) for piece in chosen], key, plan.shuffle_buffer)
-    ends = [0, *accumulate(source.counts[int(piece)] for piece in pieces)]
-    total = ends[-1]
-    if count > 1 and count > total:
-        raise TFRecordError(f"{count:,} shards of a dataset of {total:,} rows", advice="take fewer shards")
-    first, last = _bounds(total, index, count, plan.uneven)
-    nbatches = -(-(last - first) // batch_size)
-    first, last = (
-        first + nbatches * worker // workers * batch_size,
-        min(first + nbatches * (worker + 1) // workers * batch_size, last),
-    )
-    slices = [
-        Slice(int(piece), max(first - start, 0), min(last, stop) - start)
-        for piece, start, stop in zip(pieces, ends, ends[1:], strict=False)
-        if start < last and stop > first
-    ]
-    return Order(slices, key, plan.shuffle_buffer)
+    sizes = np.ones(len(pieces), np.int64) if source.counts is None else np.array(source.counts, np.int64)
+    ends = np.concatenate([[0], np.cumsum(sizes[pieces])])
+    key = None if seed is None else (seed, epoch)
+    return Order(pieces, ends, source.counts is not None, key, plan.shuffle_buffer)
 
 
-def _bounds(total: int, index: int, count: int, uneven: Uneven) -> tuple[int, int]:
-    """Return the number of a shard's first row, and the number after its last row."""
+def rows_of_shard(
+    spans: Sequence[Span], shard: tuple[int, int], is_counted: bool, uneven: Uneven
+) -> list[Span]:
+    """Return the rows of one shard of several spans."""
+    (index, count), total = shard, total_size(spans)
     first, last = total * index // count, total * (index + 1) // count
-    if uneven == "drop":
-        return first, first + total // count
-    if uneven == "pad":
+    if is_counted and uneven == "drop":
+        last = first + total // count
+    if is_counted and uneven == "pad":
         longest = -(-total // count)
         first = max(0, min(first, total - longest))
-        return first, first + longest
-    return first, last
+        last = first + longest
+    return part_of(spans, first, last)
+
+
+def rows_of_part(spans: Sequence[Span], part: tuple[int, int], step: int) -> list[Span]:
+    """Return the rows of one part of a shard. The shard is cut after a multiple of ``step`` rows."""
+    index, count = part
+    steps = -(-total_size(spans) // step)
+    return part_of(spans, steps * index // count * step, steps * (index + 1) // count * step)
 
 
 def checked_shard(shard: Any) -> tuple[int, int]:

@@ -48,6 +48,8 @@ class DatasetSource:
     counts : list of int or None
         The number of rows of each piece, or None if the source is a Dask collection, whose rows are not
         counted.
+    version : int or None
+        The version of the dataset, or None if the source has no snapshot.
     fingerprint : str
         A hash that identifies the rows of the source, as far as the rows are known without reading.
     keeps_records : bool
@@ -60,6 +62,7 @@ class DatasetSource:
         self.dataset, self.schema = open_columns(path, checked_names(columns), blocksize, read)
         self.keeps_records = self._keeps_records()
         self.counts: Sequence[int] | None = self._count()
+        self.version = self.dataset.version
         self.fingerprint = _fingerprint(self.dataset, self.counts)
         self._partitioner = self.dataset.partitioner(self.schema)
         self._process = os.getpid()
@@ -160,8 +163,9 @@ class CollectionSource:
             sample=partial(_computed_partitions, frame),
         )
         self.counts: Sequence[int] | None = None
+        self.version: int | None = None
         self.keeps_records = False
-        self.fingerprint = _digest(frame._name)
+        self.fingerprint = digest(frame._name)
         self._partitions = frame.to_delayed(optimize_graph=False)
         self._scheduler = get_scheduler()  # other threads cannot see the current client
 
@@ -190,14 +194,15 @@ def _count_rows(partition: Partition) -> int:
 
 
 def _fingerprint(dataset: ReadPlan, counts: Sequence[int]) -> str:
-    """Hash the names, sizes and checksums of the files, and the number of rows of each piece."""
+    """Hash the names, sizes and checksums of the files, the filters, and the number of rows of each piece."""
     start = len(dataset.store.join(""))
     splits = (split for piece in dataset.partitions for split in piece)
     files = [(split.file.path[start:], split.file.size, split.file.crc32c, split.start) for split in splits]
-    return _digest(files, counts)
+    return digest(files, counts, dataset.filters)
 
 
-def _digest(*parts: object) -> str:
+def digest(*parts: object) -> str:
+    """Return a hash of the texts of some objects."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 

@@ -4,9 +4,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any, TypeAlias, Unpack, get_args
 
-import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
@@ -14,101 +12,20 @@ from dask_tfrecord import arguments
 from dask_tfrecord.errors import Remedy, TFRecordError, calling
 from dask_tfrecord.feed.batches import Batches
 from dask_tfrecord.feed.epoch_order import LastBatch, Uneven, plan_batches
-from dask_tfrecord.feed.numpy_columns import (
-    Array,
-    Ragged,
-    checked_fill_nulls,
-    column_to_numpy,
-    fill_value,
-    is_text,
-    one_chunk,
-)
+from dask_tfrecord.feed.numpy_columns import checked_fill_nulls
 from dask_tfrecord.feed.record_table import RecordTable
+from dask_tfrecord.feed.resuming import State
+from dask_tfrecord.feed.torch_tensors import Tensors, to_tensors
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.keywords import BatchKeywords, ReadKeywords
 from dask_tfrecord.public_functions import public_function
 
-Tensors: TypeAlias = dict[str, Any]
+# The number of an epoch, and the `Batches.state` of one or more workers in this epoch, or None for the start
+# of the epoch.
+_Position: TypeAlias = tuple[int, list[State] | None]
 
-# The number of an epoch, and a `Batches.state` in this epoch, or None for the start of the epoch.
-_Position: TypeAlias = tuple[int, dict[str, Any] | None]
-
-
-def to_tensors(batch: pa.RecordBatch | pa.Table, fill_nulls: Mapping[str, Any] | None = None) -> Tensors:
-    """Convert a batch to PyTorch tensors. Columns of numbers without nulls are not copied.
-
-    Parameters
-    ----------
-    batch : pyarrow.RecordBatch or pyarrow.Table
-        The batch to convert.
-    fill_nulls : mapping of str to value, optional
-        The value that replaces the nulls of each column, as `dask_tfrecord.feed.numpy_columns.numpy_columns`
-        describes.
-
-    Returns
-    -------
-    dict of str to torch.Tensor or list
-        A tensor or a list for each column of the batch. List columns become nested tensors with the jagged
-        layout. Columns of strings become a list of str. Columns of bytes become a list of uint8 tensors that
-        share the buffers of the batch.
-
-    Raises
-    ------
-    SchemaError
-        If a column of integers has nulls and no value in ``fill_nulls``, or if no tensor can hold the type of
-        a column.
-
-    Notes
-    -----
-    Do not write to a tensor that shares the memory of a batch.
-    """
-    fill = fill_nulls or {}
-    return {
-        name: _tensor(name, column, fill.get(name))
-        for name, column in zip(batch.schema.names, batch.columns, strict=True)
-    }
-
-
-def _tensor(name: str, column: pa.Array | pa.ChunkedArray, fill: Any) -> Any:
-    if isinstance(column, pa.ChunkedArray):
-        if column.num_chunks > 1 and is_text(column.type):  # a list of values need not be joined
-            return [value for chunk in column.chunks for value in _tensor(name, chunk, fill)]
-        column = one_chunk(column)
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    if pa.types.is_fixed_size_binary(column.type):
-        column = column.cast(pa.binary())
-    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-        if column.null_count:
-            column = pc.fill_null(column, fill_value(name, column.type, fill))
-        return _bytes(column)
-    values = column_to_numpy(name, column, fill)
-    if isinstance(values, Ragged):
-        if isinstance(values.values, Ragged) or values.values.dtype == object:
-            return column.to_pylist()  # PyTorch has no tensors of lists of lists, and no tensors of objects
-        offsets = _from_numpy(values.offsets)
-        return torch.nested.nested_tensor_from_jagged(_from_numpy(values.values), offsets)
-    return values.tolist() if values.dtype == object else _from_numpy(values)
-
-
-def _from_numpy(values: Array) -> torch.Tensor:
-    """Return a tensor that shares the memory of an array, without PyTorch's warning about read-only
-    arrays.
-    """
-    if values.flags.writeable:
-        return torch.from_numpy(values)
-    return torch.from_dlpack(pa.array(values.reshape(-1))).reshape(values.shape)
-
-
-def _bytes(column: pa.Array) -> list[torch.Tensor]:
-    is_large = pa.types.is_large_binary(column.type)
-    _, offsets, data = column.buffers()
-    bounds = np.frombuffer(offsets, np.int64 if is_large else np.int32)
-    bounds = bounds[column.offset : column.offset + len(column) + 1]
-    if data is None or not data.size:
-        return [torch.empty(0, dtype=torch.uint8) for _ in range(len(column))]
-    every = _from_numpy(np.frombuffer(data, np.uint8))
-    return [every[start:stop] for start, stop in zip(bounds.tolist(), bounds[1:].tolist(), strict=False)]
+# The largest number of DataLoader workers that can continue from a state.
+_MAX_WORKERS = 1 << 12
 
 
 class TFRecordBatches(IterableDataset[Any]):
@@ -158,6 +75,10 @@ class TFRecordBatches(IterableDataset[Any]):
     run exactly, in the middle and at the end of an epoch. The files are listed only once, when the dataset
     object is created. Rows that are appended later are not read. After an overwrite of the dataset, the
     iteration raises.
+
+    The states of all ranks can be loaded with other numbers of ranks and workers. If the dataset has a newer
+    version than a state, the epoch of the state ends with the rows of the state's version, and the next epoch
+    reads the newer version. Pass ``version`` to stay on the older version.
 
     The method `set_epoch` chooses the epoch of the next iteration. Without `set_epoch`, every iteration is
     the next epoch, except that worker processes which end with each epoch (``persistent_workers=False``)
@@ -225,15 +146,18 @@ class TFRecordBatches(IterableDataset[Any]):
         # After the state of an epoch's end was loaded, this is the epoch that began then, until its first
         # batch is taken.
         self._unused: int | None = None
-        self._loaded: dict[str, Any] | None = None  # the loaded state from which the next iteration continues
+        self._loaded: State | None = None  # the loaded state from which the next iteration continues
         self._loader = os.getpid()  # the id of the process that loaded the state
+        # Shared memory, which is True for each worker that has continued from the loaded state, and for the
+        # later workers of the same number.
+        self._continued = torch.zeros(0, dtype=torch.bool)
         len(self)  # a wrong argument raises in this call, and not later in a worker
 
     def __getstate__(self) -> dict[str, Any]:
         # A spawned worker process does not know the rank of its parent.
         return {**vars(self), "_shard": self._shard or _distributed_shard(), "_batches": None}
 
-    def _open(self, epoch: int, part: tuple[int, int], start: dict[str, Any] | None = None) -> Batches:
+    def _open(self, epoch: int, part: tuple[int, int], start: list[State] | None = None) -> Batches:
         return Batches(self._plan, epoch, self._shard or _distributed_shard() or (0, 1), part, start)
 
     def __len__(self) -> int:
@@ -261,8 +185,6 @@ class TFRecordBatches(IterableDataset[Any]):
             If worker processes iterate over the dataset, because this process does not know the positions of
             the workers.
         """
-        if self._loaded is not None:
-            return self._loaded
         # Worker processes would notice a call of `set_epoch` at different batches.
         if get_worker_info() is None:
             if self._elsewhere != self._shared[2]:
@@ -270,29 +192,52 @@ class TFRecordBatches(IterableDataset[Any]):
                     "the workers of a DataLoader read the dataset, and only they know their positions",
                     advice="call the state_dict of torchdata's StatefulDataLoader, or pass num_workers=0",
                 )
-            self._follow()
-        position = None if self._batches is None else self._batches.state
-        return {"epoch": self._epoch, "batches": position, "ended": self._ended, "chosen": self._chosen}
+            if self._loaded is None:
+                self._follow()
+        if self._loaded is not None:
+            return self._loaded
+        positions = [] if self._batches is None else [self._batches.state]
+        return {"epoch": self._epoch, "batches": positions, "ended": self._ended, "chosen": self._chosen}
 
-    def load_state_dict(self, state: dict[str, Any]) -> None:
+    def load_state_dict(self, state: State | Sequence[State]) -> None:
         """Make the next iteration continue at the position that `state_dict` returned.
 
         If the saved iteration had ended, the next iteration is the next epoch.
+
+        Parameters
+        ----------
+        state : dict or list of dict
+            The state of this rank. If the number of ranks or of DataLoader workers has changed, pass a list
+            of the states of all ranks. The states may be those of `state_dict`, or those of torchdata's
+            `StatefulDataLoader`, which has the states of all workers of a rank. The remaining rows are
+            divided among the new ranks and workers, and every remaining row is returned once.
+
+        Raises
+        ------
+        TFRecordError
+            If an object is not a state, or if the states are of different epochs.
         """
-        is_state = isinstance(state, dict) and state.keys() == {"epoch", "batches", "ended", "chosen"}
-        position = state["batches"] if is_state else None
-        if not is_state or not (position is None or (isinstance(position, dict) and "epoch" in position)):
+        given = state if isinstance(state, list | tuple) else [state]
+        states = [one for each in given for one in _states_in(each)]
+        positions = [position for one in states for position in one["batches"]]
+        epochs = {one["epoch"] for one in states}
+        if len(epochs) != 1 or (positions and not all(one["batches"] for one in states)):
             raise TFRecordError(
-                "this is not a state of TFRecordBatches", advice="pass the result of state_dict"
+                "the states are of different epochs",
+                advice="pass the states that all ranks returned at the same step",
             )
-        self._epoch, self._chosen = state["epoch"], state["chosen"]
+        (self._epoch,), self._chosen = epochs, states[0]["chosen"]
         self._batches, self._ended, self._unused = None, False, None
-        self._loaded, self._loader = None if position is None else state, os.getpid()
+        is_ended = all(one["ended"] for one in states)
+        loaded = {"epoch": self._epoch, "batches": positions, "ended": is_ended, "chosen": self._chosen}
+        self._loaded, self._loader = loaded if positions else None, os.getpid()
+        self._continued = torch.zeros(_MAX_WORKERS, dtype=torch.bool).share_memory_()
         self._elsewhere = int(self._shared[2])
 
     def __iter__(self) -> Iterator[Any]:
         info = get_worker_info()
         part = (info.id, info.num_workers) if info else (0, 1)
+        self._forget_used_state(part)
         begin = self._resumed(part, info is not None)
         is_after_end = self._loaded is not None and begin is None
         if begin is None:
@@ -319,23 +264,33 @@ class TFRecordBatches(IterableDataset[Any]):
         """Return the position at which the loaded state continues, or None if a new iteration begins."""
         if self._loaded is None:
             return None
-        if is_worker and self._loader != os.getpid():
-            raise TFRecordError(
-                "the state of one process was loaded, and the workers of a DataLoader iterate",
-                advice="load the state into torchdata's StatefulDataLoader, or pass num_workers=0",
-            )
-        position, last = self._loaded["batches"], self._loaded["chosen"]
+        positions, last = self._loaded["batches"], self._loaded["chosen"]
+        resumed = positions[0]["epoch"]
         epoch, calls, _ = self._shared.tolist()
         # A worker that has finished an epoch must not begin the next epoch before the other workers finish.
-        goes_on = is_worker or not self._loaded["ended"]
+        goes_on = (is_worker and self._loader == os.getpid()) or not self._loaded["ended"]
         # A program that is started again calls `set_epoch` again for this epoch, or for the first of its run.
-        of_run, of_this = epoch == last, epoch == position["epoch"]
+        of_run, of_this = epoch == last, epoch == resumed
         if calls != self._seen and (of_run or of_this if goes_on else of_run and not of_this):
             self._chosen, self._seen = epoch, calls
         if goes_on:
-            return position["epoch"], position
-        self._open(position["epoch"], part, position)  # this call raises for the state of another dataset
+            return resumed, positions
+        self._open(resumed, part, positions)  # this call raises for the state of another dataset
         return None
+
+    def _forget_used_state(self, part: tuple[int, int]) -> None:
+        """Forget a loaded state from which the workers of an earlier iteration have continued."""
+        if self._loaded is None:
+            return
+        if get_worker_info() is None:
+            is_used = self._elsewhere != int(self._shared[2])
+        elif self._loader == os.getpid():  # StatefulDataLoader loads a state in each worker
+            is_used = False
+        else:
+            is_used = bool(self._continued[part[0]])
+            self._continued[part[0]] = True
+        if is_used:
+            self._loaded = None
 
     def _elements(self, batches: Batches) -> Iterator[Any]:
         if self._batches is batches:
@@ -425,6 +380,37 @@ class _Collated(dict[str, Any]):
         raise TFRecordError(
             "the batch of a TFRecordTable is collated already", advice="pass collate_fn=dataset.collate"
         )
+
+
+def _states_in(state: Any) -> list[State]:
+    """Return the states of `TFRecordBatches` in a state, which may be the state of a `StatefulDataLoader`.
+
+    Raises
+    ------
+    TFRecordError
+        If the object is not a state.
+    """
+    found = [state]
+    if isinstance(state, dict) and "_iterator_finished" in state:
+        if state.get("_steps_since_snapshot"):
+            raise TFRecordError(
+                "the state has the positions of the workers before the last batch",
+                advice="pass snapshot_every_n_steps=1 to the StatefulDataLoader whose state is saved",
+            )
+        workers = state["_snapshot"]["_worker_snapshots"].values() if "_snapshot" in state else [state]
+        found = [worker["dataset_state"] for worker in workers]
+        if state["_iterator_finished"]:
+            found = [one and {**one, "ended": True} for one in found]
+    if not all(map(_is_state, found)):
+        raise TFRecordError("this is not a state of TFRecordBatches", advice="pass the result of state_dict")
+    return found
+
+
+def _is_state(state: Any) -> bool:
+    if not isinstance(state, dict) or state.keys() != {"epoch", "batches", "ended", "chosen"}:
+        return False
+    positions = state["batches"]
+    return isinstance(positions, list) and all(isinstance(at, dict) and "epoch" in at for at in positions)
 
 
 def _distributed_shard() -> tuple[int, int] | None:

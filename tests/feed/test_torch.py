@@ -264,8 +264,6 @@ def test_positions_of_workers_are_not_guessed(rows_of_50: str, as_worker: Any) -
     state = batches.state_dict()
     iterator.close()
     batches.load_state_dict(state)
-    with pytest.raises(TFRecordError, match="StatefulDataLoader"):
-        ids(DataLoader(batches, batch_size=None, num_workers=1))
     assert ids(batches) == list(range(10, 50))
 
 
@@ -389,7 +387,7 @@ def test_a_dataset_that_was_overwritten_between_epochs_raises(tmp_path: Any, wor
     dask_tfrecord.to_tfrecord(dd.from_dict({"id": [3]}, npartitions=1), path, append=True)
     assert ids(loader) == [1, 2]
     dask_tfrecord.to_tfrecord(dd.from_dict({"id": [3]}, npartitions=1), path, overwrite=True)
-    with pytest.raises(FileNotFoundError, match="removed after the dataset was listed"):
+    with pytest.raises(FileNotFoundError, match="removed after the read was planned"):
         ids(loader)
 
 

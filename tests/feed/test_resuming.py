@@ -1,0 +1,208 @@
+"""A state resumes with other numbers of shards and parts, and on the version of the dataset that it names."""
+
+import json
+import random
+from pathlib import Path
+from typing import Any
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+import dask_tfrecord
+from dask_tfrecord import TFRecordError
+from dask_tfrecord.feed import batches as module
+from dask_tfrecord.feed import epoch_order
+from dask_tfrecord.feed.batches import Batches, iter_batches
+from dask_tfrecord.feed.epoch_order import plan_batches
+from dask_tfrecord.files import writing
+
+ROWS = 403
+
+
+@pytest.fixture(autouse=True, scope="module")
+def small_blocks() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writing, "BLOCK_BYTES", 1 << 10)
+        patch.setattr(epoch_order, "_SHUFFLED_BYTES", 1 << 9)
+        patch.setattr(epoch_order, "_SEQUENTIAL_BYTES", 1 << 10)
+        patch.setattr(module, "_WINDOW_BYTES", 3000)
+        yield
+
+
+def frame(rows: int, first: int = 0) -> pd.DataFrame:
+    lists = pd.array([[i / 2] * (i % 4) for i in range(rows)], pd.ArrowDtype(pa.list_(pa.float32())))
+    return pd.DataFrame({"id": np.arange(first, first + rows), "x": lists})
+
+
+@pytest.fixture(scope="module")
+def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    ddf = dd.from_pandas(frame(ROWS), npartitions=9)
+    found: dict[str, Any] = {"collection": ddf}
+    for name, options in {"plain": {}, "gzip": {"compression": "gzip"}}.items():
+        found[name] = str(tmp_path_factory.mktemp("data") / name)
+        dask_tfrecord.to_tfrecord(ddf, found[name], **options)
+    return found
+
+
+def ids(batches: Any, count: int | None = None) -> list[int]:
+    """Return the rows of the next batches, or of all batches."""
+    found: list[int] = []
+    while count is None or count > 0:
+        batch = next(batches, None)
+        if batch is None:
+            break
+        found += batch["id"].to_pylist()
+        count = None if count is None else count - 1
+    return found
+
+
+def check_elastic_run(sources: dict[str, Any], seed: int) -> None:
+    """Continue an epoch several times with random numbers of shards and parts, until all rows are read."""
+    draw = random.Random(seed)
+    name = draw.choice(["plain", "plain", "gzip", "collection"])
+    uneven = "keep" if name == "collection" else draw.choice(["keep", "keep", "drop", "pad"])
+    options: dict[str, Any] = {"shuffle": draw.choice([None, 5, 5]), "uneven": uneven}
+    options |= {"shuffle_buffer": draw.choice([1, 40, 1000]), "prefetch": draw.choice([0, 2])}
+
+    def begin(ranks: int, workers: int, start: Any = None) -> list[Batches]:
+        plan = plan_batches(sources[name], batch_size, surface=iter_batches, batch_mode=mode, **options)
+        shares = [((rank, ranks), (worker, workers)) for rank in range(ranks) for worker in range(workers)]
+        return [Batches(plan, 2, *share, start) for share in shares]
+
+    found: list[int] = []
+    states, uneven_rows = None, 0
+    for _ in range(draw.choice([1, 2, 3])):
+        batch_size, mode = draw.choice([1, 7, 30]), draw.choice(["keep", "keep", "auto"])
+        ranks, workers = draw.choice([1, 2, 3, 5, 8]), draw.choice([1, 2, 3])
+        uneven_rows += ranks - 1
+        running = begin(ranks, workers, states)
+        for one in running:
+            found += ids(one, draw.choice([0, 1, 3, 20]))
+        states = [json.loads(json.dumps(one.state)) for one in running]
+        if draw.random() < 0.2:  # also the states that have resumed without reading anything
+            states = [one.state for one in begin(ranks, workers, states)]
+        draw.shuffle(states)
+    continued = [ids(one) for one in running]
+    assert [ids(one) for one in begin(ranks, workers, states)] == continued
+    rest = [row for one in begin(draw.choice([1, 4]), draw.choice([1, 5]), states) for row in ids(one)]
+    for rows in ([row for one in continued for row in one], rest):
+        every = sorted(found + rows)
+        if uneven == "keep":
+            assert every == list(range(ROWS))
+        assert set(every) <= set(range(ROWS))
+        assert ROWS - len(set(every)) <= (uneven_rows + 3 if uneven == "drop" else 0)
+        assert len(every) - len(set(every)) <= (uneven_rows + 3 if uneven == "pad" else 0)
+
+
+@settings(max_examples=max(10, settings().max_examples // 4))
+@given(seed=st.integers(0, 1 << 32))
+def test_every_row_once_with_other_numbers_of_shards_and_parts(sources: dict[str, Any], seed: int) -> None:
+    check_elastic_run(sources, seed)
+
+
+def test_the_states_of_one_shard_suffice_for_other_parts(sources: dict[str, Any]) -> None:
+    plan = plan_batches(sources["plain"], 7, surface=iter_batches, shuffle=1, shuffle_buffer=40)
+    parts = [Batches(plan, 0, (1, 3), (part, 2)) for part in range(2)]
+    found = ids(parts[0], 3) + ids(parts[1], 5)
+    states = [one.state for one in parts]
+    for part in range(5):
+        found += ids(Batches(plan, 0, (1, 3), (part, 5), states))
+    assert sorted(found) == sorted(ids(Batches(plan, 0, (1, 3))))
+    for wrong in (states[:1], [states[0], states[0]]):
+        with pytest.raises(TFRecordError, match="lacks the state of shard 1, part 1 of 2"):
+            Batches(plan, 0, (1, 3), (0, 5), wrong)
+
+
+def test_states_that_do_not_belong_together_are_refused(sources: dict[str, Any]) -> None:
+    def running(count: int, start: Any = None, **options: Any) -> list[Batches]:
+        return [
+            iter_batches(sources["plain"], 7, start=start, shard=(shard, count), **{"shuffle": 1, **options})
+            for shard in range(count)
+        ]
+
+    first = running(3)
+    ids(first[0], 2)
+    states = [one.state for one in first]
+    second = [one.state for one in running(2, states)]
+    third = [one.state for one in running(3, second)]
+    assert iter_batches(sources["plain"], 7, shuffle=1, start=second).rows == ROWS - 14
+    ids(first[1], 1)
+    for wrong, message in (
+        (states[:2], "lacks the state of shard 2 of 3"),
+        (states[:1], "lacks the state of shard 1 of 3"),
+        ([*states[:2], third[2]], "different divisions into shards"),
+        ([*states, second[0]], "different divisions into shards"),
+        ([*states, first[1].state], "two different states of shard 1"),
+        ([], "is not a state"),
+        ([states], "is not a state"),
+    ):
+        with pytest.raises(TFRecordError, match=message):
+            iter_batches(sources["plain"], 7, shuffle=1, start=wrong)
+    for options, remedy in (
+        ({"shuffle": 2}, ("shuffle", 1)),
+        ({"shuffle": None}, ("shuffle", 1)),
+        ({"shuffle_buffer": 9}, ("shuffle_buffer", 65_536)),
+        ({"epoch": 3}, ("epoch", 0)),
+    ):
+        with pytest.raises(TFRecordError) as raised:
+            running(3, states, **options)
+        assert [tuple(one)[:2] for one in raised.value.remedies] == [remedy]
+
+
+def test_more_shards_than_remaining_rows_leave_some_empty(sources: dict[str, Any]) -> None:
+    batches = iter_batches(sources["plain"], 100, shuffle=1)
+    found = ids(batches, 4)
+    rest = [
+        iter_batches(sources["plain"], 100, shuffle=1, shard=(shard, 5), start=batches.state)
+        for shard in range(5)
+    ]
+    assert sum(one.rows or 0 for one in rest) == ROWS - 400 == 3
+    assert sorted(found + [row for one in rest for row in ids(one)]) == list(range(ROWS))
+    ended = [one.state for one in rest]
+    assert ids(iter_batches(sources["plain"], 100, shuffle=1, start=ended)) == []
+
+
+def test_rows_that_are_dropped_do_not_come_back_at_the_end(sources: dict[str, Any]) -> None:
+    shards = [iter_batches(sources["plain"], 30, batch_mode="drop", shard=(shard, 3)) for shard in range(3)]
+    assert [len(ids(one)) for one in shards] == [120, 120, 120]
+    states = [one.state for one in shards]
+    assert ids(iter_batches(sources["plain"], 30, batch_mode="drop", start=states)) == []
+
+
+def test_an_epoch_ends_on_its_version_after_an_append(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    dask_tfrecord.to_tfrecord(frame(100), path)
+    batches = iter_batches(path, 10, shuffle=1)
+    found = ids(batches, 3)
+    state = batches.state
+    dask_tfrecord.to_tfrecord(frame(50, 100), path, append=True)
+    assert ids(iter_batches(path, 10, shuffle=1, version=1, start=state)) == ids(batches)
+    shards = [iter_batches(path, 10, shuffle=1, start=state, shard=(shard, 2)) for shard in range(2)]
+    assert sorted(found + [row for one in shards for row in ids(one)]) == list(range(100))
+    assert sorted(ids(iter_batches(path, 10, shuffle=1, epoch=1))) == list(range(150))
+    with pytest.raises(TFRecordError, match="of version 1 of this dataset; pass version=1 to continue"):
+        iter_batches(path, 10, shuffle=1, version=2, start=state)
+    dask_tfrecord.to_tfrecord(frame(100), path, overwrite=True)
+    with pytest.raises(TFRecordError, match=r"version 1, which cannot be read.*; begin the next epoch"):
+        iter_batches(path, 10, shuffle=1, start=state)
+
+
+def test_a_kept_version_is_read_on_after_an_overwrite(tmp_path: Path) -> None:
+    path = tmp_path / "data"
+    dask_tfrecord.to_tfrecord(frame(100), path)
+    batches = iter_batches(path, 10, shuffle=1)
+    found = ids(batches, 3)
+    dask_tfrecord.to_tfrecord(frame(30), path, overwrite=True, keep_versions=True)
+    assert sorted(found + ids(iter_batches(path, 10, shuffle=1, start=batches.state))) == list(range(100))
+
+
+def test_other_filters_with_as_many_rows_are_another_source(tmp_path: Path) -> None:
+    dask_tfrecord.to_tfrecord(frame(100), tmp_path / "data")
+    state = iter_batches(tmp_path / "data", 10, filters=[("id", "<", 50)]).state
+    with pytest.raises(TFRecordError, match="another dataset"):
+        iter_batches(tmp_path / "data", 10, filters=[("id", ">=", 50)], start=state)
