@@ -2,7 +2,8 @@
 
 Each line of its input is a JSON list: what is in the directory at the start, the two operations, an empty
 directory, and the stride. If it is 1, the first operation stops at each event, one per run. For each line it
-prints, as JSON, what was wrong: a list of texts, empty if nothing was.
+prints, as JSON, the number of events at which the operation stopped, and what was wrong: a list of texts,
+empty if nothing was.
 """
 
 import json
@@ -32,6 +33,8 @@ NEW = (10, 20)  # the rows of the first and of the second operation
 KEYED = {"partition_on": "key"}
 # Operations that remove files which a running reader may have planned to read.
 REPLACING = {"overwrite", "dying overwrite", "partitions", "compact", "delete"}
+# An overwrite of files without a snapshot keeps no version, because there is none.
+REPLACING_FOREIGN = {*REPLACING, "keeping overwrite"}
 # A reader whose files are being replaced fails with one of these.
 OVERTAKEN = (FileNotFoundError, dask_tfrecord.CorruptRecordError)
 # Operations that change no rows.
@@ -173,7 +176,9 @@ def attempt(operation: str, place: Path, number: int) -> Any:
         return error
 
 
-def check(place: Path, start: State, operations: tuple[str, str], results: list[Any]) -> None:
+def check(
+    place: Path, start: State, operations: tuple[str, str], results: list[Any], replacing: set[str]
+) -> None:
     """Raise AssertionError if the results or the files are wrong after both operations."""
     succeeded = []
     for operation, other, result, number in zip(operations, reversed(operations), results, NEW, strict=True):
@@ -187,7 +192,7 @@ def check(place: Path, start: State, operations: tuple[str, str], results: list[
             fails = (dask_tfrecord.DestinationError,)
         elif operation not in {*UNCHANGING, "delete", "keeping delete"}:
             fails = (dask_tfrecord.ConcurrentWriteError,)
-        if operation in ("read", "read kept", "index", "restore") and other in REPLACING:
+        if operation in ("read", "read kept", "index", "restore") and other in replacing:
             fails += OVERTAKEN
         if operation == "read kept" and other == "expire now":
             fails += (FileNotFoundError,)
@@ -206,7 +211,7 @@ def check(place: Path, start: State, operations: tuple[str, str], results: list[
         raise AssertionError(f"{sorted(found)}, not one of {sorted(map(sorted, possible))}")
     if operations[0].startswith("read") and not isinstance(results[0], Exception):
         seen = {start, *possible} if operations[0] == "read" else {frozenset(FIRST)}
-        if operations[1] in REPLACING or operations[1].startswith("expire"):
+        if operations[1] in replacing or operations[1].startswith("expire"):
             seen.add(None)
         if results[0] not in seen:
             raise AssertionError(f"read {results[0]}, not one of {seen}")
@@ -241,7 +246,7 @@ def check_files(place: Path) -> None:
 
 def interleave(
     stopping: Stopping, start: str, operations: tuple[str, str], directory: Path, stride: int
-) -> list[str]:
+) -> tuple[int, list[str]]:
     wrong = []
     origin = directory / "start"
     prepare(start, origin)
@@ -263,7 +268,7 @@ def interleave(
         if total <= number:
             meanwhile()
         try:
-            check(place, old, operations, results)
+            check(place, old, operations, results, REPLACING_FOREIGN if start == "foreign" else REPLACING)
         except Exception as error:  # also one that a read raises
             text = (
                 "".join(traceback.format_exception(error))
@@ -273,8 +278,8 @@ def interleave(
             wrong.append(f"at event {number}: {text}")
         shutil.rmtree(place, ignore_errors=True)
         if total <= number:
-            return wrong
-    return wrong
+            break
+    return number // stride, wrong
 
 
 if __name__ == "__main__":
@@ -285,6 +290,6 @@ if __name__ == "__main__":
             try:
                 answer = interleave(stopping, start, (first, second), Path(directory), stride)
             except Exception:
-                answer = [traceback.format_exc()]
+                answer = (0, [traceback.format_exc()])
             print(json.dumps(answer), flush=True)
     os._exit(0)
