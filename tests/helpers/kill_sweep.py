@@ -43,6 +43,7 @@ MODES = {
     "delete": {},
     "restore": {},
     "expire": {},
+    "repair": {},
 }
 
 CALLS: dict[str, Callable[[Path], Any]] = {
@@ -51,7 +52,11 @@ CALLS: dict[str, Callable[[Path], Any]] = {
     "delete": lambda place: dask_tfrecord.delete(place, [("n", "in", [1, 2, 4, 5, 6])]),
     "restore": lambda place: dask_tfrecord.restore(place, 1 if file_table.DELTA_PART < 1 else 2),
     "expire": lambda place: dask_tfrecord.expire(place, versions=1, grace="0s"),
+    "repair": dask_tfrecord.repair,
 }
+
+# What `read` returns if a file is missing.
+MISSING = [-1]
 
 # After these, the version before the first write under test can be read.
 KEEPING = {"keeping", "restore"}
@@ -77,6 +82,10 @@ def prepare(mode: str, place: Path) -> None:
         dask_tfrecord.to_tfrecord(rows(*range(7)), place, **options)
     if mode in ("restore", "expire"):
         dask_tfrecord.to_tfrecord(rows(11, 12, 13), place, **MODES["keeping"])
+    if mode == "repair":
+        lost = dask_tfrecord.to_tfrecord(rows(11, 12, 13), place, append=True).files[-2:]
+        for file in lost:
+            (place / file.path).unlink()
     if mode == "others":
         shutil.rmtree(place / "_tfrecord")
         for at, path in enumerate(sorted(place.glob("part-*"))):
@@ -99,9 +108,13 @@ def write(mode: str, place: Path) -> None:
 
 
 def read(place: Path, version: int | None = None) -> list[int]:
-    """The sorted numbers; none if there is no dataset."""
+    """The sorted numbers; none if there is no dataset, and MISSING if a file was removed from outside."""
     try:
         return sorted(dask_tfrecord.read_tfrecord(place, version=version)["n"].compute().tolist())
+    except dask_tfrecord.CorruptRecordError as error:
+        if "missing" not in str(error):
+            raise
+        return MISSING
     except FileNotFoundError:
         if version is not None:
             raise

@@ -32,6 +32,7 @@ CASES = {
     "delete": (OLD, [0, 3], 30),
     "restore": (NEW, OLD, 20),
     "expire": (NEW, NEW, 20),
+    "repair": ([-1], OLD, 10),  # before it, reads raise, because a file is missing
 }
 
 # Writes before which there is no snapshot, so none with a base.
