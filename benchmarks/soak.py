@@ -25,14 +25,13 @@ import tempfile
 import time
 import traceback
 from collections import Counter
-from collections.abc import Iterable, Iterator
-from contextlib import contextmanager, suppress
+from collections.abc import Iterable
+from contextlib import suppress
 from multiprocessing import forkserver
-from multiprocessing.connection import Connection, wait
+from multiprocessing.connection import wait
 from typing import Any
 
 import dask
-import fsspec
 from distributed import Client, LocalCluster
 from fsspec.core import url_to_fs
 
@@ -40,6 +39,7 @@ import dask_tfrecord
 from benchmarks import soak_client
 from benchmarks.soak_client import Event
 from benchmarks.soak_model import Chunk, Model, Write
+from benchmarks.soak_server import s3_server
 
 WORKERS = 3
 CLIENTS = 2
@@ -55,9 +55,10 @@ READS = {"read", "read version", "verify"}
 # The failures that the guides describe. A write that keeps no versions may remove files that a reader is
 # about to read, and a version that is about to be restored. Other writes may add columns to the dataset.
 PROMISED = {
-    "ConcurrentWriteError": {"overwrite", "partitions", "delete", "restore"},
-    "FileNotFoundError": {*READS, "restore"},
-    "CorruptRecordError": {"read version", "restore"},
+    "ConcurrentWriteError": {"overwrite", "partitions", "delete", "restore", "index"},
+    "DestinationError": {"index"},  # if the snapshot already describes all files as they are
+    "FileNotFoundError": {*READS, "restore", "index"},
+    "CorruptRecordError": {"read version", "restore", "index"},
     "SchemaError": {"append", "partitions"},
 }
 CONTEXT = multiprocessing.get_context("forkserver")
@@ -277,8 +278,13 @@ class Soak:
             self.log.append(f"WRONG: {outcome}, {dict(self.model.wrong)}")
 
     def check_at_rest(self) -> None:
-        """Read, verify and clean up the dataset while no client is running, and read the dataset again."""
+        """Read, verify and clean up the dataset while no client is running, and read the dataset again.
+
+        Then write some files again, so that `index` of the next round has something to store.
+        """
         self.model.settle(soak_client.read_rows(self.path))
+        if self.random.random() < 0.3:
+            self.lose_key()
         if self.random.random() < 0.3:
             dask_tfrecord.expire(self.path, versions=self.random.randint(1, 3), grace="0s")
         dask_tfrecord.cleanup(self.path, older_than="0s")
@@ -292,7 +298,31 @@ class Soak:
         if differing := soak_client.differing_filters(self.path):
             self.wrong("filters that return other rows", differing)
         self.model.settle(soak_client.read_rows(self.path, scheduler="sync"))
+        files = dask_tfrecord.Snapshot.open(self.path).files
+        for file in self.random.sample(files, min(len(files), 3)):
+            path = f"{self.root}/{file.path}"
+            self.fs.pipe_file(path, self.fs.cat_file(path))
         self.log.append(f"at rest: {dict(self.model.wrong)}")
+
+    def lose_key(self) -> None:
+        """Remove all files of a key from outside, let `repair` commit the loss, and let the older versions,
+        which list the files, expire.
+        """
+        key = self.random.choice(soak_client.KEYS)
+        files = dask_tfrecord.Snapshot.open(self.path).files
+        expected = {file.path: file.records for file in files if file.path.startswith(f"key={key}/")}
+        for path in expected:
+            self.fs.rm_file(f"{self.root}/{path}")
+            with suppress(FileNotFoundError):  # a restore on an object store leaves the kept file
+                self.fs.rm_file(f"{self.root}/{KEPT}{path}")
+        removal = Write(self.next_number, "delete", (key,))
+        self.next_number += 1
+        self.model.begin_write(removal)
+        lost = dask_tfrecord.repair(self.path).lost
+        if lost != expected:
+            self.wrong("files that repair counts in another way", (lost, expected))
+        self.model.end_write(removal, committed=True)
+        dask_tfrecord.expire(self.path, versions=1, grace="0s")
 
     def check_files(self) -> None:
         """Compare the files of all versions with the files that are stored."""
@@ -319,41 +349,6 @@ class Soak:
     def wrong(self, name: str, details: object) -> None:
         self.log.append(f"{name}: {details}")
         self.model.wrong[name] += 1
-
-
-@contextmanager
-def s3_server() -> Iterator[str]:
-    """Start an S3 server in a process of its own, and return the URL of a bucket.
-
-    The environment variables of this process, and of the processes that it starts, name the server.
-    """
-    context = multiprocessing.get_context("spawn")
-    ours, theirs = context.Pipe()
-    process = context.Process(target=serve_s3, args=(theirs,), daemon=True)
-    process.start()
-    os.environ |= {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{ours.recv()}",
-        "AWS_ACCESS_KEY_ID": "nobody",
-        "AWS_SECRET_ACCESS_KEY": "hunter2",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }
-    fsspec.filesystem("s3").mkdir("soak")
-    try:
-        yield "s3://soak"
-    finally:
-        process.kill()
-        process.join()
-
-
-def serve_s3(port: Connection) -> None:
-    from moto.moto_server.werkzeug_app import create_backend_app
-    from werkzeug.serving import make_server
-
-    logging.getLogger("werkzeug").setLevel(logging.ERROR)  # the server would log each request
-    server = make_server("127.0.0.1", 0, create_backend_app("s3"), threaded=True)
-    port.send(server.server_port)
-    server.serve_forever()
 
 
 def send_signal(pid: int, number: int) -> None:

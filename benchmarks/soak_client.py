@@ -19,6 +19,7 @@ from distributed import Client
 
 import dask_tfrecord
 from benchmarks.soak_model import PARTS, Chunk, Seen, Write
+from dask_tfrecord import inspection
 from dask_tfrecord.dataset.maintenance import compacting, deleting, expiring, restoring
 from dask_tfrecord.dataset.write import run as write_run
 
@@ -37,9 +38,11 @@ WEIGHTS = {
     "read version": 3,
     "verify": 1,
     "cleanup": 1,
+    "index": 2,
+    "repair": 2,
 }
 WRITES = {"append", "writer", "overwrite", "partitions", "delete", "restore"}
-CHANGES = WRITES | {"compact", "expire"}
+CHANGES = WRITES | {"compact", "expire", "index", "repair"}
 MODES: dict[str, dict[str, Any]] = {
     "append": {"append": True},
     "overwrite": {"overwrite": True},
@@ -93,7 +96,8 @@ def run(address: str, path: str, orders: Connection, id_bits: int, client: int) 
     if id_bits < 128:
         shorten_ids(id_bits, client)
     for module in (compacting, deleting, expiring, restoring):
-        commit_late(module)
+        commit_late(module, "commit")
+    commit_late(inspection, "store_snapshot")
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it warns of killed workers
     with Client(address):
         while True:
@@ -123,15 +127,15 @@ def shorten_ids(bits: int, client: int) -> None:
     write_run.uuid4 = draw
 
 
-def commit_late(module: Any) -> None:
+def commit_late(module: Any, name: str) -> None:
     """Let an operation wait before it commits, so that other operations often commit first."""
-    commit = module.commit
+    commit = getattr(module, name)
 
     def wait(*arguments: Any) -> Any:
         time.sleep(random.uniform(0, 1))
         return commit(*arguments)
 
-    module.commit = wait
+    setattr(module, name, wait)
 
 
 def begin(choices: random.Random, number: int, kind: str, rows: int) -> Event:
@@ -174,6 +178,11 @@ def do(event: Event, choices: random.Random, path: str) -> dict[str, Any]:
         dask_tfrecord.compact(path, target_bytes=target, filters=filters, keep_versions=keeps)
     elif event.kind == "expire":
         dask_tfrecord.expire(path, versions=choices.randint(1, 9), grace=CLEANUP_AGE)
+    elif event.kind == "index":
+        dask_tfrecord.index(path)
+    elif event.kind == "repair":
+        if lost := dask_tfrecord.repair(path).lost:
+            raise RuntimeError(f"no file was removed from outside, but repair dropped {sorted(lost)}")
     elif event.kind == "verify":
         dask_tfrecord.verify(path)
     elif event.kind == "cleanup":
