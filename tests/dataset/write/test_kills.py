@@ -39,6 +39,10 @@ CASES = {
 ALIKE = {("create", "delta"), ("others", "delta")}
 # The commit of a stream is that of the other writes, which are tried with a base.
 ALIKE |= {("stream", "delta")}
+# All commits find the base in the same way, so most modes are tried either with a base or without.
+if "DASK_TFRECORD_FAULTS" not in os.environ:
+    ALIKE |= {(mode, "full") for mode in ("writer", "partitions", "delete", "restore", "repair")}
+    ALIKE |= {(mode, "delta") for mode in ("shuffle", "keeping", "compact", "expire")}
 
 # One of so many operations is killed.
 STRIDE = int(os.environ.get("DASK_TFRECORD_FAULTS", 10))
