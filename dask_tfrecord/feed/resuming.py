@@ -107,6 +107,13 @@ def checked_states(plan: Plan, start: Any, epoch: int) -> tuple[Plan, list[State
     return plan, states
 
 
+def epoch_of(start: Any) -> int:
+    """Return the epoch of a state or of the first of several states, or 0 if ``start`` is None."""
+    state = start[0] if isinstance(start, list | tuple) and start else start
+    epoch = state.get("epoch") if isinstance(state, dict) else None
+    return epoch if isinstance(epoch, int) else 0
+
+
 def _older_plan(plan: Plan, states: Sequence[State]) -> Plan:
     """Return the plan for the version of the dataset that the states belong to."""
     (version, source), *others = {(state["source_version"], state["source"]) for state in states}

@@ -2,7 +2,8 @@
 
 import atexit
 import gc
-from collections.abc import Callable, Iterator, Mapping, Sequence
+import json
+from collections.abc import Iterator, Mapping, Sequence
 from itertools import count
 from typing import Any, Literal, Unpack, get_args
 from weakref import WeakSet
@@ -12,10 +13,7 @@ import pyarrow as pa
 import tensorflow as tf
 
 from dask_tfrecord import arguments
-from dask_tfrecord.codec import HEADER_BYTES
-from dask_tfrecord.codec.codecs import Compression, detect
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.dataset.snapshot.kept import current_path
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.feed.batches import Batches
 from dask_tfrecord.feed.epoch_order import LastBatch, Plan, checked_shard, plan_batches
@@ -24,14 +22,14 @@ from dask_tfrecord.feed.feature_specs import (
     Lists,
     Tensors,
     feature_spec,
-    spec_of,
     tensor_type,
     unlike_tensorflow,
 )
 from dask_tfrecord.feed.numpy_columns import Array, Ragged, checked_fill_nulls, column_to_numpy, numpy_columns
+from dask_tfrecord.feed.resuming import State, epoch_of
 from dask_tfrecord.feed.sources import checked_names
-from dask_tfrecord.files.storage.change_check import check_file, check_unchanged
-from dask_tfrecord.files.storage.listing import FileInfo, PathLike
+from dask_tfrecord.feed.tensorflow_files import CODECS, checks, codec_of, read_files
+from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.keywords import ReadKeywords
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.read_request import open_columns
@@ -48,14 +46,6 @@ _LARGE_RECORD_BYTES = 1 << 14
 # The `Batches` objects from which running TensorFlow pipelines read.
 _open: WeakSet[Batches] = WeakSet()
 
-# The functions with which TensorFlow pipelines check that files have not changed.
-_checks: WeakSet[Callable[[Any], bytes]] = WeakSet()
-
-# The message with which TensorFlow raises if it read another number of records than the snapshot has.
-_MISCOUNTED = "FileChangedError: the file has not as many records as when the dataset was listed:"
-
-_CODECS = {None: "", "gzip": "GZIP", "zlib": "ZLIB"}
-
 
 @public_function
 def tensorflow_dataset(
@@ -71,6 +61,9 @@ def tensorflow_dataset(
     batch_mode: LastBatch = "keep",
     fill_nulls: Mapping[str, Any] | None = None,
     lists: Lists = "ragged",
+    epoch: int | None = None,
+    start: State | Sequence[State] | None = None,
+    state_column: str | None = None,
     prefetch: int = 2,
     **read: Unpack[ReadKeywords],
 ) -> "tf.data.Dataset":
@@ -109,6 +102,17 @@ def tensorflow_dataset(
     lists : "ragged", "padded" or "sparse", default "ragged"
         The kind of tensor that a list column becomes. "padded" extends each list with 0 or empty strings to
         the length of the longest list of the batch.
+    epoch : int, optional
+        The number of the epoch of the first iteration. Each further iteration is the next epoch. By default,
+        the first iteration is the epoch of ``start`` or the epoch 0. The engine "native" has no numbered
+        epochs.
+    start : dict or list of dict, optional
+        The state after which the first iteration continues, or a list of the states of all shards, as in
+        `iter_batches`. Further iterations are whole epochs. Needs the engine "kernel".
+    state_column : str, optional
+        The name of one more feature of each element: a scalar string tensor that holds the state after the
+        batch, as JSON. To resume, pass ``start=json.loads(...)`` of the state of the last batch that was
+        used. Batches that ``prefetch`` has prepared do not change this state. Needs the engine "kernel".
     prefetch : int, default 2
         The number of batches that are prepared ahead.
     **read
@@ -121,9 +125,9 @@ def tensorflow_dataset(
     -------
     tf.data.Dataset
         A dataset whose elements are batches. The cardinality of the dataset is known, unless the engine
-        "native" reads files without a snapshot. The tensors have the types of the columns: bool, small
-        integers, float64 and so on. Columns of dates, times and durations become integers in the unit of the
-        column.
+        "native" reads files without a snapshot, or ``start`` is passed. The tensors have the types of the
+        columns: bool, small integers, float64 and so on. Columns of dates, times and durations become
+        integers in the unit of the column.
 
     Raises
     ------
@@ -131,7 +135,8 @@ def tensorflow_dataset(
         If no tensor can hold a column, or if a column of integers may have nulls and ``fill_nulls`` has no
         value for the column. With the engine "kernel", a null raises only while the dataset is iterated.
     TFRecordError
-        If ``engine="native"`` is passed for files that TensorFlow cannot read.
+        If ``engine="native"`` is passed for files that TensorFlow cannot read, or with ``epoch``, ``start``
+        or ``state_column``.
     tf.errors.OpError
         While the dataset is iterated, if a file was changed or removed after the call. The engine "native"
         checks each file before and after reading its rows. In the workers of the tf.data service, "native"
@@ -155,6 +160,7 @@ def tensorflow_dataset(
     arguments.count("batch_size", batch_size)
     arguments.count("shuffle", shuffle, 0)
     arguments.count("shuffle_buffer", shuffle_buffer)
+    arguments.count("epoch", epoch, 0)
     shard = checked_shard(shard)
     names = checked_names(columns, label)
     dataset, schema = open_columns(path, names, None, read)
@@ -165,9 +171,18 @@ def tensorflow_dataset(
     if label is not None and label not in schema.names:
         raise SchemaError("label= names no column", feature=label)
     fill_nulls = checked_fill_nulls(fill_nulls, schema.names)
-    chosen = engine or _best_engine(dataset, schema)
+    if state_column is not None and (arguments.names("state_column", state_column)[0] in schema.names):
+        raise SchemaError("state_column= names a column of the dataset", feature=state_column)
+    is_numbered = not (epoch is None and start is None and state_column is None)
+    if engine == "native" and is_numbered:
+        raise TFRecordError(
+            "epoch=, start= and state_column= cannot be combined with engine='native'",
+            remedies=[Remedy("engine", "kernel", "read with this library")],
+            function="",
+        )
+    chosen = engine or ("kernel" if is_numbered else _best_engine(dataset, schema))
     if chosen == "native":
-        found = _native(
+        found = read_files(
             dataset, schema, batch_size, shuffle, shuffle_buffer, shard, batch_mode == "drop", fill_nulls
         )
     else:
@@ -181,152 +196,12 @@ def tensorflow_dataset(
             shuffle_buffer=shuffle_buffer,
             **read,
         )
-        found = _ours(plan, shard, fill_nulls)
+        found = _ours(plan, shard, fill_nulls, epoch, start, state_column)
     if lists != "ragged":  # converted only now, because a batch may consist of the lists of several files
         found = found.map(lambda row: {name: _converted(tensor, lists) for name, tensor in row.items()})
     if label is not None:
         found = found.map(lambda row: ({name: row[name] for name in row if name != label}, row[label]))
     return found.prefetch(prefetch)
-
-
-# -- Reading with TensorFlow's parser ------------------------------------------------------------------------
-
-
-def _native(
-    dataset: ReadPlan,
-    schema: Schema,
-    batch_size: int,
-    shuffle: int | None,
-    shuffle_buffer: int,
-    shard: tuple[int, int],
-    drop_remainder: bool,
-    fill_nulls: Mapping[str, Any],
-) -> "tf.data.Dataset":
-    """Read a dataset with TensorFlow's own reader.
-
-    Batches are formed and parsed in parallel, inside the interleave.
-    """
-    if problem := unlike_tensorflow(dataset):
-        raise TFRecordError(
-            f"TensorFlow's own reader cannot {problem}",
-            remedies=[Remedy("engine", "kernel", "read with this library")],
-            function="",
-        )
-    check_unchanged(dataset.store, dataset.pruned_files)
-    spec = spec_of(dataset, schema, fill_nulls, "ragged")
-    splits = [split for splits in dataset.partitions for split in splits]
-    if shard[1] > max(1, len(splits)):
-        raise TFRecordError(
-            f"{shard[1]:,} shards of {len(splits):,} files: engine='native' shares whole files",
-            advice="take fewer shards",
-            remedies=[Remedy("engine", "kernel", "share rows")],
-            function="",
-        )
-    numbers = range(*slice(shard[0], None, shard[1]).indices(len(splits)))
-    counts = [splits[number].records for number in numbers]
-    keys = {
-        item.name: tf.gather(_partition_tensor(dataset, item, fill_nulls), np.array(numbers, np.int64))
-        for item in schema.fields
-        if item.name in dataset.partition_values
-    }
-    paths = [current_path(dataset.store, splits[number].file.path) for number in numbers]
-    files = {
-        "number": np.array(numbers, np.int64),
-        "path": tf.constant([dataset.store.public(path) for path in paths], tf.string),
-        "codec": tf.constant([_codec_name(dataset, path) for path in paths], tf.string),
-        "rows": np.array([-1 if count is None else count for count in counts], np.int64),
-        "keys": keys,
-    }
-    unchanged = _unchanged_check(dataset, [split.file for split in splits])
-    found = tf.data.Dataset.from_tensor_slices(files)
-    if shuffle is not None:
-        found = found.shuffle(max(1, len(numbers)), seed=shuffle, reshuffle_each_iteration=True)
-
-    def read(file: Any) -> Any:
-        records = tf.data.TFRecordDataset(file["path"], file["codec"], buffer_size=1 << 22)
-        if shuffle is not None:
-            records = records.shuffle(shuffle_buffer, seed=shuffle, reshuffle_each_iteration=True)
-
-        def parse(number: Any, batch: Any) -> Tensors:
-            rows, listed = tf.shape(batch, tf.int64)[0], file["rows"]
-            count = number * batch_size + rows
-            is_expected = (
-                (listed < 0) | tf.equal(count, listed) | (tf.equal(rows, batch_size) & (count < listed))
-            )
-            with tf.control_dependencies([tf.debugging.Assert(is_expected, [_MISCOUNTED, file["path"]])]):
-                batch = tf.identity(batch)
-            constant = {name: tf.repeat(value[None], rows, axis=0) for name, value in file["keys"].items()}
-            every = {**spec.parse(batch), **constant}
-            return {name: every[name] for name in schema.names}
-
-        check = unchanged(file["number"]).batch(batch_size)
-        batches = check.concatenate(records.batch(batch_size)).concatenate(check)
-        if None not in counts:
-            batches = batches.apply(tf.data.experimental.assert_cardinality(-(-file["rows"] // batch_size)))
-        return batches.enumerate().map(parse)
-
-    cycle = 1 if shuffle is None else 2
-    found = found.interleave(read, cycle_length=cycle, num_parallel_calls=cycle, deterministic=True)
-    if len(numbers) > 1 or drop_remainder:
-        found = found.rebatch(batch_size, drop_remainder=drop_remainder)
-    if None not in counts:
-        rows = sum(filter(None, counts))
-        nbatches = rows // batch_size if drop_remainder else -(-rows // batch_size)
-        found = found.apply(tf.data.experimental.assert_cardinality(nbatches))
-    return found
-
-
-def _unchanged_check(dataset: ReadPlan, files: Sequence[FileInfo]) -> Callable[[Any], "tf.data.Dataset"]:
-    """Return a function that makes an empty dataset that raises if a file changed after it was listed."""
-
-    def look(number: Any) -> bytes:
-        try:
-            check_file(dataset.store, files[int(number)])
-        except Exception as error:  # `ignore_errors` below would hide an error that is raised here
-            return f"{type(error).__name__}: {error}".encode()
-        return b""
-
-    def no_element(message: Any) -> Any:
-        with tf.control_dependencies([tf.debugging.Assert(tf.equal(message, ""), [message])]):
-            return tf.constant(False)
-
-    def check(number: Any) -> "tf.data.Dataset":
-        # With a stateless function, TensorFlow can still save the state of an iterator. The workers of the
-        # tf.data service cannot call Python, so the numbers of records are their only check.
-        told = tf.data.Dataset.from_tensors(number).map(
-            lambda one: tf.ensure_shape(tf.numpy_function(look, [one], tf.string, stateful=False), [])
-        )
-        return told.ignore_errors().filter(no_element)
-
-    _checks.add(look)
-    return check
-
-
-def _codec_of(dataset: ReadPlan, path: str) -> Compression | None:
-    with dataset.store.fs.open(current_path(dataset.store, path), "rb") as file:
-        return detect(file.read(HEADER_BYTES))
-
-
-def _codec_name(dataset: ReadPlan, path: str) -> str:
-    """Return the name that TensorFlow uses for the codec of a file."""
-    codec = _codec_of(dataset, path)
-    if codec not in _CODECS:
-        raise TFRecordError(
-            f"TensorFlow cannot decompress {codec}",
-            path=dataset.store.public(path),
-            advice="write the dataset with gzip",
-            remedies=[Remedy("engine", "kernel", "decode with this library")],
-            function="",
-        )
-    return _CODECS[codec]
-
-
-def _partition_tensor(dataset: ReadPlan, item: Field, fill_nulls: Mapping[str, Any]) -> Any:
-    """Return a tensor that holds the value of a partition column for each file."""
-    values = item.load(dataset.partition_values[item.name])
-    column = numpy_columns(pa.record_batch({item.name: values}), fill_nulls)[item.name]
-    assert not isinstance(column, Ragged)  # the values of partition columns are scalars
-    return tf.constant(column.tolist() if column.dtype == object else column, tensor_type(item))
 
 
 def _best_engine(dataset: ReadPlan, schema: Schema) -> Engine:
@@ -341,44 +216,53 @@ def _best_engine(dataset: ReadPlan, schema: Schema) -> Engine:
     if not rows or sum(filter(None, sizes)) / rows < _LARGE_RECORD_BYTES:
         return "kernel"
     is_binary = any(item.kind == "bytes" and not item.depth for item in schema.fields)
-    codecs = (_codec_of(dataset, splits[0].file.path) for splits in dataset.partitions if splits)
-    return "native" if is_binary and all(codec in _CODECS for codec in codecs) else "kernel"
+    codecs = (codec_of(dataset, splits[0].file.path) for splits in dataset.partitions if splits)
+    return "native" if is_binary and all(codec in CODECS for codec in codecs) else "kernel"
 
 
-# -- Reading with the kernel of this library -----------------------------------------------------------------
-
-
-def _ours(plan: Plan, shard: tuple[int, int], fill_nulls: Mapping[str, Any]) -> "tf.data.Dataset":
+def _ours(
+    plan: Plan,
+    shard: tuple[int, int],
+    fill_nulls: Mapping[str, Any],
+    epoch: int | None,
+    start: State | Sequence[State] | None,
+    state_column: str | None,
+) -> "tf.data.Dataset":
     """Create a `tf.data.Dataset` of batches that this process decodes with this library's kernel."""
-    epochs = count()
+    first = epoch_of(start) if epoch is None else epoch
+    batches = len(Batches(plan, first, shard, start=start))  # also raises for a state of another dataset
+    epochs, starts = count(first), iter([start])
     schema = plan.source.schema
 
-    def generate() -> Iterator[tuple[Tensors, Tensors]]:
-        with Batches(plan, next(epochs), shard) as batches:
+    def generate() -> Iterator[tuple[Tensors, Tensors, Tensors]]:
+        with Batches(plan, next(epochs), shard, start=next(starts, None)) as batches:
             _open.add(batches)
             for table in iter(batches.next_table, None):
                 alone = numpy_columns(table.select(singles), fill_nulls)
                 yield (
                     {name: _tensor(column, is_eager) for name, column in alone.items()},
                     {dtype: _stacked(table, names, dtype, fill_nulls) for dtype, names in stacks.items()},
+                    {name: json.dumps(batches.state) for name in states},
                 )
             _open.discard(batches)
 
-    def split(alone: Tensors, stacked: Tensors) -> Tensors:
+    def split(alone: Tensors, stacked: Tensors, state: Tensors) -> Tensors:
         found = dict(alone)
         for dtype, names in stacks.items():
             found |= zip(names, tf.unstack(stacked[dtype], num=len(names)), strict=True)
-        return {name: found[name] for name in schema.names}
+        return {name: found[name] for name in schema.names} | state
 
     signature = {item.name: _signature(item) for item in schema.fields}
     is_eager = not all(isinstance(spec, tf.TensorSpec) for spec in signature.values())
     stacks = _stacks(signature)
     singles = [name for name in schema.names if not any(name in names for names in stacks.values())]
     stacked = {dtype: tf.TensorSpec([len(names), None], dtype) for dtype, names in stacks.items()}
+    states = {name: tf.TensorSpec([], tf.string) for name in [state_column] if name is not None}
     found = tf.data.Dataset.from_generator(
-        generate, output_signature=({name: signature[name] for name in singles}, stacked)
+        generate, output_signature=({name: signature[name] for name in singles}, stacked, states)
     ).map(split)
-    return found.apply(tf.data.experimental.assert_cardinality(len(Batches(plan, 0, shard))))
+    # The first iteration is shorter than the others if it continues an epoch.
+    return found if start is not None else found.apply(tf.data.experimental.assert_cardinality(batches))
 
 
 @atexit.register
@@ -389,7 +273,7 @@ def _drop_iterators() -> None:
     more. The interpreter would then wait forever for the TensorFlow thread that reads batches or checks a
     file.
     """
-    if _open or _checks:
+    if _open or checks:
         for one in gc.get_objects():
             if issubclass(type(one), tf.data.Iterator):
                 vars(one).clear()
