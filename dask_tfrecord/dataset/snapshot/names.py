@@ -26,6 +26,9 @@ REPLACED = "replaced.json"
 # earlier versions keep.
 MOVED = "kept.json"
 
+# The name of the empty file in a run's staging directory that forbids the commit of the run.
+REFUSED = "refused"
+
 # The directory of the files that only earlier versions list. A file has the same relative path as before.
 KEPT = f"{METADATA_DIRECTORY}/kept"
 

@@ -78,15 +78,10 @@ def commit(run: WriteRun, entries: Iterable[FileEntry], groups: Sequence[Group] 
     _log_step(run, 1, "look for an earlier success of this write")
     snapshot = run.committed_snapshot()
     if snapshot is None:
-        _log_step(run, 2, f"compare the newest version with version {run.base}, for which it was planned")
         try:
-            if run.mode != "append":
-                _check(run, _newest_snapshot(run), files, groups)
-            _log_step(run, 3, "finish the cleanup of the previous commit")
+            _log_step(run, 2, "finish the cleanup of the previous commit")
             finish_newest(run.store, running=run.run)
-            _log_step(run, 4, f"publish {len(files)} files")
-            publish_files(run, files)
-            snapshot = create_snapshot(run, with_stamps(run.store, files), groups)
+            snapshot = create_snapshot(run, files, groups)
         except Exception:  # after any failure, another attempt needs the files in staging
             withdraw_files(run, files)
             raise
@@ -120,7 +115,7 @@ def abandon(run: WriteRun) -> None:
     kept because a commit in another process may be about to list them.
     """
     with suppress(Exception):  # the caller reports the failure of the write
-        if run.committed_snapshot() is None:
+        if run.committed_snapshot() is None and not run.is_refused():
             logger.info("%s: remove what the failed write staged", run.title)
             if run.store.renames:
                 remove_staging(run.store, run.run)
@@ -139,15 +134,6 @@ def discard(run: WriteRun) -> None:
 def _newest_snapshot(run: WriteRun) -> Snapshot | None:
     """Return the newest snapshot, or None if there is no snapshot, or if an overwrite finds a damaged one."""
     return (intact_snapshot if run.mode == "overwrite" else find_snapshot)(run.store)
-
-
-def _check(run: WriteRun, newest: Snapshot | None, files: pa.Table, groups: Sequence[Group]) -> None:
-    """If other commits prevent the write, remove the files of the write and raise."""
-    try:
-        check_conflicts(run, newest, files, groups)
-    except TFRecordError:
-        _remove_files(run, files)
-        raise
 
 
 def publish_files(run: WriteRun, files: pa.Table) -> None:
@@ -214,30 +200,54 @@ def create_snapshot(run: WriteRun, files: pa.Table, groups: Sequence[Group] = ()
     """Create the file of the next snapshot. The creation of this file commits the write.
 
     If the number of the snapshot is taken, compare the write with the newer version, and try the next number.
+
+    If the newest version refuses the write, the files of the write are removed, but only after a mark was
+    made, and if the newest version is still the same then. Otherwise, another attempt at this commit might be
+    about to list the files in the version that follows a newer version, which does not refuse the write. All
+    attempts that read newer versions later find the mark or no files.
     """
+    refused_by: int | None = None  # the number of the version that refuses the write
     while True:
-        _log_step(run, 5, "make the next snapshot")
+        _log_step(run, 3, f"compare the newest version with version {run.base}, for which it was planned")
         newest = _newest_snapshot(run)
         if newest is not None and (committed := run.committed_snapshot(newest)) is not None:
             return committed  # another attempt at this commit was faster
-        _check(run, newest, files, groups)
-        if run.mode == "expire" and newest is not None and newest.oldest >= run.version:
-            return newest
-        if run.mode in ("compact", "repair") and newest is not None:
-            groups = _without_lost(newest, groups)
-            if not groups:
-                _remove_files(run, files)  # with the list of files that an earlier try would replace
-                return newest
-        used, unused = _divided(files, groups)
+        number = newest.number if newest else 0
+        # The order matters: the version is read, then the mark is looked for, then the files. If there is no
+        # newer version than the planned one, no attempt was refused by another version than this attempt.
+        is_refused = number > run.base and run.is_refused()
         try:
+            check_conflicts(run, newest, files, groups)
+            if run.mode == "expire" and newest is not None and newest.oldest >= run.version:
+                return newest
+            if run.mode in ("compact", "repair") and newest is not None:
+                groups = _without_lost(newest, groups)
+                if not groups:
+                    _remove_files(run, files)  # with the list of files that an earlier try would replace
+                    return newest
+            _log_step(run, 4, f"publish {len(files)} files")
+            publish_files(run, files)
+            _log_step(run, 5, "make the next snapshot")
+            used = _of_groups(with_stamps(run.store, files), groups)
             snapshot, removed, kept = next_snapshot(run, newest, used, groups)
         except TFRecordError:
-            _remove_files(run, files)
-            raise
+            if refused_by == number:
+                _remove_files(run, files)
+                raise
+            run.mark_refused()
+            refused_by = number
+            continue
+        if is_refused:
+            raise ConcurrentWriteError(
+                "another attempt at this commit has found a conflict with another write",
+                path=run.store.public(run.store.root),
+                advice="start the write again",
+            )
         action = f"create version {snapshot.number}, which lists {len(snapshot.file_list)} files"
         replaced = len(removed) + len(kept)
         _log_step(run, 6, f"{action} and replaces {replaced} files" if replaced else action)
-        note_replaced(run.store, run.run, [*removed, *unused], kept)
+        unused = {*listed_paths(files)}.difference(listed_paths(used))
+        note_replaced(run.store, run.run, [*removed, *sorted(unused)], kept)
         failure = create_file(run, snapshot)
         if failure is None and _is_newest(run, snapshot.number):
             return snapshot
@@ -256,16 +266,12 @@ def _without_lost(newest: Snapshot, groups: Sequence[Group]) -> list[Group]:
     return [group for group in groups if group not in lost]
 
 
-def _divided(files: pa.Table, groups: Sequence[Group]) -> tuple[pa.Table, list[str]]:
-    """Return the rows of the new files that belong to groups, and the paths of the other new files.
-
-    Without groups, all new files belong to the commit.
-    """
+def _of_groups(files: pa.Table, groups: Sequence[Group]) -> pa.Table:
+    """Return the rows of the new files that belong to groups. Without groups, return all new files."""
     if not groups:
-        return files, []
+        return files
     added = pa.array([path for group in groups for path in group.added], pa.string())
-    is_used = pc.is_in(files["path"], added)
-    return files.filter(is_used), files["path"].filter(pc.invert(is_used)).to_pylist()
+    return files.filter(pc.is_in(files["path"], added))
 
 
 def create_file(run: WriteRun, snapshot: Snapshot) -> Exception | None:
@@ -290,7 +296,7 @@ def withdraw_files(run: WriteRun, files: pa.Table) -> None:
     if not store.renames:
         return
     with suppress(Exception):  # the caller reports the first failure
-        if run.committed_snapshot() is None:
+        if run.committed_snapshot() is None and not run.is_refused():
             for name in _unlisted(run, files):
                 with suppress(FileNotFoundError):
                     store.place(store.join(name), run.staged(name))

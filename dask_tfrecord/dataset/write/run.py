@@ -15,7 +15,13 @@ from dask_tfrecord.dataset.partitioning.grouping import group_by_directory
 from dask_tfrecord.dataset.snapshot.columnar import Columnar, columnar_features
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, read_snapshot
-from dask_tfrecord.dataset.snapshot.names import column_file_path, open_runs, run_of_column_file, staged
+from dask_tfrecord.dataset.snapshot.names import (
+    REFUSED,
+    column_file_path,
+    open_runs,
+    run_of_column_file,
+    staged,
+)
 from dask_tfrecord.dataset.snapshot.versions import newest_number, read_part
 from dask_tfrecord.dataset.snapshot.visibility import has_committed, intact_snapshot
 from dask_tfrecord.files.entry import FileEntry
@@ -249,6 +255,17 @@ class WriteRun:
                 return False
             self.mark_started()
         return True
+
+    def mark_refused(self) -> None:
+        """Create the mark of a write that a version has refused, so that no attempt commits the write."""
+        with self.store.create(self.staged(REFUSED), durable=False):
+            pass
+
+    def is_refused(self) -> bool:
+        """Return True if an attempt at the commit of this run was refused, and may remove the files."""
+        path = self.staged(REFUSED)
+        self.store.fs.invalidate_cache(path)
+        return bool(self.store.fs.exists(path))
 
     def committed_snapshot(self, newest: Snapshot | None = None) -> Snapshot | None:
         """Return the snapshot that an earlier attempt of this run committed, or None.

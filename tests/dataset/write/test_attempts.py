@@ -1,0 +1,123 @@
+"""Two attempts at one commit that run at the same time, because a scheduler repeats the task of a worker that
+was only slow: no version lists a file that one of the attempts removes.
+
+By default, the first attempt stops at a sample of its filesystem calls.
+``DASK_TFRECORD_FAULTS=1 pytest tests/dataset/write/test_attempts.py`` stops it at every call.
+"""
+
+import os
+from collections.abc import Callable
+from contextlib import suppress
+from itertools import count
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from small_frames import keyed
+
+import dask_tfrecord
+from dask_tfrecord import ConcurrentWriteError, Snapshot, read_tfrecord, to_tfrecord
+from dask_tfrecord.dataset.write import commit as commits
+from dask_tfrecord.files.storage.store import Store
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+STRIDE = int(os.environ.get("DASK_TFRECORD_FAULTS", 4))
+OF_STORE = ["place", "remove", "_remove_one", "remove_tree", "create", "create_exclusively", "names", "look"]
+OF_FILESYSTEM = ["exists", "find", "pipe_file", "cat_file", "ls"]
+
+
+def attempts(place: str) -> Callable[[], bool]:
+    """Plan an overwrite, and write its files. Return an attempt at its commit, which says if it succeeded."""
+    arguments: list[Any] = []
+
+    def hold(*given: Any) -> Snapshot:
+        arguments.append(given)
+        return Snapshot.open(place)
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("dask_tfrecord.writer.commit", hold)
+        to_tfrecord(pa.table({"n": [3], "key": ["a"]}), place, overwrite=True)
+
+    def attempt() -> bool:
+        with suppress(ConcurrentWriteError):
+            commits.commit(*arguments[0])
+            return True
+        return False
+
+    return attempt
+
+
+def stop(fs: Any, work: Callable[[], bool], instant: int, meanwhile: Callable[[], Any]) -> tuple[bool, bool]:
+    """Do ``meanwhile`` before the filesystem call of ``work`` with the number ``instant``, or after the work.
+
+    Return the result of the work, and False if there are fewer calls.
+    """
+    calls, todo = count(), [meanwhile]
+
+    def counting(work: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            if todo and next(calls) == instant:
+                todo.pop()()
+            return work(*args, **kwargs)
+
+        return wrapped
+
+    with pytest.MonkeyPatch.context() as patch:
+        for owner, names in [(Store, OF_STORE), (type(fs), OF_FILESYSTEM)]:
+            for name in names:
+                patch.setattr(owner, name, counting(getattr(owner, name)))
+        result = work()
+    has_ended = bool(todo)
+    if todo:
+        todo.pop()()
+    return result, not has_ended
+
+
+def append(place: str) -> None:
+    to_tfrecord(keyed(a=[2]), place, append=True)
+
+
+def restore(place: str) -> None:
+    with suppress(FileNotFoundError):  # the overwrite was committed, so there is no version 1
+        dask_tfrecord.restore(place, 1)
+
+
+@pytest.mark.parametrize("renames", [True, False])
+@pytest.mark.parametrize("refused", ["first", "second"])
+def test_no_attempt_lists_files_that_a_refused_attempt_removes(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, refused: str, renames: bool
+) -> None:
+    """An append is a conflict for one attempt, and a restore undoes the append before the other attempt."""
+    monkeypatch.setattr(Store, "renames", renames)
+    for instant in range(0, 500, STRIDE):
+        place = f"{tmp_path}/{instant}" if renames else f"memory://{tmp_path}/{instant}"
+        to_tfrecord(keyed(a=[1]), place)
+        attempt = attempts(place)
+        results: list[bool] = []
+
+        def meanwhile(place: str = place, attempt: Any = attempt, results: list[bool] = results) -> None:
+            if refused == "second":
+                append(place)
+                results.append(attempt())
+                restore(place)
+            else:
+                restore(place)
+                results.append(attempt())
+
+        if refused == "first":
+            append(place)
+        result, is_stopped = stop(Store.at(place).fs, attempt, instant, meanwhile)
+        found = {*read_tfrecord(place)["n"].compute().tolist()}
+        assert any([result, *results]) == (3 in found), f"stopped before call {instant}"
+        dask_tfrecord.cleanup(place, older_than="0s")
+        assert {*read_tfrecord(place)["n"].compute().tolist()} == found
+        store = Store.at(place)
+        present = {store.relative(path) for path in store.fs.find(store.root)}
+        versions = Snapshot.history(place)["version"].tolist()
+        listed = {file.path for one in versions for file in Snapshot.open(place, version=one).files}
+        assert {path.removeprefix("_tfrecord/kept/") for path in present if "part-" in path} == listed
+        if not is_stopped:
+            assert instant > 20
+            return
+    raise AssertionError("the commit does not end")
