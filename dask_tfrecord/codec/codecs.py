@@ -90,8 +90,9 @@ def suffix_of(compression: Compression | None) -> str:
     return CODECS[compression].suffix if compression else ""
 
 
-def codec_of_suffix(suffix: str) -> Compression | None:
-    """Return the codec of files whose names have this suffix. For any other suffix, return None."""
+def codec_of_name(name: str) -> Compression | None:
+    """Return the codec that the suffix of a file name or path says, or None."""
+    suffix = f".{name.rpartition('.')[2]}"
     return next((name for name, codec in CODECS.items() if codec.suffix == suffix), None)
 
 

@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from dask_tfrecord.codec import HEADER_BYTES, crc32c_of_records, frame_size
-from dask_tfrecord.codec.codecs import Compression, codec_of_suffix, decompressor, detect, is_frame
+from dask_tfrecord.codec.codecs import Compression, codec_of_name, decompressor, detect, is_frame
 from dask_tfrecord.codec.damage import Damage
 from dask_tfrecord.codec.file_signatures import LOOK_BYTES, looks_like
 from dask_tfrecord.errors import Call, CorruptRecordError, FileChangedError, Remedy, TFRecordError
@@ -308,7 +308,7 @@ def block_compression(split: Split, head: bytes) -> Compression | None:
     TFRecordError
         If the file is compressed and its name does not end with the suffix of a codec.
     """
-    codec = codec_of_suffix(f".{split.file.path.rpartition('.')[2]}")
+    codec = codec_of_name(split.file.path)
     if split.start.offset == split.start.content and (not codec or is_frame(head)):
         return None
     if codec is None:

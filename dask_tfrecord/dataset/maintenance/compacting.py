@@ -8,13 +8,19 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dask_tfrecord.codec.codecs import codec_of_suffix
-from dask_tfrecord.dataset.maintenance.rewriting import file_outcomes, newest_files, plan_run, unless_lost
+from dask_tfrecord.codec.codecs import codec_of_name
+from dask_tfrecord.dataset.maintenance.rewriting import (
+    commit,
+    compute,
+    file_outcomes,
+    newest_files,
+    plan_run,
+    unless_lost,
+)
 from dask_tfrecord.dataset.query.filters import parse_filters
 from dask_tfrecord.dataset.query.ranges import Mask
 from dask_tfrecord.dataset.snapshot.column_statistics import to_entries
 from dask_tfrecord.dataset.snapshot.model import Snapshot, listed_files
-from dask_tfrecord.dataset.write.commit import abandon, commit, discard
 from dask_tfrecord.dataset.write.conflicts import Group, partition_directories
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.entry import FileEntry
@@ -74,25 +80,17 @@ def compact_files(
         return Compacted(snapshot, 0, 0, 0)
     run = plan_run(store, snapshot, "compact", keep_versions=keep_versions)
     sources = [to_entries(group, snapshot.schema, snapshot.partitioning) for group in plan]
-    try:
-        found = compute_each(partial(_compact, run, len(sources)), enumerate(sources))
-    except Exception:
-        discard(run)
-        raise
+    found = compute(run, compute_each, partial(_compact, run, len(sources)), enumerate(sources))
     pairs = [(of_group, entry) for of_group, entry in zip(sources, found, strict=True) if entry]
     groups = [
         Group(tuple((source.path, source.crc32c) for source in of_group), (entry.path,))
         for of_group, entry in pairs
     ]
-    try:
-        newest = commit(run, [entry for _, entry in pairs], groups)
-    except Exception:
-        abandon(run)
-        raise
+    newest = commit(run, [entry for _, entry in pairs], groups)
     listed = listed_files(newest)
-    replaced = sum(len(group.replaced) for group in groups if listed.issuperset(group.added))
-    written = sum(listed.issuperset(group.added) for group in groups)
-    return Compacted(newest, replaced, written, sum(map(len, sources)) - replaced)
+    committed = [group for group in groups if listed.issuperset(group.added)]
+    replaced = sum(len(group.replaced) for group in committed)
+    return Compacted(newest, replaced, len(committed), sum(map(len, sources)) - replaced)
 
 
 def plan_groups(
@@ -123,7 +121,7 @@ def plan_groups(
         if not may_match[at] or 2 * size >= target_bytes:
             last = None
             continue
-        kind = parent_of(path), partitions[at], codec_of_suffix(f".{path.rpartition('.')[2]}")
+        kind = parent_of(path), partitions[at], codec_of_name(path)
         if kind != last or total + size > target_bytes:
             groups.append([])
             total, last = 0, kind

@@ -11,7 +11,14 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.dataset.maintenance.rewriting import file_outcomes, newest_files, plan_run, unless_lost
+from dask_tfrecord.dataset.maintenance.rewriting import (
+    commit,
+    compute,
+    file_outcomes,
+    newest_files,
+    plan_run,
+    unless_lost,
+)
 from dask_tfrecord.dataset.query.filters import parse_filters
 from dask_tfrecord.dataset.query.predicates import Predicate
 from dask_tfrecord.dataset.read.partition_columns import values_from_snapshot
@@ -19,7 +26,7 @@ from dask_tfrecord.dataset.read.read_task import Partition, wrong_number
 from dask_tfrecord.dataset.snapshot.column_statistics import to_entries
 from dask_tfrecord.dataset.snapshot.file_table import identities
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.dataset.write.commit import abandon, commit, discard
+from dask_tfrecord.dataset.write.commit import discard
 from dask_tfrecord.dataset.write.conflicts import Group, GroupsLostError
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import ConcurrentWriteError
@@ -185,11 +192,7 @@ class _Deletion:
             tasks.append(_File(next(self._numbers), source, read))
         numbered = tasks[-1].number + 1 if tasks else 0
         delete = partial(_delete_in_file, self.run, predicate, numbered, self.dry_run)
-        try:
-            found = self.compute_each(delete, tasks) if tasks else []
-        except Exception:
-            discard(self.run)
-            raise
+        found = compute(self.run, self.compute_each, delete, tasks) if tasks else []
         for task, change in zip(tasks, found, strict=True):
             if change is not None:
                 self.changes[task.source.path, task.source.crc32c] = change
@@ -206,13 +209,7 @@ class _Deletion:
             Group((one,), (change.entry.path,) if change.entry else ()) for one, change in changes.items()
         ]
         entries = [change.entry for change in self.changes.values() if change.entry]
-        try:
-            return commit(self.run, entries, groups)
-        except GroupsLostError:  # the written files are needed for the next attempt
-            raise
-        except Exception:
-            abandon(self.run)
-            raise
+        return commit(self.run, entries, groups)
 
 
 @redact_errors

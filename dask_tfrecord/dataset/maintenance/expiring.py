@@ -8,6 +8,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dask_tfrecord.dataset.maintenance.rewriting import commit
 from dask_tfrecord.dataset.snapshot.columnar import listed_paths
 from dask_tfrecord.dataset.snapshot.footers import read_metadata
 from dask_tfrecord.dataset.snapshot.kept import kept_files
@@ -20,7 +21,6 @@ from dask_tfrecord.dataset.snapshot.names import (
     stored_offsets,
 )
 from dask_tfrecord.dataset.snapshot.versions import oldest_version, read_part, versions
-from dask_tfrecord.dataset.write.commit import abandon, commit
 from dask_tfrecord.dataset.write.orphans import last_modified
 from dask_tfrecord.dataset.write.run import WriteRun, draw_run
 from dask_tfrecord.files.storage.listing import column_paths
@@ -118,11 +118,7 @@ def _commit(store: Store, run: str, newest: Snapshot, oldest: int) -> Snapshot:
         version=oldest,
         details=f"versions before {oldest}",
     )
-    try:
-        return commit(write, ())
-    except Exception:
-        abandon(write)
-        raise
+    return commit(write, ())
 
 
 def _time_of_store(store: Store, run: str) -> datetime:

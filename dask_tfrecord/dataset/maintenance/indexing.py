@@ -22,8 +22,8 @@ from dask_tfrecord.dataset.snapshot.file_table import concatenate, identities, w
 from dask_tfrecord.dataset.snapshot.metadata import library_version, next_ancestors
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
-from dask_tfrecord.dataset.snapshot.versions import to_parquet
-from dask_tfrecord.dataset.snapshot.visibility import are_proven
+from dask_tfrecord.dataset.snapshot.versions import newest_number, to_parquet
+from dask_tfrecord.dataset.snapshot.visibility import are_proven, has_committed
 from dask_tfrecord.errors import Call, ConcurrentWriteError, TFRecordError
 from dask_tfrecord.files import statistics
 from dask_tfrecord.files.damage import locate_error
@@ -202,8 +202,18 @@ def store_snapshot(store: Store, snapshot: Snapshot, before: Snapshot | None) ->
                 if not isinstance(error, FileExistsError):
                     raise
                 continue
+        if newest_number(store) > following.number and not _knows(store, snapshot.run):
+            # The number was that of a removed version, so readers ignore the stored snapshot.
+            store.remove([store.join(snapshot_path(following.number))])
+            continue
         logger.info("%s: index stored version %d: %r", root, following.number, following)
         return following
+
+
+def _knows(store: Store, run: str) -> bool:
+    """Return True if a run has created the newest snapshot or a version before it."""
+    newest = find_snapshot(store)
+    return newest is not None and has_committed(newest, run)
 
 
 def _described_again(newest: Snapshot, described: Snapshot, before: Snapshot | None, root: str) -> Snapshot:

@@ -2,11 +2,10 @@
 
 from typing import NamedTuple
 
-from dask_tfrecord.dataset.maintenance.rewriting import plan_run
+from dask_tfrecord.dataset.maintenance.rewriting import commit, plan_run
 from dask_tfrecord.dataset.snapshot.file_table import identities
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, no_snapshot
 from dask_tfrecord.dataset.snapshot.visibility import missing_files
-from dask_tfrecord.dataset.write.commit import abandon, commit
 from dask_tfrecord.dataset.write.conflicts import Group
 from dask_tfrecord.files.storage.store import Store
 
@@ -37,11 +36,7 @@ def drop_missing_files(store: Store, *, dry_run: bool) -> Repaired:
     lost = dict(zip(rows["path"].to_pylist(), rows["records"].to_pylist(), strict=True))
     if lost and not dry_run:
         run = plan_run(store, snapshot, "repair", keep_versions=True, details=f"{len(lost)} missing files")
-        try:
-            snapshot = commit(run, (), [Group((file,), ()) for file in identities(rows)])
-        except Exception:
-            abandon(run)
-            raise
+        snapshot = commit(run, (), [Group((file,), ()) for file in identities(rows)])
     return Repaired(snapshot, lost)
 
 

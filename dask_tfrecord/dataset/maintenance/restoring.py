@@ -1,8 +1,8 @@
 """Make an older version of a dataset the newest version again. No data file is read or written."""
 
+from dask_tfrecord.dataset.maintenance.rewriting import commit
 from dask_tfrecord.dataset.snapshot.model import Snapshot, open_version
 from dask_tfrecord.dataset.snapshot.visibility import snapshot_of_version
-from dask_tfrecord.dataset.write.commit import abandon, commit
 from dask_tfrecord.dataset.write.conflicts import planned_rows
 from dask_tfrecord.dataset.write.run import WriteRun, draw_run
 from dask_tfrecord.errors import CorruptRecordError
@@ -45,8 +45,4 @@ def restore_version(store: Store, version: int) -> Snapshot:
         version=version,
         details=f"version {version}",
     )
-    try:
-        return commit(run, ())
-    except Exception:
-        abandon(run)
-        raise
+    return commit(run, ())

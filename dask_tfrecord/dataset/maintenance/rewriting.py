@@ -1,7 +1,7 @@
 """Plan the rewrite of files of the newest version, and recognise files that other writes have replaced."""
 
-from collections.abc import Callable, Sequence
-from typing import TypeVar
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any, TypeVar
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -9,12 +9,16 @@ import pyarrow.compute as pc
 from dask_tfrecord.dataset.query.predicates import Outcomes, Predicate, possible_outcomes
 from dask_tfrecord.dataset.query.ranges import file_ranges
 from dask_tfrecord.dataset.read.partition_columns import values_from_snapshot
+from dask_tfrecord.dataset.snapshot.file_table import identities
 from dask_tfrecord.dataset.snapshot.kept import DatasetStore
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, no_snapshot
 from dask_tfrecord.dataset.snapshot.visibility import are_proven, newest_snapshot
+from dask_tfrecord.dataset.write import commit as commits
+from dask_tfrecord.dataset.write.conflicts import Group, GroupsLostError
 from dask_tfrecord.dataset.write.run import Mode, WriteRun, draw_run
 from dask_tfrecord.errors import FileChangedError
 from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.find_blocks import ComputeEach
 from dask_tfrecord.files.storage.store import Store
 
 Result = TypeVar("Result")
@@ -60,7 +64,7 @@ def plan_run(
     return WriteRun(
         DatasetStore(store.fs, store.root),  # a restore may not have moved all files back yet
         snapshot.schema,
-        draw_run(store),
+        draw_run(store, snapshot),
         mode=mode,
         base=snapshot.number,
         partitioning=snapshot.partitioning,
@@ -82,7 +86,32 @@ def unless_lost(store: Store, sources: Sequence[FileEntry], rewrite: Callable[[]
         newest = find_snapshot(store)
         if newest is None:
             raise
-        listed = zip(*(newest.file_list[name].to_pylist() for name in ("path", "crc32c")), strict=True)
-        if {*listed}.issuperset((source.path, source.crc32c) for source in sources):
+        if {*identities(newest.file_list)}.issuperset((source.path, source.crc32c) for source in sources):
             raise
         return None
+
+
+def compute(
+    run: WriteRun, compute_each: ComputeEach, task: Callable[[Any], Any], items: Iterable[Any]
+) -> list[Any]:
+    """Run a task for each item. If a task fails, remove all files that the tasks have written."""
+    try:
+        return compute_each(task, items)
+    except Exception:
+        commits.discard(run)
+        raise
+
+
+def commit(run: WriteRun, entries: Iterable[FileEntry], groups: Sequence[Group] = ()) -> Snapshot:
+    """Commit a write that no other process commits. If the commit fails, remove what the write has staged.
+
+    Arguments, result and exceptions are those of `dataset.write.commit.commit`. After a `GroupsLostError`,
+    the new files are still staged, because another attempt needs them.
+    """
+    try:
+        return commits.commit(run, entries, groups)
+    except GroupsLostError:
+        raise
+    except Exception:
+        commits.abandon(run)
+        raise

@@ -262,7 +262,7 @@ def create_snapshot(run: WriteRun, files: pa.Table, groups: Sequence[Group] = ()
 
 def _without_lost(newest: Snapshot, groups: Sequence[Group]) -> list[Group]:
     """Return the groups without those of which the newest snapshot does not list a replaced file."""
-    lost = lost_groups(newest, groups)
+    lost = {*lost_groups(newest, groups)}
     return [group for group in groups if group not in lost]
 
 

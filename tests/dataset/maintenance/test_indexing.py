@@ -1,9 +1,11 @@
 """`index`: creates a snapshot of a directory of files by any writer."""
 
+import os
 import shutil
 from concurrent.futures import ProcessPoolExecutor
 from multiprocessing import get_context
 from pathlib import Path
+from typing import Any
 
 import dask
 import dask.dataframe as dd
@@ -16,6 +18,7 @@ from servers import s3_server
 
 import dask_tfrecord
 from dask_tfrecord import (
+    ConcurrentWriteError,
     CorruptRecordError,
     DestinationError,
     SchemaError,
@@ -263,3 +266,24 @@ def test_an_append_keeps_what_the_index_left_out(tmp_path: Path) -> None:
     dask_tfrecord.index(tmp_path, schema={"y": None})
     dask_tfrecord.to_tfrecord(dd.from_dict({"x": [5]}, npartitions=1), tmp_path, append=True)
     assert sorted(read_tfrecord(tmp_path).compute()["x"]) == [1, 3, 5]
+
+
+def test_the_number_of_a_removed_version_is_not_taken(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The second of two overwrites removes the version of the first before the index is stored."""
+    dask_tfrecord.to_tfrecord(pa.table({"n": [1]}), tmp_path)
+    for path in tmp_path.glob("part-*"):
+        os.utime(path, ns=(1, 1))
+    to_parquet, others = indexing.to_parquet, iter([2, 3])
+
+    def late(fields: Any) -> Any:
+        for n in others:
+            dask_tfrecord.to_tfrecord(pa.table({"n": [n]}), tmp_path, overwrite=True)
+        return to_parquet(fields)
+
+    monkeypatch.setattr(indexing, "to_parquet", late)
+    with pytest.raises(ConcurrentWriteError, match="another write replaced the files"):
+        dask_tfrecord.index(tmp_path)
+    assert [path.name for path in (tmp_path / "_tfrecord").iterdir()] == ["00000003.parquet"]
+    assert read_tfrecord(tmp_path)["n"].compute().tolist() == [3]
