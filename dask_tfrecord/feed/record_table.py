@@ -181,8 +181,10 @@ class RecordTable:
         return len(self._rows)
 
     def __repr__(self) -> str:
-        store = self._dataset.store
-        return f"RecordTable({store.public(store.root)!r}, {len(self):,} records)"
+        # Grain compares this text to find out whether a state belongs to the table.
+        store, version = self._dataset.store, self._dataset.version
+        of_version = "" if version is None else f", version {version}"
+        return f"RecordTable({store.public(store.root)!r}, {len(self):,} records{of_version})"
 
     @overload
     def __getitem__(self, key: int) -> dict[str, Any]: ...

@@ -1,5 +1,6 @@
 """Keras: a PyDataset with every row in each epoch. Grain: a RecordTable is a random-access source."""
 
+from pathlib import Path
 from typing import Any
 
 import dask.dataframe as dd
@@ -114,16 +115,37 @@ def test_a_batch_that_is_not_there_raises(dataset: str, index: int) -> None:
         TFRecordPyDataset(dataset, 10, "x")[index]
 
 
-def test_grain_shuffles_batches_and_resumes(dataset: str) -> None:
+def test_grain_resumes_after_every_batch_and_at_ends(dataset: str) -> None:
     grain: Any = pytest.importorskip("grain.python", reason="grain is not installed")
-    source = RecordTable(dataset, ["id", "x"])
-    elements = grain.MapDataset.source(source).shuffle(seed=1).batch(10)
-    found = [number for at in range(len(elements)) for number in elements[at]["id"].tolist()]
-    assert sorted(found) == list(range(ROWS))
-    iterator = iter(elements.to_iter_dataset())
-    next(iterator)
-    state = iterator.get_state()
-    expected = next(iterator)["id"].tolist()
-    other = iter(elements.to_iter_dataset())
-    other.set_state(state)
-    assert next(other)["id"].tolist() == expected
+
+    def begin(is_loader: bool) -> Any:
+        source = RecordTable(dataset, ["id", "x"])
+        if not is_loader:
+            elements = grain.MapDataset.source(source).seed(1).shuffle().batch(10).repeat(2)
+            return iter(elements.to_iter_dataset())
+        sampler = grain.IndexSampler(len(source), grain.NoSharding(), shuffle=True, num_epochs=2, seed=1)
+        return iter(grain.DataLoader(data_source=source, sampler=sampler, operations=[grain.Batch(10)]))
+
+    for is_loader in (False, True):
+        iterator = begin(is_loader)
+        found, states = [], []
+        for element in iterator:
+            found.append(element["id"].tolist())
+            states.append(iterator.get_state())
+        assert sorted(number for batch in found for number in batch) == sorted([*range(ROWS)] * 2)
+        for count, state in enumerate(states, 1):
+            resumed = begin(is_loader)
+            resumed.set_state(state)
+            assert [element["id"].tolist() for element in resumed] == found[count:]
+
+
+def test_the_text_of_a_table_tells_datasets_and_versions_apart(tmp_path: Path) -> None:
+    """Grain's DataLoader compares the texts of data sources before it continues from a state."""
+    path = tmp_path / "data"
+    dask_tfrecord.to_tfrecord(pd.DataFrame({"id": [1, 2]}), path)
+    first = repr(RecordTable(path))
+    assert first == repr(RecordTable(path)) == f"RecordTable({str(path)!r}, 2 records, version 1)"
+    dask_tfrecord.to_tfrecord(pd.DataFrame({"id": [3]}), path, append=True)
+    assert repr(RecordTable(path)) != first == repr(RecordTable(path, version=1))
+    dask_tfrecord.to_tfrecord(pd.DataFrame({"id": [3, 4]}), path, overwrite=True)
+    assert repr(RecordTable(path)) != first
