@@ -62,6 +62,9 @@ class PatternNames:
     def test_foreign_files_below_a_root_like_a_pattern_are_indexed_and_replaced(
         self, place: str, name: str
     ) -> None:
+        self.check_foreign_files(place, name)
+
+    def check_foreign_files(self, place: str, name: str) -> None:
         here = f"{place}/{name}"
         self.write(rows(1), here)
         store = self.store(here)

@@ -7,7 +7,7 @@ from typing import Any
 from dask_tfrecord.files.storage.store import Store
 
 # The number of files.
-ROUNDS = 300
+ROUNDS = 100
 
 _start: Any = None
 

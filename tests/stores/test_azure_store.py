@@ -31,6 +31,7 @@ class TestAzureStore(RemoteSuite):
     options: ClassVar[dict[str, Any]] = {}
     uploads = True
     stride = int(os.environ.get("DASK_TFRECORD_FAULTS", 61))  # Azurite takes twice as long as moto
+    name_like_a_pattern = "[!a]"
 
     @pytest.fixture
     def place(self, server: str) -> str:

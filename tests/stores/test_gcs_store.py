@@ -8,7 +8,7 @@ from typing import Any, ClassVar
 from unittest.mock import patch
 
 import pytest
-from abstract import RemoteSuite
+from abstract import CHANGES, RemoteSuite
 from faults import Faults, faulty_requests
 from google_emulator import emulator
 
@@ -29,6 +29,8 @@ def endpoint() -> Iterator[str]:
 class TestGCSStore(RemoteSuite):
     options: ClassVar[dict[str, Any]] = {}
     uploads = True
+    loses_answers: ClassVar[set[str]] = set(CHANGES) - RemoteSuite.loses_answers
+    name_like_a_pattern = "[!a]"
 
     @pytest.fixture
     def place(self, endpoint: str) -> str:

@@ -47,10 +47,3 @@ class TestLocalStore(StoreSuite):
             yield
         finally:
             _active.clear()
-
-    # On other stores, any answer of these may be lost.
-    @pytest.mark.parametrize("kind", ["delete", "restore"])
-    def test_any_other_operation_may_fail(
-        self, request: pytest.FixtureRequest, place: str, kind: str
-    ) -> None:
-        self.sweep(request, place, kind, after=False)

@@ -2,9 +2,10 @@
 
 from collections.abc import Iterator
 from contextlib import contextmanager
+from typing import ClassVar
 
 import pytest
-from abstract import RemoteSuite
+from abstract import CHANGES, RemoteSuite
 from faults import Faults, faulty_methods
 from fsspec.implementations.memory import MemoryFileSystem
 
@@ -25,6 +26,8 @@ _OPERATIONS = [
 
 
 class TestMemoryStore(RemoteSuite):
+    loses_answers: ClassVar[set[str]] = set(CHANGES) - RemoteSuite.loses_answers
+
     @pytest.fixture
     def place(self) -> str:
         MemoryFileSystem.store.clear()

@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from abstract import RemoteSuite, rows
+from abstract import CHANGES, RemoteSuite, rows
 from faults import Faults, faulty_methods
 from kills import MODES, check_kills
 from races import check_race
@@ -27,7 +27,8 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
 @needs_sshd
 class TestSFTPStore(RemoteSuite):
     options: ClassVar[dict[str, Any]] = {}
-    stride = int(os.environ.get("DASK_TFRECORD_FAULTS", 31))  # a write has many requests, which are fast
+    loses_answers: ClassVar[set[str]] = set(CHANGES) - RemoteSuite.loses_answers
+    name_like_a_pattern = "a?b"
 
     @pytest.fixture
     def place(self, server: dict[str, Any], tmp_path: Path) -> str:
