@@ -92,3 +92,15 @@ def read(path: Any, **options: Any) -> dict[str, list[Any]]:
     return {
         name: [oracle.canonical(value) for value in table[name].to_pylist()] for name in table.column_names
     }
+
+
+def features_of(row: dict[str, Any]) -> dict[str, tuple[str, list[Any]]]:
+    """The features of a record whose values show their kinds."""
+    kinds = {bytes: "bytes", float: "float", int: "int64"}
+    return {
+        name: (
+            kinds[type(values[0])],
+            [oracle.float_bits(one) if isinstance(one, float) else one for one in values],
+        )
+        for name, values in row.items()
+    }

@@ -51,8 +51,8 @@ def failing(ddf: dd.DataFrame) -> dd.DataFrame:
     return ddf.map_partitions(fail, meta=ddf._meta)
 
 
-def values(place: str | Path, column: str = "n") -> list[Any]:
-    return read_tfrecord(place)[column].compute().tolist()
+def values(place: str | Path, column: str = "n", **options: Any) -> list[Any]:
+    return read_tfrecord(place, **options)[column].compute().tolist()
 
 
 def by_key(place: str | Path) -> dict[str, list[int]]:
