@@ -60,8 +60,9 @@ class ReadKeywords(DetectedReadKeywords, total=False):
 class DetectedBatchKeywords(DetectedReadKeywords, total=False):
     """Types of the keywords for batches of rows, for functions that always detect the codec."""
 
-    shuffle: int | None
+    shuffle: int | Literal["blocks"] | None
     shuffle_buffer: int
+    seed: int
     prefetch: int
 
 

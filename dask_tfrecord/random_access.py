@@ -187,6 +187,10 @@ class NumberedRows:
             raise self._no_row(number)
         return number % count if self._passing is None else int(self._passing[number])
 
+    def row_numbers(self, records: Numbers) -> Numbers:
+        """Convert numbers of records to row numbers, without counting records that the filters exclude."""
+        return records if self._passing is None else np.searchsorted(self._passing, records)
+
     def numbers(self, indices: Any) -> Numbers:
         """Convert row numbers or a boolean mask to the numbers of the records of the selected rows.
 

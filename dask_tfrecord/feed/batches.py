@@ -32,7 +32,6 @@ from dask_tfrecord.feed.epoch_order import (
 )
 from dask_tfrecord.feed.numpy_columns import one_chunk
 from dask_tfrecord.feed.resuming import State, begin, checked_states, describe, no_position, resume
-from dask_tfrecord.feed.shuffle_window import WINDOW_BYTES as _WINDOW_BYTES
 from dask_tfrecord.feed.shuffle_window import EncodedRows, PieceMemory, ShuffleWindow
 from dask_tfrecord.feed.sources import DatasetSource
 from dask_tfrecord.keywords import BatchKeywords
@@ -95,15 +94,19 @@ def iter_batches(
     batch_mode : "keep", "drop" or "auto", default "keep"
         What happens if the last batch has fewer rows than ``batch_size``. "keep" returns this smaller batch,
         and "drop" drops this smaller batch. "auto" returns batches of any size, as they are read.
-    shuffle : int, optional
+    shuffle : int or "blocks", optional
         The seed of a random row order. The blocks of the files are shuffled first, and then the rows within
         each shuffle buffer. The order depends on the seed and on ``epoch``. By default, the rows are not
-        shuffled.
+        shuffled. If ``shuffle`` is "blocks", the rows of up to 24 blocks, of about 1 MiB each, are shuffled
+        together instead. This takes less memory than a shuffle buffer, but a batch has rows of at most these
+        blocks. `RecordTable.block_order` returns the same order.
     shuffle_buffer : int, default 65536
         Number of rows that are shuffled together. If the rows of a buffer take more than 512 MiB, the buffer
         has fewer rows. The buffer holds the undecoded records, and the records of each batch are decoded when
         the batch is returned. The buffer holds decoded rows instead if the source is a Dask collection, if
         ``filters`` or ``on_corrupt`` exclude rows, or if ``columns`` leaves out a column of lists or bytes.
+    seed : int, default 0
+        The seed of the order with ``shuffle="blocks"``.
     epoch : int, default 0
         The number of the epoch. With ``shuffle``, each epoch has a different row order.
     shard : tuple of int, default (0, 1)
@@ -377,7 +380,6 @@ def _windows(
     read: Callable[[int], Any] = source.read
     if is_shuffled and isinstance(source, DatasetSource) and source.keeps_records:
         read = partial(source.read_encoded, allocate=PieceMemory())
-    least = order.buffer if is_shuffled else 1
     slices = [order.slices(span) for span in spans]
     with closing(read_slices(read, [one for of_span in slices for one in of_span], plan.prefetch)) as found:
         for number, (span, of_span) in enumerate(zip(spans, slices, strict=True), 1):
@@ -389,19 +391,19 @@ def _windows(
                 count += piece.num_rows
                 size += piece.nbytes
                 del piece
-                is_full = span.first is None and (count >= least or size >= _WINDOW_BYTES)
-                if left and not is_full:
+                window = of_span[length - left - len(pieces) : length - left]
+                if left and (span.first is not None or not order.is_full(window, count, size)):
                     continue
                 stop = start + (count if order.is_counted else len(pieces))
                 following = [Span(stop, span.stop)] * bool(left) + spans[number:]
                 first, last = span.first or 0, count if span.last is None else span.last
-                window = Span(start, stop)
+                rest = Span(start, stop)
                 if is_shuffled or not order.is_counted:
-                    window = Span(start, stop, first, last if order.is_counted else None)
+                    rest = Span(start, stop, first, last if order.is_counted else None)
                 if first > count:
                     raise no_position()
                 if first < last:
-                    yield window, _in_order(plan, order, start, pieces, count), first, last, following
+                    yield rest, _in_order(plan, order, start, pieces, count), first, last, following
                 pieces, count, size, start = [], 0, 0, stop
 
 

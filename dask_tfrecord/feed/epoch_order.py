@@ -14,13 +14,15 @@ import pyarrow as pa
 from dask_tfrecord import arguments
 from dask_tfrecord.codec.checked import Ints
 from dask_tfrecord.errors import Remedy, TFRecordError
-from dask_tfrecord.feed.shuffle_window import EncodedRows
-from dask_tfrecord.feed.sources import Source, as_source
+from dask_tfrecord.feed.shuffle_window import WINDOW_BYTES, EncodedRows
+from dask_tfrecord.feed.sources import DatasetSource, Source, as_source
 from dask_tfrecord.keywords import ReadKeywords
 from dask_tfrecord.public_functions import SHARED_PARAMETERS
+from dask_tfrecord.random_access import BLOCK_BYTES
 
 BatchMode = Literal["keep", "drop", "auto"]
 LastBatch = Literal["keep", "drop"]
+Shuffle = Literal["blocks"]
 Uneven = Literal["keep", "drop", "pad"]
 
 # The rows of a piece.
@@ -31,6 +33,11 @@ Rows = TypeVar("Rows", pa.Table, EncodedRows)
 _SEQUENTIAL_BYTES = 1 << 24
 _SHUFFLED_BYTES = 1 << 20
 
+# The largest number of blocks whose rows ``shuffle="blocks"`` shuffles together. A group of blocks also ends
+# with the block with which the group has this number of stored bytes.
+_GROUP_BLOCKS = 24
+_GROUP_BYTES = 1 << 25
+
 
 @dataclass(frozen=True)
 class Plan:
@@ -40,7 +47,7 @@ class Plan:
     ----------
     source : Source
         The opened dataset or Dask collection that gives the rows.
-    batch_size, batch_mode, shuffle, shuffle_buffer, uneven, prefetch
+    batch_size, batch_mode, shuffle, shuffle_buffer, seed, uneven, prefetch
         These parameters have the same meaning as in `iter_batches`.
     surface : callable
         The public function that the user called to get the batches. Errors that the batches raise show the
@@ -53,8 +60,9 @@ class Plan:
     source: Source
     batch_size: int
     batch_mode: BatchMode
-    shuffle: int | None
+    shuffle: int | Shuffle | None
     shuffle_buffer: int
+    seed: int
     uneven: Uneven
     prefetch: int
     surface: Callable[..., Any]
@@ -68,8 +76,9 @@ def plan_batches(
     surface: Callable[..., Any],
     columns: str | Sequence[str] | None = None,
     batch_mode: BatchMode = "keep",
-    shuffle: int | None = None,
+    shuffle: int | Shuffle | None = None,
     shuffle_buffer: int = 65_536,
+    seed: int = 0,
     uneven: Uneven = "keep",
     prefetch: int = 2,
     **read: Unpack[ReadKeywords],
@@ -83,14 +92,23 @@ def plan_batches(
     arguments.count("prefetch", prefetch, 0)
     arguments.choice("batch_mode", batch_mode, get_args(BatchMode))
     arguments.choice("uneven", uneven, get_args(Uneven))
-    arguments.count("shuffle", shuffle, 0)
-    blocksize = _SEQUENTIAL_BYTES if shuffle is None else _SHUFFLED_BYTES
+    check_shuffle(shuffle, seed)
+    if shuffle == "blocks":
+        blocksize = BLOCK_BYTES  # the blocks of a `RecordTable`, which has the same order
+    else:
+        blocksize = _SEQUENTIAL_BYTES if shuffle is None else _SHUFFLED_BYTES
     opened = as_source(source, columns, blocksize, read)
+    if shuffle == "blocks" and not isinstance(opened, DatasetSource):
+        raise TFRecordError(
+            "shuffle='blocks' needs a path, not a Dask collection",
+            remedies=[Remedy("shuffle", seed, "shuffle the partitions, and the rows in a buffer")],
+            function="",
+        )
     open_version = None
     if opened.version is not None and read.get("version") is None:
         open_version = partial(_open_version, source, columns, blocksize, read)
     return Plan(
-        opened, batch_size, batch_mode, shuffle, shuffle_buffer, uneven, prefetch, surface, open_version
+        opened, batch_size, batch_mode, shuffle, shuffle_buffer, seed, uneven, prefetch, surface, open_version
     )
 
 
@@ -188,6 +206,9 @@ class Order:
     buffer : int
         The smallest number of rows in a window. A window may have fewer rows if too few remain or if the rows
         are large.
+    sizes : numpy.ndarray, optional
+        The number of stored bytes of each piece, by the number of the piece. If given, a window is a group of
+        blocks, and ``buffer`` has no effect.
     """
 
     pieces: Ints
@@ -195,6 +216,7 @@ class Order:
     is_counted: bool
     seed: tuple[int, ...] | None
     buffer: int
+    sizes: Ints | None = None
 
     @property
     def every_row(self) -> Span:
@@ -214,22 +236,76 @@ class Order:
             if start < stop
         ]
 
+    def is_full(self, window: Sequence[Slice], rows: int, nbytes: int) -> bool:
+        """Return True if a window with these slices is complete. The slices have this number of rows, and
+        take this number of bytes in memory.
+        """
+        if self.sizes is None:
+            least = 1 if self.seed is None else self.buffer
+            return rows >= least or nbytes >= WINDOW_BYTES
+        stored = sum(int(self.sizes[one.piece]) for one in window)
+        return len(window) >= _GROUP_BLOCKS or stored >= _GROUP_BYTES
+
     def permutation(self, start: int, count: int) -> Ints:
         """Return the random order of the ``count`` rows of the window that begins at a position."""
         assert self.seed is not None  # only a shuffled order has a seed
         return np.random.default_rng((*self.seed, start)).permutation(count)
 
 
+def check_shuffle(shuffle: Any, seed: Any) -> None:
+    """Validate ``shuffle=`` and ``seed=``."""
+    if isinstance(shuffle, str):
+        arguments.choice("shuffle", shuffle, get_args(Shuffle))
+    else:
+        arguments.count("shuffle", shuffle, 0)
+    arguments.count("seed", seed, 0)
+    if seed and shuffle != "blocks":
+        raise TFRecordError(
+            f"seed={seed!r} has no effect with shuffle={shuffle!r}",
+            remedies=[Remedy("shuffle", seed, "shuffle in a buffer"), Remedy("shuffle", "blocks")],
+            function="",
+        )
+
+
 def order_rows(plan: Plan, epoch: int) -> Order:
     """Return the order of all rows in one epoch."""
-    source, seed = plan.source, plan.shuffle
-    pieces = np.arange(source.npieces)
+    source, sizes = plan.source, None
+    if plan.shuffle == "blocks":
+        assert isinstance(source, DatasetSource)  # `plan_batches` refuses a collection
+        sizes = source.dataset.partitions.sizes
+    seed = plan.seed if plan.shuffle == "blocks" else plan.shuffle
+    return make_order(source.npieces, source.counts, seed, epoch, plan.shuffle_buffer, sizes)
+
+
+def make_order(
+    npieces: int,
+    counts: Sequence[int] | Ints | None,
+    seed: int | None,
+    epoch: int,
+    buffer: int = 1,
+    sizes: Ints | None = None,
+) -> Order:
+    """Return the order of the rows of some pieces. ``counts`` has the number of rows of each piece."""
+    pieces = np.arange(npieces)
     if seed is not None:
-        pieces = np.random.default_rng((seed, epoch)).permutation(source.npieces)
-    sizes = np.ones(len(pieces), np.int64) if source.counts is None else np.array(source.counts, np.int64)
-    ends = np.concatenate([[0], np.cumsum(sizes[pieces])])
+        pieces = np.random.default_rng((seed, epoch)).permutation(npieces)
+    rows = np.ones(npieces, np.int64) if counts is None else np.asarray(counts, np.int64)
+    ends = np.concatenate([[0], np.cumsum(rows[pieces])])
     key = None if seed is None else (seed, epoch)
-    return Order(pieces, ends, source.counts is not None, key, plan.shuffle_buffer)
+    return Order(pieces, ends, counts is not None, key, buffer, sizes)
+
+
+def check_shards(order: Order, count: int) -> None:
+    """Raise if there are more shards than rows, or than partitions of a Dask collection."""
+    total = order.every_row.size
+    if count < 2 or count <= total:
+        return
+    if order.is_counted:
+        raise TFRecordError(f"{count:,} shards of a dataset of {total:,} rows", advice="take fewer shards")
+    raise TFRecordError(
+        f"{count:,} shards of a collection of {total:,} partitions",
+        advice="repartition the collection, or take fewer shards",
+    )
 
 
 def rows_of_shard(

@@ -8,6 +8,7 @@ import numpy as np
 
 from dask_tfrecord import arguments
 from dask_tfrecord.errors import SchemaError, calling
+from dask_tfrecord.feed.epoch_order import Shuffle, check_shuffle
 from dask_tfrecord.feed.numpy_columns import Array, Ragged, checked_fill_nulls, numpy_columns
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.feed.sources import checked_names
@@ -31,9 +32,13 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         names, the features are a dict of arrays.
     label : str, optional
         The column that holds the labels. Without ``label``, an element consists of features only.
-    shuffle : int, optional
+    shuffle : int or "blocks", optional
         The seed of a random order of all rows. Each epoch has a different row order. By default, the rows are
-        not shuffled.
+        not shuffled. If ``shuffle`` is "blocks", the rows have the order of `RecordTable.block_order`, which
+        reads compressed files much faster. Then pass ``shuffle=False`` to ``fit``, because Keras otherwise
+        also shuffles the batches, so that each batch reads other blocks.
+    seed : int, default 0
+        The seed of the order with ``shuffle="blocks"``.
     epoch : int, default 0
         The number of the first epoch. If this number equals the ``initial_epoch`` of ``fit``, a resumed run
         has the same row orders as an uninterrupted run.
@@ -72,7 +77,8 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         columns: str | Sequence[str] | None = None,
         label: str | None = None,
         *,
-        shuffle: int | None = None,
+        shuffle: int | Shuffle | None = None,
+        seed: int = 0,
         epoch: int = 0,
         fill_nulls: Mapping[str, Any] | None = None,
         workers: int = 1,
@@ -82,14 +88,14 @@ class TFRecordPyDataset(keras.utils.PyDataset):
     ) -> None:
         super().__init__(workers, use_multiprocessing, max_queue_size)
         arguments.count("batch_size", batch_size)
-        arguments.count("shuffle", shuffle, 0)
+        check_shuffle(shuffle, seed)
         arguments.count("epoch", epoch, 0)
         self.table = RecordTable(path, checked_names(columns, label), **read)
         self._features = columns
         self._label = label
         self._batch_size = batch_size
         self._fill_nulls = checked_fill_nulls(fill_nulls, self.table.schema.names)
-        self._seed = shuffle
+        self._shuffle, self._seed = shuffle, seed
         self._epoch = epoch - 1
         if label is not None and label not in self.table.schema.names:
             raise SchemaError("label= names no column", feature=label)
@@ -119,8 +125,10 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         """Advance to the next epoch, and compute the row order of this epoch."""
         self._epoch += 1
         self._order = np.arange(len(self.table))
-        if self._seed is not None:
-            self._order = np.random.default_rng((self._seed, self._epoch)).permutation(len(self.table))
+        if self._shuffle == "blocks":
+            self._order = self.table.block_order(self._seed, self._epoch)
+        elif self._shuffle is not None:
+            self._order = np.random.default_rng((self._shuffle, self._epoch)).permutation(len(self.table))
 
 
 def _dense(name: str, column: Array | Ragged) -> Array:

@@ -26,6 +26,7 @@ from dask_tfrecord.errors import (
     FileChangedError,
     TFRecordError,
 )
+from dask_tfrecord.files.column_files import open_column_file
 from dask_tfrecord.files.damage import locate_error
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.options import ReadOptions
@@ -78,8 +79,9 @@ class Unit(NamedTuple):
 def find_units(dataset: ReadPlan, splits: Sequence[Split]) -> list[Unit]:
     """Divide the splits of a dataset into units, and find the offsets of their records.
 
-    Stored record offsets are used if they exist. Without stored offsets, uncompressed local files are
-    searched for records. If damage is skipped, all splits are read as blocks.
+    The offsets of the records of uncompressed files come from column files, if there are any. Without column
+    files, uncompressed local files are searched for records. If damage is skipped, all splits are read as
+    blocks.
     """
     if dataset.options.damage.skips:
         return [Unit(number, None) for number in range(len(splits))]
@@ -90,6 +92,8 @@ def find_units(dataset: ReadPlan, splits: Sequence[Split]) -> list[Unit]:
     def find(group: list[Split]) -> list[Offsets | None]:
         """Return the offsets of the records of a file, or those of each of its splits."""
         local, known = dataset.store.local, stored.get(group[0].file.path)
+        if known is None:
+            known = _of_column_file(dataset, group)
         if known is not None:
             return [known] if local else [_of_split(known, split) for split in group]
         if not local or dataset.options.compression not in ("infer", None):
@@ -109,6 +113,18 @@ def find_units(dataset: ReadPlan, splits: Sequence[Split]) -> list[Unit]:
             rows = sum(len(one) - 1 for one in found if one is not None)
             progress.add(Report("", 1, 1, index, len(groups), rows, 0))
     return units
+
+
+def _of_column_file(dataset: ReadPlan, group: Sequence[Split]) -> Offsets | None:
+    """Return the offsets of the records of a file, given its splits, or None if they are not known."""
+    store, file, beside = dataset.store, group[0].file, group[0].columns
+    counts = [split.records for split in group if split.records is not None]
+    if beside is None or dataset.options.compression not in ("infer", None) or len(counts) < len(group):
+        return None
+    path = file.path[len(store.join("")) :]
+    offsets = open_column_file(store, beside).offsets(path, file.size, file.crc32c, 0, sum(counts))
+    # The offsets are those in the decompressed content, which has another size if the file is compressed.
+    return offsets if offsets is not None and offsets[-1] == file.size else None
 
 
 def map_file(store: Store, path: str) -> pa.Buffer:

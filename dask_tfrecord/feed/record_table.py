@@ -8,32 +8,39 @@ memory. If the offsets of the records are stored, ranges of bytes are read inste
 import os
 import threading
 from bisect import bisect_right
-from collections import OrderedDict
 from collections.abc import Iterator, Sequence
-from typing import Any, Unpack, overload
+from typing import Any, Unpack, get_args, overload
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
+from dask_tfrecord import arguments
 from dask_tfrecord.codec import Decoder
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.errors import FileChangedError, TFRecordError, calling
+from dask_tfrecord.errors import TFRecordError, calling
 from dask_tfrecord.feed.batches import as_batch
-from dask_tfrecord.feed.record_offsets import Records, find_units, map_file, read_block, store_offsets
+from dask_tfrecord.feed.block_order import ShuffleStatistics, measure_order, rows_of_spans
+from dask_tfrecord.feed.epoch_order import (
+    Order,
+    Span,
+    Uneven,
+    check_shards,
+    checked_shard,
+    make_order,
+    rows_of_shard,
+)
+from dask_tfrecord.feed.record_buffers import RecordBuffers
+from dask_tfrecord.feed.record_offsets import find_units, store_offsets
 from dask_tfrecord.feed.shuffle_window import with_partition_values
 from dask_tfrecord.feed.sources import checked_names, usable_after_fork
 from dask_tfrecord.files.damage import locate_error
 from dask_tfrecord.files.storage.change_check import check_unchanged
 from dask_tfrecord.files.storage.listing import PathLike
-from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.keywords import ReadKeywords
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.random_access import BLOCK_BYTES, NumberedRows, Numbers
 from dask_tfrecord.read_request import open_columns
-
-# The number of decompressed blocks that a table keeps in memory.
-_KEPT_BLOCKS = 32
 
 
 class RecordTable:
@@ -58,6 +65,8 @@ class RecordTable:
     ----------
     schema : pyarrow.Schema
         The columns of the table.
+    block_starts : numpy.ndarray
+        The number of the first record of each block of the dataset, followed by the number of all records.
 
     Raises
     ------
@@ -99,15 +108,18 @@ class RecordTable:
     ) -> None:
         plan, self._schema = open_columns(path, checked_names(columns), BLOCK_BYTES, read)
         self._rows = NumberedRows(plan, self._schema)
+        # The first row and the stored size of each block, which is a partition of the plan.
+        self.block_starts = self._rows.row_numbers(self._rows.starts[plan.partitions.starts])
+        self._block_sizes = plan.partitions.sizes
         self._stored = self._schema.select(
             name for name in self._schema.names if name not in plan.partition_values
         )
         self._allowed = plan.partition(0, self._schema).allowed_features
         splits = [split for splits in self._rows.plan.partitions for split in splits]
         units = find_units(self._rows.plan, splits)
-        # The split, the offsets, the first record and the partition of each unit.
+        # The split, the partition and the first record of each unit.
         self._splits = [splits[unit.split] for unit in units]
-        self._offsets = [unit.offsets for unit in units]
+        self._buffers = RecordBuffers(self._splits, [unit.offsets for unit in units])
         self._partitions = np.array([unit.split for unit in units], np.int64)
         self._firsts = self._rows.starts[self._partitions]
         self._prepare()
@@ -117,14 +129,9 @@ class RecordTable:
         self.schema = self._schema.arrow
         self._process = os.getpid()
         self._local = threading.local()
-        self._lock = threading.Lock()
-        self._maps: dict[str, pa.Buffer] = {}
-        # The value None stands for a block of which one range was read. When another range of the block is
-        # needed, the whole block is read.
-        self._kept: OrderedDict[int, Records | None] = OrderedDict()
 
     def __getstate__(self) -> dict[str, Any]:
-        made = {"schema", "_process", "_local", "_lock", "_maps", "_kept"}
+        made = {"schema", "_process", "_local"}
         return {name: value for name, value in vars(self).items() if name not in made}
 
     def __setstate__(self, state: dict[str, Any]) -> None:
@@ -175,7 +182,7 @@ class RecordTable:
         >>> dask_tfrecord.RecordTable("numbers").store_offsets().rpartition("/")[2]
         '00000001.offsets.parquet'
         """
-        return store_offsets(self._dataset, self._splits, self._offsets)
+        return store_offsets(self._dataset, self._splits, self._buffers.offsets)
 
     def __len__(self) -> int:
         return len(self._rows)
@@ -237,6 +244,94 @@ class RecordTable:
         return self._read(numbers) if numbers.size else self._schema.no_rows()
 
     @calling(__init__)
+    def block_order(
+        self, seed: int = 0, epoch: int = 0, shard: tuple[int, int] = (0, 1), uneven: Uneven = "keep"
+    ) -> Numbers:
+        """Return the numbers of all records in a random order that reads each block about once.
+
+        The blocks of the dataset, of about 1 MiB each, are shuffled, and then the records of up to 24 blocks
+        are shuffled together. A table that reads records in this order needs these blocks only, which it
+        keeps in memory. `iter_batches` with ``shuffle="blocks"`` returns the rows in the same order.
+
+        Parameters
+        ----------
+        seed : int, default 0
+            The seed of the order.
+        epoch : int, default 0
+            The number of the epoch. Each epoch has a different order.
+        shard : tuple of int, default (0, 1)
+            The number of the shard to return, counted from 0, and the number of all shards. Each record is in
+            exactly one shard.
+        uneven : "keep", "drop" or "pad", default "keep"
+            What happens if the records cannot be divided equally among the shards, as in `iter_batches`.
+
+        Returns
+        -------
+        numpy.ndarray
+            The record numbers (int64), with one element for each record of the shard.
+
+        Raises
+        ------
+        TFRecordError
+            If there are more shards than records, or if an argument has a wrong type or value.
+
+        Examples
+        --------
+        >>> import dask.dataframe as dd
+        >>> import dask_tfrecord
+        >>> ddf = dd.from_dict({"x": [1, 2, 3]}, npartitions=3)
+        >>> _ = dask_tfrecord.to_tfrecord(ddf, "ordered")
+        >>> table = dask_tfrecord.RecordTable("ordered")
+        >>> sorted(table.block_order(seed=7).tolist())
+        [0, 1, 2]
+        """
+        order, spans = self.epoch_spans(seed, epoch, shard, uneven)
+        return rows_of_spans(order, spans, self.block_starts)
+
+    def epoch_spans(
+        self, seed: int, epoch: int, shard: tuple[int, int], uneven: Uneven
+    ) -> tuple[Order, list[Span]]:
+        """Return the order of an epoch, and the spans of one shard. `block_order` explains the parameters."""
+        arguments.count("seed", seed, 0)
+        arguments.count("epoch", epoch, 0)
+        arguments.choice("uneven", uneven, get_args(Uneven))
+        counts = np.diff(self.block_starts)
+        order = make_order(len(counts), counts, seed, epoch, sizes=self._block_sizes)
+        checked = checked_shard(shard)
+        check_shards(order, checked[1])
+        return order, rows_of_shard([order.every_row], checked, True, uneven)
+
+    def shuffle_statistics(
+        self, order: Sequence[int] | npt.NDArray[Any], batch_size: int
+    ) -> ShuffleStatistics:
+        """Measure how far an order of records is from a uniform order.
+
+        Parameters
+        ----------
+        order : sequence of int
+            Record numbers, such as the result of `block_order`, in the order in which they are read.
+        batch_size : int
+            The number of records in each batch.
+
+        Returns
+        -------
+        ShuffleStatistics
+            The measurements. ``print`` shows them as a table.
+
+        Examples
+        --------
+        >>> import dask.dataframe as dd
+        >>> import dask_tfrecord
+        >>> ddf = dd.from_dict({"x": [1, 2, 3, 4]}, npartitions=2)
+        >>> _ = dask_tfrecord.to_tfrecord(ddf, "measured")
+        >>> table = dask_tfrecord.RecordTable("measured")
+        >>> table.shuffle_statistics([0, 1, 2, 3], batch_size=2).same_block
+        1.0
+        """
+        arguments.count("batch_size", batch_size, 1)
+        return measure_order(np.asarray(order, np.int64), self.block_starts, batch_size)
+
+    @calling(__init__)
     def _one(self, index: int) -> pa.RecordBatch:
         """Read one record. Unlike `batch`, this method does not sort and group record numbers."""
         if self._dataset.options.damage.skips:
@@ -244,7 +339,9 @@ class RecordTable:
         row = self._rows.record(index)
         unit = bisect_right(self._firsts, row) - 1
         self._check_unchanged([unit])
-        [((data, offsets), [at])] = self._find([(unit, np.array([row - self._firsts[unit]]))])
+        [((data, offsets), [at])] = self._buffers.find(
+            self._dataset, [(unit, np.array([row - self._firsts[unit]]))]
+        )
         places = np.array([[0, offsets[at], offsets[at + 1]]])
         return self._decode([data], places, np.array([0]), np.array([row]), np.array([unit]))
 
@@ -260,55 +357,13 @@ class RecordTable:
             )
         ]
         self._check_unchanged([unit for unit, _ in groups])
-        found = self._find(groups)
+        found = self._buffers.find(self._dataset, groups)
         # A row for each record: the index of its buffer, and the start and the end of its frame.
         places = np.empty((len(rows), 3), np.int64)
         places[:, 0] = np.repeat(np.arange(len(groups)), [len(of_unit) for _, of_unit in groups])
         places[:, 1] = np.concatenate([offsets[at] for (_, offsets), at in found])
         places[:, 2] = np.concatenate([offsets[at + 1] for (_, offsets), at in found])
         return self._decode([data for (data, _), _ in found], places, order, wanted, units[order])
-
-    def _find(self, groups: Sequence[tuple[int, Numbers]]) -> list[tuple[Records, Numbers]]:
-        """Return a buffer for each unit, and the numbers of the wanted records in this buffer.
-
-        The wanted records of a unit must be in ascending order.
-        """
-        alone = [(unit, rows) for unit, rows in groups if self._reads_range(unit)]
-        ranges = _read_ranges(self._dataset.store, [self._range(*one) for one in alone]) if alone else []
-        read = {unit: data for (unit, _), data in zip(alone, ranges, strict=True)}
-        found = []
-        for unit, rows in groups:
-            offsets = self._offsets[unit]
-            if unit in read and offsets is not None:
-                first, last = int(rows[0]), int(rows[-1])
-                records = Records(pa.py_buffer(read[unit]), offsets[first : last + 2] - offsets[first])
-                found.append((records, rows - first))
-            else:
-                found.append((self._records(unit), rows))
-        return found
-
-    def _reads_range(self, unit: int) -> bool:
-        """Return True if only a range of a split is read: at the first read, if the record offsets are
-        known.
-        """
-        if self._dataset.store.local or self._offsets[unit] is None:
-            return False
-        with self._lock:
-            if unit in self._kept:
-                return False
-            self._keep(unit, None)
-        return True
-
-    def _range(self, unit: int, rows: Numbers) -> tuple[str, int, int]:
-        """Return the path, start and stop of the byte range that holds all of the given rows of a split."""
-        offsets = self._offsets[unit]
-        assert offsets is not None  # `_reads_range` has checked that the offsets are known
-        return self._splits[unit].file.path, int(offsets[rows[0]]), int(offsets[rows[-1] + 1])
-
-    def _keep(self, unit: int, records: Records | None) -> None:
-        self._kept[unit] = records
-        while len(self._kept) > _KEPT_BLOCKS:
-            self._kept.popitem(last=False)
 
     def _decode(
         self, buffers: Sequence[pa.Buffer], places: Numbers, order: Numbers, wanted: Numbers, units: Numbers
@@ -355,44 +410,9 @@ class RecordTable:
     def _check_unchanged(self, units: Sequence[int]) -> None:
         if os.getpid() != self._process:
             # Another thread may have held the lock when this process was forked.
-            self._lock = threading.Lock()
+            self._buffers.renew_lock()
             self._rows.plan, self._process = usable_after_fork(self._dataset), os.getpid()
         check_unchanged(self._dataset.store, [self._splits[unit].file for unit in units])
-
-    def _records(self, unit: int) -> Records:
-        """Return the records of a unit, from the memory-mapped file or from a block that is kept in
-        memory.
-        """
-        store, split, offsets = self._dataset.store, self._splits[unit], self._offsets[unit]
-        if offsets is not None and store.local:
-            path = split.file.path
-            data = self._maps.get(path)
-            if data is None:
-                data = self._maps.setdefault(path, map_file(store, path))
-            if data.size < offsets[-1]:
-                raise _too_short(store.public(path))
-            return Records(data, offsets)
-        with self._lock:
-            records = self._kept.get(unit)
-            if records is not None:
-                self._kept.move_to_end(unit)
-                return records
-        records = read_block(store, self._dataset.options, split)
-        with self._lock:
-            self._keep(unit, records)
-        return records
-
-
-def _read_ranges(store: Store, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
-    found = store.read_ranges(ranges)
-    for data, (path, start, stop) in zip(found, ranges, strict=True):
-        if len(data) != stop - start:
-            raise _too_short(store.public(path))
-    return found
-
-
-def _too_short(path: str) -> FileChangedError:
-    return FileChangedError("the file is shorter than it was when the table was made", path=path)
 
 
 def _elements(batch: pa.RecordBatch) -> list[dict[str, Any]]:

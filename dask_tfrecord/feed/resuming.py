@@ -9,7 +9,15 @@ from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
 from dask_tfrecord.errors import Remedy, TFRecordError
-from dask_tfrecord.feed.epoch_order import Order, Plan, Span, rows_of_part, rows_of_shard, total_size
+from dask_tfrecord.feed.epoch_order import (
+    Order,
+    Plan,
+    Span,
+    check_shards,
+    rows_of_part,
+    rows_of_shard,
+    total_size,
+)
 from dask_tfrecord.feed.sources import digest
 
 State: TypeAlias = dict[str, Any]
@@ -65,6 +73,7 @@ def _arguments(plan: Plan) -> dict[str, Any]:
         "columns": plan.source.schema.names,
         "shuffle": plan.shuffle,
         "shuffle_buffer": plan.shuffle_buffer,
+        "seed": plan.seed,
     }
 
 
@@ -159,16 +168,7 @@ def begin(plan: Plan, order: Order, shard: tuple[int, int], part: tuple[int, int
     TFRecordError
         If there are more shards than rows, or than partitions of a Dask collection.
     """
-    total, count = order.every_row.size, shard[1]
-    if count > 1 and count > total:
-        if order.is_counted:
-            raise TFRecordError(
-                f"{count:,} shards of a dataset of {total:,} rows", advice="take fewer shards"
-            )
-        raise TFRecordError(
-            f"{count:,} shards of a collection of {total:,} partitions",
-            advice="repartition the collection, or take fewer shards",
-        )
+    check_shards(order, shard[1])
     return _divided(plan, [order.every_row], shard, part)
 
 

@@ -11,6 +11,7 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 from dask_tfrecord import arguments
 from dask_tfrecord.errors import Remedy, TFRecordError, calling
 from dask_tfrecord.feed.batches import Batches
+from dask_tfrecord.feed.block_sampler import BlockSampler, distributed_shard
 from dask_tfrecord.feed.epoch_order import LastBatch, Uneven, plan_batches
 from dask_tfrecord.feed.numpy_columns import checked_fill_nulls
 from dask_tfrecord.feed.record_table import RecordTable
@@ -46,9 +47,11 @@ class TFRecordBatches(IterableDataset[Any]):
     convert : callable, optional
         Function that converts a `pyarrow.RecordBatch` to an element of the dataset. By default, the function
         is `to_tensors`.
-    shuffle : int, optional
+    shuffle : int or "blocks", optional
         The seed of a random row order. Each epoch has a different row order. By default, the rows are not
-        shuffled.
+        shuffled. If ``shuffle`` is "blocks", the rows of groups of blocks are shuffled, as in `iter_batches`.
+    seed : int, default 0
+        The seed of the order with ``shuffle="blocks"``.
     shuffle_buffer : int, default 65536
         The number of rows that are shuffled together.
     uneven : "drop", "pad" or "keep", default "drop"
@@ -155,10 +158,10 @@ class TFRecordBatches(IterableDataset[Any]):
 
     def __getstate__(self) -> dict[str, Any]:
         # A spawned worker process does not know the rank of its parent.
-        return {**vars(self), "_shard": self._shard or _distributed_shard(), "_batches": None}
+        return {**vars(self), "_shard": self._shard or distributed_shard(), "_batches": None}
 
     def _open(self, epoch: int, part: tuple[int, int], start: list[State] | None = None) -> Batches:
-        return Batches(self._plan, epoch, self._shard or _distributed_shard() or (0, 1), part, start)
+        return Batches(self._plan, epoch, self._shard or distributed_shard() or (0, 1), part, start)
 
     def __len__(self) -> int:
         """Return the number of batches of this rank, which does not depend on the number of workers."""
@@ -310,6 +313,7 @@ class TFRecordTable(Dataset[Any]):
 
     The loader requests all records of a batch at once, and the records are decoded together into one batch.
     Pass ``collate_fn=dataset.collate`` to the DataLoader, because the records are already a batch.
+    `BlockSampler` shuffles compressed datasets about as fast as they are read.
 
     Parameters
     ----------
@@ -413,12 +417,4 @@ def _is_state(state: Any) -> bool:
     return isinstance(positions, list) and all(isinstance(at, dict) and "epoch" in at for at in positions)
 
 
-def _distributed_shard() -> tuple[int, int] | None:
-    """Return the rank and the number of ranks, or None if `torch.distributed` is not initialized."""
-    distributed = torch.distributed
-    if distributed.is_available() and distributed.is_initialized():
-        return distributed.get_rank(), distributed.get_world_size()
-    return None
-
-
-__all__ = ["TFRecordBatches", "TFRecordTable", "to_tensors"]
+__all__ = ["BlockSampler", "TFRecordBatches", "TFRecordTable", "to_tensors"]

@@ -10,6 +10,7 @@ from typing import Any, overload
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dask_tfrecord.files.entry import Block, ColumnFile, read_column_files
 from dask_tfrecord.files.storage.listing import FileInfo, table_infos
@@ -101,6 +102,15 @@ class Partitions(Sequence[tuple[Split, ...]]):
     def counts(self) -> npt.NDArray[np.int64]:
         """The number of splits in each partition, as an array."""
         return np.diff(self.starts)
+
+    @property
+    def sizes(self) -> npt.NDArray[np.int64]:
+        """The number of stored bytes in each partition, as an array. An unknown size counts as 0."""
+        sizes = pc.fill_null(self.rows["size"], 0)
+        if "start" in self.rows.column_names:
+            start, stop = (pc.struct_field(self.rows[name], "offset") for name in ("start", "stop"))
+            sizes = pc.subtract(pc.coalesce(stop, sizes), pc.fill_null(start, 0))
+        return np.diff(np.concatenate([[0], np.cumsum(sizes.to_numpy())])[self.starts])
 
     def _make(self, first: int) -> list[tuple[Split, ...]]:
         """Create the `Split` objects of up to 1,024 partitions, beginning with partition ``first``."""

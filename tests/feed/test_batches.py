@@ -299,7 +299,7 @@ def test_a_state_of_another_shard_or_of_other_columns_is_refused(dataset: str) -
 
 
 def test_large_rows_end_a_window_of_the_shuffle(dataset: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(module, "_WINDOW_BYTES", 2000)
+    monkeypatch.setattr(epoch_order, "WINDOW_BYTES", 2000)
     batches = iter_batches(dataset, 10, shuffle=1)
     found = [number for _ in range(21) for number in next(batches)["id"].to_pylist()]
     assert batches.state["remaining"][0][0] > 0  # the shuffle buffer has room for all rows

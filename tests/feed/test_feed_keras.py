@@ -48,6 +48,18 @@ def test_a_py_dataset_has_every_row_in_each_epoch(dataset: str) -> None:
 
 
 @pytest.mark.tensorflow
+def test_a_py_dataset_has_the_order_of_blocks(dataset: str) -> None:
+    pytest.importorskip("keras")
+    from dask_tfrecord.feed.keras import TFRecordPyDataset
+
+    batches = TFRecordPyDataset(dataset, 10, "id", shuffle="blocks", seed=3, epoch=1)
+    for epoch in (1, 2):
+        found = [number for at in range(len(batches)) for number in batches[at].tolist()]
+        assert found == RecordTable(dataset).block_order(3, epoch).tolist()
+        batches.on_epoch_end()
+
+
+@pytest.mark.tensorflow
 def test_a_model_trains_on_it(dataset: str) -> None:
     keras = pytest.importorskip("keras")
     from dask_tfrecord.feed.keras import TFRecordPyDataset
@@ -91,6 +103,7 @@ def test_ragged_lists_are_refused_by_name(dataset: str) -> None:
     [
         ({"shuffle": False}, "shuffle=False"),
         ({"shuffle": True}, "shuffle=True"),
+        ({"shuffle": "rows"}, "'rows'"),
         ({"epoch": -1}, "epoch=-1"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"fill_nulls": {"ids": -1}}, "fill_nulls= names the column 'ids'"),
@@ -149,3 +162,12 @@ def test_the_text_of_a_table_tells_datasets_and_versions_apart(tmp_path: Path) -
     assert repr(RecordTable(path)) != first == repr(RecordTable(path, version=1))
     dask_tfrecord.to_tfrecord(pd.DataFrame({"id": [3, 4]}), path, overwrite=True)
     assert repr(RecordTable(path)) != first
+
+
+def test_grain_reads_batches_in_the_order_of_blocks(dataset: str) -> None:
+    grain: Any = pytest.importorskip("grain.python", reason="grain is not installed")
+    table = RecordTable(dataset, ["id", "x"])
+    order = table.block_order(seed=1)
+    batches = grain.MapDataset.source(order).batch(10).map(table.batch)
+    found = [number for batch in batches.to_iter_dataset() for number in batch["id"].to_pylist()]
+    assert found == order.tolist()

@@ -27,7 +27,7 @@ from dask_tfrecord import (
     to_tfrecord,
 )
 from dask_tfrecord.dataset.snapshot import offsets as stored
-from dask_tfrecord.feed import record_offsets, record_table
+from dask_tfrecord.feed import record_buffers, record_offsets, record_table
 from dask_tfrecord.files import writing
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -113,7 +113,7 @@ def test_remote_records_are_read_by_their_bytes(monkeypatch: pytest.MonkeyPatch)
     monkeypatch.setattr(MemoryFileSystem, "cat_ranges", counted)
     table = RecordTable(root)
     assert read == []
-    monkeypatch.setattr(record_table, "read_block", None)
+    monkeypatch.setattr(record_buffers, "read_block", None)
     frame = len(max(MemoryFileSystem.store.values(), key=lambda file: file.size).getvalue()) // ROWS * 3
     assert table[[3, 150, 390]]["id"].to_pylist() == [3, 150, 390]
     assert len(read) == 3
@@ -127,13 +127,13 @@ def test_records_of_one_block_are_read_together_and_then_from_memory(
     write(root)
     RecordTable(root).store_offsets()
     blocks: list[int] = []
-    original = record_table.read_block
+    original = record_buffers.read_block
 
     def counted(store: Any, options: Any, split: Any) -> Any:
         blocks.append(split.start.record)
         return original(store, options, split)
 
-    monkeypatch.setattr(record_table, "read_block", counted)
+    monkeypatch.setattr(record_buffers, "read_block", counted)
     table = RecordTable(root)
     assert [table[row]["id"] for row in range(60)] == list(range(60))
     assert len(blocks) == len(set(blocks)) > 2

@@ -19,6 +19,7 @@ from oracle import Feature, Record
 
 import dask_tfrecord
 from dask_tfrecord import CorruptRecordError, SchemaError
+from dask_tfrecord.feed import record_buffers
 from dask_tfrecord.feed import record_table as module
 from dask_tfrecord.feed.batches import Batches, iter_batches
 from dask_tfrecord.feed.epoch_order import plan_batches
@@ -39,7 +40,8 @@ FORMS: dict[str, dict[str, Any]] = {
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(writing, "BLOCK_BYTES", 1 << 10)
     monkeypatch.setattr(module, "BLOCK_BYTES", 1 << 10)
-    monkeypatch.setattr(module, "_KEPT_BLOCKS", 3)
+    monkeypatch.setattr(record_buffers, "_KEPT_BLOCKS", 3)
+    monkeypatch.setattr(record_buffers, "_KEPT_BYTES", 1 << 12)
 
 
 @pytest.fixture(scope="module")
@@ -249,7 +251,7 @@ def test_a_forked_process_opens_the_store_again(
 def test_a_process_forked_while_a_thread_reads_can_read(frame: pd.DataFrame, tmp_path: Path) -> None:
     dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=2), tmp_path / "d", compression="gzip")
     table = RecordTable(tmp_path / "d", "id")
-    with table._lock:  # as another thread would hold the lock
+    with table._buffers._lock:  # as another thread would hold the lock
         child = os.fork()
         if not child:
             signal.alarm(60)  # ends a child that waits for the lock forever

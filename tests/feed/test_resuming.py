@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 
 import dask_tfrecord
 from dask_tfrecord import TFRecordError
-from dask_tfrecord.feed import batches as module
 from dask_tfrecord.feed import epoch_order
 from dask_tfrecord.feed.batches import Batches, iter_batches
 from dask_tfrecord.feed.epoch_order import plan_batches
@@ -30,7 +29,9 @@ def small_blocks() -> Any:
         patch.setattr(writing, "BLOCK_BYTES", 1 << 10)
         patch.setattr(epoch_order, "_SHUFFLED_BYTES", 1 << 9)
         patch.setattr(epoch_order, "_SEQUENTIAL_BYTES", 1 << 10)
-        patch.setattr(module, "_WINDOW_BYTES", 3000)
+        patch.setattr(epoch_order, "WINDOW_BYTES", 3000)
+        patch.setattr(epoch_order, "BLOCK_BYTES", 1 << 9)
+        patch.setattr(epoch_order, "_GROUP_BLOCKS", 4)
         yield
 
 
@@ -66,7 +67,8 @@ def check_elastic_run(sources: dict[str, Any], seed: int) -> None:
     draw = random.Random(seed)
     name = draw.choice(["plain", "plain", "gzip", "collection"])
     uneven = "keep" if name == "collection" else draw.choice(["keep", "keep", "drop", "pad"])
-    options: dict[str, Any] = {"shuffle": draw.choice([None, 5, 5]), "uneven": uneven}
+    shuffle = draw.choice([None, 5, 5] if name == "collection" else [None, 5, "blocks"])
+    options: dict[str, Any] = {"shuffle": shuffle, "uneven": uneven}
     options |= {"shuffle_buffer": draw.choice([1, 40, 1000]), "prefetch": draw.choice([0, 2])}
 
     def begin(ranks: int, workers: int, start: Any = None) -> list[Batches]:

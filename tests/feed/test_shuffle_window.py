@@ -170,7 +170,7 @@ def test_records_stay_encoded_if_the_large_columns_are_read(datasets: dict[str, 
 def test_a_window_of_encoded_records_ends_by_its_bytes(
     datasets: dict[str, str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(module, "_WINDOW_BYTES", 50_000)
+    monkeypatch.setattr(epoch_order, "WINDOW_BYTES", 50_000)
     kept = []
 
     class Recorded(shuffle_window.ShuffleWindow):

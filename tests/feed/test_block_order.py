@@ -1,0 +1,189 @@
+"""``shuffle="blocks"``: one order for all doors, every row once, each block read once, and its statistics."""
+
+import itertools
+import random
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pyarrow.compute as pc
+import pytest
+
+import dask_tfrecord
+from dask_tfrecord import RecordTable, TFRecordError, iter_batches
+from dask_tfrecord.feed import epoch_order, record_buffers, record_table
+from dask_tfrecord.files import writing
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+ROWS = 1003
+
+FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
+    "plain": ({}, {}),
+    "gzip": ({"compression": "gzip"}, {}),
+    "partitioned": ({"partition_on": ["key"]}, {}),
+    "small files": ({"max_rows_per_file": 7}, {}),
+    "filtered": ({}, {"filters": pc.field("x") < 40}),
+    "damage is skipped": ({}, {"on_corrupt": "skip"}),
+}
+
+
+@pytest.fixture(autouse=True)
+def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(writing, "BLOCK_BYTES", 1 << 9)
+    for module in (record_table, epoch_order):
+        monkeypatch.setattr(module, "BLOCK_BYTES", 1 << 9)
+    monkeypatch.setattr(epoch_order, "_GROUP_BLOCKS", 5)
+
+
+def write(path: Path, rows: int = ROWS, **options: Any) -> str:
+    numbers = np.arange(rows)
+    frame = pd.DataFrame({"id": numbers, "key": numbers % 2, "x": numbers * 7 % 100})
+    dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=4), path, **options)
+    return str(path)
+
+
+def ids(batches: Any) -> list[int]:
+    return [number for batch in batches for number in batch["id"].to_pylist()]
+
+
+@pytest.mark.parametrize("form", FORMS)
+def test_batches_and_tables_have_one_order_with_every_row_once(tmp_path: Path, form: str) -> None:
+    written, read = FORMS[form]
+    path = write(tmp_path / "d", **written)
+    table = RecordTable(path, **read)
+    plain = ids(iter_batches(path, **read))
+    seen = set()
+    for seed, epoch, count in [(0, 0, 1), (0, 1, 2), (3, 0, 7)]:
+        shards = [table.block_order(seed, epoch, (index, count)) for index in range(count)]
+        found = [plain[row] for shard in shards for row in shard.tolist()]
+        assert sorted(found) == sorted(plain)
+        assert {len(shard) for shard in shards} <= {len(plain) // count, -(-len(plain) // count)}
+        seen.add(tuple(found))
+        for index, shard in enumerate(shards):
+            given = {"seed": seed, "epoch": epoch, "shard": (index, count), **read}
+            batches = iter_batches(path, 64, shuffle="blocks", **given)
+            assert ids(batches) == ids([table.batch(shard)])
+    assert len(seen) == 3
+
+
+def test_a_group_has_rows_of_few_blocks_and_ends_by_bytes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    table = RecordTable(write(tmp_path / "d"))
+    order = table.block_order(1)
+    blocks = np.searchsorted(table.block_starts, order, "right") - 1
+    runs = [sorted(group, key=list(blocks).index) for group in _groups(blocks.tolist(), 5)]
+    assert all(len(group) == 5 for group in runs[:-1])
+    assert len(set(itertools.chain(*runs))) == len(table.block_starts) - 1
+    monkeypatch.setattr(epoch_order, "_GROUP_BYTES", 1)  # each block is a group
+    blocks = np.searchsorted(table.block_starts, table.block_order(1), "right") - 1
+    assert len(list(itertools.groupby(blocks.tolist()))) == len(table.block_starts) - 1
+
+
+def _groups(blocks: list[int], size: int) -> list[set[int]]:
+    """Return the sets of at most ``size`` blocks that follow each other in an order."""
+    groups: list[set[int]] = [set()]
+    for block in blocks:
+        if len(groups[-1] | {block}) > size:
+            groups.append(set())
+        groups[-1].add(block)
+    return groups
+
+
+def test_each_block_of_a_compressed_file_is_read_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    path = write(tmp_path / "d", compression="gzip")
+    monkeypatch.setattr(record_buffers, "_KEPT_BLOCKS", 10)
+    monkeypatch.setattr(record_buffers, "_KEPT_BYTES", 0)
+    read: Counter[tuple[str, int]] = Counter()
+    original = record_buffers.read_block
+
+    def counted(store: Any, options: Any, split: Any) -> Any:
+        read[split.file.path, split.start.record] += 1
+        return original(store, options, split)
+
+    monkeypatch.setattr(record_buffers, "read_block", counted)
+    table = RecordTable(path)
+    order = table.block_order(2)
+    for start in range(0, len(order), 30):
+        table.batch(order[start : start + 30])
+    assert len(read) == len(table.block_starts) - 1 > 20
+    assert set(read.values()) == {1}
+
+
+def test_more_shards_than_blocks_are_disjoint_and_more_than_rows_are_refused(tmp_path: Path) -> None:
+    table = RecordTable(write(tmp_path / "d", 40))
+    count = 3 * (len(table.block_starts) - 1)
+    assert count < 40
+    found = [row for index in range(count) for row in table.block_order(5, 1, (index, count)).tolist()]
+    assert sorted(found) == list(range(40))
+    for uneven, length in (("drop", 40 // count), ("pad", -(-40 // count))):
+        lengths = {len(table.block_order(5, 1, (index, count), uneven)) for index in range(count)}
+        assert lengths == {length}
+    with pytest.raises(TFRecordError, match="41 shards of a dataset of 40 rows"):
+        table.block_order(shard=(0, 41))
+
+
+@pytest.mark.parametrize("form", ["gzip", "filtered"])
+def test_an_iteration_continues_after_every_batch(tmp_path: Path, form: str) -> None:
+    written, read = FORMS[form]
+    path = write(tmp_path / "d", 300, **written)
+    given: dict[str, Any] = {"shuffle": "blocks", "seed": 4, "epoch": 1, "shard": (1, 2), **read}
+    batches = iter_batches(path, 20, **given)
+    states, found = [batches.state], []
+    for batch in batches:
+        found.append(ids([batch]))
+        states.append(batches.state)
+    for at in random.Random(0).sample(range(len(states)), 4):
+        rest = iter_batches(path, 20, start=states[at], **given)
+        assert [ids([batch]) for batch in rest] == found[at:]
+    with pytest.raises(TFRecordError, match="other arguments"):
+        iter_batches(path, 20, start=states[0], **{**given, "seed": 5})
+
+
+def test_statistics_are_those_of_all_pairs(tmp_path: Path) -> None:
+    table = RecordTable(write(tmp_path / "d"))
+    starts, size = table.block_starts.tolist(), 25
+    block = [number for number, start in enumerate(starts[:-1]) for _ in range(start, starts[number + 1])]
+    uniform = np.random.default_rng(1).permutation(ROWS)
+    orders = {"blocks": table.block_order(1), "files": np.arange(ROWS), "uniform": uniform}
+    found = {}
+    for name, order in orders.items():
+        of_batches = [
+            [block[row] for row in batch] for batch in zip(*[iter(order.tolist())] * size, strict=False)
+        ]
+        pairs = [a == b for batch in of_batches for a, b in itertools.combinations(batch, 2)]
+        found[name] = one = table.shuffle_statistics(order, size)
+        assert one.same_block == pytest.approx(np.mean(pairs))
+        assert one.batch_blocks == pytest.approx(np.mean([len(set(batch)) for batch in of_batches]))
+        distances = [abs(row - place) / ROWS for place, row in enumerate(order.tolist())]
+        assert one.displacement[:3:2] == pytest.approx([np.mean(distances), np.median(distances)])
+    assert found["uniform"].same_block == pytest.approx(found["uniform"].uniform_same_block, rel=0.1)
+    assert found["uniform"].batch_blocks == pytest.approx(found["uniform"].uniform_batch_blocks, rel=0.05)
+    assert 1 < found["blocks"].design_effect < found["files"].design_effect
+    assert "two rows of a batch in one block" in str(found["blocks"])
+    assert table.shuffle_statistics([], 5).rows == 0
+
+
+@pytest.mark.parametrize(
+    ("given", "message"),
+    [
+        ({"shuffle": "block"}, "'blocks'"),
+        ({"shuffle": "blocks", "seed": -1}, "seed"),
+        ({"shuffle": 1, "seed": 2}, "seed=2 has no effect with shuffle=1"),
+        ({"seed": 2}, "seed=2 has no effect"),
+    ],
+)
+def test_wrong_arguments_are_named(tmp_path: Path, given: dict[str, Any], message: str) -> None:
+    with pytest.raises(TFRecordError, match=message):
+        iter_batches(write(tmp_path / "d", 10), 2, **given)
+
+
+def test_a_collection_is_refused() -> None:
+    with pytest.raises(TFRecordError, match="not a Dask collection"):
+        iter_batches(dd.from_dict({"x": [1, 2]}, npartitions=1), 2, shuffle="blocks")
