@@ -29,6 +29,7 @@ from dask_tfrecord.errors import (
     SchemaError,
     TFRecordError,
 )
+from dask_tfrecord.explaining import Explanation, explain
 from dask_tfrecord.exporting import export, metadata_schema
 from dask_tfrecord.feed.arrow_dataset import TFRecordDataset
 from dask_tfrecord.feed.batches import Batches, iter_batches
@@ -62,6 +63,7 @@ __all__ = [
     "Description",
     "DestinationError",
     "Expired",
+    "Explanation",
     "Field",
     "FileChangedError",
     "FileEntry",
@@ -83,6 +85,7 @@ __all__ = [
     "delete",
     "exists",
     "expire",
+    "explain",
     "export",
     "filter_mask",
     "find_dataset",

@@ -31,11 +31,26 @@ def head_command(path: Any, rows: int, as_json: bool, **read: Any) -> None:
     _print_rows(first_rows(dask_tfrecord.inspect(path, **read), rows), as_json)
 
 
-@options.command("cat", options.PATHS, *options.READ, options.JSON)
-def cat_command(path: Any, as_json: bool, **read: Any) -> None:
+_explain = click.Option(
+    ["--explain"],
+    is_flag=True,
+    help="Do not read the rows. Print which bytes of which files the command would read, and why.",
+)
+
+
+def _print_explanation(ddf: Any, as_json: bool) -> None:
+    explanation = dask_tfrecord.explain(ddf)
+    output.print_result(explanation.to_dict(), repr(explanation).splitlines(), as_json)
+
+
+@options.command("cat", options.PATHS, *options.READ, _explain, options.JSON)
+def cat_command(path: Any, as_json: bool, explain: bool, **read: Any) -> None:
     """On a terminal, the rows are printed as tables, and otherwise as JSON lines. The command needs only a
     few MiB of memory, whatever the size of the dataset.
     """
+    if explain:
+        _print_explanation(dask_tfrecord.read_tfrecord(path, index=False, **read), as_json)
+        return
     with closing(dask_tfrecord.inspect(path, **read).iter_tables()) as tables:
         for table in tables:
             _print_rows(table, as_json)
@@ -49,9 +64,13 @@ def _print_rows(table: pa.Table, as_json: bool) -> None:
         output.print_frame(table.slice(start, _PAGE))
 
 
-@options.command("count", options.PATHS, *options.READ, options.JSON, *options.COMPUTING)
-def count_command(path: Any, as_json: bool, **read: Any) -> None:
+@options.command("count", options.PATHS, *options.READ, _explain, options.JSON, *options.COMPUTING)
+def count_command(path: Any, as_json: bool, explain: bool, **read: Any) -> None:
     """No data file is read if the dataset has a snapshot and there is no --where."""
+    if explain:
+        read = {**read, "columns": [], "index": False}
+        _print_explanation(dask_tfrecord.read_tfrecord(path, **read), as_json)
+        return
     with computing("Counting"):
         rows = len(dask_tfrecord.read_tfrecord(path, **read))
     output.print_result({"rows": rows}, [str(rows)], as_json)

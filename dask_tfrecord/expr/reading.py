@@ -5,7 +5,7 @@ The module `rewrites` decides how the optimizer may change this expression.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar
+from typing import Any, ClassVar, NamedTuple
 
 import pandas as pd
 from dask._task_spec import Task
@@ -125,6 +125,11 @@ class Reader:
             return function, parts[0], *self._arguments
         return read_each, function, parts, *self._arguments
 
+    def partitions(self, index: int) -> list[Partition]:
+        """Return the partitions of the dataset that the task with a number reads."""
+        part = self._part(index)
+        return part if isinstance(part, list) else [part]
+
     def _part(self, index: int) -> Partition | list[Partition]:
         """Return what the task of a partition reads: a partition of the dataset, or all those of a key."""
         if self._plan.keys is None:
@@ -154,6 +159,24 @@ class ReadTask(Task):
     def __reduce__(self) -> tuple[Any, ...]:
         """Pickle the task as a `Task` that holds the partitions."""
         return partial(Task, _data_producer=True), (self.key, *self.func.call(*self.args))
+
+
+class PlannedRead(NamedTuple):
+    """The partitions that one read of an optimized collection reads.
+
+    Attributes
+    ----------
+    plan : ReadPlan
+        The read plan.
+    numbers : list of list of int
+        For each task, the numbers of the partitions of the plan that the task reads.
+    partitions : list of list of Partition
+        For each task, these partitions.
+    """
+
+    plan: ReadPlan
+    numbers: list[list[int]]
+    partitions: list[list[Partition]]
 
 
 class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
@@ -264,6 +287,12 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         """The function of all tasks of the read."""
         return Reader(self)
 
+    def planned(self) -> PlannedRead:
+        """Return the partitions that the tasks read."""
+        numbers = [self._numbers(index) for index in self._partitions]
+        partitions = [self.reader.partitions(index) for index in self._partitions]
+        return PlannedRead(self.dataset, numbers, partitions)
+
     @property
     def _numpy_columns(self) -> list[str]:
         return [name for name in self.operand("numpy") or () if name in self._schema.names]
@@ -321,6 +350,12 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         if self._fusion_compression_factor >= 1:
             return None
         return parent.substitute(self, FusedReads(self))
+
+
+def planned_reads(expr: Expr) -> list[PlannedRead]:
+    """Return the reads of an expression after the rewrites of Dask's optimizer."""
+    found = {one._name: one for one in expr.optimize(fuse=False).walk() if isinstance(one, ReadTFRecord)}
+    return [read.planned() for read in found.values()]
 
 
 class FusedReads(FusedIO):

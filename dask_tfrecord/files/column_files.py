@@ -212,6 +212,14 @@ class _DataFile(NamedTuple):
     groups: range
     starts: list[int]
 
+    def groups_of(self, start: int, stop: int) -> tuple[int, list[int]]:
+        """Return the row groups with the rows from ``start`` to before ``stop``, and the number of the first
+        of these row groups within the data file.
+        """
+        first = bisect_right(self.starts, start) - 1
+        last = bisect_left(self.starts, stop)
+        return first, [*self.groups[first:last]] if start < stop else []
+
 
 class ColumnFileReader:
     """Read a column file. Every method returns None if the values must be decoded from the records.
@@ -298,6 +306,16 @@ class ColumnFileReader:
             return offsets
         return None
 
+    def stored_bytes(
+        self, path: str, size: int | None, checksum: int | None, schema: Schema | None, start: int, stop: int
+    ) -> int:
+        """Return the number of bytes that `read` reads, or that `offsets` reads if there is no schema."""
+        if (found := self._data_file(path, size, checksum)) is None or start >= stop:
+            return 0
+        names = [OFFSET] if schema is None else [column.name for column in schema.columns]
+        _, groups = found.groups_of(start, stop)
+        return sum(end - first for first, end in self._spans(groups, names))
+
     @contextmanager
     def _doubts(self) -> Iterator[None]:
         """Note that the column file is not usable if the ``with`` block raises, for whatever reason."""
@@ -356,9 +374,7 @@ class ColumnFileReader:
 
     def _rows(self, found: _DataFile, names: list[str], start: int, stop: int) -> pa.Table:
         """Read a range of rows of a data file, in the types of the column file."""
-        first = bisect_right(found.starts, start) - 1
-        last = bisect_left(found.starts, stop)
-        groups = [*found.groups[first:last]] if start < stop else []
+        first, groups = found.groups_of(start, stop)
         with self._open(groups, names) as source:
             file = pq.ParquetFile(source, metadata=self._metadata, page_checksum_verification=True)
             rows = file.read_row_groups(groups, columns=names, use_threads=False)
@@ -374,6 +390,13 @@ class ColumnFileReader:
             with pa.OSFile(self._path) as file:
                 yield file
             return
+        spans = self._spans(groups, names)
+        found = self._store.read_ranges([(self._path, *span) for span in spans])
+        parts = [(start, data) for (start, _), data in zip(spans, found, strict=True)]
+        yield pa.PythonFile(_Ranges(self._file.bytes, parts), mode="r")
+
+    def _spans(self, groups: Sequence[int], names: Sequence[str]) -> list[tuple[int, int]]:
+        """Return the ranges of bytes that hold some columns of some row groups."""
         wanted = [at for at, name in enumerate(self._names) if name in names]
         spans: list[tuple[int, int]] = []
         for group in groups:
@@ -384,9 +407,7 @@ class ColumnFileReader:
                 if spans and 0 <= start - spans[-1][1] <= _GAP_BYTES:
                     start = spans.pop()[0]
                 spans.append((start, stop))
-        found = self._store.read_ranges([(self._path, *span) for span in spans])
-        parts = [(start, data) for (start, _), data in zip(spans, found, strict=True)]
-        yield pa.PythonFile(_Ranges(self._file.bytes, parts), mode="r")
+        return spans
 
 
 class _Ranges(io.RawIOBase):

@@ -44,6 +44,8 @@ class Split:
     columns : ColumnFile, optional
         The column file of the file, or None if there is none, or if the file may have changed since the
         snapshot was written.
+    blocks : tuple of Block
+        The blocks of the split, if the file is compressed and single records of the split may be wanted.
     """
 
     file: FileInfo
@@ -51,6 +53,7 @@ class Split:
     stop: Block | None = None
     records: int | None = None
     columns: ColumnFile | None = None
+    blocks: tuple[Block, ...] = ()
 
 
 @dataclass(frozen=True, eq=False, repr=False)

@@ -7,7 +7,9 @@ from functools import partial
 from typing import Any
 from unittest.mock import patch
 
+import dask.dataframe as dd
 import oracle
+import pandas as pd
 import pyarrow as pa
 import pytest
 import s3fs
@@ -57,7 +59,43 @@ def noted_requests() -> Iterator[list[tuple[str, str | None]]]:
         yield requests
 
 
+@contextmanager
+def noted_bytes() -> Iterator[list[int]]:
+    """Record the number of bytes of each answer to a request for bytes, and 0 for each other request."""
+    answers: list[int] = []
+    call = s3fs.S3FileSystem._call_s3
+
+    async def noting(fs: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
+        found = await call(fs, method, *args, **kwargs)
+        answers.append(found["ContentLength"] if method == "get_object" else 0)
+        return found
+
+    with patch.object(s3fs.S3FileSystem, "_call_s3", noting):
+        yield answers
+
+
 class TestS3Store(S3Suite):
+    def test_a_filter_on_a_stored_column_fetches_only_the_matching_images(self, place: str) -> None:
+        images = [bytes([number % 256]) * 50_000 for number in range(400)]
+        frame = pd.DataFrame({"label": [number % 100 for number in range(400)]})
+        frame["image"] = pd.array(images, pd.ArrowDtype(pa.binary()))
+        options = {"storage_options": self.options}
+        to_tfrecord(dd.from_pandas(frame, npartitions=2), place, columnar=["label"], **options)
+        ddf = read_tfrecord(place, **options)
+        with noted_bytes() as every:
+            assert len(ddf.compute()) == 400
+        found = read_tfrecord(place, filters=[("label", "==", 3)], **options)
+        with noted_bytes() as few:
+            rows = found.compute()
+        assert rows["label"].tolist() == [3] * 4
+        assert [one[0] for one in rows["image"]] == [number % 256 for number in range(3, 400, 100)]
+        assert sum(few) * 20 < sum(every)
+        # For each file: two HEAD requests, the footer, the labels, the offsets, and two images.
+        assert len(few) <= 2 * 7, few
+        with noted_bytes() as labels:
+            assert ddf["label"].sum().compute() == 4 * sum(range(100))
+        assert sum(labels) < 10_000
+
     def test_a_writer_appends_with_few_requests(self, place: str) -> None:
         requests: list[str] = []
         call = AioBaseClient._make_api_call

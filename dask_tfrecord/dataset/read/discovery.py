@@ -273,6 +273,7 @@ def plan(found: ReadPlan, request: ReadRequest, compute_each: ComputeEach) -> Re
     """
     files = found.partitions.rows
     kept, pruned, predicate = np.arange(len(files)), np.arange(0), None
+    left_out = (0, 0)
     if request.filters is not None:
         predicate = parse_filters(request.filters, found.schema)
         may_match = found.outcomes(predicate).true
@@ -280,6 +281,8 @@ def plan(found: ReadPlan, request: ReadRequest, compute_each: ComputeEach) -> Re
         if len(kept) < len(files):
             by_values = found.outcomes(predicate, use_statistics=False).true
             pruned = np.flatnonzero(by_values & ~may_match)
+            sizes = files["size"].filter(pa.array(~by_values))
+            left_out = (len(sizes), pc.sum(sizes, min_count=0).as_py())
     keys, blocksize = None, request.blocksize
     if request.partition_by:
         kept, keys = _sort_by_key(found, kept, request.partition_by)
@@ -296,10 +299,21 @@ def plan(found: ReadPlan, request: ReadRequest, compute_each: ComputeEach) -> Re
         partitions=partitions,
         partition_values=values,
         filters=predicate,
+        blocks=_blocks_beside_columns(rows),
         # Tasks check that these files are unchanged.
         pruned_files=_taken(files.select(INFO_SCHEMA.names), pruned),
         keys=keys,
+        left_out=left_out,
     )
+
+
+def _blocks_beside_columns(files: pa.Table) -> pa.Table | None:
+    """Return the paths and the blocks of the files that have column files and several blocks."""
+    if COLUMN_FILE_NAMES[0] not in files.column_names:
+        return None
+    has_columns = files[COLUMN_FILE_NAMES[0]].is_valid()
+    found = files.filter(pc.and_(has_columns, pc.greater(pc.list_value_length(files["blocks"]), 1)))
+    return found.select(["path", "blocks"])
 
 
 def _taken(data: Any, positions: Positions) -> Any:
@@ -390,9 +404,6 @@ def _described(files: pa.Table, snapshot: Snapshot, schema: Schema) -> pa.Table:
     rows = snapshot.file_list
     records = pc.if_else(are_proven(files, rows), rows["records"], pa.scalar(None, pa.int64()))
     columns = {"bytes": rows["bytes"], "blocks": rows["blocks"], "records": records, "file_records": records}
-    for name in COLUMN_FILE_NAMES:
-        if name in rows.column_names:
-            columns[name] = pc.if_else(records.is_valid(), rows[name], None)
     # Statistics are not valid for a column that is read as another type. Statistics are not used either if
     # the record types differ, because a payload column may then have the name of another column.
     if schema.record_type == snapshot.schema.record_type:
@@ -400,4 +411,7 @@ def _described(files: pa.Table, snapshot: Snapshot, schema: Schema) -> pa.Table:
         names = {statistics_name(item.name) for item in same}
         statistics = rows.select([name for name in rows.column_names if name in names])
         columns |= dict(zip(statistics.column_names, statistics.columns, strict=True))
+        # The same holds for the values in column files.
+        for name in {*COLUMN_FILE_NAMES} & {*rows.column_names}:
+            columns[name] = pc.if_else(records.is_valid(), rows[name], None)
     return pa.table({**{name: files[name] for name in INFO_SCHEMA.names}, **columns})

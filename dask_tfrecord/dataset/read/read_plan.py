@@ -4,6 +4,7 @@ A read plan is part of the Dask graph.
 """
 
 import hashlib
+from bisect import bisect_left
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, fields, replace
 from itertools import accumulate
@@ -19,11 +20,12 @@ from dask_tfrecord.dataset.query.predicates import Outcomes, Predicate, possible
 from dask_tfrecord.dataset.query.ranges import Mask, file_ranges
 from dask_tfrecord.dataset.read.read_task import Partition, RowRanges
 from dask_tfrecord.dataset.read.requested_columns import origin_clash
-from dask_tfrecord.dataset.snapshot.column_statistics import STATISTICS, has_no_nulls
+from dask_tfrecord.dataset.snapshot.column_statistics import STATISTICS, has_no_nulls, read_blocks
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.model import short_list
 from dask_tfrecord.errors import FileChangedError
 from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.gathering import is_compressed
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.reading import PATH_TYPE
 from dask_tfrecord.files.splits import Partitions, Split, table_token
@@ -74,6 +76,10 @@ class ReadPlan:
         one partition.
     version : int, optional
         The number of the snapshot, or None if no snapshot is used.
+    blocks : pyarrow.Table, optional
+        The columns ``path`` and ``blocks`` of the files that have column files and several blocks.
+    left_out : tuple of int
+        The number and the stored bytes of the files that belong to no partition because of partition values.
     """
 
     store: Store
@@ -88,6 +94,8 @@ class ReadPlan:
     index: Levels = ()
     keys: tuple[range, ...] | None = None
     version: int | None = None
+    blocks: pa.Table | None = field(default=None, hash=False)
+    left_out: tuple[int, int] = (0, 0)
 
     @property
     def summary(self) -> str:
@@ -157,6 +165,8 @@ class ReadPlan:
             filters = self.filters
             if filters is not None and self._passes_filters[self._rows(index)][needed].all():
                 filters = None
+            if filters is not None:
+                splits = tuple(map(self._with_blocks, splits))
             names = value_names if filters is None else [*value_names, *filter_names]
             values = {
                 # A slice would pickle the values of all partitions.
@@ -178,6 +188,23 @@ class ReadPlan:
             )
 
         return partition
+
+    def _with_blocks(self, split: Split) -> Split:
+        """Return a split of a compressed file with its blocks, so that some of its records can be read."""
+        file = self._files_with_blocks.get(split.file.path)
+        if file is None or self.blocks is None or not is_compressed(split.file.path):
+            return split
+        [blocks] = read_blocks(self.blocks.slice(file, 1))
+        numbers = [block.record for block in blocks]
+        first = bisect_left(numbers, split.start.record)
+        last = len(blocks) if split.stop is None else bisect_left(numbers, split.stop.record)
+        return replace(split, blocks=blocks[first:last])
+
+    @cached_property
+    def _files_with_blocks(self) -> dict[str, int]:
+        """Map the path of each file in `blocks` to its number."""
+        paths = [] if self.blocks is None else column_paths(self.blocks["path"])
+        return {path: number for number, path in enumerate(paths)}
 
     def with_file_checks(self, partition: Partition, indices: Iterable[int]) -> Partition:
         """Make the task of a partition also check the files of the partitions outside ``indices``."""
@@ -260,10 +287,10 @@ class ReadPlan:
         }
 
     def without_statistics(self) -> Self:
-        """Return the plan without the statistics of files, which only predicates need."""
+        """Return the plan without the statistics and the blocks of files, which only predicates need."""
         rows = self.partitions.rows
         names = [name for name in rows.column_names if not name.startswith(STATISTICS)]
-        return replace(self, partitions=Partitions(rows.select(names), self.partitions.starts))
+        return replace(self, partitions=Partitions(rows.select(names), self.partitions.starts), blocks=None)
 
     def can_prune(self, predicate: Predicate) -> bool:
         """Return True if the columns of a predicate have values or statistics, so that the predicate may

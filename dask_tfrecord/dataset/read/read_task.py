@@ -12,6 +12,7 @@ import pyarrow as pa
 from dask_tfrecord.codec.checked import Ints
 from dask_tfrecord.codec.columns import FeatureKey
 from dask_tfrecord.dataset.query.predicates import Predicate
+from dask_tfrecord.dataset.read.column_reads import Choice, ColumnReads
 from dask_tfrecord.dataset.read.partition_columns import feature_clash
 from dask_tfrecord.dataset.read.requested_columns import origin_clash
 from dask_tfrecord.dataset.read.schema_drift import explained
@@ -150,16 +151,22 @@ class Partition:
         FileChangedError
             If the split has another number of records. `read` raises the same error and other errors.
         """
-        schema = self._stored_columns
+        schema = self.stored_columns
+        [split] = self.splits
+        check_unchanged(self.store, self.pruned_files or ())
+        if schema.fields and self.filters is None and split.records == count:
+            reads = ColumnReads(self)
+            choice = reads.choose(split, wanted)
+            tables = [] if choice.way == "decode" else list(reads.read(split, choice))
+            if tables and tables[-1] is not None:
+                return pa.concat_tables(tables)
         if schema.fields and self.filters is None and len(wanted) * _DENSE < count:
-            [split] = self.splits
-            check_unchanged(self.store, self.pruned_files or ())
             found = read_selected(
                 self.store, split, wanted, schema, self.options, known=self.allowed_features
             )
             if found is not None and found[1] == count:
                 self._log_rows(split, len(wanted))
-                return self._with_partition_values(found[0])
+                return self.with_partition_values(found[0], self.all_columns)
         table = self.read()
         if table.num_rows != count:
             problem = f"{table.num_rows:,} records were read where {count:,} were counted before"
@@ -170,22 +177,49 @@ class Partition:
 
     def _tables(self, warn: Warn, batch_bytes: int) -> Generator[pa.Table, None, None]:
         """Yield the rows that pass the filters, in tables of at most ``batch_bytes`` bytes of records."""
-        counted = [split.file for split in self.splits if self._count(split) is not None]
+        counted = [split.file for split in self.splits if self.known_count(split) is not None]
         for files in (self.pruned_files, counted):
             check_unchanged(self.store, files or ())
-        losses = Losses(self.options.damage)
+        losses, reads = Losses(self.options.damage), ColumnReads(self)
         try:
             for splits in groups_of_small_files(self.splits):
-                for table in self._read_together(splits) or self._read_each(splits, losses, batch_bytes):
-                    losses.rows += table.num_rows
-                    yield self._filter(self._with_partition_values(table))
+                choices = [reads.choose(split) for split in splits]
+                if all(one.way == "decode" for one in choices):
+                    yield from self._decoded(splits, losses, batch_bytes)
+                    continue
+                for split, choice in zip(splits, choices, strict=True):
+                    yield from self._chosen(reads, split, choice, losses, batch_bytes)
         # The caller stops early, but is still warned of damage in the records that were read.
         except GeneratorExit:
             losses.report(warn)
             raise
         losses.finish(warn)
 
-    def _filter(self, table: pa.Table) -> pa.Table:
+    def _chosen(
+        self, reads: ColumnReads, split: Split, choice: Choice, losses: Losses, batch_bytes: int
+    ) -> Iterator[pa.Table]:
+        """Yield the rows of a split that pass the filters, in the way that was chosen for the split."""
+        done = 0
+        if choice.way != "decode":
+            for found in reads.read(split, choice):
+                if found is None:
+                    break
+                done += found.num_rows
+                yield found
+            else:
+                return
+        for table in self._decoded([split], losses, batch_bytes):
+            yield table.slice(done)
+            done -= min(done, table.num_rows)
+
+    def _decoded(self, splits: Sequence[Split], losses: Losses, batch_bytes: int) -> Iterator[pa.Table]:
+        """Yield the rows of splits that pass the filters, decoded from the records."""
+        for table in self._read_together(splits) or self._read_each(splits, losses, batch_bytes):
+            losses.rows += table.num_rows
+            yield self.filtered(self.with_partition_values(table, self.all_columns))
+
+    def filtered(self, table: pa.Table) -> pa.Table:
+        """Return the rows of a table that pass the filters, with the columns of `schema`."""
         if self.filters is None:
             return table
         return table.filter(self.outcome(self.filters, table)).select(self.schema.names)
@@ -199,10 +233,10 @@ class Partition:
 
     def _read_together(self, splits: Sequence[Split]) -> list[pa.Table] | None:
         """Read small files at once. Return None if each file must be read alone, or need not be read."""
-        if len(splits) == 1 or self._count(splits[0]) is not None:
+        if len(splits) == 1 or self.known_count(splits[0]) is not None:
             return None
         found = read_together(
-            self.store, splits, self._stored_columns, self.options, known=self.allowed_features
+            self.store, splits, self.stored_columns, self.options, known=self.allowed_features
         )
         if found is None:
             return None
@@ -213,9 +247,9 @@ class Partition:
 
     def _read_each(self, splits: Sequence[Split], losses: Losses, batch_bytes: int) -> Iterator[pa.Table]:
         """Read splits one after the other, with the columns of `schema` and `filter_fields`."""
-        schema = self._stored_columns
+        schema = self.stored_columns
         for split in splits:
-            if (rows := self._count(split)) is not None:
+            if (rows := self.known_count(split)) is not None:
                 yield rows_without_columns(rows)
                 continue
             rows = 0
@@ -233,10 +267,12 @@ class Partition:
                     yield table
             self._check_rows(split, rows)
 
-    def _with_partition_values(self, table: pa.Table) -> pa.Table:
+    def with_partition_values(self, table: pa.Table, schema: Schema) -> pa.Table:
+        """Return a table with the columns of a schema, given a table of the columns that are not partition
+        columns.
+        """
         if not self.partition_values:
             return table
-        schema = self._all_columns
         columns = [
             self._repeat(item, table.num_rows) if item.name in self.partition_values else table[item.name]
             for item in schema.fields
@@ -244,23 +280,24 @@ class Partition:
         return pa.Table.from_arrays(columns, schema=schema.arrow)
 
     @cached_property
-    def _all_columns(self) -> Schema:
+    def all_columns(self) -> Schema:
+        """The columns of the result, followed by the other columns that the filters need."""
         if not self.filter_fields:  # all tasks share the cached properties of the schema
             return self.schema
         return replace(self.schema, fields=self.schema.fields + self.filter_fields)
 
     @cached_property
-    def _stored_columns(self) -> Schema:
+    def stored_columns(self) -> Schema:
         """The columns whose values are decoded from the records: all columns except partition columns."""
-        columns = self._all_columns
+        columns = self.all_columns
         if not self.partition_values:
             return columns
         return columns.select(name for name in columns.names if name not in self.partition_values)
 
-    def _count(self, split: Split) -> int | None:
+    def known_count(self, split: Split) -> int | None:
         """Return the row count of a split if its records need not be read, and otherwise None."""
         must_check = self.allowed_features is not None or self.options.damage.skips
-        return None if must_check or self._stored_columns.fields else split.records
+        return None if must_check or self.stored_columns.fields else split.records
 
     def _check_rows(self, split: Split, rows: int) -> None:
         """Log the number of rows of a split. Raise if the number differs from the known number."""
@@ -278,7 +315,7 @@ class Partition:
         """Replace a SchemaError in the ``with`` block by an error that explains its cause, for example
         other types.
         """
-        schema = self._stored_columns
+        schema = self.stored_columns
         try:
             yield
         except SchemaError as error:

@@ -4,6 +4,8 @@ import io
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
+from itertools import groupby
+from operator import itemgetter
 from typing import Any, NoReturn
 
 from fsspec import AbstractFileSystem
@@ -217,3 +219,21 @@ def open_unbuffered(fs: AbstractFileSystem, path: str, expected: ExpectedFile, *
     file = fs.open(path, "rb", **options)
     # All readers of one in-memory file of fsspec share one object with one position.
     return io.BytesIO(file.getvalue()) if isinstance(file, MemoryFile) else file
+
+
+def read_byte_ranges(fs: AbstractFileSystem, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+    """Read byte ranges of files as `Store.read_ranges` does."""
+    if type(fs) is not LocalFileSystem:
+        paths, starts, stops = map(list, zip(*ranges, strict=True)) if ranges else ([], [], [])
+        found: list[bytes] = fs.cat_ranges(paths, starts, stops, on_error="raise")
+        for one in found:  # asynchronous filesystems return errors as results even with on_error="raise"
+            if isinstance(one, Exception):
+                raise one
+        return found
+    found = []
+    for path, group in groupby(ranges, key=itemgetter(0)):  # fsspec would open a file for each range
+        with open(path, "rb", buffering=0) as file:
+            for _, start, stop in group:
+                file.seek(start)
+                found.append(file.read(stop - start))
+    return found

@@ -26,7 +26,13 @@ from dask_tfrecord.files.storage.filesystem import (
     open_path,
     removes_full_directories,
 )
-from dask_tfrecord.files.storage.open_file import REQUEST_BYTES, ExpectedFile, FileReader, open_unbuffered
+from dask_tfrecord.files.storage.open_file import (
+    REQUEST_BYTES,
+    ExpectedFile,
+    FileReader,
+    open_unbuffered,
+    read_byte_ranges,
+)
 from dask_tfrecord.files.storage.paths import check_url, name_of, parent_of
 from dask_tfrecord.files.storage.redaction import without_credentials
 from dask_tfrecord.files.storage.store_failures import is_precondition_failure
@@ -413,12 +419,7 @@ class Store:
 
         Each range is a tuple of a path, a start and a stop.
         """
-        paths, starts, stops = map(list, zip(*ranges, strict=True)) if ranges else ([], [], [])
-        found: list[bytes] = self.fs.cat_ranges(paths, starts, stops, on_error="raise")
-        for one in found:  # asynchronous filesystems return errors as results even with on_error="raise"
-            if isinstance(one, Exception):
-                raise one
-        return found
+        return read_byte_ranges(self.fs, ranges)
 
     def _details(self, file: Any, path: str) -> dict[str, Any]:
         """Return the current info of an open file, if possible without another request."""

@@ -1,0 +1,275 @@
+"""Read the rows of splits from column files, and choose which bytes of the data files are read, if any.
+
+The rows are the same as without column files. Where a column file cannot be used, the records are decoded.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_tfrecord.codec import MAX_RECORD_BYTES
+from dask_tfrecord.codec.checked import Ints
+from dask_tfrecord.files.column_files import ColumnFileReader, open_column_file
+from dask_tfrecord.files.gathering import Fetch, plan_fetch, read_fetch
+from dask_tfrecord.files.reading import rows_without_columns
+from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.change_check import check_unchanged
+from dask_tfrecord.schema.model import Schema
+
+if TYPE_CHECKING:
+    from dask_tfrecord.dataset.read.read_task import Partition
+
+# The number of rows that are read from a column file at once: 8 of its largest row groups.
+_CHUNK_ROWS = 1 << 20
+
+_UNUSABLE = "the column file is missing, damaged or describes other data"
+
+
+@dataclass(frozen=True)
+class Chunk:
+    """Some adjacent rows of a split.
+
+    Attributes
+    ----------
+    start, stop : int
+        The number of the first row within the split, and the number after the last row.
+    rows : numpy.ndarray, optional
+        The wanted rows, counted from `start`, in ascending order. None if all rows are wanted.
+    known : pyarrow.Table, optional
+        Columns of the wanted rows that were already read.
+    """
+
+    start: int
+    stop: int
+    rows: Ints | None = None
+    known: pa.Table | None = None
+
+    def take(self, table: pa.Table) -> pa.Table:
+        """Return the wanted rows of a table that has all rows of the chunk."""
+        if self.rows is None or len(self.rows) == table.num_rows:
+            return table
+        mask = np.zeros(table.num_rows, bool)  # Arrow's `take` could join too large chunks
+        mask[self.rows] = True
+        return table.filter(pa.array(mask))
+
+
+@dataclass(frozen=True)
+class Choice:
+    """How a split is read.
+
+    Attributes
+    ----------
+    way : "decode", "columns", "records" or "nothing"
+        "decode" reads all records of the split. "columns" reads the rows from the column file. "records"
+        reads only the records of wanted rows. "nothing" means that no row is wanted.
+    rule : str
+        The reason for the way. `explain` shows the reason.
+    chunks : tuple of Chunk
+        The wanted rows, if the way is "columns".
+    fetch : Fetch, optional
+        The ranges of the data file that hold the wanted records, if these ranges were compared with a read of
+        the whole split.
+    """
+
+    way: Literal["decode", "columns", "records", "nothing"]
+    rule: str
+    chunks: tuple[Chunk, ...] = ()
+    fetch: Fetch | None = None
+
+
+class ColumnReads:
+    """The splits of a partition whose column files may be used. To create the object, check that the data
+    files of these splits are unchanged.
+
+    Parameters
+    ----------
+    partition : Partition
+        The partition, with the columns, the filters and the options of the read.
+    """
+
+    def __init__(self, partition: "Partition") -> None:
+        self._partition = partition
+        # The columns of the result, and of the filters, that the records hold.
+        values, every = partition.partition_values, partition.all_columns
+        self._wanted = every.select(name for name in partition.schema.names if name not in values)
+        used = set() if partition.filters is None else partition.filters.columns() - values.keys()
+        self._used = every.select(sorted(used))
+        self._readers: dict[Split, ColumnFileReader] = {}
+        if not self._problem():
+            self._readers = {split: reader for split in partition.splits if (reader := self._open(split))}
+        check_unchanged(partition.store, [split.file for split in self._readers])
+
+    def choose(self, split: Split, rows: Ints | None = None) -> Choice:
+        """Choose how a split is read. If the column file has the columns of the filters, this method
+        evaluates the filters.
+
+        If the partition has no filters, ``rows`` may hold the numbers of the wanted rows within the split, in
+        ascending order. By default, all rows are wanted.
+        """
+        partition, reader = self._partition, self._readers.get(split)
+        if reader is None:
+            return Choice("decode", self._problem() or self._problem_of(split))
+        chunks = list(_chunks(split.records or 0, rows))
+        if partition.filters is not None:
+            passing = self._passing(split, chunks)
+            if passing is None:
+                return Choice("decode", _UNUSABLE)
+            chunks = passing
+        if not chunks:
+            return Choice("nothing", "no row of the column file is wanted")
+        lacks = _lacks(reader, self._wanted)
+        if not lacks and partition.allowed_features is None:
+            return Choice("columns", "the column file has all columns", tuple(chunks))
+        if chunks[0].rows is None:
+            return Choice("decode", lacks or "the features of all records are checked")
+        wanted = np.concatenate([one.start + one.rows for one in chunks if one.rows is not None])
+        start, stop = split.start.record, split.start.record + (split.records or 0)
+        fetch = plan_fetch(partition.store, split, wanted, reader.offsets(*self._place(split), start, stop))
+        if fetch is None:
+            return Choice("decode", "the positions of the records are not known")
+        return Choice("records" if fetch.is_cheaper else "decode", fetch.rule, fetch=fetch)
+
+    def read(self, split: Split, choice: Choice) -> Iterator[pa.Table | None]:
+        """Yield the wanted rows of a split, with the columns of the schema of the partition. The way of the
+        choice must not be "decode".
+
+        The last element is None if the column file turns out to be unusable. The rows that follow the yielded
+        rows must then be decoded.
+        """
+        if choice.fetch is not None:
+            yield self._fetched(split, choice.fetch)
+        for chunk in choice.chunks:
+            table = self._of_chunk(split, chunk)
+            yield table
+            if table is None:
+                return
+
+    def column_bytes(self, split: Split, choice: Choice) -> int:
+        """Return the number of bytes of the column file that are read for a choice."""
+        reader, place = self._readers.get(split), self._place(split)
+        if reader is None:
+            return 0
+        start, stop = split.start.record, split.start.record + (split.records or 0)
+        filtering = self._used if self._partition.filters is not None else self._used.select([])
+        total = reader.stored_bytes(*place, filtering, start, stop)
+        if choice.fetch is not None:
+            total += reader.stored_bytes(*place, None, start, stop)
+        others = self._wanted.select(name for name in self._wanted.names if name not in filtering.names)
+        return total + sum(
+            reader.stored_bytes(*place, others, start + one.start, start + one.stop) for one in choice.chunks
+        )
+
+    def _problem(self) -> str:
+        """Return the reason why no column file of the partition can be used, or an empty text."""
+        options = self._partition.options
+        if options.damage.skips:
+            return "damaged records are skipped"
+        if options.origin_columns:
+            return "the path or the offset of each record is read"
+        if options.compression != "infer" or options.max_record_bytes != MAX_RECORD_BYTES:
+            return "the codec or the size of the records is checked"
+        if self._partition.filters is not None and not self._used.fields:
+            return "the filters use no column of the records"
+        return ""
+
+    def _problem_of(self, split: Split) -> str:
+        """Return the reason why the column file of a split cannot be used."""
+        if split.columns is None or split.records is None:
+            return "the file has no current column file"
+        reader = open_column_file(self._partition.store, split.columns)
+        needed = self._used if self._partition.filters is not None else self._wanted
+        return _lacks(reader, needed) if reader.features else _UNUSABLE
+
+    def _open(self, split: Split) -> ColumnFileReader | None:
+        """Return the reader of the column file of a split, or None if the column file cannot be used."""
+        if split.columns is None or split.records is None:
+            return None
+        reader = open_column_file(self._partition.store, split.columns)
+        needed = self._used if self._partition.filters is not None else self._wanted
+        return reader if reader.stores(needed) else None
+
+    def _place(self, split: Split) -> tuple[str, int | None, int | None]:
+        file = split.file
+        return self._partition.store.relative(file.path), file.size, file.crc32c
+
+    def _rows(self, split: Split, chunk: Chunk, schema: Schema) -> pa.Table | None:
+        """Return all rows of a chunk from the column file, or None if the column file is unusable."""
+        first = split.start.record
+        place = self._place(split)
+        return self._readers[split].read(*place, schema, first + chunk.start, first + chunk.stop)
+
+    def _passing(self, split: Split, chunks: list[Chunk]) -> list[Chunk] | None:
+        """Return the chunks of a split with rows that pass the filters.
+
+        Return None if the column file is unusable.
+        """
+        partition, passing = self._partition, []
+        assert partition.filters is not None  # the caller has checked this
+        columns = partition.all_columns.select(sorted(partition.filters.columns()))
+        for chunk in chunks:
+            table = self._rows(split, chunk, self._used)
+            if table is None:
+                return None
+            mask = partition.outcome(partition.filters, partition.with_partition_values(table, columns))
+            rows = np.flatnonzero(np.asarray(pc.fill_null(mask, False)))
+            if len(rows):
+                known = Chunk(chunk.start, chunk.stop, rows).take(table)
+                passing.append(Chunk(chunk.start, chunk.stop, rows, known))
+        return passing
+
+    def _of_chunk(self, split: Split, chunk: Chunk) -> pa.Table | None:
+        known = {} if chunk.known is None else dict(zip(chunk.known.column_names, chunk.known, strict=True))
+        others = self._wanted.select(name for name in self._wanted.names if name not in known)
+        if others.fields:
+            table = self._rows(split, chunk, others)
+            if table is None:
+                return None
+            found = chunk.take(table)
+            known |= dict(zip(found.column_names, found.columns, strict=True))
+        count = len(next(iter(known.values())))
+        schema = self._partition.schema
+        if not schema.fields:
+            return rows_without_columns(count)
+        rows = rows_without_columns(count)
+        if self._wanted.fields:
+            rows = pa.table({name: known[name] for name in self._wanted.names})
+        return self._partition.with_partition_values(rows, schema)
+
+    def _fetched(self, split: Split, fetch: Fetch) -> pa.Table | None:
+        partition = self._partition
+        table = read_fetch(
+            partition.store,
+            split,
+            fetch,
+            partition.stored_columns,
+            partition.options,
+            known=partition.allowed_features,
+        )
+        if table is None:
+            return None
+        found = partition.filtered(partition.with_partition_values(table, partition.all_columns))
+        # If a record does not pass the filters, the column file does not have the values of the records.
+        return found if found.num_rows == len(fetch.rows) else None
+
+
+def _chunks(count: int, rows: Ints | None) -> Iterator[Chunk]:
+    """Divide the rows of a split into chunks. Chunks without wanted rows are left out."""
+    for start in range(0, count, _CHUNK_ROWS):
+        stop = min(start + _CHUNK_ROWS, count)
+        if rows is None:
+            yield Chunk(start, stop)
+            continue
+        here = rows[slice(*np.searchsorted(rows, (start, stop)))] - start
+        if len(here):
+            yield Chunk(start, stop, here)
+
+
+def _lacks(reader: ColumnFileReader, schema: Schema) -> str:
+    """Return a text about the columns that a column file does not have, or an empty text."""
+    lacking = [repr(name) for name in schema.names if not reader.stores(schema.select([name]))]
+    more = f" and {len(lacking) - 3:,} more" if len(lacking) > 3 else ""
+    return f"the column file does not have {', '.join(lacking[:3])}{more}" if lacking else ""

@@ -1,0 +1,317 @@
+"""Reads that use column files return the rows of reads that decode the records."""
+
+import logging
+import os
+import random
+import shutil
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+from typing import Any
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+import pytest
+from random_queries import COLUMNS, Data, Queries
+
+from dask_tfrecord import (
+    CorruptRecordError,
+    FileChangedError,
+    RecordTable,
+    explain,
+    iter_batches,
+    read_tfrecord,
+    take,
+    to_tfrecord,
+)
+from dask_tfrecord.dataset.read import column_reads
+from dask_tfrecord.dataset.read.column_reads import ColumnReads
+from dask_tfrecord.files import column_files, gathering, writing
+from dask_tfrecord.files.column_files import open_column_file
+from dask_tfrecord.files.storage.store import Store
+
+CASES = int(os.environ.get("DASK_TFRECORD_EXAMPLES", "60"))
+QUERIES_PER_DATASET = 20
+
+LISTS = ("list", "pair", "words")
+
+
+@pytest.fixture(autouse=True)
+def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
+    """Make blocks, row groups, chunks and requests so small that each of these datasets has many."""
+    for place, name, size in (
+        (writing, "BLOCK_BYTES", 1_000),
+        (column_files, "_GROUP_ROWS", 16),
+        (column_reads, "_CHUNK_ROWS", 20),
+        (gathering, "_LOCAL_REQUEST", 100),
+    ):
+        monkeypatch.setattr(place, name, size)
+    with dask.config.set({"scheduler": "sync", "dataframe.convert-string": False}):
+        yield
+
+
+@contextmanager
+def decoding() -> Iterator[None]:
+    """Decode all records, as if there were no column files."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(ColumnReads, "_open", lambda reads, split: None)
+        yield
+
+
+def frame_of(rng: random.Random, names: list[str], gaps: set[str], first: int, count: int) -> pd.DataFrame:
+    found: dict[str, Any] = {"n": pd.array(range(first, first + count), pd.ArrowDtype(pa.int64()))}
+    for name in names:
+        type_, values, _ = COLUMNS[name]
+        pool = rng.sample(values, rng.randint(1, len(values)))
+        nulls = rng.choice([0, 0.3, 1]) if name in gaps else 0
+        chosen = [None if rng.random() < nulls else rng.choice(pool) for _ in range(count)]
+        if pa.types.is_dictionary(type_):
+            found[name] = pd.Categorical(chosen, categories=values)
+        else:
+            found[name] = pd.arrays.ArrowExtensionArray(pa.chunked_array([pa.array(chosen, type_)]))
+    images = [rng.randbytes(rng.choice([10, 300, 2000])) for _ in range(count)]
+    found["image"] = pd.array(images, pd.ArrowDtype(pa.binary()))
+    return pd.DataFrame(found)
+
+
+def _one_of(frames: list[pd.DataFrame], number: int) -> pd.DataFrame:
+    return frames[number]
+
+
+class Dataset:
+    """A random dataset with column files, and random queries of the dataset."""
+
+    def __init__(self, seed: int, root: Path) -> None:
+        self.rng = rng = random.Random(f"column files {seed}")
+        self.root, self.seed = root, seed
+        names = rng.sample(sorted(COLUMNS), rng.randint(2, 6))
+        keys = [name for name in ("i8", "text", "date", "flag") if name in names]
+        self.keys = rng.sample(keys, min(len(keys), rng.choice([0, 0, 1])))
+        gaps = {name for name in names if rng.random() < 0.5}
+        kinds = [name for name in ["n", *names, "image"] if name not in self.keys]
+        columnar: Any = rng.choice(["scalars", "scalars", rng.sample(kinds, rng.randint(0, len(kinds)))])
+        writes, first = [names], 0
+        if rng.random() < 0.4:  # an append adds a column
+            writes.append([*names, rng.choice([name for name in COLUMNS if name not in names])])
+        for number, columns in enumerate(writes):
+            frames = []
+            for _ in range(rng.randint(1, 3)):
+                count = rng.choice([0, 1, 10, 60])
+                frames.append(frame_of(rng, columns, gaps, first, count))
+                first += count
+            options = {"append": True, "schema_change": "add"} if number else {"columnar": columnar}
+            to_tfrecord(
+                dd.from_map(partial(_one_of, frames), range(len(frames)), meta=frames[0].iloc[:0]),
+                root,
+                partition_on=self.keys or None,
+                lossy="allow",
+                compression=rng.choice([None, None, "gzip", "zstd"]),
+                max_rows_per_file=rng.choice([None, None, 17]),
+                **options,
+            )
+            names = columns
+        self.names = ["n", *names, "image"]
+        self.queries = Queries(Data(seed, root, ("n", *names), {"dtype_backend": "pyarrow"}), seed)
+        self.rows = first
+
+    def spoil(self) -> str:
+        """Remove or damage a column file, or leave the column files as they are."""
+        found = sorted((self.root / "_tfrecord/columns").glob("*.parquet"))
+        kind = self.rng.choice(["none", "none", "absent", "cut", "bits", "random", "other"]) if found else ""
+        open_column_file.cache_clear()
+        for path in self.rng.sample(found, min(len(found), self.rng.randint(1, 2))):
+            data = bytearray(path.read_bytes())
+            if kind == "absent":
+                path.unlink()
+            elif kind == "cut":
+                path.write_bytes(data[: self.rng.randrange(len(data))])
+            elif kind == "bits":
+                data[self.rng.randrange(len(data))] ^= 1 << self.rng.randrange(8)
+                path.write_bytes(data)
+            elif kind == "random":
+                path.write_bytes(self.rng.randbytes(len(data)))
+            elif kind == "other":
+                shutil.copy(self.rng.choice(found), path.with_suffix(".copy"))
+                path.with_suffix(".copy").replace(path)
+        return kind
+
+    def query(self) -> tuple[str, Any]:
+        """A random query, as a text and a function without arguments."""
+        rng = self.rng
+        columns = rng.sample(self.names, rng.randint(1, min(4, len(self.names))))
+        options: dict[str, Any] = {"columns": rng.choice([columns, columns, None])}
+        if rng.random() < 0.7:
+            options["filters"] = self.queries.filters()
+        if rng.random() < 0.2:
+            options["verify_crc"] = False
+        read = {**options, "blocksize": rng.choice([None, "2 kB", "128 MiB"])}
+        share, door = (
+            rng.random(),
+            rng.choice(["read", "read", "read", "len", "take", "table", "feed", "dask"]),
+        )
+        seed = rng.random()
+        text = f"seed {self.seed}, {door}, {read}, {share}"
+
+        def run() -> Any:
+            random_rows = random.Random(seed)
+            if door in ("take", "table"):
+                table = RecordTable(self.root, **options)
+                mask = np.array([random_rows.random() < share for _ in range(len(table))], bool)
+                return table[mask] if door == "table" else take(self.root, mask, **options)
+            if door == "feed":
+                return pa.Table.from_batches(
+                    iter_batches(self.root, 7, shuffle=share < 0.5, shuffle_buffer=5, **options),
+                )
+            ddf = read_tfrecord(self.root, **read)
+            if door == "len":
+                return len(ddf)
+            if door == "dask":
+                name = random_rows.choice([*ddf.columns])
+                ddf = ddf[ddf[name].notnull()]
+            parts = [at for at in range(ddf.npartitions) if random_rows.random() < share]
+            return (ddf.partitions[parts] if parts else ddf).compute()
+
+        return text, run
+
+
+def outcome(run: Any) -> Any:
+    try:
+        return _plain(run())
+    except Exception as error:  # the error is compared
+        return type(error), str(error)
+
+
+def _plain(found: Any) -> Any:
+    if isinstance(found, pd.DataFrame):
+        index = [str(value) for value in found.index]
+        types = [
+            str(found[name].dtype) for name in found if not isinstance(found[name].dtype, pd.CategoricalDtype)
+        ]
+        rows = {name: pa.array(found[name].array, from_pandas=False) for name in found}
+        return index, types, _plain(pa.table(rows))
+    if isinstance(found, pa.Table | pa.RecordBatch):
+        return found.schema.names, len(found), [repr(found[name].to_pylist()) for name in found.schema.names]
+    return found
+
+
+def check_dataset(seed: int, root: Path, queries: int) -> int:
+    """Compare random queries of a random dataset. Return the number of queries."""
+    dataset = Dataset(seed, root)
+    state = "present"
+    for number in range(queries):
+        if number == queries // 2:
+            state = dataset.spoil()
+        text, run = dataset.query()
+        found = outcome(run)
+        with decoding():
+            expected = outcome(run)
+        assert found == expected, f"{text}, column files {state}"
+    return queries
+
+
+@pytest.mark.filterwarnings("ignore")
+def test_random_queries_give_the_decoded_rows(tmp_path: Path) -> None:
+    for seed in range(max(CASES // QUERIES_PER_DATASET, 1)):
+        check_dataset(seed, tmp_path / str(seed), QUERIES_PER_DATASET)
+
+
+@pytest.fixture
+def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """The names of the files of which bytes are read through a store."""
+    found: list[str] = []
+    open_, read_ranges = Store.open, Store.read_ranges
+
+    def opening(store: Store, path: str, *arguments: Any) -> Any:
+        found.append(Path(path).name)
+        return open_(store, path, *arguments)
+
+    def reading(store: Store, ranges: Any) -> Any:
+        found.extend(Path(path).name for path, *_ in ranges)
+        return read_ranges(store, ranges)
+
+    monkeypatch.setattr(Store, "open", opening)
+    monkeypatch.setattr(Store, "read_ranges", reading)
+    return found
+
+
+@pytest.fixture(params=[None, "gzip"])
+def images(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
+    """A dataset of 200 large values, whose other columns are in column files."""
+    frame = pd.DataFrame({"n": range(200), "label": [n % 20 for n in range(200)]})
+    values = [bytes([n]) * 2_000 for n in range(200)]
+    frame["image"] = pd.array(values, pd.ArrowDtype(pa.binary()))
+    ddf = dd.from_pandas(frame, npartitions=2)
+    to_tfrecord(ddf, tmp_path / "images", columnar=["n", "label"], compression=request.param)
+    return tmp_path / "images"
+
+
+def parts(names: list[str]) -> list[str]:
+    return [name for name in names if name.startswith("part-")]
+
+
+def test_stored_columns_are_read_without_the_data_files(images: Path, opened: list[str]) -> None:
+    ddf = read_tfrecord(images)
+    assert ddf["n"].sum().compute() == sum(range(200))
+    assert ddf["label"].value_counts().compute().tolist() == [10] * 20
+    assert len(ddf[ddf["label"] == 3]) == 10
+    assert len(read_tfrecord(images, filters=[("label", "==", 3)])) == 10
+    others = read_tfrecord(images, columns=["n"]).merge(ddf[["n", "label"]], on="n")
+    assert len(others.compute()) == 200
+    assert take(images, [3, 150], columns="n").tolist() == [3, 150]
+    batches = iter_batches(images, 50, columns=["n"], filters=[("label", "<", 2)], shuffle=1)
+    assert sorted(pa.table(batches)["n"].to_pylist()) == [n for n in range(200) if n % 20 < 2]
+    assert not parts(opened)
+
+
+def test_only_matching_records_of_other_columns_are_read(images: Path, opened: list[str]) -> None:
+    ddf = read_tfrecord(images, filters=[("n", "==", 30)])
+    [value] = ddf.compute()["image"]
+    assert value == bytes([30]) * 2_000
+    assert len(parts(opened)) == 1
+    [report] = [report for of_task in explain(ddf).partitions for report in of_task]
+    assert (report.read, report.rows) == ("some records", 1)
+    assert report.data_bytes < report.stored_bytes / 10
+
+
+def test_a_filter_that_most_rows_pass_reads_each_file_once(
+    images: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(gathering, "_LOCAL_REQUEST", 1 << 16)
+    explanation = explain(read_tfrecord(images, filters=[("label", "!=", 1)]))
+    assert {report.read for of_task in explanation.partitions for report in of_task} == {"all records"}
+    assert explanation.totals["data_bytes"] == explanation.totals["stored_bytes"]
+
+
+def test_a_data_file_that_changed_is_noticed(images: Path) -> None:
+    ddf = read_tfrecord(images, columns=["n"])
+    [path, *_] = images.glob("part-*")
+    os.utime(path, (0, 0))
+    with pytest.raises(FileChangedError):
+        ddf.compute()
+
+
+def test_a_missing_column_file_is_logged_once(images: Path, caplog: pytest.LogCaptureFixture) -> None:
+    for path in images.glob("_tfrecord/columns/*"):
+        path.unlink()
+    open_column_file.cache_clear()
+    with caplog.at_level(logging.INFO, "dask_tfrecord.files.column_files"):
+        for _ in range(2):
+            assert read_tfrecord(images, columns=["n"])["n"].sum().compute() == sum(range(200))
+    assert len(caplog.records) == 2  # one for each column file
+
+
+def test_a_damaged_record_is_reported_where_it_lies(images: Path) -> None:
+    [path] = images.glob("part-*-00000-*")
+    if path.suffix == ".gz":
+        pytest.skip("damage of compressed bytes is not in one record")
+    status, data = path.stat(), bytearray(path.read_bytes())
+    data[data.index(bytes([30]) * 2_000) + 5] ^= 1
+    path.write_bytes(data)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert len(read_tfrecord(images, filters=[("n", "==", 31)]).compute()) == 1
+    with pytest.raises(CorruptRecordError, match="record 30"):
+        read_tfrecord(images, filters=[("n", "==", 30)]).compute()
