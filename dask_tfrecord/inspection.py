@@ -13,6 +13,7 @@ import pyarrow.compute as pc
 from dask_tfrecord import arguments
 from dask_tfrecord.cluster import compute_each
 from dask_tfrecord.codec.columns import RecordType
+from dask_tfrecord.dataset.maintenance.column_files import column_file_difference, with_column_files
 from dask_tfrecord.dataset.maintenance.indexing import create_snapshot, renew_snapshot, store_snapshot
 from dask_tfrecord.dataset.maintenance.verifying import (
     FileReport,
@@ -50,6 +51,7 @@ from dask_tfrecord.errors import (
     DestinationError,
     TFRecordError,
 )
+from dask_tfrecord.files.find_blocks import ComputeEach
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.part_names import is_part
 from dask_tfrecord.files.side_files import without_side_files
@@ -67,6 +69,7 @@ from dask_tfrecord.files.storage.not_found import nothing_at
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.write_request import plan_columnar
 
 
 @public_function
@@ -77,6 +80,7 @@ def index(
     hive: GivenHive = True,
     record_type: RecordType | Literal["infer"] = "infer",
     split: Literal["all"] | None = None,
+    columnar: str | Sequence[str] | None = None,
     storage_options: dict[str, Any] | None = None,
     filesystem: Filesystem = None,
 ) -> Snapshot:
@@ -111,6 +115,10 @@ def index(
         partition column ``split``, with and without "all". Pass "all" if such a directory also contains files
         of no split, because `index` raises for such files without "all". The column ``split`` of these files
         is null. If the directory has no splits at all, "all" raises.
+    columnar : list of str or "scalars", optional
+        The columns that are also stored in Parquet files below ``_tfrecord/``, as in `to_tfrecord`. The files
+        are written anew from the records, also if the snapshot is up to date. By default, only data files
+        without such a file get one, with the columns that the dataset has.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
@@ -168,8 +176,10 @@ def index(
     finish_newest(store)
     before = find_snapshot(store)
     ours = before is not None and any(map(is_part, listed_files(before)))
-    if before is not None and not ours and not _is_outdated(store, before):
+    is_current = before is not None and not ours and not _is_outdated(store, before)
+    if is_current and columnar is None:
         raise _up_to_date(root)
+    each = partial(compute_each, title=f"{root}: index")
     request = ReadRequest(
         schema=schema,
         hive=hive,
@@ -182,14 +192,18 @@ def index(
         filesystem=filesystem,
     )
     try:
-        if before is not None and ours:
-            snapshot = _renewed(store, before)
+        if before is not None and (ours or is_current):
+            snapshot = _renewed(store, before, each, columnar)
         else:
-            snapshot = _described(path, store, request)
+            snapshot = _described(path, store, request, each)
             if before is not None:
                 rows = with_known_versions(snapshot.file_list, before.file_list)
                 ancestors = next_ancestors(before.ancestors, before.run)
                 snapshot = replace(snapshot, file_list=rows, number=before.number + 1, ancestors=ancestors)
+        columns = plan_columnar(columnar, snapshot.schema, snapshot.partition_on, before)
+        anew = columnar is not None
+        with with_column_files(store, snapshot, columns, each, anew=anew) as snapshot:
+            return store_snapshot(store, snapshot, before)
     except (FileNotFoundError, CorruptRecordError):
         newest = find_snapshot(store)
         if newest is None or (before is not None and newest.run == before.run):
@@ -199,16 +213,16 @@ def index(
             path=root,
             calls=[Call("index", root, {}, "again")],
         ) from None
-    return store_snapshot(store, snapshot, before)
 
 
-def _described(path: str | os.PathLike[str], store: Store, request: ReadRequest) -> Snapshot:
+def _described(
+    path: str | os.PathLike[str], store: Store, request: ReadRequest, each: ComputeEach
+) -> Snapshot:
     """Return a snapshot of a directory of files that another tool wrote."""
     if not store.fs.isdir(store.root):
         raise nothing_at(store, "no such directory")
     refuse_datasets_below(store, "whose files the snapshot would list, too")
     try:
-        each = partial(compute_each, title=f"{store.public(store.root)}: index")
         dataset = open_dataset(path, request, compute_each=each)
         if SPLIT in dataset.partition_values:  # otherwise, no description of splits leaves out files
             _refuse_undescribed_files(store, dataset)
@@ -245,12 +259,11 @@ def _is_outdated(store: Store, snapshot: Snapshot) -> bool:
     return bool(others) or not _all_proven(files, snapshot)
 
 
-def _renewed(store: Store, before: Snapshot) -> Snapshot:
-    """Return a new snapshot of a `to_tfrecord` dataset whose files were copied."""
+def _renewed(store: Store, before: Snapshot, each: ComputeEach, columnar: object) -> Snapshot:
+    """Return a new snapshot of the same files, some of which were copied, or get other column files."""
     files = snapshot_files(store, before)
-    if _all_proven(files, before):
+    if _all_proven(files, before) and columnar is None:
         raise _up_to_date(store.public(store.root))
-    each = partial(compute_each, title=f"{store.public(store.root)}: index")
     return renew_snapshot(store, before, files, each, draw_run(store))
 
 
@@ -374,16 +387,31 @@ def _verify_snapshot(store: Store, snapshot: Snapshot) -> pd.DataFrame:
     missing = unreadable("the file is missing, but the dataset's snapshot lists it")
     paths = column_paths(unquoted_column(found["path"]))
     reports = {**dict.fromkeys(entries, missing), **dict(zip(paths, verified, strict=True))}
-    differs: list[str | None] = [
-        describe_changes(report, entries[path]) if path in entries else "the snapshot does not list it"
+    differs: dict[str, str | None] = {
+        path: describe_changes(report, entries[path]) if path in entries else "the snapshot does not list it"
         for path, report in reports.items()
-    ]
-    return _report_frame([*map(store.public, reports)], [*reports.values()], snapshot.schema, differs)
+    }
+    differs |= _column_file_differences(store, snapshot, [path for path, text in differs.items() if not text])
+    return _report_frame(
+        [*map(store.public, reports)], [*reports.values()], snapshot.schema, [*differs.values()]
+    )
 
 
 def _verify_files(store: Store, files: pa.Table, record_type: RecordType) -> list[FileReport]:
     each = partial(compute_each, title=f"{store.public(store.root)}: verify")
     return verify_files(store, files, record_type, each)
+
+
+def _column_file_differences(store: Store, snapshot: Snapshot, same: Sequence[str]) -> dict[str, str]:
+    """Map the path of each data file that is as in the snapshot to how its column file differs from its
+    records.
+    """
+    entries = {listed_path(store, one.path): one for one in snapshot.files if one.columns is not None}
+    paths = [path for path in same if path in entries]
+    compare = partial(column_file_difference, store, snapshot.schema.record_type)
+    title = f"{store.public(store.root)}: verify column files"
+    found = compute_each(compare, [entries[path] for path in paths], title) if paths else []
+    return dict(zip(paths, found, strict=True))
 
 
 def _report_frame(

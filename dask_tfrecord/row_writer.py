@@ -19,7 +19,6 @@ from dask_tfrecord import arguments
 from dask_tfrecord.codec.columns import RecordType
 from dask_tfrecord.dataset.read.inferred_schema import PAYLOAD
 from dask_tfrecord.dataset.shuffle.appender import Appender, check_values
-from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.destination import check_destination, destination
 from dask_tfrecord.dataset.write.existing import check_existing_data, check_given_columns, merged_schema
@@ -35,11 +34,12 @@ from dask_tfrecord.frames.python_rows import is_records, table_of
 from dask_tfrecord.frames.sources import Rows, Source, check_columns, open_source
 from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema
 from dask_tfrecord.public_functions import public_function
-from dask_tfrecord.schema.field import Field, Lossy
+from dask_tfrecord.schema.field import Lossy
 from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.write_request import (
     CommitEvery,
     commit_every_limit,
+    plan_columnar,
     schema_change_mode,
     warn_of_compression,
     warn_of_rounding,
@@ -72,6 +72,8 @@ class Writer:
     partition_on : str or list of str, optional
         The names of the partition columns, as in `to_tfrecord`. By default, the partition columns of the
         existing dataset, or no partition columns in a new dataset.
+    columnar : list of str or "scalars", optional
+        The columns that are also stored in Parquet files, as in `to_tfrecord`.
     compression : {"default", None, "gzip", "zlib", "zstd", "lz4", "bz2", "xz"}
         The codec of the new files, as in `to_tfrecord`.
     compression_level : int, optional
@@ -144,6 +146,7 @@ class Writer:
         schema: AnySchema | None = None,
         *,
         partition_on: str | Sequence[str] | None = None,
+        columnar: str | Sequence[str] | None = None,
         compression: AnyCompression | Literal["default"] | None = "default",
         compression_level: int | None = None,
         record_type: AnyRecordType = "infer",
@@ -165,6 +168,7 @@ class Writer:
         self._limit = commit_every_limit(commit_every)
         self._adds_columns = schema_change_mode(schema_change, "append")
         self._given = given_types(arguments.arrow_schema(schema))
+        self._columnar = columnar
 
         self._store = destination(path, storage_options, filesystem)
         refuse_write_inside(self._store, "append")
@@ -368,7 +372,10 @@ class Writer:
             columns = Schema.from_arrow(pa.schema(given), schema.record_type)
             schema = merged_schema(found, columns, found.partitioning, self._store, index, adds_columns=True)
             order += [name for name in schema.names if name not in order]
-        return self._run(schema, found.partitioning, order, index)
+        columnar = plan_columnar(self._columnar, schema, found.partition_on, found)
+        return self._run(
+            schema, partitioning=found.partitioning, order=(*order,), index=index, columnar=columnar
+        )
 
     def _planned_for(self, source: Source, record_type: RecordType | None) -> WriteRun:
         """Plan appends to a directory without a snapshot, given the first rows."""
@@ -377,22 +384,12 @@ class Writer:
         records = planned.select(name for name in planned.names if name not in keys)
         partitioning = planned.select(keys).fields
         check_existing_data(self._store, records, partitioning, levels)
-        return self._run(records, partitioning, planned.names, levels)
+        columnar, order = plan_columnar(self._columnar, records, keys, None), (*planned.names,)
+        return self._run(records, partitioning=partitioning, order=order, index=levels, columnar=columnar)
 
-    def _run(
-        self, schema: Schema, partitioning: tuple[Field, ...], order: Sequence[str], index: Levels
-    ) -> WriteRun:
-        return WriteRun(
-            self._store,
-            schema,
-            "",
-            self._options,
-            mode="append",
-            partitioning=partitioning,
-            order=tuple(order),
-            index=index,
-            adds_columns=self._adds_columns,
-        )
+    def _run(self, schema: Schema, **how: Any) -> WriteRun:
+        adds = self._adds_columns
+        return WriteRun(self._store, schema, "", self._options, mode="append", adds_columns=adds, **how)
 
     # -- Commits ---------------------------------------------------------------------------------------------
 

@@ -18,7 +18,7 @@ _READ = [option for option in options.READ if option.name != "compression"]
 _READ += options.of(dask_tfrecord.read_tfrecord, "blocksize")
 _WRITE = [
     *("append", "schema_change", "overwrite", "keep_versions", "partition_on", "colocate", "shuffle"),
-    *("npartitions", "lossy"),
+    *("npartitions", "lossy", "columnar"),
 ]
 
 

@@ -97,6 +97,11 @@ _SETTINGS: dict[str, dict[str, Any]] = {
         "help": "Columns to read, in this order. Repeat the option for names with a comma. Default: all.",
     },
     "partition_on": _NAMES,
+    "columnar": {
+        **_NAMES,
+        "metavar": "scalars|NAME[,NAME...]",
+        "callback": lambda _, __, value: "scalars" if value == (["scalars"],) else [*chain(*value)] or None,
+    },
     "schema": {
         **_PAIRS,
         "type": _column_type,

@@ -30,7 +30,7 @@ _PARQUET_CODECS = ("snappy", "gzip", "zstd", "lz4", "brotli")
 _TEXT_CODECS = {"gzip": ".gz", "bz2": ".bz2", "xz": ".xz", "none": ""}
 
 # The options of a write of TFRecord that have no meaning for other formats.
-_ONLY_TFRECORD = ("colocate", "shuffle", "schema_change", "keep_versions")
+_ONLY_TFRECORD = ("colocate", "columnar", "shuffle", "schema_change", "keep_versions")
 
 # The number of rows that are converted to text in one step, which bounds the memory.
 _ROWS = 1 << 16

@@ -116,11 +116,14 @@ class Encoder:
         """Set the batch whose rows the next calls of `encode_into` encode."""
         self._kernel.bind(batch)
 
-    def encode_into(self, row: int, out: Buffer, end: int | None = None) -> tuple[int, int, int]:
+    def encode_into(
+        self, row: int, out: Buffer, end: int | None = None, starts: Ints | None = None
+    ) -> tuple[int, int, int]:
         """Fill ``out`` with whole records, encoded from the rows from ``row`` to ``end - 1``.
 
         By default, ``end`` is the end of the batch. At least ``SPARE_BYTES`` bytes of the buffer after the
-        last record stay free.
+        last record stay free. If ``starts`` is passed, its first elements become the positions of the records
+        in ``out``.
 
         Returns
         -------
@@ -137,7 +140,7 @@ class Encoder:
             If a value of the batch cannot be encoded. The error has the column and the row of this value.
         """
         try:
-            return self._kernel.encode_into(row, out, end)
+            return self._kernel.encode_into(row, out, end, None if starts is None else starts.data)
         except _kernel.EncodeError as error:
             bad_row, column, reason = error.args
             feature = self._columns[column].name if column >= 0 else None

@@ -51,11 +51,15 @@ class Encoder:
     def bind(self, batch: ArrowArray) -> None:
         """Set the batch whose rows the next calls encode. Raises EncodeError if it has other Arrow types."""
 
-    def encode_into(self, row: int, out: Buffer, end: int | None = None) -> tuple[int, int, int]:
+    def encode_into(
+        self, row: int, out: Buffer, end: int | None = None, starts: Buffer | None = None
+    ) -> tuple[int, int, int]:
         """Fill ``out`` with whole framed records of the rows from ``row`` to before ``end``.
 
         By default, ``end`` is the end of the batch. Returns (next row, bytes written, need). need is 0 if at
-        least one row fits. Otherwise need is the buffer size that the next row needs. Raises EncodeError.
+        least one row fits. Otherwise need is the buffer size that the next row needs. ``starts`` (int64, with
+        room for all rows up to ``end``) gets the position in ``out`` of each written record. Raises
+        EncodeError.
         """
 
     def statistics(self, bounds: Sequence[int]) -> list[tuple[list[int], list[Any], list[Any]]]:

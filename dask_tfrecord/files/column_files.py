@@ -114,19 +114,19 @@ class ColumnFileWriter:
 
     def _start_file(self) -> None:
         self._waiting = self._values.empty_table()
-        self._offsets = np.zeros(0, np.int64)
+        self._offsets: list[npt.NDArray[np.int64]] = []
         self._records = self._row_groups = 0
 
-    def add_values(self, batch: pa.RecordBatch) -> None:
+    def add_values(self, rows: pa.RecordBatch | pa.Table) -> None:
         """Add rows of the current data file, whose columns are the features in types that are encoded."""
-        columns = [batch.column(name).cast(self._values.field(name).type) for name in self._values.names]
+        columns = [rows[name].cast(self._values.field(name).type) for name in self._values.names]
         self._waiting = pa.concat_tables([self._waiting, pa.table(columns, schema=self._values)])
         if len(self._waiting) >= _GROUP_ROWS or self._waiting.nbytes >= _GROUP_BYTES:
             self._write()
 
     def add_offsets(self, offsets: npt.NDArray[np.int64]) -> None:
         """Add the positions of records in the decompressed content of the current data file."""
-        self._offsets = np.append(self._offsets, offsets)
+        self._offsets.append(offsets)
 
     def end_file(self, path: str, size: int, checksum: int, content: int) -> None:
         """End the current data file. ``content`` is the size of its decompressed content."""
@@ -145,10 +145,13 @@ class ColumnFileWriter:
 
     def _write(self) -> None:
         """Write the rows whose values and offsets are both known."""
-        count = min(len(self._waiting), len(self._offsets))
-        starts = pa.array(self._offsets[:count])
-        rows = self._waiting.slice(0, count).append_column(self._writer.schema.field(OFFSET), starts)
-        self._waiting, self._offsets = self._waiting.slice(count), self._offsets[count:]
+        offsets = np.concatenate([np.zeros(0, np.int64), *self._offsets])
+        count = len(offsets)
+        if self._values.names:  # a table without columns has no rows
+            count = min(count, len(self._waiting))
+        columns = [*self._waiting.slice(0, count).columns, pa.array(offsets[:count])]
+        rows = pa.Table.from_arrays(columns, schema=self._writer.schema)
+        self._waiting, self._offsets = self._waiting.slice(count), [offsets[count:]]
         self._write_groups(rows)
 
     def _write_groups(self, rows: pa.Table) -> None:

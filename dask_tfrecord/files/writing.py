@@ -12,7 +12,7 @@ import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dask_tfrecord.codec import SPARE_BYTES, Encoder, scan
+from dask_tfrecord.codec import SPARE_BYTES, Encoder
 from dask_tfrecord.codec.columns import Column
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.files.block_writer import BlockWriter, Buffers, spare_threads
@@ -188,7 +188,6 @@ def _write_file(
                 buffers.give_back(buffer)
                 buffer = memoryview(bytearray(need))
             size, _ = records.take(buffer[:need], end)
-        records.note_offsets(buffer[:size], content)
         writer.put(buffer, size, Block(0, content, row - first), records.row - row)
         content += size
     writer.finish()
@@ -226,6 +225,8 @@ class _RecordStream:
         self._storage = self._batch
         self._beside = beside
         self._copied = 0  # the column file contains the rows before this number
+        self._content = 0  # the number of bytes of the records of the current file
+        self._starts = np.zeros(0, np.int64)  # where the records of the bound rows begin in their buffers
         self.row = 0
 
     def placed(self, error: TFRecordError, path: str) -> TFRecordError:
@@ -253,9 +254,14 @@ class _RecordStream:
                 self._bind(end)
             last = min(end, self._bound_end)
             start = self._bound_start
-            row, count, need = self._encoder.encode_into(self.row - start, out[size:], last - start)
+            first = self.row - start
+            starts = None if self._beside is None else self._starts[first:]
+            row, count, need = self._encoder.encode_into(first, out[size:], last - start, starts)
+            if self._beside is not None:
+                self._beside.add_offsets(self._starts[first:row] + self._content)
             self.row = start + row
             size += count
+            self._content += count
             if self.row < last:
                 return size, 0 if size else need
         return size, 0
@@ -270,14 +276,8 @@ class _RecordStream:
     def end_file(self) -> None:
         """Note that the rows since the last call of this method are one file."""
         self._copy()
+        self._content = 0
         self._ends.append(self.row)
-
-    def note_offsets(self, content: memoryview, start: int) -> None:
-        """Add the offsets of the records in a block, which begins at byte ``start``, to the column file."""
-        if self._beside is not None:
-            found = scan(content, final=True, offsets=True, verify_crc=False).offsets
-            if found is not None:
-                self._beside.add_offsets(found.to_numpy() + start)
 
     def _copy(self) -> None:
         """Add the rows that were encoded since the last call to the column file.
@@ -336,6 +336,8 @@ class _RecordStream:
         self._bound_end = self.row + storage.num_rows
         self._encoder.bind(storage)
         self._storage = storage
+        if self._beside is not None:
+            self._starts = np.empty(storage.num_rows, np.int64)
 
 
 def _batches(

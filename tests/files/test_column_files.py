@@ -1,6 +1,7 @@
 """Column files hold exactly what decoding the records gives, and any doubt about them is noticed."""
 
 import itertools
+import json
 import logging
 from collections.abc import Callable
 from pathlib import Path
@@ -14,7 +15,7 @@ from split_table import read_table
 
 from dask_tfrecord.codec.codecs import Compression
 from dask_tfrecord.files import column_files, writing
-from dask_tfrecord.files.column_files import OFFSET, ColumnFileReader
+from dask_tfrecord.files.column_files import ColumnFileReader
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.options import ReadOptions, WriteOptions
 from dask_tfrecord.files.splits import Split
@@ -131,12 +132,21 @@ def test_row_groups_end_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch
     assert shown(read(reader(tmp_path, entry), entry, schema)) == shown(texts)  # type: ignore[arg-type]  # a table
 
 
-def test_other_tools_read_column_files(tmp_path: Path) -> None:
+def test_a_column_file_is_what_the_page_of_the_format_says(tmp_path: Path) -> None:
     table = pa.table({"n": [1, None, 3], "text": ["a", "b", None]})
-    write(tmp_path, table)
+    _, [entry] = write(tmp_path, table, "gzip")
     stored = pq.read_table(tmp_path / NAME)
-    assert stored.column_names == ["n", "text", OFFSET]
-    assert stored.select(["n", "text"]).to_pydict() == table.to_pydict()
+    payloads = oracle.read_payloads(tmp_path / entry.path)
+    *starts, end = itertools.accumulate((len(one) + 16 for one in payloads), initial=0)
+    assert stored.to_pydict() == {**table.to_pydict(), "tfrecord.offset": starts}
+    data = (tmp_path / NAME).read_bytes()
+    footer = data[-int.from_bytes(data[-8:-4], "little") - 8 :]
+    assert entry.columns == (NAME, len(data), oracle.crc32c(footer))
+    metadata = pq.read_metadata(tmp_path / NAME)
+    described = {"path": entry.path, "bytes": entry.bytes, "crc32c": entry.crc32c, "records": 3}
+    described |= {"content": end, "row_groups": 1}
+    assert json.loads(metadata.metadata[b"tfrecord"]) == {"files": [described]}
+    assert {metadata.row_group(0).column(at).compression for at in range(3)} == {"UNCOMPRESSED"}
 
 
 @pytest.mark.parametrize("type_", [pa.int64(), pa.string(), pa.list_(pa.int32()), pa.float32()], ids=str)

@@ -157,14 +157,21 @@ class PyEncoder {
     if (const char* wrong = encoder_.bind(batch_.schema(), batch_.array(), column)) fail(-1, column, wrong);
   }
 
-  nb::tuple encode_into(int64_t row, nb::handle out, std::optional<int64_t> end) {
+  nb::tuple encode_into(int64_t row, nb::handle out, std::optional<int64_t> end, std::optional<nb::handle> starts) {
     const OneCall call(mutex_);
     const Bytes room(out, PyBUF_WRITABLE);
     const int64_t last = end.value_or(encoder_.rows());
     check_rows(row, last);
+    std::optional<Bytes> found;
+    if (starts) {
+      found.emplace(*starts, PyBUF_WRITABLE);
+      if (found->size() / sizeof(int64_t) < static_cast<uint64_t>(last - row))
+        throw nb::value_error("there is no room for the starts of all rows");
+    }
     const tfr::EncodedRows done = [&] {
       const WithoutGil no_gil;
-      return encoder_.encode(row, last, room.data(), room.size());
+      auto* positions = found ? reinterpret_cast<int64_t*>(found->data()) : nullptr;
+      return encoder_.encode(row, last, room.data(), room.size(), positions);
     }();
     if (done.fault.reason) fail(done.fault.row, done.fault.column, done.fault.reason);
     return nb::make_tuple(done.next_row, done.bytes, done.need);
@@ -416,7 +423,7 @@ NB_MODULE(_kernel, m) {
   nb::class_<PyEncoder>(m, "Encoder")
       .def(nb::init<const std::vector<ColumnTuple>&, const std::string&>(), "columns"_a, "record_type"_a)
       .def("bind", &PyEncoder::bind, "batch"_a)
-      .def("encode_into", &PyEncoder::encode_into, "row"_a, "out"_a, "end"_a = nb::none())
+      .def("encode_into", &PyEncoder::encode_into, "row"_a, "out"_a, "end"_a = nb::none(), "starts"_a = nb::none())
       .def("statistics", &PyEncoder::statistics, "bounds"_a);
   nb::class_<PyDecoder>(m, "Decoder")
       .def(nb::init<const std::vector<ColumnTuple>&, const std::string&, bool, uint64_t,

@@ -16,6 +16,7 @@ from dask_tfrecord.dataset.maintenance.rewriting import (
     newest_files,
     plan_run,
     unless_lost,
+    with_columns,
 )
 from dask_tfrecord.dataset.query.filters import parse_filters
 from dask_tfrecord.dataset.query.ranges import Mask
@@ -143,6 +144,6 @@ def _compact(run: WriteRun, count: int, numbered: tuple[int, Sequence[FileEntry]
         codec = stored_codec(store, sources)
         named = replace(run, options=WriteOptions(compression=codec))
         path, name = named.place(parent_of(sources[0].path), index, count)
-        return splice(store, sources, codec, path, name)
+        return with_columns(run, index, splice(store, sources, codec, path, name), sources)
 
     return unless_lost(store, sources, write)

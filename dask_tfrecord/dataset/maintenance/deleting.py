@@ -18,6 +18,7 @@ from dask_tfrecord.dataset.maintenance.rewriting import (
     newest_files,
     plan_run,
     unless_lost,
+    with_columns,
 )
 from dask_tfrecord.dataset.query.filters import parse_filters
 from dask_tfrecord.dataset.query.predicates import Predicate
@@ -230,6 +231,7 @@ def _delete_in_file(
         codec = stored_codec(store, [source])
         named = replace(run, options=WriteOptions(compression=codec))
         place = named.place(parent_of(source.path), file.number, files)
-        return _Change(rows, remove_records(store, source, is_removed, run.schema, codec, *place), False)
+        entry = remove_records(store, source, is_removed, run.schema, codec, *place)
+        return _Change(rows, with_columns(run, file.number, entry, [source], is_removed), False)
 
     return unless_lost(store, [source], change)

@@ -161,7 +161,7 @@ def renew_snapshot(
             if is_part(path):
                 raise changed_since_snapshot(store, path)
             changes = {name: getattr(content, name) for name in ("bytes", "records", "crc32c", "blocks")}
-            entry = replace(entry, **changes, statistics=of_columns)
+            entry = replace(entry, **changes, statistics=of_columns, columns=None)
         entries.append(entry)
     read = from_entries(entries, snapshot.schema, snapshot.partitioning)
     known = concatenate([rows.filter(pc.invert(changed)), read])
@@ -258,6 +258,7 @@ def _described_again(newest: Snapshot, described: Snapshot, before: Snapshot | N
         library=described.library,
         mode=described.mode,
         details=described.details,
+        columnar=described.columnar,
         created=described.created,
         number=newest.number + 1,
         ancestors=next_ancestors(newest.ancestors, newest.run),

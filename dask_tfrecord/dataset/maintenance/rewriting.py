@@ -1,6 +1,7 @@
 """Plan the rewrite of files of the newest version, and recognise files that other writes have replaced."""
 
 from collections.abc import Callable, Iterable, Sequence
+from itertools import chain
 from typing import Any, TypeVar
 
 import pyarrow as pa
@@ -17,8 +18,10 @@ from dask_tfrecord.dataset.write import commit as commits
 from dask_tfrecord.dataset.write.conflicts import Group, GroupsLostError
 from dask_tfrecord.dataset.write.run import Mode, WriteRun, draw_run
 from dask_tfrecord.errors import FileChangedError
+from dask_tfrecord.files.copied_columns import rows_of_file, with_column_file, without_rows
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.find_blocks import ComputeEach
+from dask_tfrecord.files.removing import Mask
 from dask_tfrecord.files.storage.store import Store
 
 Result = TypeVar("Result")
@@ -70,9 +73,44 @@ def plan_run(
         partitioning=snapshot.partitioning,
         order=snapshot.order,
         index=snapshot.index or (),
+        columnar=snapshot.columnar,
         keep_versions=keep_versions,
         details=details[:_LONGEST_DETAILS],
     )
+
+
+def with_columns(
+    run: WriteRun, number: int, entry: FileEntry, sources: Sequence[FileEntry], is_removed: Mask | None = None
+) -> FileEntry:
+    """Write the column file of a new data file with the records of other files, if the run has column files.
+
+    Parameters
+    ----------
+    run : WriteRun
+        The plan of the write.
+    number : int
+        The number of the column file among those of the run.
+    entry : FileEntry
+        The new data file.
+    sources : sequence of FileEntry
+        The data files whose records the new file has, in this order.
+    is_removed : numpy.ndarray of bool, optional
+        A mask of the records of the sources that the new file does not have.
+
+    Returns
+    -------
+    FileEntry
+        The entry with its column file.
+    """
+    columns = run.column_file(number)
+    if columns is None:
+        return entry
+    record_type = run.schema.record_type
+    found = (rows_of_file(run.store, source, columns.features, record_type) for source in sources)
+    parts = chain.from_iterable(found)
+    kept = parts if is_removed is None else without_rows(parts, is_removed)
+    [entry] = with_column_file(run.store, columns, [(entry, kept)])
+    return entry
 
 
 def unless_lost(store: Store, sources: Sequence[FileEntry], rewrite: Callable[[], Result]) -> Result | None:

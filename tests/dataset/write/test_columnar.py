@@ -1,11 +1,13 @@
 """Column files through the life of a dataset: written, continued, listed and removed with the data files."""
 
+import itertools
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 import dask.dataframe as dd
 import fsspec
+import oracle
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -14,7 +16,7 @@ from small_frames import failing
 import dask_tfrecord
 from dask_tfrecord import SchemaError, Snapshot, TFRecordError
 from dask_tfrecord.dataset.read.discovery import open_dataset
-from dask_tfrecord.files.column_files import open_column_file
+from dask_tfrecord.files.column_files import ColumnFileWriter, open_column_file
 
 FRAME = pd.DataFrame(
     {"n": range(12), "key": [at % 3 for at in range(12)], "text": [f"t{at}" for at in range(12)]}
@@ -200,3 +202,119 @@ def test_errors_name_the_column(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match="there are 'n', 'key', 'text'") as caught:
         write(tmp_path, columnar=["n", "m"])
     assert caught.value.feature == "m"
+
+
+def test_each_commit_of_a_writer_has_column_files(place: str) -> None:
+    with dask_tfrecord.Writer(place, columnar=["n"], commit_every=5) as writer:
+        for at in range(0, 12, 3):
+            writer.write(FRAME[at : at + 3])
+    with dask_tfrecord.Writer(place) as writer:  # which continues the columns of the dataset
+        writer.write(FRAME)
+    assert stored(place, ["n"])["n"].to_pylist() == [*range(12), *range(12)]
+    assert column_files(place) == listed(place)
+
+
+@pytest.mark.parametrize("columnar", [["n", "text"], []])
+@pytest.mark.parametrize("state", ["intact", "damaged", "missing"])
+@pytest.mark.parametrize("compression", [None, "gzip"])
+def test_rewritten_files_have_column_files(
+    tmp_path: Path, compression: Any, state: str, columnar: list[str]
+) -> None:
+    """The rows come from the old column files, or from the records if a column file is not usable."""
+    write(tmp_path, columnar=columnar, compression=compression)
+    for at, name in enumerate(sorted(column_files(tmp_path))):
+        path = tmp_path / "_tfrecord" / "columns" / name
+        if state == "missing":
+            path.unlink()
+        elif state == "damaged":
+            data = path.read_bytes()
+            path.write_bytes(data.replace(b"t5", b"t6") if at else data[:-1])
+    dask_tfrecord.delete(tmp_path, [("n", "in", [1, 2, 5, 11])], keep_versions=True)
+    assert len(listed(tmp_path)) == 3
+    _check(tmp_path, columnar)
+    dask_tfrecord.compact(tmp_path)
+    assert len(listed(tmp_path)) == 1
+    assert listed(tmp_path) == column_files(tmp_path)
+    _check(tmp_path, columnar)
+
+
+def _check(place: Path, columnar: list[str]) -> None:
+    """Check the column files of a dataset against the records."""
+    expected = dask_tfrecord.read_tfrecord(place).compute()
+    assert expected["n"].tolist() == [0, 3, 4, 6, 7, 8, 9, 10]
+    if columnar:
+        assert stored(place, columnar).to_pydict() == expected[columnar].to_dict("list")
+    plan = open_dataset(place)
+    for file in Snapshot.open(place).files:
+        assert file.columns is not None
+        reader = open_column_file(plan.store, file.columns)
+        payloads = oracle.read_payloads(place / file.path)
+        ends = [0, *itertools.accumulate(len(one) + 16 for one in payloads)]
+        offsets = reader.offsets(file.path, file.bytes, file.crc32c, 0, file.records)
+        assert offsets is not None
+        assert offsets.tolist() == ends
+
+
+@pytest.mark.parametrize("columnar", [["n", "text"], "scalars", []])
+def test_index_writes_column_files_of_any_data_files(place: str, columnar: Any) -> None:
+    """Of files of another tool, of a dataset without column files, and with other ones."""
+    write(place, max_rows_per_file=3, compression="gzip")
+    for version in (2, 3):
+        assert dask_tfrecord.index(place, columnar=columnar).number == version
+        if columnar:
+            assert stored(place, ["n", "text"])["n"].to_pylist() == [*range(12)]
+    fs, root = fsspec.url_to_fs(place)
+    fs.rm(f"{root}/_tfrecord", recursive=True)
+    snapshot = dask_tfrecord.index(place, columnar=columnar)
+    assert snapshot == Snapshot.open(place)
+    assert snapshot.columnar == (columnar if columnar == "scalars" else (*columnar,))
+    assert column_files(place) == listed(place)
+    assert dask_tfrecord.verify(place)["agrees"].all()
+    assert dask_tfrecord.cleanup(place, older_than="0s") == []
+
+
+def test_index_gives_changed_files_new_column_files(tmp_path: Path) -> None:
+    write(tmp_path / "ours")
+    other = tmp_path / "other"
+    other.mkdir()
+    for at, path in enumerate(sorted((tmp_path / "ours").glob("part-*"))):
+        path.rename(other / f"{at}.tfrecord")
+    dask_tfrecord.index(other, columnar=["n"])
+    changed = other / "1.tfrecord"
+    changed.write_bytes(changed.read_bytes()[: changed.stat().st_size // 4])
+    dask_tfrecord.index(other)
+    assert stored(other, ["n"])["n"].to_pylist() == [0, 1, 2, 3, 4, 8, 9, 10, 11]
+
+
+def test_an_index_that_fails_leaves_no_column_files(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    write(place)
+
+    def fail(*_: object) -> None:
+        raise RuntimeError("on purpose")
+
+    monkeypatch.setattr("dask_tfrecord.inspection.store_snapshot", fail)
+    with pytest.raises(RuntimeError, match="on purpose"):
+        dask_tfrecord.index(place, columnar="scalars")
+    assert column_files(place) == set()
+    assert dask_tfrecord.cleanup(place, older_than="0s") == []
+
+
+def test_verify_compares_column_files_with_the_records(tmp_path: Path) -> None:
+    write(tmp_path, columnar=["n", "text"])
+    assert dask_tfrecord.verify(tmp_path)["agrees"].all()
+    first = Snapshot.open(tmp_path).files[0].columns
+    assert first is not None
+    (tmp_path / first.path).unlink()
+    # Column files with wrong values and correct checksums.
+    with pytest.MonkeyPatch.context() as patch:
+        original = ColumnFileWriter.add_values
+
+        def add(self: ColumnFileWriter, rows: Any) -> None:
+            original(self, pa.table({"n": rows["n"], "text": ["t9"] * len(rows)}))
+
+        patch.setattr(ColumnFileWriter, "add_values", add)
+        write(tmp_path, append=True)
+    report = dask_tfrecord.verify(tmp_path)
+    assert "missing, damaged or out of date" in report["differs"][0]
+    assert report["differs"][1:3].tolist() == ["", ""]
+    assert report["differs"][3:].str.contains("the column 'text' of _tfrecord/columns/").all()

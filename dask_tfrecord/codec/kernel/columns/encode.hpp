@@ -62,8 +62,9 @@ class Encoder {
   }
 
   // Writes whole records of the rows [row, end) to `out`, as many as fit in `room` bytes. The last kOverStore bytes of
-  // the room stay free. Never writes beyond the room.
-  EncodedRows encode(int64_t row, int64_t end, uint8_t* out, uint64_t room) {
+  // the room stay free. Never writes beyond the room. Unless `starts` is null, starts[i] becomes the position in `out`
+  // of the frame of row `row` + i.
+  EncodedRows encode(int64_t row, int64_t end, uint8_t* out, uint64_t room, int64_t* starts = nullptr) {
     EncodedRows result;
     result.next_row = row;
     while (result.next_row < end && !result.fault.reason) {
@@ -73,6 +74,8 @@ class Encoder {
       const int64_t fitting = lay_out(count, out + result.bytes, room - result.bytes);
       if (fitting < count) result.fault = {};
       write(begin, fitting);
+      if (starts)
+        for (int64_t r = 0; r < fitting; ++r) starts[begin - row + r] = frames_[r].begin - out;
       if (fitting) {
         const Frame& last = frames_[static_cast<size_t>(fitting) - 1];
         const auto bytes = static_cast<uint64_t>(last.begin + last.size + kFrameBytes - out);
