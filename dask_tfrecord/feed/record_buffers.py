@@ -20,6 +20,9 @@ from dask_tfrecord.random_access import Numbers
 _KEPT_BLOCKS = 32
 _KEPT_BYTES = 1 << 26
 
+# The number of locks, of which each one serves the blocks with some numbers.
+_LOCKS = 64
+
 
 class RecordBuffers:
     """The buffers that hold the records of a table. Several threads may use the object.
@@ -39,16 +42,18 @@ class RecordBuffers:
 
     def _prepare(self) -> None:
         """Create the attributes that cannot be pickled."""
-        self.renew_lock()
+        self.renew_locks()
         self._maps: dict[str, pa.Buffer] = {}
         # The value None stands for a block of which one range was read. When another range of the block is
         # needed, the whole block is read.
         self._kept: OrderedDict[int, Records | None] = OrderedDict()
         self._kept_bytes = 0
 
-    def renew_lock(self) -> None:
-        """Create a new lock, after a fork."""
+    def renew_locks(self) -> None:
+        """Create new locks, after a fork."""
         self._lock = threading.Lock()
+        # Threads that need the same block wait for one of them to read it.
+        self._reading = [threading.Lock() for _ in range(_LOCKS)]
 
     def __getstate__(self) -> dict[str, Any]:
         return {"_splits": self._splits, "offsets": self.offsets}
@@ -120,15 +125,22 @@ class RecordBuffers:
             if data.size < offsets[-1]:
                 raise _too_short(store.public(path))
             return Records(data, offsets)
+        records = self._kept_block(unit)
+        if records is None:
+            with self._reading[unit % _LOCKS]:
+                records = self._kept_block(unit)
+                if records is None:
+                    records = read_block(store, dataset.options, split)
+                    with self._lock:
+                        self._keep(unit, records)
+        return records
+
+    def _kept_block(self, unit: int) -> Records | None:
         with self._lock:
             records = self._kept.get(unit)
             if records is not None:
                 self._kept.move_to_end(unit)
-                return records
-        records = read_block(store, dataset.options, split)
-        with self._lock:
-            self._keep(unit, records)
-        return records
+            return records
 
 
 def _size(records: Records | None) -> int:

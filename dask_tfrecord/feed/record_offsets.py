@@ -121,10 +121,11 @@ def _of_column_file(dataset: ReadPlan, group: Sequence[Split]) -> Offsets | None
     counts = [split.records for split in group if split.records is not None]
     if beside is None or dataset.options.compression not in ("infer", None) or len(counts) < len(group):
         return None
-    path = file.path[len(store.join("")) :]
-    offsets = open_column_file(store, beside).offsets(path, file.size, file.crc32c, 0, sum(counts))
+    path, count = file.path[len(store.join("")) :], sum(counts)
+    offsets = open_column_file(store, beside).offsets(path, file.size, file.crc32c, 0, count)
     # The offsets are those in the decompressed content, which has another size if the file is compressed.
-    return offsets if offsets is not None and offsets[-1] == file.size else None
+    is_usable = offsets is not None and len(offsets) == count + 1 and offsets[-1] == file.size
+    return offsets if is_usable else None
 
 
 def map_file(store: Store, path: str) -> pa.Buffer:

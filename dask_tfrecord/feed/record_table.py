@@ -410,7 +410,7 @@ class RecordTable:
     def _check_unchanged(self, units: Sequence[int]) -> None:
         if os.getpid() != self._process:
             # Another thread may have held the lock when this process was forked.
-            self._buffers.renew_lock()
+            self._buffers.renew_locks()
             self._rows.plan, self._process = usable_after_fork(self._dataset), os.getpid()
         check_unchanged(self._dataset.store, [self._splits[unit].file for unit in units])
 

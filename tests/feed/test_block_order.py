@@ -3,6 +3,7 @@
 import itertools
 import random
 from collections import Counter
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 from typing import Any
 
@@ -94,11 +95,12 @@ def _groups(blocks: list[int], size: int) -> list[set[int]]:
     return groups
 
 
+@pytest.mark.parametrize("threads", [1, 4])
 def test_each_block_of_a_compressed_file_is_read_once(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, threads: int
 ) -> None:
     path = write(tmp_path / "d", compression="gzip")
-    monkeypatch.setattr(record_buffers, "_KEPT_BLOCKS", 10)
+    monkeypatch.setattr(record_buffers, "_KEPT_BLOCKS", 10 if threads == 1 else 30)
     monkeypatch.setattr(record_buffers, "_KEPT_BYTES", 0)
     read: Counter[tuple[str, int]] = Counter()
     original = record_buffers.read_block
@@ -110,8 +112,9 @@ def test_each_block_of_a_compressed_file_is_read_once(
     monkeypatch.setattr(record_buffers, "read_block", counted)
     table = RecordTable(path)
     order = table.block_order(2)
-    for start in range(0, len(order), 30):
-        table.batch(order[start : start + 30])
+    with ThreadPoolExecutor(threads) as pool:
+        found = ids(pool.map(table.batch, np.split(order, range(30, len(order), 30))))
+    assert found == order.tolist()
     assert len(read) == len(table.block_starts) - 1 > 20
     assert set(read.values()) == {1}
 

@@ -315,3 +315,23 @@ def test_a_file_without_records(tmp_path: Path) -> None:
     to_tfrecord(ddf[ddf["n"] == 2], tmp_path)
     RecordTable(tmp_path).store_offsets()
     assert RecordTable(tmp_path)[0] == {"n": 2}
+
+
+@pytest.mark.parametrize("options", [{}, {"partition_on": "key"}, {"max_rows_per_file": 7}])
+def test_a_table_takes_the_offsets_of_column_files(
+    root: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(root, columnar=["id"], **options)
+    expected = dask_tfrecord.read_tfrecord(root).compute()["id"].tolist()
+    refuse_to_search(monkeypatch)
+    monkeypatch.setattr(record_buffers, "read_block", None)
+    table = RecordTable(root)
+    for rows in ([3], [150, 3, 390], random.Random(1).sample(range(ROWS), k=9)):
+        assert RecordTable(root)[rows]["id"].to_pylist() == [expected[row] for row in rows]
+    if not root.startswith("memory"):
+        assert table[:]["id"].to_pylist() == expected
+
+
+def test_column_files_of_compressed_files_have_the_offsets_of_other_bytes(tmp_path: Path) -> None:
+    write(tmp_path, columnar=["id"], compression="gzip")
+    assert RecordTable(tmp_path)[:]["id"].to_pylist() == list(range(ROWS))
