@@ -113,9 +113,7 @@ def next_snapshot(
     if run.mode == "overwrite":
         return _replacing(run, new, _overwritten_files(run, newest))
     if newest is not None and run.mode in ("append", "partitions"):
-        schema = merged_schema(
-            newest, run.schema, run.partitioning, run.store, run.index, adds_columns=run.adds_columns
-        )
+        schema = _schema_after(run, newest)
         if schema != newest.schema:
             newest = _with_schema(newest, schema)
         if schema != run.schema and run.adds_columns:
@@ -134,6 +132,13 @@ def next_snapshot(
         new, file_list=with_groups(existing.file_list, files, groups), compression=existing.compression
     )
     return _replacing(run, new, replaced)
+
+
+def _schema_after(run: WriteRun, newest: Snapshot) -> Schema:
+    """Return the schema of the dataset after a write that keeps existing data."""
+    return merged_schema(
+        newest, run.schema, run.partitioning, run.store, run.index, adds_columns=run.adds_columns
+    )
 
 
 def _with_content(new: Snapshot, other: Snapshot) -> Snapshot:
@@ -200,7 +205,12 @@ def check_conflicts(run: WriteRun, newest: Snapshot | None, files: pa.Table, gro
         that were removed since.
     GroupsLostError
         If another write has replaced some of the files that a delete replaces.
+    SchemaError
+        If the write keeps existing data, and the existing data has other columns. The check comes before the
+        files are published, so that a repeated attempt, which finds no files, raises the same error.
     """
+    if newest is not None and run.mode in ("append", "partitions"):
+        _schema_after(run, newest)
     if run.mode == "create" or newest is None:
         is_rewrite = run.mode in ("compact", "delete", "repair")  # of files that are gone
         if is_rewrite or (newest_number(run.store) > run.base and run.mode != "append"):

@@ -16,7 +16,7 @@ import pytest
 from small_frames import keyed
 
 import dask_tfrecord
-from dask_tfrecord import ConcurrentWriteError, Snapshot, read_tfrecord, to_tfrecord
+from dask_tfrecord import ConcurrentWriteError, SchemaError, Snapshot, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.write import commit as commits
 from dask_tfrecord.files.storage.store import Store
 
@@ -27,8 +27,8 @@ OF_STORE = ["place", "remove", "_remove_one", "remove_tree", "create", "create_e
 OF_FILESYSTEM = ["exists", "find", "pipe_file", "cat_file", "ls"]
 
 
-def attempts(place: str) -> Callable[[], bool]:
-    """Plan an overwrite, and write its files. Return an attempt at its commit, which says if it succeeded."""
+def planned(place: str, **how: Any) -> Callable[[], Snapshot]:
+    """Plan a write, and write its files. Return an attempt at its commit."""
     arguments: list[Any] = []
 
     def hold(*given: Any) -> Snapshot:
@@ -37,11 +37,17 @@ def attempts(place: str) -> Callable[[], bool]:
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dask_tfrecord.writer.commit", hold)
-        to_tfrecord(pa.table({"n": [3], "key": ["a"]}), place, overwrite=True)
+        to_tfrecord(pa.table({"n": [3], "key": ["a"]}), place, **how)
+    return lambda: commits.commit(*arguments[0])
+
+
+def attempts(place: str) -> Callable[[], bool]:
+    """Plan an overwrite, and write its files. Return an attempt at its commit, which says if it succeeded."""
+    commit = planned(place, overwrite=True)
 
     def attempt() -> bool:
         with suppress(ConcurrentWriteError):
-            commits.commit(*arguments[0])
+            commit()
             return True
         return False
 
@@ -121,3 +127,16 @@ def test_no_attempt_lists_files_that_a_refused_attempt_removes(
             assert instant > 20
             return
     raise AssertionError("the commit does not end")
+
+
+@pytest.mark.parametrize("renames", [True, False])
+def test_every_attempt_names_the_cause(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, renames: bool) -> None:
+    """Dask repeats failed tasks on remote stores, and shows the error of the last attempt."""
+    monkeypatch.setattr(Store, "renames", renames)
+    place = f"{tmp_path}/data" if renames else f"memory://{tmp_path}/data"
+    to_tfrecord(keyed(a=[1]), place)
+    attempt = planned(place, append=True)
+    to_tfrecord(pa.table({"other": [1]}), place, overwrite=True)
+    for _ in range(3):
+        with pytest.raises(SchemaError, match="the dataset does not"):
+            attempt()
