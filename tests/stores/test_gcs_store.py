@@ -8,7 +8,8 @@ from typing import Any, ClassVar
 from unittest.mock import patch
 
 import pytest
-from abstract import CHANGES, RemoteSuite
+from abstract import RemoteSuite
+from failing_changes import CHANGES
 from faults import Faults, faulty_requests
 from google_emulator import emulator
 

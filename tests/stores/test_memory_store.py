@@ -5,7 +5,8 @@ from contextlib import contextmanager
 from typing import ClassVar
 
 import pytest
-from abstract import CHANGES, RemoteSuite
+from abstract import RemoteSuite
+from failing_changes import CHANGES
 from faults import Faults, faulty_methods
 from fsspec.implementations.memory import MemoryFileSystem
 

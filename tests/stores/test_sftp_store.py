@@ -8,7 +8,8 @@ from pathlib import Path
 from typing import Any, ClassVar
 
 import pytest
-from abstract import CHANGES, RemoteSuite, rows
+from abstract import RemoteSuite, rows
+from failing_changes import CHANGES
 from faults import Faults, faulty_methods
 from kills import MODES, check_kills
 from races import check_race
