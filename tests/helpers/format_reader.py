@@ -1,8 +1,10 @@
 """A reader of datasets, and an append, written from docs/format.md with Python and pyarrow only.
 
-``python format_reader.py read ROOT OUT`` stores all rows as an Arrow file and prints what was checked.
-``python format_reader.py read ROOT OUT VERSION`` does the same with an older version.
-``python format_reader.py append ROOT NUMBER...`` adds a file with one column of integers, ``n``.
+Each line of its input is a JSON list. For each, it prints a line of JSON.
+
+``["read", ROOT, OUT]`` stores all rows as an Arrow file and prints what was checked.
+``["read", ROOT, OUT, VERSION]`` does the same with an older version.
+``["append", ROOT, NUMBER...]`` adds a file with one column of integers, ``n``.
 """
 
 import base64
@@ -14,6 +16,7 @@ import random
 import re
 import struct
 import sys
+import traceback
 import zlib
 from pathlib import Path, PurePosixPath
 from typing import Any
@@ -446,7 +449,7 @@ def message(number: int, data: bytes) -> bytes:
     return bytes([number << 3 | 2, len(data)]) + data
 
 
-def append(root: Path, numbers: list[int]) -> None:
+def append(root: Path, numbers: list[int]) -> dict[str, Any]:
     run = os.urandom(16).hex()
     framed = [(struct.pack("<Q", len(one)), one) for one in map(example_of, numbers)]
     data = b"".join(length + masked(length) + one + masked(one) for length, one in framed)
@@ -470,14 +473,19 @@ def append(root: Path, numbers: list[int]) -> None:
     (root / "_SUCCESS").touch()
     (staged.parent / "snapshot").unlink()
     staged.parent.rmdir()
+    return {}
 
 
 if __name__ == "__main__":
-    command, root, *rest = sys.argv[1:]
-    if command == "append":
-        append(Path(root), list(map(int, rest)))
-    else:
+    for line in sys.stdin:
+        command, root, *rest = json.loads(line)
         try:
-            print(json.dumps(read(Path(root), Path(rest[0]), *map(int, rest[1:]))))
+            if command == "append":
+                answer = append(Path(root), list(map(int, rest)))
+            else:
+                answer = read(Path(root), Path(rest[0]), *map(int, rest[1:]))
         except RefusedError as error:
-            print(json.dumps({"refused": str(error)}))
+            answer = {"refused": str(error)}
+        except Exception:
+            answer = {"failed": traceback.format_exc()}
+        print(json.dumps(answer), flush=True)

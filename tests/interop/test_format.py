@@ -7,6 +7,7 @@ import shutil
 import struct
 import subprocess
 import sys
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -64,17 +65,34 @@ def collection(table: pa.Table, npartitions: int = 2) -> dd.DataFrame:
     return dd.from_pandas(table.to_pandas(types_mapper=pd.ArrowDtype), npartitions=npartitions)
 
 
-def run(*arguments: Any) -> str:
-    command = [sys.executable, "-I", str(PROGRAM), *map(str, arguments)]
-    result = subprocess.run(command, capture_output=True, text=True, check=False)
-    assert result.returncode == 0, result.stderr
-    return result.stdout
+# The running program. One process serves all tests, because an import of pyarrow takes longer than a read.
+_programs: list[subprocess.Popen[str]] = []
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _program() -> Iterator[None]:
+    command = [sys.executable, "-I", str(PROGRAM)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as program:
+        _programs.append(program)
+        yield
+        _programs.clear()
+
+
+def run(*arguments: Any) -> dict[str, Any]:
+    """Run the reader of the format in a process that cannot import the library."""
+    (program,) = _programs
+    assert program.stdin is not None
+    assert program.stdout is not None
+    print(json.dumps([*map(str, arguments)]), file=program.stdin, flush=True)
+    answer: dict[str, Any] = json.loads(program.stdout.readline())
+    assert "failed" not in answer, answer["failed"]
+    return answer
 
 
 def read(root: Path, *version: int) -> tuple[pa.Table, dict[str, Any]]:
-    """Run the reader of the format in a process that cannot import the library: the rows, and its checks."""
+    """The rows that the program reads, and its checks."""
     out = root.parent / "rows.arrow"
-    told = json.loads(run("read", root, out, *version))
+    told = run("read", root, out, *version)
     if "refused" in told:
         pytest.fail(told["refused"])
     with pa.memory_map(str(out)) as file:
@@ -264,7 +282,7 @@ def test_kept_and_expired_versions(tmp_path: Path) -> None:
         found, told = read(tmp_path / "a", number)
         assert found["n"].to_pylist() == rows
         assert told["versions"] == [3, 4, 5, 6, 7]
-    assert json.loads(run("read", tmp_path / "a", "out", 2)) == {"refused": "a version of the dataset"}
+    assert run("read", tmp_path / "a", "out", 2) == {"refused": "a version of the dataset"}
     run("append", tmp_path / "a", 8)
     history = Snapshot.history(tmp_path / "a")
     assert history["version"].tolist() == [3, 4, 5, 6, 7, 8]
@@ -320,7 +338,7 @@ def test_what_both_refuse_and_ignore(tmp_path: Path, change: dict[str, Any], ref
     table = table.append_column("unknown", pa.nulls(len(table), pa.int8()))
     text = json.dumps(metadata).encode()
     pq.write_table(table.replace_schema_metadata({b"dask_tfrecord": text}), path)
-    told = json.loads(run("read", tmp_path / "a", tmp_path / "out"))
+    told = run("read", tmp_path / "a", tmp_path / "out")
     assert told.get("refused") == refused
     if refused:
         with pytest.raises(TFRecordError, match="format version"):
