@@ -51,6 +51,8 @@ MODES: dict[str, dict[str, Any]] = {
 # The columns that only some writes have, and the types that they may have. The rows of such a write repeat
 # the column "n" in these columns, and name the columns in the column "columns". In other rows, they are null.
 EXTRA = {"x": ["Int32", "Int64"], "y": ["Int64"]}
+# What a write or `index` stores in column files. None continues what the dataset has.
+COLUMNAR: list[Any] = [None, ["n"], "scalars"]
 # This age is longer than any operation, but shorter than the soak, so `cleanup` removes files of killed
 # writes.
 CLEANUP_AGE = "2 minutes"
@@ -179,7 +181,7 @@ def do(event: Event, choices: random.Random, path: str) -> dict[str, Any]:
     elif event.kind == "expire":
         dask_tfrecord.expire(path, versions=choices.randint(1, 9), grace=CLEANUP_AGE)
     elif event.kind == "index":
-        dask_tfrecord.index(path)
+        dask_tfrecord.index(path, columnar=choices.choice(COLUMNAR))
     elif event.kind == "repair":
         if lost := dask_tfrecord.repair(path).lost:
             raise RuntimeError(f"no file was removed from outside, but repair dropped {sorted(lost)}")
@@ -219,8 +221,8 @@ def write_rows(write: Write, path: str, choices: random.Random, *, keeps: bool =
         columns |= some_columns(choices)
     ddf = dd.from_pandas(frame(write, columns), npartitions=choices.randint(1, 4), sort=False)
     ddf = ddf.map_partitions(slowly, choices.uniform(0, 0.5), meta=ddf._meta)
-    codec = choices.choice([None, "gzip"])
-    dask_tfrecord.to_tfrecord(ddf, path, partition_on="key", compression=codec, **keywords)
+    keywords |= {"compression": choices.choice([None, "gzip"]), "columnar": choices.choice(COLUMNAR)}
+    dask_tfrecord.to_tfrecord(ddf, path, partition_on="key", **keywords)
 
 
 def append_with_writer(write: Write, path: str, choices: random.Random) -> None:
