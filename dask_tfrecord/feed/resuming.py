@@ -97,7 +97,7 @@ def checked_states(plan: Plan, start: Any, epoch: int) -> tuple[Plan, list[State
         )
     if any(state["version"] != _STATE_VERSION for state in states):
         raise TFRecordError(
-            "start= is the state of another version of the library",
+            "the state was taken with another version of the library",
             remedies=[Remedy("start", None, "begin the epoch again")],
             function="",
         )
@@ -109,7 +109,7 @@ def checked_states(plan: Plan, start: Any, epoch: int) -> tuple[Plan, list[State
         _check_arguments(plan, state)
         if state["epoch"] != epoch:
             raise TFRecordError(
-                f"start= is the state of epoch {state['epoch']}, and this is epoch {epoch}",
+                f"the state belongs to epoch {state['epoch']}, and this is epoch {epoch}",
                 remedies=[Remedy("epoch", state["epoch"], "continue this epoch")],
                 function="",
             )
@@ -126,16 +126,16 @@ def epoch_of(start: Any) -> int:
 def _older_plan(plan: Plan, states: Sequence[State]) -> Plan:
     """Return the plan for the version of the dataset that the states belong to."""
     (version, source), *others = {(state["source_version"], state["source"]) for state in states}
-    problem = "start= is the state of another dataset, or of one that was rewritten since"
+    problem = "the state belongs to another dataset, or the dataset was rewritten since"
     if others or version is None or version == plan.source.version:
         raise TFRecordError(problem, advice="pass the same source, or begin the epoch again without start=")
     if plan.open_version is None:
         raise TFRecordError(
-            f"start= is the state of another dataset, or of version {version} of this dataset",
+            f"the state belongs to another dataset, or to version {version} of this dataset",
             remedies=[Remedy("version", version, "continue with the rows of this version")],
             function="",
         )
-    problem = f"start= is the state of another dataset, or of version {version}, which cannot be read"
+    problem = f"the state belongs to another dataset, or to version {version}, which cannot be read"
     advice = "begin the next epoch without start="
     try:
         older = plan.open_version(version)
@@ -153,7 +153,7 @@ def _check_arguments(plan: Plan, state: State) -> None:
     for name, value in state["arguments"].items():
         if value != given[name]:
             raise TFRecordError(
-                f"start= is the state of an iteration with other arguments: {name}={value!r}, "
+                f"the state belongs to an iteration with other arguments: {name}={value!r}, "
                 f"and not {name}={given[name]!r}",
                 remedies=[Remedy(name, value, "continue the iteration")],
                 function="",
@@ -200,7 +200,7 @@ def resume(
     if not found:
         given = ", ".join(str(index) for index in sorted({one.shard.number for one in begun.values()}))
         raise TFRecordError(
-            f"start= is the state of shard {given}, and not of shard {shard[0]} of {shard[1]}",
+            f"the state belongs to shard {given}, and not to shard {shard[0]} of {shard[1]}",
             advice="pass the state of the same shard, or a list of the states of all shards",
         )
     if len({one.shard for one in found}) > 1:
@@ -228,7 +228,7 @@ def _beginning(order: Order, state: State) -> Beginning:
 
 def no_position() -> TFRecordError:
     """Return the error for a state whose rows are not in the dataset."""
-    return TFRecordError("start= holds no position of the dataset", advice="pass a `state` unchanged")
+    return TFRecordError("the state holds no position of the dataset", advice="pass a `state` unchanged")
 
 
 def _is_valid(order: Order, span: Span) -> bool:
@@ -257,15 +257,14 @@ def _check_complete(shares: Sequence[Share], what: str) -> None:
     missing = sorted(set(range(count)) - {share.number for share in shares})
     if missing:
         raise TFRecordError(
-            f"start= lacks the state of {what} {missing[0]} of {count}, and the numbers of shards or parts "
-            "have changed",
-            advice="pass a list of the states of all shards and parts",
+            f"the state of {what} {missing[0]} of {count} is missing",
+            advice="pass a list of the states of all shards and parts, because their numbers have changed",
         )
 
 
 def _not_together(what: str) -> TFRecordError:
     return TFRecordError(
-        f"start= holds {what}", advice="pass the states that all shards returned at the same step of one run"
+        f"there are {what}", advice="pass the states that all shards returned at the same step of one run"
     )
 
 

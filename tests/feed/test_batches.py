@@ -290,8 +290,8 @@ def test_a_state_of_another_shard_or_of_other_columns_is_refused(dataset: str) -
     batches = iter_batches(dataset, 64, shard=(0, 2))
     next(batches)
     for other, message in (
-        ({"shard": (1, 2)}, "state of shard 0, and not of shard 1 of 2"),
-        ({"shard": (0, 3)}, "lacks the state of shard 1 of 2"),
+        ({"shard": (1, 2)}, "belongs to shard 0, and not to shard 1 of 2"),
+        ({"shard": (0, 3)}, "state of shard 1 of 2 is missing"),
         ({"columns": ["id"]}, "other arguments"),
     ):
         with pytest.raises(TFRecordError, match=message):

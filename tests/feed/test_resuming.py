@@ -116,7 +116,7 @@ def test_the_states_of_one_shard_suffice_for_other_parts(sources: dict[str, Any]
         found += ids(Batches(plan, 0, (1, 3), (part, 5), states))
     assert sorted(found) == sorted(ids(Batches(plan, 0, (1, 3))))
     for wrong in (states[:1], [states[0], states[0]]):
-        with pytest.raises(TFRecordError, match="lacks the state of shard 1, part 1 of 2"):
+        with pytest.raises(TFRecordError, match="state of shard 1, part 1 of 2 is missing"):
             Batches(plan, 0, (1, 3), (0, 5), wrong)
 
 
@@ -135,8 +135,8 @@ def test_states_that_do_not_belong_together_are_refused(sources: dict[str, Any])
     assert iter_batches(sources["plain"], 7, shuffle=1, start=second).rows == ROWS - 14
     ids(first[1], 1)
     for wrong, message in (
-        (states[:2], "lacks the state of shard 2 of 3"),
-        (states[:1], "lacks the state of shard 1 of 3"),
+        (states[:2], "state of shard 2 of 3 is missing"),
+        (states[:1], "state of shard 1 of 3 is missing"),
         ([*states[:2], third[2]], "different divisions into shards"),
         ([*states, second[0]], "different divisions into shards"),
         ([*states, first[1].state], "two different states of shard 1"),
@@ -187,7 +187,7 @@ def test_an_epoch_ends_on_its_version_after_an_append(tmp_path: Path) -> None:
     shards = [iter_batches(path, 10, shuffle=1, start=state, shard=(shard, 2)) for shard in range(2)]
     assert sorted(found + [row for one in shards for row in ids(one)]) == list(range(100))
     assert sorted(ids(iter_batches(path, 10, shuffle=1, epoch=1))) == list(range(150))
-    with pytest.raises(TFRecordError, match="of version 1 of this dataset; pass version=1 to continue"):
+    with pytest.raises(TFRecordError, match="to version 1 of this dataset; pass version=1 to continue"):
         iter_batches(path, 10, shuffle=1, version=2, start=state)
     dask_tfrecord.to_tfrecord(frame(100), path, overwrite=True)
     with pytest.raises(TFRecordError, match=r"version 1, which cannot be read.*; begin the next epoch"):

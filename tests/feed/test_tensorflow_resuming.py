@@ -91,7 +91,7 @@ def test_what_cannot_be_resumed_is_refused(dataset: str) -> None:
         tensorflow_dataset(dataset, 7, state_column="y")
     for options, message in (
         ({"shuffle": 4}, "shuffle=3, and not shuffle=4; pass shuffle=3"),
-        ({"epoch": 2}, "state of epoch 0, and this is epoch 2; pass epoch=0"),
+        ({"epoch": 2}, "belongs to epoch 0, and this is epoch 2; pass epoch=0"),
         ({"columns": ["id"]}, "other arguments"),
     ):
         with pytest.raises(TFRecordError, match=message):

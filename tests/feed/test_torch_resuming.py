@@ -121,7 +121,7 @@ def test_states_of_different_epochs_or_steps_are_refused(dataset: str) -> None:
             rank_of(dataset, 0, 1).load_state_dict(states)
     batches = rank_of(dataset, 0, 1)
     batches.load_state_dict(one)
-    with pytest.raises(TFRecordError, match="lacks the state of shard 1 of 2"):
+    with pytest.raises(TFRecordError, match="state of shard 1 of 2 is missing"):
         iter(batches)
     stateful = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed")
     loader = stateful.StatefulDataLoader(first, None, num_workers=2, snapshot_every_n_steps=3)
