@@ -7,8 +7,8 @@ from typing import Any
 
 import pyarrow as pa
 
+from dask_tfrecord.codec.checked import Ints
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.dataset.snapshot.offsets import Offsets
 from dask_tfrecord.errors import FileChangedError
 from dask_tfrecord.feed.record_offsets import Records, map_file, read_block
 from dask_tfrecord.files.splits import Split
@@ -35,7 +35,7 @@ class RecordBuffers:
         The offsets of the records of each unit, or None for a unit that is read as a block.
     """
 
-    def __init__(self, splits: Sequence[Split], offsets: Sequence[Offsets | None]) -> None:
+    def __init__(self, splits: Sequence[Split], offsets: Sequence[Ints | None]) -> None:
         self._splits = splits
         self.offsets = offsets
         self._prepare()

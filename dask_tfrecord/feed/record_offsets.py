@@ -1,39 +1,26 @@
-"""Find the offsets of a dataset's records in its files, or store the offsets beside the snapshot."""
+"""Find the offsets of a dataset's records in its files."""
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from itertools import groupby
 from typing import NamedTuple
 
 import numpy as np
 import pyarrow as pa
 
-from dask_tfrecord.cluster import compute_each
 from dask_tfrecord.codec import HEADER_BYTES, scan
+from dask_tfrecord.codec.checked import Ints
 from dask_tfrecord.codec.codecs import detect, is_frame
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.snapshot.kept import follow
-from dask_tfrecord.dataset.snapshot.names import offsets_path, stored_offsets
-from dask_tfrecord.dataset.snapshot.offsets import Offsets, read_offsets, to_parquet
-from dask_tfrecord.dataset.snapshot.versions import versions
-from dask_tfrecord.dataset.write.neighbours import refuse_inside_dataset
 from dask_tfrecord.errors import (
-    Call,
-    ConcurrentWriteError,
-    DestinationError,
-    FileChangedError,
     TFRecordError,
 )
 from dask_tfrecord.files.column_files import open_column_file
 from dask_tfrecord.files.damage import locate_error
-from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.change_check import check_unchanged
-from dask_tfrecord.files.storage.not_found import nothing_at
-from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import WINDOW_BYTES, Allocate, must_verify_content, open_window
 from dask_tfrecord.progress import Progress, Report
@@ -57,7 +44,7 @@ class Records(NamedTuple):
     """
 
     data: pa.Buffer
-    offsets: Offsets
+    offsets: Ints
 
 
 class Unit(NamedTuple):
@@ -73,7 +60,7 @@ class Unit(NamedTuple):
     """
 
     split: int
-    offsets: Offsets | None
+    offsets: Ints | None
 
 
 def find_units(dataset: ReadPlan, splits: Sequence[Split]) -> list[Unit]:
@@ -85,15 +72,10 @@ def find_units(dataset: ReadPlan, splits: Sequence[Split]) -> list[Unit]:
     """
     if dataset.options.damage.skips:
         return [Unit(number, None) for number in range(len(splits))]
-    stored = {}
-    if dataset.version is not None:
-        stored = read_offsets(dataset.store, dataset.version, dataset.entries)
 
-    def find(group: list[Split]) -> list[Offsets | None]:
+    def find(group: list[Split]) -> list[Ints | None]:
         """Return the offsets of the records of a file, or those of each of its splits."""
-        local, known = dataset.store.local, stored.get(group[0].file.path)
-        if known is None:
-            known = _of_column_file(dataset, group)
+        local, known = dataset.store.local, _of_column_file(dataset, group)
         if known is not None:
             return [known] if local else [_of_split(known, split) for split in group]
         if not local or dataset.options.compression not in ("infer", None):
@@ -115,7 +97,7 @@ def find_units(dataset: ReadPlan, splits: Sequence[Split]) -> list[Unit]:
     return units
 
 
-def _of_column_file(dataset: ReadPlan, group: Sequence[Split]) -> Offsets | None:
+def _of_column_file(dataset: ReadPlan, group: Sequence[Split]) -> Ints | None:
     """Return the offsets of the records of a file, given its splits, or None if they are not known."""
     store, file, beside = dataset.store, group[0].file, group[0].columns
     counts = [split.records for split in group if split.records is not None]
@@ -141,13 +123,13 @@ def _by_file(splits: Sequence[Split]) -> list[tuple[str, list[Split]]]:
     return [(path, list(group)) for path, group in groupby(splits, key=lambda split: split.file.path)]
 
 
-def _of_split(offsets: Offsets, split: Split) -> Offsets:
+def _of_split(offsets: Ints, split: Split) -> Ints:
     """Select the record offsets of one split from the record offsets of the whole file."""
     start = split.start.record
     return offsets[start:] if split.stop is None else offsets[start : split.stop.record + 1]
 
 
-def _scan(store: Store, options: ReadOptions, split: Split, data: memoryview) -> Offsets:
+def _scan(store: Store, options: ReadOptions, split: Split, data: memoryview) -> Ints:
     """Return the file offset of each record of a split, followed by the end of the split."""
     start = split.start.offset
     stop = len(data) if split.stop is None else split.stop.offset
@@ -156,7 +138,7 @@ def _scan(store: Store, options: ReadOptions, split: Split, data: memoryview) ->
     return offsets
 
 
-def _offsets(store: Store, options: ReadOptions, split: Split, data: memoryview) -> Offsets:
+def _offsets(store: Store, options: ReadOptions, split: Split, data: memoryview) -> Ints:
     limit = options.max_record_bytes
     scanned = scan(data, final=True, offsets=True, verify_crc=False, max_record_bytes=limit)
     if scanned.damage is not None:
@@ -212,129 +194,6 @@ def _read_directly(store: Store, options: ReadOptions, split: Split, allocate: A
     return data if count == len(data) and is_frame(bytes(data[:HEADER_BYTES])) else None
 
 
-# -- Storing record offsets ----------------------------------------------------------------------------------
-
-
-@redact_errors
-def store_offsets(dataset: ReadPlan, splits: Sequence[Split], offsets: Sequence[Offsets | None]) -> str:
-    """Store the record offsets of all uncompressed files beside the snapshot, and return the path of the new
-    file.
-
-    Parameters
-    ----------
-    dataset : ReadPlan
-        The read plan of the dataset.
-    splits : sequence of Split
-        All splits of the dataset.
-    offsets : sequence of numpy.ndarray or None
-        The record offsets of each split. If the element of a split is None, tasks search for the record
-        offsets of the split.
-
-    Raises
-    ------
-    FileNotFoundError, FileChangedError, ConcurrentWriteError, DestinationError, TFRecordError
-        In the same cases as in `RecordTable.store_offsets`.
-    """
-    store, version = dataset.store, dataset.version
-    refuse_inside_dataset(store, "RecordTable")
-    if version is None:
-        raise nothing_at(
-            store,
-            "offsets are stored beside a snapshot, which the path does not have",
-            advice="pass the directory of a dataset",
-            index="first if another tool wrote the files",
-        )
-    changed = [split.file.path for split in splits if split.file.path not in dataset.entries]
-    if changed:
-        raise FileChangedError(
-            "the file may have been rewritten since the snapshot was written",
-            path=store.public(changed[0]),
-            calls=[Call("index", store.public(store.root), {}, "first")],
-        )
-    path = store.join(offsets_path(version))
-    if _is_stored(dataset, version):
-        return store.public(path)
-    described = _described(dataset, splits, offsets)
-    try:
-        data = to_parquet(described)
-    except ValueError as error:
-        raise FileChangedError(f"not the file that the snapshot describes: {error}") from None
-    try:
-        store.create_exclusively(path, data)
-    except FileExistsError:
-        if not _is_stored(dataset, version):
-            raise
-    if version not in versions(store):
-        store.remove([path])
-        raise ConcurrentWriteError("an overwrite has replaced the dataset", path=store.public(store.root))
-    return store.public(path)
-
-
-def _is_stored(dataset: ReadPlan, version: int) -> bool:
-    """Return True if record offsets are stored for this version of the dataset.
-
-    Raise if the stored offsets belong to other files.
-    """
-    store = dataset.store
-    if version not in stored_offsets(store):
-        return False
-    if not read_offsets(store, version, dataset.entries):
-        raise DestinationError(
-            "the file has offsets of records of other files",
-            path=store.public(store.join(offsets_path(version))),
-            advice="remove the file, which probably belongs to a dataset that was here before",
-        )
-    return True
-
-
-def _described(
-    dataset: ReadPlan, splits: Sequence[Split], offsets: Sequence[Offsets | None]
-) -> Iterator[tuple[FileEntry, Offsets]]:
-    """Return the file entry and the record offsets of each uncompressed file."""
-    store, entries = dataset.store, dataset.entries
-    found: dict[str, list[Offsets]] = {}
-    unknown: list[Split] = []
-    for split, known in zip(splits, offsets, strict=True):
-        if known is None:
-            unknown.append(split)
-        else:
-            found.setdefault(split.file.path, []).append(known)
-    tasks = [
-        group[start : start + _SPLITS_PER_TASK]
-        for _, group in _by_file(unknown)
-        for start in range(0, len(group), _SPLITS_PER_TASK)
-    ]
-    for group, result in zip(
-        tasks,
-        compute_each(partial(_search, store, dataset.options), tasks, _title(store)),
-        strict=True,
-    ):
-        if result is not None:
-            found.setdefault(group[0].file.path, []).append(result)
-    check_unchanged(store, [split.file for split in splits])
-    if not found:
-        raise TFRecordError(
-            "all files are compressed, and offsets are stored for uncompressed files only",
-            path=store.public(store.root),
-            advice="use the table without stored offsets",
-        )
-    return ((entries[path], _joined(parts)) for path, parts in found.items())
-
-
-@redact_errors
-def _search(store: Store, options: ReadOptions, splits: Sequence[Split]) -> Offsets | None:
-    """Find the record offsets of adjacent splits, or return None if the file is compressed.
-
-    The function `_search` runs in a Dask task.
-    """
-    file = splits[0].file
-    if file.size != 0:
-        [head] = store.read_ranges([(file.path, 0, HEADER_BYTES)])
-        if detect(head) is not None:
-            return None
-    return _joined([read_block(store, options, split).offsets + split.start.offset for split in splits])
-
-
-def _joined(parts: Sequence[Offsets]) -> Offsets:
+def _joined(parts: Sequence[Ints]) -> Ints:
     """Join the record offsets of adjacent splits of a file into one array."""
     return np.concatenate([*(part[:-1] for part in parts), parts[-1][-1:]])

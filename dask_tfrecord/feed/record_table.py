@@ -31,7 +31,7 @@ from dask_tfrecord.feed.epoch_order import (
     rows_of_shard,
 )
 from dask_tfrecord.feed.record_buffers import RecordBuffers
-from dask_tfrecord.feed.record_offsets import find_units, store_offsets
+from dask_tfrecord.feed.record_offsets import find_units
 from dask_tfrecord.feed.shuffle_window import with_partition_values
 from dask_tfrecord.feed.sources import checked_names, usable_after_fork
 from dask_tfrecord.files.damage import locate_error
@@ -83,8 +83,10 @@ class RecordTable:
     process does not search for the records again. The record offsets of a table take 8 bytes of memory per
     record.
 
-    To open a table, the lengths of all records of uncompressed local files are read. `store_offsets` stores
-    the resulting offsets in the dataset, so that later tables open without reading the data files.
+    To open a table, the lengths of all records of uncompressed local files are read. If the dataset was
+    written with ``columnar``, or if `index` was called with ``columnar``, the offsets come from the column
+    files, and tables open without reading the data files. From remote uncompressed files, such a table reads
+    single records instead of blocks.
 
     Examples
     --------
@@ -141,48 +143,6 @@ class RecordTable:
     @property
     def _dataset(self) -> ReadPlan:
         return self._rows.plan
-
-    @calling(__init__)
-    def store_offsets(self) -> str:
-        """Store the record offsets beside the snapshot, so that later tables open without reading the data.
-
-        The stored offsets belong to one version of the dataset. After an append, open a new table and store
-        its offsets. An overwrite of the dataset removes the stored offsets. If a file was rewritten, its
-        stored offsets are not used.
-
-        Offsets are stored only for uncompressed files. In compressed files, records are found when their
-        block is read. From remote files, a table with stored offsets reads single records instead of blocks.
-
-        Returns
-        -------
-        str
-            The path of the file that holds the offsets. The file takes about 1 byte per record if the records
-            have similar lengths.
-
-        Raises
-        ------
-        FileNotFoundError
-            If the path is not the directory of a dataset with a snapshot. The function `index` stores a
-            snapshot of a directory without a snapshot.
-        FileChangedError
-            If a file has changed since the snapshot was stored.
-        ConcurrentWriteError
-            If an overwrite replaced the dataset after the table was opened.
-        DestinationError
-            If the file for the offsets already exists and holds the offsets of other files.
-        TFRecordError
-            If all files of the dataset are compressed.
-
-        Examples
-        --------
-        >>> import dask.dataframe as dd
-        >>> import dask_tfrecord
-        >>> ddf = dd.from_dict({"x": [1, 2, 3]}, npartitions=2)
-        >>> _ = dask_tfrecord.to_tfrecord(ddf, "numbers")
-        >>> dask_tfrecord.RecordTable("numbers").store_offsets().rpartition("/")[2]
-        '00000001.offsets.parquet'
-        """
-        return store_offsets(self._dataset, self._splits, self._buffers.offsets)
 
     def __len__(self) -> int:
         return len(self._rows)

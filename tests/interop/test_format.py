@@ -4,7 +4,6 @@ import base64
 import datetime
 import json
 import shutil
-import struct
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -20,7 +19,6 @@ import pytest
 
 from dask_tfrecord import (
     ConcurrentWriteError,
-    RecordTable,
     Snapshot,
     TFRecordError,
     cleanup,
@@ -345,32 +343,6 @@ def test_what_both_refuse_and_ignore(tmp_path: Path, change: dict[str, Any], ref
             read_tfrecord(tmp_path / "a")
     else:
         assert len(read_tfrecord(tmp_path / "a")) == ROWS
-
-
-def test_offsets_of_records_are_as_specified_and_ignored_by_a_reader(tmp_path: Path) -> None:
-    table = everything()
-    to_tfrecord(collection(table), tmp_path / "a", lossy="allow", write_index=False)
-    to_tfrecord(collection(table), tmp_path / "a", lossy="allow", compression="gzip", append=True)
-    place = RecordTable(tmp_path / "a").store_offsets()
-    assert place == str(tmp_path / "a" / "_tfrecord" / "00000002.offsets.parquet")
-    stored = pq.read_table(place)
-    assert stored.schema.types == [pa.string(), pa.int64(), pa.uint32(), stored.schema.field("lengths").type]
-    assert stored.schema.field("lengths").type.value_type == pa.int32()
-    listed = {
-        row["path"]: row for row in pq.read_table(tmp_path / "a/_tfrecord/00000002.parquet").to_pylist()
-    }
-    assert len(stored) == 2
-    for row in stored.to_pylist():
-        data, offset = (tmp_path / "a" / row["path"]).read_bytes(), 0
-        for length in row["lengths"]:
-            assert struct.unpack_from("<Q", data, offset) == (length,)
-            offset += length + 16
-        of_file = listed[row["path"]]
-        assert offset == row["bytes"] == of_file["bytes"]
-        assert (len(row["lengths"]), row["crc32c"]) == (of_file["records"], of_file["crc32c"])
-    found, told = read(tmp_path / "a")
-    assert found.equals(pa.concat_tables([table, table]))
-    assert (told["number"], told["ignored"]) == (2, [])
 
 
 def test_the_schema_is_an_arrow_stream(tmp_path: Path) -> None:

@@ -18,7 +18,6 @@ from dask_tfrecord.dataset.snapshot.names import (
     METADATA_DIRECTORY,
     closed_column_files,
     snapshot_path,
-    stored_offsets,
 )
 from dask_tfrecord.dataset.snapshot.versions import oldest_version, read_part, versions
 from dask_tfrecord.dataset.write.orphans import last_modified
@@ -58,7 +57,7 @@ class Unneeded(NamedTuple):
     data : pyarrow.Table
         The list of data files, which are in the directory of kept files.
     metadata : list of str
-        The full paths of snapshots, of stored record offsets and of column files.
+        The full paths of snapshots and of column files.
     """
 
     data: pa.Table
@@ -171,7 +170,6 @@ def _mode(store: Store, number: int, metadata: Mapping[str, Any] | None) -> Any:
 def unneeded_files(store: Store, before: datetime) -> Unneeded:
     """Return the files that only versions need that expired before a time."""
     kept = kept_files(store)
-    offsets = stored_offsets(store)
     closed = closed_column_files(store)
     numbers = versions(store)  # versions are listed after files, so that no file is newer than the versions
     nothing = Unneeded(kept[:0], [])
@@ -198,6 +196,6 @@ def unneeded_files(store: Store, before: datetime) -> Unneeded:
     kept_listed = {store.join(f"{KEPT}/{path}") for path in listed}
     is_listed = pa.array([path in kept_listed for path in column_paths(kept["path"])], pa.bool_())
     gone = [number for number in numbers if number not in needed | bases]
-    metadata = [*map(snapshot_path, gone), *(offsets[number] for number in gone if number in offsets)]
+    metadata = [*map(snapshot_path, gone)]
     metadata += sorted(beside - listed)
     return Unneeded(kept.filter(pc.invert(is_listed)), [store.join(path) for path in metadata])

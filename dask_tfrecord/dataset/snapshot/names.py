@@ -38,7 +38,6 @@ COLUMNS = f"{METADATA_DIRECTORY}/columns"
 # The path of the file that lists all files that `export` wrote.
 EXPORTS = f"{METADATA_DIRECTORY}/exports.json"
 
-_OFFSETS = re.compile(r"(\d{8})\.offsets\.parquet")
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
 _COLUMN_FILE = re.compile(r"(?:.*/)?_tfrecord/columns/([0-9a-f]{32})-\d{5,}\.parquet")
 
@@ -46,19 +45,6 @@ _COLUMN_FILE = re.compile(r"(?:.*/)?_tfrecord/columns/([0-9a-f]{32})-\d{5,}\.par
 def snapshot_path(number: int) -> str:
     """Return the path of the snapshot with this number, relative to the root of the dataset."""
     return f"{METADATA_DIRECTORY}/{number:08d}.parquet"
-
-
-def offsets_path(number: int) -> str:
-    """Return the path of the file with the record offsets of a snapshot, relative to the root of the
-    dataset.
-    """
-    return f"{METADATA_DIRECTORY}/{number:08d}.offsets.parquet"
-
-
-def stored_offsets(store: Store) -> dict[int, str]:
-    """Map the number of each snapshot with stored record offsets to the path of its offsets file."""
-    matches = map(_OFFSETS.fullmatch, store.names(METADATA_DIRECTORY))
-    return {int(match[1]): f"{METADATA_DIRECTORY}/{match[0]}" for match in matches if match}
 
 
 def column_file_path(run: str, number: int) -> str:

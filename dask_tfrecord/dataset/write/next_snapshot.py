@@ -22,7 +22,6 @@ from dask_tfrecord.dataset.snapshot.names import (
     closed_column_files,
     exported_files,
     snapshot_path,
-    stored_offsets,
 )
 from dask_tfrecord.dataset.snapshot.versions import newest_number, versions
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
@@ -274,15 +273,14 @@ def _overwritten_files(run: WriteRun, current: Snapshot | None) -> list[str]:
 def _replacing(run: WriteRun, new: Snapshot, replaced: list[str]) -> Change:
     """Return the change of a write that replaces data files.
 
-    Unless the write keeps the versions before it, its version is the oldest, so that the old snapshots, their
-    offsets files, column files and kept data files are removed, too.
+    Unless the write keeps the versions before it, its version is the oldest, so that the old snapshots,
+    column files and kept data files are removed, too.
     """
     store, exported = run.store, exported_files(run.store)
     if run.keep_versions and new.number > 1:
         return Change(new, exported, replaced)
     snapshots = [snapshot_path(number) for number in versions(store) if number < new.number]
-    offsets = [path for number, path in stored_offsets(store).items() if number < new.number]
     kept = map(store.relative, column_paths(kept_files(store)["path"]))
     columns = {*closed_column_files(store)}.difference(listed_paths(new.file_list))
-    removed = [*replaced, *snapshots, *offsets, *exported, *kept, *sorted(columns)]
+    removed = [*replaced, *snapshots, *exported, *kept, *sorted(columns)]
     return Change(replace(new, oldest=new.number), removed)

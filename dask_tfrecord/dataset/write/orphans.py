@@ -17,7 +17,6 @@ from dask_tfrecord.dataset.snapshot.names import (
     closed_column_files,
     open_runs,
     run_of_column_file,
-    stored_offsets,
 )
 from dask_tfrecord.dataset.snapshot.versions import read_part, versions
 from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot
@@ -29,8 +28,9 @@ from dask_tfrecord.files.storage.uploads import Upload, abort, unfinished_upload
 
 logger = logging.getLogger(__name__)
 
-# Pattern of the temporary name of a file that is still being written.
-_TEMPORARY_NAME = re.compile(r"\..*\.[0-9a-f]{32}")
+# Pattern of the temporary name of a file that is still being written, and of the name of a file in which a
+# draft of this library stored the offsets of records.
+_STRAY_NAME = re.compile(r"\..*\.[0-9a-f]{32}|\d{8}\.offsets\.parquet")
 
 
 def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> list[str]:
@@ -151,13 +151,9 @@ def last_modified(store: Store, paths: Iterable[str]) -> datetime:
 
 
 def _stray_metadata(store: Store) -> list[str]:
-    """Return the paths of incomplete metadata files, and of offsets files whose snapshot was removed."""
+    """Return the paths of incomplete metadata files, and of metadata files that nothing reads."""
     names = store.names(METADATA_DIRECTORY)
-    temporary = [f"{METADATA_DIRECTORY}/{name}" for name in names if _TEMPORARY_NAME.fullmatch(name)]
-    offsets = stored_offsets(store)
-    # Versions are listed after offsets, because a snapshot is created before its offsets.
-    kept = versions(store)
-    return [store.join(path) for path in (*temporary, *(offsets[at] for at in offsets.keys() - kept))]
+    return [store.join(f"{METADATA_DIRECTORY}/{name}") for name in names if _STRAY_NAME.fullmatch(name)]
 
 
 def _uploads(store: Store, before: datetime) -> list[Upload]:
