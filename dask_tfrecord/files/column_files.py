@@ -183,8 +183,11 @@ class ColumnFileWriter:
 
 @contextmanager
 def create_column_file(store: Store, path: str, features: Sequence[Column]) -> Iterator[ColumnFileWriter]:
-    """Create a column file that appears at ``path`` when the ``with`` block ends, as `Store.create` does."""
-    with store.create(path) as file:
+    """Create a column file that appears at ``path`` when the ``with`` block ends, as `Store.create` does.
+
+    A power cut may damage the column file, because a flush to the disk takes as long as writing many rows.
+    """
+    with store.create(path, durable=False) as file:
         writer = ColumnFileWriter(file, features)
         try:
             yield writer

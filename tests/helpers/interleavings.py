@@ -39,7 +39,7 @@ REPLACING_FOREIGN = {*REPLACING, "keeping overwrite"}
 OVERTAKEN = (FileNotFoundError, dask_tfrecord.CorruptRecordError)
 # Operations that change no rows.
 UNCHANGING = {"cleanup", "read", "read kept", "compact", "keeping compact", "index", "expire", "expire now"}
-UNCHANGING |= {"repair"}
+UNCHANGING |= {"repair", "index columns"}
 
 State = frozenset[int]
 
@@ -102,7 +102,7 @@ def read_kept(place: Path) -> State | None:
 def prepare(start: str, place: Path) -> None:
     if start == "nothing":
         return
-    write(place, *FIRST)
+    write(place, *FIRST, columnar=["n"] if start == "columns" else None)
     write(place, *ADDED, append=True)
     for path in place.glob("key=1/part-*"):
         os.utime(path, ns=(1, 1))  # so that an index has something to store
@@ -130,6 +130,7 @@ OPERATIONS: dict[str, Callable[[Path, int], Any]] = {
     "expire": lambda place, number: dask_tfrecord.expire(place, versions=1),
     "expire now": lambda place, number: dask_tfrecord.expire(place, versions=1, grace="0s"),
     "index": lambda place, number: dask_tfrecord.index(place),
+    "index columns": lambda place, number: dask_tfrecord.index(place, columnar=["n"]),
     "repair": lambda place, number: repair(place),
     "cleanup": lambda place, number: dask_tfrecord.cleanup(place),
     "read": lambda place, number: read(place),
@@ -186,13 +187,13 @@ def check(
             succeeded.append((operation, number))
             continue
         fails: tuple[type[Exception], ...] = ()
-        if operation == "index":  # the other may have replaced the files that index describes again
+        if operation.startswith("index"):  # the other may have replaced the files that index describes again
             fails = (dask_tfrecord.ConcurrentWriteError, dask_tfrecord.DestinationError)
         elif operation == "create":
             fails = (dask_tfrecord.DestinationError,)
         elif operation not in {*UNCHANGING, "delete", "keeping delete"}:
             fails = (dask_tfrecord.ConcurrentWriteError,)
-        if operation in ("read", "read kept", "index", "restore") and other in replacing:
+        if operation in ("read", "read kept", "index", "index columns", "restore") and other in replacing:
             fails += OVERTAKEN
         if operation == "read kept" and other == "expire now":
             fails += (FileNotFoundError,)
@@ -232,10 +233,12 @@ def check_files(place: Path) -> None:
     }
     if not (place / "_tfrecord").exists():
         return
+    present |= {str(path.relative_to(place)) for path in place.glob("_tfrecord/columns/*")}
     listed = set()
     for version in dask_tfrecord.Snapshot.history(place)["version"].tolist():
         snapshot = dask_tfrecord.Snapshot.open(place, version=version)
         listed |= {file.path for file in snapshot.files}
+        listed |= {file.columns.path for file in snapshot.files if file.columns}
         if len(read(place, version=version)) != snapshot.records:
             raise AssertionError(f"version {version} has other rows")
     if listed != present:

@@ -35,7 +35,7 @@ MODES = {
     "shuffle": {"append": True, "shuffle": 1},
     "stream": {"append": True, "shuffle": 1},
     "writer": {},
-    "overwrite": {"overwrite": True},
+    "overwrite": {"overwrite": True, "columnar": ["n"]},
     "others": {"overwrite": True},
     "keeping": {"overwrite": True, "keep_versions": True},
     "partitions": {"overwrite": "partitions", "partition_on": "key"},
@@ -58,6 +58,9 @@ CALLS: dict[str, Callable[[Path], Any]] = {
 # What `read` returns if a file is missing.
 MISSING = [-1]
 
+# The modes in which the writes have column files.
+COLUMNS = {"append", "stream", "overwrite", "compact", "delete", "restore", "expire"}
+
 # After these, the version before the first write under test can be read.
 KEEPING = {"keeping", "restore"}
 
@@ -71,7 +74,8 @@ def prepare(mode: str, place: Path) -> None:
     """Write the dataset that exists before the write under test."""
     if mode == "create":
         return
-    options = {"partition_on": "key"} if mode == "partitions" else {}
+    options: dict[str, Any] = {"partition_on": "key"} if mode == "partitions" else {}
+    options |= {"columnar": ["n"]} if mode in COLUMNS else {}
     if file_table.DELTA_PART > 1:
         dask_tfrecord.to_tfrecord(rows(*range(3)), place, **options)
         dask_tfrecord.to_tfrecord(rows(*range(3, 7)), place, append=True, **options)
@@ -110,7 +114,11 @@ def write(mode: str, place: Path) -> None:
 def read(place: Path, version: int | None = None) -> list[int]:
     """The sorted numbers; none if there is no dataset, and MISSING if a file was removed from outside."""
     try:
-        return sorted(dask_tfrecord.read_tfrecord(place, version=version)["n"].compute().tolist())
+        found = sorted(dask_tfrecord.read_tfrecord(place, version=version)["n"].compute().tolist())
+        files = dask_tfrecord.Snapshot.open(place, version).files if newest(place) else ()
+        if lost := [file for file in files if file.columns and not (place / file.columns.path).exists()]:
+            raise RuntimeError(f"no column file of {lost}")
+        return found
     except dask_tfrecord.CorruptRecordError as error:
         if "missing" not in str(error):
             raise
