@@ -118,8 +118,8 @@ def cleanup(
     """Remove the files of interrupted writes, for example after the client was killed.
 
     `cleanup` removes staged files, and data files that this library wrote and that no snapshot lists.
-    `cleanup` also removes files that a committed overwrite should have removed, and stored record offsets
-    whose snapshot no longer exists. Files of versions that are not expired, and files of other tools, are
+    `cleanup` also removes files that a committed overwrite should have removed, and column files that no
+    snapshot lists. Files of versions that are not expired, and files of other tools, are
     kept. The files of versions that `expire` has expired are removed if the versions expired more than
     ``older_than`` ago. On S3, `cleanup` also aborts incomplete multipart uploads.
 
