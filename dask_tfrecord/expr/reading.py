@@ -72,11 +72,14 @@ def read_partition(
 
     The function `read_partition` runs in a Dask task.
     """
-    table = partition.read(partial(warn_client, category=CorruptRecordWarning))
+    table, numbers = partition.read_possible(partial(warn_client, category=CorruptRecordWarning))
+    row_ranges = partition.row_ranges if numbers is None else None
     try:
-        frame = arrow_to_pandas.to_pandas(table, partition.schema, partition.row_ranges, numpy)
+        frame = arrow_to_pandas.to_pandas(table, partition.schema, row_ranges, numpy)
     except SchemaError as error:
         raise error.located(path=partition.file_names) from None
+    if numbers is not None:
+        frame.index = pd.Index(numbers)
     return arrow_to_pandas.with_index(frame, index, is_sorted=is_sorted) if index else frame
 
 
@@ -104,7 +107,9 @@ class Reader:
     def __init__(self, read: "ReadTFRecord") -> None:
         self._token = read._name
         self._plan, self._schema, self._predicate = read.dataset, read._schema, read.predicate
-        self._partition = self._plan.partitioner(self._schema, self._predicate)
+        # The rows of a key are numbered together.
+        skips_rows = read.operand("skips_rows") and self._plan.keys is None
+        self._partition = self._plan.partitioner(self._schema, self._predicate, skips_rows=skips_rows)
         self._checking = read._partitions if read._has_divisions else None
         self._arguments = (read._numpy_columns, read.operand("index"), read._has_divisions)
 
@@ -192,6 +197,8 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
     ignores_partitions : bool
         True if every consumer ignores the boundaries of partitions, so that one task may read several
         partitions.
+    skips_rows : bool
+        True if the read may also leave out single rows for which the predicate is false.
     """
 
     _defaults: ClassVar = {
@@ -199,6 +206,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         "_partitions": None,
         "predicate": None,
         "ignores_partitions": False,
+        "skips_rows": False,
         "numpy": None,
         "index": (),
         "known_divisions": None,
@@ -304,7 +312,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     def _simplify_up(self, parent: Expr, dependents: Any) -> Expr | None:
         decided = decision(self, dependents)
-        if decided != (self.predicate, self.ignores_partitions):
+        if decided != (self.predicate, self.ignores_partitions, self.skips_rows):
             return parent.substitute(self, self.substitute_parameters(decided._asdict()))
         if isinstance(parent, Lengths | Len):
             return self._count(parent)

@@ -7,7 +7,9 @@ functions of the expression graph.
   records are counted without decoding (`ReadTFRecord._count`).
 - Predicate pruning is legal if every path from the read ends in a filter and is computed row by row. The
   filters stay in the graph, and the read only skips files and blocks without matching rows
-  (`ReadTFRecord._simplify_up`, `Decision.predicate`).
+  (`ReadTFRecord._simplify_up`, `Decision.predicate`). If no other read gives the same rows to a consumer, the
+  read may also skip single rows, by the values in column files (`Decision.skips_rows`). All other rows keep
+  their numbers in the index.
 - Fusing partitions is legal if every consumer ignores partition boundaries and the divisions are unknown
   (`ReadTFRecord._tune_up`, `Decision.ignores_partitions`).
 
@@ -60,10 +62,14 @@ class Decision(NamedTuple):
         rows.
     ignores_partitions : bool
         True if every consumer of the read ignores the boundaries of partitions.
+    skips_rows : bool
+        True if the read may leave out single rows for which the predicate is false, because no other read
+        gives the same rows to a consumer.
     """
 
     predicate: Predicate | None
     ignores_partitions: bool
+    skips_rows: bool
 
 
 def decision(read: Expr, dependents: Any) -> Decision:
@@ -77,7 +83,7 @@ def decision(read: Expr, dependents: Any) -> Decision:
     if _DECISIONS not in dependents:
         dependents[_DECISIONS] = [decide(consumers_of(dependents), type(read))]
     [decisions] = dependents[_DECISIONS]
-    return decisions.get(read._name) or Decision(read.predicate, read.ignores_partitions)
+    return decisions.get(read._name) or Decision(read.predicate, read.ignores_partitions, read.skips_rows)
 
 
 def consumers_of(dependents: Mapping[str, Any]) -> Consumers:
@@ -94,11 +100,14 @@ def decide(consumers: Consumers, read_type: type[Any]) -> dict[str, Decision]:
     exprs = (expr for by_name in consumers.values() for expr in by_name.values())
     inputs = (child for expr in exprs for child in expr.dependencies())
     reads = {child._name: child for child in inputs if isinstance(child, read_type)}
+    common = {name: _common_predicate(read, consumers) for name, read in reads.items()}
     return {
         name: Decision(
-            _common_predicate(read, consumers),
+            common[name],
             read.ignores_partitions
             or (read.npartitions > MIN_FUSED_TASKS and _ignores_partitions(read, consumers)),
+            common[name] is not None
+            and not any(other is not read and _reads_same_rows(other, read) for other in reads.values()),
         )
         for name, read in reads.items()
     }

@@ -19,27 +19,12 @@ import pyarrow as pa
 import pytest
 from comparables import OPERATORS
 from dask.dataframe import methods
-from random_queries import NAMES, Data, Queries, make_data, variants
+from random_queries import Data, Queries, make_data, run, variants
 
 from dask_tfrecord.expr import rewrites
 
 CASES = int(os.environ.get("DASK_TFRECORD_EXAMPLES", "60"))
 QUERIES_PER_DATASET = 30
-
-
-def run(query: str, d: Any, other: Any) -> Any:
-    """Evaluate the query on a frame of Dask or pandas."""
-    lazy = isinstance(d, dd.DataFrame)
-    helpers = {
-        "d": d,
-        "other": other,
-        "each": lambda frame: frame.map_partitions(pd.DataFrame.copy) if lazy else frame,
-        "both": lambda frames: dd.concat(frames) if lazy else methods.concat(frames),
-        "apart": lambda frame: frame.repartition(npartitions=2) if lazy else frame,
-        "first": lambda frame, n: frame.head(n, npartitions=-1, compute=False) if lazy else frame.head(n),
-        "last": lambda frame, n: frame.tail(n, compute=False) if lazy else frame.tail(n),
-    }
-    return eval(query, {**NAMES, **helpers})
 
 
 def computed(found: Any, how: str) -> Any:

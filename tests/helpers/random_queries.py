@@ -15,6 +15,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+from dask.dataframe import methods
 
 from dask_tfrecord import Snapshot, index, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
@@ -351,3 +352,18 @@ class Queries:
                 f"{found}.sort_values('n')",
             ]
         )
+
+
+def run(query: str, d: Any, other: Any) -> Any:
+    """Evaluate the query on a frame of Dask or pandas."""
+    lazy = isinstance(d, dd.DataFrame)
+    helpers = {
+        "d": d,
+        "other": other,
+        "each": lambda frame: frame.map_partitions(pd.DataFrame.copy) if lazy else frame,
+        "both": lambda frames: dd.concat(frames) if lazy else methods.concat(frames),
+        "apart": lambda frame: frame.repartition(npartitions=2) if lazy else frame,
+        "first": lambda frame, n: frame.head(n, npartitions=-1, compute=False) if lazy else frame.head(n),
+        "last": lambda frame, n: frame.tail(n, compute=False) if lazy else frame.tail(n),
+    }
+    return eval(query, {**NAMES, **helpers})

@@ -13,6 +13,8 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.codec import MAX_RECORD_BYTES
 from dask_tfrecord.codec.checked import Ints
+from dask_tfrecord.dataset.query.predicates import possible_outcomes
+from dask_tfrecord.dataset.query.ranges import FileRanges, range_of_values
 from dask_tfrecord.files.column_files import ColumnFileReader, open_column_file
 from dask_tfrecord.files.gathering import Fetch, plan_fetch, read_fetch
 from dask_tfrecord.files.reading import rows_without_columns
@@ -89,10 +91,12 @@ class ColumnReads:
     ----------
     partition : Partition
         The partition, with the columns, the filters and the options of the read.
+    picks_rows : bool, default False
+        True if the caller passes the numbers of the wanted rows to `choose`.
     """
 
-    def __init__(self, partition: "Partition") -> None:
-        self._partition = partition
+    def __init__(self, partition: "Partition", *, picks_rows: bool = False) -> None:
+        self._partition, self._picks_rows = partition, picks_rows
         # The columns of the result, and of the filters, that the records hold.
         values, every = partition.partition_values, partition.all_columns
         self._wanted = every.select(name for name in partition.schema.names if name not in values)
@@ -133,6 +137,37 @@ class ColumnReads:
             return Choice("decode", "the positions of the records are not known")
         return Choice("records" if fetch.is_cheaper else "decode", fetch.rule, fetch=fetch)
 
+    def possible(self, split: Split) -> Ints | None:
+        """Return the numbers of the rows of a split for which the predicate of the partition may be true.
+
+        Return None if the column file does not exclude any row.
+        """
+        partition, reader = self._partition, self._readers.get(split)
+        predicate = partition.predicate
+        if reader is None or predicate is None:
+            return None
+        stored = self._predicate_columns(reader)
+        if not stored.fields:
+            return None
+        found = []
+        for chunk in _chunks(split.records or 0, None):
+            table = self._rows(split, chunk, stored)
+            if table is None:
+                return None
+            # Each row is treated as a file whose smallest and greatest value are the value of the row.
+            columns = ((item, table[item.name].combine_chunks()) for item in stored.fields)
+            ranges = {item.name: range_of_values(item, values) for item, values in columns}
+            outcomes = possible_outcomes(predicate, FileRanges(np.ones(table.num_rows, bool), ranges))
+            found.append(chunk.start + np.flatnonzero(outcomes.true))
+        rows = np.concatenate([np.zeros(0, np.int64), *found])
+        return rows if len(rows) < (split.records or 0) else None
+
+    def _predicate_columns(self, reader: ColumnFileReader) -> Schema:
+        """Return the columns of the predicate that a column file has."""
+        fields, record_type = self._partition.predicate_fields, self._partition.schema.record_type
+        stored = (item for item in fields if reader.stores(Schema((item,), record_type)))
+        return Schema(tuple(stored), record_type)
+
     def read(self, split: Split, choice: Choice) -> Iterator[pa.Table | None]:
         """Yield the wanted rows of a split, with the columns of the schema of the partition. The way of the
         choice must not be "decode".
@@ -154,11 +189,14 @@ class ColumnReads:
         if reader is None:
             return 0
         start, stop = split.start.record, split.start.record + (split.records or 0)
-        filtering = self._used if self._partition.filters is not None else self._used.select([])
+        filtering = self._used
+        if self._picks_rows:
+            filtering = self._predicate_columns(reader)
         total = reader.stored_bytes(*place, filtering, start, stop)
         if choice.fetch is not None:
             total += reader.stored_bytes(*place, None, start, stop)
-        others = self._wanted.select(name for name in self._wanted.names if name not in filtering.names)
+        known = () if self._picks_rows else filtering.names
+        others = self._wanted.select(name for name in self._wanted.names if name not in known)
         return total + sum(
             reader.stored_bytes(*place, others, start + one.start, start + one.stop) for one in choice.chunks
         )
@@ -190,7 +228,7 @@ class ColumnReads:
             return None
         reader = open_column_file(self._partition.store, split.columns)
         needed = self._used if self._partition.filters is not None else self._wanted
-        return reader if reader.stores(needed) else None
+        return reader if self._picks_rows or reader.stores(needed) else None
 
     def _place(self, split: Split) -> tuple[str, int | None, int | None]:
         file = split.file

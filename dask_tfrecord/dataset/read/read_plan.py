@@ -142,7 +142,9 @@ class ReadPlan:
         """
         return self.partitioner(schema, predicate)(index)
 
-    def partitioner(self, schema: Schema, predicate: Predicate | None = None) -> Callable[[int], Partition]:
+    def partitioner(
+        self, schema: Schema, predicate: Predicate | None = None, *, skips_rows: bool = False
+    ) -> Callable[[int], Partition]:
         """Return a function that maps the number of a partition to the `Partition` that its task reads.
 
         Parameters
@@ -152,6 +154,8 @@ class ReadPlan:
         predicate : Predicate, optional
             The condition of a filter that Dask applies after the read. Splits in which no row can meet the
             condition are left out. The rows of the other splits are not filtered by this condition.
+        skips_rows : bool, default False
+            If True, `Partition.read_possible` may leave out rows that do not meet the condition.
         """
         filter_names = sorted(self.filters.columns() - set(schema.names)) if self.filters is not None else []
         filter_fields = self.schema.select(filter_names).fields
@@ -159,13 +163,16 @@ class ReadPlan:
         allowed_features = self._allowed_features(schema)
         outcomes = None if predicate is None else self.outcomes(predicate)
         by_values = None if predicate is None else self.outcomes(predicate, use_statistics=False)
+        used = set() if predicate is None else predicate.columns() - self.partition_values.keys()
+        fields = tuple(one for item in self.schema.fields for one in item.family if one.name in used)
 
         def partition(index: int) -> Partition:
             splits, needed, row_ranges = self._needed_splits(index, outcomes)
             filters = self.filters
             if filters is not None and self._passes_filters[self._rows(index)][needed].all():
                 filters = None
-            if filters is not None:
+            rows_by = predicate if skips_rows and filters is None and fields and schema.fields else None
+            if filters is not None or rows_by is not None:
                 splits = tuple(map(self._with_blocks, splits))
             names = value_names if filters is None else [*value_names, *filter_names]
             values = {
@@ -185,6 +192,8 @@ class ReadPlan:
                 row_ranges,
                 allowed_features,
                 self._pruned(index, needed, by_values),
+                rows_by,
+                () if rows_by is None else fields,
             )
 
         return partition

@@ -79,6 +79,11 @@ class Partition:
     pruned_files : pyarrow.Table, optional
         The list of the files that were left out because of the statistics in a snapshot. The task checks that
         these files are unchanged, because the statistics of a changed file prove nothing.
+    predicate : Predicate, optional
+        A condition that `read_possible` uses to leave out rows. `read` and other methods ignore the
+        condition.
+    predicate_fields : tuple of Field
+        The columns that `predicate` needs, without partition columns.
     """
 
     store: Store
@@ -91,6 +96,8 @@ class Partition:
     row_ranges: RowRanges | None = None
     allowed_features: tuple[FeatureKey, ...] | None = None
     pruned_files: pa.Table | None = None
+    predicate: Predicate | None = None
+    predicate_fields: tuple[Field, ...] = ()
 
     def __repr__(self) -> str:
         return f"Partition({self.file_names or 'no files'})"
@@ -127,6 +134,37 @@ class Partition:
             return rows_without_columns(sum(table.num_rows for table in tables))
         return pa.concat_tables(tables or [pa.Table.from_batches([self.schema.no_rows()])])
 
+    def read_possible(self, warn: Warn = warn_here) -> tuple[pa.Table, Ints | None]:
+        """Read the rows for which `predicate` may be true, as far as column files tell.
+
+        Returns
+        -------
+        pyarrow.Table
+            The rows, with the columns of `schema`.
+        numpy.ndarray or None
+            The numbers of the rows within the partition, or None if no row is left out.
+        """
+        possible: list[Ints | None] = [None]
+        if self.predicate is not None:
+            reads = ColumnReads(self, picks_rows=True)
+            possible = [*map(reads.possible, self.splits)]
+        if all(rows is None for rows in possible):
+            return self.read(warn), None
+        check_unchanged(self.store, self.pruned_files or ())
+        tables, numbers, start = [], [], 0
+        for at, (split, rows) in enumerate(zip(self.splits, possible, strict=True)):
+            part = replace(self, splits=(split,), pruned_files=None, predicate=None)
+            if self.row_ranges is not None:
+                start = self.row_ranges[at][0]
+            if rows is None:
+                tables.append(part.read(warn))
+                rows = np.arange(tables[-1].num_rows)
+            else:
+                tables.append(part.read_records(rows, split.records or 0))
+            numbers.append(start + rows)
+            start += split.records or len(rows)
+        return pa.concat_tables(tables), np.concatenate(numbers)
+
     def stream(self, warn: Warn = warn_here) -> Generator[pa.Table, None, None]:
         """Yield the rows that `read` returns, as tables of a few MiB. Each table is read only when it is
         needed.
@@ -155,10 +193,11 @@ class Partition:
         [split] = self.splits
         check_unchanged(self.store, self.pruned_files or ())
         if schema.fields and self.filters is None and split.records == count:
-            reads = ColumnReads(self)
+            reads = ColumnReads(self, picks_rows=True)
             choice = reads.choose(split, wanted)
-            tables = [] if choice.way == "decode" else list(reads.read(split, choice))
-            if tables and tables[-1] is not None:
+            empty = pa.Table.from_batches([self.schema.no_rows()])
+            tables = [None] if choice.way == "decode" else [empty, *reads.read(split, choice)]
+            if tables[-1] is not None:
                 return pa.concat_tables(tables)
         if schema.fields and self.filters is None and len(wanted) * _DENSE < count:
             found = read_selected(

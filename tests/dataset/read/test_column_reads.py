@@ -1,5 +1,6 @@
 """Reads that use column files return the rows of reads that decode the records."""
 
+import json
 import logging
 import os
 import random
@@ -17,11 +18,13 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from random_queries import COLUMNS, Data, Queries
+from random_queries import run as evaluate
 
 from dask_tfrecord import (
     CorruptRecordError,
     FileChangedError,
     RecordTable,
+    TFRecordError,
     explain,
     iter_batches,
     read_tfrecord,
@@ -154,7 +157,10 @@ class Dataset:
             rng.choice(["read", "read", "read", "len", "take", "table", "feed", "dask"]),
         )
         seed = rng.random()
-        text = f"seed {self.seed}, {door}, {read}, {share}"
+        queried = self.queries.query()
+        if door == "dask":
+            read["columns"] = None
+        text = f"{queried if door == 'dask' else ''} seed {self.seed}, {door}, {read}, {share}"
 
         def run() -> Any:
             random_rows = random.Random(seed)
@@ -163,15 +169,16 @@ class Dataset:
                 mask = np.array([random_rows.random() < share for _ in range(len(table))], bool)
                 return table[mask] if door == "table" else take(self.root, mask, **options)
             if door == "feed":
-                return pa.Table.from_batches(
-                    iter_batches(self.root, 7, shuffle=share < 0.5, shuffle_buffer=5, **options),
-                )
+                shuffle = 7 if share < 0.5 else None
+                batches = iter_batches(self.root, 7, shuffle=shuffle, shuffle_buffer=5, **options)
+                return pa.Table.from_batches(batches, batches.schema)
             ddf = read_tfrecord(self.root, **read)
             if door == "len":
                 return len(ddf)
             if door == "dask":
-                name = random_rows.choice([*ddf.columns])
-                ddf = ddf[ddf[name].notnull()]
+                # A filter of Dask may leave out rows of the read, but all other rows keep their numbers.
+                ddf = evaluate(queried, ddf, ddf)
+                return ddf.compute() if dask.is_dask_collection(ddf) else ddf
             parts = [at for at in range(ddf.npartitions) if random_rows.random() < share]
             return (ddf.partitions[parts] if parts else ddf).compute()
 
@@ -186,6 +193,8 @@ def outcome(run: Any) -> Any:
 
 
 def _plain(found: Any) -> Any:
+    if isinstance(found, pd.Series):
+        return _plain(found.to_frame("it"))
     if isinstance(found, pd.DataFrame):
         index = [str(value) for value in found.index]
         types = [
@@ -195,7 +204,7 @@ def _plain(found: Any) -> Any:
         return index, types, _plain(pa.table(rows))
     if isinstance(found, pa.Table | pa.RecordBatch):
         return found.schema.names, len(found), [repr(found[name].to_pylist()) for name in found.schema.names]
-    return found
+    return repr(found)
 
 
 def check_dataset(seed: int, root: Path, queries: int) -> int:
@@ -315,3 +324,29 @@ def test_a_damaged_record_is_reported_where_it_lies(images: Path) -> None:
     assert len(read_tfrecord(images, filters=[("n", "==", 31)]).compute()) == 1
     with pytest.raises(CorruptRecordError, match="record 30"):
         read_tfrecord(images, filters=[("n", "==", 30)]).compute()
+
+
+def test_a_filter_of_dask_fetches_records_and_keeps_their_row_numbers(images: Path) -> None:
+    ddf = read_tfrecord(images)
+    found = ddf[ddf["n"] == 130]
+    frame = found.compute()
+    assert frame["image"].tolist() == [bytes([130]) * 2_000]
+    with decoding():
+        assert frame.index.tolist() == found.compute().index.tolist()
+    reports = [report for of_task in explain(found).partitions for report in of_task]
+    assert [(report.read, report.rows) for report in reports] == [("some records", 1)]
+    both = dask.compute(found["n"], ddf["image"])  # the other collection needs all rows
+    assert (both[0].tolist(), len(both[1])) == ([130], 200)
+
+
+def test_explanations_are_json_and_text(images: Path) -> None:
+    ddf = read_tfrecord(images, filters=[("n", "==", 30)])
+    explanation = explain(ddf)
+    assert json.loads(json.dumps(explanation.to_dict()))["totals"] == explanation.totals
+    assert explanation.totals["files_left_out"] == 1
+    lines = repr(explanation).splitlines()
+    assert lines[0].split()[:3] == ["partition", "file", "read"]
+    assert "some records" in lines[1]
+    assert "left out" in lines[2]
+    with pytest.raises(TFRecordError, match="Dask collection"):
+        explain(ddf.compute())
