@@ -11,17 +11,51 @@ from dask_tfrecord.codec.checked import Ints
 from dask_tfrecord.feed.epoch_order import Order, Slice, Span
 
 
-def rows_of_spans(order: Order, spans: Sequence[Span], firsts: Ints) -> Ints:
+@dataclass(frozen=True)
+class OrderedRows:
+    """The rows of some spans, in their order.
+
+    Attributes
+    ----------
+    numbers : numpy.ndarray
+        The numbers of the rows.
+    windows : list of (Span, list of Span)
+        Each window, and the spans that follow the window.
+    ends : numpy.ndarray
+        The number of rows up to the end of each window.
+    """
+
+    numbers: Ints
+    windows: list[tuple[Span, list[Span]]]
+    ends: Ints
+
+    def after(self, count: int) -> list[Span]:
+        """Return the spans of the rows that follow the first ``count`` rows."""
+        at = int(np.searchsorted(self.ends, count, "right"))
+        if at == len(self.windows):
+            return []
+        window, following = self.windows[at]
+        return [window.after(count - int(self.ends[at]) + window.size), *following]
+
+
+def rows_of_spans(order: Order, spans: Sequence[Span], firsts: Ints) -> OrderedRows:
     """Return the numbers of the rows of some spans, in their order.
 
     ``firsts`` has the number of the first row of each piece.
     """
     found = [np.zeros(0, np.int64)]
-    for span in spans:
+    windows = []
+    for number, span in enumerate(spans, 1):
         for start, window in _windows(order, span):
             rows = np.concatenate([firsts[one.piece] + np.arange(one.start, one.stop) for one in window])
-            found.append(rows[order.permutation(start, len(rows))])
-    return np.concatenate(found)
+            rows = rows[order.permutation(start, len(rows))]
+            stop = start + len(rows)
+            following = [Span(stop, span.stop)] * (stop < span.stop) + list(spans[number:])
+            first, last = (0, len(rows)) if span.first is None else (span.first, span.last)
+            windows.append((Span(start, stop, first, last), following))
+            found.append(rows[first:last])
+    ends = np.cumsum([len(rows) for rows in found[1:]], dtype=np.int64)
+    return OrderedRows(np.concatenate(found), windows, ends)
 
 
 def _windows(order: Order, span: Span) -> Iterator[tuple[int, list[Slice]]]:
@@ -31,7 +65,7 @@ def _windows(order: Order, span: Span) -> Iterator[tuple[int, list[Slice]]]:
     for one in order.slices(span):
         window.append(one)
         rows += (one.stop or 0) - one.start
-        if order.is_full(window, rows, 0):
+        if span.first is None and order.is_full(window, rows, 0):
             yield start, window
             start, rows, window = start + rows, 0, []
     if window:

@@ -1,16 +1,19 @@
 """Provide a batch sampler of PyTorch that shuffles the rows of groups of blocks."""
 
-from collections.abc import Iterator
-from typing import get_args
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple, cast, get_args
 
+import numpy as np
+import pyarrow as pa
 import torch
 from torch.utils.data import Sampler
 
 from dask_tfrecord import arguments
-from dask_tfrecord.errors import Remedy, TFRecordError
-from dask_tfrecord.feed.block_order import rows_of_spans
-from dask_tfrecord.feed.epoch_order import LastBatch, Order, Span, Uneven, rows_of_part, total_size
+from dask_tfrecord.errors import Remedy, TFRecordError, calling
+from dask_tfrecord.feed.block_order import OrderedRows, rows_of_spans
+from dask_tfrecord.feed.epoch_order import LastBatch, Order, Plan, Uneven, checked_shard, total_size
 from dask_tfrecord.feed.record_table import RecordTable
+from dask_tfrecord.feed.resuming import Beginning, State, begin, checked_states, describe, epoch_of, resume
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.random_access import Numbers
 
@@ -47,7 +50,8 @@ class BlockSampler(Sampler[Numbers]):
     Notes
     -----
     Each iteration is the next epoch, in another order. The method `set_epoch` chooses the epoch of the next
-    iteration. ``state_dict`` and ``load_state_dict`` resume an epoch, also with `torchdata`.
+    iteration. ``state_dict`` and ``load_state_dict`` resume an epoch, also with `torchdata` and with other
+    numbers of ranks and workers.
 
     Lightning replaces the samplers of distributed runs. Pass ``use_distributed_sampler=False`` to its
     ``Trainer``.
@@ -94,73 +98,146 @@ class BlockSampler(Sampler[Numbers]):
         arguments.count("batch_size", batch_size, 1)
         arguments.count("workers", workers, 0)
         arguments.choice("batch_mode", batch_mode, get_args(LastBatch))
+        arguments.choice("uneven", uneven, get_args(Uneven))
         self._table = table
-        self._batch_size = batch_size
-        self._seed = seed
-        self._uneven: Uneven = uneven
-        self._is_dropped = batch_mode == "drop"
+        counts = np.diff(table.block_starts).tolist()
+        source = _TableSource(table.version, table.fingerprint, counts, table.schema)
+        self._plan = Plan(
+            cast(Any, source), batch_size, batch_mode, "blocks", 1, seed, uneven, 0, BlockSampler.__init__
+        )
         self._shard = None if rank is None or world_size is None else (rank, world_size)
         self._workers = max(1, workers)
-        self._next = 0, 0  # the epoch of the next iteration, and the number of batches that it leaves out
-        self._position = 0, 0  # the epoch, and the number of its batches that were returned
+        # The epoch of the next iteration, and the loaded states from which the next iteration continues.
+        self._next: tuple[int, list[State]] = 0, []
+        self._running: _Running | None = None  # the newest iteration, until its end
         len(self)  # a wrong argument raises in this call
 
-    def _spans(self, epoch: int) -> tuple[Order, list[Span]]:
-        shard = self._shard or distributed_shard() or (0, 1)
-        return self._table.epoch_spans(self._seed, epoch, shard, self._uneven)
+    def _begin(self, epoch: int, states: Sequence[State] = ()) -> list[Beginning]:
+        """Return the rows of each worker in an epoch, or after some states of this epoch."""
+        shard, order = self._shard or distributed_shard() or (0, 1), self._order(epoch)
+        parts = [(worker, self._workers) for worker in range(self._workers)]
+        with calling(BlockSampler.__init__):
+            if states:
+                return [resume(self._plan, order, shard, part, states) for part in parts]
+            return [begin(self._plan, order, checked_shard(shard), part) for part in parts]
+
+    def _order(self, epoch: int) -> Order:
+        return self._table.epoch_order(self._plan.seed, epoch)
 
     def __len__(self) -> int:
         """Return the number of batches of this rank in an epoch."""
-        full, rest = divmod(total_size(self._spans(0)[1]), self._batch_size)
-        return full + (rest > 0 and not self._is_dropped)
+        return self._count(total_size([span for one in self._begin(0) for span in one.spans]))
+
+    def _count(self, rows: int) -> int:
+        """Return the number of batches of some rows."""
+        full, rest = divmod(rows, self._plan.batch_size)
+        return full + (rest > 0 and self._plan.batch_mode == "keep")
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration. Each epoch has a different row order."""
         arguments.count("epoch", epoch, 0)
         if epoch != self._next[0]:  # the epoch of a loaded state continues
-            self._next = epoch, 0
+            self._next = epoch, []
 
-    def state_dict(self) -> dict[str, int]:
+    def state_dict(self) -> State:
         """Return the position of the newest iteration as a JSON-compatible dict.
 
         A DataLoader with workers takes batches from the sampler before it returns them. Its position is in
         the state of the ``StatefulDataLoader`` of torchdata.
         """
-        epoch, batches = self._position
-        return {"epoch": epoch, "batches": batches}
+        if self._running is not None:
+            return self._running.state(self._plan)
+        epoch, states = self._next
+        parts = [describe(self._plan, epoch, one, one.spans) for one in self._begin(epoch, states)]
+        return {"parts": parts, "ended": False}
 
-    def load_state_dict(self, state: dict[str, int]) -> None:
+    def load_state_dict(self, state: State | Sequence[State]) -> None:
         """Make the next iteration continue at the position that `state_dict` returned.
 
-        The state holds for a sampler of the same table and with the same arguments.
+        If the number of ranks has changed, pass a list of the states of all ranks. The states may be those of
+        `state_dict`, or those of torchdata's `StatefulDataLoader`.
+
+        Raises
+        ------
+        TFRecordError
+            If an object is not a state, or if the state belongs to another table or to other arguments.
         """
-        valid = isinstance(state, dict) and state.keys() == {"epoch", "batches"}
-        if not valid or not all(isinstance(one, int) and one >= 0 for one in state.values()):
-            raise TFRecordError("this is not a state of BlockSampler", advice="pass the result of state_dict")
-        self._next = self._position = state["epoch"], state["batches"]
+        given = state if isinstance(state, list | tuple) else [state]
+        found = [_state_in(one) for one in given]
+        parts = [part for one in found for part in one["parts"]]
+        epoch = epoch_of(parts)
+        with calling(BlockSampler.__init__):
+            _, states = checked_states(self._plan, parts, epoch)
+        self._next = (epoch + 1, []) if all(one["ended"] for one in found) else (epoch, states)
+        self._running = None
 
     def __iter__(self) -> Iterator[Numbers]:
-        epoch, begun = self._next
-        self._next, self._position = (epoch + 1, 0), self._next
-        order, spans = self._spans(epoch)
+        epoch, states = self._next
+        self._next = epoch + 1, []
+        order = self._order(epoch)
         # The DataLoader gives batch k to worker k % workers. The parts with the most batches are the first
         # ones, and the last batch of all, which may be smaller, is the last batch of the last part.
-        parts = [
-            rows_of_part(spans, (worker, self._workers), self._batch_size) for worker in range(self._workers)
-        ]
-        rows = [
-            rows_of_spans(order, part, self._table.block_starts)
-            for part in sorted(parts, key=lambda part: -self._batches(part))
-        ]
-        for number in range(begun, len(self)):
+        parts = sorted(
+            (
+                (one, rows_of_spans(order, one.spans, self._table.block_starts))
+                for one in self._begin(epoch, states)
+            ),
+            key=lambda part: -self._batches(part[1]),
+        )
+        size = self._plan.batch_size
+        running = self._running = _Running(epoch, parts)
+        for number in range(self._count(sum(len(rows.numbers) for _, rows in parts))):
             turn, worker = divmod(number, self._workers)
-            self._position = epoch, number + 1
-            yield rows[worker][turn * self._batch_size : (turn + 1) * self._batch_size]
-        self._position = epoch + 1, 0
+            running.returned[worker] = (turn + 1) * size
+            yield parts[worker][1].numbers[turn * size : (turn + 1) * size]
+        running.ended = True
 
-    def _batches(self, spans: list[Span]) -> int:
-        """Return the number of batches of some rows."""
-        return -(-total_size(spans) // self._batch_size)
+    def _batches(self, rows: OrderedRows) -> int:
+        return -(-len(rows.numbers) // self._plan.batch_size)
+
+
+class _TableSource(NamedTuple):
+    """What a state says about the table whose rows are sampled."""
+
+    version: int | None
+    fingerprint: str
+    counts: list[int]
+    schema: pa.Schema
+
+
+class _Running:
+    """An iteration that has begun: its epoch, the rows of each part, and the numbers of returned rows."""
+
+    def __init__(self, epoch: int, parts: list[tuple[Beginning, OrderedRows]]) -> None:
+        self.epoch, self.parts = epoch, parts
+        self.returned = [0] * len(parts)
+        self.ended = False
+
+    def state(self, plan: Plan) -> State:
+        """Return the state of each part."""
+        parts = [
+            describe(plan, self.epoch, begun, rows.after(count))
+            for (begun, rows), count in zip(self.parts, self.returned, strict=True)
+        ]
+        return {"parts": parts, "ended": self.ended}
+
+
+def _state_in(state: Any) -> State:
+    """Return the state of a `BlockSampler` in a state, which may be the state of a `StatefulDataLoader`.
+
+    Raises
+    ------
+    TFRecordError
+        If the object is not a state.
+    """
+    if isinstance(state, dict) and "_iterator_finished" in state:
+        main = state["_snapshot"]["_main_snapshot"] if "_snapshot" in state else state
+        state = None if state.get("_steps_since_snapshot") else main["_index_sampler_state"]
+    is_state = isinstance(state, dict) and state.keys() == {"parts", "ended"}
+    if not is_state or not isinstance(state["parts"], list):
+        raise TFRecordError("this is not a state of BlockSampler", advice="pass the result of state_dict")
+    found: State = state
+    return found
 
 
 def distributed_shard() -> tuple[int, int] | None:

@@ -23,7 +23,6 @@ from dask_tfrecord.feed.batches import as_batch
 from dask_tfrecord.feed.block_order import ShuffleStatistics, measure_order, rows_of_spans
 from dask_tfrecord.feed.epoch_order import (
     Order,
-    Span,
     Uneven,
     check_shards,
     checked_shard,
@@ -33,7 +32,7 @@ from dask_tfrecord.feed.epoch_order import (
 from dask_tfrecord.feed.record_buffers import RecordBuffers
 from dask_tfrecord.feed.record_offsets import find_units
 from dask_tfrecord.feed.shuffle_window import with_partition_values
-from dask_tfrecord.feed.sources import checked_names, usable_after_fork
+from dask_tfrecord.feed.sources import checked_names, fingerprint, usable_after_fork
 from dask_tfrecord.files.damage import locate_error
 from dask_tfrecord.files.storage.change_check import check_unchanged
 from dask_tfrecord.files.storage.listing import PathLike
@@ -144,13 +143,23 @@ class RecordTable:
     def _dataset(self) -> ReadPlan:
         return self._rows.plan
 
+    @property
+    def version(self) -> int | None:
+        """The version of the dataset, or None if the dataset has no snapshot."""
+        return self._dataset.version
+
+    @property
+    def fingerprint(self) -> str:
+        """A hash that identifies the records, as far as the records are known without reading."""
+        return fingerprint(self._dataset, np.diff(self.block_starts).tolist())
+
     def __len__(self) -> int:
         return len(self._rows)
 
     def __repr__(self) -> str:
         # Grain compares this text to find out whether a state belongs to the table.
-        store, version = self._dataset.store, self._dataset.version
-        of_version = "" if version is None else f", version {version}"
+        store = self._dataset.store
+        of_version = "" if self.version is None else f", version {self.version}"
         return f"RecordTable({store.public(store.root)!r}, {len(self):,} records{of_version})"
 
     @overload
@@ -245,21 +254,18 @@ class RecordTable:
         >>> sorted(table.block_order(seed=7).tolist())
         [0, 1, 2]
         """
-        order, spans = self.epoch_spans(seed, epoch, shard, uneven)
-        return rows_of_spans(order, spans, self.block_starts)
+        arguments.choice("uneven", uneven, get_args(Uneven))
+        order, checked = self.epoch_order(seed, epoch), checked_shard(shard)
+        check_shards(order, checked[1])
+        spans = rows_of_shard([order.every_row], checked, True, uneven)
+        return rows_of_spans(order, spans, self.block_starts).numbers
 
-    def epoch_spans(
-        self, seed: int, epoch: int, shard: tuple[int, int], uneven: Uneven
-    ) -> tuple[Order, list[Span]]:
-        """Return the order of an epoch, and the spans of one shard. `block_order` explains the parameters."""
+    def epoch_order(self, seed: int, epoch: int) -> Order:
+        """Return the order of an epoch, from which `block_order` takes the record numbers of a shard."""
         arguments.count("seed", seed, 0)
         arguments.count("epoch", epoch, 0)
-        arguments.choice("uneven", uneven, get_args(Uneven))
         counts = np.diff(self.block_starts)
-        order = make_order(len(counts), counts, seed, epoch, sizes=self._block_sizes)
-        checked = checked_shard(shard)
-        check_shards(order, checked[1])
-        return order, rows_of_shard([order.every_row], checked, True, uneven)
+        return make_order(len(counts), counts, seed, epoch, sizes=self._block_sizes)
 
     def shuffle_statistics(
         self, order: Sequence[int] | npt.NDArray[Any], batch_size: int

@@ -63,7 +63,7 @@ class DatasetSource:
         self.keeps_records = self._keeps_records()
         self.counts: Sequence[int] | None = self._count()
         self.version = self.dataset.version
-        self.fingerprint = _fingerprint(self.dataset, self.counts)
+        self.fingerprint = fingerprint(self.dataset, self.counts)
         self._partitioner = self.dataset.partitioner(self.schema)
         self._process = os.getpid()
 
@@ -193,7 +193,7 @@ def _count_rows(partition: Partition) -> int:
     return int(partition.read().num_rows)
 
 
-def _fingerprint(dataset: ReadPlan, counts: Sequence[int]) -> str:
+def fingerprint(dataset: ReadPlan, counts: Sequence[int]) -> str:
     """Hash the names, sizes and checksums of the files, the filters, and the number of rows of each piece."""
     start = len(dataset.store.join(""))
     splits = (split for piece in dataset.partitions for split in piece)

@@ -198,7 +198,11 @@ class TFRecordBatches(IterableDataset[Any]):
             if self._loaded is None:
                 self._follow()
         if self._loaded is not None:
-            return self._loaded
+            if self._loaded["ended"]:
+                return self._loaded
+            positions = self._loaded["batches"]
+            share = self._open(positions[0]["epoch"], _part(), positions)
+            return {**self._loaded, "batches": [share.state]}
         positions = [] if self._batches is None else [self._batches.state]
         return {"epoch": self._epoch, "batches": positions, "ended": self._ended, "chosen": self._chosen}
 
@@ -238,8 +242,7 @@ class TFRecordBatches(IterableDataset[Any]):
         self._elsewhere = int(self._shared[2])
 
     def __iter__(self) -> Iterator[Any]:
-        info = get_worker_info()
-        part = (info.id, info.num_workers) if info else (0, 1)
+        info, part = get_worker_info(), _part()
         self._forget_used_state(part)
         begin = self._resumed(part, info is not None)
         is_after_end = self._loaded is not None and begin is None
@@ -384,6 +387,12 @@ class _Collated(dict[str, Any]):
         raise TFRecordError(
             "the batch of a TFRecordTable is collated already", advice="pass collate_fn=dataset.collate"
         )
+
+
+def _part() -> tuple[int, int]:
+    """Return the number of this DataLoader worker and the number of all workers."""
+    info = get_worker_info()
+    return (info.id, info.num_workers) if info else (0, 1)
 
 
 def _states_in(state: Any) -> list[State]:

@@ -1,5 +1,8 @@
 """`BlockSampler`: every row once over ranks and workers, in the order of blocks, and exact resuming."""
 
+import json
+import random
+from pathlib import Path
 from typing import Any
 
 import dask.dataframe as dd
@@ -12,7 +15,9 @@ from torch.utils.data import DataLoader  # noqa: E402
 
 import dask_tfrecord  # noqa: E402
 from dask_tfrecord import TFRecordError  # noqa: E402
+from dask_tfrecord.feed import epoch_order, record_table  # noqa: E402
 from dask_tfrecord.feed.torch import BlockSampler, TFRecordTable  # noqa: E402
+from dask_tfrecord.files import writing  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*fork.*:DeprecationWarning", "ignore:This DataLoader will create", "ignore:.*set_vital.*"
@@ -21,12 +26,23 @@ pytestmark = pytest.mark.filterwarnings(
 ROWS = 503
 
 
+@pytest.fixture(autouse=True, scope="module")
+def small_blocks() -> Any:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writing, "BLOCK_BYTES", 1 << 9)
+        patch.setattr(record_table, "BLOCK_BYTES", 1 << 9)
+        patch.setattr(epoch_order, "_GROUP_BLOCKS", 4)
+        yield
+
+
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> TFRecordTable:
     path = str(tmp_path_factory.mktemp("sampler") / "dataset")
     ddf = dd.from_pandas(pd.DataFrame({"id": np.arange(ROWS)}), npartitions=2)
     dask_tfrecord.to_tfrecord(ddf, path, compression="gzip", max_rows_per_file=10)
-    return TFRecordTable(path)
+    found = TFRecordTable(path)
+    assert len(found.table.block_starts) > 10
+    return found
 
 
 def batches(dataset: TFRecordTable, sampler: BlockSampler, workers: int = 0, **options: Any) -> Any:
@@ -85,6 +101,49 @@ def test_each_iteration_is_the_next_epoch_and_a_state_resumes(dataset: TFRecordT
     assert [batch.tolist() for batch in other] == epochs[2]
 
 
+@pytest.mark.parametrize("seed", range(8))
+def test_every_row_once_after_other_ranks_and_workers_resumed(dataset: TFRecordTable, seed: int) -> None:
+    draw = random.Random(seed)
+    found: list[int] = []
+    states: list[Any] = []
+    ranks, size = 0, 0
+    for _ in range(3):
+        ranks, workers, size = draw.choice([1, 2, 5]), draw.choice([0, 1, 3]), draw.choice([5, 10])
+        given: dict[str, Any] = {"world_size": ranks, "workers": workers, "uneven": "keep"}
+        taken = []
+        for rank in range(ranks):
+            sampler = BlockSampler(dataset.table, size, rank=rank, **given)
+            sampler.set_epoch(2)
+            if states:
+                sampler.load_state_dict(states)
+            iterator = iter(sampler)
+            batches = [next(iterator, np.zeros(0, np.int64)) for _ in range(draw.choice([0, 1, 4, 7]))]
+            found += [row for batch in batches for row in batch.tolist()]
+            taken.append(json.loads(json.dumps(sampler.state_dict())))
+        states = taken
+    for rank in range(ranks + 1):
+        sampler = BlockSampler(dataset.table, size, rank=rank, world_size=ranks + 1, uneven="keep")
+        sampler.load_state_dict(states)
+        found += [row for batch in sampler for row in batch.tolist()]
+    assert sorted(found) == list(range(ROWS))
+
+
+def test_a_state_of_another_table_or_seed_is_refused(dataset: TFRecordTable, tmp_path: Path) -> None:
+    state = BlockSampler(dataset.table, 10, rank=0, world_size=2).state_dict()
+    dask_tfrecord.to_tfrecord(pd.DataFrame({"id": np.arange(ROWS)}), tmp_path / "data")
+    other = TFRecordTable(tmp_path / "data")
+    for sampler, message in (
+        (BlockSampler(other.table, 10), "another dataset"),
+        (BlockSampler(dataset.table, 10, seed=4), "seed=0, and not seed=4"),
+    ):
+        with pytest.raises(TFRecordError, match=message):
+            sampler.load_state_dict(state)
+    sampler = BlockSampler(dataset.table, 10)
+    sampler.load_state_dict(state)
+    with pytest.raises(TFRecordError, match="state of shard 1 of 2 is missing"):
+        next(iter(sampler))
+
+
 @pytest.mark.parametrize("workers", [0, 2])
 def test_a_stateful_loader_resumes_after_every_batch(dataset: TFRecordTable, workers: int) -> None:
     torchdata = pytest.importorskip("torchdata.stateful_dataloader", reason="torchdata is not installed")
@@ -108,6 +167,10 @@ def test_a_stateful_loader_resumes_after_every_batch(dataset: TFRecordTable, wor
         resumed = loader()
         resumed.load_state_dict(interrupted.state_dict())
         assert [ids(resumed), ids(resumed)] == [epochs[0][stop:], epochs[1]]
+        sampler = BlockSampler(dataset.table, 50, rank=0, world_size=1, workers=3)
+        sampler.load_state_dict([interrupted.state_dict()])
+        rest = [row for batch in sampler for row in batch.tolist()]
+        assert sorted(rest) == sorted(row for batch in epochs[0][stop:] for row in batch)
 
 
 @pytest.mark.parametrize(

@@ -83,7 +83,6 @@ def test_states_without_workers_resume_in_workers_and_at_ends(dataset: str) -> N
         states.append(state)
     one = rank_of(dataset, 0, 1)
     one.load_state_dict(states)
-    assert one.state_dict()["batches"] == [state["batches"][0] for state in states]
     assert sorted(found + ids(DataLoader(one, None, num_workers=2))) == list(range(ROWS))
     with pytest.raises(TFRecordError, match="only they know their positions"):
         one.state_dict()
@@ -106,10 +105,10 @@ def test_a_state_taken_again_before_the_first_batch_is_kept(dataset: str) -> Non
     for rank in range(3):
         batches = rank_of(dataset, rank, 3)
         batches.load_state_dict(states)
-        again.append(batches.state_dict())
+        again.append(batches.state_dict() if rank else begun(batches, 1)[1])
     one = rank_of(dataset, 0, 1)
     one.load_state_dict(again)
-    assert len(ids(one)) == ROWS - 10
+    assert len(ids(one)) == ROWS - 15
 
 
 def test_states_of_different_epochs_or_steps_are_refused(dataset: str) -> None:
