@@ -12,11 +12,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.cluster import compute_each
+from dask_tfrecord.dataset.query.filters import parse_filters
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition
+from dask_tfrecord.errors import Remedy, TFRecordError
 from dask_tfrecord.files.splits import Partitions
 from dask_tfrecord.files.storage.change_check import check_unchanged
-from dask_tfrecord.files.storage.listing import PathLike
+from dask_tfrecord.files.storage.listing import PathLike, distinct
 from dask_tfrecord.files.storage.not_found import nothing_at
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.frames import arrow_to_pandas
@@ -31,6 +33,8 @@ Numbers: TypeAlias = npt.NDArray[np.int64]
 Part: TypeAlias = tuple[Partition, Numbers, int]
 
 Result = TypeVar("Result")
+
+_NO_NUMBERS: Numbers = np.zeros(0, np.int64)
 
 # The minimum stored size in bytes of a block, which is the unit that is read for one row. Compressed blocks
 # that `to_tfrecord` wrote are larger.
@@ -221,6 +225,36 @@ class NumberedRows:
             numbers = np.where(numbers < 0, numbers + count, numbers)
         return numbers if self._passing is None else self._passing[numbers]
 
+    def matching(self, filters: Any) -> Numbers:
+        """Return the row numbers of the rows that pass filters, in ascending order.
+
+        Raises
+        ------
+        SchemaError
+            If the filters name an unknown column, or compare a column with a value of an unsuitable type.
+        TFRecordError
+            If damage is skipped.
+        """
+        if self.plan.options.damage.skips:
+            raise TFRecordError(
+                "rows cannot be filtered by a later expression if damage is skipped, because reading other "
+                "columns could skip other records",
+                remedies=[Remedy("filters", filters, "filter the rows when they are numbered")],
+                function="",
+            )
+        predicate = parse_filters(filters, self.plan.schema)
+        plan = replace(self.plan, filters=predicate)
+        check_unchanged(plan.store, distinct(plan.partitions.rows))
+        outcomes, partition = plan.outcomes(predicate), plan.partitioner(self.schema.select([]))
+        counts, is_undecided = np.diff(self.starts), outcomes.true & ~outcomes.only_true
+        parts = [
+            (partition(at), _NO_NUMBERS, int(counts[at])) for at in np.flatnonzero(is_undecided).tolist()
+        ]
+        is_matching = np.repeat(outcomes.only_true, counts)
+        masks = self._in_tasks(_passing_of_parts, parts)
+        is_matching[np.repeat(is_undecided, counts)] = np.concatenate([_NO_NUMBERS > 0, *masks])
+        return np.flatnonzero(is_matching if self._passing is None else is_matching[self._passing])
+
     def _no_row(self, number: Any) -> IndexError:
         problem = f"index {number} is out of bounds for a dataset of {len(self):,} rows"
         return IndexError(f"{self._root}: {problem}")
@@ -295,15 +329,26 @@ def _passing(partition: Partition) -> npt.NDArray[np.bool_]:
 
 
 @redact_errors
+def _passing_of_parts(parts: Sequence[Part]) -> list[npt.NDArray[np.bool_]]:
+    """Return masks of all records of the parts. Adjacent splits of a file are read at once."""
+    return [_passing(_joined(run)) for run in _runs(parts)]
+
+
+@redact_errors
 def _selected_rows(parts: Sequence[Part]) -> list[pa.Table]:
     """Read ascending rows of partitions with one split each. Adjacent splits of a file are read at once."""
+    return [_read_run(run) for run in _runs(parts)]
+
+
+def _runs(parts: Sequence[Part]) -> list[list[Part]]:
+    """Group the parts that can be read at once."""
     runs: list[list[Part]] = []
     for part in parts:
         if runs and _can_join(runs[-1][0][0], runs[-1][-1][0], part[0]):
             runs[-1].append(part)
         else:
             runs.append([part])
-    return [_read_run(run) for run in runs]
+    return runs
 
 
 def _can_join(first: Partition, last: Partition, following: Partition) -> bool:
@@ -315,11 +360,19 @@ def _can_join(first: Partition, last: Partition, following: Partition) -> bool:
     return is_adjacent and not is_whole and not first.options.damage.skips
 
 
+def _joined(run: Sequence[Part]) -> Partition:
+    """Return the partition with all records of a run."""
+    partition = run[0][0]
+    if len(run) == 1:
+        return partition
+    splits, records = [part.splits[0] for part, _, _ in run], sum(count for _, _, count in run)
+    blocks = tuple(block for split in splits for block in split.blocks)
+    split = replace(splits[0], stop=splits[-1].stop, records=records, blocks=blocks)
+    return replace(partition, splits=(split,))
+
+
 def _read_run(run: Sequence[Part]) -> pa.Table:
-    partition, wanted, counts = run[0][0], [rows for _, rows, _ in run], [count for _, _, count in run]
-    if len(run) > 1:
-        split = replace(partition.splits[0], stop=run[-1][0].splits[0].stop, records=sum(counts))
-        partition = replace(partition, splits=(split,))
+    wanted, counts = [rows for _, rows, _ in run], [count for _, _, count in run]
     starts = np.cumsum([0, *counts[:-1]])
     rows = np.concatenate([one + start for one, start in zip(wanted, starts, strict=True)])
-    return partition.read_records(rows, sum(counts))
+    return _joined(run).read_records(rows, sum(counts))

@@ -14,6 +14,7 @@ from typing import Any, Unpack, get_args, overload
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dask_tfrecord import arguments
 from dask_tfrecord.codec import Decoder
@@ -165,11 +166,18 @@ class RecordTable:
     @overload
     def __getitem__(self, key: int) -> dict[str, Any]: ...
     @overload
-    def __getitem__(self, key: "slice | Sequence[int] | npt.NDArray[Any]") -> pa.RecordBatch: ...
     def __getitem__(
-        self, key: "int | slice | Sequence[int] | npt.NDArray[Any]"
+        self, key: "slice | Sequence[int] | npt.NDArray[Any] | pc.Expression"
+    ) -> pa.RecordBatch: ...
+    def __getitem__(
+        self, key: "int | slice | Sequence[int] | npt.NDArray[Any] | pc.Expression"
     ) -> dict[str, Any] | pa.RecordBatch:
-        """Return one record as a dict of Python values and NumPy arrays, or several records as a batch."""
+        """Return one record as a dict of Python values and NumPy arrays, or several records as a batch.
+
+        An expression of pyarrow selects the records that `matching` returns.
+        """
+        if isinstance(key, pc.Expression):
+            return self.batch(self.matching(key))
         if isinstance(key, slice):
             return self.batch(np.arange(*key.indices(len(self))))
         if isinstance(key, int | np.integer):
@@ -211,6 +219,45 @@ class RecordTable:
             self._check_unchanged([])
             return as_batch(self._rows.read(numbers), self.schema)
         return self._read(numbers) if numbers.size else self._schema.no_rows()
+
+    @calling(__init__)
+    def matching(self, filters: Sequence[Any] | pc.Expression) -> Numbers:
+        """Return the numbers of the records that pass filters.
+
+        Only the columns of the filters are read. If column files hold these columns, the data files are not
+        opened.
+
+        Parameters
+        ----------
+        filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression
+            Filters on any columns of the dataset, in the form that `read_tfrecord` accepts.
+
+        Returns
+        -------
+        numpy.ndarray
+            The record numbers (int64) in ascending order.
+
+        Raises
+        ------
+        SchemaError
+            If the filters name an unknown column, or compare a column with a value of an unsuitable type.
+        TFRecordError
+            If the table skips damage.
+
+        Examples
+        --------
+        >>> import dask.dataframe as dd
+        >>> import dask_tfrecord
+        >>> import pyarrow.compute as pc
+        >>> ddf = dd.from_dict({"x": [1, 2, 3], "y": ["a", "b", "c"]}, npartitions=2)
+        >>> _ = dask_tfrecord.to_tfrecord(ddf, "labelled", columnar=["x"])
+        >>> table = dask_tfrecord.RecordTable("labelled", columns=["y"])
+        >>> table.matching([("x", ">", 1)])
+        array([1, 2])
+        >>> table[pc.field("x") > 1].to_pydict()
+        {'y': ['b', 'c']}
+        """
+        return self._rows.matching(filters)
 
     @calling(__init__)
     def block_order(

@@ -13,12 +13,13 @@ import numpy as np
 import oracle
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from oracle import Feature, Record
 
 import dask_tfrecord
-from dask_tfrecord import CorruptRecordError, SchemaError
+from dask_tfrecord import CorruptRecordError, SchemaError, TFRecordError
 from dask_tfrecord.feed import record_buffers
 from dask_tfrecord.feed import record_table as module
 from dask_tfrecord.feed.batches import Batches, iter_batches
@@ -279,3 +280,34 @@ def test_a_feature_list_among_inferred_examples_raises_as_a_read_does(
     assert table[[0, 2]]["a"].to_pylist() == [1, 1]
     with pytest.raises(SchemaError, match=r"'steps'.*the schema does not"):
         table[[1]]
+
+
+FILTERS: dict[str, Any] = {
+    "some": pc.field("small") < 40,
+    "all": [("id", ">=", 0)],
+    "none": [("id", ">", ROWS)],
+    "other columns": [[("key", "==", "k1"), ("id", "<", 100)], [("small", "==", 7)]],
+    "null": pc.field("small").is_null(),
+}
+
+
+@pytest.mark.parametrize("columnar", [None, ["id", "small"]])
+@pytest.mark.parametrize("form", ["plain", "gzip", "partitioned"])
+def test_records_that_match_filters_are_those_that_a_read_returns(
+    frame: pd.DataFrame, root: str, form: str, columnar: Any
+) -> None:
+    ddf = dd.from_pandas(frame, npartitions=3)
+    dask_tfrecord.to_tfrecord(ddf, root, lossy="allow", columnar=columnar, **FORMS[form])
+    every = dask_tfrecord.read_tfrecord(root, columns="id").compute().tolist()
+    tables = RecordTable(root, ["id"]), RecordTable(root, ["id"], filters=[("id", "<", 300)])
+    for filters in FILTERS.values():
+        expected = dask_tfrecord.read_tfrecord(root, columns="id", filters=filters).compute().tolist()
+        assert [every[row] for row in tables[0].matching(filters)] == expected
+        few = [number for number in expected if number < 300]
+        assert tables[1][tables[1].matching(filters)]["id"].to_pylist() == few
+        if isinstance(filters, pc.Expression):
+            assert tables[0][filters]["id"].to_pylist() == expected
+    with pytest.raises(SchemaError, match="'nothing'"):
+        tables[0].matching([("nothing", "==", 1)])
+    with pytest.raises(TFRecordError, match="damage is skipped"):
+        _ = RecordTable(root, on_corrupt="skip")[pc.field("id") == 1]
