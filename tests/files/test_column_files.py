@@ -232,3 +232,12 @@ def test_a_write_that_fails_leaves_no_column_file(tmp_path: Path) -> None:
         write(tmp_path, rows)
     assert not (tmp_path / NAME).exists()
     assert not [*(tmp_path / NAME).parent.iterdir()]
+
+
+def test_a_column_file_may_have_many_columns(tmp_path: Path) -> None:
+    rows = pa.table({f"c{at}": [at, None] for at in range(10_000)})
+    schema, [entry] = write(tmp_path, rows)
+    found = reader(tmp_path, entry)
+    some = schema.select(["c9999", "c3"])
+    assert read(found, entry, some).to_pydict() == {"c9999": [9999, None], "c3": [3, None]}  # type: ignore[union-attr]  # a table
+    assert read(found, entry, schema).equals(rows)  # type: ignore[union-attr]  # a table

@@ -308,6 +308,6 @@ def _chunks(count: int, rows: Ints | None) -> Iterator[Chunk]:
 
 def _lacks(reader: ColumnFileReader, schema: Schema) -> str:
     """Return a text about the columns that a column file does not have, or an empty text."""
-    lacking = [repr(name) for name in schema.names if not reader.stores(schema.select([name]))]
+    lacking = [repr(item.name) for item in schema.fields if not reader.features.issuperset(item.features)]
     more = f" and {len(lacking) - 3:,} more" if len(lacking) > 3 else ""
     return f"the column file does not have {', '.join(lacking[:3])}{more}" if lacking else ""

@@ -1,6 +1,7 @@
 """Column files through the life of a dataset: written, continued, listed and removed with the data files."""
 
 import itertools
+import os
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -14,7 +15,7 @@ import pytest
 from small_frames import failing
 
 import dask_tfrecord
-from dask_tfrecord import SchemaError, Snapshot, TFRecordError
+from dask_tfrecord import FileChangedError, SchemaError, Snapshot, TFRecordError
 from dask_tfrecord.dataset.read.discovery import open_dataset
 from dask_tfrecord.files.column_files import ColumnFileWriter, open_column_file
 
@@ -318,3 +319,47 @@ def test_verify_compares_column_files_with_the_records(tmp_path: Path) -> None:
     assert "missing, damaged or out of date" in report["differs"][0]
     assert report["differs"][1:3].tolist() == ["", ""]
     assert report["differs"][3:].str.contains("the column 'text' of _tfrecord/columns/").all()
+
+
+def _of_records(place: Path) -> pd.DataFrame:
+    """What a read of the dataset returns without column files."""
+    columns = place / "_tfrecord" / "columns"
+    columns.rename(columns.with_name("away"))
+    try:
+        found: pd.DataFrame = dask_tfrecord.read_tfrecord(place).compute()
+    finally:
+        columns.with_name("away").rename(columns)
+    return found
+
+
+def test_an_append_may_widen_stored_columns(tmp_path: Path) -> None:
+    """Values of a narrower type are cast, and those of the null type are null, as decoded values are."""
+    narrow = {"n": pa.int16(), "x": pa.float16(), "nothing": pa.null(), "u": pa.uint8()}
+    wide = {"n": pa.int64(), "x": pa.float32(), "nothing": pa.string(), "u": pa.int32()}
+    rows = pa.table({name: [1, None] if name != "nothing" else [None, None] for name in narrow})
+    dask_tfrecord.to_tfrecord(rows.cast(pa.schema(narrow)), tmp_path, columnar=[*narrow])
+    dask_tfrecord.to_tfrecord(rows.cast(pa.schema(wide)), tmp_path, append=True, schema_change="add")
+    found = dask_tfrecord.read_tfrecord(tmp_path).compute()
+    assert [dtype.pyarrow_dtype for dtype in found.dtypes] == [*wide.values()]
+    assert found["n"].dropna().tolist() == [1, 1]
+    pd.testing.assert_frame_equal(found, _of_records(tmp_path))
+
+
+def test_column_files_of_rewritten_files_are_not_used(tmp_path: Path) -> None:
+    """A file of the same size is decoded, which shows that its content is another one."""
+    write(tmp_path / "ours", columnar=["n", "text"])
+    other = tmp_path / "other"
+    other.mkdir()
+    for at, path in enumerate(sorted((tmp_path / "ours").glob("part-*"))):
+        path.rename(other / f"{at}.tfrecord")
+    dask_tfrecord.index(other, columnar="scalars")
+    path = other / "1.tfrecord"
+    frames = [oracle.frame(payload) for payload in reversed(oracle.read_payloads(path))]
+    path.write_bytes(b"".join(frames))
+    os.utime(path, (1, 1))
+    with pytest.raises(FileChangedError, match="CRC-32C differs"):
+        dask_tfrecord.read_tfrecord(other)["n"].compute()
+    assert dask_tfrecord.index(other).columnar == "scalars"
+    expected = [0, 1, 2, 3, 7, 6, 5, 4, 8, 9, 10, 11]
+    assert stored(other, ["n"])["n"].to_pylist() == expected
+    assert dask_tfrecord.read_tfrecord(other)["n"].compute().tolist() == expected
