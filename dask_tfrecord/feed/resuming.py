@@ -4,6 +4,7 @@ A state holds the spans of rows that one part of one shard has not yet returned.
 all shards together hold every row that remains of the epoch, so these rows can be divided anew.
 """
 
+import logging
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
@@ -21,6 +22,8 @@ from dask_tfrecord.feed.epoch_order import (
 from dask_tfrecord.feed.sources import digest
 
 State: TypeAlias = dict[str, Any]
+
+logger = logging.getLogger(__name__)
 
 _STATE_VERSION = 3
 
@@ -143,6 +146,11 @@ def _older_plan(plan: Plan, states: Sequence[State]) -> Plan:
         raise TFRecordError(f"{problem}: {error}", advice=advice) from error
     if older.fingerprint != source:
         raise TFRecordError(problem, advice=advice)
+    logger.info(
+        "the epoch continues with version %d of the dataset, whose newest version is %s",
+        version,
+        plan.source.version,
+    )
     return replace(plan, source=older)
 
 

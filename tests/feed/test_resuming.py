@@ -1,6 +1,7 @@
 """A state resumes with other numbers of shards and parts, and on the version of the dataset that it names."""
 
 import json
+import logging
 import random
 from pathlib import Path
 from typing import Any
@@ -176,7 +177,10 @@ def test_rows_that_are_dropped_do_not_come_back_at_the_end(sources: dict[str, An
     assert ids(iter_batches(sources["plain"], 30, batch_mode="drop", start=states)) == []
 
 
-def test_an_epoch_ends_on_its_version_after_an_append(tmp_path: Path) -> None:
+def test_an_epoch_ends_on_its_version_after_an_append(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "dask_tfrecord")
     path = tmp_path / "data"
     dask_tfrecord.to_tfrecord(frame(100), path)
     batches = iter_batches(path, 10, shuffle=1)
@@ -186,6 +190,7 @@ def test_an_epoch_ends_on_its_version_after_an_append(tmp_path: Path) -> None:
     assert ids(iter_batches(path, 10, shuffle=1, version=1, start=state)) == ids(batches)
     shards = [iter_batches(path, 10, shuffle=1, start=state, shard=(shard, 2)) for shard in range(2)]
     assert sorted(found + [row for one in shards for row in ids(one)]) == list(range(100))
+    assert "continues with version 1 of the dataset, whose newest version is 2" in caplog.text
     assert sorted(ids(iter_batches(path, 10, shuffle=1, epoch=1))) == list(range(150))
     with pytest.raises(TFRecordError, match="to version 1 of this dataset; pass version=1 to continue"):
         iter_batches(path, 10, shuffle=1, version=2, start=state)
