@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dask_tfrecord.codec import HEADER_BYTES, scan
 from dask_tfrecord.codec.checked import Ints
-from dask_tfrecord.codec.codecs import detect, is_frame
+from dask_tfrecord.codec.codecs import codec_of_name, detect, is_frame
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.snapshot.kept import follow
 from dask_tfrecord.errors import (
@@ -103,9 +103,11 @@ def _of_column_file(dataset: ReadPlan, group: Sequence[Split]) -> Ints | None:
     counts = [split.records for split in group if split.records is not None]
     if beside is None or dataset.options.compression not in ("infer", None) or len(counts) < len(group):
         return None
+    if codec_of_name(file.path) is not None:  # the offsets are those in the decompressed content
+        return None
     path, count = file.path[len(store.join("")) :], sum(counts)
     offsets = open_column_file(store, beside).offsets(path, file.size, file.crc32c, 0, count)
-    # The offsets are those in the decompressed content, which has another size if the file is compressed.
+    # The content of a compressed file without the suffix of a codec almost always has another size.
     is_usable = offsets is not None and len(offsets) == count + 1 and offsets[-1] == file.size
     return offsets if is_usable else None
 

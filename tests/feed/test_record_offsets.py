@@ -1,5 +1,6 @@
 """Offsets in column files: a table opens without the data, and never uses offsets of other files."""
 
+import gzip
 import os
 import random
 import subprocess
@@ -10,6 +11,7 @@ from typing import Any
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
+import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
@@ -176,6 +178,16 @@ def test_a_file_without_records(tmp_path: Path) -> None:
 def test_column_files_of_compressed_files_have_the_offsets_of_other_bytes(tmp_path: Path) -> None:
     write(tmp_path, columnar=[], compression="gzip")
     assert RecordTable(tmp_path)[:]["id"].to_pylist() == list(range(ROWS))
+
+
+def test_a_compressed_file_has_the_size_of_its_content(tmp_path: Path) -> None:
+    noise = random.Random(0).randbytes(150)
+    data = pd.DataFrame({"image": [noise + b"a" * n for n in range(100)]})
+    ddf = dd.from_pandas(data.astype({"image": pd.ArrowDtype(pa.binary())}), npartitions=1)
+    to_tfrecord(ddf, tmp_path, columnar=[], compression="gzip", max_rows_per_file=1)
+    stored = [path.read_bytes() for path in tmp_path.glob("*.gz")]
+    assert any(len(gzip.decompress(one)) == len(one) for one in stored)
+    assert RecordTable(tmp_path)[:]["image"].to_pylist() == data["image"].to_list()
 
 
 def test_an_append_stores_offsets_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
