@@ -57,7 +57,7 @@ Epoch = Callable[[], Iterable[int]]
 # -- This package --------------------------------------------------------------------------------------------
 
 
-def ours_arrow(work: Work, shuffle: int | None = None) -> Epoch:
+def ours_arrow(work: Work, shuffle: Any = None) -> Epoch:
     """Read Arrow batches with `iter_batches` of this package."""
     return lambda: (
         batch.num_rows for batch in dask_tfrecord.iter_batches(work.path, work.batch_size, shuffle=shuffle)
@@ -89,6 +89,17 @@ def ours_torch_shuffled(work: Work) -> Epoch:
 
     table = TFRecordTable(work.path)
     return _torch_epoch(DataLoader(table, work.batch_size, shuffle=True, collate_fn=table.collate))
+
+
+def ours_torch_blocks(work: Work) -> Epoch:
+    """Read `TFRecordTable` of this package, with the rows of groups of blocks shuffled."""
+    from torch.utils.data import DataLoader
+
+    from dask_tfrecord.feed.torch import BlockSampler, TFRecordTable
+
+    data = TFRecordTable(work.path)
+    sampler = BlockSampler(data.table, work.batch_size)
+    return _torch_epoch(DataLoader(data, batch_sampler=sampler, collate_fn=data.collate))
 
 
 # -- TensorFlow ----------------------------------------------------------------------------------------------
@@ -216,6 +227,7 @@ class Loader(NamedTuple):
 LOADERS = {
     "arrow, ours": Loader(None, {"threads": ours_arrow}),
     "arrow, ours, shuffled": Loader(None, {"threads": partial(ours_arrow, shuffle=1)}),
+    "arrow, ours, shuffled blocks": Loader(None, {"threads": partial(ours_arrow, shuffle="blocks")}),
     "tensorflow, ours": Loader("tensorflow", {"threads": ours_tensorflow}),
     "tensorflow, ours, shuffled": Loader("tensorflow", {"threads": partial(ours_tensorflow, shuffle=1)}),
     "tensorflow, best native": Loader(
@@ -229,6 +241,7 @@ LOADERS = {
     "torch, ours": Loader("torch", {"threads": ours_torch}),
     "torch, ours, shuffled": Loader("torch", {"threads": partial(ours_torch, shuffle=1)}),
     "torch, ours, all rows shuffled": Loader("torch", {"one thread": ours_torch_shuffled}),
+    "torch, ours, shuffled blocks": Loader("torch", {"one thread": ours_torch_blocks}),
     "torch, vahidk/tfrecord": Loader(
         "tfrecord",
         {"one process": partial(vahidk, workers=0), "2 workers": partial(vahidk, workers=2)},

@@ -30,6 +30,7 @@ TORCH_GOAL = 8.0
 TITLES = {
     "arrow, ours": "Arrow batches (ours)",
     "arrow, ours, shuffled": "Arrow batches (ours), shuffled",
+    "arrow, ours, shuffled blocks": "Arrow batches (ours), shuffled blocks",
     OURS: "TensorFlow, ours",
     "tensorflow, ours, shuffled": "TensorFlow, ours, shuffled",
     TENSORFLOW[0]: "TensorFlow, its best",
@@ -37,6 +38,7 @@ TITLES = {
     OURS_TORCH: "PyTorch, ours",
     "torch, ours, shuffled": "PyTorch, ours, shuffled",
     "torch, ours, all rows shuffled": "PyTorch, ours, shuffled rows",
+    "torch, ours, shuffled blocks": "PyTorch, ours, shuffled blocks",
     TORCH_PEERS[0]: "PyTorch, vahidk/tfrecord",
     TORCH_PEERS[1]: "PyTorch, HF datasets",
     TORCH_PEERS[2]: "PyTorch, webdataset",
