@@ -158,7 +158,7 @@ def test_functions_of_tables_know_keywords_of_delta_lake_and_iceberg(
         ("torch.TFRecordTable", "path_", "pass path="),
         ("tensorflow.tensorflow_dataset", "drop_last", 'pass batch_mode="drop"'),
         ("tensorflow.feature_spec", "default_value", "pass fill_nulls="),
-        ("keras.TFRecordPyDataset", "seed", "pass shuffle=4"),
+        ("keras.TFRecordPyDataset", "shuffle_seed", "pass shuffle=4"),
     ],
 )
 def test_the_loaders_of_frameworks_name_the_right_keyword(name: str, keyword: str, advice: str) -> None:
