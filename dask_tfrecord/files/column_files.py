@@ -14,7 +14,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any, BinaryIO, NamedTuple
+from typing import Any, BinaryIO, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -25,6 +25,7 @@ from dask_tfrecord.codec import crc32c, decoded_schema
 from dask_tfrecord.codec.columns import KIND_TYPES, Column
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files.entry import ColumnFile
+from dask_tfrecord.files.storage.open_file import PartialFile
 from dask_tfrecord.files.storage.redaction import hide, secrets_of
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.model import Schema
@@ -52,6 +53,9 @@ _END_BYTES = 8
 
 # Ranges of a remote column file that are at most this many bytes apart are read by one request.
 _GAP_BYTES = 1 << 16
+
+# A row group: its first row in its data file, the row after its last row, and the statistics of its features.
+RowGroup: TypeAlias = tuple[int, int, dict[str, pq.Statistics | None]]
 
 # The number of column files whose footers a process keeps.
 _MOST_READERS = 64
@@ -312,6 +316,20 @@ class ColumnFileReader:
             return offsets
         return None
 
+    def groups(
+        self, path: str, size: int | None, checksum: int | None, schema: Schema, start: int, stop: int
+    ) -> list[RowGroup]:
+        """Return the row groups with the rows from ``start`` to before ``stop`` of a data file."""
+        if (found := self._data_file(path, size, checksum)) is None:
+            return []
+        first, groups = found.groups_of(start, stop)
+        columns = {column.name: self._names.index(column.name) for column in schema.columns}
+        of_group = self._metadata.row_group
+        return [
+            (low, high, {name: of_group(group).column(at).statistics for name, at in columns.items()})
+            for low, high, group in zip(found.starts[first:], found.starts[first + 1 :], groups, strict=False)
+        ]
+
     def stored_bytes(
         self, path: str, size: int | None, checksum: int | None, schema: Schema | None, start: int, stop: int
     ) -> int:
@@ -399,7 +417,7 @@ class ColumnFileReader:
         spans = self._spans(groups, names)
         found = self._store.read_ranges([(self._path, *span) for span in spans])
         parts = [(start, data) for (start, _), data in zip(spans, found, strict=True)]
-        yield pa.PythonFile(_Ranges(self._file.bytes, parts), mode="r")
+        yield pa.PythonFile(PartialFile(self._file.bytes, parts), mode="r")
 
     def _spans(self, groups: Sequence[int], names: Sequence[str]) -> list[tuple[int, int]]:
         """Return the ranges of bytes that hold some columns of some row groups."""
@@ -414,35 +432,6 @@ class ColumnFileReader:
                     start = spans.pop()[0]
                 spans.append((start, stop))
         return spans
-
-
-class _Ranges(io.RawIOBase):
-    """A file of which only some ranges are known, which were read before."""
-
-    def __init__(self, size: int, parts: Sequence[tuple[int, bytes]]) -> None:
-        self._size, self._parts, self._at = size, parts, 0
-
-    def readable(self) -> bool:
-        return True
-
-    def seekable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self._at
-
-    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
-        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
-        self._at = base + offset
-        return self._at
-
-    def read(self, count: int = -1) -> bytes:
-        for start, data in self._parts:
-            if start <= self._at < start + len(data):
-                found = data[self._at - start :][:count]
-                self._at += len(found)
-                return found
-        raise OSError(f"byte {self._at} was not read")
 
 
 def _features(schema: pa.Schema) -> Iterator[Column]:

@@ -97,7 +97,7 @@ def plan_fetch(store: Store, split: Split, rows: Ints, offsets: Ints | None) -> 
         firsts = np.array([block.record for block in split.blocks]) - split.start.record
         blocks = np.unique(np.searchsorted(firsts, rows, side="right") - 1)
         return Fetch(rows, *_joined(bounds[blocks], bounds[blocks + 1], request), None, whole, request)
-    if offsets is None:
+    if offsets is None or len(offsets) != (split.records or 0) + 1:
         return None
     records = np.column_stack([offsets[rows], offsets[rows + 1]])
     return Fetch(rows, *_joined(records[:, 0], records[:, 1], request), records, whole, request)

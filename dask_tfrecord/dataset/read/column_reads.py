@@ -3,7 +3,7 @@
 The rows are the same as without column files. Where a column file cannot be used, the records are decoded.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Literal
 
@@ -13,20 +13,34 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.codec import MAX_RECORD_BYTES
 from dask_tfrecord.codec.checked import Ints
-from dask_tfrecord.dataset.query.predicates import possible_outcomes
-from dask_tfrecord.dataset.query.ranges import FileRanges, range_of_values
-from dask_tfrecord.files.column_files import ColumnFileReader, open_column_file
+from dask_tfrecord.codec.columns import KIND_TYPES
+from dask_tfrecord.dataset.query.predicates import Predicate, possible_outcomes
+from dask_tfrecord.dataset.query.ranges import ColumnRange, FileRanges, range_of_statistics, range_of_values
+from dask_tfrecord.files.column_files import ColumnFileReader, RowGroup, open_column_file
 from dask_tfrecord.files.gathering import Fetch, plan_fetch, read_fetch
 from dask_tfrecord.files.reading import rows_without_columns
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.change_check import check_unchanged
+from dask_tfrecord.schema.field import Field
 from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.storage_types import value_type
 
 if TYPE_CHECKING:
     from dask_tfrecord.dataset.read.read_task import Partition
 
 # The number of rows that are read from a column file at once: 8 of its largest row groups.
 _CHUNK_ROWS = 1 << 20
+
+# The types whose values have the same order as the stored values, which the statistics of Parquet describe.
+_ORDERED_TYPES = (
+    pa.types.is_signed_integer,
+    pa.types.is_float32,
+    pa.types.is_float64,
+    pa.types.is_string,
+    pa.types.is_large_string,
+    pa.types.is_date32,
+    pa.types.is_timestamp,
+)
 
 _UNUSABLE = "the column file is missing, damaged or describes other data"
 
@@ -119,7 +133,7 @@ class ColumnReads:
             return Choice("decode", self._problem() or self._problem_of(split))
         chunks = list(_chunks(split.records or 0, rows))
         if partition.filters is not None:
-            passing = self._passing(split, chunks)
+            passing = self._passing(split, self._possible_chunks(split, partition.filters, self._used))
             if passing is None:
                 return Choice("decode", _UNUSABLE)
             chunks = passing
@@ -150,7 +164,7 @@ class ColumnReads:
         if not stored.fields:
             return None
         found = []
-        for chunk in _chunks(split.records or 0, None):
+        for chunk in self._possible_chunks(split, predicate, stored):
             table = self._rows(split, chunk, stored)
             if table is None:
                 return None
@@ -189,10 +203,14 @@ class ColumnReads:
         if reader is None:
             return 0
         start, stop = split.start.record, split.start.record + (split.records or 0)
-        filtering = self._used
+        filtering, predicate, total = self._used, self._partition.filters, 0
         if self._picks_rows:
-            filtering = self._predicate_columns(reader)
-        total = reader.stored_bytes(*place, filtering, start, stop)
+            filtering, predicate = self._predicate_columns(reader), self._partition.predicate
+        if predicate is not None and filtering.fields:
+            found = self._possible_chunks(split, predicate, filtering)
+            total = sum(
+                reader.stored_bytes(*place, filtering, start + one.start, start + one.stop) for one in found
+            )
         if choice.fetch is not None:
             total += reader.stored_bytes(*place, None, start, stop)
         known = () if self._picks_rows else filtering.names
@@ -239,6 +257,22 @@ class ColumnReads:
         first = split.start.record
         place = self._place(split)
         return self._readers[split].read(*place, schema, first + chunk.start, first + chunk.stop)
+
+    def _possible_chunks(self, split: Split, predicate: Predicate, schema: Schema) -> list[Chunk]:
+        """Return the chunks of a split with the row groups in which a predicate may be true, by Parquet's
+        statistics of the columns of a schema.
+        """
+        first, count = split.start.record, split.records or 0
+        groups = self._readers[split].groups(*self._place(split), schema, first, first + count)
+        ranges = {item.name: found for item in schema.fields if (found := _range_of_groups(item, groups))}
+        outcomes = possible_outcomes(predicate, FileRanges(np.ones(len(groups), bool), ranges))
+        chunks: list[Chunk] = []
+        for at in np.flatnonzero(outcomes.true).tolist():
+            start, stop = max(groups[at][0] - first, 0), min(groups[at][1] - first, count)
+            if chunks and chunks[-1].stop == start and stop - chunks[-1].start <= _CHUNK_ROWS:
+                start = chunks.pop().start
+            chunks.append(Chunk(start, stop))
+        return chunks
 
     def _passing(self, split: Split, chunks: list[Chunk]) -> list[Chunk] | None:
         """Return the chunks of a split with rows that pass the filters.
@@ -292,6 +326,25 @@ class ColumnReads:
         found = partition.filtered(partition.with_partition_values(table, partition.all_columns))
         # If a record does not pass the filters, the column file does not have the values of the records.
         return found if found.num_rows == len(fetch.rows) else None
+
+
+def _range_of_groups(item: Field, groups: Sequence[RowGroup]) -> ColumnRange | None:
+    """Return the limits of a column in each row group, or None if the statistics of Parquet do not show
+    them.
+    """
+    is_ordered = any(test(item.type) for test in _ORDERED_TYPES)
+    found = [of_columns.get(item.name) for _, _, of_columns in groups]
+    if item.form is not None or not is_ordered or any(one is None or not one.has_null_count for one in found):
+        return None
+    known = [one for one in found if one is not None]
+    bounds = [
+        [getattr(one, name) if one.has_min_max else None for one in known] for name in ("min_raw", "max_raw")
+    ]
+    stored = KIND_TYPES[item.column.kind]
+    low, high = (item.load(pa.array(values, stored)).cast(value_type(item.type)) for values in bounds)
+    nulls = pa.array([one.null_count for one in known], pa.int64())
+    statistics = pa.StructArray.from_arrays([nulls, low, high], names=["nulls", "min", "max"])
+    return range_of_statistics(item, statistics, np.array([stop - start for start, stop, _ in groups]))
 
 
 def _chunks(count: int, rows: Ints | None) -> Iterator[Chunk]:

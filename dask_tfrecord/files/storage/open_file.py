@@ -237,3 +237,32 @@ def read_byte_ranges(fs: AbstractFileSystem, ranges: Sequence[tuple[str, int, in
                 file.seek(start)
                 found.append(file.read(stop - start))
     return found
+
+
+class PartialFile(io.RawIOBase):
+    """A file of which only some ranges are known, which were read before."""
+
+    def __init__(self, size: int, parts: Sequence[tuple[int, bytes]]) -> None:
+        self._size, self._parts, self._at = size, parts, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = base + offset
+        return self._at
+
+    def read(self, count: int = -1) -> bytes:
+        for start, data in self._parts:
+            if start <= self._at < start + len(data):
+                found = data[self._at - start :][:count]
+                self._at += len(found)
+                return found
+        raise OSError(f"byte {self._at} was not read")

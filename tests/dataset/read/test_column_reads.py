@@ -350,3 +350,16 @@ def test_explanations_are_json_and_text(images: Path) -> None:
     assert "left out" in lines[2]
     with pytest.raises(TFRecordError, match="Dask collection"):
         explain(ddf.compute())
+
+
+def test_row_groups_that_statistics_exclude_are_not_read(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"n": range(1_000), "text": [f"{n:04}" for n in range(1_000)]})
+    frame["real"] = frame["n"] + 0.5
+    to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path, columnar="scalars", lossy="allow")
+    every = explain(read_tfrecord(tmp_path, columns=["n", "text"])).totals["column_bytes"]
+    for filters in ([("n", "==", 700)], [("text", "==", "0700")], [("real", "<", 2), ("n", ">=", 0)]):
+        ddf = read_tfrecord(tmp_path, columns=["n"], filters=filters)
+        assert explain(ddf).totals["column_bytes"] < every / 10
+        found = ddf.compute()["n"].tolist()
+        with decoding():
+            assert found == ddf.compute()["n"].tolist()
