@@ -261,7 +261,7 @@ def test_large_images_are_read_by_tensorflow(tmp_path: Path) -> None:
     from dask_tfrecord.feed import tensorflow as module
 
     type_ = pd.ArrowDtype(pa.binary())
-    frame = pd.DataFrame({"image": pd.array([b"x" * 20_000, b"y" * 20_000], type_), "id": [1, 2]})
+    frame = pd.DataFrame({"image": pd.array([b"x" * 300_000, b"y" * 300_000], type_), "id": [1, 2]})
     dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path / "d")
     dataset, _ = module.open_columns(tmp_path / "d", None, None, {})
     assert module._best_engine(dataset, dataset.schema) == "native"
