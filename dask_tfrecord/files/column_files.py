@@ -379,8 +379,9 @@ class ColumnFileReader:
                 size, checksum, one["records"], one["content"], groups, starts
             )
             first = groups.stop
-        self._names = metadata.schema.to_arrow_schema().names
-        self.features = frozenset(_features(metadata.schema.to_arrow_schema()))
+        schema = metadata.schema.to_arrow_schema()
+        self._names = schema.names
+        self.features = frozenset(_features(schema))
         self._metadata = metadata
 
     def _tail(self, count: int) -> bytes:
