@@ -35,9 +35,11 @@ logger = logging.getLogger(__name__)
 # The column with the position of each record in the decompressed content of its data file.
 OFFSET = "tfrecord.offset"
 
-# The largest number of rows of a row group, and the size in bytes after which a row group ends.
+# The largest number of rows of a row group, its largest size in bytes, and that of each of its columns. A
+# read of a few rows reads whole row groups. The last limit divides only row groups with texts or lists.
 _GROUP_ROWS = 1 << 17
 _GROUP_BYTES = 1 << 26
+_COLUMN_BYTES = 1 << 21
 
 # The largest size of the dictionary of a column of texts. Texts that mostly differ are stored without one.
 _DICTIONARY_BYTES = 1 << 16
@@ -101,14 +103,15 @@ class ColumnFileWriter:
         self._sink = _Sink(file)
         self._values = decoded_schema(tuple(features))
         schema = self._values.append(pa.field(OFFSET, pa.int64(), nullable=False))
-        paths = {f"{one.name}.list.element" if one.depth else one.name: one.kind for one in features}
-        integers = [OFFSET, *(path for path, kind in paths.items() if kind == "int64")]
+        paths = [(f"{one.name}.list.element" if one.depth else one.name, one.kind) for one in features]
+        integers = {OFFSET, *(path for path, kind in paths if kind == "int64")}
+        integers -= {path for path, kind in paths if kind != "int64"}  # a name may be the path of a list
         self._writer = pq.ParquetWriter(
             self._sink,
             schema,
             compression="none",
             # Numbers are written and read faster without a dictionary.
-            use_dictionary=[path for path, kind in paths.items() if kind in ("bytes", "string")],
+            use_dictionary=[path for path, kind in paths if kind in ("bytes", "string")],
             dictionary_pagesize_limit=_DICTIONARY_BYTES,
             column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
             write_page_checksum=True,
@@ -159,7 +162,10 @@ class ColumnFileWriter:
         self._write_groups(rows)
 
     def _write_groups(self, rows: pa.Table) -> None:
-        if len(rows) > 1 and (len(rows) > _GROUP_ROWS or rows.nbytes > _GROUP_BYTES):
+        widest = max(column.nbytes for column in rows.columns)
+        if len(rows) > 1 and (
+            len(rows) > _GROUP_ROWS or rows.nbytes > _GROUP_BYTES or widest > _COLUMN_BYTES
+        ):
             half = len(rows) // 2
             self._write_groups(rows.slice(0, half))
             self._write_groups(rows.slice(half))

@@ -123,8 +123,9 @@ def test_rows_of_a_column_file_equal_decoded_records(
         )
 
 
-def test_row_groups_end_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(column_files, "_GROUP_BYTES", 4_000)
+@pytest.mark.parametrize("limit", ["_GROUP_BYTES", "_COLUMN_BYTES"])
+def test_row_groups_end_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
+    monkeypatch.setattr(column_files, limit, 4_000)
     texts = pa.table({"text": ["x" * 3_000, "", "y" * 9_000, *"abcdefgh"]})
     schema, [entry] = write(tmp_path, texts)
     metadata = pq.read_metadata(tmp_path / NAME)
@@ -241,3 +242,9 @@ def test_a_column_file_may_have_many_columns(tmp_path: Path) -> None:
     some = schema.select(["c9999", "c3"])
     assert read(found, entry, some).to_pydict() == {"c9999": [9999, None], "c3": [3, None]}  # type: ignore[union-attr]  # a table
     assert read(found, entry, schema).equals(rows)  # type: ignore[union-attr]  # a table
+
+
+def test_the_name_of_a_column_may_be_the_path_of_a_list(tmp_path: Path) -> None:
+    rows = pa.table({"l.list.element": pa.array([0.5, 1.5], pa.float32()), "l": [[1, 2], []]})
+    schema, [entry] = write(tmp_path, rows)
+    assert read(reader(tmp_path, entry), entry, schema).equals(rows)  # type: ignore[union-attr]  # a table
