@@ -3,6 +3,7 @@
 import itertools
 import json
 import logging
+import random
 from collections.abc import Callable
 from pathlib import Path
 
@@ -212,6 +213,20 @@ def test_a_damaged_column_file_is_not_used_and_this_is_logged_once(
     assert found.offsets(entry.path, entry.bytes, entry.crc32c, 0, 3) is None
     [record] = caplog.records
     assert NAME in record.getMessage()
+
+
+def test_a_flipped_bit_gives_the_same_values_or_none(tmp_path: Path) -> None:
+    """A bit may lie where no value depends on it, such as in the statistics of a page."""
+    rows = pa.table({"n": [1, None, 3] * 9, "text": ["a", None, "bb"] * 9, "list": [[1, 2], [], None] * 9})
+    schema, [entry] = write(tmp_path, rows)
+    data = (tmp_path / NAME).read_bytes()
+    bits = random.Random(3).sample(range(8 * len(data)), 150)
+    for bit in bits:
+        spoilt = bytearray(data)
+        spoilt[bit // 8] ^= 1 << bit % 8
+        (tmp_path / NAME).write_bytes(spoilt)
+        found = read(reader(tmp_path, entry), entry, schema)
+        assert found is None or shown(found) == shown(rows)
 
 
 def test_a_column_file_of_an_earlier_content_is_not_used(
