@@ -264,6 +264,8 @@ class ColumnReads:
         """
         first, count = split.start.record, split.records or 0
         groups = self._readers[split].groups(*self._place(split), schema, first, first + count)
+        if len(groups) == 1:  # the statistics of the snapshot say as much about the whole file
+            return list(_chunks(count, None))
         ranges = {item.name: found for item in schema.fields if (found := _range_of_groups(item, groups))}
         outcomes = possible_outcomes(predicate, FileRanges(np.ones(len(groups), bool), ranges))
         chunks: list[Chunk] = []
