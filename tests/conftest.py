@@ -105,8 +105,14 @@ def client() -> Iterator[Any]:
     """A client of a cluster of two worker processes."""
     from distributed import Client, LocalCluster  # takes a second, and few tests need it
 
+    config = {
+        "distributed.scheduler.allowed-failures": 10,
+        # LocalCluster gives up a killed worker that is not back after this time. On a busy machine, a start
+        # may take longer than the default of 15 seconds, and the test would wait forever.
+        "distributed.deploy.lost-worker-timeout": "1 day",
+    }
     with (
-        dask.config.set({"distributed.scheduler.allowed-failures": 10}),
+        dask.config.set(config),
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", memory_limit=0) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
