@@ -9,7 +9,7 @@ from typing import Any
 import dask.dataframe as dd
 
 from dask_tfrecord.cluster import compute_each
-from dask_tfrecord.dataset.read.explained import SplitReport, explain_partition, stored_bytes
+from dask_tfrecord.dataset.read.explained import SplitReport, explain_partition
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition
 from dask_tfrecord.errors import TFRecordError
@@ -112,7 +112,7 @@ def _left_out(
                 path = split.file.path
                 if (path, split.start) not in kept:
                     rule = _BY_STATISTICS if path in checked else _BY_VALUES
-                    yield SplitReport(plan.store.public(path), "left out", rule, stored_bytes(split))
+                    yield SplitReport(plan.store.public(path), "left out", rule, split.stored_bytes)
 
 
 @dataclass(frozen=True, repr=False)

@@ -55,6 +55,12 @@ class Split:
     columns: ColumnFile | None = None
     blocks: tuple[Block, ...] = ()
 
+    @property
+    def stored_bytes(self) -> int:
+        """The stored size of the split in bytes, or 0 if the size is unknown."""
+        stop = self.file.size if self.stop is None else self.stop.offset
+        return (stop or self.start.offset) - self.start.offset
+
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Partitions(Sequence[tuple[Split, ...]]):

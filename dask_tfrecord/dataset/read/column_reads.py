@@ -18,7 +18,8 @@ from dask_tfrecord.dataset.query.predicates import Predicate, possible_outcomes
 from dask_tfrecord.dataset.query.ranges import ColumnRange, FileRanges, range_of_statistics, range_of_values
 from dask_tfrecord.files.column_files import ColumnFileReader, RowGroup, open_column_file
 from dask_tfrecord.files.gathering import Fetch, plan_fetch, read_fetch
-from dask_tfrecord.files.reading import rows_without_columns
+from dask_tfrecord.files.reading import content_bytes, rows_without_columns
+from dask_tfrecord.files.small_files import groups_of_small_files
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.change_check import check_unchanged
 from dask_tfrecord.schema.field import Field
@@ -41,6 +42,13 @@ _ORDERED_TYPES = (
     pa.types.is_date32,
     pa.types.is_timestamp,
 )
+
+# Files below this size that are read together are decoded, because a read of rows from a column file takes as
+# long for one row as for thousands.
+_SMALL_BYTES = 1 << 16
+
+# How much longer Parquet takes for the bytes of lists than the decoder takes for the same bytes of records.
+_LIST_COST = 2
 
 _UNUSABLE = "the column file is missing, damaged or describes other data"
 
@@ -116,6 +124,7 @@ class ColumnReads:
         self._wanted = every.select(name for name in partition.schema.names if name not in values)
         used = set() if partition.filters is None else partition.filters.columns() - values.keys()
         self._used = every.select(sorted(used))
+        self._small = {*_small_files(partition.splits)}
         self._readers: dict[Split, ColumnFileReader] = {}
         if not self._problem():
             self._readers = {split: reader for split in partition.splits if (reader := self._open(split))}
@@ -141,6 +150,8 @@ class ColumnReads:
             return Choice("nothing", "no row of the column file is wanted")
         lacks = _lacks(reader, self._wanted)
         if not lacks and partition.allowed_features is None:
+            if chunks[0].rows is None and (rule := self._costly_lists(split)):
+                return Choice("decode", rule)
             return Choice("columns", "the column file has all columns", tuple(chunks))
         if chunks[0].rows is None:
             return Choice("decode", lacks or "the features of all records are checked")
@@ -215,9 +226,41 @@ class ColumnReads:
             total += reader.stored_bytes(*place, None, start, stop)
         known = () if self._picks_rows else filtering.names
         others = self._wanted.select(name for name in self._wanted.names if name not in known)
+        parts = [part for chunk in choice.chunks for part in self._parts(split, chunk)]
         return total + sum(
-            reader.stored_bytes(*place, others, start + one.start, start + one.stop) for one in choice.chunks
+            reader.stored_bytes(*place, others, start + one.start, start + one.stop) for one in parts
         )
+
+    def _costly_lists(self, split: Split) -> str:
+        """Return the reason why decoding all records of a split takes less time than reading lists from the
+        column file, or an empty text.
+        """
+        if not any(column.depth for column in self._wanted.columns):
+            return ""
+        first, size = split.start.record, split.stored_bytes
+        stop = first + (split.records or 0)
+        needed = self._readers[split].stored_bytes(*self._place(split), self._wanted, first, stop)
+        return f"the lists take {needed:,} bytes, the records {size:,}" if _LIST_COST * needed > size else ""
+
+    def _parts(self, split: Split, chunk: Chunk) -> list[Chunk]:
+        """Divide a chunk into the row groups of the column file that have wanted rows.
+
+        Adjacent row groups are one part.
+        """
+        if chunk.rows is None:
+            return [chunk]
+        first, rows = split.start.record, chunk.start + chunk.rows
+        groups = self._readers[split].groups(
+            *self._place(split), self._wanted.select(()), first + chunk.start, first + chunk.stop
+        )
+        stops = np.array([min(stop - first, chunk.stop) for _, stop, _ in groups], np.int64)
+        used = np.unique(np.searchsorted(stops, rows, side="right"))
+        parts = []
+        for run in np.split(used, np.flatnonzero(np.diff(used) > 1) + 1):
+            start, stop = max(groups[run[0]][0] - first, chunk.start), int(stops[run[-1]])
+            here = rows[slice(*np.searchsorted(rows, (start, stop)))]
+            parts.append(Chunk(start, stop, here - start))
+        return parts
 
     def _problem(self) -> str:
         """Return the reason why no column file of the partition can be used, or an empty text."""
@@ -236,13 +279,15 @@ class ColumnReads:
         """Return the reason why the column file of a split cannot be used."""
         if split.columns is None or split.records is None:
             return "the file has no current column file"
+        if split in self._small:
+            return "small files are decoded together"
         reader = open_column_file(self._partition.store, split.columns)
         needed = self._used if self._partition.filters is not None else self._wanted
         return _lacks(reader, needed) if reader.features else _UNUSABLE
 
     def _open(self, split: Split) -> ColumnFileReader | None:
         """Return the reader of the column file of a split, or None if the column file cannot be used."""
-        if split.columns is None or split.records is None:
+        if split.columns is None or split.records is None or split in self._small:
             return None
         reader = open_column_file(self._partition.store, split.columns)
         needed = self._used if self._partition.filters is not None else self._wanted
@@ -299,10 +344,13 @@ class ColumnReads:
         known = {} if chunk.known is None else dict(zip(chunk.known.column_names, chunk.known, strict=True))
         others = self._wanted.select(name for name in self._wanted.names if name not in known)
         if others.fields:
-            table = self._rows(split, chunk, others)
-            if table is None:
-                return None
-            found = chunk.take(table)
+            tables = []
+            for part in self._parts(split, chunk):
+                table = self._rows(split, part, others)
+                if table is None:
+                    return None
+                tables.append(part.take(table))
+            found = pa.concat_tables(tables)
             known |= dict(zip(found.column_names, found.columns, strict=True))
         count = len(next(iter(known.values())))
         schema = self._partition.schema
@@ -359,6 +407,13 @@ def _chunks(count: int, rows: Ints | None) -> Iterator[Chunk]:
         here = rows[slice(*np.searchsorted(rows, (start, stop)))] - start
         if len(here):
             yield Chunk(start, stop, here)
+
+
+def _small_files(splits: Sequence[Split]) -> Iterator[Split]:
+    """Return the splits that are small files and are read together with others."""
+    for group in groups_of_small_files(splits):
+        if len(group) > 1:
+            yield from (split for split in group if content_bytes(split) < _SMALL_BYTES)
 
 
 def _lacks(reader: ColumnFileReader, schema: Schema) -> str:

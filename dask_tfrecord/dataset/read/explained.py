@@ -61,7 +61,7 @@ def explain_partition(partition: Partition) -> list[SplitReport]:
 
 
 def _report(partition: Partition, reads: ColumnReads, picking: ColumnReads, split: Split) -> SplitReport:
-    path, stored = partition.store.public(split.file.path), stored_bytes(split)
+    path, stored = partition.store.public(split.file.path), split.stored_bytes
     if (count := partition.known_count(split)) is not None:
         return SplitReport(path, "snapshot", "the number of records is known", stored, rows=count)
     if (wanted := picking.possible(split)) is not None:
@@ -80,9 +80,3 @@ def _rows(split: Split, choice: Choice) -> int | None:
     if choice.way == "decode":
         return split.records
     return sum(one.stop - one.start if one.rows is None else len(one.rows) for one in choice.chunks)
-
-
-def stored_bytes(split: Split) -> int:
-    """Return the stored size of a split in bytes, or 0 if the size is unknown."""
-    stop = split.file.size if split.stop is None else split.stop.offset
-    return (stop or split.start.offset) - split.start.offset

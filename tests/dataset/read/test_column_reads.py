@@ -50,6 +50,8 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (writing, "BLOCK_BYTES", 1_000),
         (column_files, "_GROUP_ROWS", 16),
         (column_reads, "_CHUNK_ROWS", 20),
+        (column_reads, "_SMALL_BYTES", 0),
+        (column_reads, "_LIST_COST", 0),
         (gathering, "_LOCAL_REQUEST", 100),
     ):
         monkeypatch.setattr(place, name, size)
@@ -363,3 +365,17 @@ def test_row_groups_that_statistics_exclude_are_not_read(tmp_path: Path) -> None
         found = ddf.compute()["n"].tolist()
         with decoding():
             assert found == ddf.compute()["n"].tolist()
+
+
+@pytest.mark.parametrize(("files", "rule"), [(1, "the lists take"), (3, "small files are decoded together")])
+def test_small_files_and_long_lists_are_decoded(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int, rule: str
+) -> None:
+    """Their column files take longer to read."""
+    lists = [[at + 0.5] * 30 for at in range(60)]
+    rows = dd.from_pandas(pd.DataFrame({"n": range(60), "list": lists}), npartitions=files)
+    to_tfrecord(rows, tmp_path / "data", columnar=["n", "list"], lossy="allow")
+    monkeypatch.undo()
+    ddf = read_tfrecord(tmp_path / "data", columns=["list"])
+    assert rule in str(explain(ddf))
+    assert ddf.compute()["list"].map(list).tolist() == lists
