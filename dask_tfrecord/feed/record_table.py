@@ -79,14 +79,12 @@ class RecordTable:
 
     Notes
     -----
-    Several threads may use a table at the same time. A table is pickled with its record offsets, so a worker
-    process does not search for the records again. The record offsets of a table take 8 bytes of memory per
-    record.
+    Several threads may use a table at the same time. A table is pickled with its record offsets, which take 8
+    bytes of memory per record.
 
-    To open a table, the lengths of all records of uncompressed local files are read. If the dataset was
-    written with ``columnar``, or if `index` was called with ``columnar``, the offsets come from the column
-    files, and tables open without reading the data files. From remote uncompressed files, such a table reads
-    single records instead of blocks.
+    To open a table, the lengths of all records of uncompressed local files are read. If `to_tfrecord` or
+    `index` was called with ``columnar``, column files have the offsets, and no data file is read. Such a
+    table reads single records, not blocks, from remote uncompressed files.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Write and read column files: Parquet files with a copy of some columns of data files, beside the records.
+"""Read column files: Parquet files with a copy of some columns of data files, beside the records.
 
 docs/format.md specifies column files. The records stay the truth: a reader that cannot prove that a column
 file describes a data file returns None, and the caller decodes the records. The columns of a column file are
@@ -6,7 +6,6 @@ the features of the records, in the types that the kernel decodes. Therefore the
 types of a schema by the same code as decoded values. The module `column_files` does not know datasets.
 """
 
-import io
 import json
 import logging
 from bisect import bisect_left, bisect_right
@@ -14,7 +13,7 @@ from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any, BinaryIO, NamedTuple, TypeAlias
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
@@ -35,17 +34,8 @@ logger = logging.getLogger(__name__)
 # The column with the position of each record in the decompressed content of its data file.
 OFFSET = "tfrecord.offset"
 
-# The largest number of rows of a row group, its largest size in bytes, and that of each of its columns. A
-# read of a few rows reads whole row groups. The last limit divides only row groups with texts or lists.
-_GROUP_ROWS = 1 << 17
-_GROUP_BYTES = 1 << 26
-_COLUMN_BYTES = 1 << 21
-
-# The largest size of the dictionary of a column of texts. Texts that mostly differ are stored without one.
-_DICTIONARY_BYTES = 1 << 16
-
 # The key of the footer whose JSON value lists the data files.
-_METADATA_KEY = b"tfrecord"
+METADATA_KEY = b"tfrecord"
 
 # The number of bytes at the end of a column file that the first request reads.
 _TAIL_BYTES = 1 << 16
@@ -61,150 +51,6 @@ RowGroup: TypeAlias = tuple[int, int, dict[str, pq.Statistics | None]]
 
 # The number of column files whose footers a process keeps.
 _MOST_READERS = 64
-
-
-class _Sink(io.RawIOBase):
-    """A file that counts its bytes, and computes their CRC-32C after `start_checksum` was called."""
-
-    def __init__(self, file: BinaryIO) -> None:
-        self._file = file
-        self._has_checksum = False
-        self.bytes = self.crc32c = 0
-
-    def start_checksum(self) -> None:
-        self._has_checksum = True
-
-    def discard(self) -> None:
-        """Drop everything that is written from now on."""
-        self._file = io.BytesIO()
-
-    def writable(self) -> bool:
-        return True
-
-    def tell(self) -> int:
-        return self.bytes
-
-    def write(self, data: Any) -> int:
-        self._file.write(data)
-        self.bytes += len(data)
-        if self._has_checksum:
-            self.crc32c = crc32c(data, self.crc32c)
-        return len(data)
-
-
-class ColumnFileWriter:
-    """Write one column file, for the data files of a task. `create_column_file` makes such a writer.
-
-    Rows are added one data file after the other. The values of rows may be added before their offsets, and
-    the other way round.
-    """
-
-    def __init__(self, file: BinaryIO, features: Sequence[Column]) -> None:
-        self._sink = _Sink(file)
-        self._values = decoded_schema(tuple(features))
-        schema = self._values.append(pa.field(OFFSET, pa.int64(), nullable=False))
-        paths = [(f"{one.name}.list.element" if one.depth else one.name, one.kind) for one in features]
-        integers = {OFFSET, *(path for path, kind in paths if kind == "int64")}
-        integers -= {path for path, kind in paths if kind != "int64"}  # a name may be the path of a list
-        self._writer = pq.ParquetWriter(
-            self._sink,
-            schema,
-            compression="none",
-            # Numbers are written and read faster without a dictionary.
-            use_dictionary=[path for path, kind in paths if kind in ("bytes", "string")],
-            dictionary_pagesize_limit=_DICTIONARY_BYTES,
-            column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
-            write_page_checksum=True,
-        )
-        self._files: list[dict[str, Any]] = []
-        self._start_file()
-
-    def _start_file(self) -> None:
-        self._waiting = self._values.empty_table()
-        self._offsets: list[npt.NDArray[np.int64]] = []
-        self._records = self._row_groups = 0
-
-    def add_values(self, rows: pa.RecordBatch | pa.Table) -> None:
-        """Add rows of the current data file, whose columns are the features in types that are encoded."""
-        columns = [rows[name].cast(self._values.field(name).type) for name in self._values.names]
-        self._waiting = pa.concat_tables([self._waiting, pa.table(columns, schema=self._values)])
-        if len(self._waiting) >= _GROUP_ROWS or self._waiting.nbytes >= _GROUP_BYTES:
-            self._write()
-
-    def add_offsets(self, offsets: npt.NDArray[np.int64]) -> None:
-        """Add the positions of records in the decompressed content of the current data file."""
-        self._offsets.append(offsets)
-
-    def end_file(self, path: str, size: int, checksum: int, content: int) -> None:
-        """End the current data file. ``content`` is the size of its decompressed content."""
-        self._write()
-        self._files.append(
-            {
-                "path": path,
-                "bytes": size,
-                "crc32c": checksum,
-                "records": self._records,
-                "content": content,
-                "row_groups": self._row_groups,
-            }
-        )
-        self._start_file()
-
-    def _write(self) -> None:
-        """Write the rows whose values and offsets are both known."""
-        offsets = np.concatenate([np.zeros(0, np.int64), *self._offsets])
-        count = len(offsets)
-        if self._values.names:  # a table without columns has no rows
-            count = min(count, len(self._waiting))
-        columns = [*self._waiting.slice(0, count).columns, pa.array(offsets[:count])]
-        rows = pa.Table.from_arrays(columns, schema=self._writer.schema)
-        self._waiting, self._offsets = self._waiting.slice(count), [offsets[count:]]
-        self._write_groups(rows)
-
-    def _write_groups(self, rows: pa.Table) -> None:
-        widest = max(column.nbytes for column in rows.columns)
-        if len(rows) > 1 and (
-            len(rows) > _GROUP_ROWS or rows.nbytes > _GROUP_BYTES or widest > _COLUMN_BYTES
-        ):
-            half = len(rows) // 2
-            self._write_groups(rows.slice(0, half))
-            self._write_groups(rows.slice(half))
-        elif len(rows):
-            self._writer.write_table(rows, row_group_size=len(rows))
-            self._records += len(rows)
-            self._row_groups += 1
-
-    def close(self) -> None:
-        """Write the footer."""
-        self._writer.add_key_value_metadata({_METADATA_KEY: json.dumps({"files": self._files})})
-        self._sink.start_checksum()
-        self._writer.close()
-
-    def discard(self) -> None:
-        """Close the writer of Parquet without writing to the file, which will not appear."""
-        self._sink.discard()
-        self._writer.close()
-
-    @property
-    def written(self) -> tuple[int, int]:
-        """The size of the closed column file, and the CRC-32C of its footer."""
-        return self._sink.bytes, self._sink.crc32c
-
-
-@contextmanager
-def create_column_file(store: Store, path: str, features: Sequence[Column]) -> Iterator[ColumnFileWriter]:
-    """Create a column file that appears at ``path`` when the ``with`` block ends, as `Store.create` does.
-
-    A power cut may damage the column file, because a flush to the disk takes as long as writing many rows.
-    """
-    with store.create(path, durable=False) as file:
-        writer = ColumnFileWriter(file, features)
-        try:
-            yield writer
-        except BaseException:  # also on KeyboardInterrupt
-            writer.discard()
-            raise
-        writer.close()
 
 
 class _DataFile(NamedTuple):
@@ -377,7 +223,7 @@ class ColumnFileReader:
             raise ValueError("it is not the file that the snapshot lists")
         metadata = pq.read_metadata(pa.BufferReader(footer))
         first = 0
-        for one in json.loads(metadata.metadata[_METADATA_KEY])["files"]:
+        for one in json.loads(metadata.metadata[METADATA_KEY])["files"]:
             groups = range(first, first + one["row_groups"])
             starts = [*accumulate((metadata.row_group(at).num_rows for at in groups), initial=0)]
             size, checksum = one["bytes"], one["crc32c"]

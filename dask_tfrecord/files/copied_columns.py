@@ -12,7 +12,8 @@ from dask_tfrecord.codec import Decoder, scan
 from dask_tfrecord.codec.checked import Ints
 from dask_tfrecord.codec.columns import KIND_TYPES, Column, RecordType, nested
 from dask_tfrecord.errors import CorruptRecordError
-from dask_tfrecord.files.column_files import create_column_file, open_column_file
+from dask_tfrecord.files.column_file_writer import create_column_file
+from dask_tfrecord.files.column_files import open_column_file
 from dask_tfrecord.files.entry import ColumnFile, FileEntry
 from dask_tfrecord.files.intact import record_offsets
 from dask_tfrecord.files.options import ReadOptions

@@ -16,7 +16,7 @@ from dask_tfrecord.codec import SPARE_BYTES, Encoder
 from dask_tfrecord.codec.columns import Column
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.files.block_writer import BlockWriter, Buffers, spare_threads
-from dask_tfrecord.files.column_files import ColumnFileWriter, create_column_file
+from dask_tfrecord.files.column_file_writer import ColumnFileWriter, create_column_file
 from dask_tfrecord.files.damage import locate_error
 from dask_tfrecord.files.entry import BLOCK_BYTES, Block, ColumnFile, FileEntry
 from dask_tfrecord.files.options import WriteOptions

@@ -24,7 +24,7 @@ from dask_tfrecord import (
     to_tfrecord,
 )
 from dask_tfrecord.feed import record_buffers, record_offsets, record_table
-from dask_tfrecord.files import column_files, writing
+from dask_tfrecord.files import column_file_writer, writing
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -36,7 +36,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     MemoryFileSystem.store.clear()
     monkeypatch.setattr(writing, "BLOCK_BYTES", 1 << 10)
     monkeypatch.setattr(record_table, "BLOCK_BYTES", 1 << 10)
-    monkeypatch.setattr(column_files, "_GROUP_ROWS", 100)
+    monkeypatch.setattr(column_file_writer, "_GROUP_ROWS", 100)
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -162,7 +162,7 @@ def test_a_file_that_was_rewritten_after_the_table_was_made_raises(root: str) ->
 
 
 def test_offsets_take_about_a_byte_for_each_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(column_files, "_GROUP_ROWS", 1 << 17)
+    monkeypatch.setattr(column_file_writer, "_GROUP_ROWS", 1 << 17)
     data = pd.DataFrame({"n": np.random.default_rng(0).integers(0, 1 << 40, 50_000)})
     to_tfrecord(dd.from_pandas(data, npartitions=2), tmp_path, columnar=[])
     assert sum(path.stat().st_size for path in tmp_path.glob("_tfrecord/columns/*")) < 1.2 * len(data)

@@ -15,7 +15,7 @@ import pytest
 from split_table import read_table
 
 from dask_tfrecord.codec.codecs import Compression
-from dask_tfrecord.files import column_files, writing
+from dask_tfrecord.files import column_file_writer, writing
 from dask_tfrecord.files.column_files import ColumnFileReader
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.options import ReadOptions, WriteOptions
@@ -94,7 +94,7 @@ def test_rows_of_a_column_file_equal_decoded_records(
     sizes: list[int] | None,
     max_rows: int | None,
 ) -> None:
-    monkeypatch.setattr(column_files, "_GROUP_ROWS", 9)
+    monkeypatch.setattr(column_file_writer, "_GROUP_ROWS", 9)
     monkeypatch.setattr(writing, "_CHUNK_ROWS", 13)
     monkeypatch.setattr(writing, "BLOCK_BYTES", 5_000)
     schema, entries = write(tmp_path, every_type(80), compression, sizes, max_rows)
@@ -126,7 +126,7 @@ def test_rows_of_a_column_file_equal_decoded_records(
 
 @pytest.mark.parametrize("limit", ["_GROUP_BYTES", "_COLUMN_BYTES"])
 def test_row_groups_end_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
-    monkeypatch.setattr(column_files, limit, 4_000)
+    monkeypatch.setattr(column_file_writer, limit, 4_000)
     texts = pa.table({"text": ["x" * 3_000, "", "y" * 9_000, *"abcdefgh"]})
     schema, [entry] = write(tmp_path, texts)
     metadata = pq.read_metadata(tmp_path / NAME)

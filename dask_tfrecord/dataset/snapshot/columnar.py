@@ -1,6 +1,6 @@
 """Define which columns of a dataset are also stored in column files, and in which form snapshots list them.
 
-The keyword ``columnar=`` names these columns. `dask_tfrecord.files.column_files` reads and writes the files.
+The keyword ``columnar=`` names these columns. `dask_tfrecord.files.column_files` reads these files.
 """
 
 from collections.abc import Sequence

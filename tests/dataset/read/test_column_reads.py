@@ -33,7 +33,7 @@ from dask_tfrecord import (
 )
 from dask_tfrecord.dataset.read import column_reads
 from dask_tfrecord.dataset.read.column_reads import ColumnReads
-from dask_tfrecord.files import column_files, gathering, writing
+from dask_tfrecord.files import column_file_writer, gathering, writing
 from dask_tfrecord.files.column_files import open_column_file
 from dask_tfrecord.files.storage.store import Store
 
@@ -48,7 +48,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Make blocks, row groups, chunks and requests so small that each of these datasets has many."""
     for place, name, size in (
         (writing, "BLOCK_BYTES", 1_000),
-        (column_files, "_GROUP_ROWS", 16),
+        (column_file_writer, "_GROUP_ROWS", 16),
         (column_reads, "_CHUNK_ROWS", 20),
         (column_reads, "_SMALL_BYTES", 0),
         (column_reads, "_LIST_COST", 0),

@@ -17,7 +17,8 @@ from small_frames import failing
 import dask_tfrecord
 from dask_tfrecord import FileChangedError, SchemaError, Snapshot, TFRecordError
 from dask_tfrecord.dataset.read.discovery import open_dataset
-from dask_tfrecord.files.column_files import ColumnFileWriter, open_column_file
+from dask_tfrecord.files.column_file_writer import ColumnFileWriter
+from dask_tfrecord.files.column_files import open_column_file
 
 FRAME = pd.DataFrame(
     {"n": range(12), "key": [at % 3 for at in range(12)], "text": [f"t{at}" for at in range(12)]}
