@@ -174,7 +174,7 @@ def decoded(monkeypatch: pytest.MonkeyPatch) -> set[str]:
     original = Partition.stream
 
     def stream(self: Partition, *args: Any) -> Any:
-        found.update(self._stored_columns.names if self.splits else ())
+        found.update(self.stored_columns.names if self.splits else ())
         return original(self, *args)
 
     monkeypatch.setattr(Partition, "stream", stream)

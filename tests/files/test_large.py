@@ -174,7 +174,13 @@ def test_a_column_of_more_than_two_gigabytes_in_one_partition(tmp_path: Path) ->
 def test_rows_are_chosen_of_a_column_of_more_than_two_gigabytes() -> None:
     chunk = pa.array([bytes(GIB // 16), b"last"])
     table = pa.table({"image": pa.chunked_array([chunk] * 33)})  # all rows share one value in memory
-    part: Any = SimpleNamespace(read=lambda: table, _stored_columns=Schema(()))
+    part: Any = SimpleNamespace(
+        read=lambda: table,
+        stored_columns=Schema(()),
+        splits=["split"],
+        store=Store.at("memory://"),
+        pruned_files=None,
+    )
     assert Partition.read_records(part, np.array([1, 65]), 66)["image"].to_pylist() == [b"last"] * 2
 
 

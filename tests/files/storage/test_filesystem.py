@@ -100,10 +100,14 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> tuple[Any, str]:
 # -- Every function ------------------------------------------------------------------------------------------
 
 
+# The modules that import optional libraries. Their source is checked instead.
+OPTIONAL = ("torch", "torch_tensors", "block_sampler", "tensorflow", "keras", "tensorflow_io")
+
+
 def public_callables() -> Iterator[tuple[str, Callable[..., Any]]]:
     for found in pkgutil.walk_packages(dask_tfrecord.__path__, "dask_tfrecord."):
-        if found.name.endswith(("torch", "tensorflow", "keras", "tensorflow_io")):
-            continue  # they import optional libraries; their source is checked below
+        if found.name.endswith(OPTIONAL):
+            continue
         module = importlib.import_module(found.name)
         for name, value in vars(module).items():
             # Options of the command line are text, which cannot be an object.
