@@ -4,7 +4,7 @@ All readers run in one process, and take turns: in each round, one reader after 
 random rows in batches of 256. The values of a batch end in contiguous memory. ArrayRecord and HF datasets
 hold the plain values and not Examples. A reader that is not installed is left out.
 
-    python -m benchmarks.random_access [--rounds 7] [floats ints images ...]
+    python -m benchmarks.random_access [--rounds 7] [--scale 1.0] [floats ints images ...]
 """
 
 import argparse
@@ -33,9 +33,8 @@ TABLES = {"floats": (60_000, 20_000), "ints": (30_000, 10_000), "images": (2_000
 Read = Callable[[Any], Any]
 
 
-def make(table: str) -> pa.Array:
+def make(table: str, rows: int) -> pa.Array:
     """Generate the rows of a table: 512 floats, 1,000 integers, or an image of 100 KB."""
-    rows, _ = TABLES[table]
     random = np.random.default_rng(0)
     if table == "images":
         return pa.array([random.bytes(100_000) for _ in range(rows)], pa.binary())
@@ -80,9 +79,10 @@ def hugging_face(values: pa.Array, path: str, form: str | None) -> Read:
     return lambda rows: data[rows]["x"].combine_chunks()
 
 
-def measure(table: str, rounds: int, folder: str) -> dict[str, list[float]]:
+def measure(table: str, rounds: int, scale: float, folder: str) -> dict[str, list[float]]:
     """Return the rows per CPU second of each reader, for each round."""
-    values = make(table)
+    count, wanted = (max(BATCH_SIZE, int(rows * scale)) for rows in TABLES[table])
+    values = make(table, count)
     readers = {"ours": ours(values, f"{folder}/{table}")}
     if importlib.util.find_spec("array_record"):
         readers["ArrayRecord"] = array_record(values, f"{folder}/{table}.array_record")
@@ -91,7 +91,7 @@ def measure(table: str, rounds: int, folder: str) -> dict[str, list[float]]:
         if table == "images":
             readers["HF datasets, bytes"] = hugging_face(values, f"{folder}/{table}.python", None)
     found: dict[str, list[float]] = {name: [] for name in readers}
-    random, (count, wanted) = np.random.default_rng(1), TABLES[table]
+    random = np.random.default_rng(1)
     for number in range(rounds + 1):
         rows = random.permutation(count)[: wanted // BATCH_SIZE * BATCH_SIZE].reshape(-1, BATCH_SIZE)
         for name, read in readers.items():
@@ -107,10 +107,11 @@ def main() -> None:
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("tables", nargs="*", metavar="table", help=f"of {', '.join(TABLES)}; default: all")
     parser.add_argument("--rounds", type=int, default=7)
+    parser.add_argument("--scale", type=float, default=1.0, help="of the number of rows")
     arguments = parser.parse_args()
     for table in arguments.tables or TABLES:
         with tempfile.TemporaryDirectory(dir=memory_folder()) as folder:
-            found = measure(table, arguments.rounds, folder)
+            found = measure(table, arguments.rounds, arguments.scale, folder)
         print(table)
         for name, rates in found.items():
             ratio = median(round_ratios(found["ours"], rates))
