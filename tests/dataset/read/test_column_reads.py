@@ -55,7 +55,9 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (gathering, "_LOCAL_REQUEST", 100),
     ):
         monkeypatch.setattr(place, name, size)
-    with dask.config.set({"scheduler": "sync", "dataframe.convert-string": False}):
+    # The order of rows that Dask shuffles through files differs from run to run.
+    shuffle = {"dataframe.shuffle.method": "tasks"}
+    with dask.config.set({"scheduler": "sync", "dataframe.convert-string": False, **shuffle}):
         yield
 
 
