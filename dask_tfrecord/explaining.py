@@ -158,7 +158,7 @@ class Explanation:
         every = [("", report) for report in self.left_out]
         every[:0] = [(f"{at:,}", report) for at, of_task in enumerate(self.partitions) for report in of_task]
         directories = [report.file.rpartition("/")[0] + "/" for _, report in every if "/" in report.file]
-        start = commonprefix(directories).rfind("/") + 1  # noqa: RUF071  # the prefix is cut at a slash, and paths of URLs have two slashes
+        start = commonprefix(directories).rfind("/") + 1  # noqa: RUF071  # the rule suggests `commonpath`, which would make "s3:/bucket" of "s3://bucket"; the next call cuts the prefix at a slash
         lines = [_HEAD, *((number, *_cells(report, start)) for number, report in every)]
         shown = lines if len(lines) <= _MOST_LINES + 1 else lines[: _MOST_LINES + 1]
         widths = [max(map(len, cells)) for cells in zip(*shown, strict=True)]

@@ -82,7 +82,7 @@ def rows_of_file(
 
 
 def _from_column_file(store: Store, source: FileEntry, file: ColumnFile, schema: Schema) -> Iterator[Rows]:
-    """Yield rows up to the first one that the column file does not hold."""
+    """Yield the rows of a data file from its column file, until a row is missing in the column file."""
     reader = open_column_file(store, file)
     for start in range(0, source.records, _ROWS):
         place = source.path, source.bytes, source.crc32c

@@ -106,8 +106,8 @@ def _write(run: WriteRun, numbered: tuple[int, Sequence[FileEntry]]) -> list[Fil
 def column_file_difference(store: Store, record_type: RecordType, entry: FileEntry) -> str:
     """Return how the column file of a data file differs from its records, or "" if there is no difference.
 
-    The data file must be the one that the entry describes. The function `column_file_difference` runs in a
-    Dask task.
+    The entry must describe the present content of the data file. The function `column_file_difference` runs
+    in a Dask task.
     """
     assert entry.columns is not None  # the caller has checked it
     reader = ColumnFileReader(store, entry.columns)

@@ -61,7 +61,7 @@ def read_expression(expression: pc.Expression) -> Node:
     Raises
     ------
     pyarrow.ArrowNotImplementedError
-        If the expression refers to a column by its number.
+        If the expression refers to a column by its number, which has no name to read.
     ValueError
         If the serialized form of the expression is not known.
     """
