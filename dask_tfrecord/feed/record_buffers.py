@@ -7,7 +7,9 @@ from typing import Any
 
 import pyarrow as pa
 
+from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.checked import Ints
+from dask_tfrecord.codec.codecs import is_frame
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import FileChangedError
 from dask_tfrecord.feed.record_offsets import Records, map_file, read_block
@@ -69,7 +71,10 @@ class RecordBuffers:
         """
         alone = [(unit, rows) for unit, rows in groups if self._reads_range(dataset.store, unit, rows)]
         ranges = _read_ranges(dataset.store, [self._range(*one) for one in alone]) if alone else []
-        read = {unit: data for (unit, _), data in zip(alone, ranges, strict=True)}
+        # A compressed file may have a name without a suffix. Its ranges do not begin with a record.
+        read = {
+            unit: data for (unit, _), data in zip(alone, ranges, strict=True) if is_frame(data[:HEADER_BYTES])
+        }
         found = []
         for unit, rows in groups:
             offsets = self.offsets[unit]

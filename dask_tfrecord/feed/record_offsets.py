@@ -75,15 +75,16 @@ def find_units(dataset: ReadPlan, splits: Sequence[Split]) -> list[Unit]:
 
     def find(group: list[Split]) -> list[Ints | None]:
         """Return the offsets of the records of a file, or those of each of its splits."""
-        local, known = dataset.store.local, _of_column_file(dataset, group)
-        if known is not None:
-            return [known] if local else [_of_split(known, split) for split in group]
-        if not local or dataset.options.compression not in ("infer", None):
+        store, path = dataset.store, group[0].file.path
+        data = memoryview(map_file(store, path) if store.local else b"")
+        if dataset.options.compression not in ("infer", None) or detect(bytes(data[:HEADER_BYTES])):
             return [None] * len(group)
-        data = memoryview(map_file(dataset.store, group[0].file.path))
-        if detect(bytes(data[:HEADER_BYTES])) is not None:
-            return [None] * len(group)
-        return [_joined([_scan(dataset.store, dataset.options, split, data) for split in group])]
+        known = _of_column_file(dataset, group)
+        if not store.local:
+            return [None if known is None else _of_split(known, split) for split in group]
+        if known is None:
+            known = _joined([_scan(store, dataset.options, split, data) for split in group])
+        return [known]
 
     groups = [group for _, group in _by_file(splits)]
     units: list[Unit] = []
@@ -101,13 +102,13 @@ def _of_column_file(dataset: ReadPlan, group: Sequence[Split]) -> Ints | None:
     """Return the offsets of the records of a file, given its splits, or None if they are not known."""
     store, file, beside = dataset.store, group[0].file, group[0].columns
     counts = [split.records for split in group if split.records is not None]
-    if beside is None or dataset.options.compression not in ("infer", None) or len(counts) < len(group):
-        return None
-    if codec_of_name(file.path) is not None:  # the offsets are those in the decompressed content
+    # The offsets are those in the decompressed content.
+    if beside is None or len(counts) < len(group) or codec_of_name(file.path) is not None:
         return None
     path, count = file.path[len(store.join("")) :], sum(counts)
     offsets = open_column_file(store, beside).offsets(path, file.size, file.crc32c, 0, count)
-    # The content of a compressed file without the suffix of a codec almost always has another size.
+    # The content of a remote compressed file without the suffix of a codec has another size; if not, the
+    # records of the file are not where the offsets say, and the file is read as a block.
     is_usable = offsets is not None and len(offsets) == count + 1 and offsets[-1] == file.size
     return offsets if is_usable else None
 

@@ -1,6 +1,7 @@
 """Offsets in column files: a table opens without the data, and never uses offsets of other files."""
 
 import gzip
+import io
 import os
 import random
 import subprocess
@@ -9,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import dask.dataframe as dd
+import fsspec
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -188,6 +190,22 @@ def test_a_compressed_file_has_the_size_of_its_content(tmp_path: Path) -> None:
     stored = [path.read_bytes() for path in tmp_path.glob("*.gz")]
     assert any(len(gzip.decompress(one)) == len(one) for one in stored)
     assert RecordTable(tmp_path)[:]["image"].to_pylist() == data["image"].to_list()
+
+
+def test_no_name_says_that_a_file_is_compressed(root: str) -> None:
+    write("memory://bucket/plain")
+    plain = [file.getvalue() for path, file in MemoryFileSystem.store.items() if path.endswith(".tfrecord")]
+    for number, content in enumerate(plain):
+        padded = io.BytesIO()
+        name = "x" * (len(content) - len(gzip.compress(content)) - 1)
+        with gzip.GzipFile(name, "wb", fileobj=padded) as stream:  # the header has the name
+            stream.write(content)
+        assert len(padded.getvalue()) == len(content)
+        with fsspec.open(f"{root}/{number}.tfrecord", "wb") as file:
+            file.write(padded.getvalue())
+    dask_tfrecord.index(root, columnar=[])
+    table = RecordTable(root)
+    assert sorted(table[n]["id"] for n in range(len(table))) == list(range(ROWS))
 
 
 def test_an_append_stores_offsets_as_well(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
