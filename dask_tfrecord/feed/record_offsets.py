@@ -1,7 +1,7 @@
 """Find the offsets of a dataset's records in its files."""
 
 import os
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from itertools import groupby
 from typing import NamedTuple
@@ -25,8 +25,8 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import WINDOW_BYTES, Allocate, must_verify_content, open_window
 from dask_tfrecord.progress import Progress, Report
 
-# The number of threads that search files for the offsets of records.
-_THREADS = 8
+# The number of threads that read files when a table is opened.
+THREADS = 8
 
 # The number of splits, of about 1 MiB each, that one task searches for records.
 _SPLITS_PER_TASK = 64
@@ -86,13 +86,11 @@ def find_units(dataset: ReadPlan, splits: Sequence[Split]) -> list[Unit]:
             known = _joined([_scan(store, dataset.options, split, data) for split in group])
         return [known]
 
-    groups = [group for _, group in _by_file(splits)]
+    firsts, groups = zip(*splits_by_file(splits), strict=True) if splits else ((), ())
     units: list[Unit] = []
-    first = 0
-    with ThreadPoolExecutor(_THREADS) as pool, Progress(_title(dataset.store)) as progress:
+    with ThreadPoolExecutor(THREADS) as pool, Progress(_title(dataset.store)) as progress:
         for index, found in enumerate(pool.map(find, groups)):
-            units += map(Unit, range(first, first + len(found)), found)
-            first += len(groups[index])
+            units += map(Unit, range(firsts[index], firsts[index] + len(found)), found)
             rows = sum(len(one) - 1 for one in found if one is not None)
             progress.add(Report("", 1, 1, index, len(groups), rows, 0))
     return units
@@ -122,8 +120,11 @@ def _title(store: Store) -> str:
     return f"{store.public(store.root)}: find records"
 
 
-def _by_file(splits: Sequence[Split]) -> list[tuple[str, list[Split]]]:
-    return [(path, list(group)) for path, group in groupby(splits, key=lambda split: split.file.path)]
+def splits_by_file(splits: Sequence[Split]) -> Iterator[tuple[int, list[Split]]]:
+    """Yield the splits of each file, with the number of the first of these splits."""
+    for _, group in groupby(enumerate(splits), key=lambda item: item[1].file.path):
+        numbered = list(group)
+        yield numbered[0][0], [split for _, split in numbered]
 
 
 def _of_split(offsets: Ints, split: Split) -> Ints:

@@ -2,7 +2,8 @@
 
 To read records, a table copies the bytes of the records into one buffer and decodes them together. A table
 memory-maps local uncompressed files. Other files are read in blocks, and the last few blocks are kept in
-memory. If the offsets of the records are stored, ranges of bytes are read instead of blocks.
+memory. If the offsets of the records are stored, ranges of bytes are read instead of blocks. If column files
+hold all columns, the columns are kept in memory instead.
 """
 
 import os
@@ -31,9 +32,10 @@ from dask_tfrecord.feed.epoch_order import (
     rows_of_shard,
 )
 from dask_tfrecord.feed.record_buffers import RecordBuffers
-from dask_tfrecord.feed.record_offsets import find_units
+from dask_tfrecord.feed.record_offsets import Unit, find_units, splits_by_file
 from dask_tfrecord.feed.shuffle_window import with_partition_values
 from dask_tfrecord.feed.sources import checked_names, fingerprint, usable_after_fork
+from dask_tfrecord.feed.stored_columns import read_stored_columns
 from dask_tfrecord.files.damage import locate_error
 from dask_tfrecord.files.storage.change_check import check_unchanged
 from dask_tfrecord.files.storage.listing import PathLike
@@ -86,6 +88,10 @@ class RecordTable:
     `index` was called with ``columnar``, column files have the offsets, and no data file is read. Such a
     table reads single records, not blocks, from remote uncompressed files.
 
+    If column files hold all columns of the table, and the columns take at most 64 MiB of memory, the table
+    reads the columns when it is opened and keeps them. An access then only checks that the data files are
+    unchanged. The table is pickled with these columns instead of the record offsets.
+
     Examples
     --------
     >>> import dask.dataframe as dd
@@ -116,7 +122,11 @@ class RecordTable:
         )
         self._allowed = plan.partition(0, self._schema).allowed_features
         splits = [split for splits in self._rows.plan.partitions for split in splits]
-        units = find_units(self._rows.plan, splits)
+        self._columns = read_stored_columns(self._rows, splits)
+        if self._columns is None:
+            units = find_units(self._rows.plan, splits)
+        else:
+            units = [Unit(first, None) for first, _ in splits_by_file(splits)]
         # The split, the partition and the first record of each unit.
         self._splits = [splits[unit.split] for unit in units]
         self._buffers = RecordBuffers(self._splits, [unit.offsets for unit in units])
@@ -216,6 +226,11 @@ class RecordTable:
         if self._dataset.options.damage.skips:
             self._check_unchanged([])
             return as_batch(self._rows.read(numbers), self.schema)
+        if self._columns is not None:
+            self._check_unchanged(
+                np.unique(np.searchsorted(self._firsts, numbers, side="right") - 1).tolist()
+            )
+            return self._columns.take(pa.array(numbers))
         return self._read(numbers) if numbers.size else self._schema.no_rows()
 
     @calling(__init__)
@@ -345,7 +360,7 @@ class RecordTable:
     @calling(__init__)
     def _one(self, index: int) -> pa.RecordBatch:
         """Read one record. Unlike `batch`, this method does not sort and group record numbers."""
-        if self._dataset.options.damage.skips:
+        if self._dataset.options.damage.skips or self._columns is not None:
             return self.batch([index])
         row = self._rows.record(index)
         unit = bisect_right(self._firsts, row) - 1

@@ -3,6 +3,7 @@
 import gzip
 import io
 import os
+import pickle
 import random
 import subprocess
 import sys
@@ -14,6 +15,7 @@ import fsspec
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
 import pytest
 from fsspec.implementations.memory import MemoryFileSystem
@@ -25,7 +27,7 @@ from dask_tfrecord import (
     RecordTable,
     to_tfrecord,
 )
-from dask_tfrecord.feed import record_buffers, record_offsets, record_table
+from dask_tfrecord.feed import record_buffers, record_offsets, record_table, stored_columns
 from dask_tfrecord.files import column_file_writer, writing
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -94,6 +96,33 @@ def test_another_process_opens_a_table_without_the_data(tmp_path: Path) -> None:
         path.unlink()
     with pytest.raises(CorruptRecordError, match="part-"):
         RecordTable(tmp_path)
+
+
+@pytest.mark.parametrize("columns", [["id"], ["text", "key"]])
+def test_stored_columns_need_no_records(
+    tmp_path: Path, columns: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    write(tmp_path, columnar="scalars", partition_on="key")
+    expected = RecordTable(tmp_path)[:]
+    rows = [7, 300, -1, 7]
+    files = [*tmp_path.rglob("part-*")]
+    for path in files:  # the size and the time are those in the snapshot
+        status = path.stat()
+        path.write_bytes(bytes(status.st_size))
+        os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    table = RecordTable(tmp_path, columns=columns)
+    for opened in (table, pickle.loads(pickle.dumps(table))):
+        assert opened[rows].equals(expected.select(columns).take(pa.array([7, 300, len(expected) - 1, 7])))
+        assert opened[-1] == {name: expected[name][-1].as_py() for name in columns}
+        assert opened[pc.field("id") < 9]["key" if "key" in columns else "id"].to_pylist()
+        assert opened[:0].schema == opened.schema
+    monkeypatch.setattr(stored_columns, "_KEPT_BYTES", 400)
+    with pytest.raises(CorruptRecordError):  # the columns take too much memory
+        RecordTable(tmp_path, columns=columns)
+    for path in files:
+        os.utime(path, (1, 1))
+    with pytest.raises(FileChangedError):
+        _ = table[5]
 
 
 def test_remote_records_are_read_by_their_bytes(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -214,6 +214,23 @@ class Partition:
         mask[wanted] = True
         return table.filter(pa.array(mask))
 
+    def read_column_file(self, most_bytes: int) -> pa.Table | None:
+        """Read the rows of a partition that has one split from the column file of the split.
+
+        Return None if the records must be decoded, or if the rows take more than ``most_bytes`` bytes.
+        """
+        [split] = self.splits
+        reads = ColumnReads(self)
+        choice = reads.choose(split)
+        if choice.way in ("decode", "records") or reads.column_bytes(split, choice) > most_bytes:
+            return None
+        tables = [pa.Table.from_batches([self.schema.no_rows()])]
+        for table in reads.read(split, choice):
+            if table is None or sum(one.nbytes for one in tables) > most_bytes:
+                return None
+            tables.append(table)
+        return pa.concat_tables(tables)
+
     def _tables(self, warn: Warn, batch_bytes: int) -> Generator[pa.Table, None, None]:
         """Yield the rows that pass the filters, in tables of at most ``batch_bytes`` bytes of records."""
         counted = [split.file for split in self.splits if self.known_count(split) is not None]
