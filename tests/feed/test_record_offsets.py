@@ -118,7 +118,7 @@ def test_stored_columns_need_no_records(
         assert opened[:0].schema == opened.schema
     monkeypatch.setattr(stored_columns, "_KEPT_BYTES", 400)
     with pytest.raises(CorruptRecordError):  # the columns take too much memory
-        RecordTable(tmp_path, columns=columns)
+        _ = RecordTable(tmp_path, columns=columns)[rows]
     for path in files:
         os.utime(path, (1, 1))
     with pytest.raises(FileChangedError):
