@@ -1,22 +1,20 @@
 """Write a file again without some of its records. Blocks that keep all records are copied."""
 
-from collections.abc import Iterator
 from dataclasses import replace
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
 
-from dask_tfrecord.codec import Decoder, Encoder, crc32c, take_bytes
+from dask_tfrecord.codec import Decoder, Encoder, take_bytes
 from dask_tfrecord.codec.checked import Ints
-from dask_tfrecord.codec.codecs import Compression, decompress_block
+from dask_tfrecord.codec.codecs import Compression
 from dask_tfrecord.errors import CorruptRecordError
 from dask_tfrecord.files.entry import ColumnStatistics, FileEntry
 from dask_tfrecord.files.intact import record_offsets
-from dask_tfrecord.files.splicing import SplicedFile, read_blocks, read_exactly
+from dask_tfrecord.files.splicing import SplicedFile
 from dask_tfrecord.files.statistics import continue_statistics, empty_statistics, file_statistics
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.window import changed_since_snapshot
 from dask_tfrecord.schema.model import Schema
 
 # A mask with an element for each record of a file.
@@ -65,12 +63,8 @@ def remove_records(
     kept = _KeptRecords(schema)
     with store.create(path) as file:
         spliced = SplicedFile(file, compression)
-        if spliced.has_blocks(source):
-            blocks = _stored_blocks(store, source, compression, spliced.tail_bytes)
-        else:
-            blocks = ((content, records, content[:0]) for content, records in read_blocks(store, source))
         record = 0
-        for content, records, stored in blocks:
+        for content, records, stored in spliced.read_blocks(store, source):
             bounds = np.append(record_offsets(content), len(content))
             mask = is_removed[record : record + records]
             if len(bounds) - 1 != records or len(mask) != records:
@@ -84,28 +78,6 @@ def remove_records(
                 spliced.append_block(content, records, stored)
         spliced.finish()
     return replace(spliced.entry(name, [source]), statistics=kept.statistics())
-
-
-def _stored_blocks(
-    store: Store, source: FileEntry, compression: Compression | None, tail_bytes: int
-) -> Iterator[tuple[memoryview, int, memoryview]]:
-    """Yield the content of each block of a file, its number of records, and its stored bytes.
-
-    After the last block, raise FileChangedError if the checksum of the file is wrong.
-    """
-    path, blocks = store.join(source.path), source.blocks
-    stops = [(block.offset, block.record) for block in blocks[1:]]
-    stops.append((source.bytes - tail_bytes, source.records))
-    with store.open(path, source.bytes) as reader:
-        total = crc32c(read_exactly(reader, memoryview(bytearray(blocks[0].offset))))
-        for block, (end, last) in zip(blocks, stops, strict=True):
-            stored = read_exactly(reader, memoryview(bytearray(end - block.offset)))
-            total = crc32c(stored, total)
-            content = memoryview(decompress_block(stored, compression)) if compression else stored
-            yield content, last - block.record, stored
-        tail = read_exactly(reader, memoryview(bytearray(tail_bytes)))
-        if crc32c(tail, total) != source.crc32c:
-            raise changed_since_snapshot(store, path)
 
 
 def _take(content: memoryview, bounds: Ints, mask: Mask) -> memoryview:

@@ -7,7 +7,7 @@ module `splicing` does not know datasets.
 
 from collections.abc import Iterator, Sequence
 from operator import add
-from typing import BinaryIO
+from typing import BinaryIO, TypeAlias
 
 import numpy as np
 
@@ -25,6 +25,10 @@ from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.open_file import FileReader
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import changed_since_snapshot
+
+# The content of a block, which is valid until the next block is read, its number of records, and its stored
+# bytes. The stored bytes are empty if the content must be compressed.
+StoredBlock: TypeAlias = tuple[memoryview, int, memoryview]
 
 # The number of bytes that are copied in one step.
 _CHUNK_BYTES = 1 << 20
@@ -117,17 +121,26 @@ class SplicedFile:
                 except CorruptRecordError as error:
                     raise error.located(path=store.public(path)) from None
         if not is_copied:
-            self._write_again(store, source)
+            first = self.records
+            for content, records, _ in _compressed_again(store, source):
+                self.append_block(content, records)
+            if self.records - first != source.records:
+                problem = (
+                    f"the file has {self.records - first:,} records, but {source.records:,} in the snapshot"
+                )
+                raise CorruptRecordError(problem, path=store.public(path))
+
+    def read_blocks(self, store: Store, source: FileEntry) -> Iterator[StoredBlock]:
+        """Read a file of the codec of this file, and verify all checksums."""
+        if self.has_blocks(source):
+            return _stored_blocks(store, source, self._compression, self._compressor.tail_bytes)
+        return _compressed_again(store, source)
 
     def has_blocks(self, source: FileEntry) -> bool:
         """Return True if the entry of a file of the same codec lists blocks, which can be copied."""
         first = Block(len(self._compressor.head), 0, 0)
-        return source.blocks[:1] == (first,) and source.blocks[-1].offset <= source.bytes - self.tail_bytes
-
-    @property
-    def tail_bytes(self) -> int:
-        """The number of bytes after the last block of each file of this codec that has blocks."""
-        return self._compressor.tail_bytes
+        stop = source.bytes - self._compressor.tail_bytes
+        return source.blocks[:1] == (first,) and source.blocks[-1].offset <= stop
 
     def append_block(self, content: memoryview, records: int, stored: bytes | memoryview = b"") -> None:
         """Append a block with this content. ``stored`` is the compressed content, if it is known."""
@@ -155,13 +168,13 @@ class SplicedFile:
     def _copy(self, store: Store, source: FileEntry, reader: FileReader) -> None:
         """Copy the stored blocks of a file, without the bytes before and after the blocks."""
         start, last = source.blocks[0].offset, source.blocks[-1].offset
-        stop = source.bytes - self.tail_bytes
+        stop = source.bytes - self._compressor.tail_bytes
         end_start = source.bytes - self._compressor.end_bytes
         must_decompress = self._compression not in (None, "gzip")
         head, end, last_block = b"", b"", bytearray()
         at = crc = 0
         while at < source.bytes:
-            chunk = read_exactly(reader, self._buffer[: source.bytes - at])
+            chunk = _read_exactly(reader, self._buffer[: source.bytes - at])
             body = chunk[max(0, start - at) : max(0, stop - at)]
             self._file.write(body)
             crc = crc32c(body, crc)
@@ -171,7 +184,7 @@ class SplicedFile:
                 last_block += chunk[max(0, last - at) :]
             at += len(chunk)
         size = stop - start
-        tail = end[len(end) - self.tail_bytes :]
+        tail = end[len(end) - self._compressor.tail_bytes :]
         whole = crc32c_combine(crc32c_combine(crc32c(head), crc, size), crc32c(tail), len(tail))
         if whole != source.crc32c:
             raise changed_since_snapshot(store, store.join(source.path))
@@ -192,17 +205,6 @@ class SplicedFile:
             return before + (int.from_bytes(end[-4:], "little") - before & 0xFFFF_FFFF)
         return before + len(decompress_block(last_block, self._compression))
 
-    def _write_again(self, store: Store, source: FileEntry) -> None:
-        """Append the records of a file whose stored bytes cannot be copied, and verify all checksums."""
-        first = self.records
-        for content, records in read_blocks(store, source):
-            self.append_block(content, records)
-        if self.records - first != source.records:
-            raise CorruptRecordError(
-                f"the file has {self.records - first:,} records, but {source.records:,} in the snapshot",
-                path=store.public(store.join(source.path)),
-            )
-
     def _add_blocks(self, blocks: Sequence[Block], size: int, records: int) -> None:
         """Add blocks with ``size`` bytes of content and this number of records to the list of blocks."""
         self.content += size
@@ -219,7 +221,7 @@ class SplicedFile:
             self.crc32c = crc32c(data, self.crc32c)
 
 
-def read_exactly(reader: FileReader, view: memoryview) -> memoryview:
+def _read_exactly(reader: FileReader, view: memoryview) -> memoryview:
     """Fill a view with the next bytes of a file, and return the view. The reader raises if the file ends."""
     at = 0
     while at < len(view):
@@ -227,11 +229,30 @@ def read_exactly(reader: FileReader, view: memoryview) -> memoryview:
     return view
 
 
-def read_blocks(store: Store, source: FileEntry) -> Iterator[tuple[memoryview, int]]:
-    """Read a file of any codec, and verify all checksums.
+def _stored_blocks(
+    store: Store, source: FileEntry, compression: Compression | None, tail_bytes: int
+) -> Iterator[StoredBlock]:
+    """Yield the blocks of a file that its entry lists.
 
-    Yield the content of each new block, and its number of records. The content is valid until the next step.
+    After the last block, raise FileChangedError if the checksum of the file is wrong.
     """
+    path, blocks = store.join(source.path), source.blocks
+    stops = [(block.offset, block.record) for block in blocks[1:]]
+    stops.append((source.bytes - tail_bytes, source.records))
+    with store.open(path, source.bytes) as reader:
+        total = crc32c(_read_exactly(reader, memoryview(bytearray(blocks[0].offset))))
+        for block, (end, last) in zip(blocks, stops, strict=True):
+            stored = _read_exactly(reader, memoryview(bytearray(end - block.offset)))
+            total = crc32c(stored, total)
+            content = memoryview(decompress_block(stored, compression)) if compression else stored
+            yield content, last - block.record, stored
+        tail = _read_exactly(reader, memoryview(bytearray(tail_bytes)))
+        if crc32c(tail, total) != source.crc32c:
+            raise changed_since_snapshot(store, path)
+
+
+def _compressed_again(store: Store, source: FileEntry) -> Iterator[StoredBlock]:
+    """Divide the records of a file of any codec into new blocks, which are not compressed yet."""
     file = FileInfo(store.join(source.path), source.bytes, "", source.crc32c)
     for step in run_kernel(store, Split(file), ReadOptions(), scan):
         bounds = np.append(record_offsets(step.data), len(step.data))
@@ -239,5 +260,5 @@ def read_blocks(store: Store, source: FileEntry) -> Iterator[tuple[memoryview, i
         while first < count:
             fits = int(bounds.searchsorted(bounds[first] + BLOCK_BYTES, "right")) - 1
             last = max(first + 1, fits)
-            yield step.data[bounds[first] : bounds[last]], last - first
+            yield step.data[bounds[first] : bounds[last]], last - first, step.data[:0]
             first = last

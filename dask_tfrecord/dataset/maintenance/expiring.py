@@ -12,7 +12,7 @@ from dask_tfrecord.dataset.maintenance.rewriting import commit
 from dask_tfrecord.dataset.snapshot.columnar import listed_paths
 from dask_tfrecord.dataset.snapshot.footers import read_metadata
 from dask_tfrecord.dataset.snapshot.kept import kept_files
-from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files, no_snapshot
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files, open_version
 from dask_tfrecord.dataset.snapshot.names import (
     KEPT,
     METADATA_DIRECTORY,
@@ -85,9 +85,7 @@ def expire_versions(
     grace : timedelta
         The time for which the files of an expired version stay.
     """
-    newest = find_snapshot(store)
-    if newest is None:
-        raise no_snapshot(store)
+    newest = open_version(store, None)
     run = draw_run(store, newest)
     now = _time_of_store(store, run)
     stored = [number for number in versions(store) if newest.oldest <= number <= newest.number]

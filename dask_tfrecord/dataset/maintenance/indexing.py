@@ -21,9 +21,9 @@ from dask_tfrecord.dataset.snapshot.column_statistics import from_entries, to_en
 from dask_tfrecord.dataset.snapshot.file_table import concatenate, identities, with_known_versions
 from dask_tfrecord.dataset.snapshot.metadata import library_version, next_ancestors
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot
-from dask_tfrecord.dataset.snapshot.names import snapshot_path
-from dask_tfrecord.dataset.snapshot.versions import newest_number, to_parquet
-from dask_tfrecord.dataset.snapshot.visibility import are_proven, has_committed
+from dask_tfrecord.dataset.snapshot.visibility import are_proven
+from dask_tfrecord.dataset.write.commit import create_version
+from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import Call, ConcurrentWriteError, TFRecordError
 from dask_tfrecord.files import statistics
 from dask_tfrecord.files.damage import locate_error
@@ -185,35 +185,16 @@ def store_snapshot(store: Store, snapshot: Snapshot, before: Snapshot | None) ->
     root = store.public(store.root)
     created = datetime.now(UTC).replace(microsecond=0)
     snapshot = replace(snapshot, mode="index", details="", created=created)
-    while True:
+    run = WriteRun(store, snapshot.schema, snapshot.run, base=0 if before is None else before.number)
+    stored = None
+    while stored is None:
         newest = find_snapshot(store)
-        if newest is None or newest.number < snapshot.number:
-            following = snapshot
-        else:
+        following = snapshot
+        if newest is not None and newest.number >= snapshot.number:
             following = _described_again(newest, snapshot, before, root)
-        try:
-            store.create_exclusively(
-                store.join(snapshot_path(following.number)), to_parquet(vars(following)).to_pybytes()
-            )
-        except Exception as error:
-            stored = find_snapshot(store)
-            # The snapshot was stored, but the store's answer was lost.
-            if stored is None or stored.run != snapshot.run:
-                if not isinstance(error, FileExistsError):
-                    raise
-                continue
-        if newest_number(store) > following.number and not _knows(store, snapshot.run):
-            # The number was that of a removed version, so readers ignore the stored snapshot.
-            store.remove([store.join(snapshot_path(following.number))])
-            continue
-        logger.info("%s: index stored version %d: %r", root, following.number, following)
-        return following
-
-
-def _knows(store: Store, run: str) -> bool:
-    """Return True if a run has created the newest snapshot or a version before it."""
-    newest = find_snapshot(store)
-    return newest is not None and has_committed(newest, run)
+        stored = create_version(run, following)
+    logger.info("%s: index stored version %d: %r", root, stored.number, stored)
+    return stored
 
 
 def _described_again(newest: Snapshot, described: Snapshot, before: Snapshot | None, root: str) -> Snapshot:

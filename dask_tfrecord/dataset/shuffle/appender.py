@@ -18,15 +18,16 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.partitioning.grouping import directory_groups, group
 from dask_tfrecord.dataset.shuffle.stream import numbered_from
-from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot
 from dask_tfrecord.dataset.snapshot.visibility import has_committed
-from dask_tfrecord.dataset.write.append import Newest, append, read_newest
-from dask_tfrecord.dataset.write.commit import abandon, discard, remove_replaced
+from dask_tfrecord.dataset.write.commit import abandon, commit, discard, remove_replaced
+from dask_tfrecord.dataset.write.newest import Newest
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.staging import finish_newest
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.paths import parent_of
+from dask_tfrecord.files.storage.redaction import hide, secrets_of
 from dask_tfrecord.files.storage.store import Store
 
 logger = logging.getLogger(__name__)
@@ -58,7 +59,8 @@ class Appender:
 
     def __init__(self, store: Store) -> None:
         finish_newest(store)
-        self.newest = read_newest(store)
+        snapshot = find_snapshot(store)
+        self.newest = None if snapshot is None else Newest.of(store, snapshot)
         self.plan: WriteRun | None = None
         self.metadata: dict[str, str] = {}
         self.commits = self.committed_rows = 0
@@ -115,7 +117,7 @@ class Appender:
         if run is not None and self._is_committing:
             with suppress(Exception):  # the caller reports the failure of the commit
                 if (found := run.committed_snapshot()) is not None:
-                    self.newest = Newest(found, None)
+                    self.newest = Newest.of(run.store, found)
                     remove_replaced(run)
                     self._count_commit()
             if self._is_committing:
@@ -171,7 +173,15 @@ class Appender:
         """Commit the files of the current run. A repeated call commits the same files, and only once."""
         assert self._run is not None  # `commit` has begun the run
         self._is_committing = True
-        self.newest = append(self._run, self._entries, self.newest)
+        run, entries = self._run, self._entries
+        try:
+            snapshot = commit(run, entries, known=self.newest)
+        except TFRecordError:
+            raise
+        except Exception as error:  # another attempt often succeeds, and always finds an earlier success
+            logger.info("%s: the commit failed: %s", run.title, hide(repr(error), secrets_of(run.store)))
+            snapshot = commit(run, entries)
+        self.newest = Newest.of(run.store, snapshot)
         self._count_commit()
 
     def _count_commit(self) -> None:

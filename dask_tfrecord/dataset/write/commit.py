@@ -21,9 +21,16 @@ from dask_tfrecord.dataset.snapshot.names import snapshot_path
 from dask_tfrecord.dataset.snapshot.versions import newest_number, to_parquet
 from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot
 from dask_tfrecord.dataset.write.conflicts import Group, lost_groups
+from dask_tfrecord.dataset.write.newest import Newest, as_stored
 from dask_tfrecord.dataset.write.next_snapshot import check_conflicts, next_snapshot
 from dask_tfrecord.dataset.write.run import WriteRun
-from dask_tfrecord.dataset.write.staging import finish_commit, finish_newest, note_replaced, remove_staging
+from dask_tfrecord.dataset.write.staging import (
+    close_run,
+    finish_commit,
+    finish_newest,
+    note_replaced,
+    remove_staging,
+)
 from dask_tfrecord.errors import ConcurrentWriteError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.listing import list_directory, path_column, with_column
@@ -41,7 +48,9 @@ _STEPS = 7
 _FEW_FILES = 4
 
 
-def commit(run: WriteRun, entries: Iterable[FileEntry], groups: Sequence[Group] = ()) -> Snapshot:
+def commit(
+    run: WriteRun, entries: Iterable[FileEntry], groups: Sequence[Group] = (), known: Newest | None = None
+) -> Snapshot:
     """Commit the files that the tasks wrote: create the next snapshot, which lists these files.
 
     Parameters
@@ -54,6 +63,9 @@ def commit(run: WriteRun, entries: Iterable[FileEntry], groups: Sequence[Group] 
         In the modes "compact", "delete" and "repair", the files that the new files replace. Each new file
         belongs to one group. If another write has replaced files of a group, a compaction and a repair leave
         out the group.
+    known : Newest, optional
+        In an append that no other process may commit, the version for which the append was planned. As long
+        as this version is the newest version, the commit need not read it.
 
     Returns
     -------
@@ -76,12 +88,12 @@ def commit(run: WriteRun, entries: Iterable[FileEntry], groups: Sequence[Group] 
     """
     files = from_entries(list(entries), run.schema, run.partitioning)
     _log_step(run, 1, "look for an earlier success of this write")
-    snapshot = run.committed_snapshot()
+    snapshot = run.committed_snapshot(None if known is None else known.snapshot)
     if snapshot is None:
         try:
             _log_step(run, 2, "finish the cleanup of the previous commit")
-            finish_newest(run.store, running=run.run)
-            snapshot = create_snapshot(run, files, groups)
+            finish_newest(run.store, running=run.run, known=None if known is None else known.snapshot)
+            snapshot = create_snapshot(run, files, groups, known)
         except Exception:  # after any failure, another attempt needs the files in staging
             withdraw_files(run, files)
             raise
@@ -196,7 +208,9 @@ def with_stamps(store: Store, rows: pa.Table) -> pa.Table:
     return with_column(rows, "stamp", stamps)
 
 
-def create_snapshot(run: WriteRun, files: pa.Table, groups: Sequence[Group] = ()) -> Snapshot:
+def create_snapshot(
+    run: WriteRun, files: pa.Table, groups: Sequence[Group] = (), known: Newest | None = None
+) -> Snapshot:
     """Create the file of the next snapshot. The creation of this file commits the write.
 
     If the number of the snapshot is taken, compare the write with the newer version, and try the next number.
@@ -209,7 +223,7 @@ def create_snapshot(run: WriteRun, files: pa.Table, groups: Sequence[Group] = ()
     refused_by: int | None = None  # the number of the version that refuses the write
     while True:
         _log_step(run, 3, f"compare the newest version with version {run.base}, for which it was planned")
-        newest = _newest_snapshot(run)
+        newest = _newest_snapshot(run) if known is None else known.snapshot
         if newest is not None and (committed := run.committed_snapshot(newest)) is not None:
             return committed  # another attempt at this commit was faster
         number = newest.number if newest else 0
@@ -226,11 +240,15 @@ def create_snapshot(run: WriteRun, files: pa.Table, groups: Sequence[Group] = ()
                     _remove_files(run, files)  # with the list of files that an earlier try would replace
                     return newest
             _log_step(run, 4, f"publish {len(files)} files")
-            publish_files(run, files)
+            if run.store.renames or known is None:  # otherwise, the caller has uploaded exactly these files
+                publish_files(run, files)
             _log_step(run, 5, "make the next snapshot")
             used = _of_groups(with_stamps(run.store, files), groups)
             snapshot, removed, kept = next_snapshot(run, newest, used, groups)
         except TFRecordError:
+            if known is not None:  # the newest version may be another one
+                known = None
+                continue
             if refused_by == number:
                 _remove_files(run, files)
                 raise
@@ -243,21 +261,17 @@ def create_snapshot(run: WriteRun, files: pa.Table, groups: Sequence[Group] = ()
                 path=run.store.public(run.store.root),
                 advice="start the write again",
             )
+        if known is not None:
+            is_unchanged, known = known.is_unchanged(run.store), None
+            if not is_unchanged:
+                continue
         action = f"create version {snapshot.number}, which lists {len(snapshot.file_list)} files"
         replaced = len(removed) + len(kept)
         _log_step(run, 6, f"{action} and replaces {replaced} files" if replaced else action)
         unused = {*listed_paths(files)}.difference(listed_paths(used))
         note_replaced(run.store, run.run, [*removed, *sorted(unused)], kept)
-        failure = create_file(run, snapshot)
-        if failure is None and _is_newest(run, snapshot.number):
-            return snapshot
-        committed = run.committed_snapshot()  # the store may report a failure although the file was created
-        if committed is not None:
+        if (committed := create_version(run, snapshot)) is not None:
             return committed
-        if failure is None:  # the number was that of a removed version, so readers ignore this snapshot
-            run.store.remove([run.store.join(snapshot_path(snapshot.number))])
-        elif newest_number(run.store) < snapshot.number:
-            raise failure
 
 
 def _without_lost(newest: Snapshot, groups: Sequence[Group]) -> list[Group]:
@@ -274,20 +288,30 @@ def _of_groups(files: pa.Table, groups: Sequence[Group]) -> pa.Table:
     return files.filter(pc.is_in(files["path"], added))
 
 
-def create_file(run: WriteRun, snapshot: Snapshot) -> Exception | None:
-    """Create the file of a snapshot unless the number of the snapshot is taken.
+def create_version(run: WriteRun, snapshot: Snapshot) -> Snapshot | None:
+    """Create the Parquet file of a version, which commits a run.
 
-    Return the exception if the file could not be created.
+    Return the committed version, as it is stored. Return None if another write has taken the number of the
+    version, so that the caller has to plan a version with another number.
     """
-    path = run.store.join(snapshot_path(snapshot.number))
+    store, path = run.store, run.store.join(snapshot_path(snapshot.number))
+    data = bytes(to_parquet(vars(snapshot), delta=snapshot.mode in ("append", "expire")))
+    failure = None
     try:
-        delta = run.mode in ("append", "expire")
-        run.store.create_exclusively(path, bytes(to_parquet(vars(snapshot), delta=delta)))
-    except Exception as error:  # the file may exist in spite of the error, which the caller checks
-        reason = hide(repr(error), secrets_of(run.store))
+        store.create_exclusively(path, data)
+    except Exception as error:  # the file may exist in spite of the error
+        reason = hide(repr(error), secrets_of(store))
         logger.info("%s: version %d was not created: %s", run.title, snapshot.number, reason)
-        return error
-    return None
+        failure = error
+    if failure is None and _is_newest(run, snapshot.number):
+        return as_stored(store, snapshot, data)
+    committed = run.committed_snapshot()
+    if committed is None:
+        if failure is None:  # the number was that of a removed version, so readers ignore this version
+            store.remove([path])
+        elif newest_number(store) < snapshot.number:
+            raise failure
+    return committed
 
 
 def withdraw_files(run: WriteRun, files: pa.Table) -> None:
@@ -312,7 +336,7 @@ def remove_replaced(run: WriteRun, files: pa.Table | None = None) -> None:
     try:
         if files is not None:
             run.store.remove(map(run.store.join, _unlisted(run, files)))
-        finish_commit(run.store, run.run)
+        (close_run if run.mode == "append" else finish_commit)(run.store, run.run)
     except Exception as error:  # the snapshot exists, so the write has succeeded in any case
         reason = hide(str(error), secrets_of(run.store))
         warnings.warn(

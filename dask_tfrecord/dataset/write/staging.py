@@ -9,7 +9,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from functools import partial
 
-from dask_tfrecord.dataset.snapshot.model import find_snapshot, listed_files
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files
 from dask_tfrecord.dataset.snapshot.names import (
     KEPT,
     MOVED,
@@ -22,7 +22,7 @@ from dask_tfrecord.dataset.snapshot.names import (
     staged,
 )
 from dask_tfrecord.dataset.snapshot.versions import newest_number
-from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot, unfinished_commits
+from dask_tfrecord.dataset.snapshot.visibility import has_committed, intact_snapshot, unfinished_commits
 from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.store import Store
 
@@ -56,6 +56,11 @@ def finish_commit(store: Store, run: str, listed: Collection[str] = ()) -> None:
     """
     move_files(store, moved_files(store, run))
     store.remove(store.join(path) for path in replaced_files(store, run) if path not in listed)
+    close_run(store, run)
+
+
+def close_run(store: Store, run: str) -> None:
+    """Create ``_SUCCESS``, and remove the staging directory of a run that replaces no files any more."""
     store.fs.pipe_file(store.join(SUCCESS), b"")
     remove_staging(store, run)
 
@@ -92,15 +97,24 @@ def _move_file(store: Store, listed: Collection[str], path: str) -> None:
             store.fs.cp_file(kept, place)
 
 
-def finish_newest(store: Store, *, running: str = "") -> None:
+def finish_newest(store: Store, *, running: str = "", known: Snapshot | None = None) -> None:
     """Finish all commits that were interrupted after their snapshot was created.
 
-    If the newest snapshot is damaged or missing, do nothing. ``running`` is the id of the caller's run, which
-    is not finished. The id is empty if the caller does not write.
+    If the newest snapshot is damaged or missing, do nothing.
+
+    Parameters
+    ----------
+    store : Store
+        The root of the dataset.
+    running : str
+        The id of the caller's run, which is not finished. The id is empty if the caller does not write.
+    known : Snapshot, optional
+        A version that shows which open runs have committed. If it shows none, nothing is read. By default,
+        the newest version is read if there is an open run.
     """
-    # Without the test for open runs, a large snapshot would be parsed without need.
-    if not {*open_runs(store)} - {running}:
-        return
+    others = [run for run in open_runs(store) if run != running]
+    if not any(known is None or has_committed(known, run) for run in others):
+        return  # without this test, a large snapshot would be parsed without need
     newest = intact_snapshot(store)
     if newest is None:
         return

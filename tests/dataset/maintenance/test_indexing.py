@@ -275,14 +275,14 @@ def test_the_number_of_a_removed_version_is_not_taken(
     dask_tfrecord.to_tfrecord(pa.table({"n": [1]}), tmp_path)
     for path in tmp_path.glob("part-*"):
         os.utime(path, ns=(1, 1))
-    to_parquet, others = indexing.to_parquet, iter([2, 3])
+    create_version, others = indexing.create_version, iter([2, 3])
 
-    def late(fields: Any) -> Any:
+    def late(run: Any, snapshot: Snapshot) -> Any:
         for n in others:
             dask_tfrecord.to_tfrecord(pa.table({"n": [n]}), tmp_path, overwrite=True)
-        return to_parquet(fields)
+        return create_version(run, snapshot)
 
-    monkeypatch.setattr(indexing, "to_parquet", late)
+    monkeypatch.setattr(indexing, "create_version", late)
     with pytest.raises(ConcurrentWriteError, match="another write replaced the files"):
         dask_tfrecord.index(tmp_path)
     assert [path.name for path in (tmp_path / "_tfrecord").iterdir()] == ["00000003.parquet"]

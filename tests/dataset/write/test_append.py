@@ -235,7 +235,7 @@ TWINS = {
 }
 
 
-@pytest.mark.parametrize("step", ["next_snapshot", "create_file", "publish_files"])
+@pytest.mark.parametrize("step", ["next_snapshot", "create_version", "publish_files"])
 @pytest.mark.parametrize("mode", TWINS)
 def test_a_commit_that_runs_twice_at_once_commits_once(
     place: str, monkeypatch: pytest.MonkeyPatch, mode: str, step: str
