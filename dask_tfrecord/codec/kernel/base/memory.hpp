@@ -1,7 +1,7 @@
 // Memory for decoded columns: a pool of chunks, and arenas that allocate from chunks.
 //
-// The first access to fresh pages costs more than decoding into them. A chunk is therefore large, uses huge pages where
-// the system has them, and returns to the pool for reuse. The pool holds what the threads of one process have in
+// The first access to fresh pages costs more than decoding into them. A chunk therefore returns to the pool for reuse,
+// and a large chunk uses huge pages where the system has them. The pool holds what the threads of one process have in
 // flight, and gives most of it back to the system when no batch was decoded for a while.
 //
 // Ownership: a batch and its exported Arrow arrays share one arena (SharedArena). The arena owns its chunks and returns
@@ -29,6 +29,7 @@
 namespace tfr {
 
 constexpr size_t kHugePage = size_t{2} << 20;
+constexpr size_t kPiece = size_t{128} << 10;     // malloc reuses smaller memory by itself
 constexpr size_t kIdleBytes = size_t{64} << 20;  // what the pool keeps of an idle process
 constexpr size_t kMostBytes = size_t{1} << 30;   // what it keeps by default on a machine with many cores
 constexpr std::chrono::milliseconds kIdleTime{500};
@@ -50,8 +51,9 @@ class Pool {
   // Returns a chunk of at least `size` bytes, which the caller must give back. Throws std::bad_alloc.
   Chunk take(size_t size) {
     if (size > SIZE_MAX - kHugePage) throw std::bad_alloc();
-    if (size < kHugePage) return {static_cast<uint8_t*>(::operator new(size)), size};
-    size = (size + kHugePage - 1) & ~(kHugePage - 1);
+    if (size < kPiece) return {static_cast<uint8_t*>(::operator new(size)), size};
+    const size_t unit = unit_of(size);
+    size = (size + unit - 1) & ~(unit - 1);
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       ++taken_;
@@ -64,15 +66,15 @@ class Pool {
         return chunk;
       }
     }
-    auto* data = static_cast<uint8_t*>(::operator new(size, std::align_val_t{kHugePage}));
+    auto* data = static_cast<uint8_t*>(::operator new(size, std::align_val_t{unit_of(size)}));
 #if defined(__linux__)
-    madvise(data, size, MADV_HUGEPAGE);  // only a hint
+    if (size >= kHugePage) madvise(data, size, MADV_HUGEPAGE);  // only a hint
 #endif
     return {data, size};
   }
 
   void give_back(Chunk chunk) noexcept {
-    if (chunk.size < kHugePage) return ::operator delete(chunk.data);
+    if (chunk.size < kPiece) return ::operator delete(chunk.data);
     {
       const std::lock_guard<std::mutex> lock(mutex_);
       if (kept_ + chunk.size <= limit_ && free_.size() < free_.capacity()) {
@@ -94,7 +96,7 @@ class Pool {
   // Keeps at most `bytes` from now on.
   void set_limit(size_t bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
-    free_.reserve(bytes / kHugePage);
+    free_.reserve(bytes / kPiece);
     limit_ = bytes;
     is_fixed_ = true;
     shrink(bytes);
@@ -104,7 +106,7 @@ class Pool {
   void raise_limit(size_t bytes) {
     const std::lock_guard<std::mutex> lock(mutex_);
     if (is_fixed_ || bytes <= limit_) return;
-    free_.reserve(bytes / kHugePage);
+    free_.reserve(bytes / kPiece);
     limit_ = bytes;
   }
 
@@ -126,8 +128,11 @@ class Pool {
 #if defined(__linux__)
     madvise(chunk.data, chunk.size, MADV_DONTNEED);  // malloc may keep the addresses
 #endif
-    ::operator delete(chunk.data, std::align_val_t{kHugePage});
+    ::operator delete(chunk.data, std::align_val_t{unit_of(chunk.size)});
   }
+
+  // The alignment of a chunk. The size of a chunk is a multiple of it.
+  static size_t unit_of(size_t size) { return size < kHugePage ? kPiece : kHugePage; }
 
   // Call it with the lock held.
   void shrink(size_t bytes) noexcept {
