@@ -37,7 +37,7 @@ OFFSET = "tfrecord.offset"
 # The key of the footer whose JSON value lists the data files.
 METADATA_KEY = b"tfrecord"
 
-# The number of bytes at the end of a column file that the first request reads.
+# The number of bytes at the end of a column file that the first request reads. A smaller file is kept.
 _TAIL_BYTES = 1 << 16
 
 # The number of bytes at the end of a Parquet file that follow the metadata: its length, and "PAR1".
@@ -46,8 +46,8 @@ _END_BYTES = 8
 # Ranges of a remote column file that are at most this many bytes apart are read by one request.
 _GAP_BYTES = 1 << 16
 
-# A row group: its first row in its data file, the row after its last row, and the statistics of its features.
-RowGroup: TypeAlias = tuple[int, int, dict[str, pq.Statistics | None]]
+# A row group: its first row in its data file, the row after its last row, and its number in the column file.
+RowGroup: TypeAlias = tuple[int, int, int]
 
 # The number of column files whose footers a process keeps.
 _MOST_READERS = 64
@@ -104,6 +104,7 @@ class ColumnFileReader:
     def __init__(self, store: Store, file: ColumnFile) -> None:
         self._store, self._file = store, file
         self._path = store.join(file.path)
+        self._content: bytes | None = None
         self._is_logged = False
         self._files: dict[str, _DataFile] = {}
         self.features: frozenset[Column] = frozenset()
@@ -164,23 +165,22 @@ class ColumnFileReader:
         with self._doubts():
             rows = self._rows(found, [OFFSET], start, min(stop + 1, found.records))
             end = [found.content] if stop == found.records else []
-            offsets: npt.NDArray[np.int64] = np.append(rows[OFFSET].to_numpy(), np.array(end, np.int64))
+            offsets: npt.NDArray[np.int64] = np.concatenate([rows[OFFSET], np.array(end, np.int64)])
             return offsets
         return None
 
     def groups(
-        self, path: str, size: int | None, checksum: int | None, schema: Schema, start: int, stop: int
+        self, path: str, size: int | None, checksum: int | None, start: int, stop: int
     ) -> list[RowGroup]:
         """Return the row groups with the rows from ``start`` to before ``stop`` of a data file."""
         if (found := self._data_file(path, size, checksum)) is None:
             return []
         first, groups = found.groups_of(start, stop)
-        columns = {column.name: self._names.index(column.name) for column in schema.columns}
-        of_group = self._metadata.row_group
-        return [
-            (low, high, {name: of_group(group).column(at).statistics for name, at in columns.items()})
-            for low, high, group in zip(found.starts[first:], found.starts[first + 1 :], groups, strict=False)
-        ]
+        return list(zip(found.starts[first:], found.starts[first + 1 :], groups, strict=False))
+
+    def statistics(self, group: int, name: str) -> pq.Statistics | None:
+        """Return Parquet's statistics of a feature in a row group."""
+        return self._metadata.row_group(group).column(self._names.index(name)).statistics
 
     def stored_bytes(
         self, path: str, size: int | None, checksum: int | None, schema: Schema | None, start: int, stop: int
@@ -218,6 +218,7 @@ class ColumnFileReader:
         length = int.from_bytes(tail[-_END_BYTES : -len(b"PAR1")], "little") + _END_BYTES
         if len(tail) < length <= self._file.bytes:
             tail = self._tail(length)
+        self._content = tail if len(tail) == self._file.bytes else None
         footer = tail[-length:]
         if crc32c(footer) != self._file.crc32c:
             raise ValueError("it is not the file that the snapshot lists")
@@ -252,7 +253,7 @@ class ColumnFileReader:
     def _rows(self, found: _DataFile, names: list[str], start: int, stop: int) -> pa.Table:
         """Read a range of rows of a data file, in the types of the column file."""
         first, groups = found.groups_of(start, stop)
-        with self._open(groups, names) as source:
+        with self._source(groups, names) as source:
             file = pq.ParquetFile(source, metadata=self._metadata, page_checksum_verification=True)
             rows = file.read_row_groups(groups, columns=names, use_threads=False)
         rows = rows.select(names).slice(start - found.starts[first] if groups else 0, stop - start)
@@ -260,17 +261,16 @@ class ColumnFileReader:
             raise ValueError(f"it has {len(rows):,} of {stop - start:,} rows")
         return rows
 
-    @contextmanager
-    def _open(self, groups: Sequence[int], names: Sequence[str]) -> Iterator[Any]:
-        """Open the column file for a read of some row groups and columns."""
+    def _source(self, groups: Sequence[int], names: Sequence[str]) -> pa.NativeFile:
+        """Return an open file with some row groups and columns of the column file."""
+        if self._content is not None:
+            return pa.BufferReader(self._content)
         if self._store.local:
-            with pa.OSFile(self._path) as file:
-                yield file
-            return
+            return pa.OSFile(self._path)
         spans = self._spans(groups, names)
         found = self._store.read_ranges([(self._path, *span) for span in spans])
         parts = [(start, data) for (start, _), data in zip(spans, found, strict=True)]
-        yield pa.PythonFile(PartialFile(self._file.bytes, parts), mode="r")
+        return pa.PythonFile(PartialFile(self._file.bytes, parts), mode="r")
 
     def _spans(self, groups: Sequence[int], names: Sequence[str]) -> list[tuple[int, int]]:
         """Return the ranges of bytes that hold some columns of some row groups."""

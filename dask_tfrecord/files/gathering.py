@@ -5,6 +5,7 @@ Only the fetched records that are wanted are verified and decoded.
 
 from collections.abc import Iterator, Sequence
 from dataclasses import replace
+from itertools import pairwise
 from typing import NamedTuple
 
 import numpy as np
@@ -109,11 +110,15 @@ def is_compressed(path: str) -> bool:
 
 
 def _joined(starts: Ints, stops: Ints, gap: int) -> tuple[Ints, Ints]:
-    """Join ascending ranges if the gap between them is not larger than ``gap`` bytes."""
-    is_first = np.ones(len(starts), bool)
-    is_first[1:] = starts[1:] - stops[:-1] > gap
-    firsts = np.flatnonzero(is_first)
-    return starts[firsts], stops[np.append(firsts[1:], len(stops)) - 1]
+    """Join ascending ranges if the gap between them is not larger than ``gap`` bytes.
+
+    A joined range ends at the latest with the range in which it reaches a multiple of `TABLE_BYTES`, because
+    a joined range is read at once.
+    """
+    is_first, is_last = np.ones((2, len(starts)), bool)
+    numbers = starts // TABLE_BYTES
+    is_first[1:] = is_last[:-1] = (starts[1:] - stops[:-1] > gap) | (numbers[1:] > numbers[:-1])
+    return starts[is_first], stops[is_last]
 
 
 def read_fetch(
@@ -179,8 +184,7 @@ def _read_ranges(
 def _groups(sizes: Ints) -> Iterator[tuple[int, int]]:
     """Divide ranges of the given sizes into groups that are read at once, of about `TABLE_BYTES` bytes."""
     numbers = np.cumsum(sizes) // TABLE_BYTES
-    firsts = np.flatnonzero(np.diff(numbers, prepend=-1))
-    return zip(firsts.tolist(), [*firsts[1:].tolist(), len(sizes)], strict=True)
+    return pairwise([0, *(np.flatnonzero(numbers[1:] > numbers[:-1]) + 1).tolist(), len(sizes)])
 
 
 def _read_blocks(

@@ -125,7 +125,7 @@ class Schema:
         """The names of the columns, in order."""
         return [item.name for item in self.fields]
 
-    @property
+    @cached_property
     def columns(self) -> tuple[Column, ...]:
         """The name, kind and depth of each feature that stores a column, as the kernel needs them."""
         found = (feature for item in self.fields for feature in item.features)

@@ -133,7 +133,8 @@ def comparable_values(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.Chunk
             if pa.types.is_float16(type_)
             else column.cast(pa.float64())
         )
-    return column.cast(pa.binary() if pa.types.is_fixed_size_binary(type_) else type_)
+    comparable = pa.binary() if pa.types.is_fixed_size_binary(type_) else type_
+    return column if column.type == comparable else column.cast(comparable)
 
 
 def _bounds(field: Field, values: pa.Array, is_known: Mask) -> pa.Array | None:

@@ -90,8 +90,8 @@ class Choice:
     way : "decode", "columns", "records" or "nothing"
         "decode" reads all records of the split. "columns" reads the rows from the column file. "records"
         reads only the records of wanted rows. "nothing" means that no row is wanted.
-    rule : str
-        The reason for the way. `explain` shows the reason.
+    reason : str
+        The reason for the way, unless there is a `fetch`.
     chunks : tuple of Chunk
         The wanted rows, if the way is "columns".
     fetch : Fetch, optional
@@ -100,9 +100,14 @@ class Choice:
     """
 
     way: Literal["decode", "columns", "records", "nothing"]
-    rule: str
+    reason: str = ""
     chunks: tuple[Chunk, ...] = ()
     fetch: Fetch | None = None
+
+    @property
+    def rule(self) -> str:
+        """The reason for the way, as `explain` shows the reason."""
+        return self.fetch.rule if self.fetch is not None else self.reason
 
 
 class ColumnReads:
@@ -140,15 +145,16 @@ class ColumnReads:
         partition, reader = self._partition, self._readers.get(split)
         if reader is None:
             return Choice("decode", self._problem() or self._problem_of(split))
+        lacks = _lacks(reader, self._wanted)
         chunks = list(_chunks(split.records or 0, rows))
         if partition.filters is not None:
-            passing = self._passing(split, self._possible_chunks(split, partition.filters, self._used))
+            possible = self._possible_chunks(split, partition.filters, self._used)
+            passing = self._passing(split, partition.filters, possible, keeps_values=not lacks)
             if passing is None:
                 return Choice("decode", _UNUSABLE)
             chunks = passing
         if not chunks:
             return Choice("nothing", "no row of the column file is wanted")
-        lacks = _lacks(reader, self._wanted)
         if not lacks and partition.allowed_features is None:
             if chunks[0].rows is None and (rule := self._costly_lists(split)):
                 return Choice("decode", rule)
@@ -160,7 +166,7 @@ class ColumnReads:
         fetch = plan_fetch(partition.store, split, wanted, reader.offsets(*self._place(split), start, stop))
         if fetch is None:
             return Choice("decode", "the positions of the records are not known")
-        return Choice("records" if fetch.is_cheaper else "decode", fetch.rule, fetch=fetch)
+        return Choice("records" if fetch.is_cheaper else "decode", fetch=fetch)
 
     def possible(self, split: Split) -> Ints | None:
         """Return the numbers of the rows of a split for which the predicate of the partition may be true.
@@ -250,9 +256,7 @@ class ColumnReads:
         if chunk.rows is None:
             return [chunk]
         first, rows = split.start.record, chunk.start + chunk.rows
-        groups = self._readers[split].groups(
-            *self._place(split), self._wanted.select(()), first + chunk.start, first + chunk.stop
-        )
+        groups = self._readers[split].groups(*self._place(split), first + chunk.start, first + chunk.stop)
         stops = np.array([min(stop - first, chunk.stop) for _, stop, _ in groups], np.int64)
         used = np.unique(np.searchsorted(stops, rows, side="right"))
         parts = []
@@ -307,11 +311,12 @@ class ColumnReads:
         """Return the chunks of a split with the row groups in which a predicate may be true, by Parquet's
         statistics of the columns of a schema.
         """
-        first, count = split.start.record, split.records or 0
-        groups = self._readers[split].groups(*self._place(split), schema, first, first + count)
+        first, count, reader = split.start.record, split.records or 0, self._readers[split]
+        groups = reader.groups(*self._place(split), first, first + count)
         if len(groups) == 1:  # the statistics of the snapshot say as much about the whole file
             return list(_chunks(count, None))
-        ranges = {item.name: found for item in schema.fields if (found := _range_of_groups(item, groups))}
+        found = ((item.name, _range_of_groups(reader, item, groups)) for item in schema.fields)
+        ranges = {name: limits for name, limits in found if limits is not None}
         outcomes = possible_outcomes(predicate, FileRanges(np.ones(len(groups), bool), ranges))
         chunks: list[Chunk] = []
         for at in np.flatnonzero(outcomes.true).tolist():
@@ -321,22 +326,24 @@ class ColumnReads:
             chunks.append(Chunk(start, stop))
         return chunks
 
-    def _passing(self, split: Split, chunks: list[Chunk]) -> list[Chunk] | None:
-        """Return the chunks of a split with rows that pass the filters.
+    def _passing(
+        self, split: Split, filters: Predicate, chunks: list[Chunk], *, keeps_values: bool
+    ) -> list[Chunk] | None:
+        """Return the chunks of a split with rows that pass the filters, and the values of these rows if
+        ``keeps_values`` is True.
 
         Return None if the column file is unusable.
         """
         partition, passing = self._partition, []
-        assert partition.filters is not None  # the caller has checked this
-        columns = partition.all_columns.select(sorted(partition.filters.columns()))
+        columns = partition.all_columns.select(sorted(filters.columns()))
         for chunk in chunks:
             table = self._rows(split, chunk, self._used)
             if table is None:
                 return None
-            mask = partition.outcome(partition.filters, partition.with_partition_values(table, columns))
-            rows = np.flatnonzero(np.asarray(pc.fill_null(mask, False)))
+            mask = partition.outcome(filters, partition.with_partition_values(table, columns))
+            rows = pc.indices_nonzero(mask).to_numpy().view(np.int64)
             if len(rows):
-                known = Chunk(chunk.start, chunk.stop, rows).take(table)
+                known = table.filter(mask) if keeps_values else None
                 passing.append(Chunk(chunk.start, chunk.stop, rows, known))
         return passing
 
@@ -378,15 +385,16 @@ class ColumnReads:
         return found if found.num_rows == len(fetch.rows) else None
 
 
-def _range_of_groups(item: Field, groups: Sequence[RowGroup]) -> ColumnRange | None:
+def _range_of_groups(reader: ColumnFileReader, item: Field, groups: Sequence[RowGroup]) -> ColumnRange | None:
     """Return the limits of a column in each row group, or None if the statistics of Parquet do not show
     them.
     """
-    is_ordered = any(test(item.type) for test in _ORDERED_TYPES)
-    found = [of_columns.get(item.name) for _, _, of_columns in groups]
-    if item.form is not None or not is_ordered or any(one is None or not one.has_null_count for one in found):
+    if item.form is not None or not any(test(item.type) for test in _ORDERED_TYPES):
         return None
-    known = [one for one in found if one is not None]
+    found = [reader.statistics(number, item.name) for _, _, number in groups]
+    known = [one for one in found if one is not None and one.has_null_count]
+    if len(known) < len(found):
+        return None
     bounds = [
         [getattr(one, name) if one.has_min_max else None for one in known] for name in ("min_raw", "max_raw")
     ]

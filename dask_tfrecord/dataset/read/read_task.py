@@ -8,6 +8,7 @@ from typing import TypeAlias
 
 import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 
 from dask_tfrecord.codec.checked import Ints
 from dask_tfrecord.codec.columns import FeatureKey
@@ -278,7 +279,10 @@ class Partition:
         """Return the rows of a table that pass the filters, with the columns of `schema`."""
         if self.filters is None:
             return table
-        return table.filter(self.outcome(self.filters, table)).select(self.schema.names)
+        mask = self.outcome(self.filters, table)
+        if not pc.all(mask, skip_nulls=False).as_py():  # a filter copies all values
+            table = table.filter(mask)
+        return table.select(self.schema.names)
 
     def outcome(self, filters: Predicate, table: pa.Table) -> pa.ChunkedArray:
         """Return the outcome of filters for each row of a table of the partition. Errors name the files."""
