@@ -2,16 +2,15 @@
 
 import io
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO
 
-import numpy as np
-import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.parquet as pq
 
 from dask_tfrecord.codec import crc32c, decoded_schema
+from dask_tfrecord.codec.checked import Ints
 from dask_tfrecord.codec.columns import Column
 from dask_tfrecord.files.column_files import METADATA_KEY, OFFSET
 from dask_tfrecord.files.storage.store import Store
@@ -58,45 +57,49 @@ class _Sink(io.RawIOBase):
 class ColumnFileWriter:
     """Write one column file, for the data files of a task. `create_column_file` makes such a writer.
 
-    Rows are added one data file after the other. The values of rows may be added before their offsets, and
-    the other way round.
+    Rows are added one data file after the other.
     """
 
-    def __init__(self, file: BinaryIO, features: Sequence[Column]) -> None:
+    def __init__(self, file: BinaryIO, features: Sequence[Column], required: Collection[str]) -> None:
         self._sink = _Sink(file)
-        self._values = decoded_schema(tuple(features))
-        schema = self._values.append(pa.field(OFFSET, pa.int64(), nullable=False))
+        fields = decoded_schema(tuple(features))
+        self._features = [item.with_nullable(item.name not in required) for item in fields]
+        self._schema = pa.schema([*self._features, pa.field(OFFSET, pa.int64(), nullable=False)])
         paths = [(f"{one.name}.list.element" if one.depth else one.name, one.kind) for one in features]
         integers = {OFFSET, *(path for path, kind in paths if kind == "int64")}
         integers -= {path for path, kind in paths if kind != "int64"}  # a name may be the path of a list
         self._writer = pq.ParquetWriter(
             self._sink,
-            schema,
+            self._schema,
             compression="none",
             # Numbers are written and read faster without a dictionary.
             use_dictionary=[path for path, kind in paths if kind in ("bytes", "string")],
             dictionary_pagesize_limit=_DICTIONARY_BYTES,
             column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
+            write_statistics=[path for path, _ in paths],
             write_page_checksum=True,
         )
         self._files: list[dict[str, Any]] = []
-        self._start_file()
+        self._waiting: list[pa.Table] = []
+        self._rows = self._bytes = 0  # of the waiting tables
+        self._records = self._row_groups = 0  # of the current data file, as far as they are written
 
-    def _start_file(self) -> None:
-        self._waiting = self._values.empty_table()
-        self._offsets: list[npt.NDArray[np.int64]] = []
-        self._records = self._row_groups = 0
+    def add(self, rows: pa.RecordBatch | pa.Table, offsets: Ints) -> None:
+        """Add rows of the current data file.
 
-    def add_values(self, rows: pa.RecordBatch | pa.Table) -> None:
-        """Add rows of the current data file, whose columns are the features in types that are encoded."""
-        columns = [rows[name].cast(self._values.field(name).type) for name in self._values.names]
-        self._waiting = pa.concat_tables([self._waiting, pa.table(columns, schema=self._values)])
-        if len(self._waiting) >= _GROUP_ROWS or self._waiting.nbytes >= _GROUP_BYTES:
+        The columns of ``rows`` are the features, in types that are encoded. ``offsets`` are the positions of
+        the records in the decompressed content of the data file.
+        """
+        columns = [
+            column if (column := rows[item.name]).type == item.type else column.cast(item.type)
+            for item in self._features
+        ]
+        added = pa.table([*columns, pa.array(offsets)], schema=self._schema)
+        self._waiting.append(added)
+        self._rows += len(added)
+        self._bytes += added.nbytes
+        if self._rows >= _GROUP_ROWS or self._bytes >= _GROUP_BYTES:
             self._write()
-
-    def add_offsets(self, offsets: npt.NDArray[np.int64]) -> None:
-        """Add the positions of records in the decompressed content of the current data file."""
-        self._offsets.append(offsets)
 
     def end_file(self, path: str, size: int, checksum: int, content: int) -> None:
         """End the current data file. ``content`` is the size of its decompressed content."""
@@ -111,18 +114,12 @@ class ColumnFileWriter:
                 "row_groups": self._row_groups,
             }
         )
-        self._start_file()
+        self._records = self._row_groups = 0
 
     def _write(self) -> None:
-        """Write the rows whose values and offsets are both known."""
-        offsets = np.concatenate([np.zeros(0, np.int64), *self._offsets])
-        count = len(offsets)
-        if self._values.names:  # a table without columns has no rows
-            count = min(count, len(self._waiting))
-        columns = [*self._waiting.slice(0, count).columns, pa.array(offsets[:count])]
-        rows = pa.Table.from_arrays(columns, schema=self._writer.schema)
-        self._waiting, self._offsets = self._waiting.slice(count), [offsets[count:]]
-        self._write_groups(rows)
+        if self._waiting:
+            self._write_groups(pa.concat_tables(self._waiting))
+        self._waiting, self._rows, self._bytes = [], 0, 0
 
     def _write_groups(self, rows: pa.Table) -> None:
         widest = max(column.nbytes for column in rows.columns)
@@ -155,13 +152,17 @@ class ColumnFileWriter:
 
 
 @contextmanager
-def create_column_file(store: Store, path: str, features: Sequence[Column]) -> Iterator[ColumnFileWriter]:
+def create_column_file(
+    store: Store, path: str, features: Sequence[Column], required: Collection[str] = ()
+) -> Iterator[ColumnFileWriter]:
     """Create a column file that appears at ``path`` when the ``with`` block ends, as `Store.create` does.
 
-    A power cut may damage the column file, because a flush to the disk takes as long as writing many rows.
+    The features that ``required`` names have a value in each row: Parquet writes and reads such columns
+    faster. A power cut may damage the column file, because a flush to the disk takes as long as writing many
+    rows.
     """
     with store.create(path, durable=False) as file:
-        writer = ColumnFileWriter(file, features)
+        writer = ColumnFileWriter(file, features, required)
         try:
             yield writer
         except BaseException:  # also on KeyboardInterrupt

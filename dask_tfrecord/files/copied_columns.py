@@ -42,8 +42,7 @@ def with_column_file(
             content = 0
             for values, sizes in parts:
                 ends = content + np.cumsum(sizes)
-                writer.add_values(values)
-                writer.add_offsets(ends - sizes)
+                writer.add(values, ends - sizes)
                 content += int(sizes.sum())
             writer.end_file(entry.path, entry.bytes, entry.crc32c, content)
             entries.append(entry)

@@ -136,7 +136,8 @@ def write_files(
     with spare.without_this_thread(), ExitStack() as stack:
         beside = None
         if columns is not None and rows.groups:
-            beside = stack.enter_context(create_column_file(store, columns.path, columns.features))
+            required = _without_nulls(rows, columns.features)
+            beside = stack.enter_context(create_column_file(store, columns.path, columns.features, required))
         records = _RecordStream(rows.pieces, schema, options.lossy, beside)
         for group in rows.groups:
             number, end = 0, end + group.rows
@@ -162,6 +163,17 @@ def write_files(
         return entries
     column_file = ColumnFile(columns.name, *beside.written)
     return [replace(entry, columns=column_file) for entry in entries]
+
+
+def _without_nulls(rows: GroupedRows, features: Sequence[Column]) -> list[str]:
+    """Return features that have a value in each row. Nothing is known of tables that are created lazily."""
+    if not isinstance(rows.pieces, list):
+        return []
+    names = [one.name for one in features]
+    for table, _ in rows.pieces:
+        plain = {item.name for item in table.schema if pa.types.is_primitive(item.type)}
+        names = [name for name in names if name in plain and not table[name].null_count]
+    return names
 
 
 def _write_file(
@@ -226,7 +238,7 @@ class _RecordStream:
         self._beside = beside
         self._copied = 0  # the column file contains the rows before this number
         self._content = 0  # the number of bytes of the records of the current file
-        self._starts = np.zeros(0, np.int64)  # where the records of the bound rows begin in their buffers
+        self._starts = np.zeros(0, np.int64)  # where the records of the bound rows begin in their files
         self.row = 0
 
     def placed(self, error: TFRecordError, path: str) -> TFRecordError:
@@ -257,8 +269,8 @@ class _RecordStream:
             first = self.row - start
             starts = None if self._beside is None else self._starts[first:]
             row, count, need = self._encoder.encode_into(first, out[size:], last - start, starts)
-            if self._beside is not None:
-                self._beside.add_offsets(self._starts[first:row] + self._content)
+            if starts is not None:
+                starts[: row - first] += self._content
             self.row = start + row
             size += count
             self._content += count
@@ -285,8 +297,8 @@ class _RecordStream:
         The encoder must still hold these encoded rows.
         """
         if self._beside is not None and self.row > self._copied:
-            start = self._copied - self._bound_start
-            self._beside.add_values(self._storage.slice(start, self.row - self._copied))
+            start, end = self._copied - self._bound_start, self.row - self._bound_start
+            self._beside.add(self._storage.slice(start, end - start), self._starts[start:end])
             self._copied = self.row
 
     def statistics(self) -> list[Columns]:

@@ -309,12 +309,12 @@ def test_verify_compares_column_files_with_the_records(tmp_path: Path) -> None:
     (tmp_path / first.path).unlink()
     # Column files with wrong values and correct checksums.
     with pytest.MonkeyPatch.context() as patch:
-        original = ColumnFileWriter.add_values
+        original = ColumnFileWriter.add
 
-        def add(self: ColumnFileWriter, rows: Any) -> None:
-            original(self, pa.table({"n": rows["n"], "text": ["t9"] * len(rows)}))
+        def add(self: ColumnFileWriter, rows: Any, offsets: Any) -> None:
+            original(self, pa.table({"n": rows["n"], "text": ["t9"] * len(rows)}), offsets)
 
-        patch.setattr(ColumnFileWriter, "add_values", add)
+        patch.setattr(ColumnFileWriter, "add", add)
         write(tmp_path, append=True)
     report = dask_tfrecord.verify(tmp_path)
     assert "missing, damaged or out of date" in report["differs"][0]
