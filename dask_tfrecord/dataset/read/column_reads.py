@@ -257,6 +257,8 @@ class ColumnReads:
             return [chunk]
         first, rows = split.start.record, chunk.start + chunk.rows
         groups = self._readers[split].groups(*self._place(split), first + chunk.start, first + chunk.stop)
+        if not groups:  # the column file turned out to be unusable
+            return [chunk]
         stops = np.array([min(stop - first, chunk.stop) for _, stop, _ in groups], np.int64)
         used = np.unique(np.searchsorted(stops, rows, side="right"))
         parts = []
@@ -313,7 +315,9 @@ class ColumnReads:
         """
         first, count, reader = split.start.record, split.records or 0, self._readers[split]
         groups = reader.groups(*self._place(split), first, first + count)
-        if len(groups) == 1:  # the statistics of the snapshot say as much about the whole file
+        # The statistics of the snapshot say as much about a file with one row group. There is no row group if
+        # the column file turned out to be unusable, and then the read of the chunks finds this out.
+        if len(groups) < 2:
             return list(_chunks(count, None))
         found = ((item.name, _range_of_groups(reader, item, groups)) for item in schema.fields)
         ranges = {name: limits for name, limits in found if limits is not None}

@@ -16,6 +16,8 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
 from random_queries import COLUMNS, Data, Queries
 from random_queries import run as evaluate
@@ -315,6 +317,28 @@ def test_a_missing_column_file_is_logged_once(images: Path, caplog: pytest.LogCa
         for _ in range(2):
             assert read_tfrecord(images, columns=["n"])["n"].sum().compute() == sum(range(200))
     assert len(caplog.records) == 2  # one for each column file
+
+
+@pytest.mark.parametrize("columns", [["n"], ["label", "image"]])
+def test_damage_of_one_file_in_a_column_file_loses_no_row_of_the_next_file(
+    tmp_path: Path, columns: list[str]
+) -> None:
+    frame = pd.DataFrame({"n": range(200), "label": [n % 20 for n in range(200)], "image": "x" * 500})
+    to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path, columnar=["n", "label"], max_rows_per_file=50)
+    [path] = tmp_path.glob("_tfrecord/columns/*")
+    data, column = bytearray(path.read_bytes()), pq.read_metadata(path).row_group(5).column(1)
+    data[column.data_page_offset + column.total_compressed_size - 1] ^= 1  # in the rows of the second file
+    path.write_bytes(data)
+    wanted = frame[frame["label"] >= 10]
+    ddf = read_tfrecord(tmp_path, columns=columns, filters=[("label", ">=", 10)])
+    assert ddf.npartitions == 1
+    assert ddf.compute()[columns[0]].tolist() == wanted[columns[0]].tolist()
+    open_column_file.cache_clear()
+    taken = take(tmp_path, np.arange(0, 200, 3), columns=columns)
+    assert taken[columns[0]].tolist() == frame[columns[0]][::3].tolist()
+    open_column_file.cache_clear()
+    table = RecordTable(tmp_path, columns=columns)
+    assert table[pc.field("label") >= 10][columns[0]].to_pylist() == wanted[columns[0]].tolist()
 
 
 def test_a_damaged_record_is_reported_where_it_lies(images: Path) -> None:
