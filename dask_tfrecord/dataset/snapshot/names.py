@@ -29,6 +29,10 @@ MOVED = "kept.json"
 # The name of the empty file in a run's staging directory that forbids the commit of the run.
 REFUSED = "refused"
 
+# The prefix of the names of empty files in a run's staging directory, one for each attempt at the commit that
+# has not ended. The mark of a killed attempt stays.
+ATTEMPT = "attempt-"
+
 # The directory of the files that only earlier versions list. A file has the same relative path as before.
 KEPT = f"{METADATA_DIRECTORY}/kept"
 

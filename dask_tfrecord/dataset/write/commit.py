@@ -7,8 +7,9 @@ process.
 
 import logging
 import warnings
-from collections.abc import Iterable, Sequence
-from contextlib import suppress
+from collections.abc import Iterable, Iterator, Sequence
+from contextlib import contextmanager, nullcontext, suppress
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,7 +18,7 @@ from dask_tfrecord.dataset.snapshot.column_statistics import from_entries
 from dask_tfrecord.dataset.snapshot.columnar import listed_paths
 from dask_tfrecord.dataset.snapshot.file_table import rows_of_run
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files
-from dask_tfrecord.dataset.snapshot.names import snapshot_path
+from dask_tfrecord.dataset.snapshot.names import ATTEMPT, REFUSED, snapshot_path
 from dask_tfrecord.dataset.snapshot.versions import newest_number, to_parquet
 from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot
 from dask_tfrecord.dataset.write.conflicts import Group, lost_groups
@@ -90,13 +91,10 @@ def commit(
     _log_step(run, 1, "look for an earlier success of this write")
     snapshot = run.committed_snapshot(None if known is None else known.snapshot)
     if snapshot is None:
-        try:
+        with _attempt(run) if known is None else nullcontext("") as attempt:
             _log_step(run, 2, "finish the cleanup of the previous commit")
             finish_newest(run.store, running=run.run, known=None if known is None else known.snapshot)
-            snapshot = create_snapshot(run, files, groups, known)
-        except Exception:  # after any failure, another attempt needs the files in staging
-            withdraw_files(run, files)
-            raise
+            snapshot = create_snapshot(run, files, groups, known, attempt)
     if run.run != snapshot.run:
         logger.info("%s: has no files in the newest version %d", run.title, snapshot.number)
     else:
@@ -104,6 +102,19 @@ def commit(
     _log_step(run, 7, "remove the replaced files and the staging directory")
     remove_replaced(run, files if run.run != snapshot.run else None)
     return snapshot
+
+
+@contextmanager
+def _attempt(run: WriteRun) -> Iterator[str]:
+    """Mark an attempt at the commit. As long as the mark exists, no other attempt removes the files."""
+    name = f"{ATTEMPT}{uuid4().hex}"
+    try:
+        run.mark(name)
+        yield name
+    except BaseException:  # KeyboardInterrupt is included
+        with suppress(Exception):  # the caller reports the failure
+            run.store.fs.rm_file(run.staged(name))  # but not the directory, which hides published files
+        raise
 
 
 def log_summary(run: WriteRun, snapshot: Snapshot, seconds: float) -> None:
@@ -121,26 +132,47 @@ def _log_step(run: WriteRun, step: int, action: str) -> None:
 
 
 def abandon(run: WriteRun) -> None:
-    """Remove the staged files of a failed write, so that the write can no longer be committed.
+    """Remove the files of a failed write, so that the write can no longer be committed.
 
     Files that were uploaded to their final paths stay hidden until `cleanup` removes them. These files are
-    kept because a commit in another process may be about to list them.
+    kept because tasks that still run may upload more files.
+    """
+    if run.store.renames:
+        _refuse(run)
+        return
+    with suppress(Exception):  # the caller reports the failure of the write
+        if run.committed_snapshot() is None:
+            run.store.remove(run.store.fs.find(run.staged("rows")))
+
+
+def _refuse(run: WriteRun, attempt: str = "") -> None:
+    """Forbid the commit of a write that has failed, and remove its files.
+
+    The files stay if the commit has succeeded, or if there is another attempt than ``attempt`` at the commit,
+    which may be about to list the files. An attempt makes its mark before it looks for the mark `REFUSED`, so
+    an attempt that begins too late to be seen here finds this mark. This mark is removed after the files.
     """
     with suppress(Exception):  # the caller reports the failure of the write
-        if run.committed_snapshot() is None and not run.is_refused():
-            logger.info("%s: remove what the failed write staged", run.title)
-            if run.store.renames:
-                remove_staging(run.store, run.run)
+        run.mark(REFUSED)
+        if all(name == attempt or not name.startswith(ATTEMPT) for name in run.marks()):
+            if run.committed_snapshot() is None:
+                _remove_files(run)
             else:
-                run.store.remove(run.store.fs.find(run.staged("rows")))
+                run.store.remove([run.staged(REFUSED)])
 
 
 def discard(run: WriteRun) -> None:
     """Remove all files of a failed write whose commit has not begun, and cannot begin in another process."""
     with suppress(Exception):  # the caller reports the failure of the write
-        if not run.store.renames:
-            run.store.remove(path for path in run.store.fs.find(run.store.root) if run.owns(path))
-        remove_staging(run.store, run.run)
+        _remove_files(run)
+
+
+def _remove_files(run: WriteRun) -> None:
+    """Remove all files of a run, the mark that forbids its commit last."""
+    logger.info("%s: remove what the failed write staged", run.title)
+    run.store.fs.invalidate_cache()
+    run.store.remove(path for path in run.store.fs.find(run.store.root) if run.owns(path))
+    remove_staging(run.store, run.run)
 
 
 def _newest_snapshot(run: WriteRun) -> Snapshot | None:
@@ -209,27 +241,19 @@ def with_stamps(store: Store, rows: pa.Table) -> pa.Table:
 
 
 def create_snapshot(
-    run: WriteRun, files: pa.Table, groups: Sequence[Group] = (), known: Newest | None = None
+    run: WriteRun, files: pa.Table, groups: Sequence[Group], known: Newest | None, attempt: str
 ) -> Snapshot:
     """Create the file of the next snapshot. The creation of this file commits the write.
 
     If the number of the snapshot is taken, compare the write with the newer version, and try the next number.
-
-    If the newest version refuses the write, the files of the write are removed, but only after a mark was
-    made, and if the newest version is still the same then. Otherwise, another attempt at this commit might be
-    about to list the files in the version that follows a newer version, which does not refuse the write. All
-    attempts that read newer versions later find the mark or no files.
+    If the newest version refuses the write, the files of the write are removed. ``attempt`` is the name of
+    the mark of this attempt, or "" if there is no other attempt.
     """
-    refused_by: int | None = None  # the number of the version that refuses the write
     while True:
         _log_step(run, 3, f"compare the newest version with version {run.base}, for which it was planned")
         newest = _newest_snapshot(run) if known is None else known.snapshot
         if newest is not None and (committed := run.committed_snapshot(newest)) is not None:
             return committed  # another attempt at this commit was faster
-        number = newest.number if newest else 0
-        # The order matters: the version is read, then the mark is looked for, then the files. If there is no
-        # newer version than the planned one, no attempt was refused by another version than this attempt.
-        is_refused = number > run.base and run.is_refused()
         try:
             check_conflicts(run, newest, files, groups)
             if run.mode == "expire" and newest is not None and newest.oldest >= run.version:
@@ -237,8 +261,14 @@ def create_snapshot(
             if run.mode in ("compact", "repair") and newest is not None:
                 groups = _without_lost(newest, groups)
                 if not groups:
-                    _remove_files(run, files)  # with the list of files that an earlier try would replace
+                    _remove_files(run)  # with the list of files that an earlier try would replace
                     return newest
+            if attempt and REFUSED in run.marks():
+                raise ConcurrentWriteError(
+                    "another attempt at this commit has found a conflict, or the write was given up",
+                    path=run.store.public(run.store.root),
+                    advice="start the write again",
+                )
             _log_step(run, 4, f"publish {len(files)} files")
             if run.store.renames or known is None:  # otherwise, the caller has uploaded exactly these files
                 publish_files(run, files)
@@ -249,18 +279,8 @@ def create_snapshot(
             if known is not None:  # the newest version may be another one
                 known = None
                 continue
-            if refused_by == number:
-                _remove_files(run, files)
-                raise
-            run.mark_refused()
-            refused_by = number
-            continue
-        if is_refused:
-            raise ConcurrentWriteError(
-                "another attempt at this commit has found a conflict with another write",
-                path=run.store.public(run.store.root),
-                advice="start the write again",
-            )
+            _refuse(run, attempt)
+            raise
         if known is not None:
             is_unchanged, known = known.is_unchanged(run.store), None
             if not is_unchanged:
@@ -314,19 +334,6 @@ def create_version(run: WriteRun, snapshot: Snapshot) -> Snapshot | None:
     return committed
 
 
-def withdraw_files(run: WriteRun, files: pa.Table) -> None:
-    """After a failed commit, move the files that no snapshot lists back to staging for another attempt."""
-    store = run.store
-    if not store.renames:
-        return
-    with suppress(Exception):  # the caller reports the first failure
-        if run.committed_snapshot() is None and not run.is_refused():
-            for name in _unlisted(run, files):
-                with suppress(FileNotFoundError):
-                    store.place(store.join(name), run.staged(name))
-            store.remove_empty({store.join(parent_of(name)) for name in listed_paths(files)})
-
-
 def remove_replaced(run: WriteRun, files: pa.Table | None = None) -> None:
     """Remove the files that the commit replaced, and the staging directory of the run.
 
@@ -356,11 +363,6 @@ def _is_newest(run: WriteRun, number: int) -> bool:
         return newest_number(run.store) <= number
     except Exception:  # the new snapshot exists, and no newer snapshot is known
         return True
-
-
-def _remove_files(run: WriteRun, files: pa.Table) -> None:
-    run.store.remove(map(run.store.join, _unlisted(run, files)))
-    remove_staging(run.store, run.run)
 
 
 def _unlisted(run: WriteRun, files: pa.Table) -> list[str]:

@@ -16,7 +16,6 @@ from dask_tfrecord.dataset.snapshot.columnar import Columnar, columnar_features
 from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, read_snapshot
 from dask_tfrecord.dataset.snapshot.names import (
-    REFUSED,
     column_file_path,
     open_runs,
     run_of_column_file,
@@ -256,16 +255,14 @@ class WriteRun:
             self.mark_started()
         return True
 
-    def mark_refused(self) -> None:
-        """Create the mark of a write that a version has refused, so that no attempt commits the write."""
-        with self.store.create(self.staged(REFUSED), durable=False):
+    def mark(self, name: str) -> None:
+        """Create an empty file in the staging directory, which other attempts at the commit look for."""
+        with self.store.create(self.staged(name), durable=False):
             pass
 
-    def is_refused(self) -> bool:
-        """Return True if an attempt at the commit of this run was refused, and may remove the files."""
-        path = self.staged(REFUSED)
-        self.store.fs.invalidate_cache(path)
-        return bool(self.store.fs.exists(path))
+    def marks(self) -> list[str]:
+        """Return the names in the staging directory."""
+        return self.store.names(staged(self.run, ""))
 
     def committed_snapshot(self, newest: Snapshot | None = None) -> Snapshot | None:
         """Return the snapshot that an earlier attempt of this run committed, or None.

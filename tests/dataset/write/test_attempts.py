@@ -10,6 +10,7 @@ from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
 from typing import Any
+from unittest.mock import patch
 
 import pyarrow as pa
 import pytest
@@ -18,6 +19,7 @@ from small_frames import keyed
 import dask_tfrecord
 from dask_tfrecord import ConcurrentWriteError, SchemaError, Snapshot, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.write import commit as commits
+from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -27,8 +29,8 @@ OF_STORE = ["place", "remove", "_remove_one", "remove_tree", "create", "create_e
 OF_FILESYSTEM = ["exists", "find", "pipe_file", "cat_file", "ls"]
 
 
-def planned(place: str, **how: Any) -> Callable[[], Snapshot]:
-    """Plan a write, and write its files. Return an attempt at its commit."""
+def planned(place: str, **how: Any) -> tuple[WriteRun, Callable[[], Snapshot]]:
+    """Plan a write, and write its files. Return the plan, and an attempt at its commit."""
     arguments: list[Any] = []
 
     def hold(*given: Any) -> Snapshot:
@@ -38,20 +40,22 @@ def planned(place: str, **how: Any) -> Callable[[], Snapshot]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dask_tfrecord.writer.commit", hold)
         to_tfrecord(pa.table({"n": [3], "key": ["a"]}), place, **how)
-    return lambda: commits.commit(*arguments[0])
+    return arguments[0][0], lambda: commits.commit(*arguments[0])
 
 
-def attempts(place: str) -> Callable[[], bool]:
-    """Plan an overwrite, and write its files. Return an attempt at its commit, which says if it succeeded."""
-    commit = planned(place, overwrite=True)
+def attempts(place: str) -> tuple[WriteRun, Callable[[], bool]]:
+    """Plan an overwrite, and write its files. Return the plan, and an attempt at its commit, which says if it
+    succeeded.
+    """
+    run, commit = planned(place, overwrite=True)
 
     def attempt() -> bool:
-        with suppress(ConcurrentWriteError):
+        with suppress(ConcurrentWriteError, ConnectionError):
             commit()
             return True
         return False
 
-    return attempt
+    return run, attempt
 
 
 def stop(fs: Any, work: Callable[[], bool], instant: int, meanwhile: Callable[[], Any]) -> tuple[bool, bool]:
@@ -99,7 +103,7 @@ def test_no_attempt_lists_files_that_a_refused_attempt_removes(
     for instant in range(0, 500, STRIDE):
         place = f"{tmp_path}/{instant}" if renames else f"memory://{tmp_path}/{instant}"
         to_tfrecord(keyed(a=[1]), place)
-        attempt = attempts(place)
+        _, attempt = attempts(place)
         results: list[bool] = []
 
         def meanwhile(place: str = place, attempt: Any = attempt, results: list[bool] = results) -> None:
@@ -114,19 +118,50 @@ def test_no_attempt_lists_files_that_a_refused_attempt_removes(
         if refused == "first":
             append(place)
         result, is_stopped = stop(Store.at(place).fs, attempt, instant, meanwhile)
-        found = {*read_tfrecord(place)["n"].compute().tolist()}
-        assert any([result, *results]) == (3 in found), f"stopped before call {instant}"
-        dask_tfrecord.cleanup(place, older_than="0s")
-        assert {*read_tfrecord(place)["n"].compute().tolist()} == found
-        store = Store.at(place)
-        present = {store.relative(path) for path in store.fs.find(store.root)}
-        versions = Snapshot.history(place)["version"].tolist()
-        listed = {file.path for one in versions for file in Snapshot.open(place, version=one).files}
-        assert {path.removeprefix("_tfrecord/kept/") for path in present if "part-" in path} == listed
+        check(place, any([result, *results]), instant)
         if not is_stopped:
             assert instant > 20
             return
     raise AssertionError("the commit does not end")
+
+
+@pytest.mark.parametrize("renames", [True, False])
+def test_no_attempt_lists_files_that_a_failed_attempt_removes(
+    tmp_path: Any, monkeypatch: pytest.MonkeyPatch, renames: bool
+) -> None:
+    """The store fails for one attempt, and the write is given up, although the other attempt goes on."""
+    monkeypatch.setattr(Store, "renames", renames)
+    for instant in range(0, 500, STRIDE):
+        place = f"{tmp_path}/{instant}" if renames else f"memory://{tmp_path}/{instant}"
+        to_tfrecord(keyed(a=[1]), place)
+        run, attempt = attempts(place)
+
+        def meanwhile(run: WriteRun = run, attempt: Any = attempt) -> None:
+            with patch.object(Store, "create_exclusively", side_effect=ConnectionError):
+                attempt()
+            commits.abandon(run)
+
+        result, is_stopped = stop(Store.at(place).fs, attempt, instant, meanwhile)
+        check(place, result, instant)
+        if not is_stopped:
+            assert instant > 20
+            return
+    raise AssertionError("the commit does not end")
+
+
+def check(place: str, has_committed: bool, instant: int) -> None:
+    """Check that the rows of the write are there if an attempt succeeded, and that no other file is there
+    after a cleanup.
+    """
+    found = {*read_tfrecord(place)["n"].compute().tolist()}
+    assert has_committed == (3 in found), f"stopped before call {instant}"
+    dask_tfrecord.cleanup(place, older_than="0s")
+    assert {*read_tfrecord(place)["n"].compute().tolist()} == found
+    store = Store.at(place)
+    present = {store.relative(path) for path in store.fs.find(store.root)}
+    versions = Snapshot.history(place)["version"].tolist()
+    listed = {file.path for one in versions for file in Snapshot.open(place, version=one).files}
+    assert {path.removeprefix("_tfrecord/kept/") for path in present if "part-" in path} == listed
 
 
 @pytest.mark.parametrize("renames", [True, False])
@@ -135,7 +170,7 @@ def test_every_attempt_names_the_cause(tmp_path: Any, monkeypatch: pytest.Monkey
     monkeypatch.setattr(Store, "renames", renames)
     place = f"{tmp_path}/data" if renames else f"memory://{tmp_path}/data"
     to_tfrecord(keyed(a=[1]), place)
-    attempt = planned(place, append=True)
+    _, attempt = planned(place, append=True)
     to_tfrecord(pa.table({"other": [1]}), place, overwrite=True)
     for _ in range(3):
         with pytest.raises(SchemaError, match="the dataset does not"):
