@@ -184,7 +184,8 @@ def read_tfrecord(
     extra : {"raise", "ignore"}, default "raise"
         What happens if a record has a feature that is not a column, for example because no sampled record has
         this feature. "raise" raises an error, but only if all columns are read and ``schema`` is not a
-        complete schema. With "ignore", the feature is not read.
+        complete schema. Records that ``filters`` leave out without reading the records are not checked. With
+        "ignore", the feature is not read.
     include_path_column : bool or str, default False
         If set, add a column with the path of each record's file, named ``path`` or by the given string.
     include_offset_column : bool or str, default False

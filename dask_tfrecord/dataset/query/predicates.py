@@ -26,7 +26,7 @@ from typing import Any, ClassVar, Literal, NamedTuple
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from pyarrow.dataset import dataset
+from pyarrow.acero import Declaration, ProjectNodeOptions, TableSourceNodeOptions
 
 from dask_tfrecord.dataset.query.comparison_keys import ComparisonKey, scalar_from_key
 from dask_tfrecord.dataset.query.ranges import ColumnRange, FileRanges, Mask, comparable_values
@@ -284,9 +284,10 @@ class ArrowExpression(Predicate):
         return self.pruning.outcomes(ranges)
 
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
-        rows = dataset(table.select(self.names))
+        source = Declaration("table_source", TableSourceNodeOptions(table.select(self.names)))
+        mask = Declaration("project", ProjectNodeOptions([self.expression], ["mask"]), [source])
         try:
-            return rows.to_table(columns={"mask": self.expression}, use_threads=False)["mask"]
+            return mask.to_table(use_threads=False)["mask"]
         except pa.ArrowException as error:  # some values cannot be cast, for example
             raise SchemaError(
                 f"filters= cannot be applied to the values of {', '.join(map(repr, self.names))}: {error}",

@@ -55,18 +55,15 @@ class SplitReport:
 
 def explain_partition(partition: Partition) -> list[SplitReport]:
     """Return what the task of a partition reads of each of its splits."""
-    reads = ColumnReads(partition)
-    picking = reads if partition.predicate is None else ColumnReads(partition, picks_rows=True)
-    return [_report(partition, reads, picking, split) for split in partition.splits]
+    reads = ColumnReads(partition, picks_rows=partition.predicate is not None)
+    return [_report(partition, reads, split) for split in partition.splits]
 
 
-def _report(partition: Partition, reads: ColumnReads, picking: ColumnReads, split: Split) -> SplitReport:
+def _report(partition: Partition, reads: ColumnReads, split: Split) -> SplitReport:
     path, stored = partition.store.public(split.file.path), split.stored_bytes
     if (count := partition.known_count(split)) is not None:
         return SplitReport(path, "snapshot", "the number of records is known", stored, rows=count)
-    if (wanted := picking.possible(split)) is not None:
-        reads = picking
-    choice = reads.choose(split, wanted)
+    choice = reads.choose(split, reads.possible(split))
     data = {"decode": stored, "records": choice.fetch.bytes if choice.fetch else 0}.get(choice.way, 0)
     column_bytes = reads.column_bytes(split, choice)
     column_file = split.columns.path if split.columns is not None and column_bytes else None

@@ -8,6 +8,7 @@ import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import lru_cache
 from typing import Any
 
 import pyarrow as pa
@@ -38,6 +39,9 @@ _FORM_VERSION = 3
 _STRUCT_VERSION = 4
 
 METADATA_KEY = b"dask_tfrecord"
+
+# The parsed contents of smaller snapshot files are kept.
+_KEPT_BYTES = 1 << 18
 
 # The largest number of versions that an error lists.
 _MOST_NUMBERS = 12
@@ -177,7 +181,14 @@ def assemble(part: Part, base: Part | None) -> dict[str, Any]:
     except (pa.ArrowException, ValueError) as error:
         raise invalid_snapshot(error, part.path) from error
     stored = Stored(part.path, part.base or Base(part.number, part.crc32c), added)
-    return {**part.fields, "number": part.number, "file_list": rows, "stored": stored}
+    custom = {**part.fields["custom_metadata"]}  # the caller may change the dict
+    return {
+        **part.fields,
+        "custom_metadata": custom,
+        "number": part.number,
+        "file_list": rows,
+        "stored": stored,
+    }
 
 
 def read_part(store: Store, number: int) -> Part:
@@ -191,7 +202,9 @@ def read_part(store: Store, number: int) -> Part:
         If the file is not a snapshot, or if its format version is later than this library knows.
     """
     path = store.join(snapshot_path(number))
-    return parse_part(store.fs.cat_file(path), store.public(path), number)
+    data = store.fs.cat_file(path)
+    parse = _parse_kept if len(data) < _KEPT_BYTES else parse_part
+    return parse(data, store.public(path), number)
 
 
 def parse_part(data: bytes, path: str, number: int) -> Part:
@@ -224,6 +237,10 @@ def parse_part(data: bytes, path: str, number: int) -> Part:
         if isinstance(error, TFRecordError) and error.path:
             raise
         raise invalid_snapshot(error, path) from error
+
+
+# Programs often open a dataset again, and parsing a small snapshot takes longer than reading its file.
+_parse_kept = lru_cache(maxsize=16)(parse_part)
 
 
 def _base(metadata: Mapping[str, Any], number: int) -> Base | None:
