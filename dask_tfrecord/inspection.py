@@ -13,7 +13,11 @@ import pyarrow.compute as pc
 from dask_tfrecord import arguments
 from dask_tfrecord.cluster import compute_each
 from dask_tfrecord.codec.columns import RecordType
-from dask_tfrecord.dataset.maintenance.column_files import column_file_difference, with_column_files
+from dask_tfrecord.dataset.maintenance.column_files import (
+    column_file_difference,
+    rows_to_store,
+    with_column_files,
+)
 from dask_tfrecord.dataset.maintenance.indexing import create_snapshot, renew_snapshot, store_snapshot
 from dask_tfrecord.dataset.maintenance.verifying import (
     FileReport,
@@ -118,7 +122,7 @@ def index(
     columnar : list of str or "scalars", optional
         The columns that are also stored in Parquet files below ``_tfrecord/``, as in `to_tfrecord`. The files
         are written anew from the records, also if the snapshot is up to date. By default, only data files
-        without such a file get one, with the columns that the dataset has.
+        whose Parquet file is missing, out of date or without some of the dataset's columns get a new one.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
@@ -176,9 +180,6 @@ def index(
     finish_newest(store)
     before = find_snapshot(store)
     ours = before is not None and any(map(is_part, listed_files(before)))
-    is_current = before is not None and not ours and not _is_outdated(store, before)
-    if is_current and columnar is None:
-        raise _up_to_date(root)
     each = partial(compute_each, title=f"{root}: index")
     request = ReadRequest(
         schema=schema,
@@ -192,8 +193,11 @@ def index(
         filesystem=filesystem,
     )
     try:
-        if before is not None and (ours or is_current):
-            snapshot = _renewed(store, before, each, columnar)
+        is_current = False
+        if before is not None and (ours or not _is_outdated(store, before)):
+            files = snapshot_files(store, before)
+            is_current = _all_proven(files, before)
+            snapshot = renew_snapshot(store, before, files, each, draw_run(store))
         else:
             snapshot = _described(path, store, request, each)
             if before is not None:
@@ -201,8 +205,17 @@ def index(
                 ancestors = next_ancestors(before.ancestors, before.run)
                 snapshot = replace(snapshot, file_list=rows, number=before.number + 1, ancestors=ancestors)
         columns = plan_columnar(columnar, snapshot.schema, snapshot.partition_on, before)
-        anew = columnar is not None
-        with with_column_files(store, snapshot, columns, each, anew=anew) as snapshot:
+        if columnar is None:
+            wanted = rows_to_store(store, snapshot, columns, each)
+        else:
+            wanted = [*range(len(snapshot.file_list))]
+        if is_current and columnar is None and not wanted:
+            raise DestinationError(
+                "the directory already has a snapshot, which is up to date",
+                path=root,
+                calls=[Call("index", root, {}, "again only after files have changed")],
+            )
+        with with_column_files(store, snapshot, columns, wanted, each) as snapshot:
             return store_snapshot(store, snapshot, before)
     except (FileNotFoundError, CorruptRecordError):
         newest = find_snapshot(store)
@@ -259,25 +272,9 @@ def _is_outdated(store: Store, snapshot: Snapshot) -> bool:
     return bool(others) or not _all_proven(files, snapshot)
 
 
-def _renewed(store: Store, before: Snapshot, each: ComputeEach, columnar: object) -> Snapshot:
-    """Return a new snapshot of the same files, some of which were copied, or get other column files."""
-    files = snapshot_files(store, before)
-    if _all_proven(files, before) and columnar is None:
-        raise _up_to_date(store.public(store.root))
-    return renew_snapshot(store, before, files, each, draw_run(store))
-
-
 def _all_proven(files: pa.Table, snapshot: Snapshot) -> bool:
     proven = are_proven(files, snapshot.file_list)
     return bool(pc.all(proven, min_count=0).as_py())
-
-
-def _up_to_date(root: str) -> DestinationError:
-    return DestinationError(
-        "the directory already has a snapshot, which is up to date",
-        path=root,
-        calls=[Call("index", root, {}, "again only after files have changed")],
-    )
 
 
 @public_function

@@ -372,10 +372,7 @@ class Writer:
             columns = Schema.from_arrow(pa.schema(given), schema.record_type)
             schema = merged_schema(found, columns, found.partitioning, self._store, index, adds_columns=True)
             order += [name for name in schema.names if name not in order]
-        columnar = plan_columnar(self._columnar, schema, found.partition_on, found)
-        return self._run(
-            schema, partitioning=found.partitioning, order=(*order,), index=index, columnar=columnar
-        )
+        return self._run(schema, found, partitioning=found.partitioning, order=(*order,), index=index)
 
     def _planned_for(self, source: Source, record_type: RecordType | None) -> WriteRun:
         """Plan appends to a directory without a snapshot, given the first rows."""
@@ -384,12 +381,14 @@ class Writer:
         records = planned.select(name for name in planned.names if name not in keys)
         partitioning = planned.select(keys).fields
         check_existing_data(self._store, records, partitioning, levels)
-        columnar, order = plan_columnar(self._columnar, records, keys, None), (*planned.names,)
-        return self._run(records, partitioning=partitioning, order=order, index=levels, columnar=columnar)
+        return self._run(records, None, partitioning=partitioning, order=(*planned.names,), index=levels)
 
-    def _run(self, schema: Schema, **how: Any) -> WriteRun:
-        adds = self._adds_columns
-        return WriteRun(self._store, schema, "", self._options, mode="append", adds_columns=adds, **how)
+    def _run(self, schema: Schema, found: Snapshot | None, **how: Any) -> WriteRun:
+        sets, adds = self._columnar is not None, self._adds_columns
+        keys = [item.name for item in how["partitioning"]]
+        how["columnar"] = plan_columnar(self._columnar, schema, keys, found)
+        how |= {"mode": "append", "sets_columnar": sets, "adds_columns": adds}
+        return WriteRun(self._store, schema, "", self._options, **how)
 
     # -- Commits ---------------------------------------------------------------------------------------------
 

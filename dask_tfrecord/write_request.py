@@ -127,12 +127,15 @@ def plan_columnar(
     SchemaError
         If column files cannot hold one of the columns.
     """
+    columns: Columnar | None
     if value is None:
-        return None if existing is None else existing.columnar
-    if isinstance(value, str) and value == "scalars":
-        return "scalars"
-    columns = tuple(dict.fromkeys(arguments.names("columnar", value)))
-    check_columnar(columns, schema, partition_on)
+        columns = None if existing is None else existing.columnar
+    elif isinstance(value, str) and value == "scalars":
+        columns = "scalars"
+    else:
+        columns = tuple(dict.fromkeys(arguments.names("columnar", value)))
+    if columns == "scalars" or (columns and value is not None):  # a write may lack columns of the dataset
+        check_columnar(columns, schema, partition_on)
     return columns
 
 

@@ -370,6 +370,7 @@ def to_tfrecord(
             label=name_function,
             index=levels,
             columnar=plan_columnar(columnar, records, keys, newest),
+            sets_columnar=columnar is not None,
             adds_columns=adds_columns,
             replaceable=replaceable,
             planned=planned_rows(store, mode, base),

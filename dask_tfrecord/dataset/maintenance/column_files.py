@@ -3,18 +3,18 @@
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import replace
-from functools import partial
-from itertools import groupby
+from functools import cache, partial
+from itertools import chain, groupby
 from operator import itemgetter
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.codec.columns import RecordType
+from dask_tfrecord.codec.columns import Column, RecordType
 from dask_tfrecord.dataset.read.map_files import TASK_BYTES
 from dask_tfrecord.dataset.snapshot.column_statistics import to_entries
-from dask_tfrecord.dataset.snapshot.columnar import Columnar, column_file_columns
+from dask_tfrecord.dataset.snapshot.columnar import Columnar, column_file_columns, columnar_features
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.names import COLUMNS, run_of_column_file, staged
 from dask_tfrecord.dataset.write.run import WriteRun
@@ -22,7 +22,7 @@ from dask_tfrecord.dataset.write.staging import remove_staging
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.column_files import OFFSET, ColumnFileReader
 from dask_tfrecord.files.copied_columns import feature_schema, rows_of_file, with_column_file
-from dask_tfrecord.files.entry import COLUMN_FILE_NAMES, FileEntry, read_column_files
+from dask_tfrecord.files.entry import COLUMN_FILE_NAMES, FileEntry
 from dask_tfrecord.files.find_blocks import ComputeEach
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
@@ -30,7 +30,11 @@ from dask_tfrecord.files.storage.store import Store
 
 @contextmanager
 def with_column_files(
-    store: Store, snapshot: Snapshot, columnar: Columnar | None, compute_each: ComputeEach, *, anew: bool
+    store: Store,
+    snapshot: Snapshot,
+    columnar: Columnar | None,
+    wanted: Sequence[int],
+    compute_each: ComputeEach,
 ) -> Iterator[Snapshot]:
     """Write the column files of a snapshot that is not stored yet.
 
@@ -45,14 +49,11 @@ def with_column_files(
         The snapshot, whose run is no other run of the dataset.
     columnar : tuple of str or "scalars", optional
         The columns of the column files. If None, no column files are written.
+    wanted : sequence of int
+        The rows of the file list with the data files that get new column files.
     compute_each : callable
         Function that runs the tasks that read the data files.
-    anew : bool
-        If True, write column files for all data files. If False, write column files for the data files that
-        have none.
     """
-    known = read_column_files(snapshot.file_list)
-    wanted = [at for at, file in enumerate(known) if anew or file is None]
     if columnar is None or not wanted:
         yield snapshot
         return
@@ -78,6 +79,30 @@ def with_column_files(
         raise
     with suppress(Exception):  # the snapshot is stored, and the next write removes the staging directory
         remove_staging(store, run.run)
+
+
+def rows_to_store(
+    store: Store, snapshot: Snapshot, columnar: Columnar | None, compute_each: ComputeEach
+) -> list[int]:
+    """Return the rows of the file list with the data files without a usable column file of these columns."""
+    if columnar is None:
+        return []
+    entries = [*to_entries(snapshot.file_list, snapshot.schema, snapshot.partitioning)]
+    is_stored = partial(_are_stored, store, frozenset(columnar_features(snapshot.schema, columnar)))
+    found = chain.from_iterable(compute_each(is_stored, _groups(entries)))
+    return [at for at, one in enumerate(found) if not one]
+
+
+@redact_errors
+def _are_stored(store: Store, features: frozenset[Column], entries: Sequence[FileEntry]) -> list[bool]:
+    """Return, for each data file, if its column file exists and holds these features."""
+    reader = cache(partial(ColumnFileReader, store))
+    return [
+        entry.columns is not None
+        and reader(entry.columns).features >= features
+        and reader(entry.columns).offsets(entry.path, entry.bytes, entry.crc32c, 0, 0) is not None
+        for entry in entries
+    ]
 
 
 def _groups(entries: Sequence[FileEntry]) -> list[list[FileEntry]]:

@@ -229,6 +229,7 @@ def _described_again(newest: Snapshot, described: Snapshot, before: Snapshot | N
     paths = rows["path"].to_pylist()
     again = [at for at in still if paths[at] in known]
     others = [*{*range(len(rows))}.difference(still)]
+    sets_columnar = described.columnar != (before.columnar if before else None)
     taken = described.file_list.take(pa.array([known[paths[at]] for at in again], pa.int64()))
     merged = concatenate([rows.take(pa.array(others, pa.int64())), with_known_versions(taken, rows)])
     return replace(
@@ -239,7 +240,7 @@ def _described_again(newest: Snapshot, described: Snapshot, before: Snapshot | N
         library=described.library,
         mode=described.mode,
         details=described.details,
-        columnar=described.columnar,
+        columnar=described.columnar if sets_columnar else newest.columnar,
         created=described.created,
         number=newest.number + 1,
         ancestors=next_ancestors(newest.ancestors, newest.run),

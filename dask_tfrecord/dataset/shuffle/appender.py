@@ -140,6 +140,8 @@ class Appender:
             ids = (uuid4().hex for _ in count())
             run = next(one for one in ids if newest is None or not has_committed(newest, one))
             self._run = replace(self.plan, run=run, base=0 if newest is None else newest.number)
+            if newest is not None and not self.plan.sets_columnar:  # another write may have set it
+                self._run = replace(self._run, columnar=newest.columnar)
             self._run.mark_started()
         return self._run
 

@@ -37,13 +37,14 @@ def columnar_features(schema: Schema, columnar: Columnar) -> tuple[Column, ...]:
 
 def _is_small(item: Field) -> bool:
     """Return True if a column has one number, date or text for each record."""
-    return all(not one.depth and one.kind != "bytes" and one.name != OFFSET for one in item.features)
+    return all(not one.depth and one.kind != "bytes" for one in item.features)
 
 
-def check_columnar(columnar: Sequence[str], schema: Schema, partition_on: Sequence[str]) -> None:
+def check_columnar(columnar: Columnar, schema: Schema, partition_on: Sequence[str]) -> None:
     """Raise SchemaError if column files cannot hold the columns that ``columnar=`` names."""
     fields = {item.name: item for item in schema.fields}
-    for name in columnar:
+    names = [name for name in fields if _is_small(fields[name])] if columnar == "scalars" else columnar
+    for name in names:
         if name in partition_on:
             raise SchemaError(
                 "columnar= names a partition column, whose values are in the names of directories",
@@ -66,7 +67,7 @@ def check_columnar(columnar: Sequence[str], schema: Schema, partition_on: Sequen
             raise SchemaError(
                 "column files store the offsets of records under this name",
                 feature=name,
-                advice="leave it out of columnar=, or rename the column",
+                advice="rename the column, or pass a list without it as columnar=",
             )
 
 

@@ -230,7 +230,7 @@ def _with_properties(run: WriteRun, existing: Snapshot, new: Snapshot) -> Snapsh
         order=existing.order,
         partial=existing.partial,
         index=existing.index if existing.number else run.index,
-        columnar=existing.columnar if run.columnar is None else run.columnar,
+        columnar=run.columnar if run.sets_columnar else existing.columnar,
     )
 
 

@@ -89,6 +89,9 @@ class WriteRun:
         The columns that become the index of the DataFrame, each with the name of its index level.
     columnar : tuple of str or "scalars", optional
         The columns that the tasks also store in column files, or None if they write no column files.
+    sets_columnar : bool
+        True if later writes continue `columnar`. False if `columnar` continues what the dataset says, which
+        another write may change in the meantime.
     max_directories : int
         The largest number of partition directories to which one task may write.
     label : callable, optional
@@ -121,6 +124,7 @@ class WriteRun:
     order: tuple[str, ...] = ()
     index: Levels = ()
     columnar: Columnar | None = None
+    sets_columnar: bool = False
     max_directories: int = 2**31
     label: Callable[[int], str] | None = None
     custom_metadata: dict[str, str] = field(default_factory=dict, hash=False)

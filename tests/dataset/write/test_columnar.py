@@ -6,6 +6,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
+import dask
 import dask.dataframe as dd
 import fsspec
 import oracle
@@ -15,7 +16,7 @@ import pytest
 from small_frames import failing
 
 import dask_tfrecord
-from dask_tfrecord import FileChangedError, SchemaError, Snapshot, TFRecordError
+from dask_tfrecord import DestinationError, FileChangedError, SchemaError, Snapshot, TFRecordError
 from dask_tfrecord.dataset.read.discovery import open_dataset
 from dask_tfrecord.files.column_file_writer import ColumnFileWriter
 from dask_tfrecord.files.column_files import open_column_file
@@ -186,6 +187,7 @@ def test_cleanup_removes_column_files_that_no_snapshot_lists(place: str) -> None
         (["key"], "partition column"),
         ("nested", "no lists of lists"),
         (["tfrecord.offset"], "offsets of records"),
+        ("scalars", "offsets of records"),
         (7, "not a list of column names"),
     ],
 )
@@ -273,6 +275,38 @@ def test_index_writes_column_files_of_any_data_files(place: str, columnar: Any) 
     assert column_files(place) == listed(place)
     assert dask_tfrecord.verify(place)["agrees"].all()
     assert dask_tfrecord.cleanup(place, older_than="0s") == []
+
+
+def test_index_writes_column_files_that_are_missing_or_stale(place: str) -> None:
+    write(place, columnar=["n"])
+    fs, root = fsspec.url_to_fs(place)
+    first, second, _ = (f"{root}/_tfrecord/columns/{name}" for name in sorted(column_files(place)))
+    fs.rm(first)
+    fs.pipe_file(second, fs.cat_file(second)[:-1] + b"?")
+    version = dask_tfrecord.index(place)
+    assert (version.number, version.columnar) == (2, ("n",))
+    assert stored(place, ["n"])["n"].to_pylist() == [*range(12)]
+    with pytest.raises(DestinationError, match="up to date"):
+        dask_tfrecord.index(place)
+
+
+def test_planned_writes_keep_the_columns_that_index_stores(place: str) -> None:
+    """A `Writer` also stores them, from the commit after the commit that finds the index."""
+    with dask_tfrecord.Writer(place) as writer:
+        writer.write(FRAME[:3])
+        writer.commit()
+        more = dd.from_pandas(FRAME[3:6], npartitions=1)
+        planned = dask_tfrecord.to_tfrecord(more, place, append=True, compute=False)
+        dask_tfrecord.index(place, columnar=["n"])
+        dask.compute(planned)
+        for start in (6, 9):
+            writer.write(FRAME[start : start + 3])
+            snapshot = writer.commit()
+            assert snapshot is not None
+            assert snapshot.columnar == ("n",)
+    assert [file.columns is None for file in Snapshot.open(place).files] == [False, True, True, False]
+    dask_tfrecord.index(place)
+    assert stored(place, ["n"])["n"].to_pylist() == [*range(12)]
 
 
 def test_index_gives_changed_files_new_column_files(tmp_path: Path) -> None:
