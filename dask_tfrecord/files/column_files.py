@@ -94,22 +94,27 @@ class ColumnFileReader:
         The root of the dataset.
     file : ColumnFile
         The column file, as a snapshot lists it.
-
-    Attributes
-    ----------
-    features : frozenset of Column
-        The features whose values the column file holds. The set is empty if the column file is not usable.
     """
 
     def __init__(self, store: Store, file: ColumnFile) -> None:
         self._store, self._file = store, file
         self._path = store.join(file.path)
         self._content: bytes | None = None
-        self._is_logged = False
+        self._is_logged = self._is_known = False
         self._files: dict[str, _DataFile] = {}
-        self.features: frozenset[Column] = frozenset()
-        with self._doubts():
-            self._read_footer()
+        self._features: frozenset[Column] = frozenset()
+
+    @property
+    def features(self) -> frozenset[Column]:
+        """The features whose values the column file holds, or no features if it is not usable."""
+        self._load()
+        return self._features
+
+    def _load(self) -> None:
+        """Read the footer, unless it is known or damaged. If the store fails, the next call tries again."""
+        if not self._is_known:
+            with self._doubts():
+                self._read_footer()
 
     def stores(self, schema: Schema) -> bool:
         """Return True if the column file holds all features of the columns of a schema, and there is one."""
@@ -194,16 +199,18 @@ class ColumnFileReader:
 
     @contextmanager
     def _doubts(self) -> Iterator[None]:
-        """Note that the column file is not usable if the ``with`` block raises, for whatever reason."""
+        """Note that the column file is not usable if the ``with`` block raises, except if the store fails."""
         try:
             yield
         except SchemaError:  # decoding the records says in which record the value is
             pass
+        except _StoreError as error:
+            self._log(error.__cause__)
         except Exception as error:  # fsspec and the libraries of stores raise exceptions of many classes
             self._forget(error)
 
     def _forget(self, reason: object) -> None:
-        self.features, self._files = frozenset(), {}
+        self._features, self._files, self._is_known = frozenset(), {}, True
         self._log(reason)
 
     def _log(self, reason: object) -> None:
@@ -223,26 +230,26 @@ class ColumnFileReader:
         if crc32c(footer) != self._file.crc32c:
             raise ValueError("it is not the file that the snapshot lists")
         metadata = pq.read_metadata(pa.BufferReader(footer))
-        first = 0
+        first, files = 0, {}
         for one in json.loads(metadata.metadata[METADATA_KEY])["files"]:
             groups = range(first, first + one["row_groups"])
             starts = [*accumulate((metadata.row_group(at).num_rows for at in groups), initial=0)]
             size, checksum = one["bytes"], one["crc32c"]
-            self._files[one["path"]] = _DataFile(
-                size, checksum, one["records"], one["content"], groups, starts
-            )
+            files[one["path"]] = _DataFile(size, checksum, one["records"], one["content"], groups, starts)
             first = groups.stop
         schema = metadata.schema.to_arrow_schema()
-        self._names = schema.names
-        self.features = frozenset(_features(schema))
-        self._metadata = metadata
+        self._names, self._metadata, self._files = schema.names, metadata, files
+        self._features = frozenset(_features(schema))
+        self._is_known = True
 
     def _tail(self, count: int) -> bytes:
         stop = self._file.bytes
-        [tail] = self._store.read_ranges([(self._path, max(0, stop - count), stop)])
+        with _store_errors():
+            [tail] = self._store.read_ranges([(self._path, max(0, stop - count), stop)])
         return tail
 
     def _data_file(self, path: str, size: int | None, checksum: int | None) -> _DataFile | None:
+        self._load()
         found = self._files.get(path)
         if found is None or checksum != found.crc32c or size not in (None, found.bytes):
             if self._files:
@@ -265,10 +272,11 @@ class ColumnFileReader:
         """Return an open file with some row groups and columns of the column file."""
         if self._content is not None:
             return pa.BufferReader(self._content)
-        if self._store.local:
-            return pa.OSFile(self._path)
-        spans = self._spans(groups, names)
-        found = self._store.read_ranges([(self._path, *span) for span in spans])
+        with _store_errors():
+            if self._store.local:
+                return pa.OSFile(self._path)
+            spans = self._spans(groups, names)
+            found = self._store.read_ranges([(self._path, *span) for span in spans])
         parts = [(start, data) for (start, _), data in zip(spans, found, strict=True)]
         return pa.PythonFile(PartialFile(self._file.bytes, parts), mode="r")
 
@@ -285,6 +293,21 @@ class ColumnFileReader:
                     start = spans.pop()[0]
                 spans.append((start, stop))
         return spans
+
+
+class _StoreError(Exception):
+    """The store has failed, which says nothing about the column file."""
+
+
+@contextmanager
+def _store_errors() -> Iterator[None]:
+    """Tell failures of the store from damage of a column file, which may also be missing."""
+    try:
+        yield
+    except FileNotFoundError:
+        raise
+    except Exception as error:  # fsspec and the libraries of stores raise exceptions of many classes
+        raise _StoreError from error
 
 
 def _features(schema: pa.Schema) -> Iterator[Column]:

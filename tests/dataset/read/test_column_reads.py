@@ -10,6 +10,7 @@ from contextlib import contextmanager
 from functools import partial
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import dask
 import dask.dataframe as dd
@@ -339,6 +340,16 @@ def test_damage_of_one_file_in_a_column_file_loses_no_row_of_the_next_file(
     open_column_file.cache_clear()
     table = RecordTable(tmp_path, columns=columns)
     assert table[pc.field("label") >= 10][columns[0]].to_pylist() == wanted[columns[0]].tolist()
+
+
+def test_a_failure_of_the_store_is_forgotten(images: Path, opened: list[str]) -> None:
+    open_column_file.cache_clear()
+    with patch.object(Store, "read_ranges", side_effect=ConnectionError):
+        assert read_tfrecord(images, columns=["n"])["n"].sum().compute() == sum(range(200))
+    assert all(name.startswith("part-") for name in opened)
+    opened.clear()
+    assert read_tfrecord(images, columns=["n"])["n"].sum().compute() == sum(range(200))
+    assert not any(name.startswith("part-") for name in opened)
 
 
 def test_a_damaged_record_is_reported_where_it_lies(images: Path) -> None:
