@@ -16,6 +16,7 @@ from dask_tfrecord.codec.checked import Ints
 from dask_tfrecord.codec.columns import KIND_TYPES
 from dask_tfrecord.dataset.query.predicates import Predicate, possible_outcomes
 from dask_tfrecord.dataset.query.ranges import ColumnRange, FileRanges, range_of_statistics, range_of_values
+from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files.column_files import ColumnFileReader, RowGroup, open_column_file
 from dask_tfrecord.files.gathering import Fetch, plan_fetch, read_fetch
 from dask_tfrecord.files.reading import content_bytes, rows_without_columns
@@ -403,7 +404,10 @@ def _range_of_groups(reader: ColumnFileReader, item: Field, groups: Sequence[Row
         [getattr(one, name) if one.has_min_max else None for one in known] for name in ("min_raw", "max_raw")
     ]
     stored = KIND_TYPES[item.column.kind]
-    low, high = (item.load(pa.array(values, stored)).cast(value_type(item.type)) for values in bounds)
+    try:
+        low, high = (item.load(pa.array(values, stored)).cast(value_type(item.type)) for values in bounds)
+    except SchemaError:  # decoding the records says in which record the value is
+        return None
     nulls = pa.array([one.null_count for one in known], pa.int64())
     statistics = pa.StructArray.from_arrays([nulls, low, high], names=["nulls", "min", "max"])
     return range_of_statistics(item, statistics, np.array([stop - start for start, stop, _ in groups]))

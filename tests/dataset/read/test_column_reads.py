@@ -27,6 +27,7 @@ from dask_tfrecord import (
     CorruptRecordError,
     FileChangedError,
     RecordTable,
+    SchemaError,
     TFRecordError,
     explain,
     iter_batches,
@@ -350,6 +351,14 @@ def test_a_failure_of_the_store_is_forgotten(images: Path, opened: list[str]) ->
     opened.clear()
     assert read_tfrecord(images, columns=["n"])["n"].sum().compute() == sum(range(200))
     assert not any(name.startswith("part-") for name in opened)
+
+
+def test_a_value_that_does_not_fit_its_column_is_reported_where_it_lies(images: Path) -> None:
+    """The statistics of row groups hold the value, too."""
+    schema = {"n": pa.int8(), "label": pa.int64()}
+    for filters in ([("n", ">", 5)], [("n", "<", 5)]):
+        with pytest.raises(SchemaError, match=r"part-.* record 28: feature 'n': 128 does not fit int8"):
+            read_tfrecord(images, schema=schema, filters=filters).compute()
 
 
 def test_a_damaged_record_is_reported_where_it_lies(images: Path) -> None:
