@@ -29,42 +29,58 @@ USED = (
 os.environ.update(TF_CPP_MIN_LOG_LEVEL="3", TF_ENABLE_ONEDNN_OPTS="0")
 
 
-def in_interleave(files: Sequence[str], codec: str | None, batch_size: int, spec: dict[str, Any]) -> Any:
-    """Batch and parse the records inside the interleave, in parallel."""
-    import tensorflow as tf
+def in_interleave(
+    files: Sequence[str], codec: str | None, batch_size: int, spec: dict[str, Any], shuffle: int = 0
+) -> Any:
+    """Batch and parse the records inside the interleave, in parallel.
+
+    ``shuffle`` is the number of records in the shuffle buffer, and 0 for the order of the files. Each of the
+    two files that are read at a time has half of the buffer.
+    """
 
     def batches(file: Any) -> Any:
-        return _parsed(file, codec, batch_size, spec)
+        return _parsed(file, codec, batch_size, spec, shuffle // 2)
 
-    found = tf.data.Dataset.from_tensor_slices(list(files))
-    return found.interleave(batches, cycle_length=2, num_parallel_calls=2).prefetch(2)
+    return _paths(files, shuffle).interleave(batches, cycle_length=2, num_parallel_calls=2).prefetch(2)
 
 
-def in_one_thread(files: Sequence[str], codec: str | None, batch_size: int, spec: dict[str, Any]) -> Any:
+def in_one_thread(
+    files: Sequence[str], codec: str | None, batch_size: int, spec: dict[str, Any], shuffle: int = 0
+) -> Any:
     """Read all files one after the other with one thread, which has the least overhead."""
     import tensorflow as tf
 
     options = tf.data.Options()
     options.threading.private_threadpool_size = 1
     options.threading.max_intra_op_parallelism = 1
-    return _parsed(list(files), codec, batch_size, spec).with_options(options)
+    return _parsed(_paths(files, shuffle), codec, batch_size, spec, shuffle).with_options(options)
 
 
-def usual(files: Sequence[str], codec: str | None, batch_size: int, spec: dict[str, Any]) -> Any:
+def usual(
+    files: Sequence[str], codec: str | None, batch_size: int, spec: dict[str, Any], shuffle: int = 0
+) -> Any:
     """Read records in parallel, then batch and then parse the records, as most users do."""
     import tensorflow as tf
 
-    records = tf.data.TFRecordDataset(list(files), codec, num_parallel_reads=tf.data.AUTOTUNE)
-    batches = records.batch(batch_size)
+    records = tf.data.TFRecordDataset(_paths(files, shuffle), codec, num_parallel_reads=tf.data.AUTOTUNE)
+    batches = (records.shuffle(shuffle) if shuffle else records).batch(batch_size)
     parsed = batches.map(lambda batch: tf.io.parse_example(batch, spec), tf.data.AUTOTUNE)
     return parsed.prefetch(tf.data.AUTOTUNE)
 
 
-def _parsed(files: Any, codec: str | None, batch_size: int, spec: dict[str, Any]) -> Any:
+def _paths(files: Sequence[str], shuffle: int) -> Any:
+    import tensorflow as tf
+
+    paths = tf.data.Dataset.from_tensor_slices(list(files))
+    return paths.shuffle(len(files)) if shuffle else paths
+
+
+def _parsed(files: Any, codec: str | None, batch_size: int, spec: dict[str, Any], shuffle: int) -> Any:
     import tensorflow as tf
 
     records = tf.data.TFRecordDataset(files, codec, buffer_size=1 << 22)
-    return records.batch(batch_size).map(lambda batch: tf.io.parse_example(batch, spec))
+    batches = (records.shuffle(shuffle) if shuffle else records).batch(batch_size)
+    return batches.map(lambda batch: tf.io.parse_example(batch, spec))
 
 
 def _read(work: Work, make: Any) -> Pass:

@@ -20,29 +20,42 @@ COMMAND = "python -m benchmarks.feeds --report"
 
 TENSORFLOW = ("tensorflow, best native", "tensorflow, usual")
 OURS, OURS_TORCH = "tensorflow, ours", "torch, ours"
-TORCH_PEERS = ("torch, vahidk/tfrecord", "torch, HF datasets", "torch, webdataset")
+TORCH_PEERS = (
+    "torch, vahidk/tfrecord",
+    "torch, HF datasets",
+    "torch, webdataset",
+    "torch, MosaicML streaming",
+)
+GRAIN = "arrays, Grain with ArrayRecord"
 
 # The least ratio to TensorFlow's best that is aimed at, and to each other loader of PyTorch on vectors.
 GOALS = {"tabular": 2.5, "vectors": 2.5, "wide": 2.5, "images": 0.9}
 TORCH_GOAL = 8.0
 
-# The name of a loader in the tables.
-TITLES = {
-    "arrow, ours": "Arrow batches (ours)",
-    "arrow, ours, shuffled": "Arrow batches (ours), shuffled",
-    "arrow, ours, shuffled blocks": "Arrow batches (ours), shuffled blocks",
-    OURS: "TensorFlow, ours",
-    "tensorflow, ours, shuffled": "TensorFlow, ours, shuffled",
-    TENSORFLOW[0]: "TensorFlow, its best",
-    TENSORFLOW[1]: "TensorFlow, as usual",
-    OURS_TORCH: "PyTorch, ours",
-    "torch, ours, shuffled": "PyTorch, ours, shuffled",
-    "torch, ours, all rows shuffled": "PyTorch, ours, shuffled rows",
-    "torch, ours, shuffled blocks": "PyTorch, ours, shuffled blocks",
-    TORCH_PEERS[0]: "PyTorch, vahidk/tfrecord",
-    TORCH_PEERS[1]: "PyTorch, HF datasets",
-    TORCH_PEERS[2]: "PyTorch, webdataset",
-}
+# The least ratio of shuffled to plain Arrow batches that is aimed at.
+SHUFFLED_GOAL = 0.6
+
+# The rows of the tables: the name of a loader, where the rows are shuffled, and the loader without and with a
+# shuffle. A loader that is always shuffled has no plain form.
+ROWS = (
+    ("Arrow batches (ours)", "buffer", "arrow, ours", "arrow, ours, shuffled"),
+    ("Arrow batches (ours)", "blocks", "arrow, ours", "arrow, ours, shuffled blocks"),
+    ("`RecordTable` (ours)", "blocks", "", "arrow, RecordTable, shuffled blocks"),
+    ("`RecordTable` (ours)", "all rows", "", "arrow, RecordTable, all rows shuffled"),
+    ("TensorFlow, ours", "buffer", OURS, f"{OURS}, shuffled"),
+    ("TensorFlow, its best", "buffer", TENSORFLOW[0], f"{TENSORFLOW[0]}, shuffled"),
+    ("TensorFlow, as usual", "buffer", TENSORFLOW[1], f"{TENSORFLOW[1]}, shuffled"),
+    ("PyTorch, ours", "buffer", OURS_TORCH, f"{OURS_TORCH}, shuffled"),
+    ("PyTorch, ours, by number", "blocks", "", "torch, RecordTable, shuffled blocks"),
+    ("PyTorch, ours, by number", "all rows", "", "torch, RecordTable, all rows shuffled"),
+    ("PyTorch, vahidk/tfrecord", "buffer", TORCH_PEERS[0], f"{TORCH_PEERS[0]}, shuffled"),
+    ("PyTorch, HF datasets", "buffer", TORCH_PEERS[1], f"{TORCH_PEERS[1]}, shuffled"),
+    ("PyTorch, HF datasets", "all rows", TORCH_PEERS[1], f"{TORCH_PEERS[1]}, all rows shuffled"),
+    ("PyTorch, webdataset", "buffer", TORCH_PEERS[2], f"{TORCH_PEERS[2]}, shuffled"),
+    ("PyTorch, MosaicML streaming", "blocks", TORCH_PEERS[3], f"{TORCH_PEERS[3]}, shuffled blocks"),
+    ("NumPy, Grain with ArrayRecord", "all rows", GRAIN, f"{GRAIN}, all rows shuffled"),
+)
+TITLES = {plain: title for title, _, plain, _ in ROWS if plain}
 
 
 def ratios(loaders: dict[str, Any], loader: str, others: tuple[str, ...] = TENSORFLOW) -> list[float]:
@@ -51,6 +64,12 @@ def ratios(loaders: dict[str, Any], loader: str, others: tuple[str, ...] = TENSO
     best = max(peers, key=lambda rates: median(rates) if rates else 0.0)
     mine = best_way(loaders.get(loader, {}), "cpu")
     return round_ratios(mine, best)
+
+
+def tensorflow_ratios(loaders: dict[str, Any], loader: str) -> list[float]:
+    """Return a loader's ratios to TensorFlow's best way to read rows, which is shuffled if the loader is."""
+    suffix = ", shuffled" if "shuffled" in loader else ""
+    return ratios(loaders, loader, tuple(f"{other}{suffix}" for other in TENSORFLOW))
 
 
 def write(results: dict[str, Any]) -> None:
@@ -67,8 +86,12 @@ def full_tables(results: dict[str, Any]) -> str:
         "",
         "Made by `python -m benchmarks.feeds --store` and `python -m benchmarks.feeds --report`. Figures",
         "are medians of the rounds. A ratio compares rows per CPU second with those of TensorFlow's best way",
-        "in the same round; the least and the greatest ratio are in brackets. Rows per second depend on how",
-        "much of the CPU other processes left over.",
+        "in the same round, plain with plain and shuffled with shuffled. The least and the greatest ratio",
+        "are in brackets. Rows per second depend on how much of the CPU other processes left over.",
+        "",
+        "A buffer holds 65,536 rows. A shuffle in blocks shuffles blocks of the files, and the rows within",
+        "groups of blocks. HF datasets reads a decoded copy of the rows. webdataset, MosaicML streaming and",
+        "ArrayRecord hold packed numbers, and no Examples.",
         "",
         *(f"- {name}: {value}" for name, value in machine.items()),
         "",
@@ -82,20 +105,30 @@ def full_tables(results: dict[str, Any]) -> str:
             f"{found['rows']:,} rows, batches of {found['batch_size']:,}. Other processes used "
             f"{found['others']:.0%} of the CPU.",
             "",
-            "| loader | rows per CPU second | rows per second | ratio to TensorFlow's best |",
-            "|---|---:|---:|---:|",
-            *(_row(found["loaders"], loader) for loader in found["loaders"]),
+            "| loader | shuffled in | rows per CPU second | shuffled | rows per second | shuffled "
+            "| x TensorFlow's best | shuffled |",
+            "|---|---|---:|---:|---:|---:|---:|---:|",
+            *(_row(found["loaders"], *row) for row in ROWS if _is_measured(found["loaders"], row)),
         ]
     return "\n".join([*lines, ""])
 
 
-def _row(loaders: dict[str, Any], loader: str) -> str:
-    cpu, wall = (best_way(loaders[loader], what) for what in ("cpu", "wall"))
-    failed = "; ".join(errors(loaders[loader]))
-    if not cpu:
-        return f"| {TITLES[loader]} | {failed} | | |"
-    ratio = spread(ratios(loaders, loader))
-    return f"| {TITLES[loader]} | {rounded(median(cpu))} | {rounded(median(wall))} | {ratio} |"
+def _is_measured(loaders: dict[str, Any], row: tuple[str, str, str, str]) -> bool:
+    return row[2] in loaders or row[3] in loaders
+
+
+def _row(loaders: dict[str, Any], title: str, where: str, plain: str, shuffled: str) -> str:
+    both = [loaders.get(plain, {}), loaders.get(shuffled, {})]
+    cells = [
+        rounded(median(rates)) if (rates := best_way(ways, what)) else ""
+        for what in ("cpu", "wall")
+        for ways in both
+    ]
+    failed = dict.fromkeys(error for ways in both if not best_way(ways, "cpu") for error in errors(ways))
+    if failed:
+        where += f" ({'; '.join(failed)})"
+    cells += [spread(tensorflow_ratios(loaders, loader)) for loader in (plain, shuffled)]
+    return "| " + " | ".join([title, where, *cells]) + " |"
 
 
 def _goals(datasets: dict[str, Any]) -> list[str]:
@@ -114,6 +147,15 @@ def _goals(datasets: dict[str, Any]) -> list[str]:
             )
             for peer in TORCH_PEERS
         ]
+    rows += [
+        (
+            f"{name}: Arrow batches (ours), shuffled / plain",
+            SHUFFLED_GOAL,
+            ratios(datasets[name]["loaders"], "arrow, ours, shuffled", ("arrow, ours",)),
+        )
+        for name in GOALS
+        if name in datasets
+    ]
     lines = ["| rows per CPU second | goal | measured | |", "|---|---:|---:|---|"]
     for what, goal, ratio in rows:
         if ratio:
@@ -123,20 +165,30 @@ def _goals(datasets: dict[str, Any]) -> list[str]:
 
 
 def short_table(results: dict[str, Any]) -> str:
-    """Return a table of thousands of rows per CPU second, with the ratios to TensorFlow's best way."""
-    datasets = results["datasets"]
-    lines = ["| | " + " | ".join(datasets) + " |", "|---" + "|---:" * len(datasets) + "|"]
-    for loader, title in TITLES.items():
-        if any(loader in found["loaders"] for found in datasets.values()):
-            cells = [_cell(found["loaders"], loader) for found in datasets.values()]
-            lines.append(f"| {title} | " + " | ".join(cells) + " |")
+    """Return two tables of thousands of rows per CPU second, for uncompressed and for gzip files."""
     machine = results["machine"]
-    return "\n".join([*lines, "", f"{machine['cpu']}; {machine['packages']}; {machine['date']}.", ""])
+    tables = [
+        _short_table({name: found for name, found in results["datasets"].items() if ("gzip" in name) == gzip})
+        for gzip in (False, True)
+    ]
+    return "\n".join([*tables, f"{machine['cpu']}; {machine['packages']}; {machine['date']}.", ""])
+
+
+def _short_table(datasets: dict[str, Any]) -> str:
+    lines = [
+        "| | shuffled in | " + " | ".join(f"{name} | shuffled" for name in datasets) + " |",
+        "|---|---" + "|---:|---:" * len(datasets) + "|",
+    ]
+    for row in ROWS:
+        if any(_is_measured(found["loaders"], row) for found in datasets.values()):
+            title, where, *loaders = row
+            cells = [_cell(found["loaders"], loader) for found in datasets.values() for loader in loaders]
+            lines.append(f"| {title} | {where} | " + " | ".join(cells) + " |")
+    return "\n".join([*lines, ""])
 
 
 def _cell(loaders: dict[str, Any], loader: str) -> str:
-    cpu, ratio = best_way(loaders.get(loader, {}), "cpu"), ratios(loaders, loader)
+    cpu = best_way(loaders.get(loader, {}), "cpu")
     if not cpu:
         return "failed" if loader in loaders else "-"
-    thousands = f"{median(cpu) / 1000:,.0f}" if median(cpu) >= 1e5 else f"{median(cpu) / 1000:,.1f}"
-    return f"{thousands} k ({ratio_text(median(ratio))} x)" if ratio else f"{thousands} k"
+    return f"{median(cpu) / 1000:,.0f} k" if median(cpu) >= 1e5 else f"{median(cpu) / 1000:,.1f} k"
