@@ -303,6 +303,26 @@ def test_a_filter_that_most_rows_pass_reads_each_file_once(
     assert explanation.totals["data_bytes"] == explanation.totals["stored_bytes"]
 
 
+def test_ranges_that_are_read_at_once_are_bounded(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A range of all wanted records would also hold most of the other records."""
+    if any(images.glob("*.gz")):
+        pytest.skip("blocks are decompressed one after the other")
+    monkeypatch.setattr(gathering, "_LOCAL_REQUEST", 8_000)
+    monkeypatch.setattr(gathering, "TABLE_BYTES", 20_000)
+    monkeypatch.setattr(gathering.Fetch, "is_cheaper", True)
+    sizes: list[int] = []
+    read_ranges = Store.read_ranges
+
+    def reading(store: Store, ranges: Any) -> Any:
+        sizes.extend(stop - start for path, start, stop in ranges if "/part-" in path)
+        return read_ranges(store, ranges)
+
+    monkeypatch.setattr(Store, "read_ranges", reading)
+    found = read_tfrecord(images, filters=[("label", "in", [0, 3, 6, 9, 12, 15, 18])]).compute()
+    assert found["n"].tolist() == [n for n in range(200) if n % 20 % 3 == 0]
+    assert 10_000 < max(sizes) < 23_000
+
+
 def test_a_data_file_that_changed_is_noticed(images: Path) -> None:
     ddf = read_tfrecord(images, columns=["n"])
     [path, *_] = images.glob("part-*")
