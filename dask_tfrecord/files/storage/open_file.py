@@ -1,6 +1,7 @@
 """Read an open file forward, and check that the file has not changed since it was listed."""
 
 import io
+import os
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from datetime import datetime
@@ -232,10 +233,11 @@ def read_byte_ranges(fs: AbstractFileSystem, ranges: Sequence[tuple[str, int, in
         return found
     found = []
     for path, group in groupby(ranges, key=itemgetter(0)):  # fsspec would open a file for each range
-        with open(path, "rb", buffering=0) as file:
-            for _, start, stop in group:
-                file.seek(start)
-                found.append(file.read(stop - start))
+        file = os.open(path, os.O_RDONLY)
+        try:
+            found += [os.pread(file, stop - start, start) for _, start, stop in group]
+        finally:
+            os.close(file)
     return found
 
 

@@ -6,11 +6,12 @@
 #include <vector>
 
 #include "base/bytes.hpp"
+#include "base/memory.hpp"
 
 namespace tfr {
 
-// A block holds records up to `most_bytes`, at least 32 KiB, and `most_records`. A larger record is used where it
-// lies, and is a block of its own.
+// A block holds records up to `most_bytes`, at least 32 KiB and the same in all calls, and `most_records`. A larger
+// record is used where it lies, and is a block of its own.
 class CopiedRecords {
  public:
   // Returns a block of the records from `next` on, and moves `next` to the first record after the block. There must be
@@ -19,8 +20,8 @@ class CopiedRecords {
     constexpr size_t kAhead = 12;                // records to prefetch
     constexpr size_t kCopiedBytes = 32u << 10u;  // a copy of a larger record costs more than a block of its own
     if (records[next].size() >= kCopiedBytes) return records[next++];
-    bytes_.resize(most_bytes);
-    uint8_t* to = bytes_.data();
+    if (!bytes_) bytes_ = arena_.allocate(most_bytes);
+    uint8_t* to = bytes_;
     const uint8_t* const end = to + most_bytes;
     const size_t stop = std::min(records.size(), next + most_records);
     for (; next < stop && records[next].size() <= static_cast<size_t>(end - to); ++next) {
@@ -32,11 +33,12 @@ class CopiedRecords {
       if (record.size()) std::memcpy(to, record.begin, record.size());
       to += record.size();
     }
-    return {bytes_.data(), to};
+    return {bytes_, to};
   }
 
  private:
-  std::vector<uint8_t> bytes_;
+  Arena arena_{0};
+  uint8_t* bytes_ = nullptr;  // of the arena
 };
 
 }  // namespace tfr
