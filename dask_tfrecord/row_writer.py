@@ -73,7 +73,8 @@ class Writer:
         The names of the partition columns, as in `to_tfrecord`. By default, the partition columns of the
         existing dataset, or no partition columns in a new dataset.
     columnar : list of str or "scalars", optional
-        The columns that are also stored in Parquet files, as in `to_tfrecord`.
+        The columns that are also stored in Parquet files, as in `to_tfrecord`. By default, each commit
+        stores the columns of the version that the `Writer` has read or made last.
     compression : {"default", None, "gzip", "zlib", "zstd", "lz4", "bz2", "xz"}
         The codec of the new files, as in `to_tfrecord`.
     compression_level : int, optional

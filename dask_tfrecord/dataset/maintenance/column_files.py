@@ -16,7 +16,7 @@ from dask_tfrecord.dataset.read.map_files import TASK_BYTES
 from dask_tfrecord.dataset.snapshot.column_statistics import to_entries
 from dask_tfrecord.dataset.snapshot.columnar import Columnar, column_file_columns, columnar_features
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.dataset.snapshot.names import COLUMNS, run_of_column_file, staged
+from dask_tfrecord.dataset.write.commit import discard
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.staging import remove_staging
 from dask_tfrecord.errors import TFRecordError
@@ -60,8 +60,7 @@ def with_column_files(
     entries = [*to_entries(snapshot.file_list, snapshot.schema, snapshot.partitioning)]
     run = WriteRun(store, snapshot.schema, snapshot.run, columnar=columnar)
     # As long as the run is open, the column files do not count as files that no snapshot lists.
-    with store.create(store.join(staged(run.run, "started"))):
-        pass
+    run.mark("started")
     try:
         groups = _groups([replace(entries[at], columns=None) for at in wanted])
         found = compute_each(partial(_write, run), enumerate(groups))
@@ -73,9 +72,7 @@ def with_column_files(
             rows = rows.append_column(name, column)
         yield replace(snapshot, file_list=rows, columnar=columnar, stored=None)
     except BaseException:  # also on KeyboardInterrupt
-        names = [f"{COLUMNS}/{name}" for name in store.names(COLUMNS)]
-        store.remove(store.join(name) for name in names if run_of_column_file(name) == run.run)
-        remove_staging(store, run.run)
+        discard(run)
         raise
     with suppress(Exception):  # the snapshot is stored, and the next write removes the staging directory
         remove_staging(store, run.run)
