@@ -282,7 +282,8 @@ class ColumnFileReader:
 
     def _spans(self, groups: Sequence[int], names: Sequence[str]) -> list[tuple[int, int]]:
         """Return the ranges of bytes that hold some columns of some row groups."""
-        wanted = [at for at, name in enumerate(self._names) if name in names]
+        used = {*names}
+        wanted = [at for at, name in enumerate(self._names) if name in used]
         spans: list[tuple[int, int]] = []
         for group in groups:
             for at in wanted:
