@@ -1,5 +1,6 @@
-// The binding of the kernel. Only this file, python_data.hpp and without_gil.hpp use Python. The contract of each call
-// is in ../_kernel.pyi.
+// The binding of the kernel. Only this file, python_*.hpp and without_gil.hpp use Python. The contract of each call is
+// in
+// ../_kernel.pyi.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -9,7 +10,6 @@
 
 #include <mutex>
 
-#include "base/adler32.hpp"
 #include "columns/check.hpp"
 #include "columns/decode.hpp"
 #include "columns/encode.hpp"
@@ -17,6 +17,7 @@
 #include "framing/locate.hpp"
 #include "framing/scan.hpp"
 #include "message/sparse_reader.hpp"
+#include "python_checksums.hpp"
 #include "python_data.hpp"
 #include "without_gil.hpp"
 
@@ -378,37 +379,6 @@ nb::ndarray<nb::numpy, uint8_t> pool_array(size_t size) {
   return {data, {size}, owner};
 }
 
-uint32_t crc32c_of(nb::handle data, uint32_t value, const std::string& implementation) {
-  const Bytes bytes(data);
-  for (const tfr::crc32c::Implementation& candidate : tfr::crc32c::implementations()) {
-    if (!candidate.name || (implementation != "best" && implementation != candidate.name)) continue;
-    const WithoutGil no_gil;
-    return candidate.function(bytes.data(), bytes.size(), value);
-  }
-  throw nb::value_error(("not available here: " + implementation).c_str());
-}
-
-uint32_t crc32c_combine(uint32_t crc1, uint32_t crc2, uint64_t size2) {
-  return tfr::crc32c::implementations()[0].combine(crc1, crc2, size2);
-}
-
-uint32_t crc32_combine(uint32_t crc1, uint32_t crc2, uint64_t size2) {
-  return tfr::crc32c::combine<tfr::crc32c::kGzipPolynomial>(crc1, crc2, size2);
-}
-
-uint32_t crc32c_of_records(nb::handle data, uint64_t records, uint32_t value) {
-  const Bytes bytes(data);
-  const WithoutGil no_gil;
-  return tfr::crc_of_records(bytes.span(), records, value);
-}
-
-std::vector<std::string> crc32c_implementations() {
-  std::vector<std::string> names;
-  for (const tfr::crc32c::Implementation& candidate : tfr::crc32c::implementations())
-    if (candidate.name) names.emplace_back(candidate.name);
-  return names;
-}
-
 }  // namespace
 
 NB_MODULE(_kernel, m) {
@@ -451,10 +421,5 @@ NB_MODULE(_kernel, m) {
   m.def("raise_pool_limit", [](size_t bytes) { tfr::Pool::instance().raise_limit(bytes); }, "bytes"_a);
   m.def("pool_bytes", [] { return tfr::Pool::instance().kept(); });
   m.def("pool_array", &pool_array, "size"_a);
-  m.def("crc32c", &crc32c_of, "data"_a, "value"_a = 0, "implementation"_a = "best");
-  m.def("crc32c_combine", &crc32c_combine, "crc1"_a, "crc2"_a, "size2"_a);
-  m.def("crc32_combine", &crc32_combine, "crc1"_a, "crc2"_a, "size2"_a);
-  m.def("adler32_combine", &tfr::combine_adler32, "adler1"_a, "adler2"_a, "size2"_a);
-  m.def("crc32c_of_records", &crc32c_of_records, "data"_a, "records"_a, "value"_a = 0);
-  m.def("crc32c_implementations", &crc32c_implementations);
+  bind_checksums(m);
 }
