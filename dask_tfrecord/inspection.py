@@ -35,7 +35,6 @@ from dask_tfrecord.dataset.read.request import ReadRequest
 from dask_tfrecord.dataset.read.requested_columns import GivenHive, GivenSchema
 from dask_tfrecord.dataset.read.schema_sources import known_schema
 from dask_tfrecord.dataset.snapshot.file_table import with_known_versions
-from dask_tfrecord.dataset.snapshot.metadata import next_ancestors
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files
 from dask_tfrecord.dataset.snapshot.visibility import (
     are_proven,
@@ -202,8 +201,7 @@ def index(
             snapshot = _described(path, store, request, each)
             if before is not None:
                 rows = with_known_versions(snapshot.file_list, before.file_list)
-                ancestors = next_ancestors(before.ancestors, before.run)
-                snapshot = replace(snapshot, file_list=rows, number=before.number + 1, ancestors=ancestors)
+                snapshot = replace(snapshot, file_list=rows)
         columns = plan_columnar(columnar, snapshot.schema, snapshot.partition_on, before)
         if columnar is None:
             wanted = rows_to_store(store, snapshot, columns, each)

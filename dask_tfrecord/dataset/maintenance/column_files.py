@@ -70,7 +70,7 @@ def with_column_files(
         rows = rows.select([name for name in rows.column_names if name not in COLUMN_FILE_NAMES])
         for name, column in column_file_columns(entries).items():
             rows = rows.append_column(name, column)
-        yield replace(snapshot, file_list=rows, columnar=columnar, stored=None)
+        yield replace(snapshot, file_list=rows, columnar=columnar)
     except BaseException:  # also on KeyboardInterrupt
         discard(run)
         raise

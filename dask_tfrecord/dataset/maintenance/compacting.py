@@ -1,7 +1,6 @@
 """Replace small files of a dataset by files of a wanted size, without decoding records."""
 
 from collections.abc import Sequence
-from dataclasses import replace
 from functools import partial
 from typing import Any, NamedTuple
 
@@ -16,7 +15,7 @@ from dask_tfrecord.dataset.maintenance.rewriting import (
     newest_files,
     plan_run,
     unless_lost,
-    with_columns,
+    write_again,
 )
 from dask_tfrecord.dataset.query.filters import parse_filters
 from dask_tfrecord.dataset.query.ranges import Mask
@@ -26,8 +25,6 @@ from dask_tfrecord.dataset.write.conflicts import Group, partition_directories
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.find_blocks import ComputeEach
-from dask_tfrecord.files.options import WriteOptions
-from dask_tfrecord.files.splicing import splice, stored_codec
 from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
@@ -138,12 +135,4 @@ def _compact(run: WriteRun, count: int, numbered: tuple[int, Sequence[FileEntry]
     Return None if another write has replaced one of the sources in the meantime.
     """
     index, sources = numbered
-    store = run.store
-
-    def write() -> FileEntry:
-        codec = stored_codec(store, sources)
-        named = replace(run, options=WriteOptions(compression=codec))
-        path, name = named.place(parent_of(sources[0].path), index, count)
-        return with_columns(run, index, splice(store, sources, codec, path, name), sources)
-
-    return unless_lost(store, sources, write)
+    return unless_lost(run.store, sources, partial(write_again, run, index, count, sources))

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 from functools import partial
 from itertools import count
 from typing import Any, NamedTuple, TypeAlias
@@ -18,7 +18,7 @@ from dask_tfrecord.dataset.maintenance.rewriting import (
     newest_files,
     plan_run,
     unless_lost,
-    with_columns,
+    write_again,
 )
 from dask_tfrecord.dataset.query.filters import parse_filters
 from dask_tfrecord.dataset.query.predicates import Predicate
@@ -33,12 +33,9 @@ from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import ConcurrentWriteError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.find_blocks import ComputeEach
-from dask_tfrecord.files.options import ReadOptions, WriteOptions
-from dask_tfrecord.files.removing import remove_records
-from dask_tfrecord.files.splicing import stored_codec
+from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import FileInfo
-from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 
@@ -228,10 +225,6 @@ def _delete_in_file(
             raise wrong_number(store.public(store.join(source.path)), len(is_removed), source.records)
         if dry_run or rows in (0, source.records):
             return _Change(rows, None, rows == source.records)
-        codec = stored_codec(store, [source])
-        named = replace(run, options=WriteOptions(compression=codec))
-        place = named.place(parent_of(source.path), file.number, files)
-        entry = remove_records(store, source, is_removed, run.schema, codec, *place)
-        return _Change(rows, with_columns(run, file.number, entry, [source], is_removed), False)
+        return _Change(rows, write_again(run, file.number, files, [source], is_removed), False)
 
     return unless_lost(store, [source], change)

@@ -2,13 +2,14 @@
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
+from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.dataset.maintenance.rewriting import commit
+from dask_tfrecord.dataset.maintenance.rewriting import commit, plan_run
 from dask_tfrecord.dataset.snapshot.columnar import listed_paths
 from dask_tfrecord.dataset.snapshot.footers import read_metadata
 from dask_tfrecord.dataset.snapshot.kept import kept_files
@@ -21,7 +22,6 @@ from dask_tfrecord.dataset.snapshot.names import (
 )
 from dask_tfrecord.dataset.snapshot.versions import oldest_version, read_part, versions
 from dask_tfrecord.dataset.write.orphans import last_modified
-from dask_tfrecord.dataset.write.run import WriteRun, draw_run
 from dask_tfrecord.files.storage.listing import column_paths
 from dask_tfrecord.files.storage.store import Store
 
@@ -86,8 +86,8 @@ def expire_versions(
         The time for which the files of an expired version stay.
     """
     newest = open_version(store, None)
-    run = draw_run(store, newest)
-    now = _time_of_store(store, run)
+    run = plan_run(store, newest, "expire", keep_versions=True)
+    now = _time_of_store(store, run.run)
     stored = [number for number in versions(store) if newest.oldest <= number <= newest.number]
     kept = _newest_states(store, stored, versions_to_keep or 1)
     if older_than is not None:
@@ -95,27 +95,13 @@ def expire_versions(
         kept += [number for number in stored if times[number] >= now - older_than][:1]
     expired = tuple(number for number in stored if number < min(kept))
     if expired:
-        newest = _commit(store, run, newest, min(kept))
-        now = _time_of_store(store, run)
+        first = min(kept)
+        newest = commit(replace(run, version=first, details=f"versions before {first}"), ())
+        now = _time_of_store(store, run.run)
     unneeded = unneeded_files(store, now - grace)
     store.remove(unneeded.paths)
     size = pc.sum(unneeded.data["size"]).as_py() or 0
-    return Expired(newest, expired if newest.run == run else (), len(unneeded.data), size)
-
-
-def _commit(store: Store, run: str, newest: Snapshot, oldest: int) -> Snapshot:
-    """Commit that a version is the oldest one. Return the newest snapshot."""
-    write = WriteRun(
-        store,
-        newest.schema,
-        run,
-        mode="expire",
-        base=newest.number,
-        partitioning=newest.partitioning,
-        version=oldest,
-        details=f"versions before {oldest}",
-    )
-    return commit(write, ())
+    return Expired(newest, expired if newest.run == run.run else (), len(unneeded.data), size)
 
 
 def _time_of_store(store: Store, run: str) -> datetime:

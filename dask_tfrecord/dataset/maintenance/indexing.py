@@ -5,7 +5,6 @@ A commit of `index` writes no data files.
 
 import logging
 from dataclasses import replace
-from datetime import UTC, datetime
 from functools import partial
 from typing import NamedTuple
 
@@ -19,10 +18,10 @@ from dask_tfrecord.dataset.read.map_files import merge_by_file
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.snapshot.column_statistics import from_entries, to_entries
 from dask_tfrecord.dataset.snapshot.file_table import concatenate, identities, with_known_versions
-from dask_tfrecord.dataset.snapshot.metadata import library_version, next_ancestors
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot
 from dask_tfrecord.dataset.snapshot.visibility import are_proven
 from dask_tfrecord.dataset.write.commit import create_version
+from dask_tfrecord.dataset.write.newest import following
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import Call, ConcurrentWriteError, TFRecordError
 from dask_tfrecord.files import statistics
@@ -58,7 +57,7 @@ class _Content(NamedTuple):
 
 
 def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach, run: str) -> Snapshot:
-    """Build the first snapshot of a dataset from a read plan.
+    """Describe the files of a read plan.
 
     Parameters
     ----------
@@ -72,7 +71,7 @@ def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach, run: str) -> S
     Returns
     -------
     Snapshot
-        The new snapshot, which is not stored yet.
+        The content of the new snapshot, for `store_snapshot`.
 
     Raises
     ------
@@ -102,7 +101,7 @@ def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach, run: str) -> S
         schema=schema,
         compression=compressions.pop() if len(compressions) == 1 else None,
         run=run,
-        library=library_version(),
+        library="",
         partitioning=partitioning,
         order=tuple(dataset.schema.names),
         partial=bool(dataset.ignored_features) or dataset.options.extra == "ignore",
@@ -112,7 +111,7 @@ def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach, run: str) -> S
 def renew_snapshot(
     store: Store, snapshot: Snapshot, files: pa.Table, compute_each: ComputeEach, run: str
 ) -> Snapshot:
-    """Build the next snapshot of a dataset after some of its files may have been rewritten or copied.
+    """Describe the files of a dataset again, some of which may have been rewritten or copied.
 
     Only files whose stamp differs from the stamp in the snapshot are read. A stamp identifies the version of
     a file. If the content of a file is unchanged, only the stamp in its entry changes.
@@ -133,7 +132,7 @@ def renew_snapshot(
     Returns
     -------
     Snapshot
-        The next snapshot, which is not stored yet.
+        The content of the next snapshot, for `store_snapshot`.
 
     Raises
     ------
@@ -166,15 +165,7 @@ def renew_snapshot(
     read = from_entries(entries, snapshot.schema, snapshot.partitioning)
     known = concatenate([rows.filter(pc.invert(changed)), read])
     now = with_known_versions(known.take(pc.index_in(rows["path"], known["path"])), rows)
-    return replace(
-        snapshot,
-        file_list=with_column(now, "stamp", files["stamp"]),
-        stored=None,
-        run=run,
-        library=library_version(),
-        number=snapshot.number + 1,
-        ancestors=next_ancestors(snapshot.ancestors, snapshot.run),
-    )
+    return replace(snapshot, file_list=with_column(now, "stamp", files["stamp"]), run=run)
 
 
 def store_snapshot(store: Store, snapshot: Snapshot, before: Snapshot | None) -> Snapshot:
@@ -183,22 +174,20 @@ def store_snapshot(store: Store, snapshot: Snapshot, before: Snapshot | None) ->
     If other writes were committed after ``before``, their changes are kept.
     """
     root = store.public(store.root)
-    created = datetime.now(UTC).replace(microsecond=0)
-    snapshot = replace(snapshot, mode="index", details="", created=created)
     run = WriteRun(store, snapshot.schema, snapshot.run, base=0 if before is None else before.number)
     stored = None
     while stored is None:
         newest = find_snapshot(store)
-        following = snapshot
-        if newest is not None and newest.number >= snapshot.number:
-            following = _described_again(newest, snapshot, before, root)
-        stored = create_version(run, following)
+        content = snapshot
+        if newest is not None and newest.number > run.base:
+            content = _described_again(newest, snapshot, before, root)
+        stored = create_version(run, following(content, newest, run.run, "index"))
     logger.info("%s: index stored version %d: %r", root, stored.number, stored)
     return stored
 
 
 def _described_again(newest: Snapshot, described: Snapshot, before: Snapshot | None, root: str) -> Snapshot:
-    """Return the newest snapshot with a later description of the files that it still lists.
+    """Return the content of the newest snapshot, with a later description of the files that it still lists.
 
     Parameters
     ----------
@@ -232,19 +221,8 @@ def _described_again(newest: Snapshot, described: Snapshot, before: Snapshot | N
     sets_columnar = described.columnar != (before.columnar if before else None)
     taken = described.file_list.take(pa.array([known[paths[at]] for at in again], pa.int64()))
     merged = concatenate([rows.take(pa.array(others, pa.int64())), with_known_versions(taken, rows)])
-    return replace(
-        newest,
-        file_list=merged.take(np.argsort(np.array(others + again, np.int64), kind="stable")),
-        stored=None,
-        run=described.run,
-        library=described.library,
-        mode=described.mode,
-        details=described.details,
-        columnar=described.columnar if sets_columnar else newest.columnar,
-        created=described.created,
-        number=newest.number + 1,
-        ancestors=next_ancestors(newest.ancestors, newest.run),
-    )
+    rows = merged.take(np.argsort(np.array(others + again, np.int64), kind="stable"))
+    return replace(newest, file_list=rows, columnar=described.columnar if sets_columnar else newest.columnar)
 
 
 def _read_files(

@@ -1,10 +1,11 @@
 """Make an older version of a dataset the newest version again. No data file is read or written."""
 
-from dask_tfrecord.dataset.maintenance.rewriting import commit
+from typing import Any
+
+from dask_tfrecord.dataset.maintenance.rewriting import commit, plan_run
 from dask_tfrecord.dataset.snapshot.model import Snapshot, open_version
 from dask_tfrecord.dataset.snapshot.visibility import snapshot_of_version
 from dask_tfrecord.dataset.write.conflicts import planned_rows
-from dask_tfrecord.dataset.write.run import WriteRun, draw_run
 from dask_tfrecord.errors import CorruptRecordError
 from dask_tfrecord.files.storage.store import Store
 
@@ -28,21 +29,11 @@ def restore_version(store: Store, version: int) -> Snapshot:
     """
     newest = open_version(store, None)
     try:
-        older, _ = snapshot_of_version(store, version)
+        snapshot_of_version(store, version)
     except CorruptRecordError as error:
         raise error.replaced(advice="put the file back from a copy", remedies=()) from None
     if version == newest.number:
         return newest
-    run = WriteRun(
-        store,
-        older.schema,
-        draw_run(store, newest),
-        mode="restore",
-        base=newest.number,
-        partitioning=older.partitioning,
-        planned=planned_rows(store, "restore", newest.number),
-        keep_versions=True,
-        version=version,
-        details=f"version {version}",
-    )
-    return commit(run, ())
+    planned = planned_rows(store, "restore", newest.number)
+    how: dict[str, Any] = {"details": f"version {version}", "version": version, "planned": planned}
+    return commit(plan_run(store, newest, "restore", keep_versions=True, **how), ())

@@ -1,6 +1,7 @@
 """Plan the rewrite of files of the newest version, and recognise files that other writes have replaced."""
 
 from collections.abc import Callable, Iterable, Sequence
+from dataclasses import replace
 from itertools import chain
 from typing import Any, TypeVar
 
@@ -21,7 +22,10 @@ from dask_tfrecord.errors import FileChangedError
 from dask_tfrecord.files.copied_columns import rows_of_file, with_column_file, without_rows
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.find_blocks import ComputeEach
-from dask_tfrecord.files.removing import Mask
+from dask_tfrecord.files.options import WriteOptions
+from dask_tfrecord.files.removing import Mask, remove_records
+from dask_tfrecord.files.splicing import splice, stored_codec
+from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.store import Store
 
 Result = TypeVar("Result")
@@ -61,9 +65,9 @@ def file_outcomes(snapshot: Snapshot, rows: pa.Table, predicate: Predicate) -> O
 
 
 def plan_run(
-    store: Store, snapshot: Snapshot, mode: Mode, *, keep_versions: bool, details: str = ""
+    store: Store, snapshot: Snapshot, mode: Mode, *, keep_versions: bool, details: str = "", **how: Any
 ) -> WriteRun:
-    """Return the plan of a write that replaces files of a snapshot."""
+    """Return the plan of a write that replaces files of a snapshot. ``how`` are other fields of the plan."""
     return WriteRun(
         DatasetStore(store.fs, store.root),  # a restore may not have moved all files back yet
         snapshot.schema,
@@ -76,32 +80,38 @@ def plan_run(
         columnar=snapshot.columnar,
         keep_versions=keep_versions,
         details=details[:_LONGEST_DETAILS],
+        **how,
     )
 
 
-def with_columns(
-    run: WriteRun, number: int, entry: FileEntry, sources: Sequence[FileEntry], is_removed: Mask | None = None
+def write_again(
+    run: WriteRun, number: int, count: int, sources: Sequence[FileEntry], is_removed: Mask | None = None
 ) -> FileEntry:
-    """Write the column file of a new data file with the records of other files, if the run has column files.
+    """Write a data file with the records of other files, and its column file if the run has column files.
 
     Parameters
     ----------
     run : WriteRun
         The plan of the write.
-    number : int
-        The number of the column file among those of the run.
-    entry : FileEntry
-        The new data file.
+    number, count : int
+        The number of the new file among those of the run, and the number of these files.
     sources : sequence of FileEntry
         The data files whose records the new file has, in this order.
     is_removed : numpy.ndarray of bool, optional
-        A mask of the records of the sources that the new file does not have.
+        A mask of the records of the only source that the new file does not have.
 
     Returns
     -------
     FileEntry
-        The entry with its column file.
+        The entry of the new file.
     """
+    codec = stored_codec(run.store, sources)
+    named = replace(run, options=WriteOptions(compression=codec))
+    place = named.place(parent_of(sources[0].path), number, count)
+    if is_removed is None:
+        entry = splice(run.store, sources, codec, *place)
+    else:
+        entry = remove_records(run.store, sources[0], is_removed, run.schema, codec, *place)
     columns = run.column_file(number)
     if columns is None:
         return entry

@@ -6,7 +6,6 @@ checked with pyarrow 18 to 26.
 """
 
 import ctypes
-import operator
 from collections import deque
 from collections.abc import Callable, Iterator
 from functools import partial
@@ -15,6 +14,7 @@ from typing import Any, NamedTuple, TypeAlias
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dask_tfrecord.dataset.query.predicates import COMPARE, OPERATORS
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.schema.storage_types import value_type
@@ -41,15 +41,6 @@ class Call(NamedTuple):
 
 
 Node: TypeAlias = Column | Literal | Call
-
-COMPARISONS: dict[str, Callable[[Any, Any], Any]] = {
-    "equal": operator.eq,
-    "not_equal": operator.ne,
-    "less": operator.lt,
-    "less_equal": operator.le,
-    "greater": operator.gt,
-    "greater_equal": operator.ge,
-}
 
 # The metadata of a schema in the C data interface of Arrow is the third pointer of the struct ArrowSchema.
 _METADATA_POINTER = 2 * ctypes.sizeof(ctypes.c_void_p)
@@ -167,10 +158,10 @@ def _rewritten(node: Node, floats: set[str]) -> pc.Expression:
         case "is_in":
             found = values[0].isin(value_set(node))
             return pc.if_else(values[0].is_valid(), found, pa.scalar(None, pa.bool_()))
-        case name if name in COMPARISONS:
+        case name if name in OPERATORS:
             if any(map(partial(_is_float, floats=floats), node.arguments)):
                 return _TOTAL_ORDER[name](*values)
-            return COMPARISONS[name](*values)
+            return COMPARE[OPERATORS[name]](*values)
     raise SchemaError(
         f"the function {node.function} in the filter {node} has no rule",
         advice="filter the result of the query",

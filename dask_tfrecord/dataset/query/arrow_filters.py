@@ -16,6 +16,7 @@ from dask_tfrecord.dataset.query.arrow_expressions import (
 from dask_tfrecord.dataset.query.comparison_keys import WrongTypeError, has_nan
 from dask_tfrecord.dataset.query.comparisons import compare_in_pandas, is_in_pandas
 from dask_tfrecord.dataset.query.predicates import (
+    OPERATORS,
     Ambiguous,
     And,
     ArrowExpression,
@@ -28,15 +29,6 @@ from dask_tfrecord.dataset.query.predicates import (
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema.model import Schema
 
-# Arrow's comparison functions.
-_SYMBOLS: dict[str, Operator] = {
-    "equal": "==",
-    "not_equal": "!=",
-    "less": "<",
-    "less_equal": "<=",
-    "greater": ">",
-    "greater_equal": ">=",
-}
 _MIRRORED: dict[Operator, Operator] = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
 
 # Values of the option ``null_matching_behavior`` of Arrow's function ``is_in``.
@@ -126,9 +118,9 @@ def pruning_predicate(node: Node, schema: Schema, *, sql_rules: bool = False) ->
             case Call("if_else", (Call("is_null", (Column(name),)), Literal(), Call("is_in") as found)):
                 return _pruning_is_in(schema, name, found, True)  # the form of IN in DuckDB
             case Call(function, (Column(name), Literal(scalar))):
-                return _pruning_compare(schema, name, _SYMBOLS[function], scalar, sql_rules)
+                return _pruning_compare(schema, name, OPERATORS[function], scalar, sql_rules)
             case Call(function, (Literal(scalar), Column(name))):
-                return _pruning_compare(schema, name, _MIRRORED[_SYMBOLS[function]], scalar, sql_rules)
+                return _pruning_compare(schema, name, _MIRRORED[OPERATORS[function]], scalar, sql_rules)
     # Arrow may compare the values by other rules than comparison keys are compared.
     except (ArithmeticError, LookupError, TypeError, ValueError):
         pass

@@ -63,14 +63,16 @@ COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-_ARROW = {
-    "==": pc.equal,
-    "!=": pc.not_equal,
-    "<": pc.less,
-    "<=": pc.less_equal,
-    ">": pc.greater,
-    ">=": pc.greater_equal,
+# The operators of Arrow's comparison functions.
+OPERATORS: dict[str, Operator] = {
+    "equal": "==",
+    "not_equal": "!=",
+    "less": "<",
+    "less_equal": "<=",
+    "greater": ">",
+    "greater_equal": ">=",
 }
+_ARROW = {symbol: getattr(pc, name) for name, symbol in OPERATORS.items()}
 
 
 class Predicate(ABC):

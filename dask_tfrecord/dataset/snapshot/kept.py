@@ -128,6 +128,12 @@ def kept_files(store: Store) -> pa.Table:
     return list_directory(Store(store.fs, store.join(f"{KEPT}/")))
 
 
+def places_of_kept_files(store: Store) -> set[str]:
+    """Return the paths at which the files in the directory of kept files were before."""
+    start = len(store.join(f"{KEPT}/"))
+    return {store.join(path[start:]) for path in column_paths(kept_files(store)["path"])}
+
+
 def with_kept_files(store: Store, paths: pa.Array | pa.ChunkedArray, files: pa.Table) -> pa.Table:
     """Return the list of a snapshot's files, with the sizes and stamps of files that were moved.
 

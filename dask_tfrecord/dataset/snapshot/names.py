@@ -85,54 +85,28 @@ def closed_column_files(store: Store) -> list[str]:
     return [path for path in paths if run_of_column_file(path) not in (None, *runs)]
 
 
-def replaced_files(store: Store, run: str) -> list[str]:
-    """Return the paths of the files that the commit of a run replaces, relative to the root.
-
-    The list is empty if the staging directory of the run holds no list of replaced files.
-
-    Raises
-    ------
-    TFRecordError
-        If the stored list of replaced files is damaged.
-    """
-    return _stored_paths(store, staged(run, REPLACED))
-
-
-def moved_files(store: Store, run: str) -> list[str]:
-    """Return the paths of the files that the commit of a run replaces and that earlier versions keep,
-    relative to the root.
-
-    Raises
-    ------
-    TFRecordError
-        If the stored list of these files is damaged.
-    """
-    return _stored_paths(store, staged(run, MOVED))
-
-
 def exported_files(store: Store) -> list[str]:
-    """Return the paths of the files that `export` wrote and of the list of these files, relative to the root.
-
-    Raises
-    ------
-    TFRecordError
-        If the stored list of exported files is damaged.
-    """
-    paths = _stored_paths(store, EXPORTS)
+    """Return the paths of the files that `export` wrote, and of the list of these files."""
+    paths = stored_paths(store, EXPORTS)
     return [*paths, EXPORTS] if paths else []
 
 
 def record_exports(store: Store, paths: Sequence[str]) -> None:
     """Add paths to the stored list of the files that `export` wrote."""
-    known = dict.fromkeys([*_stored_paths(store, EXPORTS), *paths])
+    known = dict.fromkeys([*stored_paths(store, EXPORTS), *paths])
     with store.create(store.join(EXPORTS)) as file:
         file.write(json.dumps(list(known)).encode())
 
 
-def _stored_paths(store: Store, name: str) -> list[str]:
-    """Return the paths that a JSON file in the metadata directory lists.
+def stored_paths(store: Store, name: str) -> list[str]:
+    """Return the paths that a JSON file in the metadata directory lists, relative to the root.
 
     If the JSON file does not exist, the list is empty.
+
+    Raises
+    ------
+    TFRecordError
+        If the JSON file is damaged.
     """
     path = store.join(name)
     try:

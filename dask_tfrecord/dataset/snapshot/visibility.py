@@ -7,7 +7,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.snapshot.file_table import rows_of_run
-from dask_tfrecord.dataset.snapshot.kept import kept_files, with_kept_files
+from dask_tfrecord.dataset.snapshot.kept import places_of_kept_files, with_kept_files
 from dask_tfrecord.dataset.snapshot.model import (
     Snapshot,
     find_snapshot,
@@ -18,9 +18,11 @@ from dask_tfrecord.dataset.snapshot.model import (
 from dask_tfrecord.dataset.snapshot.names import (
     KEPT,
     METADATA_DIRECTORY,
-    moved_files,
+    MOVED,
+    REPLACED,
     open_runs,
-    replaced_files,
+    staged,
+    stored_paths,
 )
 from dask_tfrecord.errors import Call, CorruptRecordError, Remedy, TFRecordError
 from dask_tfrecord.files.part_names import PART_NAME, is_part, run_of
@@ -301,9 +303,7 @@ def _check_in_place(store: Store, snapshot: Snapshot) -> None:
     """Raise TFRecordError if a restore has not yet moved all files of the newest version to their paths, so
     that a listing lacks some of the files.
     """
-    start = len(store.join(f"{KEPT}/"))
-    kept = {store.join(path[start:]) for path in column_paths(kept_files(store)["path"])}
-    kept &= {*map(store.join, listed_files(snapshot))}
+    kept = places_of_kept_files(store).intersection(map(store.join, listed_files(snapshot)))
     if kept and (missing := kept.difference(column_paths(list_directory(store)["path"]))):
         raise TFRecordError(
             f"the file is still in {KEPT}, because a restore has not finished",
@@ -392,5 +392,5 @@ def unfinished_commits(store: Store, snapshot: Snapshot) -> list[str]:
 def replaced_paths(store: Store, snapshot: Snapshot) -> set[str]:
     """Return the paths of the files that unfinished commits replace, relative to the root of the dataset."""
     runs = unfinished_commits(store, snapshot)
-    notes = (note(store, run) for run in runs for note in (replaced_files, moved_files))
-    return {path for note in notes for path in note}.difference(listed_files(snapshot))
+    notes = [staged(run, name) for run in runs for name in (REPLACED, MOVED)]
+    return {path for note in notes for path in stored_paths(store, note)}.difference(listed_files(snapshot))

@@ -175,11 +175,6 @@ def _remove_files(run: WriteRun) -> None:
     remove_staging(run.store, run.run)
 
 
-def _newest_snapshot(run: WriteRun) -> Snapshot | None:
-    """Return the newest snapshot, or None if there is no snapshot, or if an overwrite finds a damaged one."""
-    return (intact_snapshot if run.mode == "overwrite" else find_snapshot)(run.store)
-
-
 def publish_files(run: WriteRun, files: pa.Table) -> None:
     """Move the files of the run to their final paths, where readers do not see them until the commit.
 
@@ -249,9 +244,10 @@ def create_snapshot(
     If the newest version refuses the write, the files of the write are removed. ``attempt`` is the name of
     the mark of this attempt, or "" if there is no other attempt.
     """
+    find = intact_snapshot if run.mode == "overwrite" else find_snapshot  # an overwrite replaces damage
     while True:
         _log_step(run, 3, f"compare the newest version with version {run.base}, for which it was planned")
-        newest = _newest_snapshot(run) if known is None else known.snapshot
+        newest = find(run.store) if known is None else known.snapshot
         if newest is not None and (committed := run.committed_snapshot(newest)) is not None:
             return committed  # another attempt at this commit was faster
         try:

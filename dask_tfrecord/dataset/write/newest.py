@@ -1,9 +1,10 @@
-"""Remember the newest version of a dataset, so that a process that appends again need not read the file list
-again.
+"""Make the next version of a dataset. Remember the newest version, so that a process that appends again need
+not read the file list again.
 """
 
 from contextlib import suppress
 from dataclasses import replace
+from datetime import UTC, datetime
 from typing import NamedTuple
 
 import pyarrow as pa
@@ -12,6 +13,7 @@ import pyarrow.compute as pc
 from dask_tfrecord.codec import crc32c
 from dask_tfrecord.dataset.snapshot.column_statistics import VERSION
 from dask_tfrecord.dataset.snapshot.file_table import Base, Stored
+from dask_tfrecord.dataset.snapshot.metadata import library_version, next_ancestors
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
 from dask_tfrecord.files.storage.listing import with_column
@@ -54,6 +56,28 @@ def _stamp(store: Store, number: int) -> str | None:
     with suppress(Exception):  # the version is then read again
         return stamp_of(store.look(store.join(snapshot_path(number))))
     return None
+
+
+def following(
+    content: Snapshot, newest: Snapshot | None, run: str, mode: str, details: str = "", number: int = 0
+) -> Snapshot:
+    """Return the version that follows the newest version, and has the files and columns of ``content``.
+
+    ``number`` is the number of the newest version if no newest version is known, for example because the
+    newest version is damaged.
+    """
+    return replace(
+        content,
+        run=run,
+        library=library_version(),
+        number=(number if newest is None else newest.number) + 1,
+        mode=mode,
+        details=details,
+        created=datetime.now(UTC).replace(microsecond=0),
+        ancestors=() if newest is None else next_ancestors(newest.ancestors, newest.run),
+        oldest=0 if newest is None else newest.oldest,
+        stored=None,
+    )
 
 
 def as_stored(store: Store, snapshot: Snapshot, data: bytes) -> Snapshot:

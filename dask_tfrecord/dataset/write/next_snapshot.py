@@ -5,7 +5,7 @@ The module `next_snapshot` does not write files.
 
 from collections.abc import Sequence
 from dataclasses import replace
-from datetime import UTC, datetime
+from functools import partial
 from itertools import pairwise
 from typing import NamedTuple
 
@@ -16,7 +16,6 @@ from dask_tfrecord.dataset.snapshot.column_statistics import statistics_name, wi
 from dask_tfrecord.dataset.snapshot.columnar import listed_paths
 from dask_tfrecord.dataset.snapshot.file_table import concatenate, identities, with_known_versions
 from dask_tfrecord.dataset.snapshot.kept import kept_files
-from dask_tfrecord.dataset.snapshot.metadata import library_version, next_ancestors
 from dask_tfrecord.dataset.snapshot.model import Snapshot, listed_files, no_snapshot, open_version
 from dask_tfrecord.dataset.snapshot.names import (
     closed_column_files,
@@ -35,6 +34,7 @@ from dask_tfrecord.dataset.write.conflicts import (
     with_groups,
 )
 from dask_tfrecord.dataset.write.existing import adopt_foreign_files, merged_schema
+from dask_tfrecord.dataset.write.newest import following
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import FileChangedError
 from dask_tfrecord.files.storage.listing import column_paths
@@ -83,32 +83,30 @@ def next_snapshot(
     # Without a newest version, a new listing gives no number: it may show a version that another write has
     # created since the check for conflicts.
     damaged = run.base if run.mode == "overwrite" else 0
-    new = Snapshot(
-        file_list=files,
-        schema=run.schema,
-        compression=run.options.compression,
-        run=run.run,
-        library=library_version(),
-        partitioning=run.partitioning,
-        number=(newest.number if newest else damaged) + 1,
-        custom_metadata=run.custom_metadata,
-        order=run.order,
-        index=run.index,
-        columnar=run.columnar,
-        mode=run.mode,
-        details=run.details,
-        created=datetime.now(UTC).replace(microsecond=0),
-        ancestors=next_ancestors(newest.ancestors, newest.run) if newest else (),
-        oldest=newest.oldest if newest else 0,
-    )
-    if run.mode == "create":
-        return Change(new)
+    after = partial(following, newest=newest, run=run.run, mode=run.mode, details=run.details, number=damaged)
     if run.mode in ("restore", "expire"):
         if newest is None:
             raise no_snapshot(run.store)
         if run.mode == "restore":
-            return _restored(run, newest, new)
-        return Change(replace(_with_content(new, newest), stored=newest.stored, oldest=run.version))
+            older, moved = _restored(run, newest)
+            return _replacing(run, after(older), moved)
+        return Change(replace(after(newest), stored=newest.stored, oldest=run.version))
+    new = after(
+        Snapshot(
+            file_list=files,
+            schema=run.schema,
+            compression=run.options.compression,
+            run=run.run,
+            library="",
+            partitioning=run.partitioning,
+            custom_metadata=run.custom_metadata,
+            order=run.order,
+            index=run.index,
+            columnar=run.columnar,
+        )
+    )
+    if run.mode == "create":
+        return Change(new)
     if run.mode == "overwrite":
         return _replacing(run, new, _overwritten_files(run, newest))
     if newest is not None and run.mode in ("append", "partitions"):
@@ -140,14 +138,8 @@ def _schema_after(run: WriteRun, newest: Snapshot) -> Schema:
     )
 
 
-def _with_content(new: Snapshot, other: Snapshot) -> Snapshot:
-    """Return the new snapshot with the files, the columns and all other properties of another version."""
-    names = ("run", "library", "number", "mode", "details", "created", "ancestors", "oldest", "stored")
-    return replace(other, **{name: getattr(new, name) for name in names})
-
-
-def _restored(run: WriteRun, newest: Snapshot, new: Snapshot) -> Change:
-    """Return the change that makes an older version the newest version.
+def _restored(run: WriteRun, newest: Snapshot) -> tuple[Snapshot, list[str]]:
+    """Return the content of the older version that becomes the newest version, and the files to move.
 
     Files that only one of the two versions lists are moved to the directory of kept files, or back. A file
     that the newest version does not list counts as new.
@@ -169,7 +161,7 @@ def _restored(run: WriteRun, newest: Snapshot, new: Snapshot) -> Change:
             path=run.store.public(run.store.join(twice)),
         )
     rows = with_known_versions(older.file_list, newest.file_list)
-    return _replacing(run, replace(_with_content(new, older), file_list=rows), moved)
+    return replace(older, file_list=rows), moved
 
 
 def _with_schema(existing: Snapshot, schema: Schema) -> Snapshot:

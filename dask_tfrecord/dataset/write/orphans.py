@@ -7,11 +7,10 @@ from contextlib import suppress
 from datetime import UTC, datetime
 
 from dask_tfrecord.dataset.snapshot.columnar import listed_paths
-from dask_tfrecord.dataset.snapshot.kept import kept_files
+from dask_tfrecord.dataset.snapshot.kept import places_of_kept_files
 from dask_tfrecord.dataset.snapshot.model import listed_files
 from dask_tfrecord.dataset.snapshot.names import (
     COLUMNS,
-    KEPT,
     METADATA_DIRECTORY,
     STAGING,
     closed_column_files,
@@ -91,9 +90,8 @@ def _move_to_their_places(store: Store, present: Sequence[str], listed: set[str]
     if newest is not None:
         current = {*map(store.join, listed_files(newest))}
         old = [path for path in present if path in listed and path not in current]
-        directory = store.join(f"{KEPT}/")
-        kept = {store.join(path.removeprefix(directory)) for path in column_paths(kept_files(store)["path"])}
-        move_files(store, [*map(store.relative, [*old, *sorted(kept & current.difference(present))])])
+        kept = places_of_kept_files(store) & current.difference(present)
+        move_files(store, [*map(store.relative, [*old, *sorted(kept)])])
 
 
 def _unlisted_files(store: Store, present: Sequence[str], listed: set[str]) -> dict[str, list[str]]:

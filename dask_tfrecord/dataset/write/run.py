@@ -206,7 +206,7 @@ class WriteRun:
         if not self.store.renames and not self._mark_started():
             return ()
 
-        root = self.staged("") if self.store.renames else self.store.join("")
+        root = self._path("")
         name = cache(partial(self.name, index, count))  # several directories have a file of this name
 
         def place(directory: str, number: int) -> tuple[str, str]:
@@ -228,18 +228,20 @@ class WriteRun:
         if self.columnar is None:
             return None
         name = column_file_path(self.run, number)
-        path = self.staged(name) if self.store.renames else self.store.join(name)
-        return WrittenColumns(columnar_features(self.schema, self.columnar), path, name)
+        return WrittenColumns(columnar_features(self.schema, self.columnar), self._path(name), name)
+
+    def _path(self, name: str) -> str:
+        """Return the path in the store at which a task creates a file."""
+        return self.staged(name) if self.store.renames else self.store.join(name)
 
     def place(self, directory: str, index: int, count: int) -> tuple[str, str]:
         """Return the path in the store at which a task creates file ``index`` of ``count``, and the final
         path relative to the root.
         """
         name = f"{directory}/{self.name(index, count)}" if directory else self.name(index, count)
-        if self.store.renames:
-            return self.staged(name), name
-        self._mark_started()
-        return self.store.join(name), name
+        if not self.store.renames:
+            self._mark_started()
+        return self._path(name), name
 
     def mark_started(self) -> None:
         """On stores without a rename, create the marker that hides the files of this run from readers."""

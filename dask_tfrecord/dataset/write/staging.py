@@ -16,10 +16,9 @@ from dask_tfrecord.dataset.snapshot.names import (
     REPLACED,
     STAGING,
     SUCCESS,
-    moved_files,
     open_runs,
-    replaced_files,
     staged,
+    stored_paths,
 )
 from dask_tfrecord.dataset.snapshot.versions import newest_number
 from dask_tfrecord.dataset.snapshot.visibility import has_committed, intact_snapshot, unfinished_commits
@@ -54,8 +53,9 @@ def finish_commit(store: Store, run: str, listed: Collection[str] = ()) -> None:
 
     The snapshot of the commit must exist. Files in ``listed`` stay, because the dataset still lists them.
     """
-    move_files(store, moved_files(store, run))
-    store.remove(store.join(path) for path in replaced_files(store, run) if path not in listed)
+    move_files(store, stored_paths(store, staged(run, MOVED)))
+    replaced = stored_paths(store, staged(run, REPLACED))
+    store.remove(store.join(path) for path in replaced if path not in listed)
     close_run(store, run)
 
 

@@ -26,7 +26,7 @@ from dask_tfrecord import (
     to_tfrecord,
     verify,
 )
-from dask_tfrecord.dataset.maintenance import compacting
+from dask_tfrecord.dataset.maintenance import compacting, rewriting
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.splicing import splice
 from dask_tfrecord.files.storage.store import Store
@@ -135,7 +135,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, Other], None]:
                 other(path)
             return splice(*args)
 
-        monkeypatch.setattr(compacting, "splice", splice_slowly)
+        monkeypatch.setattr(rewriting, "splice", splice_slowly)
 
     return install
 

@@ -27,7 +27,7 @@ from dask_tfrecord import (
     to_tfrecord,
     verify,
 )
-from dask_tfrecord.dataset.maintenance import deleting
+from dask_tfrecord.dataset.maintenance import rewriting
 from dask_tfrecord.dataset.write import commit as commits
 from dask_tfrecord.files import splicing, writing
 from dask_tfrecord.files.removing import remove_records
@@ -297,11 +297,11 @@ def test_other_writes_beside_a_deletion(
     def remove_slowly(*args: Any) -> Any:
         calls.append(1)
         if len(calls) == 1:
-            monkeypatch.setattr(deleting, "remove_records", remove_records)
+            monkeypatch.setattr(rewriting, "remove_records", remove_records)
             other(path)
         return remove_records(*args)
 
-    monkeypatch.setattr(deleting, "remove_records", remove_slowly)
+    monkeypatch.setattr(rewriting, "remove_records", remove_slowly)
     delete(path, [("n", "<", 20)])
     assert len(read_tfrecord(path)) == expected
     assert is_intact(path)

@@ -18,6 +18,7 @@ from small_frames import keyed
 
 import dask_tfrecord
 from dask_tfrecord import ConcurrentWriteError, SchemaError, Snapshot, read_tfrecord, to_tfrecord
+from dask_tfrecord.dataset.snapshot.names import ATTEMPT
 from dask_tfrecord.dataset.write import commit as commits
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.storage.store import Store
@@ -147,6 +148,17 @@ def test_no_attempt_lists_files_that_a_failed_attempt_removes(
             assert instant > 20
             return
     raise AssertionError("the commit does not end")
+
+
+def test_the_files_of_a_refused_write_stay_hidden_if_an_attempt_was_killed(tmp_path: Any) -> None:
+    place = str(tmp_path)
+    to_tfrecord(keyed(a=[1]), place)
+    run, attempt = attempts(place)
+    run.mark(f"{ATTEMPT}of-a-killed-process")
+    append(place)
+    assert not attempt()
+    assert len([*tmp_path.rglob("*.tfrecord")]) == 3
+    check(place, False, 0)
 
 
 def check(place: str, has_committed: bool, instant: int) -> None:
