@@ -4,6 +4,7 @@ import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain, count
+from typing import ClassVar
 from unittest.mock import patch
 from zlib import crc32
 
@@ -39,6 +40,11 @@ CHANGES = {
     "expire": [0, 1, 2],
 }
 
+# The changes that differ most in what they ask of a store.
+DIFFERENT = (
+    tuple(CHANGES) if "DASK_TFRECORD_FAULTS" in os.environ else ("append", "overwrite", "delete", "expire")
+)
+
 # The rows that a stream appends, shuffled on the way.
 STREAM = pa.table({"n": [3, 5], "key": [0, 2]})
 
@@ -60,6 +66,14 @@ def failing_commit(*, after: bool) -> Iterator[None]:
 class FailingChanges:
     """A part of `StoreSuite`, whose methods the tests call."""
 
+    # The changes of which an operation fails. Of the remote stores, S3 and Google together have all
+    # changes with failures and with lost answers, so Azure and SFTP, which take longest, have a part of them.
+    changes: ClassVar[tuple[str, ...]] = tuple(CHANGES)
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        if "kind" in metafunc.fixturenames:
+            metafunc.parametrize("kind", self.changes)
+
     def failing(self, request: pytest.FixtureRequest) -> Iterator[tuple[int, str]]:
         """Numbers of operations and kinds of snapshots: (0, full), (0, delta), (1, full) and so on.
 
@@ -71,7 +85,6 @@ class FailingChanges:
             with patch.object(file_table, "DELTA_PART", {"full": 0.0, "delta": 1e9}[kind]):
                 yield pair // 2, kind
 
-    @pytest.mark.parametrize("kind", CHANGES)
     def test_any_operation_may_fail_or_its_answer_be_lost(
         self, request: pytest.FixtureRequest, place: str, kind: str
     ) -> None:
