@@ -30,6 +30,9 @@ from dask_tfrecord.schema.storage_values import storage_bytes
 _CHUNK_ROWS = 1 << 16
 _CHUNK_BYTES = 1 << 24
 
+# Types whose null count counts all nulls. The null count of categories lacks nulls in the list of categories.
+_COUNTS_NULLS = (pa.types.is_primitive, pa.types.is_string, pa.types.is_large_string)
+
 # The type of an array of row numbers.
 RowNumbers = npt.NDArray[np.int64]
 
@@ -171,7 +174,7 @@ def _without_nulls(rows: GroupedRows, features: Sequence[Column]) -> list[str]:
         return []
     names = [one.name for one in features]
     for table, _ in rows.pieces:
-        plain = {item.name for item in table.schema if pa.types.is_primitive(item.type)}
+        plain = {item.name for item in table.schema if any(is_(item.type) for is_ in _COUNTS_NULLS)}
         names = [name for name in names if name in plain and not table[name].null_count]
     return names
 

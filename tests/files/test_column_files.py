@@ -124,6 +124,21 @@ def test_rows_of_a_column_file_equal_decoded_records(
         )
 
 
+def test_columns_without_nulls_are_required(tmp_path: Path) -> None:
+    """The null count of a column of categories does not count a null among the categories."""
+    values = every_type(20).drop_columns(["pair", "words", "nothing"])
+    rows = pa.table([column.drop_null().slice(0, 1) for column in values.columns], values.schema)
+    hidden = pa.DictionaryArray.from_arrays([1], pa.array(["a", None]))
+    rows = rows.append_column("hidden", hidden).append_column("some", pa.nulls(1, pa.int64()))
+    schema, [entry] = write(tmp_path, rows)
+    required = {item.name for item in pq.read_schema(tmp_path / NAME) if not item.nullable}
+    assert {"bool", "int8", "float64", "zoned", "string", "tfrecord.offset"} < required
+    assert required.isdisjoint({"hidden", "some"})
+    found = read(reader(tmp_path, entry), entry, schema)
+    assert found is not None
+    assert shown(found) == shown(decoded(tmp_path, entry, schema))
+
+
 @pytest.mark.parametrize("limit", ["_GROUP_BYTES", "_COLUMN_BYTES"])
 def test_row_groups_end_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
     monkeypatch.setattr(column_file_writer, limit, 4_000)
