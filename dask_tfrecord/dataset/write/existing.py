@@ -89,24 +89,6 @@ def _check_one_split(store: Store) -> None:
             raise error.replaced(advice=None, remedies=(), calls=[call]) from None
 
 
-def check_agreement(
-    snapshot: Snapshot, schema: Schema, partitioning: Sequence[Field], store: Store, index: Levels
-) -> None:
-    """Check that rows with these columns can be appended to a dataset with a snapshot.
-
-    Raise SchemaError if the columns, types, partition columns or index of the rows differ from those of the
-    dataset.
-    """
-    root = store.public(store.root)
-    _check_partitioning([item.name for item in partitioning], list(snapshot.partition_on), root)
-    _check_index(index, snapshot.index, root)
-    _check_names(schema, snapshot.schema, root)
-    existing = {item.name: item for item in snapshot.schema.fields}
-    pairs = [(item, existing[item.name]) for item in schema.fields]
-    for ours, theirs in [*pairs, *zip(partitioning, snapshot.partitioning, strict=True)]:
-        _check_type(ours, theirs, root)
-
-
 def merged_schema(
     snapshot: Snapshot,
     schema: Schema,
@@ -127,9 +109,6 @@ def merged_schema(
     SchemaError
         If rows with these columns cannot be appended. The error names the column and both types.
     """
-    if not adds_columns:
-        check_agreement(snapshot, schema, partitioning, store, index)
-        return snapshot.schema
     root = store.public(store.root)
     _check_partitioning([item.name for item in partitioning], [*snapshot.partition_on], root)
     _check_index(index, snapshot.index, root)
@@ -138,6 +117,11 @@ def merged_schema(
     for ours, theirs in zip(partitioning, snapshot.partitioning, strict=True):
         _check_type(ours, theirs, root)
     given = {item.name: item for item in schema.fields}
+    if not adds_columns:
+        _check_names(schema, snapshot.schema, root)
+        for item in snapshot.schema.fields:
+            _check_type(given[item.name], item, root)
+        return snapshot.schema
     fields = [_widened(given.pop(item.name, item), item, root) for item in snapshot.schema.fields]
     if given and snapshot.partial:
         problem = "the column is new, and records of the dataset may have features that are not columns"
