@@ -151,8 +151,10 @@ class Schema:
         SchemaError
             If no column has one of the names.
         """
-        by_name = {item.name: item for item in self.fields}
         selected = list(names)
+        if selected == self.names:  # the same object keeps its cached properties
+            return self
+        by_name = {item.name: item for item in self.fields}
         if not by_name.keys() >= set(selected):
             by_name = {one.name: one for item in self.fields for one in item.family} | by_name
         unknown = [name for name in selected if name not in by_name]
