@@ -367,5 +367,5 @@ def read_slices(
 
 
 def _read(read_piece: Callable[[int], Rows], piece: Slice) -> Rows:
-    rows = read_piece(piece.piece)
-    return rows if piece.stop is None else rows.slice(piece.start, piece.stop - piece.start)
+    rows, length = read_piece(piece.piece), (piece.stop or 0) - piece.start
+    return rows if piece.stop is None or length == rows.num_rows else rows.slice(piece.start, length)

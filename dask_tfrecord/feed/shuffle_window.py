@@ -68,18 +68,35 @@ class EncodedRows:
         return replace(self, blocks=blocks)
 
 
-class PieceMemory:
-    """Allocates the memory of pieces in large parts, which the kernel uses again for other pieces.
+class RecordReader:
+    """Reads pieces of a dataset as encoded records. The windows of one iteration share the reader's decoder,
+    and its memory, which is allocated in large parts. The kernel uses these parts again for other windows.
 
-    Several threads may call the object.
+    Several threads may call `read`.
+
+    Parameters
+    ----------
+    source : DatasetSource
+        The source of the pieces.
     """
 
-    def __init__(self) -> None:
+    def __init__(self, source: "DatasetSource") -> None:
         raise_pool_limit(_PART_BYTES + WINDOW_BYTES)
         self._lock = Lock()
         self._left = memoryview(b"")
+        self.source = source
+        dataset, options = source.dataset, source.dataset.options
+        names = [name for name in source.schema.names if name not in dataset.partition_values]
+        self.stored = source.schema.select(names)
+        self.decoder = Decoder(
+            self.stored.columns,
+            options.decoded_type(self.stored.record_type),
+            verify_crc=options.verify_crc,
+            max_record_bytes=options.max_record_bytes,
+            known=dataset.partition(0, source.schema).allowed_features,
+        )
 
-    def __call__(self, size: int) -> memoryview:
+    def allocate(self, size: int) -> memoryview:
         """Return uninitialised memory of ``size`` bytes."""
         with self._lock:
             if len(self._left) < size:
@@ -88,6 +105,10 @@ class PieceMemory:
             found, self._left = self._left[:size], self._left[size + -size % 64 :]
         return found
 
+    def read(self, piece: int) -> EncodedRows:
+        """Read the records of one piece."""
+        return self.source.read_encoded(piece, self.allocate)
+
 
 class ShuffleWindow:
     """The records of several pieces in a random order, from which `slice` decodes ranges. A window has the
@@ -95,16 +116,16 @@ class ShuffleWindow:
 
     Parameters
     ----------
-    source : DatasetSource
-        The source of the pieces.
+    reader : RecordReader
+        The reader of the pieces.
     pieces : list of EncodedRows
         The records of the window.
     order : numpy.ndarray
         The number of each row of the window in the sequence of all records of ``pieces``.
     """
 
-    def __init__(self, source: "DatasetSource", pieces: list[EncodedRows], order: Ints) -> None:
-        self._source = source
+    def __init__(self, reader: RecordReader, pieces: list[EncodedRows], order: Ints) -> None:
+        self._reader = reader
         self._order = order
         blocks = [block for piece in pieces for block in piece.blocks]
         self._buffers = [block.data for block in blocks]
@@ -112,7 +133,7 @@ class ShuffleWindow:
             [piece.piece for piece in pieces], [len(piece.blocks) for piece in pieces]
         )
         # A row for each record: the index of its buffer, and the start and the end of its frame.
-        self._places = np.empty((len(order), 3), np.int64)
+        self._places = np.frombuffer(reader.allocate(24 * len(order)), np.int64).reshape(-1, 3)
         last = 0
         for number, block in enumerate(blocks):
             first, last = last, last + len(block.offsets) - 1
@@ -120,17 +141,7 @@ class ShuffleWindow:
             places[:, 0], places[:, 1], places[:, 2] = number, block.offsets[:-1], block.offsets[1:]
         size = sum(piece.nbytes for piece in pieces)
         self._rows_per_table = len(order) * _TABLE_BYTES // max(1, size)
-        self._start, self._decoded = 0, pa.Table.from_batches([], source.schema.arrow)
-        dataset, options = source.dataset, source.dataset.options
-        names = [name for name in source.schema.names if name not in dataset.partition_values]
-        self._stored = source.schema.select(names)
-        self._decoder = Decoder(
-            self._stored.columns,
-            options.decoded_type(self._stored.record_type),
-            verify_crc=options.verify_crc,
-            max_record_bytes=options.max_record_bytes,
-            known=dataset.partition(0, source.schema).allowed_features,
-        )
+        self._start, self._decoded = 0, pa.Table.from_batches([], reader.source.schema.arrow)
 
     @property
     def num_rows(self) -> int:
@@ -154,21 +165,21 @@ class ShuffleWindow:
         return self._decoded.slice(start - self._start, stop - start)
 
     def _decode(self, rows: Ints) -> pa.Table:
-        batches = []
+        decoder, stored, batches = self._reader.decoder, self._reader.stored, []
         while len(rows):
-            fed = self._decoder.feed_records(self._buffers, self._places, rows)
+            fed = decoder.feed_records(self._buffers, self._places, rows)
             if fed.damage is not None:
-                raise self._error(rows[fed.records], fed.damage.error(self._stored.columns, 0, 0))
+                raise self._error(rows[fed.records], fed.damage.error(stored.columns, 0, 0))
             try:
-                batch = self._stored.from_storage(self._decoder.take())
+                batch = stored.from_storage(decoder.take())
             except TFRecordError as error:
                 raise self._error(rows[error.record or 0], error) from None
             batches.append(self._with_partition_values(batch, rows[: fed.records]))
             rows = rows[fed.records :]
-        return pa.Table.from_batches(batches, self._source.schema.arrow)
+        return pa.Table.from_batches(batches, self._reader.source.schema.arrow)
 
     def _with_partition_values(self, batch: pa.RecordBatch, rows: Ints) -> pa.RecordBatch:
-        source = self._source
+        source = self._reader.source
         if batch.num_columns == len(source.schema.fields):
             return batch
         pieces = self._piece_of_buffer[self._places[rows, 0]]
@@ -179,7 +190,7 @@ class ShuffleWindow:
 
         Return an error if the read succeeds, because the file has changed.
         """
-        self._source.read(int(self._piece_of_buffer[self._places[row, 0]]))
+        self._reader.source.read(int(self._piece_of_buffer[self._places[row, 0]]))
         return FileChangedError(f"a file changed while its records were shuffled: {error}")
 
 

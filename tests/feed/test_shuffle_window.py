@@ -174,8 +174,8 @@ def test_a_window_of_encoded_records_ends_by_its_bytes(
     kept = []
 
     class Recorded(shuffle_window.ShuffleWindow):
-        def __init__(self, source: Any, pieces: list[shuffle_window.EncodedRows], order: Any) -> None:
-            super().__init__(source, pieces, order)
+        def __init__(self, reader: Any, pieces: list[shuffle_window.EncodedRows], order: Any) -> None:
+            super().__init__(reader, pieces, order)
             kept.append([piece.nbytes for piece in pieces])
 
     monkeypatch.setattr(module, "ShuffleWindow", Recorded)

@@ -101,27 +101,34 @@ class PyDecoder {
 
   nb::tuple feed_records(const nb::sequence& data, nb::handle places, nb::handle rows) {
     const OneCall call(mutex_);
-    std::vector<std::unique_ptr<Bytes>> buffers;
-    for (const nb::handle one : data) buffers.push_back(std::make_unique<Bytes>(one));
+    std::vector<std::unique_ptr<Bytes>> held;
+    std::vector<tfr::Span> buffers;
+    for (const nb::handle one : data) {
+      held.push_back(std::make_unique<Bytes>(one));
+      buffers.push_back(held.back()->span());
+    }
     const Bytes all(places);
     const Bytes numbers(rows);
     const auto* place = reinterpret_cast<const int64_t*>(all.data());
     const auto* row = reinterpret_cast<const int64_t*>(numbers.data());
     const size_t count = all.size() / (3 * sizeof(int64_t));
-    std::vector<tfr::Span> records(numbers.size() / sizeof(int64_t));
-    for (tfr::Span& record : records) {
-      const auto number = static_cast<uint64_t>(*row++);
+    constexpr size_t kAhead = 32;  // places to prefetch
+    records_.resize(numbers.size() / sizeof(int64_t));
+    for (size_t i = 0; i < records_.size(); ++i) {
+      const auto ahead = static_cast<uint64_t>(row[std::min(i + kAhead, records_.size() - 1)]);
+      if (ahead < count) tfr::prefetch(place + 3 * ahead);
+      const auto number = static_cast<uint64_t>(row[i]);
       if (number >= count) throw nb::index_error("a row is outside the places");
       const auto buffer = static_cast<uint64_t>(place[3 * number]);
       const auto start = static_cast<uint64_t>(place[3 * number + 1]);
       const auto stop = static_cast<uint64_t>(place[3 * number + 2]);
-      if (buffer >= buffers.size() || start > stop || stop > buffers[buffer]->size())
+      if (buffer >= buffers.size() || start > stop || stop > buffers[buffer].size())
         throw nb::index_error("a record is outside the data");
-      record = {buffers[buffer]->data() + start, buffers[buffer]->data() + stop};
+      records_[i] = {buffers[buffer].begin + start, buffers[buffer].begin + stop};
     }
     const tfr::Fed fed = [&] {
       const WithoutGil no_gil;
-      return decoder_.feed_records(records);
+      return decoder_.feed_records(records_);
     }();
     return nb::make_tuple(fed.records, fed.consumed, damage_tuple(fed.damage));
   }
@@ -139,6 +146,7 @@ class PyDecoder {
   std::mutex mutex_;
   tfr::RecordType type_;
   tfr::Decoder decoder_;
+  std::vector<tfr::Span> records_;  // of feed_records(): fresh pages for each call would take longer than the search
 };
 
 PyObject* encode_error = nullptr;
