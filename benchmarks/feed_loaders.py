@@ -188,7 +188,12 @@ def webdataset(work: Work, order: str, *, workers: int) -> Epoch:
     batches = found.to_tuple("bin").batched(
         work.batch_size, collation_fn=partial(_unpacked_tuples, work.table)
     )
-    return _label_epoch(wds.WebLoader(batches, batch_size=None, num_workers=workers))
+    # PyTorch's default would convert each byte of an image to a Python object.
+    return _label_epoch(wds.WebLoader(batches, batch_size=None, num_workers=workers, collate_fn=_unchanged))
+
+
+def _unchanged(batch: dict[str, Any]) -> dict[str, Any]:
+    return batch
 
 
 def _unpacked_tuples(table: str, rows: list[tuple[bytes]]) -> dict[str, Any]:
