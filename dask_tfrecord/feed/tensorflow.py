@@ -16,7 +16,14 @@ from dask_tfrecord import arguments
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.feed.batches import Batches
-from dask_tfrecord.feed.epoch_order import LastBatch, Plan, checked_shard, plan_batches
+from dask_tfrecord.feed.epoch_order import (
+    LastBatch,
+    Plan,
+    Shuffle,
+    check_shuffle,
+    checked_shard,
+    plan_batches,
+)
 from dask_tfrecord.feed.feature_specs import (
     FeatureSpec,
     Lists,
@@ -59,8 +66,9 @@ def tensorflow_dataset(
     label: str | None = None,
     *,
     engine: Engine | None = None,
-    shuffle: int | None = None,
+    shuffle: int | Shuffle | None = None,
     shuffle_buffer: int = 65_536,
+    seed: int = 0,
     shard: tuple[int, int] = (0, 1),
     batch_mode: LastBatch = "keep",
     fill_nulls: Mapping[str, Any] | None = None,
@@ -89,11 +97,14 @@ def tensorflow_dataset(
         The engine "native" lets TensorFlow read and parse the files, so the dataset also runs in the tf.data
         service and on TPU hosts. By default, the engine is "native" for records of more than 256 KiB on
         average that TensorFlow can read, and otherwise "kernel".
-    shuffle : int, optional
+    shuffle : int or "blocks", optional
         The seed of a random row order. Each epoch has a different row order. By default, the rows are not
-        shuffled.
+        shuffled. If ``shuffle`` is "blocks", the rows of groups of blocks are shuffled, as in `iter_batches`.
+        "blocks" needs the engine "kernel".
     shuffle_buffer : int, default 65536
         The number of rows that are shuffled together.
+    seed : int, default 0
+        The seed of the order with ``shuffle="blocks"``.
     shard : tuple of int, default (0, 1)
         The number of the shard to return, counted from 0, and the number of all shards. The engine "kernel"
         divides the rows among the shards, and "native" divides the files.
@@ -139,8 +150,8 @@ def tensorflow_dataset(
         If no tensor can hold a column, or if a column of integers may have nulls and ``fill_nulls`` has no
         value for the column. With the engine "kernel", a null raises only while the dataset is iterated.
     TFRecordError
-        If ``engine="native"`` is passed for files that TensorFlow cannot read, or with ``epoch``, ``start``
-        or ``state_column``.
+        If ``engine="native"`` is passed for files that TensorFlow cannot read, or with ``epoch``, ``start``,
+        ``state_column`` or ``shuffle="blocks"``.
     tf.errors.OpError
         While the dataset is iterated, if a file was changed or removed after the call. The engine "native"
         checks each file before and after reading its rows. In the workers of the tf.data service, "native"
@@ -162,7 +173,7 @@ def tensorflow_dataset(
     arguments.choice("lists", lists, get_args(Lists))
     arguments.choice("batch_mode", batch_mode, get_args(LastBatch))
     arguments.count("batch_size", batch_size)
-    arguments.count("shuffle", shuffle, 0)
+    check_shuffle(shuffle, seed)
     arguments.count("shuffle_buffer", shuffle_buffer)
     arguments.count("epoch", epoch, 0)
     shard = checked_shard(shard)
@@ -177,15 +188,15 @@ def tensorflow_dataset(
     fill_nulls = checked_fill_nulls(fill_nulls, schema.names)
     if state_column is not None and (arguments.names("state_column", state_column)[0] in schema.names):
         raise SchemaError("state_column= names a column of the dataset", feature=state_column)
-    is_numbered = not (epoch is None and start is None and state_column is None)
-    if engine == "native" and is_numbered:
+    is_ours = shuffle == "blocks" or not (epoch is None and start is None and state_column is None)
+    if engine == "native" and is_ours:
         raise TFRecordError(
-            "epoch=, start= and state_column= cannot be combined with engine='native'",
+            "epoch=, start=, state_column= and shuffle='blocks' cannot be combined with engine='native'",
             remedies=[Remedy("engine", "kernel", "read with this library")],
             function="",
         )
-    chosen = engine or ("kernel" if is_numbered else _best_engine(dataset, schema))
-    if chosen == "native":
+    chosen = engine or ("kernel" if is_ours else _best_engine(dataset, schema))
+    if chosen == "native" and shuffle != "blocks":
         found = read_files(
             dataset, schema, batch_size, shuffle, shuffle_buffer, shard, batch_mode == "drop", fill_nulls
         )
@@ -198,6 +209,7 @@ def tensorflow_dataset(
             batch_mode=batch_mode,
             shuffle=shuffle,
             shuffle_buffer=shuffle_buffer,
+            seed=seed,
             **read,
         )
         found = _ours(plan, shard, fill_nulls, epoch, start, state_column)

@@ -52,6 +52,21 @@ def test_a_checkpoint_of_the_state_resumes_the_run(dataset: str, tmp_path: Path)
             assert ids(resumed) == expected[epoch + 1]
 
 
+def test_groups_of_blocks_are_shuffled_in_the_order_of_arrow_batches(dataset: str) -> None:
+    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
+
+    options: dict[str, Any] = {"shuffle": "blocks", "seed": 4}
+    batches = dask_tfrecord.iter_batches(dataset, 7, epoch=1, **options)
+    expected, states = [], []
+    for batch in batches:
+        expected.append(batch["id"].to_pylist())
+        states.append(batches.state)
+    assert ids(tensorflow_dataset(dataset, 7, epoch=1, **options)) == expected
+    assert ids(tensorflow_dataset(dataset, 7, start=states[5], **options)) == expected[6:]
+    with pytest.raises(TFRecordError, match="shuffle='blocks' cannot be combined with engine='native'"):
+        tensorflow_dataset(dataset, 7, engine="native", **options)
+
+
 def test_other_numbers_of_shards_divide_the_remaining_rows(dataset: str) -> None:
     from dask_tfrecord.feed.tensorflow import tensorflow_dataset
 
