@@ -115,7 +115,9 @@ def iter_batches(
     uneven : "keep", "drop" or "pad", default "keep"
         What happens if the rows cannot be divided equally among the shards. "keep" makes some shards one row
         longer than other shards. "drop" omits the extra rows, and "pad" repeats rows of neighbouring shards,
-        so that all shards have the same length. A collection accepts only "keep".
+        so that all shards have the same length. If ``start`` divides the remaining rows among another number
+        of shards, "pad" keeps the repeated rows, and repeats fewer further rows than there are new shards. A
+        collection accepts only "keep".
     prefetch : int, default 2
         The number of blocks or partitions that threads read ahead. If this number is 0, the calling thread
         reads the data.
