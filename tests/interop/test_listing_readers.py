@@ -39,6 +39,7 @@ def listed(path: Path) -> list[Path]:
     return [one for one in found if not any(name[0] in "_." for name in one.relative_to(path).parts)]
 
 
+@pytest.mark.tensorflow
 def test_tensorflow_reads_the_files_of_a_listing(dataset: Path) -> None:
     files = sorted(map(str, listed(dataset)))
     assert len([*dataset.rglob("_tfrecord/columns/*.parquet")]) > 1
