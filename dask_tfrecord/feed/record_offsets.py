@@ -14,9 +14,7 @@ from dask_tfrecord.codec.checked import Ints
 from dask_tfrecord.codec.codecs import codec_of_name, detect, is_frame
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.snapshot.kept import follow
-from dask_tfrecord.errors import (
-    TFRecordError,
-)
+from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.column_files import open_column_file
 from dask_tfrecord.files.damage import locate_error
 from dask_tfrecord.files.options import ReadOptions

@@ -33,6 +33,7 @@ from dask_tfrecord.feed.epoch_order import (
 )
 from dask_tfrecord.feed.record_buffers import RecordBuffers
 from dask_tfrecord.feed.record_offsets import Unit, find_units, splits_by_file
+from dask_tfrecord.feed.record_values import elements
 from dask_tfrecord.feed.shuffle_window import with_partition_values
 from dask_tfrecord.feed.sources import checked_names, fingerprint, usable_after_fork
 from dask_tfrecord.feed.stored_columns import read_stored_columns
@@ -189,16 +190,16 @@ class RecordTable:
         if isinstance(key, slice):
             return self.batch(np.arange(*key.indices(len(self))))
         if isinstance(key, int | np.integer):
-            return _elements(self._one(int(key)))[0]
+            return elements(self._one(int(key)))[0]
         return self.batch(key)
 
     def __getitems__(self, indices: Sequence[int]) -> list[dict[str, Any]]:
         """Return a list of records, each as a dict of values. The DataLoader of PyTorch calls this method."""
-        return _elements(self.batch(indices))
+        return elements(self.batch(indices))
 
     def __iter__(self) -> Iterator[dict[str, Any]]:
         for start in range(0, len(self), 1024):
-            yield from _elements(self[start : start + 1024])
+            yield from elements(self[start : start + 1024])
 
     @calling(__init__)
     def batch(self, indices: Sequence[int] | npt.NDArray[Any]) -> pa.RecordBatch:
@@ -439,27 +440,3 @@ class RecordTable:
             self._buffers.renew_locks()
             self._rows.plan, self._process = usable_after_fork(self._dataset), os.getpid()
         check_unchanged(self._dataset.store, [self._splits[unit].file for unit in units])
-
-
-def _elements(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Convert the rows of a batch to dicts of Python values.
-
-    Lists of numbers and tensors become NumPy arrays.
-    """
-    names = batch.schema.names
-    columns = [_values(column) for column in batch.columns]
-    if not columns:
-        return [{} for _ in range(batch.num_rows)]
-    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
-
-
-def _values(column: pa.Array) -> list[Any]:
-    type_ = column.type
-    if isinstance(type_, pa.FixedShapeTensorType):
-        rows = _values(column.storage)
-        return [None if row is None else np.asarray(row).reshape(type_.shape) for row in rows]
-    is_list = pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_)
-    if is_list and (pa.types.is_integer(type_.value_type) or pa.types.is_floating(type_.value_type)):
-        return [value.values.to_numpy() if value.is_valid else None for value in column]
-    values: list[Any] = column.to_pylist()
-    return values
