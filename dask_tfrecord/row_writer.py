@@ -20,7 +20,7 @@ from dask_tfrecord.codec.columns import RecordType
 from dask_tfrecord.dataset.read.inferred_schema import PAYLOAD
 from dask_tfrecord.dataset.shuffle.appender import Appender, check_values
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.dataset.write.destination import check_destination, destination
+from dask_tfrecord.dataset.write.destination import check_destination, destination, refuse_linked_files
 from dask_tfrecord.dataset.write.existing import check_existing_data, check_given_columns, merged_schema
 from dask_tfrecord.dataset.write.neighbours import refuse_write_inside
 from dask_tfrecord.dataset.write.run import WriteRun
@@ -177,6 +177,7 @@ class Writer:
         warn_of_compression(self._options.compression)
         self._appender = Appender(self._store)
         if self.snapshot is not None:
+            refuse_linked_files(self._store, self.snapshot.file_list)
             fixed = {} if self._adds_columns else self._given
             check_given_columns(self.snapshot, fixed, self._keys, self._record_type, self._store)
             self._appender.plan = self._planned(self.snapshot)

@@ -110,7 +110,7 @@ def _time_of_store(store: Store, run: str) -> datetime:
     The clock of this computer may differ.
     """
     path = store.join(f"{METADATA_DIRECTORY}/.clock.{run}")
-    store.fs.pipe_file(path, b"")
+    store.touch(path)
     try:
         return last_modified(store, [path])
     finally:

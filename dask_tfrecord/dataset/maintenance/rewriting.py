@@ -17,6 +17,7 @@ from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, no_sna
 from dask_tfrecord.dataset.snapshot.visibility import are_proven, newest_snapshot
 from dask_tfrecord.dataset.write import commit as commits
 from dask_tfrecord.dataset.write.conflicts import Group, GroupsLostError
+from dask_tfrecord.dataset.write.destination import refuse_linked_files
 from dask_tfrecord.dataset.write.run import Mode, WriteRun, draw_run
 from dask_tfrecord.errors import FileChangedError
 from dask_tfrecord.files.copied_columns import rows_of_file, with_column_file, without_rows
@@ -67,7 +68,11 @@ def file_outcomes(snapshot: Snapshot, rows: pa.Table, predicate: Predicate) -> O
 def plan_run(
     store: Store, snapshot: Snapshot, mode: Mode, *, keep_versions: bool, details: str = "", **how: Any
 ) -> WriteRun:
-    """Return the plan of a write that replaces files of a snapshot. ``how`` are other fields of the plan."""
+    """Return the plan of a write that replaces files of a snapshot. ``how`` are other fields of the plan.
+
+    If files of the snapshot are behind a link, raise DestinationError.
+    """
+    refuse_linked_files(store, snapshot.file_list)
     return WriteRun(
         DatasetStore(store.fs, store.root),  # a restore may not have moved all files back yet
         snapshot.schema,

@@ -18,7 +18,7 @@ from dask_tfrecord.dataset.snapshot.column_statistics import from_entries
 from dask_tfrecord.dataset.snapshot.columnar import listed_paths
 from dask_tfrecord.dataset.snapshot.file_table import rows_of_run
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files
-from dask_tfrecord.dataset.snapshot.names import ATTEMPT, REFUSED, snapshot_path
+from dask_tfrecord.dataset.snapshot.names import ATTEMPT, KEPT, REFUSED, snapshot_path
 from dask_tfrecord.dataset.snapshot.versions import newest_number, to_parquet
 from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot
 from dask_tfrecord.dataset.write.conflicts import Group, lost_groups
@@ -113,7 +113,7 @@ def _attempt(run: WriteRun) -> Iterator[str]:
         yield name
     except BaseException:  # KeyboardInterrupt is included
         with suppress(Exception):  # the caller reports the failure
-            run.store.fs.rm_file(run.staged(name))  # but not the directory, which hides published files
+            run.store.remove_file(run.staged(name))  # but not the directory, which hides published files
         raise
 
 
@@ -271,6 +271,8 @@ def create_snapshot(
             _log_step(run, 5, "make the next snapshot")
             used = _of_groups(with_stamps(run.store, files), groups)
             snapshot, removed, kept = next_snapshot(run, newest, used, groups)
+            moved = [*removed, *kept, *(f"{KEPT}/{path}" for path in kept)]
+            run.store.refuse_links(map(run.store.join, moved), files=True)
         except TFRecordError:
             if known is not None:  # the newest version may be another one
                 known = None

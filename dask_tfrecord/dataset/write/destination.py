@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.codec.codecs import is_frame
 from dask_tfrecord.dataset.snapshot.model import listed_files
-from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, exported_files
+from dask_tfrecord.dataset.snapshot.names import COLUMNS, KEPT, STAGING, exported_files
 from dask_tfrecord.dataset.snapshot.versions import newest_number
 from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot, visible_files
 from dask_tfrecord.dataset.write.neighbours import refuse_datasets_below
@@ -69,8 +69,8 @@ def destination(
     TFRecordError
         If ``path`` is not a string or path-like object, or is empty.
     DestinationError
-        If fsspec would not interpret ``path`` as the name of one directory, or if the filesystem cannot
-        create files atomically.
+        If fsspec would not interpret ``path`` as the name of one directory, if the filesystem cannot create
+        files atomically, or if a directory for metadata is a link.
     """
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
     if not isinstance(text, str) or not text:
@@ -88,6 +88,8 @@ def destination(
         )
     store = Store.at(text, storage_options, filesystem)
     check_writable(store.fs)
+    if store.local:
+        store.refuse_links(store.join(f"{one}/") for one in (STAGING, KEPT, COLUMNS))
     return store
 
 
@@ -267,13 +269,18 @@ def _protected_role(store: Store) -> str | None:
     return None
 
 
+def refuse_linked_files(store: Store, rows: pa.Table) -> None:
+    """Raise DestinationError if files of a dataset are in a directory that is a link."""
+    directories = pc.unique(pc.replace_substring_regex(rows["path"], "[^/]*$", ""))
+    store.refuse_links(map(store.join, directories.to_pylist()))
+
+
 def _refuse_links(store: Store) -> None:
     """Raise DestinationError if the directory holds links to other directories.
 
     The files in a linked directory do not belong to the dataset.
     """
-    own = store.join(METADATA_DIRECTORY)
-    for link in [own] * os.path.islink(own) + linked_directories(store.root):
+    for link in linked_directories(store.root):
         raise DestinationError(
             f"the link {link} leads to another directory, and the overwrite would remove the files there",
             path=store.public(store.root),

@@ -17,7 +17,7 @@ from dask_tfrecord.dataset.snapshot.column_statistics import from_entries
 from dask_tfrecord.dataset.snapshot.metadata import Levels, library_version
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.visibility import data_files, newest_snapshot
-from dask_tfrecord.dataset.write.destination import files_unchanged
+from dask_tfrecord.dataset.write.destination import files_unchanged, refuse_linked_files
 from dask_tfrecord.dataset.write.neighbours import refuse_datasets_below
 from dask_tfrecord.errors import Call, Remedy, SchemaError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
@@ -63,10 +63,12 @@ def check_existing_data(
     """
     newest = newest_snapshot(store)
     if newest is not None:
+        refuse_linked_files(store, newest[0].file_list)
         merged_schema(newest[0], schema, partitioning, store, index, adds_columns=adds_columns)
         # A column that the rows lack was probably renamed, unless a concurrent append adds the column later.
         _check_none_missing(schema, newest[0].schema, store.public(store.root))
     elif len(files := data_files(store)):
+        refuse_linked_files(store, pa.table({"path": [*map(store.relative, column_paths(files["path"]))]}))
         refuse_datasets_below(store, "whose files would belong to both")
         if SPLIT not in [item.name for item in partitioning]:
             _check_one_split(store)

@@ -246,7 +246,7 @@ class WriteRun:
     def mark_started(self) -> None:
         """On stores without a rename, create the marker that hides the files of this run from readers."""
         if not self.store.renames:
-            self.store.fs.pipe_file(self.staged("started"), b"")
+            self.store.touch(self.staged("started"))
 
     def _mark_started(self) -> bool:
         """Create the marker if it does not exist.

@@ -61,7 +61,7 @@ def finish_commit(store: Store, run: str, listed: Collection[str] = ()) -> None:
 
 def close_run(store: Store, run: str) -> None:
     """Create ``_SUCCESS``, and remove the staging directory of a run that replaces no files any more."""
-    store.fs.pipe_file(store.join(SUCCESS), b"")
+    store.touch(store.join(SUCCESS))
     remove_staging(store, run)
 
 

@@ -6,6 +6,7 @@ The names of paramiko that begin with an underscore, and `paramiko.sftp`, were c
 import errno
 import os
 import socket
+import stat
 from collections.abc import Callable
 from contextlib import suppress
 from threading import RLock
@@ -34,6 +35,13 @@ class SFTP(SFTPFileSystem):
     def __init__(self, host: str, **options: Any) -> None:
         self._lock = RLock()
         super().__init__(host, **options)
+
+    def is_link(self, path: str) -> bool:
+        """Return True if a path is a symbolic link."""
+        try:
+            return stat.S_ISLNK(self.ftp.lstat(path).st_mode or 0)
+        except FileNotFoundError:
+            return False
 
     @property
     def ftp(self) -> "_Client":

@@ -145,6 +145,55 @@ class Store:
 
     # -- Writing ---------------------------------------------------------------------------------------------
 
+    def refuse_links(self, paths: Iterable[str], *, files: bool = False) -> None:
+        """Raise if a path leads out of the root, or through a link below the root.
+
+        All methods that create, move or remove files call `refuse_links` at the moment of the change. The
+        root of the store may be reached through links.
+
+        Parameters
+        ----------
+        paths : iterable of str
+            Full paths of files.
+        files : bool, default False
+            If True, a path that is itself a link is refused, too. By default, it is accepted, because a link
+            is replaced and removed without its target.
+
+        Raises
+        ------
+        DestinationError
+            If a directory between the root and a path is a symbolic link, or if a path is not below the root.
+        """
+        is_link = self._is_link
+        if is_link is None:
+            return
+        top, paths = self.join(""), list(paths)
+        for directory in {parent_of(path) for path in paths if path != self.root}:
+            names = directory[len(top) :].split("/") if len(directory) >= len(top) else []
+            if not f"{directory}/".startswith(top) or ".." in names:
+                raise DestinationError(
+                    f"the path leads out of the directory {self.public(self.root)!r}",
+                    path=self.public(directory),
+                    advice="check where the metadata of the directory comes from",
+                )
+            for count in range(1, len(names) + 1):
+                if is_link(link := top + "/".join(names[:count])):
+                    raise self._link_error(link, "the directory is a link, and files behind a link")
+        for path in filter(is_link, paths if files else ()):
+            raise self._link_error(path, "the file is a link, and links to files")
+
+    def _link_error(self, link: str, what: str) -> DestinationError:
+        return DestinationError(
+            f"{what} are never changed, moved or removed",
+            path=self.public(link),
+            advice="remove the link, or put the files in its place",
+        )
+
+    @property
+    def _is_link(self) -> Callable[[str], bool] | None:
+        """The function that tells if a path is a symbolic link, or None on filesystems without links."""
+        return os.path.islink if self.local else getattr(self.fs, "is_link", None)
+
     @contextmanager
     def create(self, path: str, *, durable: bool = True) -> Iterator[BinaryIO]:
         """Create a file that appears at ``path`` when the ``with`` block ends. If the ``with`` block raises,
@@ -162,8 +211,9 @@ class Store:
         Raises
         ------
         DestinationError
-            If the filesystem is read-only, as HTTP is.
+            If the filesystem is read-only, as HTTP is, or if `refuse_links` refuses the path.
         """
+        self.refuse_links([path])
         try:
             made = self._create_by_rename(path, durable) if self.renames else self._create_by_upload(path)
             with made as file:
@@ -187,7 +237,7 @@ class Store:
                 if self.local and durable:
                     file.flush()
                     os.fsync(file.fileno())
-            self.move(temporary, path)
+            self._rename(temporary, path)
         except BaseException:  # also on KeyboardInterrupt, so that no incomplete file remains
             # A failure to remove the incomplete file is not raised, because the first failure is raised.
             with suppress(Exception):
@@ -198,7 +248,7 @@ class Store:
         """Open a new file for writing, without fsspec on the local disk, because fsspec is slower."""
         if type(self.fs) is LocalFileSystem:
             # The default buffering asks if the file is a terminal.
-            return open(path, "wb", buffering=io.DEFAULT_BUFFER_SIZE)
+            return open(path, "xb", buffering=io.DEFAULT_BUFFER_SIZE)
         file: BinaryIO = self.fs.open(path, "wb")
         return file
 
@@ -223,6 +273,7 @@ class Store:
         On local disks with hard links, over SFTP, in memory and on object stores, exactly one of several
         concurrent calls succeeds. Elsewhere, only the threads of one process are kept apart.
         """
+        self.refuse_links([path])
         if not self.renames:
             try:
                 self.fs.pipe_file(path, data, mode="create")
@@ -268,6 +319,10 @@ class Store:
 
     def move(self, source: str, target: str) -> None:
         """Rename a file from ``source`` to ``target``. An existing file at ``target`` is replaced."""
+        self.refuse_links([source, target])
+        self._rename(source, target)
+
+    def _rename(self, source: str, target: str) -> None:
         if self.local:
             os.replace(source, target)
         # Fsspec's default mv() would treat the paths as globs.
@@ -283,7 +338,19 @@ class Store:
 
         If the target directory does not exist, create the directory.
         """
+        self.refuse_links([source, target])
         self._in_directory(parent_of(target), lambda: self.move(source, target), source)
+
+    def touch(self, path: str) -> None:
+        """Create an empty file, or empty the file at ``path``. A link at ``path`` is replaced."""
+        self.refuse_links([path])
+        if self._is_link is not None and self._is_link(path):
+            self.remove_file(path)
+        if self.local:
+            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
+            os.close(os.open(path, flags, 0o666))
+        else:
+            self.fs.pipe_file(path, b"")
 
     def _in_directory(self, directory: str, create: Callable[[], _T], source: str | None = None) -> _T:
         """Call a function that creates a file in a directory, and make the directory if it does not exist.
@@ -321,6 +388,7 @@ class Store:
         Directories that become empty are removed, too, up to the root.
         """
         alone = list(paths)
+        self.refuse_links(alone)
         if not self.renames:
             # fsspec removes a list of paths in batches, but treats each path of the list as a glob.
             together = [path for path in alone if not has_magic(path)]
@@ -332,20 +400,23 @@ class Store:
                 alone += together
         if len(alone) > 1 and not self.renames:
             with ThreadPoolExecutor(_THREADS) as pool:
-                list(pool.map(self._remove_one, alone))
+                list(pool.map(self.remove_file, alone))
         else:
             for path in alone:
-                self._remove_one(path)
+                self.remove_file(path)
         if self.renames:
             self.remove_empty({parent_of(path) for path in alone})
 
-    def _remove_one(self, path: str) -> None:
+    def remove_file(self, path: str) -> None:
+        """Remove a file, but not its directory. A file that does not exist is ignored."""
+        self.refuse_links([path])
         with suppress(FileNotFoundError):
             self.fs.rm_file(path)
 
     def remove_tree(self, directory: str) -> None:
         """Remove a directory below the root, with all files and directories in it."""
         path = self.join(directory)
+        self.refuse_links([f"{path}/"])
         self.fs.invalidate_cache()
         try:
             if removes_full_directories(self.fs):
@@ -367,6 +438,7 @@ class Store:
         """
         if removes_full_directories(self.fs):
             return
+        self.refuse_links(directories)
         for directory in sorted(directories, key=len, reverse=True):
             while directory.startswith(self.join("")):
                 try:

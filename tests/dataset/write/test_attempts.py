@@ -26,7 +26,7 @@ from dask_tfrecord.files.storage.store import Store
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 STRIDE = int(os.environ.get("DASK_TFRECORD_FAULTS", 9))
-OF_STORE = ["place", "remove", "_remove_one", "remove_tree", "create", "create_exclusively", "names", "look"]
+OF_STORE = ["place", "remove", "remove_file", "remove_tree", "create", "create_exclusively", "names", "look"]
 OF_FILESYSTEM = ["exists", "find", "pipe_file", "cat_file", "ls"]
 
 

@@ -180,7 +180,7 @@ def test_the_snapshot_of_another_dataset_behind_a_link_is_not_removed(tmp_path: 
     to_tfrecord(collection(1), tmp_path / "other")
     (tmp_path / "place").mkdir()
     (tmp_path / "place" / "_tfrecord").symlink_to(tmp_path / "other" / "_tfrecord")
-    with pytest.raises(DestinationError, match=r"the link .*_tfrecord leads to another directory"):
+    with pytest.raises(DestinationError, match=r"_tfrecord: the directory is a link"):
         to_tfrecord(uncomputable(), tmp_path / "place", overwrite=True)
     assert numbers(tmp_path / "other") == [1]
 
