@@ -6,6 +6,7 @@ The module `store` does not know the content of the files. Messages of this modu
 import io
 import os
 import secrets
+import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
@@ -368,6 +369,15 @@ class Store:
                 failures += 1
                 if failures > _ATTEMPTS or (source is not None and not self.fs.exists(source)):
                     raise
+
+    def copy_permissions(self, source: str, target: str) -> None:
+        """Give a local file the permissions and the group of another file, as far as this user may."""
+        if self.local:
+            self.refuse_links([target])
+            with suppress(OSError):  # another write may have moved the source
+                status = os.stat(source)
+                os.chmod(target, stat.S_IMODE(status.st_mode))
+                os.chown(target, -1, status.st_gid)
 
     def sync_directory(self, path: str) -> None:
         """Flush a local directory to the disk, so that renames into the directory survive a power cut.

@@ -294,3 +294,14 @@ def test_tensorflow_reads_compacted_files(tmp_path: Path, codec: Any) -> None:
     before = payloads()
     assert len(compact(tmp_path).snapshot.files) == 1
     assert payloads() == before
+
+
+def test_a_file_that_takes_the_place_of_others_has_their_permissions(tmp_path: Path) -> None:
+    write(tmp_path, range(20), columnar=["n"])
+    for file in (*tmp_path.rglob("part-*"), *(tmp_path / "_tfrecord" / "columns").iterdir()):
+        file.chmod(0o640)
+    compact(tmp_path)
+    delete(tmp_path, [("n", "==", 3)])
+    files = [*tmp_path.rglob("part-*"), *(tmp_path / "_tfrecord" / "columns").iterdir()]
+    assert len(files) == 4
+    assert {file.stat().st_mode & 0o777 for file in files} == {0o640}
