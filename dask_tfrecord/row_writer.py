@@ -10,6 +10,7 @@ import time
 import warnings
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from types import TracebackType
 from typing import Any, Literal, Self, SupportsIndex, get_args
 
@@ -21,7 +22,12 @@ from dask_tfrecord.dataset.read.inferred_schema import PAYLOAD
 from dask_tfrecord.dataset.shuffle.appender import Appender, check_values
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.destination import check_destination, destination, refuse_linked_files
-from dask_tfrecord.dataset.write.existing import check_existing_data, check_given_columns, merged_schema
+from dask_tfrecord.dataset.write.existing import (
+    check_existing_data,
+    check_given_columns,
+    merged_schema,
+    with_types_of_nulls,
+)
 from dask_tfrecord.dataset.write.neighbours import refuse_write_inside
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import Call, SchemaError, TFRecordError
@@ -36,6 +42,7 @@ from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.field import Lossy
 from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.widening import holds_null
 from dask_tfrecord.write_request import (
     CommitEvery,
     commit_every_limit,
@@ -231,7 +238,8 @@ class Writer:
             except OSError as error:
                 problem = f"the existing data cannot be read, and no row was taken: {first_line(error)}"
                 raise TFRecordError(problem, path=self._root, function="Writer") from error
-            self._appender.plan = plan
+            if plan is not None:
+                self._appender.widen(plan)
             self._appender.add(tables, metadata)
             with self._closed_by_final_errors():
                 self._appender.stage_full_files()
@@ -336,8 +344,13 @@ class Writer:
                 "a Dask collection is not written without Dask", path=self._root, calls=[call]
             )
         source = open_source(rows)
-        plan = plan or self._planned_for(source, record_type)
-        columns, levels = plan.columns, source.levels(None)
+        levels = source.levels(None)
+        if plan is None:
+            plan = self._planned_for(source, record_type)
+        elif any(map(holds_null, plan.schema.arrow.types)):
+            columns = source.plan(self._given, plan.schema.record_type, [*plan.partition_on], levels)
+            plan = replace(plan, schema=with_types_of_nulls(plan.schema, columns, self._root))
+        columns = plan.columns
         found = [*source.columns, *(column for column, _ in levels)]
         check_columns(found, columns.names, self._root)
         title = f"{self._root}, {source.kind}"
@@ -353,7 +366,8 @@ class Writer:
         """Convert a list of dicts, or of whole records, to a table."""
         plan, keys = self._appender.plan, self._keys or []
         if not is_records(rows):
-            types = self._given if plan is None else {one.name: one.type for one in plan.columns.fields}
+            fields = [] if plan is None else plan.columns.fields
+            types = self._given | {one.name: one.type for one in fields if not holds_null(one.type)}
             return table_of(rows, types, f"{self._root}, rows")
         record_type = (self._record_type or "bytes") if plan is None else plan.schema.record_type
         if record_type != "bytes":

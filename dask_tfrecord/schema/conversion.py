@@ -113,9 +113,21 @@ def _decoded(array: pa.DictionaryArray) -> pa.Array:
 
 
 def same_layout(source: pa.DataType, target: pa.DataType) -> bool:
-    """Return True if two types are equal or differ only in memory layout, as string and large_string do."""
+    """Return True if two types are equal or differ only in memory layout, as string and large_string do.
+
+    The items of lists, the fields of structs and the categories of dictionaries are compared in this way.
+    """
     if source == target:
         return True
+    if types.is_dictionary(source) and types.is_dictionary(target):
+        return source.ordered == target.ordered and same_layout(source.value_type, target.value_type)
+    if types.is_struct(source) and types.is_struct(target):
+        pairs = list(zip(source, target, strict=False))
+        is_same = all(one.name == other.name and same_layout(one.type, other.type) for one, other in pairs)
+        return is_same and len(source) == len(target)
+    if is_list(source) and is_list(target):
+        is_same = getattr(source, "list_size", None) == getattr(target, "list_size", None)
+        return is_same and same_layout(source.value_type, target.value_type)
     return any(is_any(source, tests) and is_any(target, tests) for tests in (TEXT, BINARY[:3]))
 
 

@@ -4,11 +4,13 @@ import pyarrow as pa
 from pyarrow import types
 
 from dask_tfrecord.schema.conversion import same_layout
-from dask_tfrecord.schema.storage_types import is_list
+from dask_tfrecord.schema.storage_types import is_large_list, is_list
 
 
-def widened(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
+def widened(one: pa.DataType, other: pa.DataType, *, numbers: bool = True) -> pa.DataType | None:
     """Return the wider of two types, or None if neither type holds all values of the other.
+
+    If ``numbers`` is False, only the null type is widened, also inside lists and structs.
 
     A type is wider than another type only if records store equal values of both types in the same way. An
     integer type is wider than a shorter integer type whose values it holds, and a float type is wider than
@@ -19,15 +21,22 @@ def widened(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
         return one
     if types.is_null(one):
         return other
-    if types.is_integer(one) and types.is_integer(other):
+    if numbers and types.is_integer(one) and types.is_integer(other):
         return _wider_integer(one, other)
-    if types.is_floating(one) and types.is_floating(other):
+    if numbers and types.is_floating(one) and types.is_floating(other):
         return max(one, other, key=lambda type_: type_.bit_width)
     if is_list(one) and is_list(other):
-        return _wider_list(one, other)
+        return _wider_list(one, other, numbers)
     if types.is_struct(one) and types.is_struct(other):
-        return _wider_struct(one, other)
+        return _wider_struct(one, other, numbers)
     return None
+
+
+def holds_null(type_: pa.DataType) -> bool:
+    """Return True if a type is the null type, or a list or struct type with the null type inside."""
+    if types.is_struct(type_):
+        return any(holds_null(item.type) for item in type_)
+    return holds_null(type_.value_type) if is_list(type_) else bool(types.is_null(type_))
 
 
 def _wider_integer(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
@@ -38,15 +47,17 @@ def _wider_integer(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
     return None
 
 
-def _wider_list(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:
-    if one.id != other.id or getattr(one, "list_size", 0) != getattr(other, "list_size", 0):
+def _wider_list(one: pa.DataType, other: pa.DataType, numbers: bool) -> pa.DataType | None:
+    size = getattr(one, "list_size", -1)
+    item = widened(one.value_type, other.value_type, numbers=numbers)
+    if item is None or size != getattr(other, "list_size", -1):
         return None
-    item = widened(one.value_type, other.value_type)
-    return next((type_ for type_ in (one, other) if type_.value_type == item), None)
+    return pa.large_list(item) if is_large_list(one) else pa.list_(item, size)
 
 
-def _wider_struct(one: pa.StructType, other: pa.StructType) -> pa.StructType | None:
+def _wider_struct(one: pa.StructType, other: pa.StructType, numbers: bool) -> pa.StructType | None:
     if [item.name for item in one] != [item.name for item in other]:
         return None
-    fields = [(mine.name, widened(mine.type, theirs.type)) for mine, theirs in zip(one, other, strict=True)]
+    pairs = zip(one, other, strict=True)
+    fields = [(mine.name, widened(mine.type, theirs.type, numbers=numbers)) for mine, theirs in pairs]
     return None if any(type_ is None for _, type_ in fields) else pa.struct(fields)

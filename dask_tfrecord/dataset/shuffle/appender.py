@@ -5,6 +5,7 @@ the clock nor the kinds of rows.
 """
 
 import logging
+import pickle
 from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -84,6 +85,17 @@ class Appender:
         """The size of the rows since the last commit, as they were in memory."""
         return self._staged_bytes + self._waiting_bytes
 
+    def widen(self, plan: WriteRun) -> None:
+        """Plan the next runs, and give the columns that held only nulls so far their types in this run.
+
+        The plan is copied, because the caller of `Writer` may change the memory of its categories.
+        """
+        if plan is self.plan:
+            return
+        self.plan = plan = pickle.loads(pickle.dumps(plan))
+        if self._run is not None and not self._is_committing:
+            self._run = replace(self._run, schema=plan.schema)
+
     def add(self, tables: Sequence[pa.Table], metadata: Mapping[str, str]) -> None:
         """Take a copy of rows with the columns of the plan, and the metadata of these rows."""
         copies = [_copied(table) for table in tables if len(table)]
@@ -96,7 +108,7 @@ class Appender:
 
         If this fails, the other rows still wait, and the next call tries again.
         """
-        if self._waiting_bytes >= self._limit:
+        if self._waiting and self._waiting_bytes >= self._limit:
             self._stage(self._limit)
 
     def commit(self) -> None:
@@ -164,7 +176,8 @@ class Appender:
             title = f"{run.store.public(run.store.root)}, rows since the last commit"
             # If this fails, the next attempt replaces the files of this attempt.
             with numbered_from(first, title):
-                written = run.write(pa.concat_tables(tables).combine_chunks(), 0, 1, self._files)
+                rows = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+                written = run.write(rows, 0, 1, self._files)
             self._files.update(parent_of(entry.path) for entry in written)
             self._entries += written
             self._staged_bytes += size
@@ -193,8 +206,14 @@ class Appender:
 
 
 def _copied(table: pa.Table) -> pa.Table:
-    """Return a copy of a table, because the caller may change the memory of the table later."""
-    return pa.concat_tables([table, table.slice(0, 0)]).combine_chunks()  # which copies several chunks
+    """Return a copy of a table, because the caller may change the memory of the table later.
+
+    The stream format of Arrow copies all memory, also that of categories.
+    """
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, table.schema) as writer:
+        writer.write_table(table.unify_dictionaries())
+    return pa.ipc.open_stream(stream.getvalue()).read_all()
 
 
 def check_values(run: WriteRun, tables: Sequence[pa.Table], title: str) -> None:

@@ -34,7 +34,7 @@ from dask_tfrecord.schema.field import Field
 from dask_tfrecord.schema.model import Schema, check_features
 from dask_tfrecord.schema.storage_types import canonical_type
 from dask_tfrecord.schema.tfds import described_columns
-from dask_tfrecord.schema.widening import widened
+from dask_tfrecord.schema.widening import holds_null, widened
 
 # The largest number of files of other tools that are read at the same time.
 _THREADS = 8
@@ -102,9 +102,9 @@ def merged_schema(
 ) -> Schema:
     """Return the schema of a dataset after an append of rows with these columns.
 
-    If ``adds_columns`` is True, the columns that the dataset does not have follow the columns of the dataset,
-    and a column may get a wider type. Columns that only the dataset has are null in the new rows. Otherwise,
-    the schema of the dataset does not change, and other columns raise.
+    Columns that only the dataset has are null in the new rows. A column that held only nulls gets the type of
+    the new rows. If ``adds_columns`` is True, columns that the dataset does not have follow its columns, and
+    a column may get a wider type. Otherwise, new columns and other types raise.
 
     Raises
     ------
@@ -119,12 +119,12 @@ def merged_schema(
     for ours, theirs in zip(partitioning, snapshot.partitioning, strict=True):
         _check_type(ours, theirs, root)
     given = {item.name: item for item in schema.fields}
-    if not adds_columns:
-        _check_names(schema, snapshot.schema, root)
-        for item in snapshot.schema.fields:
-            _check_type(given[item.name], item, root)
-        return snapshot.schema
-    fields = [_widened(given.pop(item.name, item), item, root) for item in snapshot.schema.fields]
+    fields = [
+        _widened(given.pop(item.name, item), item, root, numbers=adds_columns)
+        for item in snapshot.schema.fields
+    ]
+    if given and not adds_columns:
+        raise _column_error("the DataFrame has this column, the dataset does not", next(iter(given)), root)
     if given and snapshot.partial:
         problem = "the column is new, and records of the dataset may have features that are not columns"
         raise _column_error(problem, next(iter(given)), root)
@@ -132,14 +132,28 @@ def merged_schema(
     return Schema((*fields, *given.values()), schema.record_type)
 
 
-def _widened(ours: Field, theirs: Field, root: str) -> Field:
+def _widened(ours: Field, theirs: Field, root: str, *, numbers: bool) -> Field:
     """Return the column of the dataset with the wider of the two types."""
+    if pa.types.is_null(theirs.type) and theirs.form is None:
+        return ours
     types = ours.type, theirs.type
-    wider = None if any(map(pa.types.is_dictionary, types)) else widened(theirs.type, ours.type)
+    wider = None
+    if not any(map(pa.types.is_dictionary, types)):
+        wider = widened(theirs.type, ours.type, numbers=numbers)
     if wider is None or theirs.form is not None:
         _check_type(ours, theirs, root)
         return theirs
     return replace(theirs, type=wider)
+
+
+def with_types_of_nulls(schema: Schema, found: Schema, root: str) -> Schema:
+    """Return a schema in which columns that held only nulls have the types of the columns of new rows."""
+    given = {item.name: item for item in found.fields}
+    fields = [
+        _widened(given.get(item.name, item), item, root, numbers=False) if holds_null(item.type) else item
+        for item in schema.fields
+    ]
+    return Schema(tuple(fields), schema.record_type)
 
 
 def check_given_columns(
@@ -165,7 +179,7 @@ def check_given_columns(
     for name, type_ in types.items():
         if name not in existing:
             raise _column_error("schema= has this column, the dataset does not", name, root)
-        if not same_layout(canonical_type(type_), existing[name]):
+        if widened(existing[name], canonical_type(type_), numbers=False) is None:
             problem = f"schema= says {type_}, in the dataset the column is {existing[name]}"
             raise _column_error(problem, name, root)
 
@@ -269,8 +283,14 @@ def _check_type(ours: Field, theirs: Field, root: str) -> None:
     alike = pa.types.is_null(ours.type) or same_layout(ours.type, theirs.type)
     if not alike:
         raise _column_error(f"the column is {ours.type}, in the dataset it is {theirs.type}", ours.name, root)
-    if pa.types.is_dictionary(ours.type) and ours.type.ordered and ours.categories != theirs.categories:
+    if pa.types.is_dictionary(ours.type) and ours.type.ordered and not _are_equal(ours, theirs):
         raise _column_error("the ordered categories differ from those in the dataset", ours.name, root)
+
+
+def _are_equal(ours: Field, theirs: Field) -> bool:
+    """Return True if two columns have the same categories in the same order."""
+    lists = (None if item.categories is None else item.categories.to_pylist() for item in (ours, theirs))
+    return next(lists) == next(lists)
 
 
 def _check_form(theirs: Field, root: str) -> None:

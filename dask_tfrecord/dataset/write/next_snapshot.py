@@ -12,7 +12,7 @@ from typing import NamedTuple
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.dataset.snapshot.column_statistics import statistics_name, with_schema
+from dask_tfrecord.dataset.snapshot.column_statistics import statistics_name, value_name, with_schema
 from dask_tfrecord.dataset.snapshot.columnar import listed_paths
 from dask_tfrecord.dataset.snapshot.file_table import concatenate, identities, with_known_versions
 from dask_tfrecord.dataset.snapshot.kept import kept_files
@@ -37,7 +37,7 @@ from dask_tfrecord.dataset.write.existing import adopt_foreign_files, merged_sch
 from dask_tfrecord.dataset.write.newest import following
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import FileChangedError
-from dask_tfrecord.files.storage.listing import column_paths
+from dask_tfrecord.files.storage.listing import column_paths, with_column
 from dask_tfrecord.schema.model import Schema
 
 
@@ -113,11 +113,11 @@ def next_snapshot(
         schema = _schema_after(run, newest)
         if schema != newest.schema:
             newest = _with_schema(newest, schema)
-        if schema != run.schema and run.adds_columns:
-            new = replace(new, file_list=with_schema(files, run.schema, schema))
     existing = newest or adopt_foreign_files(run.store, run.schema, run.partitioning)
     if existing is None:
         return Change(new)
+    if run.mode in ("append", "partitions"):
+        new = replace(new, file_list=_with_types_of(existing, files, run.schema))
     new = _with_properties(run, existing, new)
     if run.mode == "append":
         return Change(_appended(existing, new))
@@ -175,6 +175,16 @@ def _with_schema(existing: Snapshot, schema: Schema) -> Snapshot:
         file_list=with_schema(existing.file_list, existing.schema, schema),
         stored=None,  # the schema of a snapshot must equal the schema of its base
     )
+
+
+def _with_types_of(existing: Snapshot, files: pa.Table, own: Schema) -> pa.Table:
+    """Convert statistics and partition values of new files to the types of the existing columns."""
+    rows = files if own == existing.schema else with_schema(files, own, existing.schema)
+    for item in existing.partitioning:
+        name = value_name(item.name)
+        if name in existing.file_list.column_names:
+            rows = with_column(rows, name, rows[name].cast(existing.file_list.schema.field(name).type))
+    return rows
 
 
 def _with_known_statistics(files: pa.Table, own: Schema, schema: Schema) -> pa.Table:
