@@ -2,6 +2,7 @@
 
 import io
 import json
+from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, BinaryIO
@@ -9,10 +10,16 @@ from typing import Any, BinaryIO
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dask_tfrecord.codec import crc32c, decoded_schema
+from dask_tfrecord.codec import crc32c, crc32c_combine, decoded_schema
 from dask_tfrecord.codec.checked import Ints
 from dask_tfrecord.codec.columns import Column
-from dask_tfrecord.files.column_files import METADATA_KEY, OFFSET
+from dask_tfrecord.files.column_files import (
+    METADATA_KEY,
+    OFFSET,
+    all_chunks,
+    chunk_range,
+    pack_checksums,
+)
 from dask_tfrecord.files.storage.store import Store
 
 # The largest number of rows of a row group, its largest size in bytes, and that of each of its columns. A
@@ -26,19 +33,18 @@ _DICTIONARY_BYTES = 1 << 16
 
 
 class _Sink(io.RawIOBase):
-    """A file that counts its bytes, and computes their CRC-32C after `start_checksum` was called."""
+    """A file that counts its bytes, and computes the CRC-32C of each write."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
-        self._has_checksum = False
-        self.bytes = self.crc32c = 0
+        self._ends: list[int] = []
+        self._checksums: list[int] = []
+        self.bytes = 0
 
-    def start_checksum(self) -> None:
-        self._has_checksum = True
-
-    def discard(self) -> None:
-        """Drop everything that is written from now on."""
-        self._file = io.BytesIO()
+    def hold(self) -> io.BytesIO:
+        """Write to the returned buffer, and no longer to the file, from now on."""
+        self._file = held = io.BytesIO()
+        return held
 
     def writable(self) -> bool:
         return True
@@ -49,9 +55,19 @@ class _Sink(io.RawIOBase):
     def write(self, data: Any) -> int:
         self._file.write(data)
         self.bytes += len(data)
-        if self._has_checksum:
-            self.crc32c = crc32c(data, self.crc32c)
+        self._ends.append(self.bytes)
+        self._checksums.append(crc32c(data))
         return len(data)
+
+    def checksum(self, start: int, stop: int) -> int:
+        """Return the CRC-32C of a range of bytes that consists of whole writes."""
+        first, last = bisect_right(self._ends, start), bisect_left(self._ends, stop)
+        total = 0
+        for at in range(first, last + 1):
+            total = crc32c_combine(
+                total, self._checksums[at], self._ends[at] - (self._ends[at - 1] if at else 0)
+            )
+        return total
 
 
 class ColumnFileWriter:
@@ -61,7 +77,8 @@ class ColumnFileWriter:
     """
 
     def __init__(self, file: BinaryIO, features: Sequence[Column], required: Collection[str]) -> None:
-        self._sink = _Sink(file)
+        self._file, self._sink = file, _Sink(file)
+        self.written = 0, 0  # the size of the closed column file, and the CRC-32C of its footer
         fields = decoded_schema(tuple(features))
         self._features = [item.with_nullable(item.name not in required) for item in fields]
         self._schema = pa.schema([*self._features, pa.field(OFFSET, pa.int64(), nullable=False)])
@@ -77,7 +94,6 @@ class ColumnFileWriter:
             dictionary_pagesize_limit=_DICTIONARY_BYTES,
             column_encoding=dict.fromkeys(integers, "DELTA_BINARY_PACKED"),
             write_statistics=[path for path, _ in paths],
-            write_page_checksum=True,
         )
         self._files: list[dict[str, Any]] = []
         self._waiting: list[pa.Table] = []
@@ -135,20 +151,21 @@ class ColumnFileWriter:
             self._row_groups += 1
 
     def close(self) -> None:
-        """Write the footer."""
+        """Write the checksums of the column chunks, and the footer."""
         self._writer.add_key_value_metadata({METADATA_KEY: json.dumps({"files": self._files})})
-        self._sink.start_checksum()
+        held = self._sink.hold()
         self._writer.close()
+        footer = held.getvalue()
+        metadata = pq.read_metadata(pa.BufferReader(footer))
+        chunks = [chunk_range(metadata, at, column) for at, column in all_chunks(metadata)]
+        checksums = pack_checksums([self._sink.checksum(*chunk) for chunk in chunks])
+        self._file.write(checksums + footer)
+        self.written = self._sink.bytes + len(checksums), crc32c(footer)
 
     def discard(self) -> None:
         """Close the writer of Parquet without writing to the file, which will not appear."""
-        self._sink.discard()
+        self._sink.hold()
         self._writer.close()
-
-    @property
-    def written(self) -> tuple[int, int]:
-        """The size of the closed column file, and the CRC-32C of its footer."""
-        return self._sink.bytes, self._sink.crc32c
 
 
 @contextmanager

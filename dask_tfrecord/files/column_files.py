@@ -9,7 +9,7 @@ types of a schema by the same code as decoded values. The module `column_files` 
 import json
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import lru_cache
 from itertools import accumulate
@@ -48,6 +48,12 @@ _GAP_BYTES = 1 << 16
 
 # A row group: its first row in its data file, the row after its last row, and its number in the column file.
 RowGroup: TypeAlias = tuple[int, int, int]
+
+# A column chunk: the number of its row group, and the number of its column.
+Chunk: TypeAlias = tuple[int, int]
+
+# The size of each stored checksum.
+CHECKSUM_BYTES = 4
 
 # The number of column files whose footers a process keeps.
 _MOST_READERS = 64
@@ -230,6 +236,13 @@ class ColumnFileReader:
         if crc32c(footer) != self._file.crc32c:
             raise ValueError("it is not the file that the snapshot lists")
         metadata = pq.read_metadata(pa.BufferReader(footer))
+        chunks = all_chunks(metadata)
+        end = length + CHECKSUM_BYTES * (len(chunks) + 1)
+        if len(tail) < end <= self._file.bytes:
+            tail = self._tail(end)
+        checksums = dict(zip(chunks, _unpack_checksums(tail[-end:-length]), strict=True))
+        if self._content is not None:
+            _check_chunks(metadata, checksums, chunks, [(0, self._content)])
         first, files = 0, {}
         for one in json.loads(metadata.metadata[METADATA_KEY])["files"]:
             groups = range(first, first + one["row_groups"])
@@ -238,7 +251,8 @@ class ColumnFileReader:
             files[one["path"]] = _DataFile(size, checksum, one["records"], one["content"], groups, starts)
             first = groups.stop
         schema = metadata.schema.to_arrow_schema()
-        self._names, self._metadata, self._files = schema.names, metadata, files
+        self._names, self._metadata, self._checksums = schema.names, metadata, checksums
+        self._files = files
         self._features = frozenset(_features(schema))
         self._is_known = True
 
@@ -261,7 +275,7 @@ class ColumnFileReader:
         """Read a range of rows of a data file, in the types of the column file."""
         first, groups = found.groups_of(start, stop)
         with self._source(groups, names) as source:
-            file = pq.ParquetFile(source, metadata=self._metadata, page_checksum_verification=True)
+            file = pq.ParquetFile(source, metadata=self._metadata)
             rows = file.read_row_groups(groups, columns=names, use_threads=False)
         rows = rows.select(names).slice(start - found.starts[first] if groups else 0, stop - start)
         if len(rows) != stop - start:
@@ -269,31 +283,71 @@ class ColumnFileReader:
         return rows
 
     def _source(self, groups: Sequence[int], names: Sequence[str]) -> pa.NativeFile:
-        """Return an open file with some row groups and columns of the column file."""
+        """Return an open file with some row groups and columns of the column file, whose checksums agree."""
         if self._content is not None:
             return pa.BufferReader(self._content)
+        spans = self._spans(groups, names)
         with _store_errors():
-            if self._store.local:
-                return pa.OSFile(self._path)
-            spans = self._spans(groups, names)
             found = self._store.read_ranges([(self._path, *span) for span in spans])
         parts = [(start, data) for (start, _), data in zip(spans, found, strict=True)]
+        _check_chunks(self._metadata, self._checksums, self._chunks(groups, names), parts)
         return pa.PythonFile(PartialFile(self._file.bytes, parts), mode="r")
 
     def _spans(self, groups: Sequence[int], names: Sequence[str]) -> list[tuple[int, int]]:
         """Return the ranges of bytes that hold some columns of some row groups."""
+        spans: list[tuple[int, int]] = []
+        for chunk in self._chunks(groups, names):
+            start, stop = chunk_range(self._metadata, *chunk)
+            if spans and 0 <= start - spans[-1][1] <= _GAP_BYTES:
+                start = spans.pop()[0]
+            spans.append((start, stop))
+        return spans
+
+    def _chunks(self, groups: Sequence[int], names: Sequence[str]) -> list[Chunk]:
         used = {*names}
         wanted = [at for at, name in enumerate(self._names) if name in used]
-        spans: list[tuple[int, int]] = []
-        for group in groups:
-            for at in wanted:
-                column = self._metadata.row_group(group).column(at)
-                start = column.dictionary_page_offset or column.data_page_offset
-                stop = start + column.total_compressed_size
-                if spans and 0 <= start - spans[-1][1] <= _GAP_BYTES:
-                    start = spans.pop()[0]
-                spans.append((start, stop))
-        return spans
+        return [(group, at) for group in groups for at in wanted]
+
+
+def all_chunks(metadata: pq.FileMetaData) -> list[Chunk]:
+    """Return all column chunks of a Parquet file, in the order of their checksums."""
+    return [(group, at) for group in range(metadata.num_row_groups) for at in range(metadata.num_columns)]
+
+
+def chunk_range(metadata: pq.FileMetaData, group: int, at: int) -> tuple[int, int]:
+    """Return where a column chunk, with the headers of its pages, starts and ends in its file."""
+    column = metadata.row_group(group).column(at)
+    start = column.dictionary_page_offset or column.data_page_offset
+    return start, start + column.total_compressed_size
+
+
+def pack_checksums(checksums: list[int]) -> bytes:
+    """Return the stored form of the checksums of all column chunks, which precedes the footer."""
+    packed = np.array(checksums, "<u4").tobytes()
+    return packed + crc32c(packed).to_bytes(CHECKSUM_BYTES, "little")
+
+
+def _unpack_checksums(stored: bytes) -> list[int]:
+    packed, own = stored[:-CHECKSUM_BYTES], stored[-CHECKSUM_BYTES:]
+    if crc32c(packed) != int.from_bytes(own, "little"):
+        raise ValueError("the checksums of its columns are damaged")
+    checksums: list[int] = np.frombuffer(packed, "<u4").tolist()
+    return checksums
+
+
+def _check_chunks(
+    metadata: pq.FileMetaData,
+    checksums: Mapping[Chunk, int],
+    chunks: Iterable[Chunk],
+    parts: Sequence[tuple[int, bytes]],
+) -> None:
+    """Raise ValueError if the checksum of a column chunk is wrong. ``parts`` are ranges of the file."""
+    starts = [start for start, _ in parts]
+    for chunk in chunks:
+        start, stop = chunk_range(metadata, *chunk)
+        first, data = parts[bisect_right(starts, start) - 1]
+        if crc32c(memoryview(data)[start - first : stop - first]) != checksums[chunk]:
+            raise ValueError(f"column {chunk[1]} of row group {chunk[0]} is damaged")
 
 
 class _StoreError(Exception):

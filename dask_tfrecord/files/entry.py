@@ -84,7 +84,7 @@ class ColumnFile(NamedTuple):
     bytes : int
         Size of the column file in bytes.
     crc32c : int
-        CRC-32C of the footer of the column file. The checksums of its pages are in the column file.
+        CRC-32C of the footer of the column file. The checksums of its column chunks are in the column file.
 
     Examples
     --------
