@@ -1,7 +1,10 @@
 """Find the Arrow type of a pandas column from its dtype or from its values."""
 
+import datetime
 from itertools import chain
+from numbers import Number
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pandas as pd
@@ -14,8 +17,13 @@ from dask_tfrecord.frames import object_columns
 from dask_tfrecord.schema.storage_types import BINARY, innermost, is_any, is_list, value_type
 from dask_tfrecord.schema.storage_values import MisfitError
 
-# Types of objects whose text form is Python's notation, such as "[1, 2]", and not the value itself.
-_UNPRINTABLE = (list, tuple, set, dict, bytes, bytearray, np.ndarray, np.void)
+# Types of objects whose text has the whole value. The text of an object of another class, such as an image,
+# may be only the name of the class and an address.
+_PRINTABLE = (str, Number, datetime.date, datetime.time, datetime.timedelta, UUID)
+_PRINTABLE += (np.number, np.bool_, np.str_, np.datetime64, np.timedelta64, pd.Interval, pd.Period)
+
+# Types of objects that Arrow stores if all objects of the column have one type.
+_STORABLE = (*_PRINTABLE, list, tuple, set, dict, bytes, bytearray, np.ndarray, np.void)
 
 # The exceptions of a conversion to Arrow if a value does not fit the type.
 CONVERSION_ERRORS = (MisfitError, pa.ArrowException, ValueError, TypeError, OverflowError)
@@ -72,6 +80,8 @@ def conversion_of(column: "pd.Series[Any]") -> str:
     name = literal(str(column.name))
     values, dtype = f"ddf[{name}]", column.dtype
     objects = column[column.notna()] if is_object(dtype) else column.iloc[:0]
+    if isinstance(dtype, pd.CategoricalDtype) and dtype.categories is not None:
+        objects = pd.Series(dtype.categories, dtype=object)
     kind = infer_dtype(objects) if is_object(dtype) else getattr(dtype, "kind", "")
     if isinstance(dtype, pd.PeriodDtype):
         return f"convert the column to timestamps, with {values}.dt.to_timestamp()"
@@ -84,9 +94,15 @@ def conversion_of(column: "pd.Series[Any]") -> str:
         return f'flatten the arrays, with {values}.apply(numpy.ravel, meta=({name}, "object"))'
     if (struct := _struct_with_all_keys(objects)) is not None:
         return f"write null for absent keys, with {values}.astype(pd.ArrowDtype({literal(struct)}))"
-    if any(isinstance(value, _UNPRINTABLE) for value in objects):
+    if all(isinstance(value, _PRINTABLE) for value in objects):
+        return f"convert the column to text, with {values}.astype(str)"
+    if all(isinstance(value, _STORABLE) for value in objects):
         return f"give all values of the column one type, or leave it out, with ddf.drop(columns=[{name}])"
-    return f"convert the column to text, with {values}.astype(str)"
+    other = next(type(value).__name__ for value in objects if not isinstance(value, _STORABLE))
+    return (
+        f"replace each {other} by a value that keeps all of it, such as the bytes of an encoded image or the "
+        f"list of an array, or leave the column out, with ddf.drop(columns=[{name}])"
+    )
 
 
 def _struct_with_all_keys(objects: "pd.Series[Any]") -> pa.DataType | None:
