@@ -9,6 +9,7 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_tfrecord.errors import Remedy, SchemaError, literal
+from dask_tfrecord.frames.column_types import PRINTABLE
 from dask_tfrecord.frames.object_columns import to_arrow
 from dask_tfrecord.schema.storage_types import TEXT, is_any
 
@@ -42,13 +43,14 @@ def check_objects(values: "pd.Series[Any] | pd.Index[Any]", name: str) -> None:
         return
     if pd.api.types.infer_dtype(values, skipna=True) in ("string", "empty"):
         return
-    objects = (value for value in values[values.notna()] if not isinstance(value, str))
+    objects = [value for value in values[values.notna()] if not isinstance(value, str)]
     kind = next((type(value).__name__ for value in objects), "mixed")
+    keeps_values = all(isinstance(value, PRINTABLE) for value in objects)
     raise SchemaError(
         f"Dask's option dataframe.convert-string converts the {kind} objects of this column to text",
         feature=name,
         advice=advice(name, _arrow_type(values)),
-        remedies=[as_text(name)],
+        remedies=[as_text(name)] if keeps_values else [],
         function="to_tfrecord",
     )
 
