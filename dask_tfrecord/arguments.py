@@ -152,6 +152,14 @@ def count(keyword: str, value: Any, least: int = 1) -> int | None:
     return None if value is None else int(value)
 
 
+def number(keyword: str, value: Any, least: int = 1) -> int:
+    """Convert a Python or NumPy integer to int. Raise if it is None, or less than ``least``."""
+    found = count(keyword, value, least)
+    if found is None:
+        raise TFRecordError(f"{keyword}=None is not an integer", advice=f"pass for example {keyword}={least}")
+    return found
+
+
 def function(keyword: str, value: Any) -> None:
     """Raise if the value of a keyword is neither None nor callable."""
     if value is not None and not callable(value):

@@ -8,6 +8,7 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.query.filters import names_in, parse_filters
 from dask_tfrecord.dataset.read.requested_columns import unknown_column
+from dask_tfrecord.errors import check_instance
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.field import Field
 from dask_tfrecord.schema.model import Schema
@@ -46,6 +47,7 @@ def filter_mask(table: pa.Table, filters: Sequence[Any] | pc.Expression) -> pa.C
     >>> dask_tfrecord.filter_mask(people, [("name", "!=", "Alan")]).to_pylist()
     [True, False]
     """
+    check_instance("table", table, pa.Table)
     table = _needed_columns(table, names_in(filters))
     schema = Schema.from_arrow(table.schema, "sequence_example")
     predicate = parse_filters(filters, schema)
