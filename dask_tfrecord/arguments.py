@@ -6,6 +6,7 @@ value is wrong.
 
 import operator
 import os
+import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -23,6 +24,11 @@ from dask_tfrecord.errors import Remedy, TFRecordError
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.redaction import without_credentials
 from dask_tfrecord.schema.model import Schema
+
+# Numbers with units, such as "1 day 12h", and then perhaps hours, minutes and seconds, such as "01:30:00".
+_DURATION = re.compile(r"(\d+(\.\d+)?\s*[A-Za-z]+[\s,]*)*(\d+:\d\d:\d\d(\.\d+)?)?", re.ASCII)
+# The abbreviated units that pandas 3.1 deprecates in one case, and accepts in the other case.
+_DEPRECATED_CASE = re.compile(r"(?<![A-Za-z])[dwHS](?![A-Za-z])")
 
 
 def path(value: Any, keyword: str = "path") -> PathLike:
@@ -146,6 +152,14 @@ def count(keyword: str, value: Any, least: int = 1) -> int | None:
     return None if value is None else int(value)
 
 
+def number(keyword: str, value: Any, least: int = 1) -> int:
+    """Convert a Python or NumPy integer to int. Raise if it is None, or less than ``least``."""
+    found = count(keyword, value, least)
+    if found is None:
+        raise TFRecordError(f"{keyword}=None is not an integer", advice=f"pass for example {keyword}={least}")
+    return found
+
+
 def function(keyword: str, value: Any) -> None:
     """Raise if the value of a keyword is neither None nor callable."""
     if value is not None and not callable(value):
@@ -172,15 +186,20 @@ def byte_count(keyword: str, value: Any) -> int | None:
 
 
 def duration(keyword: str, value: Any) -> timedelta:
-    """Convert a timedelta, or a string such as "12 hours", to a timedelta that is not negative."""
-    if isinstance(value, str | timedelta):
-        with suppress(ValueError):  # if the text is not a duration, the error below is raised
-            found = pd.Timedelta(value)
+    """Convert a timedelta, or a string such as "12 hours", to a timedelta that is not negative.
+
+    A number without a unit raises, also "0". In pandas, such a number is a number of nanoseconds.
+    """
+    is_text = isinstance(value, str) and _DURATION.fullmatch(value.strip())
+    if is_text or isinstance(value, timedelta):
+        given = _DEPRECATED_CASE.sub(lambda unit: unit[0].swapcase(), value) if is_text else value
+        with suppress(ValueError):  # if the text has an unknown unit, the error below is raised
+            found = pd.Timedelta(given)
             if found >= timedelta(0):  # the comparison is False for NaT, which pandas returns for ""
                 return found.to_pytimedelta()
     raise TFRecordError(
-        f"{keyword}={value!r} is not a duration",
-        advice='pass a duration, such as "12 hours"',
+        f"{keyword}={value!r} is not a duration with a unit",
+        advice='pass a number and its unit, such as "7d" or "12 hours"',
         keyword=keyword,
     )
 

@@ -16,7 +16,7 @@ from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.tfds_info import read_info, supervised_keys
 from dask_tfrecord.dataset.snapshot.column_statistics import statistics_name
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.errors import TFRecordError, calling
+from dask_tfrecord.errors import TFRecordError, calling, check_instance
 from dask_tfrecord.files.storage.listing import PathLike, column_paths
 from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.redaction import redact_errors
@@ -138,6 +138,8 @@ class Description:
     """
 
     def __init__(self, dataset: ReadPlan, schema: Schema) -> None:
+        check_instance("dataset", dataset, ReadPlan)
+        check_instance("schema", schema, Schema)
         self._dataset = dataset
         self.schema = schema
         self.version = dataset.version

@@ -426,6 +426,14 @@ def warn_caller(warning: UserWarning | str) -> None:
     warnings.warn(warning, stacklevel=level)
 
 
+def check_instance(name: str, value: object, *types: type) -> None:
+    """Raise TFRecordError if the value of an argument has none of the types."""
+    if not isinstance(value, types):
+        known = " or ".join(one.__name__ for one in types)
+        # The message does not show the value, which may hold credentials.
+        raise TFRecordError(f"{name}= is not a {known} (got {type(value).__name__})")
+
+
 class SchemaError(TFRecordError):
     """Signal that values do not fit the type of their column, or that TFRecord cannot hold a type."""
 

@@ -21,7 +21,7 @@ from dask_tfrecord.dataset.snapshot.names import record_exports
 from dask_tfrecord.dataset.snapshot.visibility import newest_snapshot
 from dask_tfrecord.dataset.write.neighbours import refuse_inside_dataset
 from dask_tfrecord.dataset.write.staging import finish_newest
-from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.errors import SchemaError, TFRecordError, check_instance
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.store import Store
@@ -366,6 +366,7 @@ def metadata_schema(snapshot: Snapshot) -> str:
     }
     <BLANKLINE>
     """
+    check_instance("snapshot", snapshot, Snapshot)
     _check_examples(snapshot, "schema.pbtxt describes")
     fields = (one for item in snapshot.schema.leaves for one in _tfmd_fields(item))
     return "".join(_tfmd_feature(snapshot, item) for item in fields)

@@ -6,7 +6,9 @@ from typing import Any
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.dataset.query.filters import parse_filters
+from dask_tfrecord.dataset.query.filters import names_in, parse_filters
+from dask_tfrecord.dataset.read.requested_columns import unknown_column
+from dask_tfrecord.errors import check_instance
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.field import Field
 from dask_tfrecord.schema.model import Schema
@@ -45,6 +47,8 @@ def filter_mask(table: pa.Table, filters: Sequence[Any] | pc.Expression) -> pa.C
     >>> dask_tfrecord.filter_mask(people, [("name", "!=", "Alan")]).to_pylist()
     [True, False]
     """
+    check_instance("table", table, pa.Table)
+    table = _needed_columns(table, names_in(filters))
     schema = Schema.from_arrow(table.schema, "sequence_example")
     predicate = parse_filters(filters, schema)
     needed = predicate.columns() - {*table.column_names}
@@ -55,6 +59,22 @@ def filter_mask(table: pa.Table, filters: Sequence[Any] | pc.Expression) -> pa.C
     mask = predicate.mask(table)
     chunks = mask.chunks if isinstance(mask, pa.ChunkedArray) else [mask]
     return pa.chunked_array(chunks, pa.bool_()).fill_null(False)
+
+
+def _needed_columns(table: pa.Table, names: set[str] | None) -> pa.Table:
+    """Return the columns that filters use. Return all columns if the names are unknown, or if there are none.
+
+    A name such as "a/b" may be the name of a column, or of a field of the struct column "a".
+    """
+    if not names:
+        return table
+    needed = set()
+    for name in sorted(names):
+        found = {at for at, one in enumerate(table.column_names) if name == one or name.startswith(f"{one}/")}
+        if not found:
+            raise unknown_column("filters", name, table.column_names, "the table does not have a column")
+        needed |= found
+    return table.select(sorted(needed))
 
 
 def _fields(item: Field, values: pa.ChunkedArray) -> Iterator[tuple[str, pa.ChunkedArray]]:

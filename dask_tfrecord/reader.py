@@ -374,7 +374,12 @@ def _divisions(dataset: ReadPlan, levels: Levels) -> tuple[Any, ...] | None:
             advice="pass index= with the name of one column",
             remedies=[Remedy("calculate_divisions", False, "read without divisions")],
         )
-    return divisions(dataset, levels[0][0])
+    name = levels[0][0]
+    found = divisions(dataset, name)
+    if found is None or not _has_time_index(dataset.schema, name):
+        return found
+    times = pa.array(found, dataset.schema.arrow.field(name).type)
+    return tuple(times.to_pandas())  # Dask repartitions by frequency only where the divisions are of pandas
 
 
 def _with_categories(schema: Schema, categories: Any) -> Schema:

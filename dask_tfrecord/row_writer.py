@@ -190,6 +190,7 @@ class Writer:
             self._appender.plan = self._planned(self.snapshot)
         self._rounded: set[str] = set()  # the columns of which a warning was issued
         self._start = time.monotonic()  # which no change of the clock affects
+        self._has_failed = False  # whether the last call of `write` took rows and then raised
         self._lock = threading.RLock()
         self._is_closed = False
 
@@ -224,13 +225,22 @@ class Writer:
             is then taken. A commit in the call raises as `commit` does.
         OSError
             If the rows cannot be stored, for example because the disk is full. All rows of the call are then
-            taken and wait in memory, and the next call of `write` or `commit` tries again.
+            taken and wait in memory. Call `commit` to try again. Until it succeeds, `write` raises, so that
+            no row is taken twice.
         TFRecordError
-            If the `Writer` is closed, or if reading the rows fails. No row of the call is then taken.
+            If the `Writer` is closed, if reading the rows fails, or if rows of an earlier call could not be
+            stored. No row of the call is then taken.
         """
         with self._lock:
             self._check_open()
             metadata = arguments.metadata(custom_metadata)
+            if self._has_failed:
+                raise TFRecordError(
+                    f"the rows of an earlier call were taken, but storing them failed; "
+                    f"{self.uncommitted_rows:,} rows wait",
+                    path=self._root,
+                    advice="call commit() until it succeeds, and do not write these rows again",
+                )
             try:
                 plan, tables = self._tables(rows)
             except TFRecordError as error:
@@ -240,11 +250,13 @@ class Writer:
                 raise TFRecordError(problem, path=self._root, function="Writer") from error
             if plan is not None:
                 self._appender.widen(plan)
+            self._has_failed = True
             self._appender.add(tables, metadata)
             with self._closed_by_final_errors():
                 self._appender.stage_full_files()
             if self._is_due():
                 self._commit()
+            self._has_failed = False
 
     @public_function
     def commit(self, *, custom_metadata: Mapping[str, str] | None = None) -> Snapshot | None:
@@ -423,6 +435,7 @@ class Writer:
             appender.plan = self._planned_without_rows()
         with self._closed_by_final_errors():
             appender.commit()
+        self._has_failed = False
         self._start = time.monotonic()
 
     @contextmanager

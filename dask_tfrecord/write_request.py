@@ -7,7 +7,6 @@ from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
-import pandas as pd
 
 from dask_tfrecord import arguments
 from dask_tfrecord.codec.codecs import CODECS, Compression, check_level
@@ -59,19 +58,18 @@ def commit_every_limit(value: CommitEvery) -> CommitLimit | None:
     """
     if value is None:
         return None
-    if isinstance(value, str | timedelta) and not str(value).strip().isdecimal():
-        with suppress(ValueError):  # if the text is not a duration, it may be a size
-            seconds = pd.Timedelta(value).total_seconds()
-            if seconds > 0:  # the comparison is False for NaT
-                return "seconds", seconds
-        if isinstance(value, str):
+    if isinstance(value, str | timedelta):
+        with suppress(TFRecordError):  # if the text is not a duration, it may be a size
+            if wait := arguments.duration("commit_every", value):
+                return "seconds", wait.total_seconds()
+        if isinstance(value, str) and value.rstrip()[-1:].isalpha():  # a size without a unit could be rows
             with suppress(TFRecordError):
                 return "bytes", arguments.byte_count("commit_every", value) or 0
     else:
         with suppress(TFRecordError):
             return "rows", arguments.count("commit_every", value) or 0
     raise TFRecordError(
-        f"commit_every={value!r} is not a number of rows, a size or a duration",
+        f"commit_every={value!r} is not a number of rows, or a size or duration with a unit",
         advice='pass for example 10_000, "64 MiB" or "2 s"',
         keyword="commit_every",
     )

@@ -197,10 +197,14 @@ def test_a_call_of_many_tables_is_taken_as_a_whole_if_the_disk_is_full(
         with pytest.raises(OSError, match="No space left"):
             writer.write(pa.Table.from_batches(batches), custom_metadata={"offset": "20"})
         assert writer.uncommitted_rows == 20
+        for again in (pa.Table.from_batches(batches), []):
+            with pytest.raises(TFRecordError, match=r"20 rows wait; call commit\(\)"):
+                writer.write(again)
         found = writer.commit()
         assert found is not None
         assert (found.records, found.custom_metadata) == (20, {"offset": "20"})
         assert len(calls) == 11
+        writer.write([])
     assert values(tmp_path) == [*range(20)]
 
 

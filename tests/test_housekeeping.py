@@ -8,10 +8,20 @@ from pathlib import Path
 from typing import Any
 
 import dask.dataframe as dd
+import numpy as np
 import pandas as pd
 import pytest
 
-from dask_tfrecord import DestinationError, TFRecordError, cleanup, exists, read_tfrecord, to_tfrecord
+import dask_tfrecord
+from dask_tfrecord import (
+    DestinationError,
+    TFRecordError,
+    arguments,
+    cleanup,
+    exists,
+    read_tfrecord,
+    to_tfrecord,
+)
 
 # The steps before which a write is stopped.
 COMMIT = "expr.writing.commit"
@@ -196,7 +206,40 @@ def test_a_file_is_refused(tmp_path: Path) -> None:
         cleanup(tmp_path / "a.tfrecord")
 
 
-@pytest.mark.parametrize("duration", ["soon", "", "NaT", "-1 day", 5, None, timedelta(-1)])
-def test_a_duration_that_is_none_is_refused(tmp_path: Path, duration: Any) -> None:
-    with pytest.raises(TFRecordError, match="is not a duration"):
+NUMBERS_WITHOUT_UNIT = ["7", "7.0", " 30 ", "0", "1_000", "1e3", "P7", "PT7", "7 5 days", "7 days 5", 7, 7.0]
+NUMBERS_WITHOUT_UNIT += [np.int64(7), np.float64(7), np.timedelta64(7)]
+
+
+@pytest.mark.parametrize(
+    "duration", [*NUMBERS_WITHOUT_UNIT, "7 M", "soon", "", "NaT", "-1 day", True, None, timedelta(-1)]
+)
+def test_a_duration_without_a_unit_is_refused_everywhere(tmp_path: Path, duration: Any) -> None:
+    expected = 'is not a duration with a unit; pass a number and its unit, such as "7d"'
+    with pytest.raises(TFRecordError, match=expected):
         cleanup(tmp_path, older_than=duration)
+    with pytest.raises(TFRecordError, match=expected):
+        dask_tfrecord.expire(tmp_path, versions=1, grace=duration)
+    if duration is not None:  # means that only `versions` counts
+        with pytest.raises(TFRecordError, match=expected):
+            dask_tfrecord.expire(tmp_path, versions=1, older_than=duration)
+    if not isinstance(duration, int | np.integer | None) and duration != "7 M":  # rows, and megabytes
+        with pytest.raises(TFRecordError, match="or a size or duration with a unit"):
+            dask_tfrecord.Writer(tmp_path, commit_every=duration)
+
+
+@pytest.mark.filterwarnings("error")  # pandas deprecates some of the units
+@pytest.mark.parametrize(
+    ("text", "expected"),
+    [
+        ("7d", timedelta(7)),
+        (" 7 D ", timedelta(7)),
+        ("1w", timedelta(7)),
+        ("1.5 hours", timedelta(hours=1.5)),
+        ("1 day, 2H 3min 4S", timedelta(1, 4, hours=2, minutes=3)),
+        ("0s", timedelta(0)),
+        (str(timedelta(2, 3)), timedelta(2, 3)),
+        (pd.Timedelta("2 D"), timedelta(2)),
+    ],
+)
+def test_numbers_with_units_are_a_duration(text: str, expected: timedelta) -> None:
+    assert arguments.duration("older_than", text) == expected

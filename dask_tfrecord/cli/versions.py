@@ -7,7 +7,6 @@ from typing import Any
 
 import click
 import dask
-import pandas as pd
 import pyarrow as pa
 
 import dask_tfrecord
@@ -151,6 +150,6 @@ def expire_command(path: str, as_json: bool, **how: Any) -> None:
     }
     output.print_totals(totals, as_json)
     grace = how.get("grace", "1 hour")
-    if done.versions and pd.Timedelta(grace) and not as_json:
+    if done.versions and any(digit in grace for digit in "123456789") and not as_json:
         note = f"the first expire or cleanup after {grace} removes the files that only these versions need"
         output.print_lines([note])

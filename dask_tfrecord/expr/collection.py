@@ -28,7 +28,6 @@ class CollectionRows:
         self.columns = list(ddf.columns)
         self.npartitions: int = ddf.npartitions
         self._ddf = ddf
-        self._computed_text: tuple[str, ...] = ()
 
     def levels(self, write_index: bool | None) -> Levels:
         return index_levels(self._ddf._meta, write_index)
@@ -41,7 +40,7 @@ class CollectionRows:
         levels: Levels,
     ) -> Schema:
         names = text_columns(self._ddf._meta, schema, levels)
-        self._ddf, self._computed_text = lineage.check_string_conversions(self._ddf, names)
+        self._ddf = lineage.check_string_conversions(self._ddf, names)
         planned = plan_schema(
             self._ddf._meta,
             schema=schema,
@@ -79,6 +78,4 @@ class CollectionRows:
         if shuffle is None and npartitions != ddf.npartitions:
             # The divisions would restrict the possible numbers of partitions.
             ddf = ddf.clear_divisions().repartition(npartitions=npartitions)
-        return writing.write(
-            ddf, run, write_index=write_index, computed_text=self._computed_text, shuffle=shuffle
-        )
+        return writing.write(ddf, run, write_index=write_index, shuffle=shuffle)

@@ -64,7 +64,7 @@ _VALUE_PRESERVING = (
 Names = Mapping[Hashable, str]
 
 _RENAMING = (RenameFrame, AddPrefix, RenameSeries, ToFrame)
-_LOADS = (ArrowStringConversion, FromGraph, FromPandas, ReadTFRecord)
+_LOADS = (ArrowStringConversion, FromPandas)
 
 
 def read_types(ddf: DataFrame, names: Iterable[str]) -> dict[str, pa.DataType]:
@@ -263,11 +263,11 @@ class CheckedStringConversion(ArrowStringConversion):
         return ArrowStringConversion.operation(frame)
 
 
-def check_string_conversions(ddf: DataFrame, names: Names) -> tuple[DataFrame, tuple[str, ...]]:
+def check_string_conversions(ddf: DataFrame, names: Names) -> DataFrame:
     """Check that Dask converts only strings, and no other objects, to text.
 
     Objects that the graph contains are checked immediately. Objects that a task loads from elsewhere are
-    checked in that task.
+    checked in that task. Text that was computed earlier, for example by persist(), is not checked.
 
     Parameters
     ----------
@@ -281,9 +281,6 @@ def check_string_conversions(ddf: DataFrame, names: Names) -> tuple[DataFrame, t
     -------
     dask.dataframe.DataFrame
         The collection, with a check of the objects before each conversion to text.
-    tuple of str
-        The names of text columns that were computed earlier, for example by persist(). Dask may have
-        converted objects of these columns at that time, so only the resulting text can be inspected.
 
     Raises
     ------
@@ -291,12 +288,8 @@ def check_string_conversions(ddf: DataFrame, names: Names) -> tuple[DataFrame, t
         If the graph contains data in which a text column holds objects other than strings.
     """
     expr = ddf.expr
-    computed: set[str] = set()
     conversions: dict[str, tuple[Expr, dict[Hashable, str]]] = {}
     for source, labels in _loads(expr, names, set()):
-        if isinstance(source, FromGraph):
-            computed |= set(labels.values())
-            continue
         if isinstance(source, FromPandas) and source.pyarrow_strings_enabled:
             _check_objects(source.operand("frame")._data, labels)
         if isinstance(source, ArrowStringConversion):
@@ -304,7 +297,7 @@ def check_string_conversions(ddf: DataFrame, names: Names) -> tuple[DataFrame, t
             conversions[source._name] = source, other_labels | dict(labels)
     for source, labels in conversions.values():
         expr = expr.substitute(source, CheckedStringConversion(source.frame, tuple(labels.items())))
-    return new_collection(expr), tuple(name for name in names.values() if name in computed)
+    return new_collection(expr)
 
 
 def _loads(expr: Expr, names: Names, visited: set[Any]) -> Iterator[tuple[Expr, Names]]:

@@ -22,7 +22,7 @@ from dask_tfrecord.dataset.write.commit import commit
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.storage.redaction import redact_errors
-from dask_tfrecord.frames import pandas_to_arrow, text_guard
+from dask_tfrecord.frames import pandas_to_arrow
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.progress import Report, report, restart
 
@@ -32,14 +32,13 @@ def write(
     run: WriteRun,
     *,
     write_index: bool | None,
-    computed_text: tuple[str, ...] = (),
     shuffle: Shuffle | None = None,
 ) -> Scalar:
     """Return a lazy scalar of Dask.
 
     Computing the scalar writes the dataset and returns the snapshot of the dataset.
     """
-    return new_collection(WriteTFRecord(ddf.expr, run, write_index, computed_text, shuffle))
+    return new_collection(WriteTFRecord(ddf.expr, run, write_index, shuffle))
 
 
 @redact_errors
@@ -47,7 +46,6 @@ def write_partition(
     partition: pd.DataFrame,
     run: WriteRun,
     write_index: bool | None,
-    computed_text: tuple[str, ...],
     shuffle: Shuffle | None,
     index: int,
     count: int,
@@ -59,9 +57,9 @@ def write_partition(
     """
     try:
         if shuffle is None or route is None:
-            entries = run.write(_to_table(partition, run, write_index, computed_text), index, count)
+            entries = run.write(_to_table(partition, run, write_index), index, count)
             return report(run.run, index, count, entries)
-        spills = (spill(run, _to_table(partition, run, write_index, computed_text), index, shuffle, route),)
+        spills = (spill(run, _to_table(partition, run, write_index), index, shuffle, route),)
         return report(run.run, index, count, spills, steps=_steps(route))
     except TFRecordError as error:
         raise error.located(path=_partition_path(run, index, count)) from None
@@ -122,16 +120,8 @@ def _release_memory() -> None:
     pa.default_memory_pool().release_unused()
 
 
-def _to_table(
-    partition: pd.DataFrame, run: WriteRun, write_index: bool | None, computed_text: tuple[str, ...]
-) -> pa.Table:
-    """Convert a partition to an Arrow table, and raise if text that was computed earlier holds printed
-    objects.
-    """
-    table = pandas_to_arrow.to_table(partition, run.columns, write_index=write_index, lossy=run.options.lossy)
-    for name in computed_text:
-        text_guard.check_text(table[name], name)
-    return table
+def _to_table(partition: pd.DataFrame, run: WriteRun, write_index: bool | None) -> pa.Table:
+    return pandas_to_arrow.to_table(partition, run.columns, write_index=write_index, lossy=run.options.lossy)
 
 
 def _partition_path(run: WriteRun, index: int, count: int) -> str:
@@ -173,14 +163,14 @@ class WriteTFRecord(_Step):
     The expression has one partition, whose result is the snapshot.
     """
 
-    _parameters: ClassVar = ["frame", "run", "write_index", "computed_text", "shuffle"]
+    _parameters: ClassVar = ["frame", "run", "write_index", "shuffle"]
 
     def _lower(self) -> Expr:
         check_cluster()
         restart(self.run.run)
         # Only the commit needs these two fields, which may be large.
         run = replace(self.run, replaceable=frozenset(), planned={})
-        files = WritePartitions(self.frame, run, self.write_index, self.computed_text, self.shuffle)
+        files = WritePartitions(self.frame, run, self.write_index, self.shuffle)
         if self.shuffle is not None:
             files = WriteShuffled(files, run, self.shuffle)
         return CommitTFRecord(files, self.run)
@@ -193,7 +183,7 @@ class WritePartitions(_Step, Blockwise):
     The number of partitions may change when the input is lowered.
     """
 
-    _parameters: ClassVar = ["frame", "run", "write_index", "computed_text", "shuffle"]
+    _parameters: ClassVar = ["frame", "run", "write_index", "shuffle"]
 
     @cached_property
     def _name(self) -> str:

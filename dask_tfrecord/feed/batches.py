@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self, TypeAlias, Unpack
 import pyarrow as pa
 
 from dask_tfrecord import arguments
-from dask_tfrecord.errors import Remedy, TFRecordError, calling
+from dask_tfrecord.errors import Remedy, TFRecordError, calling, check_instance
 from dask_tfrecord.feed.epoch_order import (
     BatchMode,
     Order,
@@ -208,7 +208,8 @@ class Batches:
         part: tuple[int, int] = (0, 1),
         start: State | Sequence[State] | None = None,
     ) -> None:
-        arguments.count("epoch", epoch, 0)
+        check_instance("plan", plan, Plan)
+        arguments.number("epoch", epoch, 0)
         shard = checked_shard(shard)
         if start is None:
             self._order = order_rows(plan, epoch)

@@ -95,7 +95,7 @@ class BlockSampler(Sampler[Numbers]):
                 remedies=[Remedy("rank", 0), Remedy("world_size", 1, "read all rows")],
                 function="",
             )
-        arguments.count("batch_size", batch_size, 1)
+        arguments.number("batch_size", batch_size)
         arguments.count("workers", workers, 0)
         arguments.choice("batch_mode", batch_mode, get_args(LastBatch))
         arguments.choice("uneven", uneven, get_args(Uneven))

@@ -87,7 +87,7 @@ def plan_batches(
 
     The parameters are those of `iter_batches`.
     """
-    arguments.count("batch_size", batch_size, 1)
+    arguments.number("batch_size", batch_size)
     arguments.count("shuffle_buffer", shuffle_buffer, 1)
     arguments.count("prefetch", prefetch, 0)
     arguments.choice("batch_mode", batch_mode, get_args(BatchMode))

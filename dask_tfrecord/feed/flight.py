@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 from pyarrow import flight
 
-from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.errors import TFRecordError, check_instance
 from dask_tfrecord.feed.batches import Batches
 from dask_tfrecord.feed.epoch_order import BatchMode, Plan, plan_batches
 from dask_tfrecord.keywords import BatchKeywords
@@ -66,6 +66,7 @@ def serve(
     ...     client.do_get(info.endpoints[0].ticket).read_all()["x"].to_pylist()
     [0, 1, 2, 3, 4]
     """
+    check_instance("location", location, str)
     plan = plan_batches(source, batch_size, surface=serve, columns=columns, batch_mode=batch_mode, **keywords)
     Batches(plan, 0, (0, shards))  # this call raises if there are more shards than rows
     try:
@@ -104,6 +105,8 @@ class FlightServer(flight.FlightServerBase):
     """
 
     def __init__(self, plan: Plan, location: str, shards: int) -> None:
+        check_instance("plan", plan, Plan)
+        check_instance("location", location, str)
         super().__init__(location)
         self._plan = plan
         self._shards = shards

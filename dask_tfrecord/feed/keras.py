@@ -87,9 +87,9 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         **read: Unpack[ReadKeywords],
     ) -> None:
         super().__init__(workers, use_multiprocessing, max_queue_size)
-        arguments.count("batch_size", batch_size)
+        arguments.number("batch_size", batch_size)
         check_shuffle(shuffle, seed)
-        arguments.count("epoch", epoch, 0)
+        arguments.number("epoch", epoch, 0)
         self.table = RecordTable(path, checked_names(columns, label), **read)
         self._features = columns
         self._label = label

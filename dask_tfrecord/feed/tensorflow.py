@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from dask_tfrecord import arguments
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, check_instance
 from dask_tfrecord.feed.batches import Batches
 from dask_tfrecord.feed.epoch_order import (
     LastBatch,
@@ -172,7 +172,8 @@ def tensorflow_dataset(
     arguments.choice("engine", engine, (None, *get_args(Engine)))
     arguments.choice("lists", lists, get_args(Lists))
     arguments.choice("batch_mode", batch_mode, get_args(LastBatch))
-    arguments.count("batch_size", batch_size)
+    arguments.number("batch_size", batch_size)
+    arguments.number("prefetch", prefetch, -1)  # -1 is tf.data.AUTOTUNE
     check_shuffle(shuffle, seed)
     arguments.count("shuffle_buffer", shuffle_buffer)
     arguments.count("epoch", epoch, 0)
@@ -186,7 +187,9 @@ def tensorflow_dataset(
     if label is not None and label not in schema.names:
         raise SchemaError("label= names no column", feature=label)
     fill_nulls = checked_fill_nulls(fill_nulls, schema.names)
-    if state_column is not None and (arguments.names("state_column", state_column)[0] in schema.names):
+    if state_column is not None:
+        check_instance("state_column", state_column, str)
+    if state_column in schema.names:
         raise SchemaError("state_column= names a column of the dataset", feature=state_column)
     is_ours = shuffle == "blocks" or not (epoch is None and start is None and state_column is None)
     if engine == "native" and is_ours:

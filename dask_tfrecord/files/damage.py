@@ -97,7 +97,11 @@ def check_policy(policy: DamagePolicy) -> None:
     if mode != "quarantine" and policy.quarantine is not None:
         raise TFRecordError(
             f"quarantine_path= has no effect with on_corrupt={mode!r}",
-            remedies=[Remedy("on_corrupt", "quarantine", "keep damaged bytes in this directory")],
+            remedies=[
+                Remedy(
+                    "on_corrupt", "quarantine", "skip damaged records, and keep their bytes in this directory"
+                )
+            ],
             keyword="quarantine_path",
         )
     if most is None:
@@ -105,7 +109,7 @@ def check_policy(policy: DamagePolicy) -> None:
     if mode == "raise":
         raise TFRecordError(
             f"max_corrupt={most!r} has no effect, because any damage raises",
-            remedies=[Remedy("on_corrupt", "skip", "skip damage up to this limit")],
+            remedies=[Remedy("on_corrupt", "skip", "skip damaged records up to this limit")],
             keyword="max_corrupt",
         )
     is_count = isinstance(most, int) and not isinstance(most, bool) and most >= 0

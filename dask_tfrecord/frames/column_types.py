@@ -1,7 +1,10 @@
 """Find the Arrow type of a pandas column from its dtype or from its values."""
 
+import datetime
 from itertools import chain
+from numbers import Number
 from typing import Any
+from uuid import UUID
 
 import numpy as np
 import pandas as pd
@@ -14,8 +17,13 @@ from dask_tfrecord.frames import object_columns
 from dask_tfrecord.schema.storage_types import BINARY, innermost, is_any, is_list, value_type
 from dask_tfrecord.schema.storage_values import MisfitError
 
-# Types of objects whose text form is Python's notation, such as "[1, 2]", and not the value itself.
-_UNPRINTABLE = (list, tuple, set, dict, bytes, bytearray, np.ndarray, np.void)
+# Types of objects whose text has the whole value. The text of an object of another class, such as an image,
+# may be only the name of the class and an address.
+PRINTABLE: tuple[type, ...] = (str, Number, datetime.date, datetime.time, datetime.timedelta, UUID)
+PRINTABLE += (np.number, np.bool_, np.str_, np.datetime64, np.timedelta64, pd.Interval, pd.Period)
+
+# Types of objects that Arrow stores if all objects of the column have one type.
+_STORABLE = (*PRINTABLE, list, tuple, set, dict, bytes, bytearray, np.ndarray, np.void)
 
 # The exceptions of a conversion to Arrow if a value does not fit the type.
 CONVERSION_ERRORS = (MisfitError, pa.ArrowException, ValueError, TypeError, OverflowError)
@@ -72,21 +80,30 @@ def conversion_of(column: "pd.Series[Any]") -> str:
     name = literal(str(column.name))
     values, dtype = f"ddf[{name}]", column.dtype
     objects = column[column.notna()] if is_object(dtype) else column.iloc[:0]
+    if isinstance(dtype, pd.CategoricalDtype) and dtype.categories is not None:
+        objects = pd.Series(dtype.categories, dtype=object)
     kind = infer_dtype(objects) if is_object(dtype) else getattr(dtype, "kind", "")
     if isinstance(dtype, pd.PeriodDtype):
-        return f"convert the column to timestamps, with {values}.dt.to_timestamp()"
+        return f"store the start of each period, with {values}.dt.to_timestamp()"
     if kind in ("c", "complex"):
         real = f'{values}.apply(numpy.real, meta=({name}, "float64"))'
         return f"make the real and the imaginary parts two columns, the first with {real}"
     if kind == "f":
-        return f'convert the column, with {values}.astype("float64")'
+        return f'round the values to float64, with {values}.astype("float64")'
     if any(isinstance(value, np.ndarray) and value.ndim > 1 for value in objects):
-        return f'flatten the arrays, with {values}.apply(numpy.ravel, meta=({name}, "object"))'
+        flat = f'{values}.apply(numpy.ravel, meta=({name}, "object"))'
+        return f"flatten the arrays, which drops their shape, with {flat}"
     if (struct := _struct_with_all_keys(objects)) is not None:
         return f"write null for absent keys, with {values}.astype(pd.ArrowDtype({literal(struct)}))"
-    if any(isinstance(value, _UNPRINTABLE) for value in objects):
+    if all(isinstance(value, PRINTABLE) for value in objects):
+        return f"convert the column to text, with {values}.astype(str)"
+    if all(isinstance(value, _STORABLE) for value in objects):
         return f"give all values of the column one type, or leave it out, with ddf.drop(columns=[{name}])"
-    return f"convert the column to text, with {values}.astype(str)"
+    other = next(type(value).__name__ for value in objects if not isinstance(value, _STORABLE))
+    return (
+        f"replace each {other} by a value that keeps all of it, such as the bytes of an encoded image or the "
+        f"list of an array, or leave the column out, with ddf.drop(columns=[{name}])"
+    )
 
 
 def _struct_with_all_keys(objects: "pd.Series[Any]") -> pa.DataType | None:

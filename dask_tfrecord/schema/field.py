@@ -8,7 +8,7 @@ from typing import Literal, Self
 import pyarrow as pa
 
 from dask_tfrecord.codec.columns import KIND_TYPES, Column, Kind, nested
-from dask_tfrecord.errors import Remedy, SchemaError
+from dask_tfrecord.errors import Remedy, SchemaError, check_instance
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.storage_types import canonical_type, is_lossy, kind_and_depth, of_column
 from dask_tfrecord.schema.storage_values import ROUND, MisfitError, RoundedError, load, store
@@ -58,6 +58,11 @@ class Field:
     type: pa.DataType
     categories: pa.Array | None = field(default=None, hash=False)
     form: StoredForm | None = None
+
+    def __post_init__(self) -> None:
+        check_instance("name", self.name, str)
+        check_instance("type", self.type, pa.DataType)
+        check_instance("categories", self.categories, pa.Array, type(None))
 
     @classmethod
     def in_form(cls, name: str, form: StoredForm) -> Self:

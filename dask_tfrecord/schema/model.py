@@ -14,7 +14,7 @@ from typing import Any, ClassVar, Self, get_args
 import pyarrow as pa
 
 from dask_tfrecord.codec.columns import Column, RecordType
-from dask_tfrecord.errors import Remedy, SchemaError
+from dask_tfrecord.errors import Remedy, SchemaError, check_instance
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.field import Field, Lossy, feature_text
 from dask_tfrecord.schema.storage_types import canonical_type
@@ -61,6 +61,15 @@ class Schema:
     fields: tuple[Field, ...]
     record_type: RecordType = "example"
 
+    def __post_init__(self) -> None:
+        check_instance("fields", self.fields, tuple)
+        for item in self.fields:
+            check_instance("fields", item, Field)
+        if self.record_type not in get_args(RecordType):
+            raise SchemaError(
+                f"unknown record_type {self.record_type!r}; known are {_list(get_args(RecordType))}"
+            )
+
     # The package sets these functions, because the schema knows no files.
     from_tfds: ClassVar["Callable[..., Schema]"]
     from_tfmd: ClassVar["Callable[..., Schema]"]
@@ -105,6 +114,8 @@ class Schema:
           column  type                           feature
           frames  list<item: list<item: float>>  feature list of float_list
         """
+        check_instance("schema", schema, pa.Schema)
+        check_instance("categories", categories, Mapping, type(None))
         check_names(schema.names)
         return cls._of_types(schema, record_type, categories or {})
 
@@ -151,6 +162,7 @@ class Schema:
         SchemaError
             If no column has one of the names.
         """
+        check_instance("names", names, Iterable)
         selected = list(names)
         if selected == self.names:  # the same object keeps its cached properties
             return self

@@ -236,7 +236,7 @@ def described_columns(
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise SchemaError(
             f"the description of the features is not valid ({type(error).__name__}: {error})",
-            advice="correct or remove the file, or pass the data files as a glob",
+            advice="correct the file, or pass the data files as a glob",
         ) from None
     if any(not leaf.path for leaf in found):  # the file does not describe a dict of features
         return None

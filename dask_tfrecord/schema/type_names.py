@@ -7,6 +7,8 @@ from typing import Any
 import numpy as np
 import pyarrow as pa
 
+from dask_tfrecord.errors import TFRecordError
+
 _PYTHON = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string(), bytes: pa.binary()}
 _NAMES = {"str": pa.string(), "bytes": pa.binary(), "boolean": pa.bool_(), "int": pa.int64()}
 
@@ -55,17 +57,17 @@ def arrow_type(given: Any) -> pa.DataType:
     if isinstance(given, type) and given in _PYTHON:
         return _PYTHON[given]
     if given is None:  # NumPy interprets None as float64
-        raise ValueError("None is not an Arrow type")
+        raise TFRecordError("None is not an Arrow type")
     # A NumPy dtype equals its name, so `isinstance` is tested before the comparison with "float".
     if isinstance(given, str) and given == "float":
-        raise ValueError('"float" is ambiguous; write "float32" or "float64"')
+        raise TFRecordError('"float" is ambiguous; write "float32" or "float64"')
     try:
         return _by_name(given) if isinstance(given, str) else _by_dtype(given)
     # Each of these exceptions means that the type or its name is unknown. NumPy and pandas raise TypeError or
     # ValueError, pandas also NotImplementedError, Arrow its own exceptions, and the tables of this module
     # KeyError.
     except (KeyError, NotImplementedError, TypeError, ValueError, pa.ArrowException):
-        raise ValueError(f"{given!r} is not an Arrow type") from None
+        raise TFRecordError(f"{given!r} is not an Arrow type") from None
 
 
 def _item(name: str) -> pa.DataType:

@@ -88,6 +88,35 @@ def test_divisions_are_of_any_type_that_has_an_order(root: Path, opened: list[st
     assert len(opened) == 1
 
 
+HALF_HOURS = pd.date_range("2020-10-25", periods=12, freq="30min", tz="Europe/Paris")  # with an hour twice
+
+
+@pytest.mark.parametrize("backend", ["pyarrow", "numpy"])
+@pytest.mark.parametrize(
+    "times",
+    [
+        pd.date_range("2020-01-01", periods=12, unit="s"),
+        pd.date_range("2020-01-01", periods=12, unit="us"),
+        pd.date_range("2020-01-01", periods=12, unit="ns") + pd.Timedelta(7, "ns"),
+        HALF_HOURS.as_unit("us"),
+        HALF_HOURS.as_unit("ns"),
+        pd.timedelta_range("1 D", periods=12).as_unit("us"),
+        pd.timedelta_range("1 D", periods=12).as_unit("ns") + pd.Timedelta(7, "ns"),
+    ],
+    ids=lambda times: str(times.dtype),
+)
+def test_divisions_of_times_are_those_of_dask(tmp_path: Path, times: "pd.Index[Any]", backend: Any) -> None:
+    ours = dd.from_pandas(pd.DataFrame({"x": range(12)}, index=times.rename("time")), npartitions=3)
+    to_tfrecord(ours, tmp_path)
+    ddf = read_tfrecord(tmp_path, calculate_divisions=True, blocksize=None, dtype_backend=backend)
+    assert ddf.divisions == ours.divisions
+    assert [*map(type, ddf.divisions)] == [*map(type, ours.divisions)]
+    if isinstance(times, pd.DatetimeIndex):
+        weeks = ddf.repartition(freq="7D")
+        assert weeks.divisions == ours.repartition(freq="7D").divisions
+        assert weeks["x"].compute().tolist() == [*range(12)]
+
+
 @pytest.mark.parametrize("name", ["mixed", "holes", "share"])
 def test_divisions_are_unknown_where_nothing_proves_them(root: Path, name: str) -> None:
     ddf = read_tfrecord(root, index=name, calculate_divisions=True, blocksize=None)

@@ -220,6 +220,24 @@ def test_values_of_several_kinds_can_be_left_out(tmp_path: Path) -> None:
     assert to_tfrecord(ddf.drop(columns=["x"]), tmp_path / "written").records == 2
 
 
+class Image:
+    """A class of a user, whose text does not have the value."""
+
+
+@pytest.mark.parametrize(
+    "values", [[Image(), Image()], [Image(), None], [1, Image()], ["a", Image()], [b"a", Image()]]
+)
+@pytest.mark.parametrize("schema", [None, {"x": pa.string()}, {"x": pa.binary()}])
+def test_no_advice_turns_objects_into_text_without_their_value(
+    tmp_path: Path, values: list[Any], schema: Any
+) -> None:
+    for column in (pd.Series(values, dtype=object), pd.Series(values, dtype=object).astype("category")):
+        error = refused(collection(column), tmp_path, schema=schema)
+        assert "astype(str)" not in str(error)
+        assert "replace each Image by a value that keeps all of it, such as the bytes of" in str(error)
+        assert not error.remedies
+
+
 @pytest.mark.parametrize("schema", [None, {"x": pa.float32()}])
 @pytest.mark.parametrize("values", [[0, 0, 1], [0.5, np.nan, 0.0]])
 def test_sparse_columns_are_written(tmp_path: Path, values: list[Any], schema: Any) -> None:

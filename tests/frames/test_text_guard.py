@@ -96,6 +96,8 @@ def test_objects_that_dask_made_text_of_are_not_written(
         to_tfrecord(way(frame_of(values)), tmp_path / "out", lossy="allow")
     assert caught.value.feature in ("x", "xi", "xx", "xi")
     assert 'dask.config.set({"dataframe.convert-string": False})' in str(caught.value)
+    is_whole_as_text = isinstance(values[0], Decimal | dt.date | bool) or isinstance(values[1], int)
+    assert [remedy.keyword for remedy in caught.value.remedies] == ["schema"] * int(is_whole_as_text)
     assert not list((tmp_path / "out").glob("part-*"))
 
 
@@ -156,50 +158,8 @@ def test_text_is_written_whatever_it_looks_like_where_its_origin_is_known(
     assert [None if x is pd.NA else x for x in found] == [x if isinstance(x, str) else None for x in values]
 
 
-@pytest.mark.parametrize(
-    "printed",
-    [
-        np.arange(2000.0),
-        np.arange(3),
-        np.ones((2, 2)),
-        np.ones(1),
-        np.array([True, False]),
-        np.array(["a", "b c"]),
-        np.array([1e-10, np.nan, -np.inf]),
-        b"a'\xff",
-        bytearray(b"x"),
-        [np.ones(2)],
-        object(),
-    ],
-    ids=lambda one: type(one).__name__,
-)
-def test_text_that_can_only_be_printed_objects_is_refused(tmp_path: Path, printed: Any) -> None:
-    frame = pd.DataFrame({"x": [None, str(printed), str(printed)]}, dtype="string")
-    ddf = dd.from_pandas(frame, npartitions=1).persist()
-    with pytest.raises(SchemaError, match="looks like printed objects, such as") as caught:
-        to_tfrecord(ddf, tmp_path / "a")
-    assert (caught.value.feature, caught.value.path) == ("x", f"{tmp_path}/a, partition 0 of 1")
-    to_tfrecord(ddf, tmp_path / "b", schema={"x": pa.string()})
-    assert read_tfrecord(tmp_path / "b")["x"].compute().tolist()[1:] == [str(printed)] * 2
-
-
-def test_text_of_two_origins_is_looked_at_if_nothing_is_known_of_one(tmp_path: Path) -> None:
-    printed = pd.DataFrame({"x": [str(np.arange(3))]}, dtype="string")
-    ddf = dd.concat([two(pd.DataFrame({"x": ["a", "b"]})), dd.from_pandas(printed, npartitions=1).persist()])
-    with pytest.raises(SchemaError, match="looks like printed objects"):
-        to_tfrecord(ddf, tmp_path)
-
-
-@pytest.mark.parametrize("text", ["[1, 2]", "(1, 2)", "{'a': 1}", "['a']", "[]"])
-def test_text_that_may_be_printed_lists_is_written_with_a_warning(tmp_path: Path, text: str) -> None:
-    ddf = dd.from_pandas(pd.DataFrame({"x": [text] * 3}, dtype="string"), npartitions=1).persist()
-    with pytest.warns(UserWarning, match="'x' looks like printed lists or dicts; .*pa.string"):
-        to_tfrecord(ddf, tmp_path / "a")
-    to_tfrecord(ddf, tmp_path / "b", schema={"x": pa.string()})
-
-
-@pytest.mark.parametrize("text", ['["a"]', '{"a": 1}', "[1", "a [1, 2]", "", "b'", "3.5"])
-def test_other_text_is_not_taken_for_printed_objects(tmp_path: Path, text: str) -> None:
+@pytest.mark.parametrize("text", ["[1 2]", "b'x'", "[1, 2]", "[" + " " * 100_000 + "x"], ids=len)
+def test_text_that_was_computed_before_is_written_whatever_it_looks_like(tmp_path: Path, text: str) -> None:
     ddf = dd.from_pandas(pd.DataFrame({"x": [text] * 3}, dtype="string"), npartitions=1).persist()
     to_tfrecord(ddf, tmp_path)
     assert read_tfrecord(tmp_path)["x"].compute().tolist() == [text] * 3

@@ -4,8 +4,10 @@ from collections.abc import Iterable, Iterator
 from functools import reduce
 from typing import Any, cast, get_args
 
+import pyarrow as pa
 import pyarrow.compute as pc
 
+from dask_tfrecord.dataset.query.arrow_expressions import columns_of, read_expression
 from dask_tfrecord.dataset.query.arrow_filters import arrow_predicate
 from dask_tfrecord.dataset.query.comparison_keys import WrongTypeError
 from dask_tfrecord.dataset.query.comparisons import compare, is_in
@@ -42,14 +44,20 @@ def parse_filters(filters: Any, schema: Schema) -> Predicate:
     return reduce(Or, parsed)
 
 
-def names_in(filters: Any) -> set[str]:
-    """Return the names of the columns that the conditions of ``filters=`` use.
+def names_in(filters: Any) -> set[str] | None:
+    """Return the names of the columns that ``filters=`` uses, or None if pyarrow does not show them.
 
-    The set of names is empty if ``filters=`` is a pyarrow expression or None.
+    The set of names is empty if ``filters=`` is None.
     """
+    if isinstance(filters, pc.Expression):
+        try:
+            return columns_of(read_expression(filters))
+        except (LookupError, ValueError, pa.ArrowNotImplementedError):  # as in `arrow_predicate`
+            return None
     if _is_condition(filters):
         return {filters[0]}
-    return set().union(*map(names_in, filters)) if isinstance(filters, list | tuple) else set()
+    items = filters if isinstance(filters, list | tuple) else ()
+    return set().union(*(names_in(item) or () for item in items))
 
 
 def _conditions(group: Any, schema: Schema) -> Iterator[Predicate]:

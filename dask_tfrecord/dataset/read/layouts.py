@@ -258,6 +258,28 @@ def described_directories(store: Store, directories: Iterable[str]) -> frozenset
     return frozenset(one for one, is_found in zip(wanted, found, strict=True) if is_found)
 
 
+def _unknown_split(
+    listing: Listing, wanted: str | tuple[str, ...], available: Sequence[str]
+) -> TFRecordError:
+    """Return the exception for a name of no split. Explain that slices and sums, as in TFDS, are no names."""
+    given = (wanted,) if isinstance(wanted, str) else wanted
+    names = tuple(
+        dict.fromkeys(re.sub(r"\[.*", "", one).strip() for text in given for one in text.split("+"))
+    )
+    listed = ", ".join(map(repr, available[:_MOST_NAMES])) or "none"
+    problem = f"split={wanted!r}: the path does not have this split; its splits are: {listed}"
+    if names == given:
+        return TFRecordError(problem, path=listing.store.public(listing.store.root))
+    is_known = {*names}.issubset(available)
+    whole = Remedy(SPLIT, names if len(names) > 1 else names[0], "read all rows of each split")
+    return TFRecordError(
+        f'{problem}; slices such as "train[:10%]" and sums such as "train+test" are not supported',
+        path=listing.store.public(listing.store.root),
+        remedies=[whole] if is_known else [],
+        keyword=SPLIT,
+    )
+
+
 class ChosenFiles(NamedTuple):
     """The listed files that are read.
 
@@ -327,11 +349,7 @@ def choose_files(listing: Listing, known: pa.Array | None, wanted: WantedSplits)
     if wanted is not None and not (wanted == ALL and available):
         chosen = {wanted} if isinstance(wanted, str) else {*wanted}
         if not chosen.issubset(available):
-            listed = ", ".join(map(repr, available[:_MOST_NAMES])) or "none"
-            raise TFRecordError(
-                f"split={wanted!r}: the path does not have this split; its splits are: {listed}",
-                path=listing.store.public(listing.store.root),
-            )
+            raise _unknown_split(listing, wanted, available)
     mask = pa.array(is_read & np.array([name in chosen for name in names], bool))
     is_one = wanted is None or (isinstance(wanted, str) and wanted != ALL)
     of_files = None if is_one else pa.array(names, pa.string()).filter(mask)

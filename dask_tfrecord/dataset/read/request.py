@@ -1,11 +1,8 @@
 """Define one object for the keywords of `read_tfrecord` that decide which data is read."""
 
-import re
 from collections.abc import Iterable
 from dataclasses import dataclass, field
 from typing import Any, Literal
-
-import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.query.filters import names_in
 from dask_tfrecord.dataset.read.layouts import WantedSplits
@@ -83,13 +80,14 @@ class ReadRequest:
         """Return True if the column with this name is read."""
         if name in self.requested.excluded:
             return False
-        if self.columns is None or name in {*names_in(self.filters), *self.partition_by}:
+        if self.columns is None or self._names_in_filters is None:
             return True
-        if any(name == one or name.startswith(f"{one}/") for one in self.columns):
-            return True
-        # A pyarrow expression does not list its columns, so the name is searched in the expression's text.
-        expression = str(self.filters) if isinstance(self.filters, pc.Expression) else ""
-        return re.search(rf"(?<!\w){re.escape(name)}(?!\w)", expression) is not None
+        wanted = {*self.columns, *self.partition_by, *self._names_in_filters}
+        return any(name == one or name.startswith(f"{one}/") for one in wanted)
+
+    @cached_property
+    def _names_in_filters(self) -> set[str] | None:
+        return names_in(self.filters)
 
     @property
     def known_record_type(self) -> AskedType:

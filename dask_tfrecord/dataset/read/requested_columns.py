@@ -197,7 +197,6 @@ def _check_units(name: str, stored: pa.DataType, given: pa.DataType) -> None:
             f"the records store {stored}, but schema= would interpret the same integers as {given}",
             feature=name,
             advice="give no type, and convert the column after reading with .astype",
-            remedies=[Remedy("use_snapshot", False, "read the integers as this type")],
         )
 
 

@@ -94,7 +94,7 @@ def read_info(store: Store, directory: str) -> dict[str, Any]:
         raise TFRecordError(
             f"the description of a dataset is not valid JSON ({error})",
             path=store.public(path),
-            advice="remove the file, or pass the data files as a glob",
+            advice="correct the file, or pass the data files as a glob",
         ) from None
     if not isinstance(info, dict):
         return {}
@@ -138,7 +138,7 @@ def read_descriptions(store: Store, directory: str) -> tuple[SplitDescription, .
         raise TFRecordError(
             f"the description of the dataset has two splits with the name {repeated[0]!r}",
             path=store.public(f"{directory}/{INFO}"),
-            advice="correct or remove the file, or pass the data files as a glob",
+            advice="correct the file, or pass the data files as a glob",
         )
     found = []
     for one in [one for one in known if isinstance(one.get("name"), str)]:

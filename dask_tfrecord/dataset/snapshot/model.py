@@ -11,6 +11,7 @@ from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -34,6 +35,7 @@ from dask_tfrecord.dataset.snapshot.versions import (
     version_names,
     versions,
 )
+from dask_tfrecord.errors import NotFoundError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import with_trailing_slash
@@ -392,6 +394,8 @@ def open_version(store: Store, number: int | None) -> Snapshot:
     FileNotFoundError
         If the root has no snapshot, or if the dataset does not have this version.
     """
+    if isinstance(number, bool) or not isinstance(number, int | np.integer | None):
+        raise TFRecordError(f"version={number!r} is not the number of a version", advice="pass a number")
     if number is None:
         if (snapshot := find_snapshot(store)) is None:
             raise no_snapshot(store)
@@ -407,7 +411,7 @@ def open_version(store: Store, number: int | None) -> Snapshot:
             "called with keep_versions=True, and dask_tfrecord.expire removes old versions; appending and "
             "dask_tfrecord.cleanup keep them"
         )
-    raise FileNotFoundError(f"{store.public(store.root)}: {problem}")
+    raise NotFoundError(f"{store.public(store.root)}: {problem}")
 
 
 def find_snapshot(store: Store) -> Snapshot | None:

@@ -146,11 +146,12 @@ def _lost_file(
     """
     root, public = store.public(store.root), store.public(store.join(path))
     if size is None:
-        repair = Call("repair", root, {}, "if it was removed on purpose")
+        repair = Call("repair", root, {}, "if it was removed on purpose, to drop its rows")
+        others_only = Remedy("use_snapshot", False, "read the other files, without the rows of this file")
         others = [name for name in missing if name != path]
         problem = f"{_MISSING}; also missing: {short_list(others)}" if others else _MISSING
         return CorruptRecordError(
-            problem, path=public, advice="put the file back", calls=[repair], remedies=[_READ_ALL]
+            problem, path=public, advice="put the file back", calls=[repair], remedies=[others_only]
         )
     problem = f"the file has {size:,} bytes, but {recorded:,} in the dataset's snapshot"
     again = [] if is_part(path) else [Call("index", root, {}, "again if it was changed")]

@@ -110,7 +110,7 @@ def refuse_write_inside(store: Store, mode: Mode) -> None:
     partitions: dict[str, Any] = {"partition_on": keys} if keys else {}
     path = parent.public(parent.root)
     add = Call("to_tfrecord", path, partitions | {"append": True}, "to add the rows")
-    effect = "to replace the partitions" if keys else "to replace all"
+    effect = "to replace the partitions" if keys else "to replace all rows of that dataset"
     replace = Call("to_tfrecord", path, partitions | {"overwrite": "partitions" if keys else True}, effect)
     calls = {"append": [add], "overwrite": [replace], "partitions": [replace]}.get(mode, [add, replace])
     raise _inside(store, parent, calls=calls)
@@ -157,6 +157,6 @@ def refuse_datasets_below(store: Store, harm: str) -> None:
             raise DestinationError(
                 f"the directory holds another dataset, {directory!r}, {harm}",
                 path=store.public(store.root),
-                advice="choose another directory, or remove that dataset first; remove only "
+                advice="choose another directory, or move that dataset elsewhere; remove only "
                 f"{directory}/{METADATA_DIRECTORY} if its files belong to this directory",
             )

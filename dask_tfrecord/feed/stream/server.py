@@ -13,7 +13,7 @@ from typing import Any, Literal, Self
 
 import pyarrow as pa
 
-from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.errors import TFRecordError, check_instance
 from dask_tfrecord.feed.batches import Batches
 from dask_tfrecord.feed.epoch_order import Plan
 from dask_tfrecord.feed.stream.endpoints import ClientLeftError, Listener, Sink, open_endpoint
@@ -78,6 +78,9 @@ class StreamServer:
     """
 
     def __init__(self, plan: Plan, endpoints: Sequence[str], client: Client) -> None:
+        check_instance("plan", plan, Plan)
+        check_instance("endpoints", endpoints, list, tuple)
+        check_instance("client", client, Client)
         self._plan = plan
         self._client = client
         self._changed = threading.Condition()

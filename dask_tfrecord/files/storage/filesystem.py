@@ -1,6 +1,7 @@
 """Find the fsspec filesystem of a path from the arguments `filesystem=` and `storage_options=`."""
 
 import pickle
+from collections.abc import Mapping
 from typing import Any, Literal, TypeAlias
 
 import pyarrow.fs as pafs
@@ -44,6 +45,12 @@ def open_path(
         If ``filesystem`` is not a filesystem, if both ``filesystem`` and ``storage_options`` are given, or if
         the path is a URL of a filesystem other than ``filesystem``.
     """
+    if not isinstance(storage_options, Mapping | None) or not all(
+        isinstance(name, str) for name in storage_options or ()
+    ):
+        # The message does not show the options, because they may hold credentials.
+        kind = type(storage_options).__name__
+        raise TFRecordError(f"storage_options= is not a dict with string keys (got {kind})")
     if filesystem is None or (isinstance(filesystem, str) and filesystem == "fsspec"):
         found, root = _open_url(path, storage_options or {})
         check_endpoint(found, without_credentials(path))

@@ -255,7 +255,9 @@ def as_paths(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
         If the sequence of paths is empty, or if an item is not a path. The empty string is not accepted,
         because fsspec would read it as the working directory.
     """
-    wanted = [paths] if isinstance(paths, str | os.PathLike) else list(paths)
+    given: Any = paths
+    is_list = isinstance(given, Iterable) and not isinstance(given, str | os.PathLike)
+    wanted: list[Any] = [*given] if is_list else [given]
     if not wanted:
         raise TFRecordError("the list of paths is empty", advice="pass a directory, a glob, or a file")
     for path in wanted:

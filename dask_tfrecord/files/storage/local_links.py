@@ -2,6 +2,7 @@
 
 import errno
 import os
+import re
 import stat
 from collections.abc import Iterator
 from typing import Any
@@ -14,6 +15,9 @@ Info = dict[str, Any]
 
 # Error codes of a symbolic link whose target does not exist, or that leads back to itself.
 _BROKEN_LINK = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
+
+# The names of the directories and files that TensorFlow Datasets renames when they are complete.
+_UNFINISHED = re.compile(r"\d+\.\d+\.\d+\.incomplete.*|incomplete\.[0-9a-fA-F]{32}\..+")
 
 
 class LinkFollowingDisk(LocalFileSystem):
@@ -158,10 +162,13 @@ def without_duplicates(found: dict[str, Info]) -> dict[str, Info]:
 
 
 def is_hidden(name: str) -> bool:
-    """Return True if readers ignore files with this name, as in Spark.
+    """Return True if readers ignore files or directories with this name, as in Spark.
 
-    The name of a partition directory may begin with "_".
+    The name of a partition directory may begin with "_". Names that TensorFlow Datasets gives to unfinished
+    versions and files are hidden, too.
     """
+    if "incomplete" in name and _UNFINISHED.fullmatch(name):
+        return True
     return name.startswith(".") or (name.startswith("_") and "=" not in name and "%3D" not in name)
 
 

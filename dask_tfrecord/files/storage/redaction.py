@@ -12,7 +12,7 @@ from inspect import signature
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import parse_qsl, quote, unquote
 
-from dask_tfrecord.errors import Call, NotFoundError, Remedy, TFRecordError
+from dask_tfrecord.errors import Call, NotFoundError, Remedy, TFRecordError, check_instance
 from dask_tfrecord.files.storage.store_failures import place_of, store_failure
 
 Parameters = ParamSpec("Parameters")
@@ -100,6 +100,7 @@ def hide_secrets(text: str, *places: Any) -> str:
     >>> dask_tfrecord.hide_secrets("s3 refused hunter22 of me", {"secret": "hunter22"})
     's3 refused *** of me'
     """
+    check_instance("text", text, str)
     return hide(text, secrets_of(*places))
 
 

@@ -20,7 +20,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractBufferedFile
 from fsspec.utils import tokenize
 
-from dask_tfrecord.errors import DestinationError
+from dask_tfrecord.errors import DestinationError, TFRecordError
 from dask_tfrecord.files.storage.filesystem import (
     ArrowFileSystem,
     Filesystem,
@@ -78,7 +78,11 @@ class Store:
 
         Listings that the filesystem has cached are dropped.
         """
-        text = os.fspath(path)
+        text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
+        if not isinstance(text, str) or not text:
+            raise TFRecordError(
+                f"{without_credentials(repr(path))} is not a path", advice='pass a directory, such as "train"'
+            )
         check_url(text)
         fs, root = open_path(text, storage_options, filesystem)
         fs.invalidate_cache()

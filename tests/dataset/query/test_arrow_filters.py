@@ -13,9 +13,10 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from dask_tfrecord import SchemaError, TFRecordDataset, read_tfrecord, take, to_tfrecord
+from dask_tfrecord import SchemaError, TFRecordDataset, filter_mask, read_tfrecord, take, to_tfrecord
 from dask_tfrecord.dataset.query.arrow_expressions import Call, Column, Literal, read_expression
 from dask_tfrecord.dataset.query.arrow_filters import arrow_predicate
+from dask_tfrecord.dataset.query.filters import names_in
 from dask_tfrecord.schema.model import Schema
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -175,3 +176,54 @@ def test_an_expression_that_fails_for_some_values_names_the_column_and_the_file(
         assert str(caught.value.path).startswith(str(tmp_path / "data" / "part-"))
     cast = pc.field("u").cast("float64", safe=False) < 1e19
     assert len(read_tfrecord(tmp_path / "data", filters=cast)) == 2
+
+
+@pytest.mark.parametrize(
+    ("expression", "names"),
+    [
+        (pc.field("x") == "y", {"x"}),
+        (pc.field("x").isin(["is_in", "y"]), {"x"}),
+        (pc.is_valid(pc.field("x")), {"x"}),
+        (pc.field("a b") > 5, {"a b"}),
+        (pc.field("is_in") == "greater", {"is_in"}),
+        (pc.field('"x" == y') > 1, {'"x" == y'}),
+        (pc.match_substring(pc.field("x"), "label"), {"x"}),
+        (pc.if_else(pc.field("x") > 1, pc.field("y"), pc.field("z.z")), {"x", "y", "z.z"}),
+        (pc.field("s", "t") == 1, {"s"}),
+        (pc.field("x").cast("int8") == pc.scalar(2), {"x"}),
+        (pc.scalar(True), set()),
+        (pc.field(0) > 1, None),
+    ],
+    ids=str,
+)
+def test_the_columns_of_an_expression_are_exact(expression: pc.Expression, names: set[str] | None) -> None:
+    assert names_in(expression) == names
+
+
+@pytest.mark.parametrize("filters", [[("x", "==", "y")], pc.field("x") == "y"], ids=str)
+def test_a_feature_that_no_filter_reads_may_differ_between_files(tmp_path: Path, filters: Any) -> None:
+    directory = tmp_path / "files"
+    directory.mkdir()
+    for number, values in enumerate(([1, 2], ["a", "b"])):
+        to_tfrecord(pa.table({"x": ["y", "z"], "y": values}), tmp_path / f"{number}")
+        [file] = (tmp_path / f"{number}").glob("part-*")
+        file.rename(directory / f"{number}.tfrecord")
+    assert len(read_tfrecord(directory, columns=["x"], filters=filters)) == 2
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        pa.array([[("k", 1)], []], pa.map_(pa.string(), pa.int64())),
+        pa.array([[{"k": 1}], []]),
+        pa.array([[[[1]]], []]),
+        pa.array([1, 2], pa.decimal256(70)),
+    ],
+    ids=lambda one: str(one.type),
+)
+def test_a_mask_needs_only_the_columns_of_its_filters(other: pa.Array) -> None:
+    table = pa.table([pa.array([1, 2]), other, other], ["a", "b", "b"])
+    for filters in ([("a", "==", 2)], pc.field("a") == 2):
+        assert filter_mask(table, filters).to_pylist() == [False, True]
+        with pytest.raises(SchemaError, match=r"'c'.*does not have a column that filters= names; .* 'a'"):
+            filter_mask(table, [("c", "==", 1)])

@@ -16,6 +16,7 @@ from servers import page_server
 
 from dask_tfrecord import (
     CorruptRecordError,
+    NotFoundError,
     RecordTable,
     SchemaError,
     Snapshot,
@@ -66,6 +67,48 @@ def test_splits_of_tfds_are_chosen(tfds: Path) -> None:
 def test_an_empty_list_of_splits_raises(tfds: Path) -> None:
     with pytest.raises(TFRecordError, match=r"split=\[\] names no split; pass split=None to read all splits"):
         read_tfrecord(tfds, split=[])
+
+
+@pytest.mark.parametrize(
+    ("split", "whole"),
+    [
+        ("train[:10%]", "train"),
+        ("train[1:2]", "train"),
+        ("train+test", ("train", "test")),
+        ("train[:50%] + test[50%:] + train[50%:]", ("train", "test")),
+        (["train[:10%]", "test"], ("train", "test")),
+        ("train[:10%]+none", None),
+    ],
+)
+def test_slices_and_sums_of_splits_are_refused_with_whole_splits(tfds: Path, split: Any, whole: Any) -> None:
+    with pytest.raises(
+        TFRecordError, match=r'slices such as "train\[:10%\]" and sums .*not supported'
+    ) as caught:
+        read_tfrecord(tfds / "labels", split=split)
+    assert [remedy.value for remedy in caught.value.remedies] == ([] if whole is None else [whole])
+    if whole is not None:
+        assert len(read_tfrecord(tfds / "labels", split=whole)) == sum(
+            len(LABELS[name]) for name in ([whole] if isinstance(whole, str) else whole)
+        )
+
+
+@pytest.mark.parametrize("name", ["1.0.0.incompleteAB12CD", "1.0.0.incomplete.x"])
+def test_an_unfinished_download_is_not_read(tmp_path: Path, tfds: Path, name: str) -> None:
+    shutil.copytree(tfds / "labels" / "1.0.0", tmp_path / "labels" / "1.0.0")
+    unfinished = tmp_path / "labels" / name
+    fill(unfinished, {shard("train"): ONE, f"incomplete.{'0a' * 16}.{shard('test')}": ONE})
+    assert len(read_tfrecord(tmp_path / "labels")) == 12
+    assert len(read_tfrecord(f"{tmp_path}/labels/*", split="all")) == 12
+    shutil.rmtree(tmp_path / "labels" / "1.0.0")
+    with pytest.raises(NotFoundError):
+        read_tfrecord(tmp_path / "labels")
+    assert len(read_tfrecord(unfinished)) == 1
+
+
+def test_partition_values_may_look_like_unfinished_downloads(tmp_path: Path) -> None:
+    values = ["1.0.0.incompleteABC", "incomplete"]
+    to_tfrecord(pa.table({"n": [1, 2], "v": values}), tmp_path, partition_on="v")
+    assert sorted(read_tfrecord(tmp_path, use_snapshot=False).compute()["v"]) == values
 
 
 def test_the_column_of_splits_prunes_and_partitions(tfds: Path, opened: list[str]) -> None:
