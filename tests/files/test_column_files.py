@@ -243,14 +243,13 @@ COLUMNS = {
     "texts": pa.array(["a", None, "bb"] * 3),
     "bytes": pa.array([b"a", None, b"bb"] * 3),
     "lists of numbers": pa.array([[], None, [1, 2]] * 3),
-    "lists of floats": pa.array([[], None, [0.5, 1.5]] * 3, pa.list_(pa.float32())),
+    "lists of floats": pa.array([[at] * (at % 4) for at in range(300)], pa.list_(pa.float32())),
     "lists of texts": pa.array([[], None, ["a", "b"]] * 3),
     "lists of bytes": pa.array([[], None, [b"a", b"b"]] * 3),
 }
 
 
-@pytest.mark.parametrize("is_kept", [True, False])
-@pytest.mark.parametrize("name", COLUMNS)
+@pytest.mark.parametrize(("name", "is_kept"), [("texts", True), *((name, False) for name in COLUMNS)])
 def test_any_flipped_bit_gives_the_same_values_or_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_kept: bool
 ) -> None:
