@@ -11,7 +11,7 @@ continue any window.
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
 from threading import RLock
-from typing import Any, NamedTuple, Self, TypeAlias, Unpack
+from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, Unpack
 
 import pyarrow as pa
 
@@ -63,6 +63,7 @@ class Position(NamedTuple):
         return [self.window.after(self.returned), *self.following]
 
 
+Element = TypeVar("Element")
 _Positioned: TypeAlias = tuple[pa.Table, Position]
 
 
@@ -233,14 +234,20 @@ class Batches:
         return self
 
     def __next__(self) -> pa.RecordBatch:
+        return self.next_element(lambda table: as_batch(table, self.schema))
+
+    def next_element(self, convert: Callable[[pa.Table], Element]) -> Element:
+        """Convert the next batch. If ``convert`` raises, the batch does not count as returned."""
         with self._lock, calling(self._plan.surface):
             position = self._position
             table = self.next_table()
             try:
-                return as_batch(table, self.schema)
-            except BaseException:  # also after an interrupt, the next call returns the same rows
+                return convert(table)
+            except BaseException as error:  # also after an interrupt, the next call returns the same rows
                 self._stop()
                 self._position = position
+                if isinstance(error, StopIteration):  # the caller would take it for the last batch
+                    raise RuntimeError("the conversion of a batch raised StopIteration") from error
                 raise
 
     def next_table(self) -> pa.Table:

@@ -13,7 +13,17 @@ from dask_tfrecord.errors import Remedy, TFRecordError, calling
 from dask_tfrecord.feed.block_order import OrderedRows, rows_of_spans
 from dask_tfrecord.feed.epoch_order import LastBatch, Order, Plan, Uneven, checked_shard, total_size
 from dask_tfrecord.feed.record_table import RecordTable
-from dask_tfrecord.feed.resuming import Beginning, State, begin, checked_states, describe, epoch_of, resume
+from dask_tfrecord.feed.resuming import (
+    Beginning,
+    State,
+    begin,
+    checked_states,
+    describe,
+    epoch_of,
+    is_sealed,
+    resume,
+    sealed,
+)
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.random_access import Numbers
 
@@ -149,7 +159,7 @@ class BlockSampler(Sampler[Numbers]):
             return self._running.state(self._plan)
         epoch, states = self._next
         parts = [describe(self._plan, epoch, one, one.spans) for one in self._begin(epoch, states)]
-        return {"parts": parts, "ended": False}
+        return sealed({"parts": parts, "ended": False})
 
     def load_state_dict(self, state: State | Sequence[State]) -> None:
         """Make the next iteration continue at the position that `state_dict` returned.
@@ -219,7 +229,7 @@ class _Running:
             describe(plan, self.epoch, begun, rows.after(count))
             for (begun, rows), count in zip(self.parts, self.returned, strict=True)
         ]
-        return {"parts": parts, "ended": self.ended}
+        return sealed({"parts": parts, "ended": self.ended})
 
 
 def _state_in(state: Any) -> State:
@@ -233,9 +243,11 @@ def _state_in(state: Any) -> State:
     if isinstance(state, dict) and "_iterator_finished" in state:
         main = state["_snapshot"]["_main_snapshot"] if "_snapshot" in state else state
         state = None if state.get("_steps_since_snapshot") else main["_index_sampler_state"]
-    is_state = isinstance(state, dict) and state.keys() == {"parts", "ended"}
-    if not is_state or not isinstance(state["parts"], list):
-        raise TFRecordError("this is not a state of BlockSampler", advice="pass the result of state_dict")
+    if not is_sealed(state, ("parts", "ended")):
+        raise TFRecordError(
+            "this is not a state of BlockSampler, or the state was changed",
+            advice="pass the result of state_dict unchanged",
+        )
     found: State = state
     return found
 

@@ -13,7 +13,9 @@ import pyarrow as pa
 
 from dask_tfrecord import arguments
 from dask_tfrecord.codec.checked import Ints
-from dask_tfrecord.errors import Remedy, TFRecordError
+from dask_tfrecord.dataset.read.divisions import sorting_column
+from dask_tfrecord.errors import Remedy, RemedyWarning, TFRecordError, warn_caller
+from dask_tfrecord.feed.random_streams import stream
 from dask_tfrecord.feed.shuffle_window import WINDOW_BYTES, EncodedRows
 from dask_tfrecord.feed.sources import DatasetSource, Source, as_source
 from dask_tfrecord.keywords import ReadKeywords
@@ -32,6 +34,9 @@ Rows = TypeVar("Rows", pa.Table, EncodedRows)
 # better shuffle.
 _SEQUENTIAL_BYTES = 1 << 24
 _SHUFFLED_BYTES = 1 << 20
+
+# The smallest dataset of which a weak shuffle warns. Smaller ones fit into a buffer.
+_MANY_ROWS = 10_000
 
 # The largest number of blocks whose rows ``shuffle="blocks"`` shuffles together. A group of blocks also ends
 # with the block with which the group has this number of stored bytes.
@@ -104,12 +109,36 @@ def plan_batches(
             remedies=[Remedy("shuffle", seed, "shuffle the partitions, and the rows in a buffer")],
             function="",
         )
+    if isinstance(shuffle, int | np.integer) and isinstance(opened, DatasetSource):
+        _warn_of_sorted_rows(opened, shuffle_buffer)
     open_version = None
     if opened.version is not None and read.get("version") is None:
         open_version = partial(_open_version, source, columns, blocksize, read)
     return Plan(
         opened, batch_size, batch_mode, shuffle, shuffle_buffer, seed, uneven, prefetch, surface, open_version
     )
+
+
+def _warn_of_sorted_rows(source: DatasetSource, buffer: int) -> None:
+    """Warn if a shuffle buffer holds rows of few blocks, and the rows are sorted by a column."""
+    total = sum(source.counts or ())
+    if total < _MANY_ROWS:
+        return
+    blocks = buffer * source.npieces // max(1, total)
+    if buffer >= total or blocks >= _GROUP_BLOCKS or (name := sorting_column(source.dataset)) is None:
+        return
+    problem = (
+        f"the files are sorted by {name!r}, and a shuffle buffer of {buffer:,} rows holds about "
+        f"{max(1, blocks):,} blocks, so each batch has few of the column's values; a write with "
+        "to_tfrecord(..., shuffle=0) mixes all rows"
+    )
+    remedies = [
+        Remedy("shuffle", "blocks", "mix more blocks"),
+        Remedy(
+            "shuffle_buffer", min(total, _GROUP_BLOCKS * max(1, total // source.npieces)), "mix more rows"
+        ),
+    ]
+    warn_caller(RemedyWarning(problem, remedies))
 
 
 def _open_version(source: Any, columns: Any, blocksize: int, read: ReadKeywords, version: int) -> Source:
@@ -201,8 +230,8 @@ class Order:
     is_counted : bool
         True if positions count rows, False if positions count pieces.
     seed : tuple of int, optional
-        The seed with which the rows of each window are shuffled. If None, the rows keep the order of the
-        files.
+        The seed with which the rows of each window are shuffled, and the epoch. If None, the rows keep the
+        order of the files.
     buffer : int
         The smallest number of rows in a window. A window may have fewer rows if too few remain or if the rows
         are large.
@@ -214,7 +243,7 @@ class Order:
     pieces: Ints
     ends: Ints
     is_counted: bool
-    seed: tuple[int, ...] | None
+    seed: tuple[int, int] | None
     buffer: int
     sizes: Ints | None = None
 
@@ -249,7 +278,8 @@ class Order:
     def permutation(self, start: int, count: int) -> Ints:
         """Return the random order of the ``count`` rows of the window that begins at a position."""
         assert self.seed is not None  # only a shuffled order has a seed
-        return np.random.default_rng((*self.seed, start)).permutation(count)
+        seed, epoch = self.seed
+        return stream("window", seed, epoch, start).permutation(count)
 
 
 def check_shuffle(shuffle: Any, seed: Any) -> None:
@@ -288,7 +318,7 @@ def make_order(
     """Return the order of the rows of some pieces. ``counts`` has the number of rows of each piece."""
     pieces = np.arange(npieces)
     if seed is not None:
-        pieces = np.random.default_rng((seed, epoch)).permutation(npieces)
+        pieces = stream("pieces", seed, epoch).permutation(npieces)
     rows = np.ones(npieces, np.int64) if counts is None else np.asarray(counts, np.int64)
     ends = np.concatenate([[0], np.cumsum(rows[pieces])])
     key = None if seed is None else (seed, epoch)

@@ -1,20 +1,27 @@
 """Provide a Keras 3 `PyDataset` of batches, which can shuffle all rows anew in each epoch."""
 
 from collections.abc import Mapping, Sequence
+from threading import Lock
 from typing import Any, Unpack
 
 import keras
 import numpy as np
 
 from dask_tfrecord import arguments
+from dask_tfrecord.codec.checked import Ints
 from dask_tfrecord.errors import SchemaError, calling
 from dask_tfrecord.feed.epoch_order import Shuffle, check_shuffle
 from dask_tfrecord.feed.numpy_columns import Array, Ragged, checked_fill_nulls, numpy_columns
+from dask_tfrecord.feed.random_streams import stream
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.feed.sources import checked_names
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.keywords import ReadKeywords
 from dask_tfrecord.public_functions import public_function
+
+# Threads that request batches hold this lock while they take or change an order. Worker processes get a copy
+# of a dataset, which can hold no lock.
+_ORDERS = Lock()
 
 
 class TFRecordPyDataset(keras.utils.PyDataset):
@@ -96,10 +103,13 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         self._batch_size = batch_size
         self._fill_nulls = checked_fill_nulls(fill_nulls, self.table.schema.names)
         self._shuffle, self._seed = shuffle, seed
-        self._epoch = epoch - 1
+        self._epoch = epoch
+        self._requested: set[int] = set()  # the batches of the current order that were requested
+        self._is_due = False  # True if the order changes when all of its batches were requested
+        self._is_ahead = False  # True if the order has changed in this way
         if label is not None and label not in self.table.schema.names:
             raise SchemaError("label= names no column", feature=label)
-        self.on_epoch_end()
+        self._set_order()
 
     def __len__(self) -> int:
         return -(-len(self.table) // self._batch_size)
@@ -110,7 +120,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
             raise IndexError(f"batch {index:,} of {len(self):,} batches")
         first = index * self._batch_size
         columns = numpy_columns(
-            self.table.batch(self._order[first : first + self._batch_size]), self._fill_nulls
+            self.table.batch(self._order_for(index)[first : first + self._batch_size]), self._fill_nulls
         )
         arrays = {name: _dense(name, column) for name, column in columns.items()}
         label = None if self._label is None else arrays[self._label]
@@ -121,14 +131,43 @@ class TFRecordPyDataset(keras.utils.PyDataset):
             features = {name: arrays[name] for name in wanted}
         return features if label is None else (features, label)
 
+    def _order_for(self, index: int) -> Ints:
+        with _ORDERS:
+            order = self._order
+            self._requested.add(index)
+            if self._is_due and len(self._requested) == len(self):
+                self._advance()
+                self._is_ahead = True
+            return order
+
     def on_epoch_end(self) -> None:
-        """Advance to the next epoch, and compute the row order of this epoch."""
+        """Advance to the next epoch, which has another row order.
+
+        With ``fit(steps_per_epoch=...)``, and before it trains a new model, Keras calls the method before all
+        batches were returned. The order then changes after the last batch.
+        """
+        with _ORDERS:
+            if self._is_ahead and not self._requested:
+                self._is_ahead = False
+                return
+            # With several workers, Keras begins the next epoch with the first batch.
+            is_complete = len(self._requested) in (0, len(self))
+            if is_complete or self.workers > 1 or self.use_multiprocessing:
+                self._advance()
+            else:
+                self._is_due = True
+
+    def _advance(self) -> None:
         self._epoch += 1
+        self._set_order()
+
+    def _set_order(self) -> None:
+        self._requested, self._is_due, self._is_ahead = set(), False, False
         self._order = np.arange(len(self.table))
         if self._shuffle == "blocks":
             self._order = self.table.block_order(self._seed, self._epoch)
         elif self._shuffle is not None:
-            self._order = np.random.default_rng((self._shuffle, self._epoch)).permutation(len(self.table))
+            self._order = stream("rows", self._shuffle, self._epoch).permutation(len(self.table))
 
 
 def _dense(name: str, column: Array | Ragged) -> Array:

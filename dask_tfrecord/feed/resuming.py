@@ -4,8 +4,9 @@ A state holds the spans of rows that one part of one shard has not yet returned.
 all shards together hold every row that remains of the epoch, so these rows can be divided anew.
 """
 
+import json
 import logging
-from collections.abc import Sequence
+from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, NamedTuple, TypeAlias
 
@@ -26,6 +27,9 @@ State: TypeAlias = dict[str, Any]
 logger = logging.getLogger(__name__)
 
 _STATE_VERSION = 3
+
+# The key of the checksum of all other keys of a state.
+CHECKSUM = "checksum"
 
 
 class Share(NamedTuple):
@@ -58,16 +62,35 @@ def describe(plan: Plan, epoch: int, begun: Beginning, remaining: Sequence[Span]
     is_counted = plan.source.counts is not None
     if is_counted and plan.batch_mode == "drop" and total_size(remaining) < plan.batch_size:
         remaining = ()  # rows that are dropped
-    return {
-        "version": _STATE_VERSION,
-        "source": plan.source.fingerprint,
-        "source_version": plan.source.version,
-        "arguments": _arguments(plan),
-        "epoch": epoch,
-        "shard": list(begun.shard),
-        "part": list(begun.part),
-        "remaining": [[one for one in span if one is not None] for span in remaining],
-    }
+    return sealed(
+        {
+            "version": _STATE_VERSION,
+            "source": plan.source.fingerprint,
+            "source_version": plan.source.version,
+            "arguments": _arguments(plan),
+            "epoch": epoch,
+            "shard": list(begun.shard),
+            "part": list(begun.part),
+            "remaining": [[one for one in span if one is not None] for span in remaining],
+        }
+    )
+
+
+def sealed(state: State) -> State:
+    """Return a state with its checksum, which shows later whether the state was changed."""
+    return {**state, CHECKSUM: _checksum(state)}
+
+
+def is_sealed(state: Any, keys: Collection[str]) -> bool:
+    """Return True if an object is a state with these keys and its checksum."""
+    return (
+        isinstance(state, dict) and state.keys() == {*keys, CHECKSUM} and state[CHECKSUM] == _checksum(state)
+    )
+
+
+def _checksum(state: State) -> str:
+    text = json.dumps({key: value for key, value in state.items() if key != CHECKSUM}, sort_keys=True)
+    return digest(text)[:16]
 
 
 def _arguments(plan: Plan) -> dict[str, Any]:
@@ -92,7 +115,7 @@ def checked_states(plan: Plan, start: Any, epoch: int) -> tuple[Plan, list[State
         If ``start`` holds no states, or states of another dataset, of other arguments or of another epoch.
     """
     states = list(start) if isinstance(start, list | tuple) else [start]
-    expected = {"version", "source", "source_version", "arguments", "epoch", "shard", "part", "remaining"}
+    keys = {"version", "source", "source_version", "arguments", "epoch", "shard", "part", "remaining"}
     if not states or not all(isinstance(state, dict) and "version" in state for state in states):
         raise TFRecordError(
             "start= is not a state of iter_batches",
@@ -104,8 +127,11 @@ def checked_states(plan: Plan, start: Any, epoch: int) -> tuple[Plan, list[State
             remedies=[Remedy("start", None, "begin the epoch again")],
             function="",
         )
-    if any(state.keys() != expected for state in states):
-        raise TFRecordError("start= is not a state of iter_batches", advice="pass its `state` unchanged")
+    if not all(is_sealed(state, keys) for state in states):
+        raise TFRecordError(
+            "start= is not a state of iter_batches, or the state was changed",
+            advice="pass its `state` unchanged",
+        )
     if any(state["source"] != plan.source.fingerprint for state in states):
         plan = _older_plan(plan, states)
     for state in states:

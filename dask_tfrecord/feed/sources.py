@@ -65,7 +65,10 @@ class DatasetSource:
         self.version = self.dataset.version
         self.fingerprint = fingerprint(self.dataset, self.counts)
         self._partitioner = self.dataset.partitioner(self.schema)
-        self._process = os.getpid()
+        self._process: int | None = os.getpid()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_partitioner": None, "_process": None}  # made again when a piece is read
 
     def _count(self) -> list[int]:
         """Count the rows of each piece. Tasks read the pieces whose number of rows is not known."""

@@ -1,6 +1,7 @@
 """Read the files of a dataset with TensorFlow's own reader and parser."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from typing import Any
 from weakref import WeakSet
 
@@ -15,6 +16,7 @@ from dask_tfrecord.dataset.snapshot.kept import current_path
 from dask_tfrecord.errors import Remedy, TFRecordError
 from dask_tfrecord.feed.feature_specs import Tensors, spec_of, tensor_type, unlike_tensorflow
 from dask_tfrecord.feed.numpy_columns import Ragged, numpy_columns
+from dask_tfrecord.feed.random_streams import derived_seed
 from dask_tfrecord.files.storage.change_check import check_file, check_unchanged
 from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.schema.field import Field
@@ -22,6 +24,9 @@ from dask_tfrecord.schema.model import Schema
 
 # The names that TensorFlow uses for the codecs that it can read.
 CODECS = {None: "", "gzip": "GZIP", "zlib": "ZLIB"}
+
+# TensorFlow combines each seed of a pipeline with a seed of the whole program.
+_GLOBAL_SEED = 87_654_321
 
 # The functions with which TensorFlow pipelines check that files have not changed.
 checks: WeakSet[Callable[[Any], bytes]] = WeakSet()
@@ -44,6 +49,39 @@ def read_files(
 
     Batches are formed and parsed in parallel, inside the interleave.
     """
+    with _without_global_seed():
+        return _read_files(
+            dataset, schema, batch_size, shuffle, shuffle_buffer, shard, drop_remainder, fill_nulls
+        )
+
+
+@contextmanager
+def _without_global_seed() -> Iterator[None]:
+    """Build a pipeline whose random numbers do not depend on `tf.random.set_seed`.
+
+    The private attribute was checked with TensorFlow 2.21. A call of `set_seed` would also begin the random
+    numbers of the program again.
+    """
+    from tensorflow.python.eager import context
+
+    found = context.context()
+    before, found._seed = found._seed, _GLOBAL_SEED
+    try:
+        yield
+    finally:
+        found._seed = before
+
+
+def _read_files(
+    dataset: ReadPlan,
+    schema: Schema,
+    batch_size: int,
+    shuffle: int | None,
+    shuffle_buffer: int,
+    shard: tuple[int, int],
+    drop_remainder: bool,
+    fill_nulls: Mapping[str, Any],
+) -> "tf.data.Dataset":
     if problem := unlike_tensorflow(dataset):
         raise TFRecordError(
             f"TensorFlow's own reader cannot {problem}",
@@ -78,12 +116,16 @@ def read_files(
     unchanged = _unchanged_check(dataset, [split.file for split in splits])
     found = tf.data.Dataset.from_tensor_slices(files)
     if shuffle is not None:
-        found = found.shuffle(max(1, len(numbers)), seed=shuffle, reshuffle_each_iteration=True)
+        of_files, of_records = (derived_seed(use, shuffle, *shard) for use in ("files", "records"))
+        found = found.shuffle(max(1, len(numbers)), seed=of_files, reshuffle_each_iteration=True)
+        # The records of each file are shuffled with another seed in each epoch.
+        seeds = tf.data.Dataset.random(of_records, rerandomize_each_iteration=True)
+        found = tf.data.Dataset.zip((found, seeds)).map(lambda file, seed: {**file, "seed": seed})
 
     def read(file: Any) -> Any:
         records = tf.data.TFRecordDataset(file["path"], file["codec"], buffer_size=1 << 22)
         if shuffle is not None:
-            records = records.shuffle(shuffle_buffer, seed=shuffle, reshuffle_each_iteration=True)
+            records = records.shuffle(shuffle_buffer, file["seed"], reshuffle_each_iteration=False)
 
         def parse(number: Any, batch: Any) -> Tensors:
             rows, listed = tf.shape(batch, tf.int64)[0], file["rows"]

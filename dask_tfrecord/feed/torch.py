@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import suppress
 from typing import Any, TypeAlias, Unpack, get_args
 
 import pyarrow as pa
@@ -10,12 +11,12 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from dask_tfrecord import arguments
 from dask_tfrecord.errors import Remedy, TFRecordError, calling
-from dask_tfrecord.feed.batches import Batches
+from dask_tfrecord.feed.batches import Batches, as_batch
 from dask_tfrecord.feed.block_sampler import BlockSampler, distributed_shard
 from dask_tfrecord.feed.epoch_order import LastBatch, Uneven, plan_batches
 from dask_tfrecord.feed.numpy_columns import checked_fill_nulls
 from dask_tfrecord.feed.record_table import RecordTable
-from dask_tfrecord.feed.resuming import State
+from dask_tfrecord.feed.resuming import State, is_sealed, sealed
 from dask_tfrecord.feed.torch_tensors import Tensors, to_tensors
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.keywords import BatchKeywords, ReadKeywords
@@ -199,12 +200,14 @@ class TFRecordBatches(IterableDataset[Any]):
                 self._follow()
         if self._loaded is not None:
             if self._loaded["ended"]:
-                return self._loaded
+                return _state(self._loaded)
             positions = self._loaded["batches"]
             share = self._open(positions[0]["epoch"], _part(), positions)
-            return {**self._loaded, "batches": [share.state]}
+            return _state({**self._loaded, "batches": [share.state]})
         positions = [] if self._batches is None else [self._batches.state]
-        return {"epoch": self._epoch, "batches": positions, "ended": self._ended, "chosen": self._chosen}
+        return _state(
+            {"epoch": self._epoch, "batches": positions, "ended": self._ended, "chosen": self._chosen}
+        )
 
     def load_state_dict(self, state: State | Sequence[State]) -> None:
         """Make the next iteration continue at the position that `state_dict` returned.
@@ -298,15 +301,17 @@ class TFRecordBatches(IterableDataset[Any]):
         if is_used:
             self._loaded = None
 
+    def _element(self, table: pa.Table) -> Any:
+        if self._convert is None:
+            return to_tensors(table, self._fill_nulls)
+        return self._convert(as_batch(table, table.schema))
+
     def _elements(self, batches: Batches) -> Iterator[Any]:
         if self._batches is batches:
             self._unused = None
-        with batches:
-            if self._convert is None:
-                for table in iter(batches.next_table, None):
-                    yield to_tensors(table, self._fill_nulls)
-            else:
-                yield from map(self._convert, batches)
+        with batches, suppress(StopIteration):
+            while True:
+                yield batches.next_element(self._element)
         if self._batches is batches:
             self._ended = True
 
@@ -412,18 +417,21 @@ def _states_in(state: Any) -> list[State]:
             )
         workers = state["_snapshot"]["_worker_snapshots"].values() if "_snapshot" in state else [state]
         found = [worker["dataset_state"] for worker in workers]
-        if state["_iterator_finished"]:
-            found = [one and {**one, "ended": True} for one in found]
-    if not all(map(_is_state, found)):
-        raise TFRecordError("this is not a state of TFRecordBatches", advice="pass the result of state_dict")
+    if not all(is_sealed(one, _KEYS) for one in found):
+        raise TFRecordError(
+            "this is not a state of TFRecordBatches, or the state was changed",
+            advice="pass the result of state_dict unchanged",
+        )
+    if isinstance(state, dict) and state.get("_iterator_finished"):
+        return [{**one, "ended": True} for one in found]
     return found
 
 
-def _is_state(state: Any) -> bool:
-    if not isinstance(state, dict) or state.keys() != {"epoch", "batches", "ended", "chosen"}:
-        return False
-    positions = state["batches"]
-    return isinstance(positions, list) and all(isinstance(at, dict) and "epoch" in at for at in positions)
+_KEYS = ("epoch", "batches", "ended", "chosen")
+
+
+def _state(parts: Mapping[str, Any]) -> State:
+    return sealed({key: parts[key] for key in _KEYS})
 
 
 __all__ = ["BlockSampler", "TFRecordBatches", "TFRecordTable", "to_tensors"]

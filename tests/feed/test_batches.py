@@ -20,6 +20,7 @@ from dask_tfrecord.feed import batches as module
 from dask_tfrecord.feed import epoch_order
 from dask_tfrecord.feed.batches import Batches, iter_batches
 from dask_tfrecord.feed.epoch_order import plan_batches
+from dask_tfrecord.feed.resuming import sealed
 from dask_tfrecord.files import writing
 
 ROWS = 1003
@@ -247,7 +248,7 @@ def test_a_state_behind_the_rows_is_refused(dataset: str) -> None:
     state = iter_batches(dataset, 64).state
     for span in ([0, ROWS + 1], [-1, 5], [5, 5], [0, 10, 3, 11], [0, 10, 3], [0, 10, 4, 3], ["0", 5], [3], 3):
         with pytest.raises(TFRecordError, match="no position"):
-            list(iter_batches(dataset, 64, start={**state, "remaining": [span]}))
+            list(iter_batches(dataset, 64, start=sealed({**state, "remaining": [span]})))
 
 
 @pytest.mark.parametrize("source", ["frame", "snapshot"])

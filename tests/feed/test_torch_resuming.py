@@ -1,6 +1,7 @@
 """PyTorch: the states of all ranks and workers resume with other numbers of ranks and workers."""
 
 import json
+import pickle
 import random
 from pathlib import Path
 from typing import Any
@@ -141,3 +142,35 @@ def test_the_next_epoch_reads_the_rows_that_were_appended(tmp_path: Path, worker
         assert sorted(found + ids(loader)) == list(range(40))
         batches.set_epoch(1)
         assert sorted(ids(loader)) == list(range(rows))
+
+
+@pytest.mark.parametrize("error", [ValueError, KeyboardInterrupt, StopIteration])
+def test_a_batch_whose_conversion_fails_is_returned_after_a_resume(
+    dataset: str, error: type[BaseException]
+) -> None:
+    failed: list[bool] = []
+
+    def convert(batch: Any) -> list[int]:
+        if len(seen) >= 20 and not failed:
+            failed.append(True)
+            raise error("once")
+        return list(batch["id"].to_pylist())
+
+    seen: list[int] = []
+    batches = TFRecordBatches(dataset, 10, "id", convert=convert)
+    iterator = iter(batches)
+    seen += next(iterator) + next(iterator)
+    with pytest.raises(RuntimeError if error is StopIteration else error):
+        next(iterator)
+    resumed = TFRecordBatches(dataset, 10, "id", convert=convert)
+    resumed.load_state_dict(batches.state_dict())
+    for batch in resumed:
+        seen += batch
+    assert seen == list(range(ROWS))
+
+
+@pytest.mark.parametrize("context", ["spawn", "forkserver"])
+def test_a_dataset_is_pickled_for_workers(dataset: str, context: str) -> None:
+    batches = TFRecordBatches(dataset, 10, "id", shuffle=1)
+    loader = DataLoader(batches, None, num_workers=1, multiprocessing_context=context)
+    assert sorted(ids(loader)) == sorted(ids(pickle.loads(pickle.dumps(batches))))

@@ -1,6 +1,6 @@
 """Find the Dask divisions of a dataset: the values of the index at which partitions begin."""
 
-from itertools import pairwise
+from itertools import groupby, pairwise
 from operator import itemgetter
 from typing import Any
 
@@ -10,6 +10,9 @@ from dask_tfrecord.dataset.query.comparison_keys import comparison_key, has_nan,
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.snapshot.column_statistics import has_no_nulls, statistics_name
 from dask_tfrecord.schema.field import Field
+
+# The largest number of splits whose order is looked at.
+_MOST_SPLITS = 10_000
 
 
 def divisions(plan: ReadPlan, name: str) -> tuple[Any, ...] | None:
@@ -35,6 +38,23 @@ def divisions(plan: ReadPlan, name: str) -> tuple[Any, ...] | None:
     if any(high[0] >= low[0] for high, low in zip(greatest, least[1:], strict=False)):
         return None
     return (*(value for _, value in least), greatest[-1][1])
+
+
+def sorting_column(plan: ReadPlan) -> str | None:
+    """Return a column with one value in most files, by which the files are sorted, as labels often are.
+
+    Only partition values and the statistics of a snapshot are used.
+    """
+    if len(plan.partitions.rows) > _MOST_SPLITS:
+        return None
+    for item in plan.schema.fields:
+        bounds = _bounds(plan, item) if is_comparable(item.type) and not has_nan(item.type) else None
+        runs = [one for one, _ in groupby(zip(*bounds, strict=True))] if bounds else []
+        keys: list[Any] = [tuple(comparison_key(value, item.type) for value in one) for one in runs]
+        is_sorted = all(one[1] <= other[0] for one, other in pairwise(keys))
+        if len(runs) > 1 and is_sorted and 2 * sum(low == high for low, high in keys) >= len(runs):
+            return item.name
+    return None
 
 
 def _bounds(plan: ReadPlan, item: Field) -> list[list[Any]] | None:

@@ -407,8 +407,8 @@ def open_version(store: Store, number: int | None) -> Snapshot:
     problem = f"the dataset has no version {number}; it has {version_names(kept)}"
     if number < kept[0]:
         problem += (
-            ". An overwrite removes the versions before it with the files that it replaces, unless it is "
-            "called with keep_versions=True, and dask_tfrecord.expire removes old versions; appending and "
+            ". An overwrite, a compaction or a deletion removes the versions before it, unless it is called "
+            "with keep_versions=True. dask_tfrecord.expire removes old versions, too. Appending and "
             "dask_tfrecord.cleanup keep them"
         )
     raise NotFoundError(f"{store.public(store.root)}: {problem}")

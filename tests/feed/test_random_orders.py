@@ -1,0 +1,196 @@
+"""Random orders: every order is as likely as any other, and no order depends on another one.
+
+Modules: feed.random_streams, feed.epoch_order, feed.block_order, feed.keras, feed.tensorflow_files.
+"""
+
+from collections import Counter
+from collections.abc import Callable, Iterable
+from itertools import permutations
+from math import factorial
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+import pytest
+
+from dask_tfrecord import RecordTable, TFRecordError, iter_batches, to_tfrecord
+from dask_tfrecord.feed.epoch_order import make_order
+from dask_tfrecord.feed.resuming import CHECKSUM
+
+LARGE = 1_100_000  # the size of a row that has a block of its own
+
+
+def check_uniform(orders: Iterable[tuple[int, ...]], rows: int) -> None:
+    """Every permutation is found about equally often. The bound is that of one test in a million."""
+    counts, total = Counter(orders), factorial(rows)
+    assert set(counts) <= {tuple(order) for order in _permutations(rows)}
+    expected = sum(counts.values()) / total
+    found = [counts[order] for order in _permutations(rows)]
+    chi = sum((count - expected) ** 2 / expected for count in found)
+    degrees = total - 1
+    assert chi < degrees + 5 * (2 * degrees) ** 0.5 + 12, counts
+
+
+def _permutations(rows: int) -> list[tuple[int, ...]]:
+    return list(permutations(range(rows)))
+
+
+@pytest.fixture(scope="module")
+def large_rows(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
+    """Datasets of rows that have a block each."""
+    root = tmp_path_factory.mktemp("large")
+
+    def of(rows: int) -> Path:
+        path = root / str(rows)
+        if not path.exists():
+            table = pa.table({"id": range(rows), "image": [bytes(LARGE)] * rows})
+            to_tfrecord(table, path, columnar=["id"])
+        return path
+
+    return of
+
+
+@pytest.mark.parametrize("vary", ["seed", "epoch"])
+@pytest.mark.parametrize("rows", [2, 3, 4])
+def test_the_order_of_blocks_is_any_permutation(
+    large_rows: Callable[[int], Path], rows: int, vary: str
+) -> None:
+    table = RecordTable(large_rows(rows))
+    count = 60 * factorial(rows)
+    orders = [
+        table.block_order(**{"seed": 5, "epoch": 0} | {vary: number}).tolist() for number in range(count)
+    ]
+    check_uniform(map(tuple, orders), rows)
+
+
+@pytest.mark.parametrize("pieces", ["of one row", "of all rows"])
+@pytest.mark.parametrize("rows", [2, 3, 4])
+def test_the_order_of_a_buffer_is_any_permutation(rows: int, pieces: str) -> None:
+    counts = [1] * rows if pieces == "of one row" else [rows]
+    found = []
+    for seed in range(60 * factorial(rows)):
+        order = make_order(len(counts), counts, seed, 0, buffer=rows)
+        files = np.arange(rows) if len(counts) == 1 else order.pieces
+        found.append(tuple(files[order.permutation(0, rows)].tolist()))
+    check_uniform(found, rows)
+
+
+@pytest.mark.parametrize("shuffle", ["blocks", "seed"])
+def test_batches_have_every_order_of_three_rows(large_rows: Callable[[int], Path], shuffle: str) -> None:
+    def ids(number: int) -> tuple[int, ...]:
+        how = {"shuffle": "blocks", "seed": number} if shuffle == "blocks" else {"shuffle": number}
+        batches = iter_batches(large_rows(3), 1, columns="id", **how)
+        return tuple(batch["id"][0].as_py() for batch in batches)
+
+    assert len({ids(number) for number in range(40)}) == 6
+
+
+def test_the_orders_of_epochs_and_windows_do_not_depend_on_each_other() -> None:
+    """Streams that share a key would give equal permutations."""
+    found = set()
+    for seed in range(10):
+        for epoch in range(10):
+            order = make_order(20, [1] * 20, seed, epoch, buffer=20)
+            found.add(tuple(order.pieces.tolist()))
+            found |= {tuple(order.permutation(start, 20).tolist()) for start in (0, 1, 2)}
+    assert len(found) == 400
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("rows", [2, 3])
+def test_keras_has_any_permutation_in_its_epochs(tmp_path: Path, rows: int) -> None:
+    pytest.importorskip("keras")
+    from dask_tfrecord.feed.keras import TFRecordPyDataset
+
+    to_tfrecord(pa.table({"id": range(rows)}), tmp_path)
+    found = []
+    batches = TFRecordPyDataset(tmp_path, rows, "id", shuffle=0)
+    for _ in range(60 * factorial(rows)):
+        found.append(tuple(batches[0].tolist()))
+        batches.on_epoch_end()
+    check_uniform(found, rows)
+
+
+@pytest.mark.tensorflow
+def test_keras_keeps_an_order_until_its_last_batch(tmp_path: Path) -> None:
+    """``fit(steps_per_epoch=)`` ends epochs before the last batch, and then goes on with the next batch."""
+    pytest.importorskip("keras")
+    from dask_tfrecord.feed.keras import TFRecordPyDataset
+
+    to_tfrecord(pa.table({"id": range(100)}), tmp_path)
+    batches = TFRecordPyDataset(tmp_path, 10, "id", shuffle=7)
+    passes = []
+    for _ in range(2):
+        rows: list[int] = []
+        for at in range(10):
+            rows += batches[at].tolist()
+            if at in (2, 5, 8):
+                batches.on_epoch_end()
+        passes.append(rows)
+    assert sorted(passes[0]) == sorted(passes[1]) == list(range(100))
+    assert passes[0] != passes[1]
+
+
+@pytest.mark.tensorflow
+def test_the_native_engine_shuffles_each_file_of_each_epoch_and_shard_anew(tmp_path: Path) -> None:
+    tf = pytest.importorskip("tensorflow")
+    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
+
+    to_tfrecord(pa.table({"id": range(64)}), tmp_path, max_rows_per_file=16)
+
+    def epochs(count: int, **how: Any) -> list[list[int]]:
+        dataset = tensorflow_dataset(tmp_path, 8, "id", engine="native", shuffle=7, **how)
+        return [[int(one) for batch in dataset for one in batch["id"].numpy()] for _ in range(count)]
+
+    first = epochs(3)
+    assert all(sorted(epoch) == list(range(64)) for epoch in first)
+    inner = {tuple(one % 16 for one in epoch if one // 16 == file) for epoch in first for file in range(4)}
+    inner |= {tuple(one % 16 for one in epochs(1, shard=(at, 4))[0]) for at in range(4)}
+    assert len(inner) == 12 + 4
+    tf.random.set_seed(1)
+    assert epochs(3) == first
+    numbers = tf.random.uniform([3]).numpy().tolist()
+    tf.random.set_seed(1)
+    epochs(1)
+    assert tf.random.uniform([3]).numpy().tolist() == numbers
+
+
+def test_a_weak_shuffle_of_sorted_rows_warns(tmp_path: Path) -> None:
+    labels = np.repeat(np.arange(10), 1200)
+    texts = pa.array(["x" * 1000] * len(labels))
+    rng = np.random.default_rng(0)
+    tables = {
+        "sorted": (pa.table({"label": labels, "text": texts}), {"max_rows_per_file": 1200}),
+        "partitions": (pa.table({"label": labels, "text": texts}), {"partition_on": "label"}),
+        "random": (pa.table({"label": rng.permutation(labels), "text": texts}), {"max_rows_per_file": 1200}),
+        "by id": (pa.table({"id": range(12_000), "text": texts}), {"max_rows_per_file": 1200}),
+    }
+    for name, (table, how) in tables.items():
+        to_tfrecord(table, tmp_path / name, **how)
+    for name in ("sorted", "partitions"):
+        with pytest.warns(UserWarning, match="sorted by 'label'.*shuffle=\"blocks\""):
+            iter_batches(tmp_path / name, shuffle=1, shuffle_buffer=1000)
+        iter_batches(tmp_path / name, shuffle=1)
+        iter_batches(tmp_path / name, shuffle="blocks")
+    for name in ("random", "by id"):
+        iter_batches(tmp_path / name, shuffle=1, shuffle_buffer=1000)
+
+
+def test_a_changed_state_is_refused(tmp_path: Path) -> None:
+    to_tfrecord(pa.table({"id": range(103)}), tmp_path)
+    batches = iter_batches(tmp_path, 10, shuffle=3)
+    next(batches)
+    state = batches.state
+    rest = [batch["id"].to_pylist() for batch in iter_batches(tmp_path, 10, shuffle=3, start=state)]
+    assert rest == [batch["id"].to_pylist() for batch in batches]
+    changes = [{key: value} for key in state for value in (None, [], {}, "x", True, -1)]
+    changes += [{"remaining": [[0, 103], [0, 103]]}, {"remaining": [[0, 50]]}, {"epoch": 1}, {"extra": 1}]
+    for change in changes:
+        if state | change == state:
+            continue
+        with pytest.raises(TFRecordError) as caught:
+            iter_batches(tmp_path, 10, shuffle=3, start={**state, **change})
+        assert caught.value.advice or caught.value.remedies, change
+    with pytest.raises(TFRecordError, match="state"):
+        iter_batches(tmp_path, 10, shuffle=3, start={key: state[key] for key in state if key != CHECKSUM})
