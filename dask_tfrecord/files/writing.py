@@ -160,7 +160,8 @@ def write_files(
                     beside.end_file(name, writer.bytes, writer.crc32c, content)
         records.check_end()
     described = file_statistics(schema, records.statistics(), len(files))
-    entries = [FileEntry(*file, found) for file, found in zip(files, described, strict=True)]
+    codec = options.compression or "none"
+    entries = [FileEntry(*file, found, codec=codec) for file, found in zip(files, described, strict=True)]
     if columns is None or beside is None:
         return entries
     column_file = ColumnFile(columns.name, *beside.written)
