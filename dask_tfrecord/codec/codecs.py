@@ -96,6 +96,15 @@ def codec_of_name(name: str) -> Compression | None:
     return next((name for name, codec in CODECS.items() if codec.suffix == suffix), None)
 
 
+def known_codec(stored: str | None, name: str) -> Compression | None:
+    """Return the codec of a file, given the codec that a snapshot stores.
+
+    The stored text "none" means that the file is uncompressed. If no snapshot stores the codec, ``stored`` is
+    None, and the suffix of the file name decides.
+    """
+    return codec_of_name(name) if stored is None else next((one for one in CODECS if one == stored), None)
+
+
 def check_level(compression: Compression | None, level: int | None) -> None:
     """Raise TFRecordError if ``level`` is neither None nor a valid compression level of the codec."""
     if level is None:

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dask_tfrecord.codec import HEADER_BYTES, scan
 from dask_tfrecord.codec.checked import Ints
-from dask_tfrecord.codec.codecs import codec_of_name, detect, is_frame
+from dask_tfrecord.codec.codecs import detect, is_frame
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.snapshot.kept import follow
 from dask_tfrecord.errors import TFRecordError
@@ -99,12 +99,11 @@ def _of_column_file(dataset: ReadPlan, group: Sequence[Split]) -> Ints | None:
     store, file, beside = dataset.store, group[0].file, group[0].columns
     counts = [split.records for split in group if split.records is not None]
     # The offsets are those in the decompressed content.
-    if beside is None or len(counts) < len(group) or codec_of_name(file.path) is not None:
+    if beside is None or len(counts) < len(group) or file.compression is not None:
         return None
     path, count = file.path[len(store.join("")) :], sum(counts)
     offsets = open_column_file(store, beside).offsets(path, file.size, file.crc32c, 0, count)
-    # The content of a remote compressed file without the suffix of a codec has another size; if not, the
-    # records of the file are not where the offsets say, and the file is read as a block.
+    # If the snapshot does not tell the codec, the file may be compressed; its content then has another size.
     is_usable = offsets is not None and len(offsets) == count + 1 and offsets[-1] == file.size
     return offsets if is_usable else None
 

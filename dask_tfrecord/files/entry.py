@@ -140,6 +140,9 @@ class FileEntry:
         gives neither.
     columns : ColumnFile, optional
         The column file with a copy of some columns of the file, or None if there is none.
+    codec : str, optional
+        The codec of the file, such as "gzip", or "none" if the file is uncompressed. None if the program that
+        wrote the snapshot did not store the codec.
 
     Examples
     --------
@@ -164,6 +167,7 @@ class FileEntry:
     statistics: tuple[ColumnStatistics, ...] = ()
     stamp: str = ""
     columns: ColumnFile | None = None
+    codec: str | None = None
 
     def __repr__(self) -> str:
         return f"FileEntry({self.path!r}, {self.records:,} records, {self.bytes:,} bytes)"

@@ -12,7 +12,6 @@ import numpy as np
 import pyarrow as pa
 
 from dask_tfrecord.codec.checked import Ints
-from dask_tfrecord.codec.codecs import codec_of_name
 from dask_tfrecord.codec.columns import FeatureKey
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.options import ReadOptions
@@ -91,7 +90,7 @@ def plan_fetch(store: Store, split: Split, rows: Ints, offsets: Ints | None) -> 
         return None
     request = _LOCAL_REQUEST if store.local else _REMOTE_REQUEST
     whole = stop - split.start.offset
-    if is_compressed(split.file.path):
+    if split.file.compression:
         if not split.blocks:
             return None
         bounds = np.array([block.offset for block in split.blocks] + [stop])
@@ -102,11 +101,6 @@ def plan_fetch(store: Store, split: Split, rows: Ints, offsets: Ints | None) -> 
         return None
     records = np.column_stack([offsets[rows], offsets[rows + 1]])
     return Fetch(rows, *_joined(records[:, 0], records[:, 1], request), records, whole, request)
-
-
-def is_compressed(path: str) -> bool:
-    """Return True if the name of a file has the suffix of a codec."""
-    return codec_of_name(path) is not None
 
 
 def _joined(starts: Ints, stops: Ints, gap: int) -> tuple[Ints, Ints]:

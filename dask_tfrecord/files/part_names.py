@@ -32,7 +32,8 @@ def part_name(
     index, count : int
         The number of the partition, counted from 0, and the total number of partitions.
     number : int, optional
-        The number of the file within its partition, or None if the partition consists of one file.
+        The number of the file among all files of its partition, in all directories, or None if the partition
+        consists of one file.
     label : str, optional
         Text that the user adds to the file name.
     suffix : str, optional

@@ -15,7 +15,6 @@ import pyarrow as pa
 
 from dask_tfrecord.codec import Decoded, Decoder, Fed, Inference, Scanned, scan
 from dask_tfrecord.codec.checked import Checked, Ints
-from dask_tfrecord.codec.codecs import codec_of_name
 from dask_tfrecord.codec.columns import Column, FeatureKey
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.damage import Losses, locate_error
@@ -151,7 +150,7 @@ def content_bytes(split: Split) -> int:
     if split.stop is not None:
         return split.stop.content - split.start.content
     stored = (split.file.size or 0) - split.start.offset
-    return stored * _EXPANSION if codec_of_name(split.file.path) else stored
+    return stored * _EXPANSION if split.file.compression else stored
 
 
 class _Batch(NamedTuple):

@@ -163,6 +163,7 @@ class SplicedFile:
             sources[0].values,
             tuple(self.blocks),
             merge_statistics(sources),
+            codec=self._compression or "none",
         )
 
     def _copy(self, store: Store, source: FileEntry, reader: FileReader) -> None:

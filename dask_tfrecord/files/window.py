@@ -9,7 +9,7 @@ from contextlib import contextmanager
 import pyarrow as pa
 
 from dask_tfrecord.codec import HEADER_BYTES, crc32c_of_records, frame_size
-from dask_tfrecord.codec.codecs import Compression, codec_of_name, decompressor, detect, is_frame
+from dask_tfrecord.codec.codecs import Compression, decompressor, detect, is_frame
 from dask_tfrecord.codec.damage import Damage
 from dask_tfrecord.codec.file_signatures import LOOK_BYTES, looks_like
 from dask_tfrecord.errors import Call, CorruptRecordError, FileChangedError, Remedy, TFRecordError
@@ -301,14 +301,15 @@ def block_compression(split: Split, head: bytes) -> Compression | None:
     """Return the codec of a split that begins inside a file; None if the file is uncompressed.
 
     ``head`` holds the first stored bytes of the split. An uncompressed file may have any name. A compressed
-    file can be split only if this library wrote the file, so the suffix of its name shows the codec.
+    file can be split only if this library wrote the file, so a snapshot or the suffix of its name shows the
+    codec.
 
     Raises
     ------
     TFRecordError
         If the file is compressed and its name does not end with the suffix of a codec.
     """
-    codec = codec_of_name(split.file.path)
+    codec = split.file.compression
     if split.start.offset == split.start.content and (not codec or is_frame(head)):
         return None
     if codec is None:

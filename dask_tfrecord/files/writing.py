@@ -106,9 +106,9 @@ def write_files(
     store : Store
         The store to write to.
     place : callable
-        Function that takes a partition directory and the number of a file in that directory, counted from 0.
-        The function returns two paths of the file: the path in the store, and the path relative to the
-        dataset's root, which file entries and error messages show.
+        Function that takes a partition directory and the number of a file among those of this call, counted
+        from 0. The function returns two paths of the file: the path in the store, and the path relative to
+        the dataset's root, which file entries and error messages show.
     rows : GroupedRows
         The rows to write. A group without rows is written as one empty file.
     schema : Schema
@@ -143,9 +143,9 @@ def write_files(
             beside = stack.enter_context(create_column_file(store, columns.path, columns.features, required))
         records = _RecordStream(rows.pieces, schema, options.lossy, beside)
         for group in rows.groups:
-            number, end = 0, end + group.rows
-            while not number or records.row < end:
-                path, name = place(group.directory, number)
+            before, end = len(files), end + group.rows
+            while len(files) == before or records.row < end:
+                path, name = place(group.directory, len(files))
                 first = records.row
                 try:
                     with store.create(path) as file:
@@ -158,10 +158,10 @@ def write_files(
                 records.end_file()
                 if beside is not None:
                     beside.end_file(name, writer.bytes, writer.crc32c, content)
-                number += 1
         records.check_end()
     described = file_statistics(schema, records.statistics(), len(files))
-    entries = [FileEntry(*file, found) for file, found in zip(files, described, strict=True)]
+    codec = options.compression or "none"
+    entries = [FileEntry(*file, found, codec=codec) for file, found in zip(files, described, strict=True)]
     if columns is None or beside is None:
         return entries
     column_file = ColumnFile(columns.name, *beside.written)

@@ -255,8 +255,7 @@ def test_a_stream_becomes_numbered_files_of_one_partition(tmp_path: Path) -> Non
     with patch.object(stream, "_CHUNK_BYTES", 1):
         snapshot = to_tfrecord(TABLE.to_reader(4), tmp_path, partition_on="name", name_function=str)
     names = [file.path.rpartition("/")[2].split("-", 2)[2] for file in snapshot.files]
-    assert sorted({*names}) == [f"00000-of-00001-0000{number}-0.tfrecord" for number in range(3)]
-    assert len(snapshot.files) == 8
+    assert sorted(names) == [f"00000-of-00001-0000{number}-0.tfrecord" for number in range(8)]
     # Without the snapshot, the files are a complete write.
     found = read_tfrecord(tmp_path, use_snapshot=False)
     assert sorted(found["n"].compute()) == list(range(10))

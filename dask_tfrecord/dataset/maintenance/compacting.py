@@ -7,7 +7,7 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dask_tfrecord.codec.codecs import codec_of_name
+from dask_tfrecord.codec.codecs import known_codec
 from dask_tfrecord.dataset.maintenance.rewriting import (
     commit,
     compute,
@@ -97,8 +97,8 @@ def plan_groups(
     """Return the positions of the files that become one file, for each new file.
 
     The files of a group are neighbours in the file list, so that the order of the rows does not change. They
-    are in one directory, have the same partition values, and their names have the suffix of one codec. Files
-    of at least half of ``target_bytes`` are left alone, so that another compaction does not copy them again.
+    are in one directory, and have the same partition values and the same codec. Files of at least half of
+    ``target_bytes`` are left alone, so that another compaction does not copy them again.
 
     Parameters
     ----------
@@ -115,11 +115,12 @@ def plan_groups(
     groups: list[list[int]] = []
     last: tuple[object, ...] | None = None
     total = 0
-    for at, (path, size) in enumerate(zip(rows["path"].to_pylist(), rows["bytes"].to_pylist(), strict=True)):
+    columns = (rows[name].to_pylist() for name in ("path", "bytes", "codec"))
+    for at, (path, size, codec) in enumerate(zip(*columns, strict=True)):
         if not may_match[at] or 2 * size >= target_bytes:
             last = None
             continue
-        kind = parent_of(path), partitions[at], codec_of_name(path)
+        kind = parent_of(path), partitions[at], known_codec(codec, path)
         if kind != last or total + size > target_bytes:
             groups.append([])
             total, last = 0, kind

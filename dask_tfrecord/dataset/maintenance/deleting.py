@@ -184,7 +184,7 @@ class _Deletion:
         sources = to_entries(rows.take(pa.array(opened)), snapshot.schema, snapshot.partitioning)
         tasks = []
         for at, source in zip(opened.tolist(), sources, strict=True):
-            file = FileInfo(self.run.store.join(source.path), source.bytes, "", source.crc32c)
+            file = FileInfo(self.run.store.join(source.path), source.bytes, "", source.crc32c, source.codec)
             of_file = {name: column.take(pa.array([at])) for name, column in values.items()}
             read = Partition(self.run.store, (Split(file),), columns, ReadOptions(), of_file)
             tasks.append(_File(next(self._numbers), source, read))

@@ -13,7 +13,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.codec import Decoder, Encoder, Scanned, crc32c_combine, scan
-from dask_tfrecord.codec.codecs import Compression, detect
+from dask_tfrecord.codec.codecs import detect, known_codec
 from dask_tfrecord.dataset.read.map_files import merge_by_file
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.snapshot.column_statistics import from_entries, to_entries
@@ -53,7 +53,7 @@ class _Content(NamedTuple):
     crc32c: int
     columns: statistics.Columns
     blocks: tuple[Block, ...]
-    compression: Compression | None
+    codec: str
 
 
 def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach, run: str) -> Snapshot:
@@ -90,16 +90,18 @@ def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach, run: str) -> S
     paths = map(dataset.store.relative, column_paths(files["path"]))
     stamps = files["stamp"].to_pylist()
     entries = [
-        FileEntry(path, one.bytes, one.records, one.crc32c, of_file, one.blocks, of_columns, stamp)
+        FileEntry(
+            path, one.bytes, one.records, one.crc32c, of_file, one.blocks, of_columns, stamp, codec=one.codec
+        )
         for path, one, of_file, of_columns, stamp in zip(
             paths, contents, values or [()] * len(files), columns, stamps, strict=True
         )
     ]
-    compressions = {content.compression for content in contents}
+    codecs = {content.codec for content in contents}
     return Snapshot(
         from_entries(entries, schema, partitioning),
         schema=schema,
-        compression=compressions.pop() if len(compressions) == 1 else None,
+        compression=known_codec(codecs.pop(), "") if len(codecs) == 1 else None,
         run=run,
         library="",
         partitioning=partitioning,
@@ -159,7 +161,8 @@ def renew_snapshot(
         if content.crc32c != entry.crc32c:
             if is_part(path):
                 raise changed_since_snapshot(store, path)
-            changes = {name: getattr(content, name) for name in ("bytes", "records", "crc32c", "blocks")}
+            names = ("bytes", "records", "crc32c", "blocks", "codec")
+            changes = {name: getattr(content, name) for name in names}
             entry = replace(entry, **changes, statistics=of_columns, columns=None)
         entries.append(entry)
     read = from_entries(entries, snapshot.schema, snapshot.partitioning)
@@ -240,7 +243,7 @@ def _merge(first: _Content, second: _Content) -> _Content:
         crc32c_combine(first.crc32c, second.crc32c, second.bytes),
         first.columns,
         first.blocks + second.blocks,
-        first.compression,
+        first.codec,
     )
 
 
@@ -270,9 +273,9 @@ def _read_split(store: Store, schema: Schema, options: ReadOptions, split: Split
         blocks += _blocks(starts, step.offset, step.record)
         records += batch.num_rows
     total = checked.checksum
-    compression = detect(total.head) if split.start.offset == 0 else None
+    codec = (detect(total.head) if split.start.offset == 0 else None) or "none"
     return _Content(
-        records, total.bytes, total.crc32c, columns, () if compression else tuple(blocks), compression
+        records, total.bytes, total.crc32c, columns, tuple(blocks) if codec == "none" else (), codec
     )
 
 

@@ -25,7 +25,6 @@ from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.model import short_list
 from dask_tfrecord.errors import FileChangedError
 from dask_tfrecord.files.entry import FileEntry
-from dask_tfrecord.files.gathering import is_compressed
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.reading import PATH_TYPE
 from dask_tfrecord.files.splits import Partitions, Split, table_token
@@ -201,7 +200,7 @@ class ReadPlan:
     def _with_blocks(self, split: Split) -> Split:
         """Return a split of a compressed file with its blocks, so that some of its records can be read."""
         file = self._files_with_blocks.get(split.file.path)
-        if file is None or self.blocks is None or not is_compressed(split.file.path):
+        if file is None or self.blocks is None or not split.file.compression:
             return split
         [blocks] = read_blocks(self.blocks.slice(file, 1))
         numbers = [block.record for block in blocks]

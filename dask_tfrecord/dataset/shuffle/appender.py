@@ -6,7 +6,6 @@ the clock nor the kinds of rows.
 
 import logging
 import pickle
-from collections import Counter
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -27,7 +26,6 @@ from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.staging import finish_newest
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
-from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.redaction import hide, secrets_of
 from dask_tfrecord.files.storage.store import Store
 
@@ -141,7 +139,6 @@ class Appender:
         """Forget the files of the last run. The next run begins with the next file."""
         self._run = None
         self._entries: list[FileEntry] = []
-        self._files: Counter[str] = Counter()  # the number of files in each directory
         self._staged_bytes = 0
         self._is_committing = False
 
@@ -177,8 +174,7 @@ class Appender:
             # If this fails, the next attempt replaces the files of this attempt.
             with numbered_from(first, title):
                 rows = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
-                written = run.write(rows, 0, 1, self._files)
-            self._files.update(parent_of(entry.path) for entry in written)
+                written = run.write(rows, 0, 1, len(self._entries))
             self._entries += written
             self._staged_bytes += size
             del self._waiting[:count]

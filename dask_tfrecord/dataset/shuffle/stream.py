@@ -6,7 +6,6 @@ file in their order. At the end of the stream, the shuffle divides the rows amon
 there were tables, in the second of the two rounds that `dask_tfrecord.dataset.shuffle.spill` describes.
 """
 
-from collections import Counter
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
@@ -19,7 +18,6 @@ from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.part_names import check_labels
-from dask_tfrecord.files.storage.paths import parent_of
 
 # The number of bytes of Arrow data that are written together.
 _CHUNK_BYTES = 1 << 25
@@ -39,13 +37,11 @@ def write_tables(run: WriteRun, tables: Iterable[pa.Table], title: str, note: No
         path.
     """
     entries: list[FileEntry] = []
-    files: Counter[str] = Counter()
     first = 0
     for number, table in enumerate(_chunks(run, tables, run.options.max_rows)):
         with numbered_from(first, title):
-            written = list(run.write(table, 0, 1, files))
+            written = list(run.write(table, 0, 1, len(entries)))
         first += table.num_rows
-        files.update(parent_of(entry.path) for entry in written)
         entries += written
         note(written, number, 0, 1, 1)
     return entries

@@ -15,6 +15,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dask_tfrecord.codec.codecs import CODECS
 from dask_tfrecord.dataset.snapshot.columnar import (
     COLUMN_FILE,
     checked_column_files,
@@ -48,6 +49,7 @@ _TABLE = pa.schema(
 # Names of the optional columns of a snapshot's Parquet file. The two structs are optional because Parquet has
 # no struct without fields.
 _STAMP = "stamp"
+_CODEC = "codec"
 VERSION = "version"
 _VALUES = "partition"
 STATISTICS = "statistics"
@@ -80,6 +82,7 @@ def from_entries(files: Sequence[FileEntry], schema: Schema, partitioning: Seque
     columns = {name: _column(files, name) for name in ("path", "bytes", "records", "crc32c")}
     columns["blocks"] = _blocks(files)
     columns[_STAMP] = pa.array([file.stamp or None for file in files], pa.string())
+    columns[_CODEC] = pa.array([file.codec for file in files], pa.string())
     for file in files:
         check(len(file.values) == len(partitioning), f"{file.path!r} needs one value per partition column")
     for at, item in enumerate(partitioning):
@@ -113,6 +116,7 @@ def to_entries(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) -
             read_statistics(table, schema),
             stamps,
             read_column_files(table),
+            table[_CODEC].to_pylist(),
             strict=True,
         )
     )
@@ -243,7 +247,7 @@ def with_schema(table: pa.Table, own: Schema, schema: Schema) -> pa.Table:
 def to_stored(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) -> pa.Table:
     """Convert a file list to the columns of a snapshot's Parquet file."""
     columns = {name: table[name] for name in _TABLE.names}
-    for name in (_STAMP, VERSION):
+    for name in (_STAMP, _CODEC, VERSION):
         if name in table.column_names and table[name].null_count < len(table):
             columns[name] = table[name]
     known = {name for name in table.column_names if table[name].null_count < len(table)}
@@ -274,9 +278,12 @@ def from_stored(stored: pa.Table, schema: Schema, partitioning: Sequence[Field],
     """
     required = stored.select(_TABLE.names).cast(_TABLE)
     columns = {name: required[name] for name in _TABLE.names}
-    columns[_STAMP] = pa.chunked_array([pa.nulls(len(stored), pa.string())])
-    if _STAMP in stored.column_names:
-        columns[_STAMP] = stored[_STAMP].cast(pa.string())
+    for name in (_STAMP, _CODEC):
+        columns[name] = pa.chunked_array([pa.nulls(len(stored), pa.string())])
+        if name in stored.column_names:
+            columns[name] = stored[name].cast(pa.string())
+    unknown = {*columns[_CODEC].unique().to_pylist()}.difference(CODECS, {None, "none"})
+    check(not unknown, f"the codec {min(unknown, default='')!r} is not known")
     columns[VERSION] = _checked_versions(stored, number)
     if partitioning:
         found = stored[_VALUES].combine_chunks()

@@ -115,7 +115,9 @@ def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[pa.Table, list[
         others = present.filter(pc.invert(pc.is_in(present_paths, paths)))
     if not all(map(is_part, column_paths(others["path"]))):
         others = without_side_files(store, others, data=rows["path"].to_pylist())
-    return with_column(files, "crc32c", rows["crc32c"]), column_paths(unquoted_column(others["path"]))
+    for name in ("crc32c", "codec"):
+        files = with_column(files, name, rows[name])
+    return files, column_paths(unquoted_column(others["path"]))
 
 
 def are_proven(files: pa.Table, rows: pa.Table) -> pa.ChunkedArray:

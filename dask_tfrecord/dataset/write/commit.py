@@ -6,6 +6,7 @@ process.
 """
 
 import logging
+import unicodedata
 import warnings
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager, nullcontext, suppress
@@ -32,11 +33,11 @@ from dask_tfrecord.dataset.write.staging import (
     note_replaced,
     remove_staging,
 )
-from dask_tfrecord.errors import ConcurrentWriteError, TFRecordError
+from dask_tfrecord.errors import ConcurrentWriteError, DestinationError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.listing import list_directory, path_column, with_column
 from dask_tfrecord.files.storage.open_file import stamp_of
-from dask_tfrecord.files.storage.paths import parent_of
+from dask_tfrecord.files.storage.paths import name_of, parent_of
 from dask_tfrecord.files.storage.redaction import hide, secrets_of
 from dask_tfrecord.files.storage.store import Store
 
@@ -185,6 +186,8 @@ def publish_files(run: WriteRun, files: pa.Table) -> None:
     ConcurrentWriteError
         If a file is gone. An attempt of this run that finds a conflict removes all files of the run, and the
         next attempt may not find this conflict, because another write has undone its cause.
+    DestinationError
+        If the filesystem stores a partition directory under another name.
     """
     store = run.store
     names = listed_paths(files)
@@ -196,8 +199,10 @@ def publish_files(run: WriteRun, files: pa.Table) -> None:
             except FileNotFoundError:
                 if not store.fs.exists(target):  # no attempt of this run has moved the file yet
                     raise _removed(run, name) from None
-        for directory in _with_parents(map(parent_of, names)):
+        directories = _with_parents(map(parent_of, names))
+        for directory in directories:
             store.sync_directory(store.join(directory))
+        _check_names(store, directories)
     else:  # the tasks uploaded the files; failed attempts of tasks may have uploaded more files
         listed = {store.join(name): name for name in names}
         store.fs.invalidate_cache()
@@ -205,6 +210,32 @@ def publish_files(run: WriteRun, files: pa.Table) -> None:
         if gone := listed.keys() - present:
             raise _removed(run, listed[min(gone)])
         store.remove(path for path in present if run.owns(path) and path not in listed)
+
+
+def _check_names(store: Store, directories: Iterable[str]) -> None:
+    """Raise if the filesystem stores a partition directory under another name, for example because it does
+    not distinguish upper case from lower case.
+    """
+    present: dict[str, set[str]] = {}  # the names in each parent
+    for directory in directories:
+        parent, name = parent_of(directory), name_of(directory)
+        if "=" not in name:
+            continue
+        if parent not in present:
+            present[parent] = {*store.names(parent)}
+        # Another process may have removed the directory, if it has already committed and compacted this run.
+        if name not in present[parent] and store.fs.exists(store.join(directory)):
+            alike = [ascii(other) for other in present[parent] if _folded(other) == _folded(name)]
+            stored = alike[0] if alike else "another name"
+            raise DestinationError(
+                f"this filesystem does not distinguish the directory {name!a} from {stored}",
+                path=store.public(store.join(directory)),
+                advice="write both partition values in one form, for example in lower case",
+            )
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFC", name).casefold()
 
 
 def _removed(run: WriteRun, name: str) -> ConcurrentWriteError:

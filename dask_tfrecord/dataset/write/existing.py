@@ -8,6 +8,7 @@ from typing import Any
 
 import pyarrow as pa
 
+from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.codec.columns import RecordType
 from dask_tfrecord.dataset.partitioning import hive
 from dask_tfrecord.dataset.read.inferred_schema import infer_schema
@@ -340,4 +341,5 @@ def _entry(store: Store, file: FileInfo, values: tuple[Any, ...]) -> FileEntry:
     summing = ChecksumStore(store.fs, store.root)
     records = count_records(summing, Split(file), ReadOptions())
     total = summing.checksum
-    return FileEntry(store.relative(file.path), total.bytes, records, total.crc32c, values, stamp=file.stamp)
+    path, codec = store.relative(file.path), detect(total.head) or "none"
+    return FileEntry(path, total.bytes, records, total.crc32c, values, stamp=file.stamp, codec=codec)

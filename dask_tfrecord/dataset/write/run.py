@@ -1,10 +1,9 @@
 """Define the plan of one write, which all tasks of the write get, and write the data files of partitions."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from functools import cache, partial
 from typing import Literal
 from uuid import uuid4
 
@@ -160,7 +159,7 @@ class WriteRun:
     def name(self, index: int, count: int, number: int | None = None) -> str:
         """Return the name of the file with the number ``number`` of partition ``index`` of ``count``.
 
-        The file has the same name in every partition directory.
+        The files of a run have different names, also in different directories.
         """
         return part_name(
             self.run,
@@ -182,18 +181,18 @@ class WriteRun:
         return self.store.join(staged(self.run, name))
 
     def write(
-        self, table: pa.Table, index: int, count: int, earlier: Mapping[str, int] | None = None
+        self, table: pa.Table, index: int, count: int, earlier: int | None = None
     ) -> tuple[FileEntry, ...]:
         """Write the files of partition ``index`` of ``count``.
 
         A repeated call replaces the files of the earlier call. If several calls write the rows of one
-        partition, ``earlier`` maps each directory to the number of files that the earlier calls wrote there.
+        partition, ``earlier`` is the number of files that the earlier calls wrote.
         """
         rows = group_by_directory(table, self.partition_on, max_directories=self.max_directories)
         return self.write_grouped(rows, index, count, earlier)
 
     def write_grouped(
-        self, rows: GroupedRows, index: int, count: int, earlier: Mapping[str, int] | None = None
+        self, rows: GroupedRows, index: int, count: int, earlier: int | None = None
     ) -> tuple[FileEntry, ...]:
         """Write the files of a partition whose rows are sorted by directory. The arguments have the same
         meaning as in `write`.
@@ -207,15 +206,14 @@ class WriteRun:
             return ()
 
         root = self._path("")
-        name = cache(partial(self.name, index, count))  # several directories have a file of this name
+        is_numbered = self.options.splits_files or earlier is not None or bool(self.partitioning)
 
         def place(directory: str, number: int) -> tuple[str, str]:
-            is_numbered = self.options.splits_files or earlier is not None
-            file = name(number + (earlier or {}).get(directory, 0) if is_numbered else None)
+            file = self.name(index, count, number + (earlier or 0) if is_numbered else None)
             path = f"{directory}/{file}" if directory else file
             return f"{root}{path}", path
 
-        columns = self.column_file(sum(earlier.values()) if earlier else index)
+        columns = self.column_file(earlier or index)
         files = tuple(write_files(self.store, place, rows, self.schema, self.options, columns=columns))
         if logger.isEnabledFor(logging.DEBUG):
             for file in files:

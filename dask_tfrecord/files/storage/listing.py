@@ -13,6 +13,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from dask_tfrecord.codec.codecs import Compression, known_codec
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.storage.filesystem import Filesystem, open_path
 from dask_tfrecord.files.storage.find_files import find_files, matching_paths
@@ -64,12 +65,21 @@ class FileInfo:
         empty if the store reports no such value.
     crc32c : int, optional
         CRC-32C of the file's stored bytes according to a snapshot, or None if no snapshot lists the file.
+    codec : str, optional
+        The codec of the file according to a snapshot, "none" if the file is uncompressed, or None if no
+        snapshot tells the codec.
     """
 
     path: str
     size: int | None
     stamp: str = ""
     crc32c: int | None = None
+    codec: str | None = None
+
+    @property
+    def compression(self) -> Compression | None:
+        """The codec of the file. If no snapshot tells the codec, the suffix of the file name decides."""
+        return known_codec(self.codec, self.path)
 
     def __repr__(self) -> str:
         path = self.path.partition("?")[0] if is_http(self.path) else self.path
@@ -79,13 +89,19 @@ class FileInfo:
 # The columns of every file list. A file list is a table with a row for each file, and may have further
 # columns about the files. The paths are binary, because names of files need not be valid Unicode.
 INFO_SCHEMA = pa.schema(
-    {"path": pa.binary(), "size": pa.int64(), "stamp": pa.string(), "crc32c": pa.uint32()}
+    {
+        "path": pa.binary(),
+        "size": pa.int64(),
+        "stamp": pa.string(),
+        "crc32c": pa.uint32(),
+        "codec": pa.string(),
+    }
 )
 
 
 def info_table(files: Iterable[FileInfo]) -> pa.Table:
     """Return a file list with a row for each of ``files`` and the columns of `INFO_SCHEMA`."""
-    rows = [(file.path, file.size, file.stamp, file.crc32c) for file in files]
+    rows = [(file.path, file.size, file.stamp, file.crc32c, file.codec) for file in files]
     paths, *others = zip(*rows, strict=True) if rows else [()] * len(INFO_SCHEMA)
     return pa.table([path_column(paths), *map(list, others)], schema=INFO_SCHEMA)
 
@@ -300,6 +316,7 @@ def _file_list(infos: Sequence[dict[str, Any]]) -> pa.Table:
         path_column(info["name"] for info in infos),
         [info.get("size") for info in infos],
         [stamp_of(info) for info in infos],
+        [None] * len(infos),
         [None] * len(infos),
     ]
     return pa.table(columns, schema=INFO_SCHEMA)

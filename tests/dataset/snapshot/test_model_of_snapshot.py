@@ -204,6 +204,7 @@ def test_a_path_that_leaves_the_dataset_is_refused(path: str) -> None:
         lambda metadata, columns: metadata.update(ancestors="ab"),
         lambda metadata, columns: metadata.update(ancestors=[1]),
         lambda metadata, columns: columns.update(stamp=[["a"], None]),
+        lambda metadata, columns: columns.update(codec=["snappy", None]),
         lambda metadata, columns: columns.update(statistics=[{"other": None}] * 2),
         lambda metadata, columns: columns.update(statistics=[{"flag": {"min": 1}}] * 2),
     ],

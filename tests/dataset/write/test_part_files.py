@@ -86,8 +86,7 @@ def test_named_files_roll_over_and_lie_in_directories(tmp_path: Path) -> None:
     snapshot = to_tfrecord(countries(), tmp_path, name_function="file{}".format, **options)
     assert part_names(snapshot) == [
         f"year={year}/part-00000-of-00001-{number:05d}-file0.tfrecord"
-        for year in (2025, 2026)
-        for number in range(2)
+        for number, year in enumerate((2025, 2025, 2026, 2026))
     ]
     assert len(read_tfrecord(tmp_path).compute()) == 12
 

@@ -1,0 +1,85 @@
+"""Partition values whose directory names are the same name for the filesystem, in case or Unicode form."""
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+from folding_names import FoldingNames
+
+from dask_tfrecord import DestinationError, Snapshot, Writer, read_tfrecord, to_tfrecord
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+PAIRS = [("A", "a"), ("é", "e\u0301"), ("ß", "SS")]
+
+
+@pytest.fixture
+def folding() -> Iterator[FoldingNames]:
+    yield FoldingNames()
+    FoldingNames.store.clear()
+    FoldingNames.pseudo_dirs[:] = [""]
+
+
+def rows(*values: str) -> pa.Table:
+    return pa.table({"n": range(len(values)), "key": values})
+
+
+def write(folding: FoldingNames, table: pa.Table, **kwargs: Any) -> Snapshot:
+    return to_tfrecord(table, "/set", filesystem=folding, partition_on="key", **kwargs)
+
+
+def read(folding: FoldingNames, **kwargs: Any) -> list[dict[str, Any]]:
+    found = read_tfrecord("/set", filesystem=folding, **kwargs).compute()
+    return sorted(found.astype({"key": str}).to_dict("records"), key=lambda row: row["n"])
+
+
+@pytest.mark.parametrize("values", PAIRS)
+def test_two_values_that_share_a_directory_are_refused_before_anything_changes(
+    folding: FoldingNames, values: tuple[str, str]
+) -> None:
+    with pytest.raises(DestinationError, match="does not distinguish") as caught:
+        write(folding, rows(*values))
+    for value in values:
+        assert ascii(f"key={value}") in str(caught.value)
+    assert not [path for path in folding.store if "part-" in path]
+
+
+@pytest.mark.parametrize("values", PAIRS)
+@pytest.mark.parametrize("mode", [{"append": True}, {"overwrite": True}, {"overwrite": "partitions"}])
+def test_another_form_of_a_stored_value_is_refused_and_the_dataset_stays(
+    folding: FoldingNames, values: tuple[str, str], mode: dict[str, Any]
+) -> None:
+    first, second = values
+    write(folding, rows(first))
+    before = {path: file.getvalue() for path, file in folding.store.items()}
+    with pytest.raises(DestinationError, match="does not distinguish"):
+        write(folding, rows(second), **mode)
+    assert {path: file.getvalue() for path, file in folding.store.items()} == before
+    write(folding, rows(first), append=True)
+    assert read(folding) == read(folding, use_snapshot=False) == [{"n": 0, "key": first}] * 2
+
+
+def test_a_writer_refuses_another_form_of_a_value(folding: FoldingNames) -> None:
+    write(folding, rows("A"))
+    with pytest.raises(DestinationError, match="does not distinguish"):  # noqa: SIM117
+        with Writer("/set", filesystem=folding) as writer:
+            writer.write(rows("a"))
+    assert read(folding) == [{"n": 0, "key": "A"}]
+
+
+def test_a_level_of_another_case_is_refused(folding: FoldingNames) -> None:
+    table = pa.table({"n": [0, 1], "a": ["x", "x"], "b": ["y", "Y"]})
+    with pytest.raises(DestinationError, match=r"the directory 'b=[yY]' from 'b=[yY]'"):
+        to_tfrecord(table, "/set", filesystem=folding, partition_on=["a", "b"])
+
+
+@pytest.mark.parametrize(
+    "kwargs", [{}, {"max_rows_per_file": 1}, {"shuffle": 1}, {"colocate": True}, {"columnar": "n"}]
+)
+def test_no_two_files_of_a_run_have_the_same_name(tmp_path: Path, kwargs: dict[str, Any]) -> None:
+    snapshot = to_tfrecord(rows(*"AaBbAaBb"), tmp_path, partition_on="key", **kwargs)
+    names = [file.path.rpartition("/")[2].casefold() for file in snapshot.files]
+    assert len({*names}) == len(names) >= 4
+    assert len(read_tfrecord(tmp_path).compute()) == 8
