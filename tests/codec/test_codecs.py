@@ -175,9 +175,7 @@ def test_anything_else_after_the_end_is_damage_that_is_not_called_a_cut(
 def test_each_cut_of_a_second_stream_is_damage_after_the_first(compression: Compression) -> None:
     first, second = compress(b"first", compression), compress(b"second", compression)
     for cut in range(1, len(second)):
-        with pytest.raises(
-            CorruptRecordError, match="followed by bytes that are not a whole|cut off"
-        ) as caught:
+        with pytest.raises(CorruptRecordError, match=r"followed by|cut off") as caught:
             decompress(first + second[:cut], compression)
         assert caught.value.offset >= len(b"first")
 
