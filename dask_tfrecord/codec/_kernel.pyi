@@ -79,9 +79,9 @@ class Decoder:
     lists as list, all with 32-bit offsets. If ``known`` is not None, a feature with a kind that is neither a
     column nor known is damage. A known feature is its name, and True if it is a feature list. A feature of
     the context and a feature list of the same name are two features. A record that is a message of another
-    type is damage. Such a record is not empty but has no field of an Example, or it has a map entry without a
-    value and with control characters in its name, or it has unknown fields or malformed features and no
-    feature with a kind. This depends on the bytes of the record only, and is the same for an `Inference`.
+    type is damage. Such a record has no feature with a kind and at least one of these parts: an unknown
+    field, a malformed feature, or a map entry without a value and with control characters in its name. This
+    depends on the bytes of the record only, and is the same for an `Inference`.
     """
 
     def __init__(
@@ -121,7 +121,9 @@ class Inference:
     """Find out which features records hold, and which records are damaged.
 
     All features are parsed, so a malformed feature is reported as damage. Damaged records add no features.
-    Records of the type "bytes" are not parsed.
+    Records of the type "bytes" are not parsed. If a record has a key twice, only the last value counts, as in
+    a `Decoder`. A record with which there would be more than ``max_features`` features is damage. The damage
+    has, as ``found``, the number of features before the record plus the number of features of the record.
     """
 
     def __init__(
@@ -131,6 +133,7 @@ class Inference:
         verify_crc: bool = True,
         max_record_bytes: int = 2147483647,
         max_records: int = -1,
+        max_features: int | None = None,
     ) -> None: ...
     def feed(self, data: Buffer, *, final: bool) -> tuple[int, int, Damage | None]:
         """Add the whole records at the start of ``data``: (records of this call, bytes used, damage)."""

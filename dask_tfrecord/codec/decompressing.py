@@ -111,12 +111,18 @@ class StreamDecompressor:
     def _step(self, stream: Any, size: int) -> bytes:
         """Decompress at most ``size`` bytes of the stream. The returned bytes may be empty."""
         data = self._take() if stream.needs_input else b""
+        is_later = self._streams > 1 and self._offset == self._stream_offset  # a later stream without content
         if stream.needs_input and not data:
-            raise self._damage(f"the {self._name} stream is cut off")
+            problem = f"the {self._name} stream is cut off"
+            if is_later:  # the bytes are too few to tell
+                problem = (
+                    f"the {self._name} stream is followed by bytes that are not a whole {self._name} stream"
+                )
+            raise self._damage(problem)
         try:
             content: bytes = stream.decompress(data, size)
         except _DAMAGE as error:
-            if self._streams > 1 and self._offset == self._stream_offset:
+            if is_later:
                 problem = f"the {self._name} stream is followed by bytes that are not a {self._name} stream"
             else:
                 problem = f"the {self._name} stream is damaged ({error})"
@@ -150,7 +156,7 @@ class ArrowDecompressor:
         except OSError as error:
             if self._source.failure:
                 raise self._source.failure from None
-            problem = f"the {self._name} file is damaged or cut off ({error})"
+            problem = f"the {self._name} file is damaged, cut off or followed by other bytes ({error})"
             raise CorruptRecordError(problem, offset=self._offset) from None
         self._offset += count
         return count

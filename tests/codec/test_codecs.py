@@ -162,11 +162,22 @@ def test_an_empty_file_has_no_content(compression: Compression) -> None:
 
 
 @every
-@pytest.mark.parametrize("garbage", [b"x", b"\x1f", b"garbage", bytes(20) + b"x", b"\x1f\x8b\x08"])
-def test_anything_else_after_the_end_is_damage(compression: Compression, garbage: bytes) -> None:
-    with pytest.raises(CorruptRecordError) as caught:
+@pytest.mark.parametrize("garbage", [b"x", b"\x1f", b"garbage", bytes(20) + b"x", b"\x1f\x8b\x08", b"x" * 20])
+def test_anything_else_after_the_end_is_damage_that_is_not_called_a_cut(
+    compression: Compression, garbage: bytes
+) -> None:
+    with pytest.raises(CorruptRecordError, match="followed by") as caught:
         decompress(compress(b"content", compression) + garbage, compression)
     assert caught.value.offset in (0, len(b"content"))
+
+
+@streams
+def test_each_cut_of_a_second_stream_is_damage_after_the_first(compression: Compression) -> None:
+    first, second = compress(b"first", compression), compress(b"second", compression)
+    for cut in range(1, len(second)):
+        with pytest.raises(CorruptRecordError, match=r"followed by|cut off") as caught:
+            decompress(first + second[:cut], compression)
+        assert caught.value.offset >= len(b"first")
 
 
 @every

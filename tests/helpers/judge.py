@@ -8,6 +8,7 @@ from oracle import (
     DecodeError,
     Feature,
     FeatureMessage,
+    Inferred,
     OpenExample,
     OpenFeature,
     Record,
@@ -15,6 +16,7 @@ from oracle import (
     read_feature,
 )
 
+from dask_tfrecord.codec import Inference
 from dask_tfrecord.codec.columns import Column
 
 
@@ -52,8 +54,9 @@ def judge(payload: bytes, columns: Collection[Column] | None, known: Collection[
     is_foreign = is_example = False
     for entry in example.features.feature:
         name = entry.key[-1] if entry.key else ""
-        if len(UnknownFieldSet(entry)) or (not entry.value and _has_control_characters(name)):
+        if len(UnknownFieldSet(entry)):
             return REFUSED
+        is_foreign |= not entry.value and _has_control_characters(name)
         pieces = [_parsed(piece) for piece in entry.value]
         if len(pieces) > 1 and not all(map(_is_whole, entry.value)):
             return REFUSED
@@ -113,3 +116,8 @@ def _is_whole(feature: bytes) -> bool:
     except DecodeError:
         return False
     return True
+
+
+def seen_by(inference: Inference) -> Inferred:
+    """The features that an inference has seen, in the form of the oracle."""
+    return {(f.name, f.feature_list): (f.kinds, f.max_values, f.utf8, f.text) for f in inference.features()}

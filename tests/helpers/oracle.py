@@ -332,6 +332,30 @@ def is_text(value: bytes) -> bool:
 # --- columns -------------------------------------------------------------------------------------------
 
 
+# What records show of each feature, by its name and True for a feature list: the first record of each kind,
+# the greatest number of values, and whether all values are UTF-8, and text.
+Inferred = dict[tuple[str, bool], tuple[dict[str, int], int, bool, bool]]
+_CONTROL = bytes([*range(32), 127])
+
+
+def inferred(records: Sequence[Record]) -> Inferred:
+    """What these records show of each feature."""
+    found: Inferred = {}
+    for number, record in enumerate(records):
+        features = [((name, False), [feature]) for name, feature in record.features.items()]
+        for key, steps in features + [((name, True), steps) for name, steps in record.lists.items()]:
+            kinds, most, utf8, text = found.get(key, ({}, 0, True, True))
+            for step in steps:
+                if step.kind is not None:
+                    kinds.setdefault(step.kind, number)
+                most = max(most, len(step.values))
+                values = step.values if step.kind == "bytes" else []
+                utf8 = utf8 and all(is_text(value.translate(None, _CONTROL)) for value in values)
+                text = text and all(map(is_text, values))
+            found[key] = kinds, most, utf8, text
+    return found
+
+
 def column_values(records: Iterable[Record], name: str, depth: int) -> list[Any]:
     """The values of one column: null for an absent key, an unset kind or, in a scalar, an empty list."""
     if depth == 2:

@@ -246,9 +246,10 @@ class PyEncoder {
 
 class PyInference {
  public:
-  PyInference(const std::string& record_type, bool verify_crc, uint64_t max_record_bytes, int64_t max_records)
+  PyInference(const std::string& record_type, bool verify_crc, uint64_t max_record_bytes, int64_t max_records,
+              std::optional<uint64_t> max_features)
       : inference_(parse_record_type(record_type), {verify_crc, std::min(max_record_bytes, tfr::kMaxRecordBytes), true},
-                   max_records),
+                   max_records, max_features.value_or(SIZE_MAX)),
         search_(inference_, std::min(max_record_bytes, tfr::kMaxRecordBytes)) {}
 
   nb::tuple feed(nb::handle data, bool final) {
@@ -412,8 +413,9 @@ NB_MODULE(_kernel, m) {
       .def("feed_records", &PyDecoder::feed_records, "data"_a, "places"_a, "rows"_a)
       .def("take", &PyDecoder::take);
   nb::class_<PyInference>(m, "Inference")
-      .def(nb::init<const std::string&, bool, uint64_t, int64_t>(), "record_type"_a, nb::kw_only(),
-           "verify_crc"_a = true, "max_record_bytes"_a = tfr::kMaxRecordBytes, "max_records"_a = -1)
+      .def(nb::init<const std::string&, bool, uint64_t, int64_t, std::optional<uint64_t>>(), "record_type"_a,
+           nb::kw_only(), "verify_crc"_a = true, "max_record_bytes"_a = tfr::kMaxRecordBytes, "max_records"_a = -1,
+           "max_features"_a = nb::none())
       .def("feed", &PyInference::feed, "data"_a, nb::kw_only(), "final"_a)
       .def("check", &PyInference::check, "data"_a, nb::kw_only(), "final"_a, "limit"_a = nb::none())
       .def("features", &PyInference::features);

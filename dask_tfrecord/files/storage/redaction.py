@@ -28,20 +28,41 @@ _SECRET_NAME = re.compile(_SECRET, re.IGNORECASE)
 # Values that are not secret in an option with a secret name, because they are keywords of a filesystem.
 _WORDS = frozenset({"anon", "anonymous", "browser", "cache", "cloud", "google_default", "latin1", "utf-8"})
 
-# User and password in the URL of a bucket. AWS keys may contain slashes, but names of buckets contain no
-# colon.
-_BUCKET_USER = re.compile(r"\b((?:s3a?|gs|gcs)://)(?!arn:)[^/?#\s'\"<>:]*:[^\s'\"<>]*@", re.IGNORECASE)
 
-# User and password in a URL that is not the URL of a bucket. In Azure URLs, the text before `@` is the
-# container, not a user.
-_USER = re.compile(
-    r"\b(?!abfss?:|wasbs?:)([a-z][a-z0-9+.-]*://)(?:[^/?#\s'\"<>]*@|(/+)[^/?#\s'\"<>]*:[^/?#\s'\"<>]*@)",
-    re.IGNORECASE,
-)
+def _user_patterns(ends: str) -> list[re.Pattern[str]]:
+    """Return the patterns of the users and passwords in URLs. In all patterns, the first group comes before
+    the user, and the second group is the user and the password.
+
+    A password may contain `/`, `?`, `#`, `@` and `:`, although these characters should be quoted. Therefore a
+    user and a password end at the last `@`, unless the text before the first `/` is a host. The characters
+    ``ends`` end a URL.
+    """
+    name, rest = f"[^/?#:@{ends}]*", rf"(?:(?![a-z][a-z0-9+.-]{{0,15}}://)[^{ends}])*"
+    host = rf"(?:\[[^]/?#@{ends}]*\]|{name})"
+    # A name without a dot, such as in `name:12/34@host`, may be a user, so that the port may be a password.
+    full_host = rf"(?:\[[^]/?#@{ends}]*\]|localhost|{name}\.{name})"
+    patterns = [
+        # AWS keys may contain slashes, but names of buckets contain no colon.
+        rf"\b((?:s3a?|gs|gcs)://)(?!arn:)({name}:{rest})@",
+        rf"\b((?:https?|ftps?|webdavs?)://)(?!{host}[/?#]|{full_host}:\d{{0,5}}[/?#])({rest})@",
+        rf"\b((?:sftp|ssh|smb)://)(?!{name}@{host}:\d{{0,5}}[/?#]|{full_host}:\d{{0,5}}[/?#])"
+        rf"({name}(?:@{name})*:{rest})@",
+        # In Azure URLs, the text before `@` is the container, not a user.
+        rf"\b(?!abfss?:|wasbs?:|s3a?:|gs:|gcs:|https?:|ftps?:|webdavs?:)([a-z][a-z0-9+.-]{{0,15}}://)"
+        rf"(?:(?!(?:{name}@)?{host}:\d{{0,5}}[/?#]))({name}(?:@{name})*:{rest})@",
+        rf"\b(?!abfss?:|wasbs?:)([a-z][a-z0-9+.-]{{0,15}}://)([^/?#{ends}]*)@",
+        rf"\b([a-z][a-z0-9+.-]{{0,15}}:///+)([^/?#{ends}]*:[^/?#{ends}]*)@",
+    ]
+    return [re.compile(pattern, re.IGNORECASE) for pattern in patterns]
+
+
+# The users and passwords in URLs that are part of a text, and in a text that is a URL.
+_USERS_IN_TEXT = _user_patterns(r"\s'\"<>")
+_USER_OF_URL = _user_patterns("\n")
 
 # The query of a URL that has a parameter with a secret name.
 _QUERY = re.compile(
-    rf"([a-z][a-z0-9+.-]*://[^?#\s'\"<>]*)\?(?:[^#\s'\"<>]*[&;])?[^#\s'\"<>=&;]*(?:{_SECRET})[^\s'\"<>=&;]*=[^\s'\"<>]*",
+    rf"([a-z][a-z0-9+.-]{{0,15}}://[^?#\s'\"<>]*)\?(?:[^#\s'\"<>]*[&;])?[^#\s'\"<>=&;]*(?:{_SECRET})[^\s'\"<>=&;]*=[^\s'\"<>]*",
     re.IGNORECASE,
 )
 
@@ -53,7 +74,9 @@ def without_credentials(text: str) -> str:
     """Return a text whose URLs have no user, no password and no query with a secret parameter."""
     if "://" not in text:  # this is true of most paths, and much faster to check than the patterns
         return text
-    return _QUERY.sub(r"\1", _USER.sub(r"\1\2", _BUCKET_USER.sub(r"\1", text)))
+    for pattern in _USERS_IN_TEXT:
+        text = pattern.sub(r"\1", text)
+    return _QUERY.sub(r"\1", text)
 
 
 def secrets_of(*places: Any) -> frozenset[str]:
@@ -191,17 +214,20 @@ def _secrets_of_text(text: str, name: str) -> Iterator[str]:
         # The secrets in a connection string or in a SAS token of Azure
         fields = (field.partition("=") for field in re.split("[;&?]", text))
         yield from (value for key, _, value in fields if is_secret_name(key))
-    for url in text.split("::"):
-        _, found, rest = url.partition("://")
-        if not found:
+    for url in re.split("::(?=[A-Za-z])", text):
+        if "://" not in url:
             continue
-        address, _, query = rest.partition("?")
-        user = address.partition("/")[0].rpartition("@")[0]
-        is_web = url.startswith(("http:", "https:"))
+        found = next(filter(None, (pattern.match(url) for pattern in _USER_OF_URL)), None)
+        user = found[2] if found else ""
+        is_web = url.lower().startswith(("http:", "https:"))
         # A user name without a password is not secret, but over HTTP it may be a token.
         if ":" in user or is_web:
-            yield from (user, user.partition(":")[2] or user)
+            password = user.partition(":")[2] or user
+            yield from (user, password)
+            # A library that takes a part of the password for the port or the path shows this part.
+            yield from (part for part in re.split("[/?#@:]", password) if len(part) > 2)
         if is_web:
+            query = url[found.end() if found else 0 :].partition("?")[2]
             yield query
             yield from (value for key, value in parse_qsl(query) if is_secret_name(key))
 

@@ -112,11 +112,11 @@ class Store:
         """
         if self.local:
             return path
-        scheme, _, rest = str(self.fs.unstrip_protocol(path)).partition("://")
+        scheme, _, rest = without_credentials(str(self.fs.unstrip_protocol(path))).partition("://")
         if scheme in ("http", "https"):
             rest = rest.partition("?")[0]
         host, slash, tail = rest.partition("/")
-        return without_credentials(f"{scheme}://{host.rpartition('@')[2]}{slash}{tail}")
+        return f"{scheme}://{host.rpartition('@')[2]}{slash}{tail}"
 
     @cached_property
     def local(self) -> bool:

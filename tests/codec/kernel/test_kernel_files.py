@@ -11,7 +11,7 @@ import oracle
 from guard import exact
 from hypothesis import given
 from hypothesis import strategies as st
-from judge import Judged, judge
+from judge import Judged, judge, seen_by
 from oracle import block, bytes_list, entry, example_of, float_list, int64_list, packed, tag, varint
 from wire_messages import ACCEPTED, REFUSED, UNKNOWN
 
@@ -235,4 +235,6 @@ def test_a_file_decodes_as_protobuf_reads_its_records(seed: int) -> None:
         for column in wanted:
             found = [value for batch in batches for value in oracle.canonical(batch[column.name].to_pylist())]
             assert found == oracle.column_values(records, column.name, column.depth), column
-    check(Inference("example"), payloads, [judge(payload, None) for payload in payloads], random_)
+    inference = Inference("example")
+    records, _ = check(inference, payloads, [judge(payload, None) for payload in payloads], random_)
+    assert seen_by(inference) == oracle.inferred(records)

@@ -29,6 +29,8 @@ EXAMPLES = {
     "empty list": example_of(entry("k", int64_list()), FIELD),
     "unknown field beside a kind": example_of(entry("k", FIELD + ONE)),
     "control characters in a name": example_of(entry("a\n", b"")),
+    "control characters and no value before a kind": example_of(block(1, block(1, b"a\n")), entry("id", ONE)),
+    "control characters and no value after a kind": example_of(entry("k", ONE), block(1, block(1, b"b\1"))),
     "empty": b"",
     "no features": example_of(),
 }
@@ -40,6 +42,7 @@ OTHERS = {
     "unknown field in Feature": example_of(entry("k", FIELD)),
     "unknown field and no value": example_of(block(1, block(1, b"k")), FIELD),
     "control characters and no value": example_of(block(1, block(1, b"a\n"))),
+    "control characters in the last name": example_of(block(1, block(1, b"k"), block(1, b"\1")), entry("id")),
     "value in two pieces without value": example_of(entry("k", b"", FIELD)),
 }
 SEQUENCES = {
@@ -88,7 +91,9 @@ def readers(record_type: RecordType) -> list[Decoder | Inference]:
     columns = dict(COLUMNS)
     if record_type == "sequence_example":
         columns["k"] = Column("k", "int64", 2)
-    known = [(name, is_list) for name in ("id", "k", "a\n", "new", "other") for is_list in (False, True)]
+    known = [
+        (name, is_list) for name in ("id", "k", "a\n", "new", "other", "b\1") for is_list in (False, True)
+    ]
     wanted = [[], ["id"], ["k"], ["a\n"], ["k", "id"], ["id", "k", "a\n"]]
     return [
         Inference(record_type),

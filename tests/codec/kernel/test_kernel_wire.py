@@ -7,6 +7,7 @@ import pytest
 from guard import exact
 from hypothesis import assume, given
 from hypothesis import strategies as st
+from judge import seen_by
 from oracle import block, bytes_list, entry, example_of, float_list, int64_list, packed
 from wire_messages import (
     ACCEPTED,
@@ -17,7 +18,7 @@ from wire_messages import (
 )
 
 from dask_tfrecord.codec import Decoder, Inference
-from dask_tfrecord.codec.columns import Column
+from dask_tfrecord.codec.columns import Column, RecordType
 from dask_tfrecord.codec.damage import Damage
 
 COLUMNS = [Column("a", "int64", 1), Column("f", "float", 1), Column("s", "bytes", 1)]
@@ -41,6 +42,27 @@ def test_oddities_of_the_wire_mean_what_protobuf_says(payload: bytes) -> None:
     found, damage = decode(payload)
     assert damage is None
     assert found == judge(payload)
+
+
+def seen(payload: bytes, record_type: RecordType) -> tuple[oracle.Inferred, Damage | None]:
+    """What an inference sees in one message, and the damage."""
+    inference = Inference(record_type)
+    _, _, damage = inference.feed(exact(oracle.frame(payload)), final=True)
+    return seen_by(inference), damage
+
+
+@pytest.mark.parametrize("payload", ACCEPTED.values(), ids=ACCEPTED.keys())
+def test_inference_sees_the_kinds_that_protobuf_keeps(payload: bytes) -> None:
+    """The last value of a repeated key and the last kind of a Feature count."""
+    assert seen(payload, "example") == (oracle.inferred([oracle.parse(payload)]), None)
+
+
+@given(st.lists(st.sampled_from(sorted(SEQUENCES)), min_size=1, max_size=4))
+def test_inference_sees_what_protobuf_merges(names: list[str]) -> None:
+    """Sequence examples one after the other are one message, whose repeated keys replace each other."""
+    payload = b"".join(SEQUENCES[name] for name in names)
+    expected = oracle.inferred([oracle.parse(payload, "sequence_example")])
+    assert seen(payload, "sequence_example") == (expected, None)
 
 
 @pytest.mark.parametrize("payload", ACCEPTED.values(), ids=ACCEPTED.keys())
@@ -147,6 +169,7 @@ def test_mutated_messages_mean_what_protobuf_says(one: str, other: str, changes:
         assert damage is not None or set(found) == {c.name for c in COLUMNS}
         return
     assume(not oracle.is_disputed(payload))
+    assert seen(payload, "example") == (oracle.inferred([record]), None)
     fits = all(record.features.get(c.name, oracle.Feature()).kind in (c.kind, None) for c in COLUMNS)
     assert (damage is None) == fits
     if damage is None:

@@ -211,6 +211,11 @@ def test_credentials_in_the_url_of_a_bucket_are_refused_and_not_shown(
         "zip://*.tfrecord::http://someone:hunter2@127.0.0.1:1/a.zip?sig=hunter2",
         "webhdfs://someone:hunter2@127.0.0.1:1/a",
         "nothing://someone:hunter2@host/a?token=hunter2",
+        f"http://someone:{SECRET}@127.0.0.1:1/a",
+        "ftp://someone:1/hunter2:@?#x@127.0.0.1:1/a",
+        "sftp://someone:1/hunter2@127.0.0.1:1/a",
+        f"simplecache::http://me@host.org:{SECRET}@127.0.0.1:1/a?sig=hunter2",
+        f"zip://*.tfrecord::https://someone:{SECRET}@127.0.0.1:1/a.zip",
     ],
 )
 @pytest.mark.parametrize("action", ACTIONS)
@@ -323,6 +328,20 @@ def test_no_secret_is_written_into_a_dataset(tmp_path: Path) -> None:
         ("s3://bucket/a:b@c", "s3://bucket/a:b@c"),
         ("s3://arn:aws:s3:eu:1:accesspoint/x/a@b", "s3://arn:aws:s3:eu:1:accesspoint/x/a@b"),
         ("memory:///day@home/k", "memory:///day@home/k"),
+        # A password whose `/`, `?`, `#`, `@` and `:` are not quoted
+        ("see http://u:p/w@host:80/a for", "see http://host:80/a for"),
+        ("http://u:12/34@host/a", "http://host/a"),
+        ("'http://me@x.org:12/3?4#5:6@[::1]:80/a'", "'http://[::1]:80/a'"),
+        ("zip://*.tfrecord::http://u:p/w@host/a", "zip://*.tfrecord::http://host/a"),
+        ("sftp://u:12/34@host/a", "sftp://host/a"),
+        ("http://u:p/w@host/a,http://other/b@c", "http://host/a,http://other/b@c"),
+        # An `@` in the path after a host
+        ("http://x.org:80/a@b", "http://x.org:80/a@b"),
+        ("http://localhost:80/a@b", "http://localhost:80/a@b"),
+        ("http://[::1]:80/a@b", "http://[::1]:80/a@b"),
+        ("hdfs://node:8020/user/me@x.org/a", "hdfs://node:8020/user/me@x.org/a"),
+        ("sftp://me@host:22/home/a@b", "sftp://host:22/home/a@b"),
+        ("file://C:/me@home/a", "file://C:/me@home/a"),
     ],
 )
 def test_urls_are_shown_without_credentials(text: str, public: str) -> None:

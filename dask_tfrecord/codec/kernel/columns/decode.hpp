@@ -7,7 +7,9 @@
 #pragma once
 
 #include <algorithm>
+#include <string>
 #include <tuple>
+#include <unordered_map>
 
 #include "columns/append.hpp"
 #include "columns/copied_records.hpp"
@@ -47,6 +49,7 @@ class Decoder {
         feature_map_(features_),
         list_map_(lists_) {
     for (const ColumnSpec& column : columns) {
+      slots_[column.depth == 2].emplace(column.name, static_cast<int>(columns_.size()));
       columns_.emplace_back(column);
       const Shape shape = column.depth                  ? Shape::kList
                           : column.kind == Kind::kInt64 ? Shape::kScalarInt
@@ -156,10 +159,8 @@ class Decoder {
     bool lists;
 
     int slot_of(const std::string& name) const {
-      for (size_t i = 0; i < decoder.columns_.size(); ++i) {
-        const ColumnSpec& spec = decoder.columns_[i].spec;
-        if ((spec.depth == 2) == lists && spec.name == name) return static_cast<int>(i);
-      }
+      const auto found = decoder.slots_[lists].find(name);
+      if (found != decoder.slots_[lists].end()) return found->second;
       return decoder.unknown_.allows(name, lists) ? kUnwanted : kUnknown;
     }
     Content content_of(int slot) const { return decoder.columns_[static_cast<size_t>(slot)].content; }
@@ -413,7 +414,8 @@ class Decoder {
   RecordType type_;
   FrameRules rules_;
   std::vector<DecodedColumn> columns_;
-  std::vector<Target> targets_;  // by column
+  std::vector<Target> targets_;                    // by column
+  std::unordered_map<std::string, int> slots_[2];  // the indexes of columns of features and of feature lists, by name
   Appender append_;
   AlikeDecoder alike_;
   Sink features_;

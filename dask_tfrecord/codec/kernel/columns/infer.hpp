@@ -25,16 +25,20 @@ struct FeatureValues {
 struct FeatureFacts : FeatureValues {
   std::string name;
   bool feature_list = false;
+  int64_t record = -1;  // the last record that has the feature
+  size_t change = 0;    // where the changes of the current record may have the values before it
 };
 
 // One thread at a time may use an inference. It keeps no pointers into the data.
 class Inference {
  public:
-  Inference(RecordType type, const FrameRules& rules, int64_t max_records)
+  // A record is damaged if more than `max_features` features would be known with it.
+  Inference(RecordType type, const FrameRules& rules, int64_t max_records, size_t max_features = SIZE_MAX)
       : parses_(type != RecordType::kBytes),
         sequence_(type == RecordType::kSequenceExample),
         rules_(rules),
         max_records_(max_records),
+        max_features_(max_features),
         features_{*this, false},
         lists_{*this, true},
         feature_map_(features_),
@@ -64,6 +68,7 @@ class Inference {
         damage.reason = fault.reason;
         damage.size = payload.size() + kFrameBytes;
         undo();
+        if (fault.reason == kTooManyFeatures) damage.found = std::to_string(known_ + count_entries(payload));
         break;
       }
       ++record_;
@@ -86,13 +91,16 @@ class Inference {
     bool lists;
 
     int slot_of(const std::string& name) const {
-      const auto [found, is_new] = inference.slots_[lists].emplace(name, static_cast<int>(inference.facts_.size()));
-      if (is_new) {
-        inference.facts_.emplace_back();
-        inference.facts_.back().name = name;
-        inference.facts_.back().feature_list = lists;
-      }
-      return found->second;
+      auto& slots = inference.slots_[lists];
+      const auto found = slots.find(name);
+      if (found != slots.end()) return found->second;
+      if (inference.facts_.size() == inference.max_features_) return kUnknown;
+      const int slot = static_cast<int>(inference.facts_.size());
+      slots.emplace(name, slot);
+      inference.facts_.emplace_back();
+      inference.facts_.back().name = name;
+      inference.facts_.back().feature_list = lists;
+      return slot;
     }
     Content content_of(int slot) const { return inference.facts_[static_cast<size_t>(slot)].last; }
     struct Cursor {};
@@ -102,20 +110,43 @@ class Inference {
       const FeatureFacts& facts = inference.facts_[static_cast<size_t>(slot)];
       return facts.last == Content::kFloatList && facts.max_values == 1;
     }
+    // These two leave a repeated key to take_value.
     TFR_INLINE bool take_float(Cursor&, int slot, const uint8_t*) const {
-      inference.count(inference.facts_[static_cast<size_t>(slot)], 1);
+      FeatureFacts& facts = inference.facts_[static_cast<size_t>(slot)];
+      if (facts.record == inference.record_) return false;
+      facts.record = inference.record_;
+      inference.count(facts, 1);
       return true;
     }
     template <class Loop>
     TFR_INLINE bool take_chunk(Cursor&, int slot, Span chunk) const {
-      return !lists && inference.add_chunk(inference.facts_[static_cast<size_t>(slot)], chunk);
+      FeatureFacts& facts = inference.facts_[static_cast<size_t>(slot)];
+      if (lists || facts.record == inference.record_ || !inference.add_chunk(facts, chunk)) return false;
+      facts.record = inference.record_;
+      return true;
     }
-    bool take_unknown(const std::string&, Span, Fault&) const { return true; }  // never called: slot_of knows all
+    bool take_unknown(const std::string&, Span, Fault& fault) const { return fault(kTooManyFeatures); }
     bool take_value(int slot, Span body, const uint8_t*, Fault& fault) const {
       FeatureFacts& facts = inference.facts_[static_cast<size_t>(slot)];
+      if (facts.record == inference.record_) inference.forget_value(facts);
+      facts.record = inference.record_;
       return lists ? inference.add_feature_list(facts, body, fault) : inference.add_feature(facts, body, fault);
     }
   };
+
+  static constexpr const char* kTooManyFeatures = "more features than max_features";
+
+  // Returns the number of entries in the maps of a record, as far as it is well-formed.
+  size_t count_entries(Span record) const {
+    size_t count = 0;
+    const auto other = [](uint32_t, Span) { return true; };
+    const auto entry = [&](uint32_t tag, Span) { return count += tag == tag_of(1, kLen), true; };
+    const auto map = [&](uint32_t tag, Span span) {
+      return (tag != tag_of(1, kLen) && !(sequence_ && tag == tag_of(2, kLen))) || for_each_field(span, entry, other);
+    };
+    for_each_field(record, map, other);
+    return count;
+  }
 
   // Adds a list of the kind facts.last that is one chunk. If it returns false, it has changed nothing.
   TFR_INLINE bool add_chunk(FeatureFacts& facts, Span chunk) {
@@ -184,7 +215,19 @@ class Inference {
   }
 
   // Call this before the facts change. New values are rare, so a record seldom changes anything.
-  TFR_NOINLINE void remember(FeatureFacts& facts) { changes_.push_back({&facts, facts}); }
+  TFR_NOINLINE void remember(FeatureFacts& facts) {
+    if (is_remembered(facts)) return;
+    facts.change = changes_.size();
+    changes_.push_back({&facts, facts});
+  }
+  bool is_remembered(const FeatureFacts& facts) const {
+    return facts.change < changes_.size() && changes_[facts.change].facts == &facts;
+  }
+
+  // Removes what the current record has added to a feature, because the last value of a repeated key counts.
+  TFR_NOINLINE void forget_value(FeatureFacts& facts) {
+    if (is_remembered(facts)) static_cast<FeatureValues&>(facts) = changes_[facts.change].before;
+  }
 
   // Removes what the current record has added.
   TFR_NOINLINE void undo() {
@@ -229,6 +272,7 @@ class Inference {
   bool sequence_;
   FrameRules rules_;
   int64_t max_records_;
+  size_t max_features_;
   Sink features_;
   Sink lists_;
   MapWalker<Sink> feature_map_;

@@ -31,6 +31,25 @@ void check_unknown_features(tfr::Span once, tfr::Span thrice, tfr::RecordType ty
   tfr::fuzz::require(is_there, "the record has an unknown feature");
 }
 
+// An inference sees in the third of equal records what it sees in the first.
+void check_inference(tfr::Span once, tfr::Span thrice, tfr::RecordType type) {
+  tfr::Inference first(type, {}, -1);
+  tfr::Inference again(type, {}, -1);
+  int64_t records = 0;
+  tfr::Damage damage;
+  first.feed(once, true, records, damage);
+  again.feed(thrice, true, records, damage);
+  tfr::fuzz::require(first.facts().size() == again.facts().size(), "equal records have the same features");
+  for (size_t i = 0; i < first.facts().size(); ++i) {
+    const tfr::FeatureFacts& one = first.facts()[i];
+    const tfr::FeatureFacts& other = again.facts()[i];
+    tfr::fuzz::require(one.name == other.name && one.max_values == other.max_values && one.utf8 == other.utf8 &&
+                           one.text == other.text &&
+                           std::equal(one.first_record, one.first_record + 4, other.first_record),
+                       "equal records have the same values");
+  }
+}
+
 }  // namespace
 
 extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
@@ -42,6 +61,7 @@ extern "C" int LLVMFuzzerTestOneInput(const uint8_t* data, size_t size) {
   const tfr::fuzz::Exact once(record);
   const tfr::fuzz::Exact thrice(record + record + record);
   check_unknown_features(once.span(), thrice.span(), type);
+  check_inference(once.span(), thrice.span(), type);
   tfr::Decoder decoder(columns, type, {});
   const tfr::DecodedBatch first = decoder.decode(once.span(), true);
   const tfr::DecodedBatch again = decoder.decode(thrice.span(), true);

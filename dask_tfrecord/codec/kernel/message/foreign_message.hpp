@@ -1,13 +1,17 @@
 // Recognises records that are messages of another type than Example.
 #pragma once
 
+#include <algorithm>
+
 #include "message/feature.hpp"
 
 namespace tfr {
 
 // A message of another type may parse as an Example, because its first field looks like the features and protobuf
 // skips unknown fields. A feature with a kind proves that the record is an Example. Foreign parts are those that no
-// writer of Examples makes: unknown fields, and malformed features. The answer depends on the bytes of the record only:
+// writer of Examples makes: unknown fields, malformed features, and entries without a value whose names have control
+// characters. Few writers of maps leave out a value, and a nested message of another type looks like such an entry. The
+// answer depends on the bytes of the record only:
 // not on the columns, and not on the records before.
 class ForeignMessageCheck {
  public:
@@ -39,11 +43,20 @@ class ForeignMessageCheck {
   }
 
   bool read_entry(Span entry, bool lists) {
-    return each_message(entry, [&](uint32_t field, Span span) {
-      if (field == 1) return true;
+    Span name;
+    bool has_value = false;
+    const bool whole = each_message(entry, [&](uint32_t field, Span span) {
+      if (field == 1) return name = span, true;
       if (field != 2) return note_foreign();
+      has_value = true;
       return lists ? read_feature_list(span) : read_feature(span);
     });
+    if (!has_value && has_control_characters(name)) note_foreign();
+    return whole;
+  }
+
+  static bool has_control_characters(Span name) {
+    return std::any_of(name.begin, name.end, [](uint8_t c) { return c < 0x20 || c == 0x7F; });
   }
 
   // These two return false to stop, if a feature proves that the record is an Example.

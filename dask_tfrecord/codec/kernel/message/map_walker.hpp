@@ -19,10 +19,6 @@
 
 namespace tfr {
 
-inline bool has_control_characters(const std::string& name) {
-  return std::any_of(name.begin(), name.end(), [](char c) { return static_cast<uint8_t>(c) < 0x20 || c == 0x7F; });
-}
-
 // A sink has these members:
 //   int slot_of(const std::string& name)     a number for the name, or kUnwanted, or kUnknown
 //   Content content_of(int slot)             the kind that the next feature of the slot is expected to have
@@ -201,8 +197,6 @@ class MapWalker {
     if (!whole) return fault.reason ? false : fault(kMalformed);
     // protobuf for Python drops such an entry, protobuf for C++ keeps it, and TensorFlow rejects the record.
     if (foreign) return fault("map entry holds a field other than key and value");
-    // Few writers of maps leave out a value. A nested message of another type looks like an entry without one.
-    if (!has_value && has_control_characters(name)) return fault(kNotAnExample);
     if (merged) body = {merged_.data(), merged_.data() + merged_.size()};
     uint32_t key = table_.find(name);
     if (!key) {
