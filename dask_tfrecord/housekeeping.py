@@ -9,11 +9,12 @@ from typing import Any
 from dask_tfrecord import arguments
 from dask_tfrecord.dataset.maintenance.expiring import unneeded_files
 from dask_tfrecord.dataset.maintenance.repairing import Repaired, drop_missing_files
+from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY
 from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
 from dask_tfrecord.dataset.write.destination import destination
 from dask_tfrecord.dataset.write.neighbours import parent_dataset, refuse_inside_dataset
-from dask_tfrecord.dataset.write.orphans import remove_orphans
+from dask_tfrecord.dataset.write.orphans import remove_orphans, time_of_store
 from dask_tfrecord.errors import DestinationError
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
@@ -128,10 +129,10 @@ def cleanup(
     path : str or path-like
         The directory of the dataset.
     older_than : str or timedelta, default "1 day"
-        The minimum age of the newest file of a write. If a file of a write is newer, all files of the write
-        are kept, because the write may still be running. If writes may be running, pass a duration that is
-        longer than their slowest task. If reads of expired versions may be running, pass a duration that is
-        longer than the slowest read.
+        The minimum age of the newest file of a write, by the clock of the store. If a file of a write is
+        newer, all files of the write are kept, because the write may still be running. If writes may be
+        running, pass a duration that is longer than their slowest task. If reads of expired versions may be
+        running, pass a duration that is longer than the slowest read.
     dry_run : bool, default False
         If True, remove nothing and return the files that would be removed.
     storage_options : dict, optional
@@ -174,7 +175,14 @@ def cleanup(
         )
     arguments.flags(dry_run=dry_run)
     refuse_inside_dataset(store, "cleanup")
-    before = datetime.now(UTC) - arguments.duration("older_than", older_than)
+    age = arguments.duration("older_than", older_than)
+    try:
+        now = time_of_store(store) if store.names(METADATA_DIRECTORY) else datetime.now(UTC)
+    except PermissionError:
+        if not dry_run:
+            raise
+        now = datetime.now(UTC)
+    before = now - age
     removed = remove_orphans(store, before, dry_run=bool(dry_run))
     unneeded = unneeded_files(store, before).paths
     if not dry_run:

@@ -124,6 +124,9 @@ def delete(
     opened. Files in which no row can pass are not opened either. The other files are read. A file with some
     rows to delete is written again: the blocks that keep all of their rows are copied as they are.
 
+    Categories that only deleted rows have are removed from the columns of the dataset. To find them, files
+    with categorical columns are read until each category of a deleted row is found in another row.
+
     The rows are deleted in one commit. If the process is killed before the commit, the dataset stays as it
     was. Rows that other writes append in the meantime are kept, also if they pass the filters, unless another
     write replaces files that `delete` has read. In this case, `delete` also treats the new files.
@@ -138,8 +141,7 @@ def delete(
     filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression
         Filters in the form that `read_tfrecord` accepts. Exactly the rows that
         ``read_tfrecord(path, filters=filters)`` returns are deleted. A row with a null in a compared column
-        stays, unless the filters select nulls. The snapshot stores the filters as text for
-        `Snapshot.history`.
+        stays, unless the filters select nulls. The snapshot does not store the filters.
     dry_run : bool, default False
         If True, change nothing, and return what the call would delete.
     keep_versions : bool, optional

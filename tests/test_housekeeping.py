@@ -3,7 +3,7 @@
 import os
 import shutil
 import time
-from datetime import timedelta
+from datetime import datetime, timedelta
 from pathlib import Path
 from typing import Any
 
@@ -11,6 +11,7 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pytest
+from fsspec.implementations.dirfs import DirFileSystem
 
 import dask_tfrecord
 from dask_tfrecord import (
@@ -243,3 +244,62 @@ def test_a_duration_without_a_unit_is_refused_everywhere(tmp_path: Path, duratio
 )
 def test_numbers_with_units_are_a_duration(text: str, expected: timedelta) -> None:
     assert arguments.duration("older_than", text) == expected
+
+
+TEMPORARY = "0" * 32
+INCOMPLETE = [
+    f"_tfrecord/.00000002.parquet.{TEMPORARY}",
+    f"_tfrecord/..00000002.parquet.{TEMPORARY}.{TEMPORARY}",
+    f"_tfrecord/.exports.json.{TEMPORARY}",
+    f"_tfrecord/.clock.{TEMPORARY}",
+    f"_tfrecord/columns/.{TEMPORARY}-00000.parquet.{TEMPORARY}",
+    f"_tfrecord/kept/k=1/.part-{TEMPORARY}-00000-of-00001.tfrecord.gz.{TEMPORARY}",
+    f".part-{TEMPORARY}-00000-of-00001.tfrecord.{TEMPORARY}",
+    f"k=1/.part-{TEMPORARY}-00000-of-00001-00002.tfrecord.{TEMPORARY}",
+    f".features.json.{TEMPORARY}",
+    f".dataset_info.json.{TEMPORARY}",
+    f".schema.pbtxt.{TEMPORARY}",
+    f"_idx/k=1/.part-{TEMPORARY}-00000-of-00001.tfrecord.idx.{TEMPORARY}",
+]
+
+
+@pytest.mark.parametrize("is_listed_by_fsspec", [False, True])
+def test_incomplete_files_go_from_every_directory_and_hidden_files_of_others_stay(
+    tmp_path: Path, is_listed_by_fsspec: bool
+) -> None:
+    others = [f".cache.{TEMPORARY}", f"_notes/.draft.{TEMPORARY}", ".part-1"]
+    to_tfrecord(collection(1), tmp_path / "d")
+    before = content(tmp_path / "d")
+    for name in [*INCOMPLETE, *others]:
+        (tmp_path / "d" / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / "d" / name).write_text("SECRET")
+    (tmp_path / "elsewhere").mkdir()
+    outside = tmp_path / "elsewhere" / f".schema.pbtxt.{TEMPORARY}"
+    outside.touch()
+    options: dict[str, Any] = {"filesystem": DirFileSystem(str(tmp_path))} if is_listed_by_fsspec else {}
+    place = "d" if is_listed_by_fsspec else tmp_path / "d"
+    if not is_listed_by_fsspec:
+        (tmp_path / "d" / "_link").symlink_to(tmp_path / "elsewhere")
+    assert cleanup(place, **options) == []
+    assert cleanup(place, older_than="0s", dry_run=True, **options) == sorted(INCOMPLETE)
+    assert cleanup(place, older_than="0s", **options) == sorted(INCOMPLETE)
+    left = {*content(tmp_path / "d")} - {*before, *others, "_notes", "_link"}
+    assert left == set()
+    assert outside.exists()
+
+
+@pytest.mark.parametrize("days", [-3, 3])
+def test_the_age_of_files_is_measured_by_the_clock_of_the_store(
+    tmp_path: Path, days: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    class Skewed(datetime):
+        @classmethod
+        def now(cls, tz: Any = None) -> Any:
+            return datetime.now(tz) + timedelta(days=days)
+
+    to_tfrecord(collection(1), tmp_path)
+    killed_before(CREATION, collection(2), tmp_path, append=True)
+    monkeypatch.setattr("dask_tfrecord.housekeeping.datetime", Skewed)
+    monkeypatch.setattr("dask_tfrecord.dataset.write.orphans.datetime", Skewed)
+    assert cleanup(tmp_path) == []
+    assert len(cleanup(tmp_path, older_than="0s")) == 1

@@ -2,7 +2,7 @@
 
 from collections.abc import Iterator
 from contextlib import suppress
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from functools import partial
 from itertools import count
 from typing import Any, NamedTuple, TypeAlias
@@ -20,6 +20,7 @@ from dask_tfrecord.dataset.maintenance.rewriting import (
     unless_lost,
     write_again,
 )
+from dask_tfrecord.dataset.maintenance.unused_categories import unused_categories
 from dask_tfrecord.dataset.query.filters import parse_filters
 from dask_tfrecord.dataset.query.predicates import Predicate
 from dask_tfrecord.dataset.read.partition_columns import values_from_snapshot
@@ -123,20 +124,20 @@ def delete_rows(
         If True, keep the versions before the deletion.
     """
     snapshot, rows = newest_files(store)
-    run = plan_run(store, snapshot, "delete", keep_versions=keep_versions, details=str(filters))
+    run = plan_run(store, snapshot, "delete", keep_versions=keep_versions)
     deletion = _Deletion(run, filters, compute_each, dry_run)
     for _ in range(_ATTEMPTS):
         columns = deletion.run.schema, deletion.run.partitioning
         if (snapshot.schema, snapshot.partitioning) != columns:  # of which the entries have statistics
             discard(deletion.run)
-            run = plan_run(store, snapshot, "delete", keep_versions=keep_versions, details=str(filters))
+            run = plan_run(store, snapshot, "delete", keep_versions=keep_versions)
             deletion = _Deletion(run, filters, compute_each, dry_run)
         if deletion.treat(snapshot, rows):
             sizes = dict(zip(identities(rows), rows["bytes"].to_pylist(), strict=True))
             listed = [one for one in sizes if one in deletion.changes]
             changes = {one: change for one in listed if (change := deletion.changes[one]).rows}
             with suppress(GroupsLostError):
-                newest = deletion.commit(changes) or snapshot
+                newest = deletion.commit(snapshot, rows, changes) or snapshot
                 dropped = sum(change.is_dropped for change in changes.values())
                 deleted = sum(change.rows for change in changes.values())
                 replaced = sum(sizes[one] for one in changes)
@@ -196,8 +197,14 @@ class _Deletion:
                 self.changes[task.source.path, task.source.crc32c] = change
         return None not in found
 
-    def commit(self, changes: dict[_Identity, _Change]) -> Snapshot | None:
-        """Commit changes of listed files. Return None if nothing changes."""
+    def commit(
+        self, snapshot: Snapshot, rows: pa.Table, changes: dict[_Identity, _Change]
+    ) -> Snapshot | None:
+        """Commit changes of the files that a snapshot lists. Return None if nothing changes.
+
+        The new version names neither the filters nor categories that only deleted rows have, so that no
+        deleted value stays in the dataset.
+        """
         if self.dry_run:
             return None
         if not changes:
@@ -207,7 +214,13 @@ class _Deletion:
             Group((one,), (change.entry.path,) if change.entry else ()) for one, change in changes.items()
         ]
         entries = [change.entry for change in self.changes.values() if change.entry]
-        return commit(self.run, entries, groups)
+        written = {one: change.entry for one, change in changes.items()}
+        unused = unused_categories(self.run, self.compute_each, snapshot, rows, written)
+        if unused is None:
+            raise GroupsLostError(snapshot, [])
+        details = f"{sum(change.rows for change in changes.values()):,} rows"
+        run = replace(self.run, details=details, unused=unused, version=snapshot.number)
+        return commit(run, entries, groups)
 
 
 @redact_errors

@@ -16,12 +16,11 @@ from dask_tfrecord.dataset.snapshot.kept import kept_files
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files, open_version
 from dask_tfrecord.dataset.snapshot.names import (
     KEPT,
-    METADATA_DIRECTORY,
     closed_column_files,
     snapshot_path,
 )
 from dask_tfrecord.dataset.snapshot.versions import oldest_version, read_part, versions
-from dask_tfrecord.dataset.write.orphans import last_modified
+from dask_tfrecord.dataset.write.orphans import last_modified, time_of_store
 from dask_tfrecord.files.storage.listing import column_paths
 from dask_tfrecord.files.storage.store import Store
 
@@ -87,7 +86,7 @@ def expire_versions(
     """
     newest = open_version(store, None)
     run = plan_run(store, newest, "expire", keep_versions=True)
-    now = _time_of_store(store, run.run)
+    now = time_of_store(store)
     stored = [number for number in versions(store) if newest.oldest <= number <= newest.number]
     kept = _newest_states(store, stored, versions_to_keep or 1)
     if older_than is not None:
@@ -97,24 +96,11 @@ def expire_versions(
     if expired:
         first = min(kept)
         newest = commit(replace(run, version=first, details=f"versions before {first}"), ())
-        now = _time_of_store(store, run.run)
+        now = time_of_store(store)
     unneeded = unneeded_files(store, now - grace)
     store.remove(unneeded.paths)
     size = pc.sum(unneeded.data["size"]).as_py() or 0
     return Expired(newest, expired if newest.run == run.run else (), len(unneeded.data), size)
-
-
-def _time_of_store(store: Store, run: str) -> datetime:
-    """Return the current time by the clock that gives files their modification times.
-
-    The clock of this computer may differ.
-    """
-    path = store.join(f"{METADATA_DIRECTORY}/.clock.{run}")
-    store.touch(path)
-    try:
-        return last_modified(store, [path])
-    finally:
-        store.remove([path])
 
 
 def creation_times(store: Store, numbers: Iterable[int]) -> Mapping[int, datetime]:

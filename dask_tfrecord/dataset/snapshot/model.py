@@ -313,8 +313,8 @@ class Snapshot:
             - created : time of the commit in UTC; null if this time is unknown
             - mode : "create", "append", "overwrite", "partitions", "compact", "delete", "restore", "repair",
               "expire" or "index"; null if the mode is unknown
-            - details : the filters of a `delete`, the version of a `restore`, the versions of an `expire`,
-              the number of files that a `repair` dropped; null for other modes
+            - details : the number of rows that a `delete` removed, the version of a `restore`, the versions
+              of an `expire`, the number of files that a `repair` dropped; null for other modes
             - files, records, bytes : totals of the whole version, not only of the files that the write added
             - run : id of the write, which begins with the digits in the names of the write's files
             - library : version of this package that created the snapshot

@@ -37,7 +37,9 @@ from dask_tfrecord.dataset.write.existing import adopt_foreign_files, merged_sch
 from dask_tfrecord.dataset.write.newest import following
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import FileChangedError
+from dask_tfrecord.files.entry import COLUMN_FILE_NAMES
 from dask_tfrecord.files.storage.listing import column_paths, with_column
+from dask_tfrecord.schema.field import Field
 from dask_tfrecord.schema.model import Schema
 
 
@@ -124,10 +126,11 @@ def next_snapshot(
     if run.mode == "partitions":
         return _with_partitions(run, existing, new)
     replaced = [path for group in groups for path, _ in group.replaced]
+    listed = existing.file_list
+    if run.mode == "delete":
+        new, listed = _without_categories(run, existing, new), _without_column_files(listed, replaced)
     files = _with_known_statistics(files, run.schema, existing.schema)
-    new = replace(
-        new, file_list=with_groups(existing.file_list, files, groups), compression=existing.compression
-    )
+    new = replace(new, file_list=with_groups(listed, files, groups), compression=existing.compression)
     return _replacing(run, new, replaced)
 
 
@@ -234,6 +237,40 @@ def _with_properties(run: WriteRun, existing: Snapshot, new: Snapshot) -> Snapsh
         index=existing.index if existing.number else run.index,
         columnar=run.columnar if run.sets_columnar else existing.columnar,
     )
+
+
+def _without_categories(run: WriteRun, existing: Snapshot, new: Snapshot) -> Snapshot:
+    """Return the new snapshot without the categories that only deleted rows have.
+
+    If another write has added rows since the deletion looked for the categories, ordered columns keep all
+    categories, because these rows may have them.
+    """
+
+    def used(item: Field) -> Field:
+        unused, categories = run.unused.get(item.name), item.categories
+        if unused is None or categories is None or (item.type.ordered and existing.number != run.version):
+            return item
+        return replace(item, categories=categories.filter(pc.invert(pc.is_in(categories, unused))))
+
+    if not any(map(len, run.unused.values())):
+        return new
+    schema = Schema(tuple(map(used, new.schema.fields)), new.schema.record_type)
+    return replace(new, schema=schema, partitioning=tuple(map(used, new.partitioning)))
+
+
+def _without_column_files(rows: pa.Table, replaced: Sequence[str]) -> pa.Table:
+    """Return a file list without the column files of replaced files, which may hold rows of other files, too.
+
+    These column files hold deleted values. Reads of the other files decode the records.
+    """
+    name = COLUMN_FILE_NAMES[0]
+    if name not in rows.column_names:
+        return rows
+    old = rows[name].filter(pc.is_in(rows["path"], pa.array(replaced, pa.string()))).combine_chunks()
+    holds = pc.is_in(rows[name], old.drop_null())
+    for name in COLUMN_FILE_NAMES:
+        rows = with_column(rows, name, pc.if_else(holds, None, rows[name]))
+    return rows
 
 
 def _appended(existing: Snapshot, new: Snapshot) -> Snapshot:

@@ -1,10 +1,12 @@
 """Find and remove the files of interrupted writes. Files that a snapshot lists are never removed."""
 
 import logging
+import os
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
 from datetime import UTC, datetime
+from uuid import uuid4
 
 from dask_tfrecord.dataset.snapshot.columnar import listed_paths
 from dask_tfrecord.dataset.snapshot.kept import places_of_kept_files
@@ -22,14 +24,20 @@ from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot
 from dask_tfrecord.dataset.write.staging import finish_newest, move_files, remove_staging
 from dask_tfrecord.files.part_names import is_part, run_of
 from dask_tfrecord.files.storage.listing import column_paths, list_directory
+from dask_tfrecord.files.storage.paths import name_of
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.uploads import Upload, abort, unfinished_uploads
 
 logger = logging.getLogger(__name__)
 
-# Pattern of the temporary name of a file that is still being written, and of the name of a file in which a
-# draft of this library stored the offsets of records.
-_STRAY_NAME = re.compile(r"\..*\.[0-9a-f]{32}|\d{8}\.offsets\.parquet")
+# Pattern of the temporary name of a file that is still being written. The group is the name of the file.
+_TEMPORARY_NAME = re.compile(r"\.(.+)\.[0-9a-f]{32}")
+
+# Pattern of the names of the files in the root of a dataset, and in `_idx`, that `export` writes.
+_EXPORTED_NAME = re.compile(r"features\.json|dataset_info\.json|schema\.pbtxt|.+\.idx")
+
+# Pattern of the name of a file in which a draft of this library stored the offsets of records.
+_OFFSETS_NAME = re.compile(r"\d{8}\.offsets\.parquet")
 
 
 def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> list[str]:
@@ -62,15 +70,15 @@ def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> 
     for run, unlisted in _unlisted_files(store, present, listed).items():
         directory = f"{STAGING}/{run}"
         staged = _files_in(store, directory)
-        if last_modified(store, [*unlisted, *staged] or [store.join(directory)]) < before:
+        if last_modified(store, [*unlisted, *staged] or [store.join(directory)]) <= before:
             if not dry_run:
                 count, root = len(unlisted) + len(staged), store.public(store.root)
                 logger.info("%s: remove %d files of the interrupted write %s", root, count, run[:8])
                 store.remove(unlisted)
                 remove_staging(store, run)
             removed += [*unlisted, *staged]
-    stray = [*_stray_metadata(store), *sorted({*map(store.join, closed)} - listed)]
-    files = [path for path in stray if last_modified(store, [path]) < before]
+    stray = [*_stray_files(store), *sorted({*map(store.join, closed)} - listed)]
+    files = [path for path in stray if last_modified(store, [path]) <= before]
     uploads = _uploads(store, before)
     if not dry_run:
         store.remove(files)
@@ -148,14 +156,47 @@ def last_modified(store: Store, paths: Iterable[str]) -> datetime:
     return max((time if time.tzinfo else time.replace(tzinfo=UTC) for time in times), default=now)
 
 
-def _stray_metadata(store: Store) -> list[str]:
-    """Return the paths of incomplete metadata files, and of metadata files that nothing reads."""
-    names = store.names(METADATA_DIRECTORY)
-    return [store.join(f"{METADATA_DIRECTORY}/{name}") for name in names if _STRAY_NAME.fullmatch(name)]
+def time_of_store(store: Store) -> datetime:
+    """Return the current time by the clock that gives files their modification times.
+
+    The clock of this computer may differ.
+    """
+    path = store.join(f"{METADATA_DIRECTORY}/.clock.{uuid4().hex}")
+    store.touch(path)
+    try:
+        return last_modified(store, [path])
+    finally:
+        store.remove([path])
+
+
+def _stray_files(store: Store) -> list[str]:
+    """Return the paths of incomplete files of this library, and of metadata files that nothing reads.
+
+    Incomplete files of an open run in the staging directory are not returned.
+    """
+    metadata, staging = store.join(f"{METADATA_DIRECTORY}/"), store.join(f"{STAGING}/")
+    if store.local:  # a link may lead to the files of another directory
+        paths = [f"{directory}/{name}" for directory, _, names in os.walk(store.root) for name in names]
+    elif store.renames:
+        paths = _files_in(store, "")
+    else:  # an upload that is not complete has no name
+        paths = [f"{metadata}{name}" for name in store.names(METADATA_DIRECTORY)]
+    stray = []
+    for path in paths:
+        temporary = _TEMPORARY_NAME.fullmatch(name_of(path))
+        is_metadata = path.startswith(metadata) and not path.startswith(staging)
+        if temporary:
+            is_ours = is_part(temporary[1]) or _EXPORTED_NAME.fullmatch(temporary[1]) is not None
+            is_stray = is_metadata or is_ours
+        else:
+            is_stray = is_metadata and _OFFSETS_NAME.fullmatch(name_of(path)) is not None
+        if is_stray:
+            stray.append(path)
+    return stray
 
 
 def _uploads(store: Store, before: datetime) -> list[Upload]:
     """Return the incomplete multipart uploads of data and metadata files that started before a time."""
     metadata = store.join(f"{METADATA_DIRECTORY}/")
-    old = [upload for upload in unfinished_uploads(store) if upload.started < before]
+    old = [upload for upload in unfinished_uploads(store) if upload.started <= before]
     return [upload for upload in old if is_part(upload.path) or upload.path.startswith(metadata)]

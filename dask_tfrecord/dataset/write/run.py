@@ -1,7 +1,7 @@
 """Define the plan of one write, which all tasks of the write get, and write the data files of partitions."""
 
 import logging
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, field
 from typing import Literal
@@ -108,9 +108,12 @@ class WriteRun:
     keep_versions : bool
         True if the commit keeps the versions before it, although it replaces some of their files.
     version : int
-        In the mode "restore", the version to restore. In the mode "expire", the oldest version to keep.
+        In the mode "restore", the version to restore. In the mode "expire", the oldest version to keep. In
+        the mode "delete", the version in which no other rows have the categories ``unused``.
+    unused : mapping of str to pyarrow.Array
+        In the mode "delete", the categories that only deleted rows have, for the name of each column.
     details : str
-        The text that `Snapshot.history` shows beside the mode, such as the filters of a deletion.
+        The text that `Snapshot.history` shows beside the mode, such as the number of deleted rows.
     """
 
     store: Store
@@ -132,6 +135,7 @@ class WriteRun:
     planned: dict[str, int] = field(default_factory=dict, hash=False)
     keep_versions: bool = False
     version: int = 0
+    unused: Mapping[str, pa.Array] = field(default_factory=dict, hash=False)
     details: str = ""
 
     def __repr__(self) -> str:
@@ -205,7 +209,7 @@ class WriteRun:
         if not self.store.renames and not self._mark_started():
             return ()
 
-        root = self._path("")
+        root = self.path("")
         is_numbered = self.options.splits_files or earlier is not None or bool(self.partitioning)
 
         def place(directory: str, number: int) -> tuple[str, str]:
@@ -226,9 +230,9 @@ class WriteRun:
         if self.columnar is None:
             return None
         name = column_file_path(self.run, number)
-        return WrittenColumns(columnar_features(self.schema, self.columnar), self._path(name), name)
+        return WrittenColumns(columnar_features(self.schema, self.columnar), self.path(name), name)
 
-    def _path(self, name: str) -> str:
+    def path(self, name: str) -> str:
         """Return the path in the store at which a task creates a file."""
         return self.staged(name) if self.store.renames else self.store.join(name)
 
@@ -239,7 +243,7 @@ class WriteRun:
         name = f"{directory}/{self.name(index, count)}" if directory else self.name(index, count)
         if not self.store.renames:
             self._mark_started()
-        return self._path(name), name
+        return self.path(name), name
 
     def mark_started(self) -> None:
         """On stores without a rename, create the marker that hides the files of this run from readers."""

@@ -160,7 +160,7 @@ def test_history_reads_the_end_of_each_snapshot(tmp_path: Path, monkeypatch: pyt
     os.utime(tmp_path / newest.files[0].path, (1, 1))
     index(tmp_path)
     monkeypatch.setattr(history, "_read", None)
-    assert Snapshot.history(tmp_path)["details"].fillna("").tolist() == ["[('n', '==', 1)]", ""]
+    assert Snapshot.history(tmp_path)["details"].fillna("").tolist() == ["1 rows", ""]
 
 
 def test_a_snapshot_keeps_what_created_it(tmp_path: Path) -> None:
