@@ -34,6 +34,7 @@ from dask_tfrecord.dataset.snapshot.versions import (
     version_names,
     versions,
 )
+from dask_tfrecord.errors import NotFoundError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import with_trailing_slash
@@ -396,10 +397,14 @@ def open_version(store: Store, number: int | None) -> Snapshot:
         if (snapshot := find_snapshot(store)) is None:
             raise no_snapshot(store)
         return snapshot
-    if not (kept := readable_versions(store)):
+    while number in (kept := readable_versions(store)):
+        try:
+            return read_snapshot(store, number)
+        except FileNotFoundError:  # another operation may have just removed this version
+            if number in readable_versions(store):
+                raise
+    if not kept:
         raise no_snapshot(store)
-    if number in kept:
-        return read_snapshot(store, number)
     problem = f"the dataset has no version {number}; it has {version_names(kept)}"
     if number < kept[0]:
         problem += (
@@ -407,7 +412,7 @@ def open_version(store: Store, number: int | None) -> Snapshot:
             "called with keep_versions=True, and dask_tfrecord.expire removes old versions; appending and "
             "dask_tfrecord.cleanup keep them"
         )
-    raise FileNotFoundError(f"{store.public(store.root)}: {problem}")
+    raise NotFoundError(f"{store.public(store.root)}: {problem}")
 
 
 def find_snapshot(store: Store) -> Snapshot | None:
