@@ -387,7 +387,17 @@ class CorruptRecordError(TFRecordError):
 
 
 class FileChangedError(CorruptRecordError):
-    """Signal that a file changed after it was listed."""
+    """Signal that a file of a dataset was changed or removed after it was listed.
+
+    If the file was removed, the error is also a `FileNotFoundError`.
+    """
+
+
+class FileRemovedError(FileChangedError, FileNotFoundError):
+    """Signal that a file or a version of a dataset was removed after it was listed.
+
+    Programs catch `FileChangedError`.
+    """
 
 
 class CorruptRecordWarning(UserWarning):

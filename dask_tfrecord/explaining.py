@@ -3,6 +3,7 @@
 import re
 from collections.abc import Iterator
 from dataclasses import asdict, dataclass
+from itertools import chain
 from os.path import commonprefix
 from typing import Any
 
@@ -78,6 +79,7 @@ def explain(collection: "dd.DataFrame | dd.Series | dd.Scalar") -> "Explanation"
     left_out: list[SplitReport] = []
     for read in planned_reads(collection.expr):
         plan, parts = read.plan, read.partitions
+        plan.is_unchanged(chain.from_iterable(read.numbers))  # raises if a file has changed
         title = f"{plan.store.public(plan.store.root)}: explain"
         # A read of few files needs no tasks.
         found = compute_each(_explain, parts, title) if len(parts) > 1 else [*map(_explain, parts)]

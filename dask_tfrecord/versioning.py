@@ -144,7 +144,8 @@ def restore(
     CorruptRecordError
         If a file of the version is missing, or has another size than in the snapshot.
     FileChangedError
-        If another file has taken the path of a file of the version.
+        If another file has taken the path of a file of the version, or if the version expires during the
+        call.
     ConcurrentWriteError
         If another write changes the rows of the dataset at the same time.
     DestinationError

@@ -170,7 +170,7 @@ def test_a_worker_lost_after_the_overwrite_of_its_own_input_fails_a_write_that_i
     to_tfrecord(numbers(), tmp_path, compute_kwargs={"scheduler": "sync"})
     monkeypatch.setattr("dask_tfrecord.expr.lineage.check_not_read", lambda ddf, store: None)
     lazy = to_tfrecord(read_tfrecord(tmp_path).assign(m=1), tmp_path, overwrite=True, compute=False)
-    with pytest.raises(FileNotFoundError, match="was removed after the read was planned"):
+    with pytest.raises(FileNotFoundError, match="was removed after the dataset was listed"):
         _after_losing_the_result(lazy, client)
     assert sorted(read_tfrecord(tmp_path)["n"].compute(scheduler="sync")) == list(range(20))
 

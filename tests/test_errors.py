@@ -12,6 +12,7 @@ from dask_tfrecord.errors import (
     ConcurrentWriteError,
     CorruptRecordError,
     DestinationError,
+    FileRemovedError,
     Remedy,
     SchemaError,
     TFRecordError,
@@ -57,7 +58,7 @@ def test_a_missing_snapshot_names_the_call_that_makes_one(tmp_path: Path) -> Non
     assert f"no snapshot; check the path, or call dask_tfrecord.index('{tmp_path}') to" in str(error)
 
 
-@pytest.mark.parametrize("kind", [TFRecordError, CorruptRecordError, SchemaError, ConcurrentWriteError])
+@pytest.mark.parametrize("kind", [TFRecordError, FileRemovedError, SchemaError, ConcurrentWriteError])
 def test_a_repr_says_what_the_message_says(kind: type[TFRecordError]) -> None:
     """The logs of workers show the repr of an error."""
     error = kind("is wrong", path="p", record=3, offset=7, feature="x", advice="mend it")

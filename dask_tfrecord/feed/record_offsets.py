@@ -13,7 +13,6 @@ from dask_tfrecord.codec import HEADER_BYTES, scan
 from dask_tfrecord.codec.checked import Ints
 from dask_tfrecord.codec.codecs import detect, is_frame
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.dataset.snapshot.kept import follow
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.column_files import open_column_file
 from dask_tfrecord.files.damage import locate_error
@@ -110,7 +109,7 @@ def _of_column_file(dataset: ReadPlan, group: Sequence[Split]) -> Ints | None:
 
 def map_file(store: Store, path: str) -> pa.Buffer:
     """Map a local file to memory."""
-    return follow(store, path, lambda at: pa.memory_map(at).read_buffer())
+    return store.follow(path, lambda at: pa.memory_map(at).read_buffer())
 
 
 def _title(store: Store) -> str:

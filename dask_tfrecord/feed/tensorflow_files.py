@@ -12,7 +12,6 @@ import tensorflow as tf
 from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import Compression, detect
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.dataset.snapshot.kept import current_path
 from dask_tfrecord.errors import Remedy, TFRecordError
 from dask_tfrecord.feed.feature_specs import Tensors, spec_of, tensor_type, unlike_tensorflow
 from dask_tfrecord.feed.numpy_columns import Ragged, numpy_columns
@@ -105,7 +104,7 @@ def _read_files(
         for item in schema.fields
         if item.name in dataset.partition_values
     }
-    paths = [current_path(dataset.store, splits[number].file.path) for number in numbers]
+    paths = [_current_path(dataset, splits[number].file.path) for number in numbers]
     files = {
         "number": np.array(numbers, np.int64),
         "path": tf.constant([dataset.store.public(path) for path in paths], tf.string),
@@ -184,8 +183,22 @@ def _unchanged_check(dataset: ReadPlan, files: Sequence[FileInfo]) -> Callable[[
 
 def codec_of(dataset: ReadPlan, path: str) -> Compression | None:
     """Return the codec of a file, found from its content."""
-    with dataset.store.fs.open(current_path(dataset.store, path), "rb") as file:
-        return detect(file.read(HEADER_BYTES))
+
+    def look(at: str) -> Compression | None:
+        with dataset.store.fs.open(at, "rb") as file:
+            return detect(file.read(HEADER_BYTES))
+
+    return dataset.store.follow(path, look)
+
+
+def _current_path(dataset: ReadPlan, path: str) -> str:
+    """Return the current path of a file, which a write may have moved since it was listed."""
+
+    def look(at: str) -> str:
+        dataset.store.fs.info(at)
+        return at
+
+    return dataset.store.follow(path, look)
 
 
 def _codec_name(dataset: ReadPlan, path: str) -> str:

@@ -14,7 +14,7 @@ from dask_tfrecord.codec import FRAME_BYTES, Feature, Fed, Inference, scan
 from dask_tfrecord.codec.checked import Checked
 from dask_tfrecord.codec.columns import RecordType
 from dask_tfrecord.codec.damage import NOT_AN_EXAMPLE, PAYLOAD_REASONS, Damage
-from dask_tfrecord.errors import CorruptRecordError, TFRecordError
+from dask_tfrecord.errors import CorruptRecordError, FileChangedError, TFRecordError
 from dask_tfrecord.files.damage import DamagePolicy, Losses
 from dask_tfrecord.files.intact import Numbers, record_offsets
 from dask_tfrecord.files.options import ReadOptions
@@ -195,7 +195,7 @@ def sample_split(
                 if windows <= 0:
                     break
     except CorruptRecordError as error:
-        if not feed.payload:
+        if not feed.payload or isinstance(error, FileChangedError):
             raise
         non_message = error
     features = tuple(_summary(feature, path, places) for feature in inference.features())

@@ -89,7 +89,7 @@ def test_native_notices_changed_files(
     if moment == MIDDLE:
         next(iterator)
     CHANGES[change](last, new)
-    with pytest.raises(tf.errors.OpError, match=r"FileChangedError|FileNotFoundError|No such file") as raised:
+    with pytest.raises(tf.errors.OpError, match=r"FileChangedError|FileRemovedError|No such file") as raised:
         list(iterator)
     assert last.name in str(raised.value)
 

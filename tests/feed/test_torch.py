@@ -387,7 +387,7 @@ def test_a_dataset_that_was_overwritten_between_epochs_raises(tmp_path: Any, wor
     dask_tfrecord.to_tfrecord(dd.from_dict({"id": [3]}, npartitions=1), path, append=True)
     assert ids(loader) == [1, 2]
     dask_tfrecord.to_tfrecord(dd.from_dict({"id": [3]}, npartitions=1), path, overwrite=True)
-    with pytest.raises(FileNotFoundError, match="removed after the read was planned"):
+    with pytest.raises(FileNotFoundError, match="removed after the dataset was listed"):
         ids(loader)
 
 

@@ -36,7 +36,7 @@ REPLACING = {"overwrite", "dying overwrite", "partitions", "compact", "delete"}
 # An overwrite of files without a snapshot keeps no version, because there is none.
 REPLACING_FOREIGN = {*REPLACING, "keeping overwrite"}
 # A reader whose files are being replaced fails with one of these.
-OVERTAKEN = (FileNotFoundError, dask_tfrecord.CorruptRecordError)
+OVERTAKEN = (dask_tfrecord.NotFoundError, dask_tfrecord.CorruptRecordError)
 # Operations that change no rows.
 UNCHANGING = {"cleanup", "read", "read kept", "compact", "keeping compact", "index", "expire", "expire now"}
 UNCHANGING |= {"repair", "index columns"}
@@ -196,9 +196,9 @@ def check(
         if operation in ("read", "read kept", "index", "index columns", "restore") and other in replacing:
             fails += OVERTAKEN
         if operation == "read kept" and other == "expire now":
-            fails += (FileNotFoundError,)
+            fails += OVERTAKEN
         if operation == "restore" and other.startswith("expire"):
-            fails += (FileNotFoundError,)
+            fails += OVERTAKEN
         if not isinstance(result, fails):
             raise AssertionError(f"{operation}: {''.join(traceback.format_exception(result))}")
     possible = set()

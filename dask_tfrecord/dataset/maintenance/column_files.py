@@ -19,7 +19,7 @@ from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.commit import discard
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.staging import remove_staging
-from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.errors import FileChangedError, TFRecordError
 from dask_tfrecord.files.column_files import OFFSET, ColumnFileReader
 from dask_tfrecord.files.copied_columns import feature_schema, rows_of_file, with_column_file
 from dask_tfrecord.files.entry import COLUMN_FILE_NAMES, FileEntry
@@ -151,6 +151,8 @@ def column_file_difference(store: Store, record_type: RecordType, entry: FileEnt
             if names:
                 return f"the column {names[0]!r} of {entry.columns.path} differs from the records"
             start = stop
+    except FileChangedError:  # the data file is no longer the file that the caller has verified
+        raise
     except TFRecordError:  # the records do not hold the features in this form
         return unusable
     return unusable if reader.offsets(*of_file, start, start) is None else ""

@@ -18,7 +18,7 @@ from dask_tfrecord.files.storage.listing import (
     unquoted_column,
     with_column,
 )
-from dask_tfrecord.files.storage.open_file import FileReader
+from dask_tfrecord.files.storage.open_file import FileReader, removed
 from dask_tfrecord.files.storage.store import Store
 
 _T = TypeVar("_T")
@@ -72,35 +72,18 @@ class DatasetStore(Store):
         return [self.follow(path, partial(read_one, start, stop)) for path, start, stop in ranges]
 
     def follow(self, path: str, read: Callable[[str], _T]) -> _T:
-        """Call a function that reads a file. If the file was moved, call the function with the new path."""
+        """Call a function in the same way as `Store.follow`, with the new path of a file that was moved."""
         try:
             return read(path)
         except FileNotFoundError as error:
             for other in (self.join(f"{KEPT}/{self.relative(path)}"), path):
                 with suppress(FileNotFoundError):
                     return read(other)
-            if not (numbers := readable_versions(self)):
-                raise
-            raise FileNotFoundError(
-                f"{self.public(path)}: the file was removed after the read was planned, because its version "
-                f"has expired or was overwritten. The dataset has version {version_names(numbers)}; read the "
-                "dataset again"
+            numbers = readable_versions(self)
+            why = "its version has expired or was overwritten. The dataset has version"
+            raise removed(
+                self.public(path), f", because {why} {version_names(numbers)}" if numbers else ""
             ) from error
-
-
-def follow(store: Store, path: str, read: Callable[[str], _T]) -> _T:
-    """Call a function that reads a file of a dataset with the current path of the file."""
-    return store.follow(path, read) if isinstance(store, DatasetStore) else read(path)
-
-
-def current_path(store: Store, path: str) -> str:
-    """Return the current path of a file of a dataset."""
-
-    def look(at: str) -> str:
-        store.fs.info(at)
-        return at
-
-    return follow(store, path, look)
 
 
 class _FollowedFile(FileReader):

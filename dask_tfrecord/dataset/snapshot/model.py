@@ -400,10 +400,14 @@ def open_version(store: Store, number: int | None) -> Snapshot:
         if (snapshot := find_snapshot(store)) is None:
             raise no_snapshot(store)
         return snapshot
-    if not (kept := readable_versions(store)):
+    while number in (kept := readable_versions(store)):
+        try:
+            return read_snapshot(store, number)
+        except FileNotFoundError:  # another operation may have just removed this version
+            if number in readable_versions(store):
+                raise
+    if not kept:
         raise no_snapshot(store)
-    if number in kept:
-        return read_snapshot(store, number)
     problem = f"the dataset has no version {number}; it has {version_names(kept)}"
     if number < kept[0]:
         problem += (

@@ -36,7 +36,7 @@ from dask_tfrecord.dataset.write.conflicts import (
 from dask_tfrecord.dataset.write.existing import adopt_foreign_files, merged_schema
 from dask_tfrecord.dataset.write.newest import following
 from dask_tfrecord.dataset.write.run import WriteRun
-from dask_tfrecord.errors import FileChangedError
+from dask_tfrecord.errors import FileChangedError, FileRemovedError
 from dask_tfrecord.files.entry import COLUMN_FILE_NAMES
 from dask_tfrecord.files.storage.listing import column_paths, with_column
 from dask_tfrecord.schema.field import Field
@@ -149,12 +149,18 @@ def _restored(run: WriteRun, newest: Snapshot) -> tuple[Snapshot, list[str]]:
 
     Raises
     ------
-    FileNotFoundError
-        If the dataset does not have the older version.
     FileChangedError
-        If the newest version lists another file at the path of a file of the older version.
+        If the older version was removed, or if the newest version lists another file at the path of a file of
+        the older version.
     """
-    older = open_version(run.store, run.version)
+    try:
+        older = open_version(run.store, run.version)
+    except FileNotFoundError as error:
+        raise FileRemovedError(
+            f"version {run.version} has expired or was overwritten after the restore was planned",
+            path=run.store.public(run.store.root),
+            advice="restore another version",
+        ) from error
     before, after = {*identities(newest.file_list)}, {*identities(older.file_list)}
     moved = [path for path, _ in sorted(before ^ after)]
     if len({*moved}) < len(moved):

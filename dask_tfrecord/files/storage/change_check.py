@@ -14,7 +14,7 @@ from dask_tfrecord.files.storage.listing import (
     table_infos,
     unquoted_column,
 )
-from dask_tfrecord.files.storage.open_file import ExpectedFile
+from dask_tfrecord.files.storage.open_file import ExpectedFile, removed
 from dask_tfrecord.files.storage.store import Store
 
 # The largest number of files that are compared with one request per file; more files are compared with one
@@ -38,9 +38,7 @@ def check_unchanged(store: Store, files: Sequence[FileInfo] | pa.Table) -> None:
     Raises
     ------
     FileChangedError
-        If a file was rewritten after it was listed.
-    FileNotFoundError
-        If a file was removed after it was listed.
+        If a file was rewritten or removed after it was listed.
     """
     if len(files) > _FEW:
         files = _without_unchanged(store, files if isinstance(files, pa.Table) else info_table(files))
@@ -77,5 +75,5 @@ def check_file(store: Store, file: FileInfo) -> None:
     try:
         now = store.look(file.path)
     except FileNotFoundError:
-        raise expected.removed() from None
+        raise removed(expected.path) from None
     expected.check(now)

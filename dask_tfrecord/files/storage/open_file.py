@@ -15,7 +15,7 @@ from fsspec.implementations.memory import MemoryFile
 from fsspec.spec import AbstractBufferedFile
 
 from dask_tfrecord.codec import SparseReader
-from dask_tfrecord.errors import FileChangedError, Remedy, TFRecordError
+from dask_tfrecord.errors import FileChangedError, FileRemovedError, Remedy, TFRecordError
 from dask_tfrecord.files.storage.store_failures import store_failure
 
 # The largest number of bytes that one request transfers.
@@ -52,6 +52,12 @@ def stamp_of(info: dict[str, Any]) -> str:
             break
     # The info in a listing may give the time as a number, and the info of a single file as a datetime.
     return str(stamp.timestamp() if isinstance(stamp, datetime) and stamp.tzinfo else stamp)
+
+
+def removed(path: str, why: str = "") -> FileRemovedError:
+    """Return the error for a file that was removed after it was listed. ``path`` holds no credentials."""
+    problem = f"the file was removed after the dataset was listed{why}"
+    return FileRemovedError(problem, path=path, advice="read the dataset again")
 
 
 @dataclass(frozen=True)
@@ -92,11 +98,6 @@ class ExpectedFile:
         problem = f"the file had {self.size:,} bytes when the dataset was listed and has {now} now"
         return FileChangedError(problem, path=self.path, advice=_ADVICE)
 
-    def removed(self) -> FileNotFoundError:
-        """Return the error for a file that was removed after it was listed."""
-        problem = "the file was removed after the dataset was listed; read the dataset again"
-        return FileNotFoundError(f"{self.path}: {problem}")
-
     def explain(self, error: Exception) -> NoReturn:
         """Raise an actionable error for a store failure; raise any other error unchanged."""
         if isinstance(error, TFRecordError):
@@ -119,7 +120,7 @@ class ExpectedFile:
         try:
             now = self.look()
         except FileNotFoundError:
-            raise self.removed() from None
+            raise removed(self.path) from None
         except Exception:  # the store cannot be reached, and the first error reports this
             return
         self.check(now)

@@ -33,6 +33,7 @@ from dask_tfrecord.files.storage.open_file import (
     FileReader,
     open_unbuffered,
     read_byte_ranges,
+    removed,
 )
 from dask_tfrecord.files.storage.paths import check_url, name_of, parent_of
 from dask_tfrecord.files.storage.redaction import without_credentials
@@ -504,8 +505,30 @@ class Store:
         """Read byte ranges of files, concurrently if possible.
 
         Each range is a tuple of a path, a start and a stop.
+
+        Raises
+        ------
+        FileChangedError
+            If a file was removed.
         """
-        return read_byte_ranges(self.fs, ranges)
+        try:
+            return read_byte_ranges(self.fs, ranges)
+        except FileNotFoundError as error:
+            gone = next((path for path, _, _ in ranges if not self.fs.exists(path)), ranges[0][0])
+            raise removed(self.public(gone)) from error
+
+    def follow(self, path: str, read: Callable[[str], _T]) -> _T:
+        """Call a function that reads a file with the current path of the file, which was listed before.
+
+        Raises
+        ------
+        FileChangedError
+            If the file was removed.
+        """
+        try:
+            return read(path)
+        except FileNotFoundError as error:
+            raise removed(self.public(path)) from error
 
     def _details(self, file: Any, path: str) -> dict[str, Any]:
         """Return the current info of an open file, if possible without another request."""
