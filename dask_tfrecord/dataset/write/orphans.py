@@ -186,9 +186,10 @@ def _stray_files(store: Store) -> list[str]:
         temporary = _TEMPORARY_NAME.fullmatch(name_of(path))
         is_metadata = path.startswith(metadata) and not path.startswith(staging)
         if temporary:
-            is_stray = is_metadata or is_part(temporary[1]) or _EXPORTED_NAME.fullmatch(temporary[1])
+            is_ours = is_part(temporary[1]) or _EXPORTED_NAME.fullmatch(temporary[1]) is not None
+            is_stray = is_metadata or is_ours
         else:
-            is_stray = is_metadata and _OFFSETS_NAME.fullmatch(name_of(path))
+            is_stray = is_metadata and _OFFSETS_NAME.fullmatch(name_of(path)) is not None
         if is_stray:
             stray.append(path)
     return stray
