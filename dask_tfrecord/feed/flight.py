@@ -155,7 +155,7 @@ def _numbers(text: bytes, names: Sequence[str]) -> list[int]:
     try:
         given = json.loads(text)
         found = [given[name] for name in names]
-    except (ValueError, KeyError, TypeError):
+    except (ValueError, KeyError, TypeError, RecursionError):
         found = []
     if not found or not all(type(one) is int and one >= 0 for one in found):
         expected = json.dumps(dict.fromkeys(names, 0))

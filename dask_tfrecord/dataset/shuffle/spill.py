@@ -30,6 +30,7 @@ from dask_tfrecord.dataset.partitioning.grouping import BYTES, group, sorted_row
 from dask_tfrecord.dataset.shuffle.route import Route, Shuffle
 from dask_tfrecord.dataset.snapshot.names import staged
 from dask_tfrecord.dataset.write.run import WriteRun
+from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.schema.model import Schema
 
 Numbers = npt.NDArray[np.uint64]
@@ -99,13 +100,13 @@ def spill(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle, route: R
     """
     receipt = run.store.join(staged(run.run, f"rows/{index:05d}.json"))
     with suppress(FileNotFoundError):
-        return _from_json(run.store.fs.cat_file(receipt))
+        return _read_receipt(run, receipt)
     written = _write_source(run, table, index, shuffle, route)
     try:
         run.store.create_exclusively(receipt, _to_json(written))
     except FileExistsError:
         run.store.remove([run.store.join(written.path)])
-        return _from_json(run.store.fs.cat_file(receipt))
+        return _read_receipt(run, receipt)
     return written
 
 
@@ -305,9 +306,16 @@ def _to_json(spill: Spill) -> bytes:
     return json.dumps([spill.path, *(array.tolist() for array in numbers)]).encode()
 
 
-def _from_json(receipt: bytes) -> Spill:
-    path, *numbers = json.loads(receipt)
-    return Spill(path, *map(np.array, numbers))
+def _read_receipt(run: WriteRun, receipt: str) -> Spill:
+    try:
+        path, *numbers = json.loads(run.store.fs.cat_file(receipt))
+        return Spill(path, *map(np.array, numbers))
+    except (ValueError, TypeError, RecursionError, IsADirectoryError) as error:
+        raise TFRecordError(
+            f"not the description of a spill file ({error})",
+            path=run.store.public(receipt),
+            advice="start the write again",
+        ) from None
 
 
 def source_of(row_id: int) -> tuple[int, int]:

@@ -160,7 +160,8 @@ def parse_time(stored: Any) -> datetime | None:
 def strict_json(text: bytes) -> dict[str, Any]:
     """Parse JSON text.
 
-    Raise a ValueError if an object repeats a key, or if the text contains a constant such as NaN.
+    Raise a ValueError if an object repeats a key, if the text contains a constant such as NaN, or if the
+    text is nested too deeply.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -171,5 +172,8 @@ def strict_json(text: bytes) -> dict[str, Any]:
     def constant(name: str) -> Any:
         raise ValueError(f"{name} is not JSON")
 
-    value: dict[str, Any] = json.loads(text, object_pairs_hook=unique, parse_constant=constant)
+    try:
+        value: dict[str, Any] = json.loads(text, object_pairs_hook=unique, parse_constant=constant)
+    except RecursionError:
+        raise ValueError("the text is nested too deeply") from None
     return value

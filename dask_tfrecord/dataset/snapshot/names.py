@@ -109,12 +109,18 @@ def stored_paths(store: Store, name: str) -> list[str]:
         If the JSON file is damaged.
     """
     path = store.join(name)
+    problem = "not a list of paths inside the dataset"
     try:
         paths = json.loads(store.fs.cat_file(path))
     except FileNotFoundError:
         return []
-    except ValueError as error:
-        raise TFRecordError(f"not a list of paths ({error})", path=store.public(path)) from None
+    except (ValueError, RecursionError, IsADirectoryError) as error:
+        paths, problem = None, f"{problem} ({error})"
     if not isinstance(paths, list) or not all(isinstance(one, str) and is_inside(one) for one in paths):
-        raise TFRecordError("not a list of paths inside the dataset", path=store.public(path))
+        raise TFRecordError(
+            problem,
+            path=store.public(path),
+            advice="remove it; the files that it listed may then stay in the directory, where reads with the "
+            "snapshot ignore them",
+        )
     return paths

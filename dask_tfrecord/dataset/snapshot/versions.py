@@ -202,7 +202,10 @@ def read_part(store: Store, number: int) -> Part:
         If the file is not a snapshot, or if its format version is later than this library knows.
     """
     path = store.join(snapshot_path(number))
-    data = store.fs.cat_file(path)
+    try:
+        data = store.fs.cat_file(path)
+    except IsADirectoryError as error:
+        raise invalid_snapshot(error, store.public(path)) from None
     parse = _parse_kept if len(data) < _KEPT_BYTES else parse_part
     return parse(data, store.public(path), number)
 

@@ -24,7 +24,7 @@ from dask_tfrecord.dataset.snapshot.names import (
     staged,
     stored_paths,
 )
-from dask_tfrecord.errors import Call, CorruptRecordError, Remedy, TFRecordError
+from dask_tfrecord.errors import Call, CorruptRecordError, Remedy, TFRecordError, warn_caller
 from dask_tfrecord.files.part_names import PART_NAME, is_part, run_of
 from dask_tfrecord.files.side_files import without_side_files
 from dask_tfrecord.files.storage.listing import (
@@ -233,7 +233,12 @@ def committed_files(listing: Listing, *, use_snapshot: bool) -> Listing:
     FileNotFoundError
         If the listing has no committed file.
     TFRecordError
-        If a directory without a snapshot has some but not all files of a write.
+        If a dataset without a snapshot has some but not all files of a write.
+
+    Warns
+    -----
+    UserWarning
+        If a directory without metadata of a dataset has some but not all files of a write.
     """
     store = listing.store
     files = without_side_files(store, listing.files, keep=listing.spelled_out)
@@ -317,7 +322,11 @@ def _check_in_place(store: Store, snapshot: Snapshot) -> None:
 
 
 def _check_complete(store: Store, paths: Sequence[str]) -> None:
-    """Raise TFRecordError if a directory without a snapshot has some but not all files of a write."""
+    """Raise TFRecordError if a dataset without a snapshot has some but not all files of a write.
+
+    Warn if the directory has no metadata of a dataset. The data files are then a copy: the other files are
+    lost, or `delete` or `compact` has replaced them.
+    """
     writes: dict[tuple[str, int], dict[str, str]] = {}
     for path in paths:
         part = PART_NAME.fullmatch(name_of(path))
@@ -325,12 +334,20 @@ def _check_complete(store: Store, paths: Sequence[str]) -> None:
         if part and "=" not in name_of(parent_of(path)):
             writes.setdefault((part["run"], int(part["count"])), {})[part["index"]] = path
     incomplete = [files for (_, count), files in writes.items() if len(files) < count]
+    for path in (next(iter(files.values())) for files in incomplete):
+        if store.fs.exists(f"{parent_of(path)}/{METADATA_DIRECTORY}"):
+            raise TFRecordError(
+                "the file belongs to a write that has not finished: other files of the write are missing",
+                path=store.public(path),
+                advice="write the dataset again",
+                remedies=[Remedy("use_snapshot", False, "read the files that exist")],
+            )
     if incomplete:
-        raise TFRecordError(
-            "the file belongs to a write that has not finished: other files of the write are missing",
-            path=store.public(next(iter(incomplete[0].values()))),
-            advice="write the dataset again",
-            remedies=[Remedy("use_snapshot", False, "read the files that exist")],
+        first = store.public(next(iter(incomplete[0].values())))
+        warn_caller(
+            f"{first}: other files of the same write are missing, and no snapshot shows if they were replaced"
+            f"; their rows are not read; copy the dataset with its directory {METADATA_DIRECTORY}, or pass "
+            "use_snapshot=False to read the files that exist without this warning"
         )
 
 

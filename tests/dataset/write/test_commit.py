@@ -1,6 +1,7 @@
 """The commit of a write is atomic if it is interrupted, repeated or concurrent."""
 
 import os
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -10,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from dask_tfrecord import DestinationError, TFRecordError, read_tfrecord, to_tfrecord
+from dask_tfrecord import DestinationError, TFRecordError, compact, delete, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.write.commit import commit
 from dask_tfrecord.dataset.write.destination import check_destination
 from dask_tfrecord.dataset.write.run import WriteRun
@@ -157,6 +158,31 @@ def test_a_part_of_a_write_is_not_taken_for_the_whole(tmp_path: Path) -> None:
     with pytest.raises(TFRecordError, match="a write that has not finished"):
         read_tfrecord(tmp_path)
     assert len(read_tfrecord(f"{tmp_path}/*.tfrecord*")) == 7
+
+
+@pytest.mark.parametrize("change", ["delete rows", "delete a file", "compact", "lose a file"])
+def test_a_copy_without_metadata_is_read_with_a_warning_if_files_of_a_write_are_missing(
+    tmp_path: Path, change: str
+) -> None:
+    source, copy = tmp_path / "source", tmp_path / "copy"
+    to_tfrecord(collection(), source)
+    match change:
+        case "delete rows":
+            delete(source, [("n", "==", 1)])
+        case "delete a file":
+            delete(source, [("n", "<=", 2)])
+        case "compact":
+            compact(source, filters=[("n", "<", 6)])
+    expected = sorted(read_tfrecord(source)["n"].compute())
+    copy.mkdir()
+    for path in sorted(source.glob("part-*"))[: -1 if change == "lose a file" else None]:
+        shutil.copy(path, copy)
+    with pytest.warns(UserWarning, match="other files of the same write are missing.*_tfrecord"):
+        found = sorted(read_tfrecord(copy)["n"].compute())
+    assert found == (expected[:-3] if change == "lose a file" else expected)
+    (copy / "_tfrecord").mkdir()
+    with pytest.raises(TFRecordError, match="a write that has not finished"):
+        read_tfrecord(copy)
 
 
 def test_own_names_are_recognised() -> None:
