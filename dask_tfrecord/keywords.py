@@ -44,6 +44,7 @@ class DetectedReadKeywords(TypedDict, total=False):
     quarantine_path: PathLike | None
     verify_crc: bool
     max_record_bytes: SupportsIndex | str
+    max_features: int | None
     storage_options: dict[str, Any] | None
     filesystem: Filesystem
 

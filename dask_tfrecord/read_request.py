@@ -26,7 +26,7 @@ from dask_tfrecord.dataset.write.destination import destination
 from dask_tfrecord.dataset.write.neighbours import refuse_other_files
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.files.damage import DamagePolicy, OnCorrupt, check_policy, check_quarantine_path
-from dask_tfrecord.files.options import Extra, ReadOptions
+from dask_tfrecord.files.options import MAX_FEATURES, Extra, ReadOptions
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike, as_paths
 from dask_tfrecord.files.storage.redaction import without_credentials
@@ -59,6 +59,7 @@ def read_request(
     quarantine_path: PathLike | None = None,
     verify_crc: bool = True,
     max_record_bytes: SupportsIndex | str = MAX_RECORD_BYTES,
+    max_features: int | None = MAX_FEATURES,
     index: str | Sequence[str] | Literal[False] | None = None,
     calculate_divisions: bool = False,
     storage_options: dict[str, Any] | None = None,
@@ -84,6 +85,7 @@ def read_request(
         compression=arguments.compression(compression, "infer"),
         verify_crc=verify_crc,
         max_record_bytes=arguments.record_limit(max_record_bytes),
+        max_features=arguments.count("max_features", max_features),
         extra="ignore" if isinstance(schema, pa.Schema | Schema | Snapshot) else extra,
         damage=_damage_policy(on_corrupt, max_corrupt, quarantine_path, storage_options, filesystem),
         path_column=arguments.origin_column(include_path_column, "path"),

@@ -222,6 +222,10 @@ def read_tfrecord(
     max_record_bytes : int or str, default 2 GiB - 1
         The maximum size of a record, in bytes. A longer record is treated as damage, so that hostile files
         cannot use up the memory.
+    max_features : int, optional
+        The maximum number of features that all sampled records have together, if columns are inferred from
+        them. With more features, the read raises, so that hostile files cannot use up the memory. The default
+        is 10,000. If None, the number is not limited. The columns of a snapshot are not limited.
     index : str, list of str or False, optional
         The columns that become the index of the DataFrame. By default, the index that `to_tfrecord` stored is
         restored, except for index levels that ``columns`` names. If no index is stored, the index counts the

@@ -107,6 +107,8 @@ CASES = [
     Case("others", {"schema": {"x": pa.float32(), "more": pa.int64()}, "columns": ["x", "id"]}),
     Case("plain", {"schema": {"x": None}}),
     Case("plain", {"max_record_bytes": 10}),
+    Case("plain", {"max_features": 2}),
+    Case("plain", {"max_features": 100}),
     Case("plain", {"compression": None}),
     Case("gzip", {"compression": None}),
     Case("plain", {"record_type": "sequence_example"}),

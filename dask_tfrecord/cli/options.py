@@ -144,6 +144,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     "quarantine_path": {"metavar": "PATH", "callback": _secret},
     "max_corrupt": {"type": _limit, "metavar": "LIMIT"},
     "max_record_bytes": _BYTES,
+    "max_features": _COUNT,
     "blocksize": {
         **_BYTES,
         "help": 'Stored bytes that a task reads, such as "64 MiB", or none for whole files.',

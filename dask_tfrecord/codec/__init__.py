@@ -283,6 +283,9 @@ class Inference:
         The number of records after which `feed` stops. If -1, the number of records is not limited.
     verify_crc, max_record_bytes
         These parameters have the same meaning as in `Decoder`.
+    max_features : int, optional
+        The largest number of features. A record with which there would be more features is reported as
+        damage. If None, the number is not limited.
     """
 
     def __init__(
@@ -292,9 +295,11 @@ class Inference:
         max_records: int = -1,
         verify_crc: bool = True,
         max_record_bytes: int = MAX_RECORD_BYTES,
+        max_features: int | None = None,
     ) -> None:
         self._kernel = _kernel.Inference(
             record_type,
+            max_features=max_features,
             verify_crc=verify_crc,
             max_record_bytes=max_record_bytes,
             max_records=max_records,

@@ -31,6 +31,10 @@ PAYLOAD_REASONS = frozenset(
         NOT_AN_EXAMPLE,
     }
 )
+
+# The kernel's reason for a record with more features than an inference may have.
+TOO_MANY_FEATURES = "more features than max_features"
+
 _PAYLOAD_PROBLEM = "the file is a TFRecord file, but this undamaged record is not an Example"
 
 
@@ -72,6 +76,8 @@ class Damage(NamedTuple):
             "offset": offset + self.offset,
             "feature": column.name if column else None,
         }
+        if self.reason == TOO_MANY_FEATURES:
+            return too_many_features(int(self.found), **place)
         if self.reason in PAYLOAD_REASONS:
             return CorruptRecordError(f"{_PAYLOAD_PROBLEM}: {self.reason}", reason=self.reason, **place)
         if column is None or self.reason not in _SCHEMA_PROBLEMS:
@@ -94,6 +100,15 @@ class Damage(NamedTuple):
             return [Remedy("schema", schema, "read it"), Remedy("extra", "ignore", "leave it out")]
         found = f"read it if all records hold {self.found}" if self.reason == "wrong kind" else "read it"
         return [Remedy("schema", schema, found)]
+
+
+def too_many_features(count: int, **place: Any) -> SchemaError:
+    """Return the error for records with so many features that no schema is inferred from them."""
+    return SchemaError(
+        f"the records so far have up to {count:,} features, more than max_features= allows",
+        remedies=[Remedy("max_features", count, "infer a column for each feature")],
+        **place,
+    )
 
 
 def _wrong_map_error(unknown: Column, place: Mapping[str, Any]) -> SchemaError:

@@ -13,7 +13,13 @@ import numpy as np
 from dask_tfrecord.codec import FRAME_BYTES, Feature, Fed, Inference, scan
 from dask_tfrecord.codec.checked import Checked
 from dask_tfrecord.codec.columns import RecordType
-from dask_tfrecord.codec.damage import NOT_AN_EXAMPLE, PAYLOAD_REASONS, Damage
+from dask_tfrecord.codec.damage import (
+    NOT_AN_EXAMPLE,
+    PAYLOAD_REASONS,
+    TOO_MANY_FEATURES,
+    Damage,
+    too_many_features,
+)
 from dask_tfrecord.errors import CorruptRecordError, FileChangedError, TFRecordError
 from dask_tfrecord.files.damage import DamagePolicy, Losses
 from dask_tfrecord.files.intact import Numbers, record_offsets
@@ -166,6 +172,8 @@ def sample_split(
     ------
     CorruptRecordError
         If a record of the split is damaged and the options do not skip damage.
+    SchemaError
+        If the records have more features than the options allow.
     """
     windows = 1 if limit is not None else windows
     # An Example parses as a SequenceExample that has only a context.
@@ -174,6 +182,7 @@ def sample_split(
         max_records=-1 if limit is None else limit,
         verify_crc=options.verify_crc,
         max_record_bytes=options.max_record_bytes,
+        max_features=options.max_features,
     )
     path = store.public(split.file.path)
     places: dict[int, RecordPosition] = {}
@@ -237,6 +246,11 @@ class _Feed:
     def check(self, data: memoryview, *, final: bool, limit: int | None) -> Checked:
         checked = self._inference.check(data, final=final, limit=limit)
         numbers = Numbers(self._records, checked.records_before)
+        if TOO_MANY_FEATURES in checked.texts:  # the record is whole, so that skipping it would lose rows
+            at = checked.reasons.tolist().index(checked.texts.index(TOO_MANY_FEATURES))
+            damage = self._inference.feed(data[checked.starts[at] : checked.ends[at]], final=True).damage
+            assert damage is not None
+            raise too_many_features(int(damage.found), record=int(checked.records_before[at]) + at)
         reasons = np.array([*checked.texts, ""])[checked.reasons]
         others = np.flatnonzero(reasons == NOT_AN_EXAMPLE)
         if len(others) and self.other is None:

@@ -37,12 +37,16 @@ class SchemaEvidence:
     all_records: bool
 
 
+# By default, columns are inferred from records with at most this number of features.
+MAX_FEATURES = 10_000
+
+
 @dataclass(frozen=True)
 class ReadOptions:
     """The options for reading files that do not depend on the columns.
 
-    ``compression``, ``verify_crc``, ``max_record_bytes`` and ``extra`` have the same meaning as in
-    `read_tfrecord`.
+    ``compression``, ``verify_crc``, ``max_record_bytes``, ``max_features`` and ``extra`` have the same
+    meaning as in `read_tfrecord`. If ``max_features`` is None, the number of features is not limited.
 
     Attributes
     ----------
@@ -60,6 +64,7 @@ class ReadOptions:
     compression: ReadCompression = "infer"
     verify_crc: bool = True
     max_record_bytes: int = MAX_RECORD_BYTES
+    max_features: int | None = None
     extra: Extra = "raise"
     damage: DamagePolicy = RAISE
     path_column: str | None = None

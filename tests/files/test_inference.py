@@ -6,12 +6,13 @@ from pathlib import Path
 from typing import Any
 
 import oracle
+import pandas as pd
 import pyarrow as pa
 import pytest
 from inferred import directory_of, file_of, infer, sequence_file, types
-from oracle import Feature, Record
+from oracle import Feature, Record, block, bytes_list, entry, example_of, int64_list, packed
 
-from dask_tfrecord import read_tfrecord
+from dask_tfrecord import index, read_tfrecord
 from dask_tfrecord.errors import CorruptRecordError, CorruptRecordWarning, SchemaError, TFRecordError
 
 
@@ -291,3 +292,65 @@ def test_a_file_of_another_format_is_passed_over_as_a_whole(tmp_path: Path) -> N
     assert list(ddf.columns) == ["a"]
     with pytest.warns(CorruptRecordWarning, match=r"a.dat: skipped 1 .* 792 bytes"):
         assert ddf["a"].compute(scheduler="sync").tolist() == [1]
+
+
+# --- what a read decodes, inference sees ----------------------------------------------------------------
+
+
+@pytest.mark.parametrize("arguments", [{}, {"infer": "all"}, {"schema": {"id": pa.int64()}}])
+def test_a_feature_that_a_record_has_twice_is_its_last_value(
+    tmp_path: Path, arguments: dict[str, Any]
+) -> None:
+    first = block(
+        1, *(entry("id", value) for value in (bytes_list(block(1, b"\xff")), int64_list(packed(1, 2))))
+    )
+    payloads = [
+        first + example_of(entry("id", int64_list(packed(7)))),
+        example_of(entry("id", int64_list(packed(8)))),
+    ]
+    assert [oracle.parse(payload).features["id"].values for payload in payloads] == [[7], [8]]
+    ddf = read_tfrecord(directory_of(tmp_path, oracle.records_file(payloads)), **arguments)
+    assert ddf.dtypes["id"] == pd.ArrowDtype(pa.int64())
+    assert ddf["id"].compute(scheduler="sync").tolist() == [7, 8]
+
+
+@pytest.mark.parametrize("infer", ["sample", "all"])
+def test_a_name_with_control_characters_does_not_make_bytes_of_examples(tmp_path: Path, infer: Any) -> None:
+    payload = example_of(entry("id", int64_list(packed(7))), entry("a\1", b""), block(1, block(1, b"b\1")))
+    ddf = read_tfrecord(directory_of(tmp_path, oracle.records_file([payload])), infer=infer)
+    assert ddf["id"].compute(scheduler="sync").tolist() == [7]
+
+
+# --- many features --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("infer", ["sample", "all"])
+@pytest.mark.parametrize("on_corrupt", ["raise", "skip"])
+def test_more_features_than_max_features_raise_and_name_the_record(
+    tmp_path: Path, infer: Any, on_corrupt: Any
+) -> None:
+    many = {f"n{number}": ("int64", [1]) for number in range(12)}
+    path = directory_of(tmp_path, file_of({"n1": ("int64", [0])}), file_of({"n1": ("int64", [0])}, many))
+    read = {"infer": infer, "on_corrupt": on_corrupt}
+    with pytest.raises(SchemaError, match=r"record 1\b.* 13 features.*max_features=13") as caught:
+        read_tfrecord(path, **read, max_features=11)
+    assert caught.value.path is not None
+    for limit in (12, 13, None):
+        assert len(read_tfrecord(path, **read, max_features=limit).columns) == 12
+
+
+@pytest.mark.parametrize("infer", ["sample", "all"])
+def test_the_features_of_all_files_count_together(tmp_path: Path, infer: Any) -> None:
+    files = [file_of({f"{letter}{number}": ("int64", [1]) for number in range(5)}) for letter in "abc"]
+    with pytest.raises(SchemaError, match=r"15 features.*max_features=15"):
+        read_tfrecord(directory_of(tmp_path, *files), infer=infer, max_features=14)
+    assert len(read_tfrecord(tmp_path, infer=infer, max_features=15).columns) == 15
+
+
+def test_ten_thousand_features_are_the_default_limit_and_schemas_have_none(tmp_path: Path) -> None:
+    record = {f"n{number:05}": ("int64", [number]) for number in range(10_001)}
+    path = directory_of(tmp_path, file_of(record))
+    with pytest.raises(SchemaError, match="max_features=10001"):
+        read_tfrecord(path)
+    index(path)
+    assert len(read_tfrecord(path).columns) == 10_001

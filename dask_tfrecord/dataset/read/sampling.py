@@ -9,6 +9,7 @@ from itertools import accumulate
 
 import pyarrow as pa
 
+from dask_tfrecord.codec.damage import too_many_features
 from dask_tfrecord.dataset.read.map_files import TASK_BYTES
 from dask_tfrecord.dataset.read.plan_partitions import plan_partitions
 from dask_tfrecord.files.damage import DamagePolicy
@@ -70,7 +71,7 @@ def take_sample(store: Store, files: pa.Table, *, record_type: AskedType, option
             sample = partial(sample, options=lenient, windows=windows)
             samples |= zip(more, pool.map(sample, _splits(files, more)), strict=True)
     in_order = [samples[row] for row in sorted(samples)]
-    return _with_record_type(reduce(Sample.merged, in_order, Sample(record_type)), record_type)
+    return _with_record_type(_merged(in_order, record_type, options), record_type)
 
 
 def _splits(files: pa.Table, rows: list[int]) -> list[Split]:
@@ -96,7 +97,7 @@ def sample_all(
         return Sample("bytes")
     partitions, _ = plan_partitions(files, blocksize=TASK_BYTES)
     samples = compute_each(partial(_sample_splits, store, options, record_type), partitions)
-    return _with_record_type(reduce(Sample.merged, samples, Sample(record_type)), record_type)
+    return _with_record_type(_merged(samples, record_type, options), record_type)
 
 
 @redact_errors
@@ -105,7 +106,16 @@ def _sample_splits(
 ) -> Sample:
     """Sample the splits of one task, and merge the samples, so that the task returns little data."""
     sample = partial(sample_split, store, options=options, record_type=record_type)
-    return reduce(Sample.merged, map(sample, splits), Sample(record_type))
+    return _merged(map(sample, splits), record_type, options)
+
+
+def _merged(samples: Iterable[Sample], record_type: AskedType, options: ReadOptions) -> Sample:
+    """Merge samples, and raise SchemaError if they have more features than the options allow."""
+    merged = reduce(Sample.merged, samples, Sample(record_type))
+    count = len(merged.features)
+    if options.max_features is not None and count > options.max_features:
+        raise too_many_features(count, path=merged.features[-1].path)
+    return merged
 
 
 def _choose(files: pa.Table) -> list[int]:
@@ -164,15 +174,6 @@ def _reason_for_bytes(sample: Sample) -> str:
     """Return the reason why records that parse as messages are not Examples, or an empty text if they may
     be Examples.
     """
-    untyped = [feature.name for feature in sample.features if not feature.kinds]
-    strange = next(filter(_has_control_characters, untyped), None)
-    if strange is not None:
-        return f"a feature without a value has a name with control characters, {strange[:40]!r}"
-    if untyped and len(untyped) == len(sample.features):
-        return "no feature has a value"
-    return "" if sample.features else sample.reason_for_bytes
-
-
-def _has_control_characters(name: str) -> bool:
-    """Return True if a name has a control character other than tab, newline and carriage return."""
-    return any((ord(sign) < 32 and sign not in "\t\n\r") or ord(sign) == 127 for sign in name)
+    if not sample.features:
+        return sample.reason_for_bytes
+    return "" if any(feature.kinds for feature in sample.features) else "no feature has a value"
