@@ -48,13 +48,13 @@ REFUSED = {
     "malformed step": block(2, list_entry("steps", int64_list(packed(1, 2)), b"\xff")),
     "name that is not UTF-8": block(1, entry(b"\xff", TEXT)),
     "field beside key and value": block(1, block(1, block(1, b"k"), UNKNOWN["varint"])),
-    "nested message of another type": block(1, block(1, block(1, b"a\n"))),
 }
 # A message of another type has no feature with a kind.
 OTHER_TYPE = [
     block(1, entry("new", b"")) + UNKNOWN["varint"],
     block(1, entry("id", b""), entry("new", UNKNOWN["varint"])),
     block(2, list_entry("new", b"")) + UNKNOWN["varint"],
+    block(1, entry("new", b""), block(1, block(1, b"a\n"))),
 ]
 RECORDS = [added + refused for added, refused in product(ADDED.values(), REFUSED.values())] + OTHER_TYPE
 AFTER = block(1, *FEATURES.values())
