@@ -7,7 +7,7 @@ from datetime import UTC, datetime, timedelta
 from typing import Any
 
 from dask_tfrecord import arguments
-from dask_tfrecord.dataset.maintenance.expiring import unneeded_files
+from dask_tfrecord.dataset.maintenance.expiring import remove_unneeded
 from dask_tfrecord.dataset.maintenance.repairing import Repaired, drop_missing_files
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY
 from dask_tfrecord.dataset.snapshot.versions import versions
@@ -184,9 +184,7 @@ def cleanup(
         now = datetime.now(UTC)
     before = now - age
     removed = remove_orphans(store, before, dry_run=bool(dry_run))
-    unneeded = unneeded_files(store, before).paths
-    if not dry_run:
-        store.remove(unneeded)
+    unneeded = remove_unneeded(store, before, dry_run=bool(dry_run)).paths
     removed = sorted({*removed, *map(store.relative, unneeded)})
     action = "would remove" if dry_run else "removed"
     logger.info("%s: cleanup %s %d files", store.public(store.root), action, len(removed))

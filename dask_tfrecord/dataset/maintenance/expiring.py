@@ -5,6 +5,7 @@ from contextlib import suppress
 from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
+from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -18,10 +19,12 @@ from dask_tfrecord.dataset.snapshot.names import (
     KEPT,
     closed_column_files,
     snapshot_path,
+    staged,
 )
-from dask_tfrecord.dataset.snapshot.versions import oldest_version, read_part, versions
+from dask_tfrecord.dataset.snapshot.versions import newest_number, oldest_version, read_part, versions
 from dask_tfrecord.dataset.write.orphans import last_modified, time_of_store
 from dask_tfrecord.files.storage.listing import column_paths
+from dask_tfrecord.files.storage.paths import name_of
 from dask_tfrecord.files.storage.store import Store
 
 # The number of versions whose metadata is read at once.
@@ -97,8 +100,7 @@ def expire_versions(
         first = min(kept)
         newest = commit(replace(run, version=first, details=f"versions before {first}"), ())
         now = time_of_store(store)
-    unneeded = unneeded_files(store, now - grace)
-    store.remove(unneeded.paths)
+    unneeded = remove_unneeded(store, now - grace)
     size = pc.sum(unneeded.data["size"]).as_py() or 0
     return Expired(newest, expired if newest.run == run.run else (), len(unneeded.data), size)
 
@@ -135,6 +137,58 @@ def _mode(store: Store, number: int, metadata: Mapping[str, Any] | None) -> Any:
     with suppress(FileNotFoundError):  # an overwrite has removed this version in the meantime
         return read_part(store, number).fields["mode"]
     return None
+
+
+def remove_unneeded(store: Store, before: datetime, *, dry_run: bool = False) -> Unneeded:
+    """Remove the files that only versions need that expired before a time, and second copies of files.
+
+    Return these files. If ``dry_run`` is True, remove nothing.
+    """
+    unneeded = unneeded_files(store, before)
+    newest = None if store.renames else find_snapshot(store)
+    copies = None if newest is None else _second_copies(store, newest, before)
+    if not dry_run:
+        store.remove(unneeded.paths)
+    if newest is None or copies is None:
+        return unneeded
+    for path in () if dry_run else column_paths(copies["path"]):
+        _remove_copy(store, path, newest)
+    return unneeded._replace(data=pa.concat_tables([unneeded.data, copies]))
+
+
+def _second_copies(store: Store, newest: Snapshot, before: datetime) -> pa.Table:
+    """Return the kept files, made before a time, of which the newest version has a copy at its path.
+
+    A `restore` makes such copies on stores without a rename.
+    """
+    kept, start = kept_files(store), len(store.join(f"{KEPT}/"))
+    sizes = dict(
+        zip(newest.file_list["path"].to_pylist(), newest.file_list["bytes"].to_pylist(), strict=True)
+    )
+    is_copy = []
+    for path, size in zip(column_paths(kept["path"]), kept["size"].to_pylist(), strict=True):
+        found = None
+        if sizes.get(path[start:]) == size and last_modified(store, [path]) <= before:
+            with suppress(FileNotFoundError):
+                found = store.look(store.join(path[start:]))["size"]
+        is_copy.append(found == size)
+    return kept.filter(pa.array(is_copy, pa.bool_()))
+
+
+def _remove_copy(store: Store, path: str, newest: Snapshot) -> None:
+    """Remove a kept file of which the newest version has a copy at its path.
+
+    A commit that replaces the copy moves it to the same path, in two steps: it copies the file, and removes
+    its source. If a newer version shows that such a commit may have copied the file before the removal, the
+    file is put back. The backup survives a kill in the staging directory until `cleanup`.
+    """
+    backup = store.join(staged(uuid4().hex, name_of(path)))
+    store.fs.cp_file(path, backup)
+    store.remove_file(path)
+    store.fs.invalidate_cache()
+    if newest_number(store) != newest.number and not store.fs.exists(path):
+        store.fs.cp_file(backup, path)
+    store.remove_file(backup)
 
 
 def unneeded_files(store: Store, before: datetime) -> Unneeded:
