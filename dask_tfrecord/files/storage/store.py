@@ -243,11 +243,11 @@ class Store:
                 if self.local and durable:
                     file.flush()
                     os.fsync(file.fileno())
-            self._rename(temporary, path)
+            self.move(temporary, path)
         except BaseException:  # also on KeyboardInterrupt, so that no incomplete file remains
             # A failure to remove the incomplete file is not raised, because the first failure is raised.
             with suppress(Exception):
-                self.fs.rm_file(temporary)
+                self.remove_file(temporary)
             raise
 
     def _open_new(self, path: str) -> BinaryIO:
@@ -326,9 +326,6 @@ class Store:
     def move(self, source: str, target: str) -> None:
         """Rename a file from ``source`` to ``target``. An existing file at ``target`` is replaced."""
         self.refuse_links([source, target])
-        self._rename(source, target)
-
-    def _rename(self, source: str, target: str) -> None:
         if self.local:
             os.replace(source, target)
         # Fsspec's default mv() would treat the paths as globs.
@@ -353,13 +350,13 @@ class Store:
         self.fs.cp_file(source, target)
 
     def touch(self, path: str) -> None:
-        """Create an empty file, or empty the file at ``path``. A link at ``path`` is replaced."""
-        self.refuse_links([path])
-        if self._is_link is not None and self._is_link(path):
-            self.remove_file(path)
-        if self.local:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
-            os.close(os.open(path, flags, 0o666))
+        """Create an empty file. A file or a link at ``path`` is replaced.
+
+        A file is not emptied, because it may be a hard link to a file outside of the root.
+        """
+        if self.renames:
+            with self.create(path, durable=False):
+                pass
         else:
             self.fs.pipe_file(path, b"")
 
