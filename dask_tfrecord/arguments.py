@@ -145,7 +145,8 @@ def count(keyword: str, value: Any, least: int = 1) -> int | None:
 
     Raise if the integer is less than ``least``.
     """
-    is_count = isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= least
+    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64)
+    is_count = is_integer and value >= least
     if value is not None and not is_count:
         kind = "positive" if least else "non-negative"
         raise TFRecordError(f"{keyword}={value!r} is not a {kind} integer")
@@ -173,7 +174,7 @@ def byte_count(keyword: str, value: Any) -> int | None:
     if value is None:
         return None
     size = 0
-    if not isinstance(value, bool):
+    if not isinstance(value, bool | np.timedelta64):  # NumPy counts its durations among the integers
         with suppress(AttributeError, OverflowError, TypeError, ValueError):
             size = int(parse_bytes(value or "0")) if isinstance(value, str | float) else operator.index(value)
     if size < 1:

@@ -159,6 +159,7 @@ KEPT = {
     "categories": CATEGORIES,
     "texts of categories": pa.array(["a", "bb", "ccc"]).dictionary_encode(),
     "lists": pa.array([[1], [2, 3], []]),
+    "lists of categories": pa.ListArray.from_arrays([0, 1, 1, 3], CATEGORIES),
     "structs": pa.array([{"f": 1}, {"f": 2}, {"f": 3}]),
     "pandas": pa.array(pd.Categorical(["x", "y", "x"])),
 }
