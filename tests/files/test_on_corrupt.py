@@ -4,7 +4,6 @@ import asyncio
 import gzip
 import random
 import warnings
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +15,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from damaged_files import framed_number
-from distributed import Client, LocalCluster
+from distributed import Client
 from memory import growth
 
 from dask_tfrecord import (
@@ -186,15 +185,6 @@ def test_a_quarantine_among_the_files_is_refused(two: Path) -> None:
         with pytest.raises(TFRecordError, match=r"inside the dataset that is read.*_quarantine"):
             read(two, on_corrupt="quarantine", quarantine_path=place)
     read(two, on_corrupt="quarantine", quarantine_path=two / "_quarantine")
-
-
-@pytest.fixture
-def client() -> Iterator[Client]:
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0", memory_limit=0) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        yield client
 
 
 def test_warnings_reach_the_client_of_a_cluster(two: Path, client: Client) -> None:

@@ -15,9 +15,11 @@ import pytest
 import s3fs
 from abstract import rows
 from aiobotocore.client import AioBaseClient
+from failing_changes import CHANGES
 from moto.s3.models import s3_backends
 from s3_suite import S3Suite
 from servers import s3_server
+from strides import every
 
 from dask_tfrecord import (
     Snapshot,
@@ -75,6 +77,9 @@ def noted_bytes() -> Iterator[list[int]]:
 
 
 class TestS3Store(S3Suite):
+    changes = tuple(CHANGES)
+    stride = every(47)
+
     def test_a_filter_on_a_stored_column_fetches_only_the_matching_images(self, place: str) -> None:
         images = [bytes([number % 256]) * 50_000 for number in range(400)]
         frame = pd.DataFrame({"label": [number % 100 for number in range(400)]})

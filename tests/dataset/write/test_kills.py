@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from strides import IS_FULL, every
 
 OLD = list(range(7))
 NEW = [11, 12, 13]
@@ -40,12 +41,12 @@ ALIKE = {("create", "delta"), ("others", "delta")}
 # The commit of a stream is that of the other writes, which are tried with a base.
 ALIKE |= {("stream", "delta")}
 # All commits find the base in the same way, so most modes are tried either with a base or without.
-if "DASK_TFRECORD_FAULTS" not in os.environ:
+if not IS_FULL:
     ALIKE |= {(mode, "full") for mode in ("writer", "partitions", "delete", "restore", "repair")}
     ALIKE |= {(mode, "delta") for mode in ("shuffle", "keeping", "compact", "expire")}
 
 # One of so many operations is killed.
-STRIDE = int(os.environ.get("DASK_TFRECORD_FAULTS", 10))
+STRIDE = every(10)
 
 Sweep = Callable[..., dict[str, Any]]
 
