@@ -1,4 +1,7 @@
-"""Writing and reading under every scheduler, and on a real cluster of processes whose workers die."""
+"""Writing and reading under every scheduler, and on a real cluster of processes whose workers die.
+
+Modules: writer, reader, rewriting.
+"""
 
 import os
 import pickle
@@ -83,7 +86,7 @@ def test_a_future_of_a_write_gives_the_snapshot(tmp_path: Path, client: Client) 
     assert client.compute(lazy).result().records == 20
 
 
-def test_damage_travels_with_its_place(tmp_path: Path, scheduler: Any) -> None:
+def test_damage_names_its_record_under_every_scheduler(tmp_path: Path, scheduler: Any) -> None:
     to_tfrecord(numbers(), tmp_path / "a", compute_kwargs={"scheduler": "sync"})
     path = sorted((tmp_path / "a").glob("part-*"))[2]
     content = bytearray(path.read_bytes())
@@ -118,7 +121,9 @@ def test_files_are_compacted_and_rows_are_deleted_under_every_scheduler(
         assert read_tfrecord(root)["n"].compute().tolist() == expected
 
 
-def test_a_value_that_cannot_be_stored_travels_with_its_place(tmp_path: Path, scheduler: Any) -> None:
+def test_a_value_that_cannot_be_stored_names_its_record_under_every_scheduler(
+    tmp_path: Path, scheduler: Any
+) -> None:
     lists = pd.array([[1]] * 5 + [[1, None]], pd.ArrowDtype(pa.list_(pa.int64())))
     ddf = dd.from_pandas(pd.DataFrame({"lists": lists}), npartitions=2)
     with pytest.raises(SchemaError, match="null") as caught:

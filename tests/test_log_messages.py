@@ -1,4 +1,7 @@
-"""What the logger ``dask_tfrecord`` reports of reads and writes, and what the logs of workers show."""
+"""What the logger ``dask_tfrecord`` reports of reads and writes, and what the logs of workers show.
+
+Modules: writer, dataset.write.commit.
+"""
 
 import logging
 import os

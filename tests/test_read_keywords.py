@@ -1,4 +1,7 @@
-"""Every function that reads a path takes the same keywords, and reads the rows of `read_tfrecord`."""
+"""Every function that reads a path takes the same keywords, and reads the rows of `read_tfrecord`.
+
+Modules: keywords, read_request.
+"""
 
 import inspect
 import json

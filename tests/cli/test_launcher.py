@@ -1,4 +1,7 @@
-"""The command itself: light to import, with exit codes and errors of one line."""
+"""The command itself: light to import, with exit codes and errors of one line.
+
+Modules: cli.failures, cli.dask_tfrecord_launcher.
+"""
 
 import importlib.metadata
 import os

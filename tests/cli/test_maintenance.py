@@ -1,4 +1,7 @@
-"""`verify`, `index`, `cleanup`, `export` and `serve`."""
+"""`verify`, `index`, `cleanup`, `export` and `serve`.
+
+Modules: cli.maintenance.
+"""
 
 import json
 import signal

@@ -1,4 +1,7 @@
-"""Files of other formats in a dataset: the error names the file and its format."""
+"""Files of other formats in a dataset: the error names the file and its format.
+
+Modules: codec.file_signatures.
+"""
 
 import bz2
 import gzip
@@ -115,7 +118,7 @@ def test_what_hadoop_compressed_is_named(data: Path) -> None:
 
 
 @pytest.mark.parametrize("content", [np.random.default_rng(0).bytes(999), b"ORC" + bytes(99)])
-def test_what_looks_like_nothing_is_told_so(tmp_path: Path, content: bytes) -> None:
+def test_what_looks_like_no_format_has_no_guess_in_the_error(tmp_path: Path, content: bytes) -> None:
     (tmp_path / "a").write_bytes(content)
     with pytest.raises(CorruptRecordError, match="check that it is a TFRecord file"):
         read_tfrecord(tmp_path)

@@ -1,4 +1,7 @@
-"""Every cast by `schema=` is exact, is a rounding that `lossy=` allows, or raises and names the row."""
+"""Every cast by `schema=` is exact, is a rounding that `lossy=` allows, or raises and names the row.
+
+Modules: schema.conversion, schema.field.
+"""
 
 from array import array
 from collections import Counter, deque

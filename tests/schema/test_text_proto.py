@@ -1,4 +1,7 @@
-"""Protobuf's text format is parsed as google.protobuf parses it."""
+"""Protobuf's text format is parsed as google.protobuf parses it.
+
+Modules: schema.text_proto.
+"""
 
 import math
 from typing import Any

@@ -1,4 +1,7 @@
-"""The suite of stores on Azure Blob Storage: adlfs and Azurite."""
+"""The suite of stores on Azure Blob Storage: adlfs and Azurite.
+
+Modules: files.storage.azure, files.storage.store.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

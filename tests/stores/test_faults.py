@@ -3,6 +3,8 @@
 A proxy spoils the first request of a job, in the next run its second, and so on, each in several ways. By
 default, a sample is tried. ``DASK_TFRECORD_FAULTS=1 pytest -s tests/stores/test_faults.py`` spoils every
 request in every way and prints a table of what was tried; 7 in place of 1 tries a seventh of them.
+
+Modules: files.storage.store, dataset.write.commit.
 """
 
 import logging

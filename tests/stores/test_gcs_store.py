@@ -1,4 +1,7 @@
-"""The suite of stores on Google Cloud Storage: gcsfs and an emulator in this process."""
+"""The suite of stores on Google Cloud Storage: gcsfs and an emulator in this process.
+
+Modules: files.storage.store.
+"""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,7 @@
-"""The suite of stores on S3: s3fs and a server of moto in this process."""
+"""The suite of stores on S3: s3fs and a server of moto in this process.
+
+Modules: files.storage.uploads, files.storage.store.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -177,7 +180,7 @@ class TestS3Store(S3Suite):
                 call()
         assert not exists(url, storage_options=self.options)
 
-    def test_a_write_that_has_not_finished_is_told_from_nothing(self, place: str) -> None:
+    def test_a_write_that_has_not_finished_is_distinguished_from_nothing(self, place: str) -> None:
         run = self.run(place)
         run.write(pa.table({"n": [1], "key": [1]}), 0, 1)
         for path in (place, f"{place}/*"):

@@ -1,4 +1,7 @@
-"""The suite of stores on SFTP: fsspec's filesystem, paramiko, and OpenSSH's server."""
+"""The suite of stores on SFTP: fsspec's filesystem, paramiko, and OpenSSH's server.
+
+Modules: files.storage.sftp, files.storage.store.
+"""
 
 import os
 from collections.abc import Iterator

@@ -1,4 +1,7 @@
-"""The encoder, statistics and `take_bytes`: slices, bitmaps, and the ends of input and output."""
+"""The encoder, statistics and `take_bytes`: slices, bitmaps, and the ends of input and output.
+
+Modules: codec, codec.columns.
+"""
 
 from collections.abc import Iterator
 from typing import Any

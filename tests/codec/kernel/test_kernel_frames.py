@@ -1,4 +1,7 @@
-"""The kernel's reader of frames: truncation, flipped bits, windows of any size, absurd lengths, checksums."""
+"""The kernel's reader of frames: truncation, flipped bits, windows of any size, absurd lengths, checksums.
+
+Modules: codec, codec.columns.
+"""
 
 import random
 import struct
@@ -128,7 +131,7 @@ def test_max_records_stops_inference_where_it_says() -> None:
     assert inference.feed(FILE[STARTS[2] :], final=True) == (0, 0, None)
 
 
-def test_checksums_are_not_looked_at_when_told_so() -> None:
+def test_verify_crc_off_checks_no_checksum() -> None:
     damaged = bytearray(FILE)
     damaged[STARTS[1] - 1] ^= 1
     decoded = Decoder(COLUMNS, "example", verify_crc=False).decode(bytes(damaged), final=True)
@@ -146,7 +149,7 @@ def test_checksums_of_lengths_are_verified_always() -> None:
 
 
 @given(st.lists(st.integers(0, 60), max_size=40), st.integers(1, 200), st.integers(0, 50), st.booleans())
-def test_places_for_blocks_are_as_far_apart_as_asked_and_no_further_than_a_record_more(
+def test_offsets_for_blocks_are_as_far_apart_as_asked_and_no_further_than_a_record_more(
     sizes: list[int], every: int, cut: int, final: bool
 ) -> None:
     file = oracle.records_file([bytes(size) for size in sizes])
@@ -162,7 +165,7 @@ def test_places_for_blocks_are_as_far_apart_as_asked_and_no_further_than_a_recor
     assert list(zip(found.offsets.to_pylist(), found.numbers.to_pylist(), strict=True)) == expected
 
 
-def test_places_are_given_only_if_asked_for() -> None:
+def test_offsets_are_given_only_if_asked_for() -> None:
     assert scan(FILE, final=True)[3:] == (None, None)
     assert scan(FILE, final=True, offsets=True).numbers is None
     found = scan(FILE, final=True, every=2**64 - 1)

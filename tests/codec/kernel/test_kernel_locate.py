@@ -1,4 +1,7 @@
-"""The kernel's search for a record in bytes that begin anywhere, and its requests for more bytes."""
+"""The kernel's search for a record in bytes that begin anywhere, and its requests for more bytes.
+
+Modules: codec.
+"""
 
 import oracle
 import pytest

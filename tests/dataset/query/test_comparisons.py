@@ -1,4 +1,8 @@
-"""Pruning skips rows only if pandas agrees, for all types of columns, values and operators."""
+"""Pruning skips rows only if pandas agrees, for all types of columns, values and operators.
+
+Modules: dataset.query.comparisons, dataset.query.predicates, dataset.query.ranges,
+dataset.query.comparison_keys.
+"""
 
 import itertools
 import math

@@ -1,4 +1,7 @@
-"""The rows of each file of `shuffle=` and `colocate=` against a model in Python, for passes of all sizes."""
+"""The rows of each file of `shuffle=` and `colocate=` against a model in Python, for passes of all sizes.
+
+Modules: dataset.shuffle.merge, dataset.shuffle.spill, dataset.shuffle.route.
+"""
 
 import hashlib
 from collections import defaultdict
@@ -212,7 +215,9 @@ def contents(snapshot: Snapshot) -> list[Any]:
 
 @pytest.mark.parametrize("limits", [{}, {"max_rows_per_file": 7}, {"max_bytes_per_file": 500}])
 @pytest.mark.parametrize("write", ["shuffle", "colocate"])
-def test_the_bytes_do_not_depend_on_the_passes(tmp_path: Path, write: str, limits: dict[str, int]) -> None:
+def test_the_bytes_of_a_colocated_shuffle_do_not_depend_on_the_passes(
+    tmp_path: Path, write: str, limits: dict[str, int]
+) -> None:
     seed, colocate = WRITES[write]
     ddf = collection(source(), "text")
     found = []

@@ -1,4 +1,7 @@
-"""`colocate=` and `shuffle=`: rows that move to another partition before they are written."""
+"""`colocate=` and `shuffle=`: rows that move to another partition before they are written.
+
+Modules: dataset.shuffle.spill, dataset.shuffle.route, dataset.shuffle.merge, dataset.snapshot.names.
+"""
 
 import os
 import signal
@@ -110,7 +113,7 @@ def test_the_seed_decides_the_order(tmp_path: Path) -> None:
     assert len({tuple(numbers) for numbers in found.values()}) == 3
 
 
-def test_shuffled_rows_of_a_key_stay_together(tmp_path: Path) -> None:
+def test_colocate_keeps_shuffled_rows_of_a_key_together_in_npartitions_files(tmp_path: Path) -> None:
     snapshot = to_tfrecord(collection(), tmp_path, partition_on="key", colocate=True, shuffle=3, num_shards=2)
     assert sorted(file.records for file in snapshot.files) == [80] * 5
     (path,) = (tmp_path / "key=a").glob("part-*")

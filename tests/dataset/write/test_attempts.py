@@ -3,6 +3,8 @@ was only slow: no version lists a file that one of the attempts removes.
 
 By default, the first attempt stops at a sample of its filesystem calls.
 ``DASK_TFRECORD_FAULTS=1 pytest tests/dataset/write/test_attempts.py`` stops it at every call.
+
+Modules: dataset.write.run, dataset.write.commit, dataset.snapshot.names.
 """
 
 from collections.abc import Callable

@@ -2,6 +2,8 @@
 
 By default, the first operation stops at a sample of its filesystem events.
 ``DASK_TFRECORD_FAULTS=1 pytest tests/dataset/write/test_interleavings.py`` stops it at every event.
+
+Modules: dataset.write.commit, dataset.write.orphans, dataset.maintenance.expiring.
 """
 
 import json
