@@ -1,4 +1,7 @@
-"""docs/format.md is enough: a program written from it reads our datasets without our library."""
+"""docs/format.md is enough: a program written from it reads our datasets without our library.
+
+Modules: dataset.snapshot.metadata, dataset.write.next_snapshot, files.writing.
+"""
 
 import base64
 import datetime

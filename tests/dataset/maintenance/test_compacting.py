@@ -1,4 +1,7 @@
-"""Compaction: the same rows in fewer files, beside other writes, and nothing changes if it fails."""
+"""Compaction: the same rows in fewer files, beside other writes, and nothing changes if it fails.
+
+Modules: dataset.maintenance.compacting, dataset.maintenance.rewriting.
+"""
 
 import gzip
 from collections.abc import Callable
@@ -279,7 +282,7 @@ def test_tensorflow_reads_compacted_files(tmp_path: Path, codec: Any) -> None:
     assert payloads() == before
 
 
-def test_a_file_that_takes_the_place_of_others_has_their_permissions(tmp_path: Path) -> None:
+def test_a_file_that_replaces_others_has_their_permissions(tmp_path: Path) -> None:
     write(tmp_path, range(20), columnar=["n"])
     for file in (*tmp_path.rglob("part-*"), *(tmp_path / "_tfrecord" / "columns").iterdir()):
         file.chmod(0o640)
