@@ -72,7 +72,6 @@ def test_a_search_for_a_keyword_of_a_public_function_finds_a_test() -> None:
         for function in (dask_tfrecord.read_tfrecord, dask_tfrecord.to_tfrecord)
         for name in list(inspect.signature(function).parameters)[1:]
     }
-    keywords -= {"num_shards"}  # an alias of npartitions
     assert [keyword for keyword in sorted(keywords) if keyword not in names] == []
 
 
