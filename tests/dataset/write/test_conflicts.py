@@ -1,4 +1,8 @@
-"""Two writes that are planned on the same version: the table in docs/guarantees.md says what happens."""
+"""Two writes that are planned on the same version: the table in docs/guarantees.md says what happens.
+
+Modules: dataset.write.conflicts, dataset.write.commit, dataset.maintenance.indexing,
+dataset.maintenance.rewriting.
+"""
 
 import os
 import shutil

@@ -1,4 +1,7 @@
-"""Partition values whose directory names are the same name for the filesystem, in case or Unicode form."""
+"""Partition values whose directory names are the same name for the filesystem, in case or Unicode form.
+
+Modules: dataset.write.commit, dataset.partitioning.hive.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
