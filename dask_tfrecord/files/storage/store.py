@@ -20,7 +20,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractBufferedFile
 from fsspec.utils import tokenize
 
-from dask_tfrecord.errors import DestinationError, TFRecordError
+from dask_tfrecord.errors import DestinationError
 from dask_tfrecord.files.storage.filesystem import (
     ArrowFileSystem,
     Filesystem,
@@ -35,7 +35,7 @@ from dask_tfrecord.files.storage.open_file import (
     read_byte_ranges,
     removed,
 )
-from dask_tfrecord.files.storage.paths import check_url, name_of, parent_of
+from dask_tfrecord.files.storage.paths import check_url, name_of, parent_of, path_text
 from dask_tfrecord.files.storage.redaction import without_credentials
 from dask_tfrecord.files.storage.store_failures import is_precondition_failure
 from dask_tfrecord.lazy import cached_property
@@ -79,11 +79,7 @@ class Store:
 
         Listings that the filesystem has cached are dropped.
         """
-        text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
-        if not isinstance(text, str) or not text:
-            raise TFRecordError(
-                f"{without_credentials(repr(path))} is not a path", advice='pass a directory, such as "train"'
-            )
+        text = path_text(path)
         check_url(text)
         fs, root = open_path(text, storage_options, filesystem)
         fs.invalidate_cache()
