@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import reduce
 from glob import has_magic
+from operator import and_
 from threading import Lock
 from typing import Any, BinaryIO, TypeVar
 
@@ -371,14 +373,16 @@ class Store:
                 if failures > _ATTEMPTS or (source is not None and not self.fs.exists(source)):
                     raise
 
-    def copy_permissions(self, source: str, target: str) -> None:
-        """Give a local file the permissions and the group of another file, as far as this user may."""
+    def copy_permissions(self, sources: Iterable[str], target: str) -> None:
+        """Give a local file the permissions that all of the sources have, and the group of the first source,
+        as far as this user may.
+        """
         if self.local:
             self.refuse_links([target])
-            with suppress(OSError):  # another write may have moved the source
-                status = os.stat(source)
-                os.chmod(target, stat.S_IMODE(status.st_mode))
-                os.chown(target, -1, status.st_gid)
+            with suppress(OSError):  # another write may have moved a source
+                found = [*map(os.stat, sources)]
+                os.chmod(target, reduce(and_, (stat.S_IMODE(one.st_mode) for one in found)))
+                os.chown(target, -1, found[0].st_gid)
 
     def sync_directory(self, path: str) -> None:
         """Flush a local directory to the disk, so that renames into the directory survive a power cut.
