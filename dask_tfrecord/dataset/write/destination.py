@@ -87,7 +87,14 @@ def destination(
     store = Store.at(text, storage_options, filesystem)
     check_writable(store.fs)
     if store.local:
-        store.refuse_links(store.join(f"{one}/") for one in (STAGING, KEPT, COLUMNS))
+        directories = [store.join(one) for one in (STAGING, KEPT, COLUMNS)]
+        store.refuse_links(f"{one}/" for one in directories)
+        for one in filter(os.path.isfile, directories):
+            raise DestinationError(
+                "a file has the name of a directory of the dataset",
+                path=one,
+                advice="move the file elsewhere",
+            )
     return store
 
 
