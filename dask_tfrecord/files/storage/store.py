@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import reduce
 from glob import has_magic
+from operator import and_
 from threading import Lock
 from typing import Any, BinaryIO, TypeVar
 
@@ -20,7 +22,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractBufferedFile
 from fsspec.utils import tokenize
 
-from dask_tfrecord.errors import DestinationError, TFRecordError
+from dask_tfrecord.errors import DestinationError
 from dask_tfrecord.files.storage.filesystem import (
     ArrowFileSystem,
     Filesystem,
@@ -35,7 +37,7 @@ from dask_tfrecord.files.storage.open_file import (
     read_byte_ranges,
     removed,
 )
-from dask_tfrecord.files.storage.paths import check_url, name_of, parent_of
+from dask_tfrecord.files.storage.paths import check_url, name_of, parent_of, path_text
 from dask_tfrecord.files.storage.redaction import without_credentials
 from dask_tfrecord.files.storage.store_failures import is_precondition_failure
 from dask_tfrecord.lazy import cached_property
@@ -79,11 +81,7 @@ class Store:
 
         Listings that the filesystem has cached are dropped.
         """
-        text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
-        if not isinstance(text, str) or not text:
-            raise TFRecordError(
-                f"{without_credentials(repr(path))} is not a path", advice='pass a directory, such as "train"'
-            )
+        text = path_text(path)
         check_url(text)
         fs, root = open_path(text, storage_options, filesystem)
         fs.invalidate_cache()
@@ -377,14 +375,16 @@ class Store:
                 if failures > _ATTEMPTS or (source is not None and not self.fs.exists(source)):
                     raise
 
-    def copy_permissions(self, source: str, target: str) -> None:
-        """Give a local file the permissions and the group of another file, as far as this user may."""
+    def copy_permissions(self, sources: Iterable[str], target: str) -> None:
+        """Give a local file the permissions that all of the sources have, and the group of the first source,
+        as far as this user may.
+        """
         if self.local:
             self.refuse_links([target])
-            with suppress(OSError):  # another write may have moved the source
-                status = os.stat(source)
-                os.chmod(target, stat.S_IMODE(status.st_mode))
-                os.chown(target, -1, status.st_gid)
+            with suppress(OSError):  # another write may have moved a source
+                found = [*map(os.stat, sources)]
+                os.chmod(target, reduce(and_, (stat.S_IMODE(one.st_mode) for one in found)))
+                os.chown(target, -1, found[0].st_gid)
 
     def sync_directory(self, path: str) -> None:
         """Flush a local directory to the disk, so that renames into the directory survive a power cut.
