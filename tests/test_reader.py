@@ -395,7 +395,7 @@ def test_a_file_that_the_snapshot_does_not_list_raises_with_a_way_to_read_it(own
 
 
 def test_files_of_a_write_that_was_not_committed_are_ignored(own: Path) -> None:
-    (own / "part-0123abcd-00000-of-00002.tfrecord").write_bytes(b"half a file")
+    (own / "part-0123abcd0123abcd0123abcd0123abcd-00000-of-00002.tfrecord").write_bytes(b"half a file")
     assert len(read_tfrecord(own).compute()) == 10
 
 

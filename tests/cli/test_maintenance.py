@@ -80,7 +80,7 @@ def test_an_unknown_type_is_an_error_of_usage(run: Run, people: Path) -> None:
 
 def _interrupted(people: Path) -> Path:
     """Leave a staged file of a write that never ended."""
-    staged = people / "_tfrecord" / "staging" / ("0" * 32) / "part-00000000-00000-of-00001.tfrecord"
+    staged = people / "_tfrecord" / "staging" / ("0" * 32) / f"part-{'0' * 32}-00000-of-00001.tfrecord"
     staged.parent.mkdir(parents=True)
     staged.write_bytes(b"")
     return staged

@@ -244,13 +244,6 @@ def test_a_snapshot_of_an_index_has_the_struct(tmp_path: Path) -> None:
     assert rows_of(read_tfrecord(tmp_path / "b", filters=[("a/x", "==", 3)])) == VALUES[5:]
 
 
-def test_an_older_library_refuses_the_format_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    to_tfrecord(collection(), tmp_path)
-    monkeypatch.setattr("dask_tfrecord.dataset.snapshot.versions.FORMAT_VERSION", 3)
-    with pytest.raises(ValueError, match=r"format version 4.*upgrade"):
-        read_tfrecord(tmp_path)
-
-
 def test_the_description_shows_the_fields(tmp_path: Path) -> None:
     to_tfrecord(collection(), tmp_path)
     shown = {one.name: (str(one.type), one.nulls, one.min, one.lengths) for one in inspect(tmp_path).columns}

@@ -138,7 +138,11 @@ class TestS3Store(S3Suite):
     def test_uploads_of_the_dead_are_given_up(self, place: str) -> None:
         self.write(rows(1), place)
         store = self.store(place)
-        names = ["part-0123abcd-00000-of-00001.tfrecord", "_tfrecord/staging/x", "others.bin"]
+        names = [
+            f"part-{'0123abcd' * 4}-00000-of-00001.tfrecord",
+            "_tfrecord/staging/x",
+            "others.bin",
+        ]
         bucket, _, key = store.root.partition("/")
         for name in names:
             store.fs.call_s3("create_multipart_upload", Bucket=bucket, Key=f"{key}/{name}")

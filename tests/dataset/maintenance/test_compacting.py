@@ -4,7 +4,6 @@ Modules: dataset.maintenance.compacting, dataset.maintenance.rewriting.
 """
 
 import gzip
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -256,22 +255,6 @@ def test_files_of_other_tools_become_files_of_their_codec(tmp_path: Path) -> Non
     assert file.blocks
     assert files(tmp_path / "theirs") == {file.path, "_SUCCESS", "_tfrecord/00000002.parquet"}
     pd.testing.assert_frame_equal(contents(tmp_path / "theirs"), before)
-
-
-def test_a_dataset_of_the_first_format_is_compacted(tmp_path: Path, data: Path) -> None:
-    shutil.copytree(data / "format_1", tmp_path / "d", copy_function=shutil.copy)
-    before = contents(tmp_path / "d")
-    write_again = read_tfrecord(tmp_path / "d")
-    to_tfrecord(
-        write_again,
-        tmp_path / "d",
-        append=True,
-        partition_on=list(Snapshot.open(tmp_path / "d").partition_on),
-        write_index=False,
-    )
-    compact(tmp_path / "d")
-    assert len(contents(tmp_path / "d")) == 2 * len(before)
-    assert is_intact(tmp_path / "d")
 
 
 def test_a_path_without_a_snapshot_and_a_wrong_size_are_refused(tmp_path: Path) -> None:

@@ -114,7 +114,9 @@ def test_the_seed_decides_the_order(tmp_path: Path) -> None:
 
 
 def test_colocate_keeps_shuffled_rows_of_a_key_together_in_npartitions_files(tmp_path: Path) -> None:
-    snapshot = to_tfrecord(collection(), tmp_path, partition_on="key", colocate=True, shuffle=3, num_shards=2)
+    snapshot = to_tfrecord(
+        collection(), tmp_path, partition_on="key", colocate=True, shuffle=3, npartitions=2
+    )
     assert sorted(file.records for file in snapshot.files) == [80] * 5
     (path,) = (tmp_path / "key=a").glob("part-*")
     assert sorted(order(path)) != order(path)

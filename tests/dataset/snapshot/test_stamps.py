@@ -192,7 +192,7 @@ def test_index_is_called_again_after_files_came_and_went(foreign: Place) -> None
 
 
 def test_a_snapshot_without_stamps_is_read(foreign: Place) -> None:
-    """Earlier versions wrote snapshots without stamps."""
+    """Other programs may write snapshots without stamps."""
     path = f"{foreign.root}/_tfrecord/00000001.parquet"
     table = pq.read_table(pa.BufferReader(foreign.fs.cat_file(path)))
     sink = pa.BufferOutputStream()

@@ -116,7 +116,7 @@ def test_hidden_directories_of_a_dataset_and_its_neighbours_may_be_written(place
 
 
 def nested(place: str, name: str) -> None:
-    """Move a dataset into another one, as an older version of this library could write it."""
+    """Move a dataset into another one, as a file manager can."""
     to_tfrecord(sales(8)[["n"]], f"{place}-other")
     store = Store.at(place)
     store.fs.mv(f"{store.root}-other", store.join(name), recursive=True)

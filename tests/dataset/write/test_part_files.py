@@ -15,10 +15,9 @@ from dask_tfrecord import TFRecordError, read_tfrecord, to_tfrecord
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.mark.parametrize("argument", ["npartitions", "num_shards"])
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
-def test_there_are_as_many_files_as_asked_for(tmp_path: Path, argument: str, count: int) -> None:
-    snapshot = to_tfrecord(countries(), tmp_path, **{argument: count})
+def test_there_are_as_many_files_as_asked_for(tmp_path: Path, count: int) -> None:
+    snapshot = to_tfrecord(countries(), tmp_path, npartitions=count)
     assert part_names(snapshot) == [f"part-{n:05d}-of-{count:05d}.tfrecord" for n in range(count)]
     assert read_tfrecord(tmp_path)["n"].compute().tolist() == list(range(12))
 
@@ -64,7 +63,6 @@ def test_each_directory_rolls_over_by_itself(tmp_path: Path) -> None:
         ({"max_rows_per_file": 0}, "max_rows_per_file=0 is not a positive integer"),
         ({"max_bytes_per_file": 1.5}, "max_bytes_per_file=1.5 is not"),
         ({"npartitions": True}, "npartitions=True is not"),
-        ({"npartitions": 2, "num_shards": 3}, "num_shards=3 are different"),
         ({"colocate": True}, "requires partition columns"),
         ({"shuffle": True}, "shuffle=True is not an integer seed"),
         ({"custom_metadata": {"a": 1}}, "must map strings to strings"),
