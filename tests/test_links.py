@@ -53,11 +53,11 @@ def _fill(directory: Path) -> None:
         os.utime(file.parent, (LONG_AGO, LONG_AGO))
 
 
-def _link(place: str) -> Callable[[Path, Path], None]:
+def _link(name: str) -> Callable[[Path, Path], None]:
     """Replace a file or a directory of a dataset by a link."""
 
     def make(root: Path, home: Path) -> None:
-        link = root / place
+        link = root / name
         if link.is_dir():
             shutil.rmtree(link)
         link.unlink(missing_ok=True)
@@ -83,10 +83,10 @@ def _note(name: str) -> Callable[[Path, Path], None]:
     return make
 
 
-def _file_link(place: str) -> Callable[[Path, Path], None]:
+def _file_link(name: str) -> Callable[[Path, Path], None]:
     def make(root: Path, home: Path) -> None:
-        (root / place).unlink(missing_ok=True)
-        (root / place).symlink_to(home / "thesis.txt")
+        (root / name).unlink(missing_ok=True)
+        (root / name).symlink_to(home / "thesis.txt")
 
     return make
 
@@ -122,14 +122,14 @@ def _partition(root: Path, home: Path) -> None:
     (root / "day=0").symlink_to(home / "moved")
 
 
-PLACES = {
+LINKS = {
     "the directory of metadata": lambda root, home: (
         shutil.copytree(root / "_tfrecord", home / "metadata"),
         _link("_tfrecord")(root, home / "metadata"),
     ),
     **{
-        place: _link(f"_tfrecord/{place}")
-        for place in (
+        link: _link(f"_tfrecord/{link}")
+        for link in (
             *("kept", "kept/day=0", "staging", f"staging/{RUN}", f"staging/{RUN}/rows"),
             *("columns", "columns/more"),
         )
@@ -196,14 +196,14 @@ def template(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 
 @pytest.mark.parametrize("operation", OPERATIONS)
-@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("link", LINKS)
 def test_no_operation_changes_files_outside(
-    tmp_path: Path, template: Path, place: str, operation: str
+    tmp_path: Path, template: Path, link: str, operation: str
 ) -> None:
     root, home = tmp_path / "data", tmp_path / "home"
     shutil.copytree(template, root)
     _fill(home)
-    PLACES[place](root, home)
+    LINKS[link](root, home)
     before = _content(home)
     with suppress(dask_tfrecord.TFRecordError):
         OPERATIONS[operation](root)

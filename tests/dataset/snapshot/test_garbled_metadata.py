@@ -45,7 +45,7 @@ GARBLED: list[tuple[str, bytes | None]] = [
 
 
 def put(path: Path, content: bytes | None) -> None:
-    """Put a file, or a directory if there is no content, in the place of a file."""
+    """Put a file, or a directory if there is no content, instead of a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     path.mkdir() if content is None else path.write_bytes(content)
@@ -94,15 +94,15 @@ def test_a_garbled_file_is_ignored_or_named_with_advice(
     root = tmp_path / "d"
     shutil.copytree(dataset, root)
     data = {path.name: path.read_bytes() for path in root.glob("*.tfrecord")}
-    place = {"exports.json": root / "_tfrecord" / name, "snapshot": root / "_tfrecord" / "00000003.parquet"}
-    put(place.get(name, root / "_tfrecord" / "staging" / Snapshot.open(root).run / name), content)
+    paths = {"exports.json": root / "_tfrecord" / name, "snapshot": root / "_tfrecord" / "00000003.parquet"}
+    put(paths.get(name, root / "_tfrecord" / "staging" / Snapshot.open(root).run / name), content)
     try:
         OPERATIONS[operation](root)
     except TFRecordError as raised:
         error = raised
     else:
         return
-    assert place.get(name, Path(name)).name in (error.path or "")
+    assert paths.get(name, Path(name)).name in (error.path or "")
     assert error.advice or "read_tfrecord takes use_snapshot=False" in str(error) or error.remedies
     assert data.items() <= {path.name: path.read_bytes() for path in root.glob("*.tfrecord")}.items()
 
