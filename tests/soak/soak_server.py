@@ -1,35 +1,27 @@
-"""An S3 server of moto for the soak."""
+"""An S3 server of moto for the soak, in a process of its own."""
 
 import logging
 import multiprocessing
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from multiprocessing.connection import Connection
 
-import fsspec
-
 
 @contextmanager
-def s3_server() -> Iterator[str]:
-    """Start an S3 server in a process of its own, and return the URL of a bucket.
-
-    The environment variables of this process, and of the processes that it starts, name the server.
-    """
+def s3_server() -> Iterator[dict[str, str]]:
+    """Start an S3 server, and return the environment variables that name it."""
     context = multiprocessing.get_context("spawn")
     ours, theirs = context.Pipe()
     process = context.Process(target=serve_s3, args=(theirs,), daemon=True)
     process.start()
-    os.environ |= {
-        "AWS_ENDPOINT_URL": f"http://127.0.0.1:{ours.recv()}",
-        "AWS_ACCESS_KEY_ID": "nobody",
-        "AWS_SECRET_ACCESS_KEY": "hunter2",
-        "AWS_DEFAULT_REGION": "us-east-1",
-        "AWS_EC2_METADATA_DISABLED": "true",
-    }
-    fsspec.filesystem("s3").mkdir("soak")
     try:
-        yield "s3://soak"
+        yield {
+            "AWS_ENDPOINT_URL": f"http://127.0.0.1:{ours.recv()}",
+            "AWS_ACCESS_KEY_ID": "nobody",
+            "AWS_SECRET_ACCESS_KEY": "hunter2",
+            "AWS_DEFAULT_REGION": "us-east-1",
+            "AWS_EC2_METADATA_DISABLED": "true",
+        }
     finally:
         process.kill()
         process.join()

@@ -1,20 +1,10 @@
 """The model of the soak accepts what the guides promise to readers, and finds everything else."""
 
-import importlib.util
-import sys
 from copy import deepcopy
-from pathlib import Path
 from typing import Any
 
 import pytest
-
-ROOT = Path(__file__).parent.parent
-SPEC = importlib.util.spec_from_file_location("soak_model", ROOT / "benchmarks" / "soak_model.py")
-assert SPEC is not None
-assert SPEC.loader is not None
-soak_model: Any = importlib.util.module_from_spec(SPEC)
-sys.modules["soak_model"] = soak_model  # its dataclasses look up their module
-SPEC.loader.exec_module(soak_model)
+import soak_model
 
 
 def whole(*chunks: tuple[int, str]) -> dict[tuple[int, str, int], Any]:

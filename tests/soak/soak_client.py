@@ -4,8 +4,10 @@ The client reports each operation twice: when the operation begins, and when it 
 """
 
 import logging
+import os
 import random
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from multiprocessing.connection import Connection
@@ -16,9 +18,9 @@ import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 from distributed import Client
+from soak_model import PARTS, Chunk, Seen, Write
 
 import dask_tfrecord
-from benchmarks.soak_model import PARTS, Chunk, Seen, Write
 from dask_tfrecord import inspection
 from dask_tfrecord.dataset.maintenance import compacting, deleting, expiring, restoring
 from dask_tfrecord.dataset.write import run as write_run
@@ -74,8 +76,10 @@ class Event:
         The time of ``time.monotonic``, in seconds, which all processes share.
     ended : bool
         False at the beginning of an operation, True at its end.
-    error, message : str
-        The class and the text of the exception that ended the operation; empty if it succeeded.
+    error : tuple of str
+        The class of the exception that ended the operation, and its base classes; empty if it succeeded.
+    message : str
+        The text of the exception.
     version : int, optional
         The version that a read asked for.
     seen : dict, optional
@@ -87,14 +91,17 @@ class Event:
     write: Write | None = None
     when: float = field(default_factory=time.monotonic)
     ended: bool = False
-    error: str = ""
+    error: tuple[str, ...] = ()
     message: str = ""
     version: int | None = None
     seen: dict[Chunk, Seen] | None = None
 
 
-def run(address: str, path: str, orders: Connection, id_bits: int, client: int) -> None:
+def run(
+    address: str, path: str, orders: Connection, id_bits: int, environment: Mapping[str, str], client: int
+) -> None:
     """Do the operations of each order. An order has a seed, the first number, the kinds, and rows."""
+    os.environ.update(environment)
     if id_bits < 128:
         shorten_ids(id_bits, client)
     for module in (compacting, deleting, expiring, restoring):
@@ -157,7 +164,8 @@ def operate(event: Event, choices: random.Random, path: str, orders: Connection)
     try:
         result = do(event, choices, path)
     except Exception as failure:  # any failure is an outcome, which the parent judges
-        result = {"error": type(failure).__name__, "message": str(failure)}
+        names = tuple(each.__name__ for each in type(failure).__mro__)
+        result = {"error": names, "message": str(failure)}
     ended = replace(event, ended=True, when=time.monotonic(), **result)
     orders.send(ended)
     return ended
