@@ -1,4 +1,7 @@
-"""The README fits on a few screens, its commands stand alone, and its figures are what was measured."""
+"""The README fits on a few screens, its commands stand alone, and its figures are what was measured.
+
+Modules: reader, writer.
+"""
 
 import re
 import subprocess
