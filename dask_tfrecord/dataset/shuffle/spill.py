@@ -414,7 +414,8 @@ def sort_keys(row_ids: Numbers, seed: int | None) -> Numbers:
     """Return the sort keys of rows: distinct pseudo-random numbers, or the row ids if ``seed`` is None."""
     if seed is None:
         return row_ids
-    key = _split_mix(np.array([seed & (1 << 64) - 1], np.uint64))
+    # Not the seed itself: SplitMix64 maps 0 to 0, so that seed 0 would always put the first row first.
+    key = np.random.SeedSequence(seed & (1 << 64) - 1).generate_state(1, np.uint64)
     mixed = np.empty_like(row_ids)
     for at in range(0, len(row_ids), _PIECE_ROWS):
         mixed[at : at + _PIECE_ROWS] = _split_mix(row_ids[at : at + _PIECE_ROWS] ^ key)
