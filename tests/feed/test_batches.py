@@ -109,7 +109,7 @@ def test_a_batch_that_an_array_cannot_hold_is_refused(monkeypatch: pytest.Monkey
     table = pa.table({"x": pa.chunked_array([chunk] * 33)})
     batches = iter_batches(dd.from_dict({"x": [1]}, npartitions=1))
     state = batches.state
-    monkeypatch.setattr(batches, "next_table", lambda: table)
+    monkeypatch.setattr(batches, "_advance", lambda: table)
     with pytest.raises(TFRecordError, match="a batch of 33 rows"):
         next(batches)
     assert batches.state == state
