@@ -37,7 +37,7 @@ def path(value: Any, keyword: str = "path") -> PathLike:
         shown = "" if keyword == "path" else f"{keyword}="
         raise TFRecordError(
             f"{shown}{without_credentials(repr(value))} is not a path",
-            advice=f'pass a directory, such as {keyword}="train"',
+            f'pass a directory, such as {keyword}="train"',
         )
     return value
 
@@ -49,7 +49,7 @@ def paths(value: Any) -> PathLike | list[PathLike]:
     if isinstance(value, bytes | Mapping) or not isinstance(value, Sequence | set | frozenset | np.ndarray):
         raise TFRecordError(
             f"{without_credentials(repr(value))} is not a path",
-            advice="pass a directory, a glob, a file, or a list of these",
+            "pass a directory, a glob, a file, or a list of these",
         )
     return [path(item) for item in (sorted(value) if isinstance(value, set | frozenset) else value)]
 
@@ -62,7 +62,7 @@ def choice(keyword: str, value: Any, known: Sequence[object]) -> Any:
 
 
 def _unknown(keyword: str, value: object, known: Sequence[object]) -> TFRecordError:
-    return TFRecordError(f"unknown {keyword} {value!r}", advice=f"pass one of {', '.join(map(repr, known))}")
+    return TFRecordError(f"unknown {keyword} {value!r}", f"pass one of {', '.join(map(repr, known))}")
 
 
 def flags(**values: Any) -> None:
@@ -101,7 +101,7 @@ def names(keyword: str, value: Any) -> list[str]:
     if listed is None or not all(isinstance(item, str) for item in listed):
         raise TFRecordError(
             f"{keyword}={value!r} is not a list of column names",
-            advice=f'pass a name, or a list such as {keyword}=["age"]',
+            f'pass a name, or a list such as {keyword}=["age"]',
         )
     return list(map(str, listed))
 
@@ -113,7 +113,7 @@ def schema(value: Any) -> Any:
     if not isinstance(value, Mapping | pa.Schema | Schema | Snapshot | None):
         raise TFRecordError(
             f"schema={value!r} is not a schema",
-            advice='pass the types of columns, such as schema={"age": pa.int64()}',
+            'pass the types of columns, such as schema={"age": pa.int64()}',
         )
     return value
 
@@ -135,7 +135,7 @@ def metadata(value: Any) -> dict[str, str]:
     if not isinstance(value, Mapping | None) or not is_text:
         raise TFRecordError(
             f"custom_metadata={value!r} must map strings to strings",
-            advice="pass a dict, and encode other values, for example with json.dumps",
+            "pass a dict, and encode other values, for example with json.dumps",
         )
     return dict(value or {})
 
@@ -156,7 +156,7 @@ def number(keyword: str, value: Any, least: int = 1) -> int:
     """Convert a Python or NumPy integer to int. Raise if it is None, or less than ``least``."""
     found = count(keyword, value, least)
     if found is None:
-        raise TFRecordError(f"{keyword}=None is not an integer", advice=f"pass for example {keyword}={least}")
+        raise TFRecordError(f"{keyword}=None is not an integer", f"pass for example {keyword}={least}")
     return found
 
 
@@ -177,11 +177,7 @@ def byte_count(keyword: str, value: Any) -> int | None:
         with suppress(AttributeError, OverflowError, TypeError, ValueError):
             size = int(parse_bytes(value or "0")) if isinstance(value, str | float) else operator.index(value)
     if size < 1:
-        raise TFRecordError(
-            f"{keyword}={value!r} is not a size",
-            remedies=[Remedy(keyword, "128 MiB", "set a size")],
-            function="",
-        )
+        raise TFRecordError(f"{keyword}={value!r} is not a size", Remedy(keyword, "128 MiB", "set a size"))
     return size
 
 
@@ -199,7 +195,7 @@ def duration(keyword: str, value: Any) -> timedelta:
                 return found.to_pytimedelta()
     raise TFRecordError(
         f"{keyword}={value!r} is not a duration with a unit",
-        advice='pass a number and its unit, such as "7d" or "12 hours"',
+        'pass a number and its unit, such as "7d" or "12 hours"',
         keyword=keyword,
     )
 
@@ -210,8 +206,7 @@ def record_limit(value: Any) -> int:
     if size is None or size > MAX_RECORD_BYTES:
         raise TFRecordError(
             f"max_record_bytes={value!r} is not a limit between 1 and {MAX_RECORD_BYTES:,} bytes",
-            remedies=[Remedy("max_record_bytes", MAX_RECORD_BYTES, "set no lower limit than protobuf has")],
-            function="",
+            Remedy("max_record_bytes", MAX_RECORD_BYTES, "set no lower limit than protobuf has"),
         )
     return size
 
@@ -225,6 +220,6 @@ def origin_column(value: Any, default: str) -> str | None:
     if not isinstance(value, bool):
         raise TFRecordError(
             f"include_{default}_column={value!r} is neither a bool nor a column name",
-            remedies=[Remedy(f"include_{default}_column", True, f"add the column {default!r}")],
+            Remedy(f"include_{default}_column", True, f"add the column {default!r}"),
         )
     return default if value else None

@@ -76,5 +76,5 @@ def limit_memory_pool() -> None:
     except (ValueError, TypeError, AttributeError):
         raise TFRecordError(
             f"the value {configured!r} of {key!r} in Dask's configuration is not a number of bytes",
-            advice="write it as '256 MiB'",
+            "write it as '256 MiB'",
         ) from None

@@ -73,7 +73,7 @@ def explain(collection: "dd.DataFrame | dd.Series | dd.Scalar") -> "Explanation"
     if not hasattr(collection, "expr"):
         raise TFRecordError(
             f"explain() takes a Dask collection, not {type(collection).__name__}",
-            advice="pass the result of read_tfrecord, or what is computed from it",
+            "pass the result of read_tfrecord, or what is computed from it",
         )
     partitions: list[list[SplitReport]] = []
     left_out: list[SplitReport] = []

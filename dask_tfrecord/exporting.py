@@ -114,25 +114,22 @@ def export(
     """
     if format not in get_args(Format):
         known = ", ".join(map(repr, get_args(Format)))
-        raise TFRecordError(f"unknown format {format!r}", advice=f"known are {known}")
+        raise TFRecordError(f"unknown format {format!r}", f"known are {known}")
     store = Store.at(path, storage_options, filesystem)
     refuse_inside_dataset(store, "export")
     finish_newest(store)  # otherwise an interrupted overwrite would later remove the exported files
     newest = newest_snapshot(store)  # this call raises if data files are missing
     snapshot = newest[0] if newest else open_version(store, None)
-    try:
-        if format == "idx":
-            names = _write_indexes(store, snapshot)
-        else:
-            tfds = format == "tfds"
-            texts = _tfds_files(store, snapshot) if tfds else {SCHEMA_FILE: metadata_schema(snapshot)}
-            names = [*texts]
-            record_exports(store, names)
-            for name, text in texts.items():
-                with store.create(store.join(name)) as file:
-                    file.write(text.encode())
-    except TFRecordError as error:
-        raise error.located(path=store.public(store.root)) from None
+    if format == "idx":
+        names = _write_indexes(store, snapshot)
+    else:
+        tfds = format == "tfds"
+        texts = _tfds_files(store, snapshot) if tfds else {SCHEMA_FILE: metadata_schema(snapshot)}
+        names = [*texts]
+        record_exports(store, names)
+        for name, text in texts.items():
+            with store.create(store.join(name)) as file:
+                file.write(text.encode())
     return [store.public(store.join(name)) for name in names]
 
 
@@ -142,8 +139,8 @@ def _check_uncompressed(store: Store, files: Sequence[FileEntry], reader: str) -
         if compression := detect(head):
             raise TFRecordError(
                 f"the file is compressed with {compression}, which {reader} cannot read",
+                "write the dataset without compression=",
                 path=store.public(path),
-                advice="write the dataset without compression=",
             )
 
 
@@ -176,7 +173,7 @@ def _record_bounds(store: Store, file: FileEntry) -> npt.NDArray[np.int64]:
         scanned = scan(data, final=stop == file.bytes, offsets=True, verify_crc=False)
         if scanned.damage is not None:
             error = scanned.damage.error((), sum(len(offsets) for offsets in found), position)
-            raise error.located(path=store.public(path))
+            raise error.replaced(path=store.public(path))
         if scanned.offsets is not None:
             found.append(scanned.offsets.to_numpy() + position)
         position += scanned.consumed
@@ -209,7 +206,7 @@ def _splits(snapshot: Snapshot) -> dict[str, list[FileEntry]]:
     if snapshot.partition_on != ("split",):
         raise TFRecordError(
             f"the dataset is partitioned on {list(snapshot.partition_on)}, which TensorFlow Datasets ignores",
-            advice='write the dataset with partition_on="split", or without partition_on=',
+            'write the dataset with partition_on="split", or without partition_on=',
         )
     found: dict[str, list[FileEntry]] = {}
     for file in snapshot.files:
@@ -217,7 +214,7 @@ def _splits(snapshot: Snapshot) -> dict[str, list[FileEntry]]:
         if value is None or not _SPLIT_NAME.fullmatch(str(value)):
             raise TFRecordError(
                 f"the value {value!r} of the column 'split' cannot be the name of a split",
-                advice="use letters, digits and underscores",
+                "use letters, digits and underscores",
             )
         found.setdefault(str(value), []).append(file)
     return found
@@ -257,7 +254,7 @@ def _template(name: str, paths: Sequence[str]) -> tuple[str, list[str]]:
     raise TFRecordError(
         f"TensorFlow Datasets needs one numbered series of files for each split, and the split {name!r} "
         f"has others, such as {paths[0]!r} and {paths[-1]!r}",
-        advice="write the dataset in one run, with colocate=True or without max_rows_per_file= and "
+        "write the dataset in one run, with colocate=True or without max_rows_per_file= and "
         "max_bytes_per_file=",
     )
 
@@ -276,23 +273,21 @@ def _tfds_feature(snapshot: Snapshot, item: Field, name: str | None = None) -> d
     if item.form is not None:
         raise SchemaError(
             "the features.json of TensorFlow Datasets describes the column already",
+            "keep that file",
             feature=item.name,
-            advice="keep that file",
         )
     if item.is_struct:
         if all(_nulls(snapshot, leaf) for leaf in item.leaves):  # some record may have only the marker
             raise SchemaError(
                 "TensorFlow Datasets has no nulls, and all fields of the struct may be null",
+                "fill the nulls, or write the dataset without the column",
                 feature=item.name,
-                advice="fill the nulls, or write the dataset without the column",
             )
         fields = zip((one.name for one in item.type), item.children, strict=True)
         return _tfds_dict({name: _tfds_feature(snapshot, child, name) for name, child in fields})
     if "/" in (item.name if name is None else name):
         raise SchemaError(
-            "TensorFlow Datasets takes a slash in a name for nesting",
-            feature=item.name,
-            advice="rename the column",
+            "TensorFlow Datasets takes a slash in a name for nesting", "rename the column", feature=item.name
         )
     shape = row_shape(item.type)
     if item.depth and shape is None:
@@ -301,8 +296,8 @@ def _tfds_feature(snapshot: Snapshot, item: Field, name: str | None = None) -> d
     if nulls := _nulls(snapshot, item):
         raise SchemaError(
             f"TensorFlow Datasets has no nulls, and the column {nulls}",
+            "fill the nulls, or write the dataset without the column",
             feature=item.name,
-            advice="fill the nulls, or write the dataset without the column",
         )
     return _tfds_leaf(item, shape or [])
 
@@ -428,7 +423,7 @@ def _check_examples(snapshot: Snapshot, reader: str) -> None:
     if snapshot.schema.record_type != "example":
         raise TFRecordError(
             f"{reader} Examples only, and the records are {snapshot.schema.record_type!r}",
-            advice='write the dataset with record_type="example"',
+            'write the dataset with record_type="example"',
         )
 
 

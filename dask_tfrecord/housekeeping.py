@@ -171,7 +171,7 @@ def cleanup(
     check_bucket(store)
     if store.fs.isfile(store.root):
         raise DestinationError(
-            "is a file, not a directory", path=store.public(store.root), advice="pass the dataset's directory"
+            "is a file, not a directory", "pass the dataset's directory", path=store.public(store.root)
         )
     arguments.flags(dry_run=dry_run)
     refuse_inside_dataset(store, "cleanup")

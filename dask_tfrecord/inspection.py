@@ -210,8 +210,8 @@ def index(
         if is_current and columnar is None and not wanted:
             raise DestinationError(
                 "the directory already has a snapshot, which is up to date",
+                Call("index", root, {}, "again only after files have changed"),
                 path=root,
-                calls=[Call("index", root, {}, "again only after files have changed")],
             )
         with with_column_files(store, snapshot, columns, wanted, each) as snapshot:
             return store_snapshot(store, snapshot, before)
@@ -221,8 +221,8 @@ def index(
             raise
         raise ConcurrentWriteError(
             "another write was committed while index read the files, and replaced some of them",
+            Call("index", root, {}, "again"),
             path=root,
-            calls=[Call("index", root, {}, "again")],
         ) from None
 
 
@@ -256,8 +256,8 @@ def _refuse_undescribed_files(store: Store, dataset: ReadPlan) -> None:
     if others:
         raise TFRecordError(
             f"the description of the dataset does not list {len(others)} files of the directory",
+            "move these files to another directory",
             path=store.public(others[0]),
-            advice="move these files to another directory",
         )
 
 

@@ -239,7 +239,7 @@ class NumberedRows:
             raise TFRecordError(
                 "rows cannot be filtered by a later expression if damage is skipped, because reading other "
                 "columns could skip other records",
-                remedies=[Remedy("filters", filters, "filter the rows when they are numbered")],
+                Remedy("filters", filters, "filter the rows when they are numbered"),
                 function="",
             )
         predicate = parse_filters(filters, self.plan.schema)

@@ -171,9 +171,8 @@ def existing_names(schema: Schema, keyword: str, value: Any) -> list[str]:
     if repeated:
         raise SchemaError(
             f"{keyword}= names {', '.join(map(repr, repeated))} more than once",
+            Remedy(keyword, list(dict.fromkeys(names)), "name each column once"),
             keyword=keyword,
-            remedies=[Remedy(keyword, list(dict.fromkeys(names)), "name each column once")],
-            function="",
         )
     return names
 
@@ -206,9 +205,7 @@ def _requested_splits(split: Any) -> str | tuple[str, ...] | None:
         return split
     names = tuple(arguments.names("split", split))
     if not names:
-        raise TFRecordError(
-            f"split={split!r} names no split", remedies=[Remedy("split", None, "read all splits")]
-        )
+        raise TFRecordError(f"split={split!r} names no split", Remedy("split", None, "read all splits"))
     return names
 
 
@@ -219,11 +216,11 @@ def _key_columns(partition_by: Any, calculate_divisions: bool) -> tuple[str, ...
     if not names or len(set(names)) < len(names):
         raise TFRecordError(
             f"partition_by={partition_by!r} must name at least one column, and none twice",
-            advice="pass the names of partition columns",
+            "pass the names of partition columns",
         )
     if calculate_divisions:
         raise TFRecordError(
-            "partition_by= and calculate_divisions=True cannot be combined", advice="pass one of them"
+            "partition_by= and calculate_divisions=True cannot be combined", "pass one of them"
         )
     return tuple(names)
 

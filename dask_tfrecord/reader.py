@@ -341,14 +341,14 @@ def _index_levels(dataset: ReadPlan, index: Any, columns: Sequence[str] | None) 
         if columns is not None and item.name in columns:
             raise SchemaError(
                 "the column is in columns= and in index=",
+                Remedy("columns", _without(item.name, columns), "read it only as the index"),
                 feature=item.name,
-                remedies=[Remedy("columns", _without(item.name, columns), "read it only as the index")],
             )
         if item.depth:
             raise SchemaError(
                 f"a column of type {item.type} cannot be the index",
+                Remedy("index", _without(item.name, names) or False, "leave it out of the index"),
                 feature=item.name,
-                remedies=[Remedy("index", _without(item.name, names) or False, "leave it out of the index")],
             )
     return tuple((name, name) for name in names)
 
@@ -375,8 +375,8 @@ def _divisions(dataset: ReadPlan, levels: Levels) -> tuple[Any, ...] | None:
         problem = "no index" if not levels else f"an index of {len(levels)} levels"
         raise TFRecordError(
             f"calculate_divisions=True needs an index of one column, but there is {problem}",
-            advice="pass index= with the name of one column",
-            remedies=[Remedy("calculate_divisions", False, "read without divisions")],
+            "pass index= with the name of one column",
+            Remedy("calculate_divisions", False, "read without divisions"),
         )
     name = levels[0][0]
     found = divisions(dataset, name)
@@ -407,7 +407,7 @@ def _categorical(item: Field, names: Sequence[str]) -> Field:
     if item.depth:
         raise SchemaError(
             f"a column of type {item.type} cannot be categorical",
+            Remedy("categories", _without(item.name, names), "leave it out"),
             feature=item.name,
-            remedies=[Remedy("categories", _without(item.name, names), "leave it out")],
         )
     return replace(item, type=pa.dictionary(pa.int32(), item.type))

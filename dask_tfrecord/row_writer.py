@@ -238,8 +238,8 @@ class Writer:
                 raise TFRecordError(
                     f"the rows of an earlier call were taken, but storing them failed; "
                     f"{self.uncommitted_rows:,} rows wait",
+                    "call commit() until it succeeds, and do not write these rows again",
                     path=self._root,
-                    advice="call commit() until it succeeds, and do not write these rows again",
                 )
             try:
                 plan, tables = self._tables(rows)
@@ -247,7 +247,7 @@ class Writer:
                 raise error.replaced(function="Writer") from error.__cause__
             except OSError as error:
                 problem = f"the existing data cannot be read, and no row was taken: {first_line(error)}"
-                raise TFRecordError(problem, path=self._root, function="Writer") from error
+                raise TFRecordError(problem, path=self._root) from error
             if plan is not None:
                 self._appender.widen(plan)
             self._has_failed = True
@@ -338,7 +338,7 @@ class Writer:
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise TFRecordError("the Writer is closed", advice="make another Writer")
+            raise TFRecordError("the Writer is closed", "make another Writer")
 
     def _tables(self, rows: Any) -> tuple[WriteRun | None, list[pa.Table]]:
         """Convert rows to tables with the columns of the dataset. Plan the columns if they are not known."""
@@ -352,9 +352,7 @@ class Writer:
             rows = self._table_of([*rows])
         if hasattr(type(rows), "__dask_graph__"):
             call = Call("to_tfrecord", self._root, {"append": True}, "to write it")
-            raise TFRecordError(
-                "a Dask collection is not written without Dask", path=self._root, calls=[call]
-            )
+            raise TFRecordError("a Dask collection is not written without Dask", call, path=self._root)
         source = open_source(rows)
         levels = source.levels(None)
         if plan is None:
@@ -385,8 +383,8 @@ class Writer:
         if record_type != "bytes":
             raise SchemaError(
                 f"bytes are whole records, but the dataset holds {record_type!r} records",
+                "pass dicts, whose values are the values of columns",
                 path=self._root,
-                advice="pass dicts, whose values are the values of columns",
             )
         names = [*self._given, PAYLOAD.name] if plan is None else plan.schema.names
         name = next(name for name in names if name not in keys)
@@ -451,8 +449,8 @@ class Writer:
         if not self._given:
             raise TFRecordError(
                 "a new dataset cannot be made of metadata alone, because its columns are unknown",
+                "write rows first, or pass schema= with the types of all columns",
                 path=self._root,
-                advice="write rows first, or pass schema= with the types of all columns",
             )
         no_rows = pa.schema([*self._given.items()]).empty_table()
         return self._planned_for(open_source(no_rows), self._record_type)

@@ -68,9 +68,7 @@ def parse_splits(columns: Collection[str], split: Any, split_by: Any) -> Splits 
     if split is None:
         if split_by is not None:
             raise TFRecordError(
-                "split_by= has no effect without split=",
-                remedies=[_EXAMPLE, Remedy("split_by", None, "split no rows")],
-                function="to_tfrecord",
+                "split_by= has no effect without split=", _EXAMPLE, Remedy("split_by", None, "split no rows")
             )
         return None
     shares = dict(split) if isinstance(split, Mapping) else {}
@@ -79,31 +77,19 @@ def parse_splits(columns: Collection[str], split: Any, split_by: Any) -> Splits 
         for name, share in shares.items()
     )
     if not is_valid or abs(sum(shares.values()) - 1) > 1e-6:
-        raise TFRecordError(
-            f"split={split!r} is not a dict of shares that sum to 1",
-            remedies=[_EXAMPLE],
-            function="to_tfrecord",
-        )
+        raise TFRecordError(f"split={split!r} is not a dict of shares that sum to 1", _EXAMPLE)
     split_by = 0 if split_by is None else split_by
     is_seed = isinstance(split_by, int | np.integer) and not isinstance(split_by, bool)
     deciding = () if is_seed else tuple(arguments.names("split_by", split_by))
     if not is_seed and not deciding:
-        raise TFRecordError(
-            "split_by= names no column",
-            advice="name one",
-            remedies=[_AT_RANDOM],
-            function="to_tfrecord",
-        )
+        raise TFRecordError("split_by= names no column", "name one", _AT_RANDOM)
     if SPLIT in columns:
         raise SchemaError(
             "split= adds a partition column of this name",
+            "rename the column of the DataFrame",
+            Remedy("split", None),
+            Remedy("partition_on", SPLIT, "write a directory for each of its values"),
             feature=SPLIT,
-            advice="rename the column of the DataFrame",
-            remedies=[
-                Remedy("split", None),
-                Remedy("partition_on", SPLIT, "write a directory for each of its values"),
-            ],
-            function="to_tfrecord",
         )
     for name in deciding:
         if name not in columns:
@@ -191,10 +177,9 @@ def _texts(values: pa.Array | pa.ChunkedArray, name: str) -> npt.NDArray[Any]:
     except pa.ArrowException:
         raise SchemaError(
             f"split_by= cannot use a column of {values.type}",
+            "name a column of strings, numbers or times",
+            _AT_RANDOM,
             feature=name,
-            advice="name a column of strings, numbers or times",
-            remedies=[_AT_RANDOM],
-            function="to_tfrecord",
         ) from None
     array: npt.NDArray[Any] = texts.to_numpy(zero_copy_only=False)
     return array

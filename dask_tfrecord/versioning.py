@@ -96,7 +96,7 @@ def expire(
     if count is None and age is None:
         raise TFRecordError(
             "neither versions= nor older_than= says which versions expire",
-            advice='pass versions=10 or older_than="7 days"',
+            'pass versions=10 or older_than="7 days"',
         )
     store = with_trailing_slash(destination(path, storage_options, filesystem))
     refuse_inside_dataset(store, "expire")
@@ -173,7 +173,7 @@ def restore(
     """
     number = arguments.count("version", version)
     if number is None:
-        raise TFRecordError("version=None is not the number of a version", advice="pass a number")
+        raise TFRecordError("version=None is not the number of a version", "pass a number")
     store = with_trailing_slash(destination(path, storage_options, filesystem))
     refuse_inside_dataset(store, "restore")
     newest = restore_version(store, number)

@@ -70,7 +70,7 @@ def commit_every_limit(value: CommitEvery) -> CommitLimit | None:
             return "rows", arguments.count("commit_every", value) or 0
     raise TFRecordError(
         f"commit_every={value!r} is not a number of rows, or a size or duration with a unit",
-        advice='pass for example 10_000, "64 MiB" or "2 s"',
+        'pass for example 10_000, "64 MiB" or "2 s"',
         keyword="commit_every",
     )
 
@@ -100,13 +100,13 @@ def write_mode(
     if append and overwrite:
         raise TFRecordError(
             "append=True keeps the existing data, but overwrite= replaces it",
-            advice="pass only one of the two keywords",
+            "pass only one of the two keywords",
         )
     if overwrite == "partitions" and not partition_on:
         raise TFRecordError(
             "a replacement of partitions requires partition columns",
-            remedies=[*_partition_columns(columns), Remedy("overwrite", True, "replace all data")],
-            function="to_tfrecord",
+            *_partition_columns(columns),
+            Remedy("overwrite", True, "replace all data"),
         )
     if append:
         return "append"
@@ -143,8 +143,7 @@ def refuse_for_streams(kind: str, **given: Any) -> None:
         if value is not None:
             raise TFRecordError(
                 f"{keyword}={value!r} is for Dask collections, and this {kind} is written without Dask",
-                advice=f"leave out {keyword}=, or pass a Dask DataFrame",
-                function="to_tfrecord",
+                f"leave out {keyword}=, or pass a Dask DataFrame",
             )
 
 
@@ -153,8 +152,7 @@ def schema_change_mode(value: Literal["add"] | None, mode: Mode) -> bool:
     if arguments.choice("schema_change", value, (None, "add")) and mode != "append":
         raise TFRecordError(
             f"schema_change={value!r} is for appends, and this write keeps no columns",
-            remedies=[Remedy("append", True, "keep the existing rows")],
-            function="to_tfrecord",
+            Remedy("append", True, "keep the existing rows"),
         )
     return value is not None
 
@@ -174,11 +172,8 @@ def partition_count(npartitions: int | None, num_shards: int | None) -> int | No
     if npartitions is not None and num_shards is not None and npartitions != num_shards:
         raise TFRecordError(
             f"npartitions={npartitions} and num_shards={num_shards} are different",
-            remedies=[
-                Remedy("num_shards", None, f"write {npartitions} partitions"),
-                Remedy("npartitions", None, f"write {num_shards} partitions"),
-            ],
-            function="to_tfrecord",
+            Remedy("num_shards", None, f"write {npartitions} partitions"),
+            Remedy("npartitions", None, f"write {num_shards} partitions"),
         )
     return num_shards if npartitions is None else npartitions
 
@@ -189,16 +184,10 @@ def plan_shuffle(
     """Return how the rows move between the partitions of a write, or None if the rows do not move."""
     if seed is not None and (not isinstance(seed, int | np.integer) or isinstance(seed, bool)):
         raise TFRecordError(
-            f"shuffle={seed!r} is not an integer seed",
-            remedies=[Remedy("shuffle", 0, "shuffle with this seed")],
-            function="to_tfrecord",
+            f"shuffle={seed!r} is not an integer seed", Remedy("shuffle", 0, "shuffle with this seed")
         )
     if colocate and not partition_on:
-        raise TFRecordError(
-            "colocate=True requires partition columns",
-            remedies=_partition_columns(columns),
-            function="to_tfrecord",
-        )
+        raise TFRecordError("colocate=True requires partition columns", remedies=_partition_columns(columns))
     if not colocate and seed is None:
         return None
     together = partition_on if colocate else ()

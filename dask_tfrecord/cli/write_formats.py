@@ -131,7 +131,7 @@ def _check_other(sources: Sequence[str], path: str, format: Format, how: dict[st
         problem = "an overwrite would remove the files of SRC"
     else:
         return existing
-    raise DestinationError(problem, path=root, advice=advice)
+    raise DestinationError(problem, advice, path=root)
 
 
 def _write_other(

@@ -112,18 +112,15 @@ def check_level(compression: Compression | None, level: int | None) -> None:
     if compression is None:
         raise TFRecordError(
             f"compression_level={level!r} has no effect without compression=",
-            remedies=[
-                Remedy("compression", "gzip", "compress the files"),
-                Remedy("compression_level", None, "write them uncompressed"),
-            ],
-            function="to_tfrecord",
+            Remedy("compression", "gzip", "compress the files"),
+            Remedy("compression_level", None, "write them uncompressed"),
             keyword="compression_level",
         )
     levels = CODECS[compression].levels
     if not isinstance(level, int) or isinstance(level, bool) or level not in levels:
         raise TFRecordError(
             f"compression_level={level!r} is not valid",
-            advice=f"give a level from {levels.start} to {levels.stop - 1} for {compression}",
+            f"give a level from {levels.start} to {levels.stop - 1} for {compression}",
         )
 
 

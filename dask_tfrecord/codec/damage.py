@@ -106,7 +106,7 @@ def too_many_features(count: int, **place: Any) -> SchemaError:
     """Return the error for records with so many features that no schema is inferred from them."""
     return SchemaError(
         f"the records so far have up to {count:,} features, more than max_features= allows",
-        remedies=[Remedy("max_features", count, "infer a column for each feature")],
+        Remedy("max_features", count, "infer a column for each feature"),
         **place,
     )
 
@@ -118,9 +118,7 @@ def _wrong_map_error(unknown: Column, place: Mapping[str, Any]) -> SchemaError:
         here, there = there, here
     return SchemaError(
         f"the record has the feature in {here}, the column reads it from {there}",
-        remedies=[
-            Remedy("extra", "ignore", f"read {there} only, because a column reads one of the two"),
-            Remedy("infer", "all", "find both and choose a type"),
-        ],
+        Remedy("extra", "ignore", f"read {there} only, because a column reads one of the two"),
+        Remedy("infer", "all", "find both and choose a type"),
         **place,
     )

@@ -23,12 +23,12 @@ from dask_tfrecord.dataset.query.arrow_filters import arrow_predicate
 from dask_tfrecord.dataset.query.predicates import And, Predicate
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition
-from dask_tfrecord.errors import SchemaError, TFRecordError, calling
+from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.feed.sources import checked_names
 from dask_tfrecord.files.reading import rows_without_columns
 from dask_tfrecord.files.storage.listing import PathLike, column_paths
 from dask_tfrecord.keywords import ReadKeywords
-from dask_tfrecord.public_functions import public_function
+from dask_tfrecord.public_functions import calling, public_function
 from dask_tfrecord.read_request import existing_names, open_columns
 from dask_tfrecord.schema.model import Schema
 
@@ -223,7 +223,7 @@ class TFRecordDataset(pads.FileSystemDataset):
             if not isinstance(one, pc.Expression):
                 raise TFRecordError(
                     f"columns= needs an expression for the column {name!r}, not {one!r}",
-                    advice='pass an expression, such as pc.field("year")',
+                    'pass an expression, such as pc.field("year")',
                     keyword="columns",
                 )
         names = self._columns.names
@@ -278,8 +278,7 @@ class TFRecordDataset(pads.FileSystemDataset):
     def replace_schema(self, schema: pa.Schema) -> NoReturn:
         """Raise an error, because Arrow cannot read the files."""
         raise TFRecordError(
-            "a TFRecordDataset cannot replace its schema",
-            advice="pass schema= or columns= to TFRecordDataset",
+            "a TFRecordDataset cannot replace its schema", "pass schema= or columns= to TFRecordDataset"
         )
 
 
@@ -403,7 +402,7 @@ def _compute(rows: pa.Table | pa.RecordBatch, columns: dict[str, pc.Expression])
     except pa.ArrowException as error:
         raise SchemaError(
             f"columns= cannot be computed: {error}",
-            advice="name columns of the dataset, and cast them to types that hold all values",
+            "name columns of the dataset, and cast them to types that hold all values",
             keyword="columns",
         ) from None
 
@@ -417,5 +416,5 @@ def _as_table(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
 def _refused(method: str) -> TFRecordError:
     return TFRecordError(
         f"a TFRecordDataset has no {method}, because Arrow cannot read the files",
-        advice="call the method of the same name of to_table(), or of an in-memory dataset of to_table()",
+        "call the method of the same name of to_table(), or of an in-memory dataset of to_table()",
     )

@@ -9,7 +9,7 @@ import torch
 from torch.utils.data import Sampler
 
 from dask_tfrecord import arguments
-from dask_tfrecord.errors import Remedy, TFRecordError, calling
+from dask_tfrecord.errors import Remedy, TFRecordError
 from dask_tfrecord.feed.block_order import OrderedRows, rows_of_spans
 from dask_tfrecord.feed.epoch_order import LastBatch, Order, Plan, Uneven, checked_shard, total_size
 from dask_tfrecord.feed.record_table import RecordTable
@@ -24,7 +24,7 @@ from dask_tfrecord.feed.resuming import (
     resume,
     sealed,
 )
-from dask_tfrecord.public_functions import public_function
+from dask_tfrecord.public_functions import calling, public_function
 from dask_tfrecord.random_access import Numbers
 
 
@@ -97,13 +97,13 @@ class BlockSampler(Sampler[Numbers]):
         if not isinstance(table, RecordTable):
             raise TFRecordError(
                 f"table= is a {type(table).__name__}, not a RecordTable",
-                advice="pass the attribute `table` of a TFRecordTable",
+                "pass the attribute `table` of a TFRecordTable",
             )
         if (rank is None) != (world_size is None):
             raise TFRecordError(
                 "rank= and world_size= belong together",
-                remedies=[Remedy("rank", 0), Remedy("world_size", 1, "read all rows")],
-                function="",
+                Remedy("rank", 0),
+                Remedy("world_size", 1, "read all rows"),
             )
         arguments.number("batch_size", batch_size)
         arguments.count("workers", workers, 0)
@@ -246,7 +246,7 @@ def _state_in(state: Any) -> State:
     if not is_sealed(state, ("parts", "ended")):
         raise TFRecordError(
             "this is not a state of BlockSampler, or the state was changed",
-            advice="pass the result of state_dict unchanged",
+            "pass the result of state_dict unchanged",
         )
     found: State = state
     return found

@@ -106,8 +106,7 @@ def plan_batches(
     if shuffle == "blocks" and not isinstance(opened, DatasetSource):
         raise TFRecordError(
             "shuffle='blocks' needs a path, not a Dask collection",
-            remedies=[Remedy("shuffle", seed, "shuffle the partitions, and the rows in a buffer")],
-            function="",
+            Remedy("shuffle", seed, "shuffle the partitions, and the rows in a buffer"),
         )
     if isinstance(shuffle, int | np.integer) and isinstance(opened, DatasetSource):
         _warn_of_sorted_rows(opened, shuffle_buffer)
@@ -292,8 +291,8 @@ def check_shuffle(shuffle: Any, seed: Any) -> None:
     if seed and shuffle != "blocks":
         raise TFRecordError(
             f"seed={seed!r} has no effect with shuffle={shuffle!r}",
-            remedies=[Remedy("shuffle", seed, "shuffle in a buffer"), Remedy("shuffle", "blocks")],
-            function="",
+            Remedy("shuffle", seed, "shuffle in a buffer"),
+            Remedy("shuffle", "blocks"),
         )
 
 
@@ -331,10 +330,10 @@ def check_shards(order: Order, count: int) -> None:
     if count < 2 or count <= total:
         return
     if order.is_counted:
-        raise TFRecordError(f"{count:,} shards of a dataset of {total:,} rows", advice="take fewer shards")
+        raise TFRecordError(f"{count:,} shards of a dataset of {total:,} rows", "take fewer shards")
     raise TFRecordError(
         f"{count:,} shards of a collection of {total:,} partitions",
-        advice="repartition the collection, or take fewer shards",
+        "repartition the collection, or take fewer shards",
     )
 
 
@@ -369,8 +368,7 @@ def checked_shard(shard: Any) -> tuple[int, int]:
             return index, count
     raise TFRecordError(
         f"shard={shard!r} is not a shard: the number of a shard, from 0, and the number of all shards",
-        remedies=[Remedy("shard", (0, 1), "read all rows")],
-        function="",
+        Remedy("shard", (0, 1), "read all rows"),
     )
 
 

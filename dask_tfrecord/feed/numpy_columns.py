@@ -80,7 +80,7 @@ def checked_fill_nulls(fill_nulls: Any, names: Sequence[str]) -> dict[str, Any]:
         if name not in names:
             raise TFRecordError(
                 f"fill_nulls= names the column {name!r}, which is not read",
-                advice=f"the columns are {short_list(names)}",
+                f"the columns are {short_list(names)}",
             )
     return dict(fill_nulls or {})
 
@@ -155,7 +155,7 @@ def no_tensor(name: str, type_: pa.DataType) -> SchemaError:
     advice = "leave the column out with columns="
     if pa.types.is_struct(type_) and type_.num_fields:
         advice += f", or name its fields there, such as {f'{name}/{type_.field(0).name}'!r}"
-    return SchemaError(f"no tensor can hold {type_}", feature=name, advice=advice)
+    return SchemaError(f"no tensor can hold {type_}", advice, feature=name)
 
 
 def is_text(type_: pa.DataType) -> bool:
@@ -183,7 +183,6 @@ def null_integers(name: str, type_: pa.DataType, what: str) -> SchemaError:
     value = False if pa.types.is_boolean(type_) else 0 if pa.types.is_unsigned_integer(type_) else -1
     return SchemaError(
         f"the column {what}, and no tensor of integers or booleans can hold null",
+        Remedy("fill_nulls", {name: value}, "replace null by this value, or another one"),
         feature=name,
-        remedies=[Remedy("fill_nulls", {name: value}, "replace null by this value, or another one")],
-        function="",
     )

@@ -181,7 +181,7 @@ def tensorflow_dataset(
     names = checked_names(columns, label)
     dataset, schema = open_columns(path, names, None, read)
     if not schema.fields:
-        raise SchemaError("no column is read, and an element has at least one", advice="name one in columns=")
+        raise SchemaError("no column is read, and an element has at least one", "name one in columns=")
     for item in schema.fields:
         tensor_type(item)
     if label is not None and label not in schema.names:
@@ -195,8 +195,7 @@ def tensorflow_dataset(
     if engine == "native" and is_ours:
         raise TFRecordError(
             "epoch=, start=, state_column= and shuffle='blocks' cannot be combined with engine='native'",
-            remedies=[Remedy("engine", "kernel", "read with this library")],
-            function="",
+            Remedy("engine", "kernel", "read with this library"),
         )
     chosen = engine or ("kernel" if is_ours else _best_engine(dataset, schema))
     if chosen == "native" and shuffle != "blocks":

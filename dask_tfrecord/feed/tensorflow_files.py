@@ -83,9 +83,7 @@ def _read_files(
 ) -> "tf.data.Dataset":
     if problem := unlike_tensorflow(dataset):
         raise TFRecordError(
-            f"TensorFlow's own reader cannot {problem}",
-            remedies=[Remedy("engine", "kernel", "read with this library")],
-            function="",
+            f"TensorFlow's own reader cannot {problem}", Remedy("engine", "kernel", "read with this library")
         )
     check_unchanged(dataset.store, dataset.pruned_files)
     spec = spec_of(dataset, schema, fill_nulls, "ragged")
@@ -93,9 +91,8 @@ def _read_files(
     if shard[1] > max(1, len(splits)):
         raise TFRecordError(
             f"{shard[1]:,} shards of {len(splits):,} files: engine='native' shares whole files",
-            advice="take fewer shards",
-            remedies=[Remedy("engine", "kernel", "share rows")],
-            function="",
+            "take fewer shards",
+            Remedy("engine", "kernel", "share rows"),
         )
     numbers = range(*slice(shard[0], None, shard[1]).indices(len(splits)))
     counts = [splits[number].records for number in numbers]
@@ -207,10 +204,9 @@ def _codec_name(dataset: ReadPlan, path: str) -> str:
     if codec not in CODECS:
         raise TFRecordError(
             f"TensorFlow cannot decompress {codec}",
+            "write the dataset with gzip",
+            Remedy("engine", "kernel", "decode with this library"),
             path=dataset.store.public(path),
-            advice="write the dataset with gzip",
-            remedies=[Remedy("engine", "kernel", "decode with this library")],
-            function="",
         )
     return CODECS[codec]
 

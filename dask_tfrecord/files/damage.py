@@ -91,17 +91,15 @@ def check_policy(policy: DamagePolicy) -> None:
     if mode == "quarantine" and policy.quarantine is None:
         raise TFRecordError(
             'on_corrupt="quarantine" requires a directory for the damaged bytes',
-            remedies=[Remedy("quarantine_path", "damaged", "keep them in a directory of this name")],
+            Remedy("quarantine_path", "damaged", "keep them in a directory of this name"),
             keyword="on_corrupt",
         )
     if mode != "quarantine" and policy.quarantine is not None:
         raise TFRecordError(
             f"quarantine_path= has no effect with on_corrupt={mode!r}",
-            remedies=[
-                Remedy(
-                    "on_corrupt", "quarantine", "skip damaged records, and keep their bytes in this directory"
-                )
-            ],
+            Remedy(
+                "on_corrupt", "quarantine", "skip damaged records, and keep their bytes in this directory"
+            ),
             keyword="quarantine_path",
         )
     if most is None:
@@ -109,14 +107,14 @@ def check_policy(policy: DamagePolicy) -> None:
     if mode == "raise":
         raise TFRecordError(
             f"max_corrupt={most!r} has no effect, because any damage raises",
-            remedies=[Remedy("on_corrupt", "skip", "skip damaged records up to this limit")],
+            Remedy("on_corrupt", "skip", "skip damaged records up to this limit"),
             keyword="max_corrupt",
         )
     is_count = isinstance(most, int) and not isinstance(most, bool) and most >= 0
     if not is_count and not (isinstance(most, float) and 0 < most < 1):
         raise TFRecordError(
             f"max_corrupt={most!r} is not a valid limit",
-            advice="give a number of records such as 100, or a fraction between 0 and 1 such as 0.01",
+            "give a number of records such as 100, or a fraction between 0 and 1 such as 0.01",
             keyword="max_corrupt",
         )
 
@@ -128,15 +126,13 @@ def check_quarantine_path(quarantine: Store, store: Store) -> None:
     ):
         raise TFRecordError(
             "the quarantine is inside the dataset that is read, so later reads would treat its files as data",
+            "choose a directory outside of the dataset",
+            Remedy(
+                "quarantine_path",
+                store.public(store.join("_quarantine")),
+                "keep the damaged bytes where readers of the dataset ignore them",
+            ),
             path=quarantine.public(quarantine.root),
-            advice="choose a directory outside of the dataset",
-            remedies=[
-                Remedy(
-                    "quarantine_path",
-                    store.public(store.join("_quarantine")),
-                    "keep the damaged bytes where readers of the dataset ignore them",
-                )
-            ],
         )
 
 
@@ -266,8 +262,8 @@ class Losses:
         """Return the error for a partition that has more damage than ``max_corrupt`` allows."""
         return CorruptRecordError(
             f"{self.count:,} {among and among + ' '}records or ranges of the partition are damaged",
+            Remedy("max_corrupt", None, "read the other records anyway"),
             path=path,
-            remedies=[Remedy("max_corrupt", None, "read the other records anyway")],
         )
 
 
@@ -346,26 +342,20 @@ def locate_error(
         The limit ``max_record_bytes`` of the read.
     """
     damaged = isinstance(error, CorruptRecordError) and not isinstance(error, FileChangedError)
+    error = error.replaced(path=error.path or path)
     if error.record is not None or damaged:
         error = error.replaced(record=first + (error.record or 0))
-    error = error.located(path=path)
-    return (
-        error.replaced(**_actions(error, longest))
-        if damaged and not (error.advice or error.remedies)
-        else error
-    )
+    missing = damaged and not (error.advice or error.remedies)
+    return error.replaced(**_actions(error, longest)) if missing else error
 
 
 def _actions(error: TFRecordError, longest: int) -> dict[str, Any]:
     """Return the advice and the remedies for an error about a damaged record."""
     if error.reason == TOO_LONG:
-        return {"remedies": [_ANY_LENGTH] * (longest < MAX_RECORD_BYTES) + [_SKIP]}
+        return {"remedies": (*[_ANY_LENGTH] * (longest < MAX_RECORD_BYTES), _SKIP)}
     if error.reason in PAYLOAD_REASONS:
-        return (
-            {"remedies": [_AS_BYTES, _SKIP]}
-            if error.record
-            else {"advice": LEAVE_OUT, "remedies": [_AS_BYTES]}
-        )
+        later = {"remedies": (_AS_BYTES, _SKIP)}
+        return later if error.record else {"advice": LEAVE_OUT, "remedies": (_AS_BYTES,)}
     if error.offset or error.reason == DAMAGED_DATA:
-        return {"remedies": [_SKIP]}
+        return {"remedies": (_SKIP,)}
     return {"advice": f"{_CHECK}; otherwise {LEAVE_OUT}"}

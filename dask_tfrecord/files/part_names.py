@@ -52,12 +52,12 @@ def check_labels(labels: Sequence[object]) -> None:
         if not is_label:
             raise TFRecordError(
                 f"name_function= returned {label!r}, which is not valid in a file name",
-                advice=f"return at most {_LABEL_BYTES} bytes of letters, digits and _.=+@-",
+                f"return at most {_LABEL_BYTES} bytes of letters, digits and _.=+@-",
             )
     if len(set(labels)) < len(labels):
         raise TFRecordError(
             "name_function= returned the same name for several partitions",
-            advice="return a different name for each partition",
+            "return a different name for each partition",
         )
 
 

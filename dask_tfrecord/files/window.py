@@ -272,7 +272,7 @@ def open_window(
                 raise changed_since_snapshot(store, file.path)
         except CorruptRecordError as error:
             if error.offset == 0 and (problem := window.other_format()):
-                raise CorruptRecordError(problem, record=error.record, offset=0, advice=LEAVE_OUT) from None
+                raise CorruptRecordError(problem, LEAVE_OUT, record=error.record, offset=0) from None
             raise
 
 
@@ -316,8 +316,8 @@ def block_compression(split: Split, head: bytes) -> Compression | None:
         raise TFRecordError(
             f"the file cannot be read from byte {split.start.offset:,} on: it is compressed, and its name "
             "does not end in the suffix of a codec",
-            advice="restore the file's original name",
-            remedies=[Remedy("blocksize", None, "read it as a whole")],
+            "restore the file's original name",
+            Remedy("blocksize", None, "read it as a whole"),
         )
     return codec
 
@@ -326,8 +326,8 @@ def _check_compression(found: Compression | None, wanted: ReadCompression, size:
     if wanted not in ("infer", found) and size != 0:
         raise CorruptRecordError(
             f"the file's first bytes are not {wanted or 'uncompressed TFRecord'}",
+            Remedy("compression", "infer", "detect the codec of each file by its first bytes"),
             offset=0,
-            remedies=[Remedy("compression", "infer", "detect the codec of each file by its first bytes")],
         )
 
 
@@ -336,8 +336,8 @@ def changed_since_snapshot(store: Store, path: str) -> FileChangedError:
     again = Call("index", store.public(store.root), {}, "again if it was rewritten on purpose")
     return FileChangedError(
         "the content is not the one in the dataset's snapshot (the CRC-32C differs)",
-        path=store.public(path),
-        advice="restore the file as to_tfrecord wrote it" if is_part(path) else None,
+        "restore the file as to_tfrecord wrote it" if is_part(path) else None,
+        Remedy("use_snapshot", False, "read the files without the snapshot"),
         calls=[] if is_part(path) else [again],
-        remedies=[Remedy("use_snapshot", False, "read the files without the snapshot")],
+        path=store.public(path),
     )

@@ -55,8 +55,8 @@ def type_of(column: "pd.Series[Any]") -> pa.DataType:
     except CONVERSION_ERRORS as error:
         raise SchemaError(
             f"the dtype {dtype} shows no single type: {first_line(error)}",
+            conversion_of(column),
             feature=str(column.name),
-            advice=conversion_of(column),
         ) from None
 
 

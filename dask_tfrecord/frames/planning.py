@@ -223,8 +223,7 @@ def given_types(schema: Types | pa.Schema | None) -> dict[str, pa.DataType]:
         schema = {item.name: item.type for item in schema}
     if not isinstance(schema, Mapping | None):
         raise SchemaError(
-            f"schema={schema!r} does not map column names to types",
-            advice='give a dict such as {"age": pa.int64()}',
+            f"schema={schema!r} does not map column names to types", 'give a dict such as {"age": pa.int64()}'
         )
     return {name: _given_type(name, type_) for name, type_ in (schema or {}).items()}
 
@@ -240,8 +239,8 @@ def _given_type(name: str, given: Any) -> pa.DataType:
         problem = f"no value has the type {type_}"
     raise SchemaError(
         f"schema= has no valid type for the column: {problem}",
+        f"give a type, such as {literal({name: pa.int64()})}",
         feature=str(name),
-        advice=f"give a type, such as {literal({name: pa.int64()})}",
     )
 
 
@@ -273,7 +272,7 @@ def _check_partition_on(partition_on: Sequence[str], columns: list[str]) -> None
     if len(partition_on) == len(columns):
         raise SchemaError(
             "No data left to save outside partition columns",
-            advice="partition on fewer columns, or add a column to the DataFrame",
+            "partition on fewer columns, or add a column to the DataFrame",
         )
 
 
@@ -282,8 +281,8 @@ def _partition_field(item: Field) -> Field:
     if not pa.types.is_null(item.type) and item.depth:
         raise SchemaError(
             f"values of the type {item.type} cannot be directory names",
+            "partition on a column of numbers, strings, bytes, dates or times",
             feature=item.name,
-            advice="partition on a column of numbers, strings, bytes, dates or times",
         )
     return item
 
@@ -325,10 +324,9 @@ def _typed_columns(
             example = pa.list_(pa.string()) if is_list(type_of(typed[name])) else pa.string()
             raise SchemaError(
                 "no partition has a value that shows the type of the column",
+                "drop the column",
+                Remedy("schema", {name: example}, "write this type, or name another"),
                 feature=name,
-                advice="drop the column",
-                remedies=[Remedy("schema", {name: example}, "write this type, or name another")],
-                function="to_tfrecord",
             )
     return typed
 
@@ -365,18 +363,16 @@ def _known_categories(known: pa.Array, type_: pa.DataType, name: str, *, is_dask
     if type_.ordered and not len(known):
         raise SchemaError(
             "the categories are ordered, but unknown",
+            f"use ddf.categorize({literal([name])})" if is_dask else None,
+            Remedy("schema", {name: type_.value_type}, "write a column without categories"),
             feature=name,
-            advice=f"use ddf.categorize({literal([name])})" if is_dask else None,
-            remedies=[Remedy("schema", {name: type_.value_type}, "write a column without categories")],
-            function="to_tfrecord",
         )
     try:
         return convert(known, type_.value_type)
     except (MisfitError, pa.ArrowException) as error:
         raise SchemaError(
             f"the categories are {known.type}, which does not fit {type_.value_type}: {first_line(error)}",
+            "give the column no type",
+            Remedy("schema", {name: known.type}, "write the type of the categories"),
             feature=name,
-            advice="give the column no type",
-            remedies=[Remedy("schema", {name: known.type}, "write the type of the categories")],
-            function="to_tfrecord",
         ) from None

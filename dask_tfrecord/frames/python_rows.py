@@ -45,8 +45,8 @@ def table_of(rows: list[Any], types: Mapping[str, pa.DataType], title: str) -> p
     if others:
         raise TFRecordError(
             f"a list of rows holds {', '.join(sorted(others))}",
+            "pass a list of dicts, or a list of bytes",
             path=title,
-            advice="pass a list of dicts, or a list of bytes",
         )
     names = dict.fromkeys(chain(types, *rows))
     for name in names:
@@ -70,10 +70,10 @@ def _column(name: str, rows: list[Any], title: str) -> pa.Array:
     except CONVERSION_ERRORS as error:
         raise SchemaError(
             f"the values have no common type: {first_line(error)}",
+            "give all values of a key the same type",
             path=title,
             record=first_misfit(converted, len(values)),
             feature=name,
-            advice="give all values of a key the same type",
         ) from None
 
 

@@ -270,10 +270,10 @@ class Field:
             remedies = [Remedy("schema", {self.name: error.wider}, "hold all values")]
         return SchemaError(
             error.problem,
+            error.advice,
+            remedies=remedies,
             record=error.row,
             feature=self.name,
-            advice=error.advice,
-            remedies=remedies,
             function=function,
         )
 

@@ -45,8 +45,8 @@ def schema_of(specs: Mapping[Any, Any]) -> Schema:
         if not isinstance(name, str) or not is_spec(spec):
             raise SchemaError(
                 f"{spec!r} is not a feature spec, but other values of schema= are",
+                "pass only feature specs, or only types of columns",
                 feature=str(name),
-                advice="pass only feature specs, or only types of columns",
             )
         for item in _fields(name, spec):
             if found.setdefault(item.name, item) != item:
@@ -133,4 +133,4 @@ def _ragged(name: str, type_: pa.DataType, spec: Any) -> Field:
 
 
 def _problem(name: str, problem: str, advice: str) -> SchemaError:
-    return SchemaError(problem, feature=name, advice=advice)
+    return SchemaError(problem, advice, feature=name)

@@ -236,7 +236,7 @@ def described_columns(
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
         raise SchemaError(
             f"the description of the features is not valid ({type(error).__name__}: {error})",
-            advice="correct the file, or pass the data files as a glob",
+            "correct the file, or pass the data files as a glob",
         ) from None
     if any(not leaf.path for leaf in found):  # the file does not describe a dict of features
         return None
@@ -260,8 +260,8 @@ def _class_names(read: Callable[[str], bytes], leaf: Leaf) -> pa.Array | None:
     except UnicodeDecodeError as error:
         raise SchemaError(
             f"{name} is not valid UTF-8: {error}",
+            Remedy("labels", "codes", "read the numbers of the classes"),
             feature=leaf.name,
-            remedies=[Remedy("labels", "codes", "read the numbers of the classes")],
         ) from None
     # TFDS strips the names and drops empty names, so that the numbers of later classes change.
     names = [line.strip() for line in lines if line.strip()]

@@ -78,12 +78,10 @@ def schema_of(text: str) -> Schema:
     except (ValueError, OverflowError) as error:
         raise SchemaError(
             f"the text is not a schema of TensorFlow Metadata: {error}",
-            advice="pass a schema.pbtxt that TFX or TensorFlow Data Validation wrote",
+            "pass a schema.pbtxt that TFX or TensorFlow Data Validation wrote",
         ) from None
     if not fields:
-        raise SchemaError(
-            "the schema describes no features", advice="pass a schema.pbtxt with at least one feature"
-        )
+        raise SchemaError("the schema describes no features", "pass a schema.pbtxt with at least one feature")
     return Schema(fields)
 
 
@@ -319,4 +317,4 @@ def _ragged(key: str, tensor: Message, features: Mapping[str, Message]) -> Store
 
 
 def _problem(name: str, problem: str, advice: str) -> Any:
-    return SchemaError(problem, feature=name, advice=advice)
+    return SchemaError(problem, advice, feature=name)

@@ -146,8 +146,8 @@ def delete_rows(
     discard(run)
     raise ConcurrentWriteError(
         f"other writes replaced files of the dataset {_ATTEMPTS} times while rows were deleted",
+        "delete the rows again when fewer writes run",
         path=store.public(store.root),
-        advice="delete the rows again when fewer writes run",
     )
 
 

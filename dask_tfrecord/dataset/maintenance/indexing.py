@@ -215,8 +215,8 @@ def _described_again(newest: Snapshot, described: Snapshot, before: Snapshot | N
     if (newest.schema, newest.partitioning) != (described.schema, described.partitioning) or not still:
         raise ConcurrentWriteError(
             "another write replaced the files while index read the files",
+            Call("index", root, {}, "again"),
             path=root,
-            calls=[Call("index", root, {}, "again")],
         )
     paths = rows["path"].to_pylist()
     again = [at for at in still if paths[at] in known]

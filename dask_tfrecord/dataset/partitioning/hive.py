@@ -117,8 +117,8 @@ def _level(name: str, values: pa.ChunkedArray) -> list[str]:
             raise SchemaError(
                 f"a directory name would have {size:,} bytes, but at most {MAX_NAME_BYTES} are allowed: "
                 f"{text[:60]}...",
+                "partition on a shorter column, such as a hash of this one",
                 feature=name,
-                advice="partition on a shorter column, such as a hash of this one",
             )
     return level
 

@@ -58,7 +58,7 @@ def arrow_predicate(expression: pc.Expression, schema: Schema, *, sql_rules: boo
     except pa.ArrowException as error:
         raise SchemaError(
             f"filters= cannot be applied to the columns: {error}",
-            advice="compare columns with values of their types",
+            "compare columns with values of their types",
             keyword="filters",
         ) from None
     try:
@@ -76,7 +76,7 @@ def arrow_predicate(expression: pc.Expression, schema: Schema, *, sql_rules: boo
     if not names:
         raise SchemaError(
             f"filters= refers to a column by its number, or the dataset has no columns: {expression}",
-            advice='name columns, such as pc.field("year") > 2020',
+            'name columns, such as pc.field("year") > 2020',
             keyword="filters",
         )
     applied = with_sql_rules(tree, schema) if sql_rules else expression

@@ -73,8 +73,8 @@ def _conditions(group: Any, schema: Schema) -> Iterator[Predicate]:
         except (ArithmeticError, TypeError, ValueError) as error:
             raise SchemaError(
                 f"the filter {(name, symbol, value)!r} cannot be applied to the column: {error}",
+                "compare the column with values of its type, or filter the DataFrame after reading",
                 feature=name,
-                advice="compare the column with values of its type, or filter the DataFrame after reading",
             ) from None
 
 
@@ -110,7 +110,7 @@ def _condition(field: Field, symbol: str, value: Any) -> Predicate:
 def _malformed(filters: Any) -> SchemaError:
     return SchemaError(
         f"filters= is not a list of (column, operator, value), or a list of such lists: {filters!r}",
-        advice='pass for example [("year", ">=", 2024), ("country", "in", ["FR", "PL"])], or a pyarrow '
+        'pass for example [("year", ">=", 2024), ("country", "in", ["FR", "PL"])], or a pyarrow '
         'expression such as pc.field("year") >= 2024',
         keyword="filters",
     )

@@ -95,8 +95,8 @@ class FoundSplits:
                 more = f" and {len(roots) - _MOST_NAMES} more" if len(roots) > _MOST_NAMES else ""
                 raise TFRecordError(
                     f"the path holds {len(roots)} datasets, versions or configurations: {listed}{more}",
+                    "pass one of these directories, or a list of them to read them together",
                     path=public(self.listing.store.root),
-                    advice="pass one of these directories, or a list of them to read them together",
                 )
 
     def without_neighbours(self, *, warn: bool) -> npt.NDArray[np.bool_]:
@@ -133,8 +133,8 @@ class FoundSplits:
                 glob = self._glob(name)
                 raise CorruptRecordError(
                     f"the file is missing, but {INFO} lists it as a file of the split {name!r}",
+                    f'restore the file, or read the files that exist as "{glob}"' if glob else None,
                     path=self.listing.store.public(self.missing[name]),
-                    advice=f'restore the file, or read the files that exist as "{glob}"' if glob else None,
                 )
 
     @property
@@ -150,12 +150,10 @@ class FoundSplits:
         glob = self._glob(one)
         return TFRecordError(
             f"the path holds the splits {listed}{outside}, which belong apart",
+            f'pass the files of one split, such as "{glob}"' if glob else None,
+            Remedy(SPLIT, one, "read one split"),
+            Remedy(SPLIT, ALL, f"read all of them, with a column {SPLIT!r}"),
             path=self.listing.store.public(self.listing.store.root),
-            advice=f'pass the files of one split, such as "{glob}"' if glob else None,
-            remedies=[
-                Remedy(SPLIT, one, "read one split"),
-                Remedy(SPLIT, ALL, f"read all of them, with a column {SPLIT!r}"),
-            ],
         )
 
     def _glob(self, name: str) -> str | None:
@@ -274,8 +272,8 @@ def _unknown_split(
     whole = Remedy(SPLIT, names if len(names) > 1 else names[0], "read all rows of each split")
     return TFRecordError(
         f'{problem}; slices such as "train[:10%]" and sums such as "train+test" are not supported',
-        path=listing.store.public(listing.store.root),
         remedies=[whole] if is_known else [],
+        path=listing.store.public(listing.store.root),
         keyword=SPLIT,
     )
 

@@ -75,8 +75,8 @@ def values_from_snapshot(snapshot: Snapshot, schema: Schema) -> dict[str, pa.Arr
         except (MisfitError, pa.ArrowException) as error:
             raise SchemaError(
                 f"the partition values are {values.type} and cannot be read as {types[name]}: {error}",
+                "give no type for the column",
                 feature=name,
-                advice="give no type for the column",
             ) from None
     return columns
 
@@ -105,12 +105,10 @@ def feature_clash(name: str) -> SchemaError:
     one_split = Remedy("split", "train", "read this split, or another one, without a column for it")
     return SchemaError(
         f"both a feature of the records and a partition column ({name}=...) have this name",
+        Remedy("hive", False, "read the feature of the records"),
+        Remedy("hive", {name: pa.string()}, "read the values in the directory names"),
+        *[one_split] * (name == "split"),
         feature=name,
-        remedies=[
-            Remedy("hive", False, "read the feature of the records"),
-            Remedy("hive", {name: pa.string()}, "read the values in the directory names"),
-            *[one_split] * (name == "split"),
-        ],
     )
 
 
@@ -118,9 +116,7 @@ def payload_clash(name: str) -> SchemaError:
     """Return the exception for a partition column that has the same name as the payload column."""
     return SchemaError(
         f"both the payload column and a partition column ({name}=...) have this name",
+        Remedy("schema", {"payload": pa.binary()}, "give the payloads another name"),
+        Remedy("hive", False, "ignore the names of the directories"),
         feature=name,
-        remedies=[
-            Remedy("schema", {"payload": pa.binary()}, "give the payloads another name"),
-            Remedy("hive", False, "ignore the names of the directories"),
-        ],
     )

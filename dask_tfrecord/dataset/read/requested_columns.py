@@ -100,8 +100,8 @@ def parse_columns(schema: GivenSchema | None, hive: GivenHive) -> RequestedColum
         if hive_types[name] != types[name]:
             raise SchemaError(
                 f"schema= gives the type {types[name]}, but hive= gives the type {hive_types[name]}",
+                "pass the type of the column in only one of them",
                 feature=name,
-                advice="pass the type of the column in only one of them",
             )
     is_hive = hive is not False
     return RequestedColumns(types, is_whole_schema, is_hive, hive_types, given, record_type, excluded)
@@ -111,11 +111,9 @@ def origin_clash(name: str) -> SchemaError:
     """Return the exception for a path or offset column that has the name of another column."""
     return SchemaError(
         "the path column or the offset column has the name of another column",
+        Remedy("include_path_column", "file", "rename the path column"),
+        Remedy("include_offset_column", "at", "rename the offset column"),
         feature=name,
-        remedies=[
-            Remedy("include_path_column", "file", "rename the path column"),
-            Remedy("include_offset_column", "at", "rename the offset column"),
-        ],
     )
 
 
@@ -195,8 +193,8 @@ def _check_units(name: str, stored: pa.DataType, given: pa.DataType) -> None:
     if None not in units and units[0] != units[1]:
         raise SchemaError(
             f"the records store {stored}, but schema= would interpret the same integers as {given}",
+            "give no type, and convert the column after reading with .astype",
             feature=name,
-            advice="give no type, and convert the column after reading with .astype",
         )
 
 
@@ -227,7 +225,7 @@ def _parse_types(keyword: str, given: object) -> dict[str, pa.DataType]:
 
 
 def _not_types(problem: str) -> TFRecordError:
-    return TFRecordError(problem, advice='give a mapping, such as {"age": pa.int64()}')
+    return TFRecordError(problem, 'give a mapping, such as {"age": pa.int64()}')
 
 
 def unknown_column(keyword: str, name: str, known: Sequence[str], problem: str) -> SchemaError:

@@ -93,16 +93,16 @@ def read_info(store: Store, directory: str) -> dict[str, Any]:
     except (ValueError, RecursionError) as error:
         raise TFRecordError(
             f"the description of a dataset is not valid JSON ({error})",
+            "correct the file, or pass the data files as a glob",
             path=store.public(path),
-            advice="correct the file, or pass the data files as a glob",
         ) from None
     if not isinstance(info, dict):
         return {}
     if info.get("fileFormat") not in (None, "", _FORMAT):
         raise TFRecordError(
             f"the files of the dataset have the format {info['fileFormat']!r} instead of {_FORMAT!r}",
+            f'prepare the dataset with tfds.builder(..., file_format="{_FORMAT}")',
             path=store.public(directory),
-            advice=f'prepare the dataset with tfds.builder(..., file_format="{_FORMAT}")',
         )
     return info
 
@@ -137,8 +137,8 @@ def read_descriptions(store: Store, directory: str) -> tuple[SplitDescription, .
     if repeated := [name for name in names if names.count(name) > 1]:
         raise TFRecordError(
             f"the description of the dataset has two splits with the name {repeated[0]!r}",
+            "correct the file, or pass the data files as a glob",
             path=store.public(f"{directory}/{INFO}"),
-            advice="correct the file, or pass the data files as a glob",
         )
     found = []
     for one in [one for one in known if isinstance(one.get("name"), str)]:

@@ -371,8 +371,8 @@ def _read_ranges(store: Store, ranges: list[tuple[str, int, int]]) -> list[bytes
     except FileNotFoundError:
         raise TFRecordError(
             "a temporary file with shuffled rows was removed during the write",
+            "write again, and do not run dask_tfrecord.cleanup meanwhile",
             path=store.public(store.root),
-            advice="write again, and do not run dask_tfrecord.cleanup meanwhile",
         ) from None
     for (path, start, stop), content in zip(ranges, found, strict=True):
         if len(content) != stop - start:
@@ -383,8 +383,8 @@ def _read_ranges(store: Store, ranges: list[tuple[str, int, int]]) -> list[bytes
 def _damaged(store: Store, path: str) -> TFRecordError:
     return TFRecordError(
         "the shuffled rows in this temporary file are damaged",
+        "check the disk or the store, then write again",
         path=store.public(path),
-        advice="check the disk or the store, then write again",
     )
 
 

@@ -313,8 +313,8 @@ def _read_receipt(run: WriteRun, receipt: str) -> Spill:
     except (ValueError, TypeError, RecursionError, IsADirectoryError) as error:
         raise TFRecordError(
             f"not the description of a spill file ({error})",
+            "start the write again",
             path=run.store.public(receipt),
-            advice="start the write again",
         ) from None
 
 

@@ -48,8 +48,8 @@ def check_columnar(columnar: Columnar, schema: Schema, partition_on: Sequence[st
         if name in partition_on:
             raise SchemaError(
                 "columnar= names a partition column, whose values are in the names of directories",
+                "leave it out of columnar=",
                 feature=name,
-                advice="leave it out of columnar=",
             )
         if name not in fields:
             known = ", ".join(map(repr, fields))
@@ -60,14 +60,14 @@ def check_columnar(columnar: Columnar, schema: Schema, partition_on: Sequence[st
         if any(one.depth > 1 for one in features):
             raise SchemaError(
                 f"columnar= names a column of {fields[name].type}, and column files hold no lists of lists",
+                "leave it out of columnar=",
                 feature=name,
-                advice="leave it out of columnar=",
             )
         if any(one.name == OFFSET for one in features):
             raise SchemaError(
                 "column files store the offsets of records under this name",
+                "rename the column, or pass a list without it as columnar=",
                 feature=name,
-                advice="rename the column, or pass a list without it as columnar=",
             )
 
 

@@ -116,4 +116,4 @@ def by_directory(rows: pa.Table) -> pa.Table:
 def invalid_snapshot(error: Exception, path: str) -> TFRecordError:
     """Return the exception for a file that is not a valid snapshot file."""
     remedy = Remedy("use_snapshot", False, "read the data files without it")
-    return TFRecordError(f"not a valid snapshot ({error})", path=path, remedies=[remedy])
+    return TFRecordError(f"not a valid snapshot ({error})", remedy, path=path)

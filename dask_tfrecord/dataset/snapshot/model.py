@@ -395,7 +395,7 @@ def open_version(store: Store, number: int | None) -> Snapshot:
         If the root has no snapshot, or if the dataset does not have this version.
     """
     if isinstance(number, bool) or not isinstance(number, int | np.integer | None):
-        raise TFRecordError(f"version={number!r} is not the number of a version", advice="pass a number")
+        raise TFRecordError(f"version={number!r} is not the number of a version", "pass a number")
     if number is None:
         if (snapshot := find_snapshot(store)) is None:
             raise no_snapshot(store)

@@ -229,8 +229,8 @@ def parse_part(data: bytes, path: str, number: int) -> Part:
             raise TFRecordError(
                 f"the snapshot has format version {format_version!r}, "
                 f"this library reads versions up to {FORMAT_VERSION}",
+                "upgrade dask-tfrecord",
                 path=path,
-                advice="upgrade dask-tfrecord",
             )
         fields = parse(metadata)
         base = _base(metadata, number)

@@ -77,9 +77,9 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> pa.Table:
     if foreign:
         raise TFRecordError(
             f"the dataset's snapshot does not list {len(foreign):,} of the files here",
+            "move the files elsewhere",
+            Remedy("use_snapshot", False, "read them too"),
             path=store.public(min(foreign)),
-            advice="move the files elsewhere",
-            remedies=[Remedy("use_snapshot", False, "read them too")],
         )
     return files
 
@@ -152,12 +152,10 @@ def _lost_file(
         others_only = Remedy("use_snapshot", False, "read the other files, without the rows of this file")
         others = [name for name in missing if name != path]
         problem = f"{_MISSING}; also missing: {short_list(others)}" if others else _MISSING
-        return CorruptRecordError(
-            problem, path=public, advice="put the file back", calls=[repair], remedies=[others_only]
-        )
+        return CorruptRecordError(problem, "put the file back", repair, others_only, path=public)
     problem = f"the file has {size:,} bytes, but {recorded:,} in the dataset's snapshot"
     again = [] if is_part(path) else [Call("index", root, {}, "again if it was changed")]
-    return CorruptRecordError(problem, path=public, calls=again, remedies=[_READ_ALL])
+    return CorruptRecordError(problem, _READ_ALL, calls=again, path=public)
 
 
 def missing_files(store: Store, snapshot: Snapshot) -> pa.Table:
@@ -315,9 +313,9 @@ def _check_in_place(store: Store, snapshot: Snapshot) -> None:
     if kept and (missing := kept.difference(column_paths(list_directory(store)["path"]))):
         raise TFRecordError(
             f"the file is still in {KEPT}, because a restore has not finished",
+            "read the directory of the dataset with its snapshot",
+            Call("cleanup", store.public(store.root), {}, "if the restore was interrupted"),
             path=store.public(min(missing)),
-            advice="read the directory of the dataset with its snapshot",
-            calls=[Call("cleanup", store.public(store.root), {}, "if the restore was interrupted")],
         )
 
 
@@ -338,9 +336,9 @@ def _check_complete(store: Store, paths: Sequence[str]) -> None:
         if store.fs.exists(f"{parent_of(path)}/{METADATA_DIRECTORY}"):
             raise TFRecordError(
                 "the file belongs to a write that has not finished: other files of the write are missing",
+                "write the dataset again",
+                Remedy("use_snapshot", False, "read the files that exist"),
                 path=store.public(path),
-                advice="write the dataset again",
-                remedies=[Remedy("use_snapshot", False, "read the files that exist")],
             )
     if incomplete:
         first = store.public(next(iter(incomplete[0].values())))

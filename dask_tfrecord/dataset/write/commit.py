@@ -229,8 +229,8 @@ def _check_names(store: Store, directories: Iterable[str]) -> None:
             stored = alike[0] if alike else "another name"
             raise DestinationError(
                 f"this filesystem does not distinguish the directory {name!a} from {stored}",
+                "write both partition values in one form, for example in lower case",
                 path=store.public(store.join(directory)),
-                advice="write both partition values in one form, for example in lower case",
             )
 
 
@@ -241,8 +241,8 @@ def _folded(name: str) -> str:
 def _removed(run: WriteRun, name: str) -> ConcurrentWriteError:
     return ConcurrentWriteError(
         "the file was removed before its write was committed, by `cleanup` or because of a conflict",
+        "start the write again",
         path=run.store.public(run.store.join(name)),
-        advice="start the write again",
     )
 
 
@@ -293,8 +293,8 @@ def create_snapshot(
             if attempt and REFUSED in run.marks():
                 raise ConcurrentWriteError(
                     "another attempt at this commit has found a conflict, or the write was given up",
+                    "start the write again",
                     path=run.store.public(run.store.root),
-                    advice="start the write again",
                 )
             _log_step(run, 4, f"publish {len(files)} files")
             if run.store.renames or known is None:  # otherwise, the caller has uploaded exactly these files

@@ -74,17 +74,17 @@ def destination(
     """
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
     if not isinstance(text, str) or not text:
-        raise TFRecordError(f"{path!r} is not a path", advice="pass the directory to write to")
+        raise TFRecordError(f"{path!r} is not a path", "pass the directory to write to")
     for syntax, meaning in _FSSPEC_SYNTAX.items():
         if syntax in text:
             raise DestinationError(
                 f"{without_credentials(text)!r} contains {syntax!r}, which {meaning}",
-                advice="choose a directory without it in its name",
+                "choose a directory without it in its name",
             )
     if any(ord(sign) < 32 or ord(sign) == 127 for sign in text):
         raise DestinationError(
             f"{without_credentials(text)!r} contains a line break or another control character",
-            advice="choose a directory without it in its name",
+            "choose a directory without it in its name",
         )
     store = Store.at(text, storage_options, filesystem)
     check_writable(store.fs)
@@ -111,19 +111,18 @@ def check_destination(store: Store, mode: Mode = "create") -> int:
     root = store.public(store.root)
     if is_disk_root(store):  # listing the root directory would take very long
         advice = "write to a directory that holds nothing but the dataset"
-        raise DestinationError("the root of a filesystem cannot be a dataset", path=root, advice=advice)
+        raise DestinationError("the root of a filesystem cannot be a dataset", advice, path=root)
     newest = newest_number(store)
     if not newest:  # otherwise, the path is a directory
         if store.fs.isfile(store.root):
-            raise DestinationError("is a file, not a directory", path=root, advice="pass a directory")
+            raise DestinationError("is a file, not a directory", "pass a directory", path=root)
         check_bucket(store)
     if mode == "create" and newest:
         raise DestinationError(
             "the directory already holds a dataset",
-            path=root,
-            advice="choose another directory",
+            "choose another directory",
             remedies=change_remedies(store, "it"),
-            function="to_tfrecord",
+            path=root,
         )
     if mode == "create" and len(files := visible_files(store)):
         raise refusal(store, files)
@@ -145,8 +144,8 @@ def replaceable_files(store: Store) -> frozenset[str]:
     if (role := _protected_role(store)) is not None:
         raise DestinationError(
             f"{role} is never overwritten",
+            "write to a directory that holds nothing but the dataset",
             path=store.public(store.root),
-            advice="write to a directory that holds nothing but the dataset",
         )
     files = visible_files(store)
     if store.local:
@@ -161,8 +160,8 @@ def replaceable_files(store: Store) -> frozenset[str]:
     if foreign:
         raise DestinationError(
             f"an overwrite removes only TFRecord files, and the directory also holds {_names(foreign)}",
+            "move the other files elsewhere, or write to another directory",
             path=store.public(store.root),
-            advice="move the other files elsewhere, or write to another directory",
         )
     refuse_datasets_below(store, "which the overwrite would remove")
     return frozenset(store.relative(file.path) for file in unlisted)
@@ -181,11 +180,7 @@ def refusal(store: Store, files: pa.Table) -> DestinationError:
         problem = f"the directory already holds files of other tools ({total}) and no snapshot"
         remedies = change_remedies(store, "them")
     return DestinationError(
-        problem,
-        path=store.public(store.root),
-        advice="choose another directory",
-        remedies=remedies,
-        function="to_tfrecord",
+        problem, "choose another directory", remedies=remedies, path=store.public(store.root)
     )
 
 
@@ -215,8 +210,8 @@ def files_unchanged(store: Store) -> Iterator[None]:
     except (FileNotFoundError, FileChangedError):
         raise ConcurrentWriteError(
             "another write removed or replaced files here at the same time",
+            "start the write again",
             path=store.public(store.root),
-            advice="start the write again",
         ) from None
 
 
@@ -283,8 +278,8 @@ def _refuse_links(store: Store) -> None:
     for link in linked_directories(store.root):
         raise DestinationError(
             f"the link {link} leads to another directory, and the overwrite would remove the files there",
+            "remove the link first",
             path=store.public(store.root),
-            advice="remove the link first",
         )
 
 

@@ -243,9 +243,8 @@ def _check_none_missing(ours: Schema, theirs: Schema, root: str) -> None:
 def _record_type_error(ours: str, theirs: str, root: str) -> SchemaError:
     return SchemaError(
         f"the write makes {ours!r} records, the dataset holds {theirs!r} records",
+        Remedy("record_type", theirs, "write the same records"),
         path=root,
-        remedies=[Remedy("record_type", theirs, "write the same records")],
-        function="to_tfrecord",
     )
 
 
@@ -255,10 +254,9 @@ def _check_partitioning(ours: list[str], theirs: list[str], root: str) -> None:
         raise SchemaError(
             f"the dataset is partitioned on {theirs or 'nothing'}, "
             f"but the write partitions on {ours or 'nothing'}",
+            Remedy("partition_on", theirs or None, "write the same directories"),
             path=root,
             feature=(only_one_has or theirs)[0],
-            remedies=[Remedy("partition_on", theirs or None, "write the same directories")],
-            function="to_tfrecord",
         )
 
 
@@ -270,10 +268,9 @@ def _check_index(ours: Levels, theirs: Levels | None, root: str) -> None:
         there, here = ([column for column, _ in levels] or "none" for levels in (theirs, ours))
         raise SchemaError(
             f"the DataFrame has the index {here}, the dataset was written with {there}",
-            path=root,
-            advice="call set_index or reset_index so that the indexes agree",
+            "call set_index or reset_index so that the indexes agree",
             remedies=[] if theirs else [Remedy("write_index", False, "drop the index")],
-            function="to_tfrecord",
+            path=root,
         )
 
 
@@ -302,15 +299,15 @@ def _check_form(theirs: Field, root: str) -> None:
 def _form_error(name: str, root: str) -> SchemaError:
     return SchemaError(
         "another library stores the column in a form of its own, which to_tfrecord does not write",
+        "write the rows to a new directory",
         path=root,
         feature=name,
-        advice="write the rows to a new directory",
     )
 
 
 def _column_error(problem: str, name: str, root: str) -> SchemaError:
     return SchemaError(
-        problem, path=root, feature=name, advice="give the DataFrame the columns and types of the dataset"
+        problem, "give the DataFrame the columns and types of the dataset", path=root, feature=name
     )
 
 
@@ -323,12 +320,7 @@ def _partition_values(store: Store, files: pa.Table, partitioning: Sequence[Fiel
         names = [name for name, _ in hive.parse(directory)]
         _check_partitioning(expected, names, store.public(path))
     texts = hive.value_texts(directories)
-    try:
-        columns = [
-            hive.to_values(item.name, texts[item.name], item.type, directories) for item in partitioning
-        ]
-    except SchemaError as error:
-        raise error.located(path=store.public(store.root)) from None
+    columns = [hive.to_values(item.name, texts[item.name], item.type, directories) for item in partitioning]
     rows = zip(*(column.to_pylist() for column in columns), strict=True)
     return list(rows) if columns else [()] * len(files)
 

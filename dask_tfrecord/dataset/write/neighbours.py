@@ -137,9 +137,9 @@ def _inside(
     inside = f"lies inside the dataset {parent.public(parent.root)!r}"
     return DestinationError(
         "the directory holds a TFRecord dataset" if parent is store else f"the path {inside}",
-        path=store.public(store.root),
-        advice=f"{advice}, or {outside}" if advice else outside,
+        f"{advice}, or {outside}" if advice else outside,
         calls=calls,
+        path=store.public(store.root),
     )
 
 
@@ -156,7 +156,7 @@ def refuse_datasets_below(store: Store, harm: str) -> None:
         if store.names(f"{directory}/{METADATA_DIRECTORY}"):
             raise DestinationError(
                 f"the directory holds another dataset, {directory!r}, {harm}",
-                path=store.public(store.root),
-                advice="choose another directory, or move that dataset elsewhere; remove only "
+                "choose another directory, or move that dataset elsewhere; remove only "
                 f"{directory}/{METADATA_DIRECTORY} if its files belong to this directory",
+                path=store.public(store.root),
             )

@@ -158,8 +158,8 @@ def _restored(run: WriteRun, newest: Snapshot) -> tuple[Snapshot, list[str]]:
     except FileNotFoundError as error:
         raise FileRemovedError(
             f"version {run.version} has expired or was overwritten after the restore was planned",
+            "restore another version",
             path=run.store.public(run.store.root),
-            advice="restore another version",
         ) from error
     before, after = {*identities(newest.file_list)}, {*identities(older.file_list)}
     moved = [path for path, _ in sorted(before ^ after)]

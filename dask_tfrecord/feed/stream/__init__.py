@@ -178,7 +178,7 @@ def write_feather(
     [0, 1, 2, 3, 4]
     """
     if compression not in (None, "lz4", "zstd"):
-        raise TFRecordError(f"unknown compression {compression!r}", advice="known are 'lz4', 'zstd' and None")
+        raise TFRecordError(f"unknown compression {compression!r}", "known are 'lz4', 'zstd' and None")
     size, mode = _batching(batch_size, batch_mode)
     plan = plan_batches(source, size, surface=write_feather, columns=columns, batch_mode=mode, **keywords)
     batches = Batches(plan, epoch, shard)

@@ -152,8 +152,8 @@ def _sent_type(item: pa.Field) -> pa.DataType:
     if plain is None:
         raise SchemaError(
             f"TensorFlow I/O cannot read the type {item.type}",
+            "leave the column out with columns=, or convert it before it is served",
             feature=item.name,
-            advice="leave the column out with columns=, or convert it before it is served",
         )
     return plain
 
@@ -208,10 +208,9 @@ def _null_error(name: str, type_: pa.DataType, what: str) -> SchemaError:
     value = False if types.is_boolean(plain) else value
     return SchemaError(
         f"a batch has {what}, and TensorFlow I/O has no nulls",
+        "leave the column out with columns=",
+        Remedy("fill_nulls", {name: value}, "replace nulls by this value, or another one"),
         feature=name,
-        advice="leave the column out with columns=",
-        remedies=[Remedy("fill_nulls", {name: value}, "replace nulls by this value, or another one")],
-        function="",
     )
 
 
@@ -221,7 +220,6 @@ def _check_lengths(name: str, column: pa.Array) -> None:
     if least != most:
         raise SchemaError(
             f"a batch has lists of {least:,} to {most:,} values, which TensorFlow I/O cannot batch",
+            Remedy("batch_size", None, "let the client batch the rows, as padded_batch does"),
             feature=name,
-            remedies=[Remedy("batch_size", None, "let the client batch the rows, as padded_batch does")],
-            function="",
         )

@@ -58,7 +58,7 @@ def open_path(
     if storage_options:
         raise TFRecordError(
             "filesystem= and storage_options= are both given",
-            advice="construct the filesystem with these options, and leave storage_options= out",
+            "construct the filesystem with these options, and leave storage_options= out",
         )
     fs, directory = _unwrapped(filesystem)
     check_endpoint(fs, without_credentials(path))
@@ -68,15 +68,15 @@ def open_path(
     if ".." in path.split("/"):
         raise TFRecordError(
             "the path leaves the directory that filesystem= is limited to",
+            "leave '..' out of the path",
             path=path,
-            advice="leave '..' out of the path",
         )
     if glob_start(path) < len(path) and glob_start(directory) < len(directory):
         raise TFRecordError(
             f"the directory {directory!r} of filesystem= has glob characters in its name, so a glob below it "
             "is ambiguous",
+            "pass a directory or a list of files",
             path=path,
-            advice="pass a directory or a list of files",
         )
     return fs, str(fs._strip_protocol(f"{directory.rstrip('/')}/{path.lstrip('/')}"))
 
@@ -90,8 +90,8 @@ def _open_url(url: str, options: dict[str, Any]) -> tuple[AbstractFileSystem, st
         if different := [name for name, value in named.items() if options.get(name, value) != value]:
             raise TFRecordError(
                 f"the URL and storage_options= differ in {' and '.join(different)}",
+                "give each option once",
                 path=without_credentials(url),
-                advice="give each option once",
             )
         return kind(**{**named, **options}), str(kind._strip_protocol(url))
     fs, root = url_to_fs(url, **options)
@@ -132,12 +132,12 @@ def check_writable(fs: AbstractFileSystem) -> None:
     if isinstance(fs, ArrowFileSystem) and fs.fs.type_name != "hdfs":
         raise DestinationError(
             f"pyarrow's {type(fs.fs).__name__} can be read but not written: it cannot discard an upload",
-            advice="pass a filesystem of fsspec, such as s3fs.S3FileSystem, or storage_options=",
+            "pass a filesystem of fsspec, such as s3fs.S3FileSystem, or storage_options=",
         )
     if wraps(type(fs)):
         raise DestinationError(
             f"{type(fs).__name__} wraps another filesystem; it can be read but not written",
-            advice="pass the filesystem that it wraps",
+            "pass the filesystem that it wraps",
         )
 
 
@@ -161,13 +161,13 @@ def _unwrapped(filesystem: Any) -> tuple[AbstractFileSystem, str]:
         shown = repr(filesystem) if isinstance(filesystem, str) else type(filesystem).__name__
         raise TFRecordError(
             f"filesystem= is not a filesystem (got {shown})",
-            advice="pass an instance such as s3fs.S3FileSystem(...) or pyarrow.fs.S3FileSystem(...), or pass "
+            "pass an instance such as s3fs.S3FileSystem(...) or pyarrow.fs.S3FileSystem(...), or pass "
             "a URL as path and the options as storage_options=",
         )
     if getattr(filesystem, "asynchronous", False):
         raise TFRecordError(
             "filesystem= works only inside an event loop",
-            advice="construct the filesystem without asynchronous=True",
+            "construct the filesystem without asynchronous=True",
         )
     if (kind := _extended(type(filesystem))) is not type(filesystem):
         return kind(*filesystem.storage_args, **filesystem.storage_options), ""
@@ -192,6 +192,6 @@ def _check_protocol(path: str, fs: AbstractFileSystem, directory: str) -> None:
     kind = "limited to a directory" if directory else f"for {' and '.join(map(repr, sorted(known)))}"
     raise TFRecordError(
         f"the path is a URL of {protocol!r}, but filesystem= is {kind}",
+        "pass the path inside the filesystem, without protocol",
         path=without_credentials(path),
-        advice="pass the path inside the filesystem, without protocol",
     )

@@ -275,10 +275,10 @@ def as_paths(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
     is_list = isinstance(given, Iterable) and not isinstance(given, str | os.PathLike)
     wanted: list[Any] = [*given] if is_list else [given]
     if not wanted:
-        raise TFRecordError("the list of paths is empty", advice="pass a directory, a glob, or a file")
+        raise TFRecordError("the list of paths is empty", "pass a directory, a glob, or a file")
     for path in wanted:
         if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-            raise TFRecordError(f"{path!r} is not a path", advice="pass a directory, a glob, or a file")
+            raise TFRecordError(f"{path!r} is not a path", "pass a directory, a glob, or a file")
     return wanted
 
 
@@ -353,8 +353,8 @@ def _without_protocol(
         if fs != store.fs:
             raise TFRecordError(
                 "the paths of one call must be on one filesystem",
+                "read each filesystem with one call and join the results with dask.dataframe.concat",
                 path=store.public(store.root),
-                advice="read each filesystem with one call and join the results with dask.dataframe.concat",
             )
         yield here
 
@@ -383,7 +383,7 @@ def _expand(store: Store, path: str) -> _Match:
         return _glob(store, path) if magic else _Match([], "missing")
     if store.local and info["type"] == "other":
         advice = "copy its output to a regular file and read that file"
-        raise TFRecordError("is a pipe, a socket or a device, not a regular file", path=path, advice=advice)
+        raise TFRecordError("is a pipe, a socket or a device, not a regular file", advice, path=path)
     if info["type"] == "directory" or _is_page(info):
         return _directory(Store(store.fs, path))
     return _Match([info], "file")

@@ -72,4 +72,4 @@ def unreachable(place: str, error: BaseException) -> TFRecordError | None:
         return None
     how = f"it answers {status}" if status else type(cause).__name__
     advice = "check the address, that the server is running, and that it grants you access"
-    return TFRecordError(f"the request to the server failed ({how})", path=place, advice=advice)
+    return TFRecordError(f"the request to the server failed ({how})", advice, path=place)

@@ -78,8 +78,8 @@ def check_url(text: str) -> None:
     if _BUCKET_WITH_USER.search(text):
         raise TFRecordError(
             "the URL of a bucket cannot hold credentials",
+            'pass them in storage_options, such as {"key": ..., "secret": ...} for S3',
             path=without_credentials(text),
-            advice='pass them in storage_options, such as {"key": ..., "secret": ...} for S3',
         )
     *outer, _ = text.split("::")
     for part in outer:
@@ -87,8 +87,8 @@ def check_url(text: str) -> None:
         if not _wraps(protocol if found or part in available_protocols() else "file"):
             raise TFRecordError(
                 "'::' chains filesystems in fsspec, and the part before it does not wrap another filesystem",
+                "rename the file or directory so that its name does not contain '::'",
                 path=without_credentials(text),
-                advice="rename the file or directory so that its name does not contain '::'",
             )
 
 

@@ -82,7 +82,7 @@ class Store:
         text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
         if not isinstance(text, str) or not text:
             raise TFRecordError(
-                f"{without_credentials(repr(path))} is not a path", advice='pass a directory, such as "train"'
+                f"{without_credentials(repr(path))} is not a path", 'pass a directory, such as "train"'
             )
         check_url(text)
         fs, root = open_path(text, storage_options, filesystem)
@@ -179,8 +179,8 @@ class Store:
             if not f"{directory}/".startswith(top) or ".." in names:
                 raise DestinationError(
                     f"the path leads out of the directory {self.public(self.root)!r}",
+                    "check where the metadata of the directory comes from",
                     path=self.public(directory),
-                    advice="check where the metadata of the directory comes from",
                 )
             for count in range(1, len(names) + 1):
                 if is_link(link := top + "/".join(names[:count])):
@@ -191,8 +191,8 @@ class Store:
     def _link_error(self, link: str, what: str) -> DestinationError:
         return DestinationError(
             f"{what} are never changed, moved or removed",
+            "remove the link, or put the files in its place",
             path=self.public(link),
-            advice="remove the link, or put the files in its place",
         )
 
     @property

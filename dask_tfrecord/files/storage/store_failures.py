@@ -92,15 +92,12 @@ def store_failure(error: BaseException, place: str | None) -> Exception | None:
     if classes & _NO_CREDENTIALS:
         return TFRecordError(
             f"the credentials are missing or incomplete ({type(error).__name__})",
+            "give them in the options of the store, or in its own configuration files",
+            Remedy("storage_options", {"anon": True}, "read public data"),
             path=place,
-            advice="give them in the options of the store, or in its own configuration files",
-            remedies=[Remedy("storage_options", {"anon": True}, "read public data")],
-            function="",
         )
     if classes & _NO_REGION:
-        return TFRecordError(
-            f"the region is not valid: {str(error).rstrip('.')}", path=place, advice=_REGION_ADVICE
-        )
+        return TFRecordError(f"the region is not valid: {str(error).rstrip('.')}", _REGION_ADVICE, path=place)
     return _refusal(error, place) if isinstance(error, OSError) and error.filename is None else None
 
 
@@ -153,8 +150,8 @@ def _unreachable(endpoint: str, reason: str, place: str | None) -> TFRecordError
     address = "address" if is_in_url else "endpoint in storage_options= or in the environment"
     return TFRecordError(
         f"the store cannot be reached{f' at {endpoint}' if endpoint else ''} ({reason})",
+        f"check the {address}, and the network",
         path=place,
-        advice=f"check the {address}, and the network",
     )
 
 
