@@ -31,6 +31,11 @@ _DURATION = re.compile(r"(\d+(\.\d+)?\s*[A-Za-z]+[\s,]*)*(\d+:\d\d:\d\d(\.\d+)?)
 _DEPRECATED_CASE = re.compile(r"(?<![A-Za-z])[dwHS](?![A-Za-z])")
 
 
+def _wrong(keyword: str, value: object, what: str, *actions: str | Remedy) -> TFRecordError:
+    """Return the error for a value of a keyword that is not what the keyword takes."""
+    return TFRecordError(f"{keyword}={value!r} is not {what}", *actions)
+
+
 def path(value: Any, keyword: str = "path") -> PathLike:
     """Return the value if it is a path, and raise otherwise."""
     if not isinstance(value, str | os.PathLike) or not os.fspath(value):
@@ -38,6 +43,7 @@ def path(value: Any, keyword: str = "path") -> PathLike:
         raise TFRecordError(
             f"{shown}{without_credentials(repr(value))} is not a path",
             f'pass a directory, such as {keyword}="train"',
+            keyword=keyword,
         )
     return value
 
@@ -50,6 +56,7 @@ def paths(value: Any) -> PathLike | list[PathLike]:
         raise TFRecordError(
             f"{without_credentials(repr(value))} is not a path",
             "pass a directory, a glob, a file, or a list of these",
+            keyword="path",
         )
     return [path(item) for item in (sorted(value) if isinstance(value, set | frozenset) else value)]
 
@@ -62,14 +69,15 @@ def choice(keyword: str, value: Any, known: Sequence[object]) -> Any:
 
 
 def _unknown(keyword: str, value: object, known: Sequence[object]) -> TFRecordError:
-    return TFRecordError(f"unknown {keyword} {value!r}", f"pass one of {', '.join(map(repr, known))}")
+    listed = ", ".join(map(repr, known))
+    return TFRecordError(f"unknown {keyword} {value!r}", f"pass one of {listed}", keyword=keyword)
 
 
 def flags(**values: Any) -> None:
     """Raise if the value of a keyword is not a bool."""
     for keyword, value in values.items():
         if not isinstance(value, bool | np.bool_):
-            raise TFRecordError(f"{keyword}={value!r} is not True or False")
+            raise _wrong(keyword, value, "True or False")
 
 
 def mappings(**values: Any) -> None:
@@ -77,7 +85,8 @@ def mappings(**values: Any) -> None:
     for keyword, value in values.items():
         if not isinstance(value, Mapping | None) or not all(isinstance(key, str) for key in value or ()):
             # The message does not show the values, because storage_options may hold credentials.
-            raise TFRecordError(f"{keyword}= is not a dict with string keys (got {type(value).__name__})")
+            problem = f"{keyword}= is not a dict with string keys (got {type(value).__name__})"
+            raise TFRecordError(problem, keyword=keyword)
 
 
 def compression(value: Any, *others: str) -> Any:
@@ -99,9 +108,8 @@ def names(keyword: str, value: Any) -> list[str]:
     is_listlike = isinstance(value, Sequence | np.ndarray) or hasattr(value, "tolist")
     listed = list(value) if is_listlike and not isinstance(value, bytes) else None
     if listed is None or not all(isinstance(item, str) for item in listed):
-        raise TFRecordError(
-            f"{keyword}={value!r} is not a list of column names",
-            f'pass a name, or a list such as {keyword}=["age"]',
+        raise _wrong(
+            keyword, value, "a list of column names", f'pass a name, or a list such as {keyword}=["age"]'
         )
     return list(map(str, listed))
 
@@ -111,9 +119,8 @@ def schema(value: Any) -> Any:
     if isinstance(value, str) and value == "infer":
         return None
     if not isinstance(value, Mapping | pa.Schema | Schema | Snapshot | None):
-        raise TFRecordError(
-            f"schema={value!r} is not a schema",
-            'pass the types of columns, such as schema={"age": pa.int64()}',
+        raise _wrong(
+            "schema", value, "a schema", 'pass the types of columns, such as schema={"age": pa.int64()}'
         )
     return value
 
@@ -148,7 +155,7 @@ def count(keyword: str, value: Any, least: int = 1) -> int | None:
     is_count = isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= least
     if value is not None and not is_count:
         kind = "positive" if least else "non-negative"
-        raise TFRecordError(f"{keyword}={value!r} is not a {kind} integer")
+        raise _wrong(keyword, value, f"a {kind} integer")
     return None if value is None else int(value)
 
 
@@ -156,14 +163,14 @@ def number(keyword: str, value: Any, least: int = 1) -> int:
     """Convert a Python or NumPy integer to int. Raise if it is None, or less than ``least``."""
     found = count(keyword, value, least)
     if found is None:
-        raise TFRecordError(f"{keyword}=None is not an integer", f"pass for example {keyword}={least}")
+        raise _wrong(keyword, None, "an integer", f"pass for example {keyword}={least}")
     return found
 
 
 def function(keyword: str, value: Any) -> None:
     """Raise if the value of a keyword is neither None nor callable."""
     if value is not None and not callable(value):
-        raise TFRecordError(f"{keyword}={value!r} is not callable")
+        raise _wrong(keyword, value, "callable")
 
 
 def byte_count(keyword: str, value: Any) -> int | None:
@@ -177,7 +184,7 @@ def byte_count(keyword: str, value: Any) -> int | None:
         with suppress(AttributeError, OverflowError, TypeError, ValueError):
             size = int(parse_bytes(value or "0")) if isinstance(value, str | float) else operator.index(value)
     if size < 1:
-        raise TFRecordError(f"{keyword}={value!r} is not a size", Remedy(keyword, "128 MiB", "set a size"))
+        raise _wrong(keyword, value, "a size", Remedy(keyword, "128 MiB", "set a size"))
     return size
 
 
@@ -193,10 +200,8 @@ def duration(keyword: str, value: Any) -> timedelta:
             found = pd.Timedelta(given)
             if found >= timedelta(0):  # the comparison is False for NaT, which pandas returns for ""
                 return found.to_pytimedelta()
-    raise TFRecordError(
-        f"{keyword}={value!r} is not a duration with a unit",
-        'pass a number and its unit, such as "7d" or "12 hours"',
-        keyword=keyword,
+    raise _wrong(
+        keyword, value, "a duration with a unit", 'pass a number and its unit, such as "7d" or "12 hours"'
     )
 
 
@@ -204,8 +209,10 @@ def record_limit(value: Any) -> int:
     """Return ``max_record_bytes=`` in bytes; protobuf limits a message to 2 GiB - 1 bytes."""
     size = byte_count("max_record_bytes", value)
     if size is None or size > MAX_RECORD_BYTES:
-        raise TFRecordError(
-            f"max_record_bytes={value!r} is not a limit between 1 and {MAX_RECORD_BYTES:,} bytes",
+        raise _wrong(
+            "max_record_bytes",
+            value,
+            f"a limit between 1 and {MAX_RECORD_BYTES:,} bytes",
             Remedy("max_record_bytes", MAX_RECORD_BYTES, "set no lower limit than protobuf has"),
         )
     return size
@@ -221,5 +228,6 @@ def origin_column(value: Any, default: str) -> str | None:
         raise TFRecordError(
             f"include_{default}_column={value!r} is neither a bool nor a column name",
             Remedy(f"include_{default}_column", True, f"add the column {default!r}"),
+            keyword=f"include_{default}_column",
         )
     return default if value else None

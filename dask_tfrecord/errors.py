@@ -15,9 +15,9 @@ import sys
 import warnings
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from copy import copy
+from difflib import get_close_matches
 from itertools import chain
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import pyarrow as pa
 
@@ -203,10 +203,10 @@ class TFRecordError(ValueError):
 
     def replaced(self, **changes: Any) -> Self:
         """Return a copy of the error in which the given fields have the given values."""
-        changed = copy(self)
-        vars(changed).update(changes)
-        changed.args = (changed.problem,)
-        return changed
+        return _with_fields(type(self), self.fields() | changes)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _with_fields, (type(self), self.fields())
 
     def called_as(self, name: str, accepts: Callable[[Remedy], bool]) -> Self:
         """Set the name of the public function or command that raises this error, and return the error.
@@ -227,6 +227,15 @@ class TFRecordError(ValueError):
         ]
         self.called, self.remedies, self.other_remedies = name, tuple(chain(*own)), tuple(chain(*others))
         return self
+
+
+_Error = TypeVar("_Error", bound=TFRecordError)
+
+
+def _with_fields(kind: type[_Error], fields: Mapping[str, Any]) -> _Error:
+    error = kind(fields["problem"])
+    vars(error).update(fields)
+    return error
 
 
 @contextmanager
@@ -406,6 +415,12 @@ def check_instance(name: str, value: object, *types: type) -> None:
         known = " or ".join(one.__name__ for one in types)
         # The message does not show the value, which may hold credentials.
         raise TFRecordError(f"{name}= is not a {known} (got {type(value).__name__})")
+
+
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """Return a question that names the known names that are similar to a name; "" if there are none."""
+    near = get_close_matches(name, known, 3)
+    return f"did you mean {', '.join(map(repr, near))}?" if near else ""
 
 
 class SchemaError(TFRecordError):

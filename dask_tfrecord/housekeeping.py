@@ -170,9 +170,7 @@ def cleanup(
     store = destination(path, storage_options, filesystem)
     check_bucket(store)
     if store.fs.isfile(store.root):
-        raise DestinationError(
-            "is a file, not a directory", "pass the dataset's directory", path=store.public(store.root)
-        )
+        raise DestinationError("is a file, not a directory", "pass the dataset's directory")
     arguments.flags(dry_run=dry_run)
     refuse_inside_dataset(store, "cleanup")
     age = arguments.duration("older_than", older_than)

@@ -211,7 +211,6 @@ def index(
             raise DestinationError(
                 "the directory already has a snapshot, which is up to date",
                 Call("index", root, {}, "again only after files have changed"),
-                path=root,
             )
         with with_column_files(store, snapshot, columns, wanted, each) as snapshot:
             return store_snapshot(store, snapshot, before)
@@ -222,7 +221,6 @@ def index(
         raise ConcurrentWriteError(
             "another write was committed while index read the files, and replaced some of them",
             Call("index", root, {}, "again"),
-            path=root,
         ) from None
 
 

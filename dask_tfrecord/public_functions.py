@@ -21,7 +21,7 @@ SHARED_PARAMETERS: dict[str, Parameter] = {}
 # What an error says was called if a Dask collection was computed.
 _COLLECTION = "compute"
 
-_WRITES = ("to_tfrecord", "Writer", "Writer.write", "Writer.commit")
+_WRITES = ("to_tfrecord", "Writer")
 
 
 def public_function(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
@@ -30,8 +30,8 @@ def public_function(function: Callable[Parameters, Result]) -> Callable[Paramete
     The signature shows each keyword of a typed dict such as `ReadKeywords`. An unknown keyword raises
     KeywordError, which suggests the right keyword. Other errors show the remedies that the function accepts,
     and hide the secrets in the arguments. An error that names neither a file nor a keyword gets the path that
-    was passed. Errors that the tasks of a Dask collection raise keep the remedies
-    of the function that created the collection.
+    was passed. Errors that the tasks of a Dask collection raise keep the remedies of the function that
+    created the collection.
     """
     shown = _expanded(signature(function))
     known = [name for name in shown.parameters if name != "self"]
@@ -76,12 +76,16 @@ def calling(
         elif error.called != _COLLECTION:
             name = function.__qualname__.removesuffix(".__init__")
             keywords = signature(function).parameters
-            is_write = name in _WRITES
+            owner = name.partition(".")[0]
+            is_write = owner in _WRITES
             if error.function is None:
-                error.function = name.partition(".")[0] if is_write else READ
+                is_ours = is_write and any(one.keyword in KEYWORDS[owner] for one in error.remedies)
+                error.function = owner if is_ours else READ
             # The keywords of a write have another meaning than those of the same name in functions that read.
             fits = error.function == "" or (error.function in _WRITES) == is_write
             error.called_as(name, lambda remedy: fits and remedy.keyword in keywords)
+            if error.keyword is None and (keyword := error.problem.partition("=")[0]) in keywords:
+                error.keyword = keyword
             if error.path is None and error.keyword is None:
                 error.path = _path_in(signature(function), args, kwargs or {})
         raise
@@ -90,7 +94,8 @@ def calling(
 def _path_in(given: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """Return the path of a dataset that was passed to a function, without secrets; None without a path."""
     arguments = given.bind_partial(*args, **kwargs).arguments
-    path = arguments.get("path", arguments.get("source"))
+    writer = arguments.get("self")
+    path = arguments.get("path", arguments.get("source", getattr(writer, "_root", None)))
     if not isinstance(path, str | os.PathLike) or not isinstance(text := os.fspath(path), str):
         return None
     return hide(text if "://" in text else os.path.abspath(text), secrets_of(args, kwargs))

@@ -165,14 +165,12 @@ def existing_names(schema: Schema, keyword: str, value: Any) -> list[str]:
         raise SchemaError(
             f"{keyword}= needs a column, but only columns= and filters= can name the field of a struct",
             feature=fields[0],
-            keyword=keyword,
         )
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
         raise SchemaError(
             f"{keyword}= names {', '.join(map(repr, repeated))} more than once",
             Remedy(keyword, list(dict.fromkeys(names)), "name each column once"),
-            keyword=keyword,
         )
     return names
 

@@ -186,7 +186,7 @@ class Writer:
         if self.snapshot is not None:
             refuse_linked_files(self._store, self.snapshot.file_list)
             fixed = {} if self._adds_columns else self._given
-            check_given_columns(self.snapshot, fixed, self._keys, self._record_type, self._store)
+            check_given_columns(self.snapshot, fixed, self._keys, self._record_type)
             self._appender.plan = self._planned(self.snapshot)
         self._rounded: set[str] = set()  # the columns of which a warning was issued
         self._start = time.monotonic()  # which no change of the clock affects
@@ -239,7 +239,6 @@ class Writer:
                     f"the rows of an earlier call were taken, but storing them failed; "
                     f"{self.uncommitted_rows:,} rows wait",
                     "call commit() until it succeeds, and do not write these rows again",
-                    path=self._root,
                 )
             try:
                 plan, tables = self._tables(rows)
@@ -247,7 +246,7 @@ class Writer:
                 raise error.replaced(function="Writer") from error.__cause__
             except OSError as error:
                 problem = f"the existing data cannot be read, and no row was taken: {first_line(error)}"
-                raise TFRecordError(problem, path=self._root) from error
+                raise TFRecordError(problem) from error
             if plan is not None:
                 self._appender.widen(plan)
             self._has_failed = True
@@ -352,14 +351,14 @@ class Writer:
             rows = self._table_of([*rows])
         if hasattr(type(rows), "__dask_graph__"):
             call = Call("to_tfrecord", self._root, {"append": True}, "to write it")
-            raise TFRecordError("a Dask collection is not written without Dask", call, path=self._root)
+            raise TFRecordError("a Dask collection is not written without Dask", call)
         source = open_source(rows)
         levels = source.levels(None)
         if plan is None:
             plan = self._planned_for(source, record_type)
         elif any(map(holds_null, plan.schema.arrow.types)):
             columns = source.plan(self._given, plan.schema.record_type, [*plan.partition_on], levels)
-            plan = replace(plan, schema=with_types_of_nulls(plan.schema, columns, self._root))
+            plan = replace(plan, schema=with_types_of_nulls(plan.schema, columns))
         columns = plan.columns
         found = [*source.columns, *(column for column, _ in levels)]
         check_columns(found, columns.names, self._root)
@@ -384,7 +383,6 @@ class Writer:
             raise SchemaError(
                 f"bytes are whole records, but the dataset holds {record_type!r} records",
                 "pass dicts, whose values are the values of columns",
-                path=self._root,
             )
         names = [*self._given, PAYLOAD.name] if plan is None else plan.schema.names
         name = next(name for name in names if name not in keys)
@@ -396,7 +394,7 @@ class Writer:
         given = [item for item in self._given.items() if item[0] not in found.partition_on]
         if self._adds_columns and given:
             columns = Schema.from_arrow(pa.schema(given), schema.record_type)
-            schema = merged_schema(found, columns, found.partitioning, self._store, index, adds_columns=True)
+            schema = merged_schema(found, columns, found.partitioning, index, adds_columns=True)
             order += [name for name in schema.names if name not in order]
         return self._run(schema, found, partitioning=found.partitioning, order=(*order,), index=index)
 
@@ -450,7 +448,6 @@ class Writer:
             raise TFRecordError(
                 "a new dataset cannot be made of metadata alone, because its columns are unknown",
                 "write rows first, or pass schema= with the types of all columns",
-                path=self._root,
             )
         no_rows = pa.schema([*self._given.items()]).empty_table()
         return self._planned_for(open_source(no_rows), self._record_type)

@@ -71,7 +71,6 @@ def commit_every_limit(value: CommitEvery) -> CommitLimit | None:
     raise TFRecordError(
         f"commit_every={value!r} is not a number of rows, or a size or duration with a unit",
         'pass for example 10_000, "64 MiB" or "2 s"',
-        keyword="commit_every",
     )
 
 

@@ -114,7 +114,6 @@ def check_level(compression: Compression | None, level: int | None) -> None:
             f"compression_level={level!r} has no effect without compression=",
             Remedy("compression", "gzip", "compress the files"),
             Remedy("compression_level", None, "write them uncompressed"),
-            keyword="compression_level",
         )
     levels = CODECS[compression].levels
     if not isinstance(level, int) or isinstance(level, bool) or level not in levels:

@@ -214,7 +214,6 @@ def check_not_read(ddf: DataFrame, store: Store) -> None:
                 raise DestinationError(
                     f"the DataFrame reads from {store.public(path)}, which the overwrite would remove",
                     "write to another directory, then replace this directory, or call persist() first",
-                    path=store.public(store.root),
                 )
 
 

@@ -224,7 +224,6 @@ class TFRecordDataset(pads.FileSystemDataset):
                 raise TFRecordError(
                     f"columns= needs an expression for the column {name!r}, not {one!r}",
                     'pass an expression, such as pc.field("year")',
-                    keyword="columns",
                 )
         names = self._columns.names
         try:
@@ -403,7 +402,6 @@ def _compute(rows: pa.Table | pa.RecordBatch, columns: dict[str, pc.Expression])
         raise SchemaError(
             f"columns= cannot be computed: {error}",
             "name columns of the dataset, and cast them to types that hold all values",
-            keyword="columns",
         ) from None
 
 

@@ -243,7 +243,7 @@ def checked_names(columns: Any, label: str | None = None) -> list[str] | None:
     names = arguments.names("columns", columns)
     if not names:
         remedy = Remedy("columns", None, "read all columns")
-        raise SchemaError("columns= names no column", remedy, keyword="columns")
+        raise SchemaError("columns= names no column", remedy)
     if len(set(names)) < len(names):
         remedy = Remedy("columns", list(dict.fromkeys(names)), "read each column once")
         problem = "columns= names a column more than once"

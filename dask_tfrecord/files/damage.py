@@ -92,7 +92,6 @@ def check_policy(policy: DamagePolicy) -> None:
         raise TFRecordError(
             'on_corrupt="quarantine" requires a directory for the damaged bytes',
             Remedy("quarantine_path", "damaged", "keep them in a directory of this name"),
-            keyword="on_corrupt",
         )
     if mode != "quarantine" and policy.quarantine is not None:
         raise TFRecordError(
@@ -100,7 +99,6 @@ def check_policy(policy: DamagePolicy) -> None:
             Remedy(
                 "on_corrupt", "quarantine", "skip damaged records, and keep their bytes in this directory"
             ),
-            keyword="quarantine_path",
         )
     if most is None:
         return
@@ -108,14 +106,12 @@ def check_policy(policy: DamagePolicy) -> None:
         raise TFRecordError(
             f"max_corrupt={most!r} has no effect, because any damage raises",
             Remedy("on_corrupt", "skip", "skip damaged records up to this limit"),
-            keyword="max_corrupt",
         )
     is_count = isinstance(most, int) and not isinstance(most, bool) and most >= 0
     if not is_count and not (isinstance(most, float) and 0 < most < 1):
         raise TFRecordError(
             f"max_corrupt={most!r} is not a valid limit",
             "give a number of records such as 100, or a fraction between 0 and 1 such as 0.01",
-            keyword="max_corrupt",
         )
 
 

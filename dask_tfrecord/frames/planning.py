@@ -266,9 +266,7 @@ def _check_partition_on(partition_on: Sequence[str], columns: list[str]) -> None
     if unknown:
         raise SchemaError(f"Partitioning on non-existent column {unknown[0]!r}; the columns are {columns}")
     if len(set(partition_on)) < len(partition_on):
-        raise SchemaError(
-            f"partition_on={list(partition_on)} names a column more than once", keyword="partition_on"
-        )
+        raise SchemaError(f"partition_on={list(partition_on)} names a column more than once")
     if len(partition_on) == len(columns):
         raise SchemaError(
             "No data left to save outside partition columns",

@@ -121,8 +121,6 @@ class Schema:
 
     @classmethod
     def _of_types(cls, schema: pa.Schema, record_type: RecordType, known: Mapping[str, pa.Array]) -> Self:
-        if record_type not in get_args(RecordType):
-            raise SchemaError(f"unknown record_type {record_type!r}; known are {_list(get_args(RecordType))}")
         fields = tuple(Field(item.name, canonical_type(item.type), known.get(item.name)) for item in schema)
         for item in fields:
             _check_type(item, record_type)

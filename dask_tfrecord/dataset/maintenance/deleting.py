@@ -147,7 +147,6 @@ def delete_rows(
     raise ConcurrentWriteError(
         f"other writes replaced files of the dataset {_ATTEMPTS} times while rows were deleted",
         "delete the rows again when fewer writes run",
-        path=store.public(store.root),
     )
 
 

@@ -214,9 +214,7 @@ def _described_again(newest: Snapshot, described: Snapshot, before: Snapshot | N
     still = [at for at, file in enumerate(identities(rows)) if file in planned]
     if (newest.schema, newest.partitioning) != (described.schema, described.partitioning) or not still:
         raise ConcurrentWriteError(
-            "another write replaced the files while index read the files",
-            Call("index", root, {}, "again"),
-            path=root,
+            "another write replaced the files while index read the files", Call("index", root, {}, "again")
         )
     paths = rows["path"].to_pylist()
     again = [at for at in still if paths[at] in known]

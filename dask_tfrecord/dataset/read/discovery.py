@@ -126,7 +126,6 @@ def open_dataset(
             "pass the directory of the dataset alone",
             remedies=[Remedy("use_snapshot", True, "read this version")] * is_single
             + [Remedy("version", None, "read the files without a snapshot")],
-            keyword="version",
         )
     if found_snapshot is None:
         found = _discover_by_listing(paths if is_single else places, request, compute_each)

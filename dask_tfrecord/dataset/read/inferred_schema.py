@@ -209,7 +209,6 @@ def _with_given_types(sample: Sample, types: Mapping[str, pa.DataType], record_t
             + (f": {sample.reason_for_bytes}" if sample.reason_for_bytes else ""),
             Remedy("schema", None),
             Remedy("record_type", "bytes", "read the payloads unparsed"),
-            keyword="schema",
         )
     # No sampled record has a feature list, so the type "example" was inferred.
     if nested and record_type == "infer" and sample.known_type == "example":

@@ -4,14 +4,13 @@ types.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from dask_tfrecord.codec.columns import RecordType
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, did_you_mean
 from dask_tfrecord.schema.field import Field
 from dask_tfrecord.schema.model import Schema, check_names
 from dask_tfrecord.schema.storage_types import innermost
@@ -143,8 +142,8 @@ def check_given_names(names: Sequence[str], known: Sequence[str], *, certain: bo
     if certain and unknown:
         raise unknown_column("schema", unknown[0], known, "no record and no directory has the column")
     for name in unknown:
-        if near := get_close_matches(name, [other for other in known if other not in names], 1):
-            return f"schema= names {name!r}, which no record of the sample has; did you mean {near[0]!r}?"
+        if question := did_you_mean(name, [other for other in known if other not in names]):
+            return f"schema= names {name!r}, which no record of the sample has; {question}"
     return None
 
 
@@ -233,7 +232,5 @@ def unknown_column(keyword: str, name: str, known: Sequence[str], problem: str) 
 
     The message lists the names of similar columns.
     """
-    near = get_close_matches(name, known, 3)
-    listed = ", ".join(map(repr, near or known)) or "none"
-    hint = f"did you mean {listed}?" if near else f"there are {listed}"
+    hint = did_you_mean(name, known) or f"there are {', '.join(map(repr, known)) or 'none'}"
     return SchemaError(f"{problem} that {keyword}= names; {hint}", feature=name, keyword=keyword)

@@ -294,7 +294,6 @@ def create_snapshot(
                 raise ConcurrentWriteError(
                     "another attempt at this commit has found a conflict, or the write was given up",
                     "start the write again",
-                    path=run.store.public(run.store.root),
                 )
             _log_step(run, 4, f"publish {len(files)} files")
             if run.store.renames or known is None:  # otherwise, the caller has uploaded exactly these files

@@ -135,7 +135,6 @@ def overtaken(run: WriteRun) -> ConcurrentWriteError:
     return ConcurrentWriteError(
         "another write committed a dataset here first",
         "write to another directory, or start the write again to change the new dataset",
-        path=run.store.public(run.store.root),
     )
 
 

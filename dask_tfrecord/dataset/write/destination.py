@@ -74,7 +74,7 @@ def destination(
     """
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
     if not isinstance(text, str) or not text:
-        raise TFRecordError(f"{path!r} is not a path", "pass the directory to write to")
+        raise TFRecordError(f"{path!r} is not a path", "pass the directory to write to", keyword="path")
     for syntax, meaning in _FSSPEC_SYNTAX.items():
         if syntax in text:
             raise DestinationError(
@@ -108,21 +108,19 @@ def check_destination(store: Store, mode: Mode = "create") -> int:
         If the path is a file or the root of a filesystem, or if the mode is "create" and the directory holds
         a dataset or files that readers would see.
     """
-    root = store.public(store.root)
     if is_disk_root(store):  # listing the root directory would take very long
         advice = "write to a directory that holds nothing but the dataset"
-        raise DestinationError("the root of a filesystem cannot be a dataset", advice, path=root)
+        raise DestinationError("the root of a filesystem cannot be a dataset", advice)
     newest = newest_number(store)
     if not newest:  # otherwise, the path is a directory
         if store.fs.isfile(store.root):
-            raise DestinationError("is a file, not a directory", "pass a directory", path=root)
+            raise DestinationError("is a file, not a directory", "pass a directory")
         check_bucket(store)
     if mode == "create" and newest:
         raise DestinationError(
             "the directory already holds a dataset",
             "choose another directory",
             remedies=change_remedies(store, "it"),
-            path=root,
         )
     if mode == "create" and len(files := visible_files(store)):
         raise refusal(store, files)
@@ -143,9 +141,7 @@ def replaceable_files(store: Store) -> frozenset[str]:
     """
     if (role := _protected_role(store)) is not None:
         raise DestinationError(
-            f"{role} is never overwritten",
-            "write to a directory that holds nothing but the dataset",
-            path=store.public(store.root),
+            f"{role} is never overwritten", "write to a directory that holds nothing but the dataset"
         )
     files = visible_files(store)
     if store.local:
@@ -161,7 +157,6 @@ def replaceable_files(store: Store) -> frozenset[str]:
         raise DestinationError(
             f"an overwrite removes only TFRecord files, and the directory also holds {_names(foreign)}",
             "move the other files elsewhere, or write to another directory",
-            path=store.public(store.root),
         )
     refuse_datasets_below(store, "which the overwrite would remove")
     return frozenset(store.relative(file.path) for file in unlisted)
@@ -179,9 +174,7 @@ def refusal(store: Store, files: pa.Table) -> DestinationError:
     else:
         problem = f"the directory already holds files of other tools ({total}) and no snapshot"
         remedies = change_remedies(store, "them")
-    return DestinationError(
-        problem, "choose another directory", remedies=remedies, path=store.public(store.root)
-    )
+    return DestinationError(problem, "choose another directory", remedies=remedies)
 
 
 def change_remedies(store: Store, what: str) -> list[Remedy]:
@@ -209,9 +202,7 @@ def files_unchanged(store: Store) -> Iterator[None]:
         yield
     except (FileNotFoundError, FileChangedError):
         raise ConcurrentWriteError(
-            "another write removed or replaced files here at the same time",
-            "start the write again",
-            path=store.public(store.root),
+            "another write removed or replaced files here at the same time", "start the write again"
         ) from None
 
 
@@ -279,7 +270,6 @@ def _refuse_links(store: Store) -> None:
         raise DestinationError(
             f"the link {link} leads to another directory, and the overwrite would remove the files there",
             "remove the link first",
-            path=store.public(store.root),
         )
 
 

@@ -20,7 +20,7 @@ from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.visibility import data_files, newest_snapshot
 from dask_tfrecord.dataset.write.destination import files_unchanged, refuse_linked_files
 from dask_tfrecord.dataset.write.neighbours import refuse_datasets_below
-from dask_tfrecord.errors import Call, Remedy, SchemaError, TFRecordError
+from dask_tfrecord.errors import READ, Call, Remedy, SchemaError, TFRecordError, located
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.reading import count_records
@@ -65,9 +65,9 @@ def check_existing_data(
     newest = newest_snapshot(store)
     if newest is not None:
         refuse_linked_files(store, newest[0].file_list)
-        merged_schema(newest[0], schema, partitioning, store, index, adds_columns=adds_columns)
+        merged_schema(newest[0], schema, partitioning, index, adds_columns=adds_columns)
         # A column that the rows lack was probably renamed, unless a concurrent append adds the column later.
-        _check_none_missing(schema, newest[0].schema, store.public(store.root))
+        _check_none_missing(schema, newest[0].schema)
     elif len(files := data_files(store)):
         refuse_linked_files(store, pa.table({"path": [*map(store.relative, column_paths(files["path"]))]}))
         refuse_datasets_below(store, "whose files would belong to both")
@@ -96,7 +96,6 @@ def merged_schema(
     snapshot: Snapshot,
     schema: Schema,
     partitioning: Sequence[Field],
-    store: Store,
     index: Levels,
     *,
     adds_columns: bool,
@@ -112,28 +111,26 @@ def merged_schema(
     SchemaError
         If rows with these columns cannot be appended. The error names the column and both types.
     """
-    root = store.public(store.root)
-    _check_partitioning([item.name for item in partitioning], [*snapshot.partition_on], root)
-    _check_index(index, snapshot.index, root)
+    _check_partitioning([item.name for item in partitioning], [*snapshot.partition_on])
+    _check_index(index, snapshot.index)
     if schema.record_type != snapshot.schema.record_type:
-        raise _record_type_error(schema.record_type, snapshot.schema.record_type, root)
+        raise _record_type_error(schema.record_type, snapshot.schema.record_type)
     for ours, theirs in zip(partitioning, snapshot.partitioning, strict=True):
-        _check_type(ours, theirs, root)
+        _check_type(ours, theirs)
     given = {item.name: item for item in schema.fields}
     fields = [
-        _widened(given.pop(item.name, item), item, root, numbers=adds_columns)
-        for item in snapshot.schema.fields
+        _widened(given.pop(item.name, item), item, numbers=adds_columns) for item in snapshot.schema.fields
     ]
     if given and not adds_columns:
-        raise _column_error("the DataFrame has this column, the dataset does not", next(iter(given)), root)
+        raise _column_error("the DataFrame has this column, the dataset does not", next(iter(given)))
     if given and snapshot.partial:
         problem = "the column is new, and records of the dataset may have features that are not columns"
-        raise _column_error(problem, next(iter(given)), root)
+        raise _column_error(problem, next(iter(given)))
     check_features([*fields, *given.values()])
     return Schema((*fields, *given.values()), schema.record_type)
 
 
-def _widened(ours: Field, theirs: Field, root: str, *, numbers: bool) -> Field:
+def _widened(ours: Field, theirs: Field, *, numbers: bool) -> Field:
     """Return the column of the dataset with the wider of the two types."""
     if pa.types.is_null(theirs.type) and theirs.form is None:
         return ours
@@ -142,16 +139,16 @@ def _widened(ours: Field, theirs: Field, root: str, *, numbers: bool) -> Field:
     if not any(map(pa.types.is_dictionary, types)):
         wider = widened(theirs.type, ours.type, numbers=numbers)
     if wider is None or theirs.form is not None:
-        _check_type(ours, theirs, root)
+        _check_type(ours, theirs)
         return theirs
     return replace(theirs, type=wider)
 
 
-def with_types_of_nulls(schema: Schema, found: Schema, root: str) -> Schema:
+def with_types_of_nulls(schema: Schema, found: Schema) -> Schema:
     """Return a schema in which columns that held only nulls have the types of the columns of new rows."""
     given = {item.name: item for item in found.fields}
     fields = [
-        _widened(given.get(item.name, item), item, root, numbers=False) if holds_null(item.type) else item
+        _widened(given.get(item.name, item), item, numbers=False) if holds_null(item.type) else item
         for item in schema.fields
     ]
     return Schema(tuple(fields), schema.record_type)
@@ -162,27 +159,25 @@ def check_given_columns(
     types: Mapping[str, pa.DataType],
     partition_on: Sequence[str] | None,
     record_type: RecordType | None,
-    store: Store,
 ) -> None:
     """Check that a dataset with a snapshot takes rows, and that it has the columns that a caller expects.
 
     Raise SchemaError if a type, the partition columns or the record type are given and differ from those of
     the dataset, or if the dataset has a column that cannot be written.
     """
-    root = store.public(store.root)
     for theirs in snapshot.schema.fields:
-        _check_form(theirs, root)
+        _check_form(theirs)
     if record_type not in (None, snapshot.schema.record_type):
-        raise _record_type_error(str(record_type), snapshot.schema.record_type, root)
+        raise _record_type_error(str(record_type), snapshot.schema.record_type)
     if partition_on is not None:
-        _check_partitioning([*partition_on], [*snapshot.partition_on], root)
+        _check_partitioning([*partition_on], [*snapshot.partition_on])
     existing = {item.name: item.type for item in snapshot.columns.fields}
     for name, type_ in types.items():
         if name not in existing:
-            raise _column_error("schema= has this column, the dataset does not", name, root)
+            raise _column_error("schema= has this column, the dataset does not", name)
         if widened(existing[name], canonical_type(type_), numbers=False) is None:
             problem = f"schema= says {type_}, in the dataset the column is {existing[name]}"
-            raise _column_error(problem, name, root)
+            raise _column_error(problem, name)
 
 
 def adopt_foreign_files(store: Store, schema: Schema, partitioning: Sequence[Field]) -> Snapshot | None:
@@ -208,59 +203,57 @@ def _foreign_schema(store: Store, files: pa.Table, schema: Schema) -> Schema:
     A column without any value in the files gets its type from the append. All other columns keep their
     inferred types, which readers see. Raise SchemaError if these types differ from those of the append.
     """
-    root = store.public(store.root)
     described = described_columns(lambda name: store.fs.cat_file(store.join(name)), "codes")
     if described is not None and described.forms:
-        raise _form_error(next(iter(described.forms)), root)
-    sample = take_sample(store, files, record_type=schema.record_type, options=ReadOptions())
-    inferred = infer_schema(sample, {})
+        raise _form_error(next(iter(described.forms)))
+    with located(function=READ):
+        sample = take_sample(store, files, record_type=schema.record_type, options=ReadOptions())
+        inferred = infer_schema(sample, {})
     if not inferred.fields:  # the files have no records, or records without features
         return schema
-    _check_names(schema, inferred, root)
+    _check_names(schema, inferred)
     ours = {item.name: item for item in schema.fields}
     for item in inferred.fields:
         if not pa.types.is_null(item.type) and item.features != ours[item.name].features:
-            _check_type(ours[item.name], item, root)
+            _check_type(ours[item.name], item)
     fields = [ours[item.name] if pa.types.is_null(item.type) else item for item in inferred.fields]
     return Schema(tuple(fields), schema.record_type)
 
 
-def _check_names(ours: Schema, theirs: Schema, root: str) -> None:
+def _check_names(ours: Schema, theirs: Schema) -> None:
     if ours.record_type != theirs.record_type:
-        raise _record_type_error(ours.record_type, theirs.record_type, root)
+        raise _record_type_error(ours.record_type, theirs.record_type)
     for name in ours.names:
         if name not in theirs.names:
-            raise _column_error("the DataFrame has this column, the dataset does not", name, root)
-    _check_none_missing(ours, theirs, root)
+            raise _column_error("the DataFrame has this column, the dataset does not", name)
+    _check_none_missing(ours, theirs)
 
 
-def _check_none_missing(ours: Schema, theirs: Schema, root: str) -> None:
+def _check_none_missing(ours: Schema, theirs: Schema) -> None:
     for name in theirs.names:
         if name not in ours.names:
-            raise _column_error("the dataset has this column, the DataFrame does not", name, root)
+            raise _column_error("the dataset has this column, the DataFrame does not", name)
 
 
-def _record_type_error(ours: str, theirs: str, root: str) -> SchemaError:
+def _record_type_error(ours: str, theirs: str) -> SchemaError:
     return SchemaError(
         f"the write makes {ours!r} records, the dataset holds {theirs!r} records",
         Remedy("record_type", theirs, "write the same records"),
-        path=root,
     )
 
 
-def _check_partitioning(ours: list[str], theirs: list[str], root: str) -> None:
+def _check_partitioning(ours: list[str], theirs: list[str]) -> None:
     if ours != theirs:
         only_one_has = [name for name in [*theirs, *ours] if (name in theirs) != (name in ours)]
         raise SchemaError(
             f"the dataset is partitioned on {theirs or 'nothing'}, "
             f"but the write partitions on {ours or 'nothing'}",
             Remedy("partition_on", theirs or None, "write the same directories"),
-            path=root,
             feature=(only_one_has or theirs)[0],
         )
 
 
-def _check_index(ours: Levels, theirs: Levels | None, root: str) -> None:
+def _check_index(ours: Levels, theirs: Levels | None) -> None:
     """Raise SchemaError if the index differs from the index of the dataset, unless the index of the dataset
     is unknown (None).
     """
@@ -270,19 +263,18 @@ def _check_index(ours: Levels, theirs: Levels | None, root: str) -> None:
             f"the DataFrame has the index {here}, the dataset was written with {there}",
             "call set_index or reset_index so that the indexes agree",
             remedies=[] if theirs else [Remedy("write_index", False, "drop the index")],
-            path=root,
         )
 
 
-def _check_type(ours: Field, theirs: Field, root: str) -> None:
-    _check_form(theirs, root)
+def _check_type(ours: Field, theirs: Field) -> None:
+    _check_form(theirs)
     # A column of nulls writes records that fit every type. Strings with 32-bit and 64-bit offsets write the
     # same records. The type of the column in the dataset does not change.
     alike = pa.types.is_null(ours.type) or same_layout(ours.type, theirs.type)
     if not alike:
-        raise _column_error(f"the column is {ours.type}, in the dataset it is {theirs.type}", ours.name, root)
+        raise _column_error(f"the column is {ours.type}, in the dataset it is {theirs.type}", ours.name)
     if pa.types.is_dictionary(ours.type) and ours.type.ordered and not _are_equal(ours, theirs):
-        raise _column_error("the ordered categories differ from those in the dataset", ours.name, root)
+        raise _column_error("the ordered categories differ from those in the dataset", ours.name)
 
 
 def _are_equal(ours: Field, theirs: Field) -> bool:
@@ -291,24 +283,21 @@ def _are_equal(ours: Field, theirs: Field) -> bool:
     return next(lists) == next(lists)
 
 
-def _check_form(theirs: Field, root: str) -> None:
+def _check_form(theirs: Field) -> None:
     if theirs.form is not None:
-        raise _form_error(theirs.name, root)
+        raise _form_error(theirs.name)
 
 
-def _form_error(name: str, root: str) -> SchemaError:
+def _form_error(name: str) -> SchemaError:
     return SchemaError(
         "another library stores the column in a form of its own, which to_tfrecord does not write",
         "write the rows to a new directory",
-        path=root,
         feature=name,
     )
 
 
-def _column_error(problem: str, name: str, root: str) -> SchemaError:
-    return SchemaError(
-        problem, "give the DataFrame the columns and types of the dataset", path=root, feature=name
-    )
+def _column_error(problem: str, name: str) -> SchemaError:
+    return SchemaError(problem, "give the DataFrame the columns and types of the dataset", feature=name)
 
 
 def _partition_values(store: Store, files: pa.Table, partitioning: Sequence[Field]) -> list[tuple[Any, ...]]:
@@ -318,7 +307,8 @@ def _partition_values(store: Store, files: pa.Table, partitioning: Sequence[Fiel
     expected = [item.name for item in partitioning]
     for directory, path in dict(zip(directories, paths, strict=True)).items():
         names = [name for name, _ in hive.parse(directory)]
-        _check_partitioning(expected, names, store.public(path))
+        with located(path=store.public(path)):
+            _check_partitioning(expected, names)
     texts = hive.value_texts(directories)
     columns = [hive.to_values(item.name, texts[item.name], item.type, directories) for item in partitioning]
     rows = zip(*(column.to_pylist() for column in columns), strict=True)

@@ -139,7 +139,6 @@ def _inside(
         "the directory holds a TFRecord dataset" if parent is store else f"the path {inside}",
         f"{advice}, or {outside}" if advice else outside,
         calls=calls,
-        path=store.public(store.root),
     )
 
 
@@ -158,5 +157,4 @@ def refuse_datasets_below(store: Store, harm: str) -> None:
                 f"the directory holds another dataset, {directory!r}, {harm}",
                 "choose another directory, or move that dataset elsewhere; remove only "
                 f"{directory}/{METADATA_DIRECTORY} if its files belong to this directory",
-                path=store.public(store.root),
             )

@@ -136,9 +136,7 @@ def next_snapshot(
 
 def _schema_after(run: WriteRun, newest: Snapshot) -> Schema:
     """Return the schema of the dataset after a write that keeps existing data."""
-    return merged_schema(
-        newest, run.schema, run.partitioning, run.store, run.index, adds_columns=run.adds_columns
-    )
+    return merged_schema(newest, run.schema, run.partitioning, run.index, adds_columns=run.adds_columns)
 
 
 def _restored(run: WriteRun, newest: Snapshot) -> tuple[Snapshot, list[str]]:
@@ -159,7 +157,6 @@ def _restored(run: WriteRun, newest: Snapshot) -> tuple[Snapshot, list[str]]:
         raise FileRemovedError(
             f"version {run.version} has expired or was overwritten after the restore was planned",
             "restore another version",
-            path=run.store.public(run.store.root),
         ) from error
     before, after = {*identities(newest.file_list)}, {*identities(older.file_list)}
     moved = [path for path, _ in sorted(before ^ after)]
