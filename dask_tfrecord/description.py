@@ -150,7 +150,7 @@ class Description:
     @property
     def path(self) -> str:
         """The root path of the dataset, without credentials."""
-        return self._dataset.store.public(self._dataset.store.root)
+        return self._dataset.store.public()
 
     @property
     def _files(self) -> pa.Table:

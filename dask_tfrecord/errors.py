@@ -437,3 +437,17 @@ class DestinationError(TFRecordError):
 
 class ConcurrentWriteError(DestinationError):
     """Signal that another write committed to the destination after this write was planned."""
+
+
+# The remedies that recur.
+DROP_INDEX = Remedy("write_index", False, "drop the index")
+IGNORE_DIRECTORIES = Remedy("hive", False, "ignore the names of the directories")
+IGNORE_FEATURES = Remedy("extra", "ignore", "leave out features that have no column")
+KERNEL = Remedy("engine", "kernel", "read with this library")
+SKIP_DAMAGE = Remedy("on_corrupt", "skip", "skip it and read all other records")
+WITHOUT_SNAPSHOT = Remedy("use_snapshot", False, "read the files without the snapshot")
+
+
+def index_again(root: str, effect: str = "again") -> Call:
+    """Return the advice to index a dataset again."""
+    return Call("index", root, {}, effect)

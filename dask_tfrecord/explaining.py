@@ -80,7 +80,7 @@ def explain(collection: "dd.DataFrame | dd.Series | dd.Scalar") -> "Explanation"
     for read in planned_reads(collection.expr):
         plan, parts = read.plan, read.partitions
         plan.is_unchanged(chain.from_iterable(read.numbers))  # raises if a file has changed
-        title = f"{plan.store.public(plan.store.root)}: explain"
+        title = f"{plan.store.public()}: explain"
         # A read of few files needs no tasks.
         found = compute_each(_explain, parts, title) if len(parts) > 1 else [*map(_explain, parts)]
         partitions += found

@@ -164,7 +164,7 @@ class NumberedRows:
             counts[:] = -1
         partition = plan.partitioner(schema if skips else schema.select([]))
         unknown = np.flatnonzero(counts < 0)
-        self._root = plan.store.public(plan.store.root)
+        self._root = plan.store.public()
         masks = self._in_tasks(_passing_rows, [partition(at) for at in unknown.tolist()])
         counts[unknown] = list(map(len, masks))
         self.plan = plan if skips else replace(plan, filters=None)

@@ -318,7 +318,7 @@ def read_tfrecord(
 
     dataset = open_request(path, request)
     if logger.isEnabledFor(logging.INFO):  # computing the summary takes time for many files
-        logger.info("%s: read planned: %s", dataset.store.public(dataset.store.root), dataset.summary)
+        logger.info("%s: read planned: %s", dataset.store.public(), dataset.summary)
 
     if categories is not None:
         dataset = replace(dataset, schema=_with_categories(dataset.schema, categories))

@@ -333,7 +333,7 @@ class Writer:
 
     @property
     def _root(self) -> str:
-        return self._store.public(self._store.root)
+        return self._store.public()
 
     def _check_open(self) -> None:
         if self._is_closed:

@@ -102,7 +102,7 @@ def expire(
     refuse_inside_dataset(store, "expire")
     done = expire_versions(store, count, age, wait)
     what = f"expired {len(done.versions)} versions, removed {done.files} files, {done.bytes} bytes"
-    logger.info("%s: version %d: %s", store.public(store.root), done.snapshot.number, what)
+    logger.info("%s: version %d: %s", store.public(), done.snapshot.number, what)
     return done
 
 
@@ -178,5 +178,5 @@ def restore(
     refuse_inside_dataset(store, "restore")
     newest = restore_version(store, number)
     restored = f"version {newest.number}: restored version {number}"
-    logger.info("%s: %s", store.public(store.root), restored)
+    logger.info("%s: %s", store.public(), restored)
     return newest

@@ -309,7 +309,7 @@ def test_descriptions_of_others_are_no_data_and_are_never_removed(write: Write) 
 
 
 def test_wrong_arguments_are_named(tmp_path: Path) -> None:
-    with pytest.raises(TFRecordError, match="unknown format 'csv'; known are 'idx', 'tfds', 'tfmd'"):
+    with pytest.raises(TFRecordError, match="unknown format 'csv'; pass one of 'idx', 'tfds', 'tfmd'"):
         export(tmp_path, "csv")
     with pytest.raises(FileNotFoundError, match="no snapshot"):
         export(tmp_path, "idx")

@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from dask_tfrecord.codec.columns import KIND_TYPES, Column, nested
-from dask_tfrecord.errors import CorruptRecordError, Remedy, SchemaError, TFRecordError
+from dask_tfrecord.errors import IGNORE_FEATURES, CorruptRecordError, Remedy, SchemaError, TFRecordError
 
 # The kernel's reasons for a value that does not fit its column in the schema, although the file is not
 # damaged.
@@ -97,7 +97,7 @@ class Damage(NamedTuple):
         depth = max(column.depth, self.reason == "not a scalar")
         schema = {column.name: nested(KIND_TYPES.get(kind, pa.string()), depth)}
         if self.reason == "unknown feature":
-            return [Remedy("schema", schema, "read it"), Remedy("extra", "ignore", "leave it out")]
+            return [Remedy("schema", schema, "read it"), IGNORE_FEATURES]
         found = f"read it if all records hold {self.found}" if self.reason == "wrong kind" else "read it"
         return [Remedy("schema", schema, found)]
 

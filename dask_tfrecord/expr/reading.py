@@ -226,7 +226,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     def __str__(self) -> str:
         """Return a summary of the whole dataset, which Dask prints as the last line of a collection."""
-        root = self.dataset.store.public(self.dataset.store.root)
+        root = self.dataset.store.public()
         return f"ReadTFRecord({root}: {self.dataset.summary})"
 
     @property

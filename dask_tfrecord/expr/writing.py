@@ -126,7 +126,7 @@ def _to_table(partition: pd.DataFrame, run: WriteRun, write_index: bool | None) 
 
 def _partition_path(run: WriteRun, index: int, count: int) -> str:
     """Return the text that replaces the path in an error about a partition that has no file."""
-    return f"{run.store.public(run.store.root)}, partition {index:,} of {count:,}"
+    return f"{run.store.public()}, partition {index:,} of {count:,}"
 
 
 @redact_errors
@@ -135,7 +135,7 @@ def commit_files(run: WriteRun, reports: list[Report]) -> Snapshot:
 
     The function `commit_files` runs in a Dask task.
     """
-    with located(path=run.store.public(run.store.root), function="to_tfrecord"):
+    with located(path=run.store.public(), function="to_tfrecord"):
         return commit(run, chain.from_iterable(each.result for each in reports))
 
 

@@ -132,7 +132,7 @@ class TFRecordDataset(pads.FileSystemDataset):
         return _opened, (type(self), self._plan, self._columns, self._pieces)
 
     def __repr__(self) -> str:
-        return f"TFRecordDataset({self._plan.store.public(self._plan.store.root)!r}, {self._plan.summary})"
+        return f"TFRecordDataset({self._plan.store.public()!r}, {self._plan.summary})"
 
     @property
     def files(self) -> list[str]:

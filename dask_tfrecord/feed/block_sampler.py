@@ -9,9 +9,17 @@ import torch
 from torch.utils.data import Sampler
 
 from dask_tfrecord import arguments
-from dask_tfrecord.errors import Remedy, TFRecordError
+from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.block_order import OrderedRows, rows_of_spans
-from dask_tfrecord.feed.epoch_order import LastBatch, Order, Plan, Uneven, checked_shard, total_size
+from dask_tfrecord.feed.epoch_order import (
+    LastBatch,
+    Order,
+    Plan,
+    Uneven,
+    check_ranks,
+    checked_shard,
+    total_size,
+)
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.feed.resuming import (
     Beginning,
@@ -99,12 +107,7 @@ class BlockSampler(Sampler[Numbers]):
                 f"table= is a {type(table).__name__}, not a RecordTable",
                 "pass the attribute `table` of a TFRecordTable",
             )
-        if (rank is None) != (world_size is None):
-            raise TFRecordError(
-                "rank= and world_size= belong together",
-                Remedy("rank", 0),
-                Remedy("world_size", 1, "read all rows"),
-            )
+        check_ranks(rank, world_size)
         arguments.number("batch_size", batch_size)
         arguments.count("workers", workers, 0)
         arguments.choice("batch_mode", batch_mode, get_args(LastBatch))

@@ -372,6 +372,13 @@ def checked_shard(shard: Any) -> tuple[int, int]:
     )
 
 
+def check_ranks(rank: int | None, world_size: int | None) -> None:
+    """Raise if only one of the two keywords is given."""
+    if (rank is None) != (world_size is None):
+        remedies = Remedy("rank", 0), Remedy("world_size", 1, "read all rows")
+        raise TFRecordError("rank= and world_size= belong together", *remedies)
+
+
 def read_slices(
     read_piece: Callable[[int], Rows], slices: Sequence[Slice], prefetch: int
 ) -> Generator[Rows, None, None]:

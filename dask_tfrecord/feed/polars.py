@@ -113,7 +113,7 @@ class _Builder(FileReaderBuilder):
         return _Reader(self, int(source))
 
     def explain_properties(self) -> dict[str, str]:
-        return {"TFRECORD": self.plan.store.public(self.plan.store.root)}
+        return {"TFRECORD": self.plan.store.public()}
 
     def partition(self, piece: int, names: Sequence[str], filters: Sequence[FilterExpr]) -> Partition:
         """Return the part of the read plan of a query that reads one piece.

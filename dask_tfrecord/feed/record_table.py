@@ -170,7 +170,7 @@ class RecordTable:
         # Grain compares this text to find out whether a state belongs to the table.
         store = self._dataset.store
         of_version = "" if self.version is None else f", version {self.version}"
-        return f"RecordTable({store.public(store.root)!r}, {len(self):,} records{of_version})"
+        return f"RecordTable({store.public()!r}, {len(self):,} records{of_version})"
 
     @overload
     def __getitem__(self, key: int) -> dict[str, Any]: ...

@@ -80,7 +80,7 @@ class DatasetSource:
         partition = self.dataset.partitioner(schema)
         unknown = [partition(piece) for piece, count in enumerate(counts) if count is None]
         store = self.dataset.store
-        found = iter(compute_each(_count_rows, unknown, f"{store.public(store.root)}: count rows"))
+        found = iter(compute_each(_count_rows, unknown, f"{store.public()}: count rows"))
         return [next(found) if count is None else count for count in counts]
 
     @property

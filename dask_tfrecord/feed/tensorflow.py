@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from dask_tfrecord import arguments
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, check_instance
+from dask_tfrecord.errors import KERNEL, SchemaError, TFRecordError, check_instance
 from dask_tfrecord.feed.batches import Batches
 from dask_tfrecord.feed.epoch_order import (
     LastBatch,
@@ -195,7 +195,7 @@ def tensorflow_dataset(
     if engine == "native" and is_ours:
         raise TFRecordError(
             "epoch=, start=, state_column= and shuffle='blocks' cannot be combined with engine='native'",
-            Remedy("engine", "kernel", "read with this library"),
+            KERNEL,
         )
     chosen = engine or ("kernel" if is_ours else _best_engine(dataset, schema))
     if chosen == "native" and shuffle != "blocks":

@@ -12,7 +12,7 @@ import tensorflow as tf
 from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import Compression, detect
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.errors import Remedy, TFRecordError
+from dask_tfrecord.errors import KERNEL, TFRecordError
 from dask_tfrecord.feed.feature_specs import Tensors, spec_of, tensor_type, unlike_tensorflow
 from dask_tfrecord.feed.numpy_columns import Ragged, numpy_columns
 from dask_tfrecord.feed.random_streams import derived_seed
@@ -82,9 +82,7 @@ def _read_files(
     fill_nulls: Mapping[str, Any],
 ) -> "tf.data.Dataset":
     if problem := unlike_tensorflow(dataset):
-        raise TFRecordError(
-            f"TensorFlow's own reader cannot {problem}", Remedy("engine", "kernel", "read with this library")
-        )
+        raise TFRecordError(f"TensorFlow's own reader cannot {problem}", KERNEL)
     check_unchanged(dataset.store, dataset.pruned_files)
     spec = spec_of(dataset, schema, fill_nulls, "ragged")
     splits = [split for splits in dataset.partitions for split in splits]
@@ -92,7 +90,7 @@ def _read_files(
         raise TFRecordError(
             f"{shard[1]:,} shards of {len(splits):,} files: engine='native' shares whole files",
             "take fewer shards",
-            Remedy("engine", "kernel", "share rows"),
+            KERNEL,
         )
     numbers = range(*slice(shard[0], None, shard[1]).indices(len(splits)))
     counts = [splits[number].records for number in numbers]
@@ -205,7 +203,7 @@ def _codec_name(dataset: ReadPlan, path: str) -> str:
         raise TFRecordError(
             f"TensorFlow cannot decompress {codec}",
             "write the dataset with gzip",
-            Remedy("engine", "kernel", "decode with this library"),
+            KERNEL,
             path=dataset.store.public(path),
         )
     return CODECS[codec]

@@ -10,10 +10,10 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from dask_tfrecord import arguments
-from dask_tfrecord.errors import Remedy, TFRecordError
+from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.batches import Batches, as_batch
 from dask_tfrecord.feed.block_sampler import BlockSampler, distributed_shard
-from dask_tfrecord.feed.epoch_order import LastBatch, Uneven, plan_batches
+from dask_tfrecord.feed.epoch_order import LastBatch, Uneven, check_ranks, plan_batches
 from dask_tfrecord.feed.numpy_columns import checked_fill_nulls
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.feed.resuming import State, is_sealed, sealed
@@ -117,12 +117,7 @@ class TFRecordBatches(IterableDataset[Any]):
         fill_nulls: Mapping[str, Any] | None = None,
         **keywords: Unpack[BatchKeywords],
     ) -> None:
-        if (rank is None) != (world_size is None):
-            raise TFRecordError(
-                "rank= and world_size= belong together",
-                Remedy("rank", 0),
-                Remedy("world_size", 1, "read all rows"),
-            )
+        check_ranks(rank, world_size)
         arguments.choice("batch_mode", batch_mode, get_args(LastBatch))
         self._plan = plan_batches(
             path,

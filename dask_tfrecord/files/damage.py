@@ -15,6 +15,7 @@ from dask_tfrecord.codec import MAX_RECORD_BYTES
 from dask_tfrecord.codec.checked import Checked
 from dask_tfrecord.codec.damage import DAMAGED_DATA, PAYLOAD_REASONS, TOO_LONG
 from dask_tfrecord.errors import (
+    SKIP_DAMAGE,
     CorruptRecordError,
     CorruptRecordWarning,
     FileChangedError,
@@ -39,7 +40,6 @@ LEAVE_OUT = (
 )
 
 _CHECK = "check that it is a TFRecord file, uncompressed or compressed with a supported codec"
-_SKIP = Remedy("on_corrupt", "skip", "skip it and read all other records")
 _AS_BYTES = Remedy("record_type", "bytes", "read the payload of every record as bytes")
 _ANY_LENGTH = Remedy("max_record_bytes", MAX_RECORD_BYTES, "read a record of any length")
 
@@ -128,7 +128,7 @@ def check_quarantine_path(quarantine: Store, store: Store) -> None:
                 store.public(store.join("_quarantine")),
                 "keep the damaged bytes where readers of the dataset ignore them",
             ),
-            path=quarantine.public(quarantine.root),
+            path=quarantine.public(),
         )
 
 
@@ -348,10 +348,10 @@ def locate_error(
 def _actions(error: TFRecordError, longest: int) -> dict[str, Any]:
     """Return the advice and the remedies for an error about a damaged record."""
     if error.reason == TOO_LONG:
-        return {"remedies": (*[_ANY_LENGTH] * (longest < MAX_RECORD_BYTES), _SKIP)}
+        return {"remedies": (*[_ANY_LENGTH] * (longest < MAX_RECORD_BYTES), SKIP_DAMAGE)}
     if error.reason in PAYLOAD_REASONS:
-        later = {"remedies": (_AS_BYTES, _SKIP)}
+        later = {"remedies": (_AS_BYTES, SKIP_DAMAGE)}
         return later if error.record else {"advice": LEAVE_OUT, "remedies": (_AS_BYTES,)}
     if error.offset or error.reason == DAMAGED_DATA:
-        return {"remedies": (_SKIP,)}
+        return {"remedies": (SKIP_DAMAGE,)}
     return {"advice": f"{_CHECK}; otherwise {LEAVE_OUT}"}

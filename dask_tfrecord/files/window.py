@@ -12,7 +12,14 @@ from dask_tfrecord.codec import HEADER_BYTES, crc32c_of_records, frame_size
 from dask_tfrecord.codec.codecs import Compression, decompressor, detect, is_frame
 from dask_tfrecord.codec.damage import Damage
 from dask_tfrecord.codec.file_signatures import LOOK_BYTES, looks_like
-from dask_tfrecord.errors import Call, CorruptRecordError, FileChangedError, Remedy, TFRecordError
+from dask_tfrecord.errors import (
+    WITHOUT_SNAPSHOT,
+    CorruptRecordError,
+    FileChangedError,
+    Remedy,
+    TFRecordError,
+    index_again,
+)
 from dask_tfrecord.files.damage import LEAVE_OUT
 from dask_tfrecord.files.options import ReadCompression, ReadOptions
 from dask_tfrecord.files.part_names import is_part
@@ -333,11 +340,11 @@ def _check_compression(found: Compression | None, wanted: ReadCompression, size:
 
 def changed_since_snapshot(store: Store, path: str) -> FileChangedError:
     """Return the error for a file whose bytes have another CRC-32C than the snapshot records."""
-    again = Call("index", store.public(store.root), {}, "again if it was rewritten on purpose")
+    again = index_again(store.public(), "again if it was rewritten on purpose")
     return FileChangedError(
         "the content is not the one in the dataset's snapshot (the CRC-32C differs)",
         "restore the file as to_tfrecord wrote it" if is_part(path) else None,
-        Remedy("use_snapshot", False, "read the files without the snapshot"),
+        WITHOUT_SNAPSHOT,
         calls=[] if is_part(path) else [again],
         path=store.public(path),
     )

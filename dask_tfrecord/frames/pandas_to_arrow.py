@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_tfrecord.cluster import warn_client
-from dask_tfrecord.errors import Remedy, SchemaError
+from dask_tfrecord.errors import DROP_INDEX, Remedy, SchemaError
 from dask_tfrecord.frames import object_columns, text_guard
 from dask_tfrecord.frames.column_types import (
     CONVERSION_ERRORS,
@@ -63,7 +63,7 @@ def to_table(
         raise SchemaError(
             f"a partition has the index {named}, but the meta of the collection has no named index",
             "pass meta= with the index where the collection is made, call .reset_index() on its partitions",
-            Remedy("write_index", False, "drop the index"),
+            DROP_INDEX,
         )
     arrays = _column_arrays(frame)
     if len(frame.columns) != len(schema.fields) or set(arrays) != set(schema.names):
@@ -210,7 +210,7 @@ def index_levels(meta: pd.DataFrame, write_index: bool | None) -> tuple[tuple[st
         raise SchemaError(
             f"the index is named {invalid[0]!r}, which is not a string",
             'rename it with ddf.rename_axis(index="name")',
-            Remedy("write_index", False, "drop it"),
+            DROP_INDEX,
         )
     return tuple(zip(_column_names(meta), names, strict=True))
 
@@ -226,7 +226,7 @@ def index_to_columns(frame: pd.DataFrame, names: Sequence[str] | None = None) ->
         raise SchemaError(
             f"the index would become the column {clash[0]!r}, which already exists",
             "rename the index or the column",
-            Remedy("write_index", False, "drop the index"),
+            DROP_INDEX,
         )
     return frame.reset_index(names=list(names))
 

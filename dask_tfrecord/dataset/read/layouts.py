@@ -112,7 +112,7 @@ class FoundSplits:
         others = [path for path, is_one in pairs if not is_one and not path.endswith(LABELS)]
         if warn and others:
             named = ", ".join(map(name_of, others[:_MOST_NAMES]))
-            root = self.listing.store.public(self.listing.store.root)
+            root = self.listing.store.public()
             warn_caller(
                 f"{root}: these {len(others)} files are not read: {named}; {INFO} does not list them; "
                 "to read them, pass them as a glob"
@@ -153,7 +153,7 @@ class FoundSplits:
             f'pass the files of one split, such as "{glob}"' if glob else None,
             Remedy(SPLIT, one, "read one split"),
             Remedy(SPLIT, ALL, f"read all of them, with a column {SPLIT!r}"),
-            path=self.listing.store.public(self.listing.store.root),
+            path=self.listing.store.public(),
         )
 
     def _glob(self, name: str) -> str | None:
@@ -267,13 +267,13 @@ def _unknown_split(
     listed = ", ".join(map(repr, available[:_MOST_NAMES])) or "none"
     problem = f"split={wanted!r}: the path does not have this split; its splits are: {listed}"
     if names == given:
-        return TFRecordError(problem, path=listing.store.public(listing.store.root))
+        return TFRecordError(problem, path=listing.store.public())
     is_known = {*names}.issubset(available)
     whole = Remedy(SPLIT, names if len(names) > 1 else names[0], "read all rows of each split")
     return TFRecordError(
         f'{problem}; slices such as "train[:10%]" and sums such as "train+test" are not supported',
         remedies=[whole] if is_known else [],
-        path=listing.store.public(listing.store.root),
+        path=listing.store.public(),
         keyword=SPLIT,
     )
 

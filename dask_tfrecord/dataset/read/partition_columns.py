@@ -8,7 +8,7 @@ from dask_tfrecord.dataset.partitioning import hive
 from dask_tfrecord.dataset.read.requested_columns import RequestedColumns, unknown_column
 from dask_tfrecord.dataset.snapshot.file_table import partition_columns
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.errors import Remedy, SchemaError
+from dask_tfrecord.errors import IGNORE_DIRECTORIES, Remedy, SchemaError
 from dask_tfrecord.files.storage.listing import Listing
 from dask_tfrecord.files.storage.paths import parent_of, unquoted_path
 from dask_tfrecord.schema.conversion import convert
@@ -46,10 +46,10 @@ def values_from_directories(listing: Listing, requested: RequestedColumns) -> di
         }
         values = {name: hive.to_values(name, texts[name], one, directories) for name, one in types.items()}
     except SchemaError as error:
-        remedies = [Remedy("hive", False, "ignore the names of the directories")]
+        remedies = [IGNORE_DIRECTORIES]
         if error.feature in requested.types or error.feature in requested.hive_types:
             remedies.insert(0, Remedy("hive", {error.feature: pa.string()}, "read the names as text"))
-        raise error.replaced(path=listing.store.public(listing.store.root), remedies=remedies) from None
+        raise error.replaced(path=listing.store.public(), remedies=remedies) from None
     return {name: column for name, column in values.items() if name not in requested.excluded}
 
 
@@ -117,6 +117,6 @@ def payload_clash(name: str) -> SchemaError:
     return SchemaError(
         f"both the payload column and a partition column ({name}=...) have this name",
         Remedy("schema", {"payload": pa.binary()}, "give the payloads another name"),
-        Remedy("hive", False, "ignore the names of the directories"),
+        IGNORE_DIRECTORIES,
         feature=name,
     )

@@ -169,7 +169,7 @@ class Appender:
             tables, size = self._waiting[:count], int(ends[:count][-1])
             run = self._begin()
             first = sum(entry.records for entry in self._entries)
-            title = f"{run.store.public(run.store.root)}, rows since the last commit"
+            title = f"{run.store.public()}, rows since the last commit"
             # If this fails, the next attempt replaces the files of this attempt.
             with located(path=title, first=first):
                 rows = pa.concat_tables(tables, promote_options="permissive").combine_chunks()

@@ -372,7 +372,7 @@ def _read_ranges(store: Store, ranges: list[tuple[str, int, int]]) -> list[bytes
         raise TFRecordError(
             "a temporary file with shuffled rows was removed during the write",
             "write again, and do not run dask_tfrecord.cleanup meanwhile",
-            path=store.public(store.root),
+            path=store.public(),
         ) from None
     for (path, start, stop), content in zip(ranges, found, strict=True):
         if len(content) != stop - start:

@@ -415,7 +415,7 @@ def open_version(store: Store, number: int | None) -> Snapshot:
             "with keep_versions=True. dask_tfrecord.expire removes old versions, too. Appending and "
             "dask_tfrecord.cleanup keep them"
         )
-    raise NotFoundError(f"{store.public(store.root)}: {problem}")
+    raise NotFoundError(f"{store.public()}: {problem}")
 
 
 def find_snapshot(store: Store) -> Snapshot | None:

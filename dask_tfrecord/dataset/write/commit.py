@@ -375,7 +375,7 @@ def remove_replaced(run: WriteRun, files: pa.Table | None = None) -> None:
     except Exception as error:  # the snapshot exists, so the write has succeeded in any case
         reason = hide(str(error), secrets_of(run.store))
         warnings.warn(
-            f"{run.store.public(run.store.root)}: the data is written, but not all files that it replaces "
+            f"{run.store.public()}: the data is written, but not all files that it replaces "
             f"could be removed ({reason}). The next write removes them, and so does dask_tfrecord.cleanup.",
             UserWarning,
             stacklevel=2,

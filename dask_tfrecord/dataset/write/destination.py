@@ -73,19 +73,14 @@ def destination(
         files atomically, or if a directory for metadata is a link.
     """
     text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
-    if not isinstance(text, str) or not text:
-        raise TFRecordError(f"{path!r} is not a path", "pass the directory to write to", keyword="path")
-    for syntax, meaning in _FSSPEC_SYNTAX.items():
-        if syntax in text:
-            raise DestinationError(
-                f"{without_credentials(text)!r} contains {syntax!r}, which {meaning}",
-                "choose a directory without it in its name",
-            )
-    if any(ord(sign) < 32 or ord(sign) == 127 for sign in text):
-        raise DestinationError(
-            f"{without_credentials(text)!r} contains a line break or another control character",
-            "choose a directory without it in its name",
-        )
+    found = [
+        f"{syntax!r}, which {meaning}" for syntax, meaning in _FSSPEC_SYNTAX.items() if syntax in str(text)
+    ]
+    if any(ord(sign) < 32 or ord(sign) == 127 for sign in str(text)):
+        found.append("a line break or another control character")
+    if found and isinstance(text, str):
+        problem = f"{without_credentials(text)!r} contains {found[0]}"
+        raise DestinationError(problem, "choose a directory without it in its name", keyword="path")
     store = Store.at(text, storage_options, filesystem)
     check_writable(store.fs)
     if store.local:

@@ -20,7 +20,7 @@ from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.visibility import data_files, newest_snapshot
 from dask_tfrecord.dataset.write.destination import files_unchanged, refuse_linked_files
 from dask_tfrecord.dataset.write.neighbours import refuse_datasets_below
-from dask_tfrecord.errors import READ, Call, Remedy, SchemaError, TFRecordError, located
+from dask_tfrecord.errors import DROP_INDEX, READ, Call, Remedy, SchemaError, TFRecordError, located
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.reading import count_records
@@ -88,7 +88,7 @@ def _check_one_split(store: Store) -> None:
             found.check_one_split()
         except TFRecordError as error:
             effect = f"first, and append with partition_on=[{SPLIT!r}]"
-            call = Call("index", store.public(store.root), {"split": "all"}, effect)
+            call = Call("index", store.public(), {"split": "all"}, effect)
             raise error.replaced(advice=None, remedies=(), calls=[call]) from None
 
 
@@ -262,7 +262,7 @@ def _check_index(ours: Levels, theirs: Levels | None) -> None:
         raise SchemaError(
             f"the DataFrame has the index {here}, the dataset was written with {there}",
             "call set_index or reset_index so that the indexes agree",
-            remedies=[] if theirs else [Remedy("write_index", False, "drop the index")],
+            remedies=[] if theirs else [DROP_INDEX],
         )
 
 

@@ -7,6 +7,7 @@ from typing import Any, Literal, Unpack
 
 import pyarrow as pa
 
+from dask_tfrecord import arguments
 from dask_tfrecord.dataset.write.neighbours import refuse_other_files
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.batches import Batches
@@ -177,8 +178,7 @@ def write_feather(
     >>> pyarrow.feather.read_table("numbers.feather")["x"].to_pylist()
     [0, 1, 2, 3, 4]
     """
-    if compression not in (None, "lz4", "zstd"):
-        raise TFRecordError(f"unknown compression {compression!r}", "known are 'lz4', 'zstd' and None")
+    arguments.choice("compression", compression, (None, "lz4", "zstd"))
     size, mode = _batching(batch_size, batch_mode)
     plan = plan_batches(source, size, surface=write_feather, columns=columns, batch_mode=mode, **keywords)
     batches = Batches(plan, epoch, shard)
@@ -195,7 +195,7 @@ def write_feather(
         for batch in sent_batches(batches, client, may_be_empty=False):
             writer.write_batch(batch)
             rows += batch.num_rows
-    return FeatherFile(store.public(store.root), rows, client)
+    return FeatherFile(store.public(), rows, client)
 
 
 @dataclass(frozen=True)

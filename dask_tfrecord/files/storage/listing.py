@@ -276,9 +276,6 @@ def as_paths(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
     wanted: list[Any] = [*given] if is_list else [given]
     if not wanted:
         raise TFRecordError("the list of paths is empty", "pass a directory, a glob, or a file")
-    for path in wanted:
-        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-            raise TFRecordError(f"{path!r} is not a path", "pass a directory, a glob, or a file")
     return wanted
 
 
@@ -354,7 +351,7 @@ def _without_protocol(
             raise TFRecordError(
                 "the paths of one call must be on one filesystem",
                 "read each filesystem with one call and join the results with dask.dataframe.concat",
-                path=store.public(store.root),
+                path=store.public(),
             )
         yield here
 

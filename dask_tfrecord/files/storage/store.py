@@ -90,7 +90,7 @@ class Store:
         return cls(fs, root)
 
     def __repr__(self) -> str:
-        return f"Store({self.public(self.root)!r})"
+        return f"Store({self.public()!r})"
 
     def __dask_tokenize__(self) -> tuple[str, ...]:
         fs = self.fs
@@ -107,10 +107,11 @@ class Store:
         """
         return path[len(self.join("")) :]
 
-    def public(self, path: str) -> str:
-        """Return the form of a path for messages and results: a remote path as a URL without credentials
-        and query.
+    def public(self, path: str | None = None) -> str:
+        """Return the form of a path, or of the root, for messages and results: a remote path as a URL without
+        credentials and query.
         """
+        path = self.root if path is None else path
         if self.local:
             return path
         scheme, _, rest = without_credentials(str(self.fs.unstrip_protocol(path))).partition("://")
@@ -178,7 +179,7 @@ class Store:
             names = directory[len(top) :].split("/") if len(directory) >= len(top) else []
             if not f"{directory}/".startswith(top) or ".." in names:
                 raise DestinationError(
-                    f"the path leads out of the directory {self.public(self.root)!r}",
+                    f"the path leads out of the directory {self.public()!r}",
                     "check where the metadata of the directory comes from",
                     path=self.public(directory),
                 )

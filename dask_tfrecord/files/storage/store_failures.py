@@ -215,7 +215,7 @@ def place_of(arguments: Iterable[Any]) -> str | None:
             return text if isinstance(text, str) and "://" in text else None
         for store in (argument, getattr(argument, "store", argument)):
             if callable(getattr(type(store), "public", None)):
-                root: str = store.public(store.root)
+                root: str = store.public()
                 return root if "://" in root else None
     return None
 
