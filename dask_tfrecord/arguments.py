@@ -40,11 +40,8 @@ def path(value: Any, keyword: str = "path") -> PathLike:
     """Return the value if it is a path, and raise otherwise."""
     if not isinstance(value, str | os.PathLike) or not os.fspath(value):
         shown = "" if keyword == "path" else f"{keyword}="
-        raise TFRecordError(
-            f"{shown}{without_credentials(repr(value))} is not a path",
-            f'pass a directory, such as {keyword}="train"',
-            keyword=keyword,
-        )
+        problem = f"{shown}{without_credentials(repr(value))} is not a path"
+        raise TFRecordError(problem, f'pass a directory, such as {keyword}="train"', keyword=keyword)
     return value
 
 
@@ -53,11 +50,8 @@ def paths(value: Any) -> PathLike | list[PathLike]:
     if isinstance(value, str | os.PathLike):
         return path(value)
     if isinstance(value, bytes | Mapping) or not isinstance(value, Sequence | set | frozenset | np.ndarray):
-        raise TFRecordError(
-            f"{without_credentials(repr(value))} is not a path",
-            "pass a directory, a glob, a file, or a list of these",
-            keyword="path",
-        )
+        problem = f"{without_credentials(repr(value))} is not a path"
+        raise TFRecordError(problem, "pass a directory, a glob, a file, or a list of these", keyword="path")
     return [path(item) for item in (sorted(value) if isinstance(value, set | frozenset) else value)]
 
 
@@ -140,10 +134,8 @@ def metadata(value: Any) -> dict[str, str]:
     pairs = value.items() if isinstance(value, Mapping) else ()
     is_text = all(isinstance(text, str) for pair in pairs for text in pair)
     if not isinstance(value, Mapping | None) or not is_text:
-        raise TFRecordError(
-            f"custom_metadata={value!r} must map strings to strings",
-            "pass a dict, and encode other values, for example with json.dumps",
-        )
+        problem = f"custom_metadata={value!r} must map strings to strings"
+        raise TFRecordError(problem, "pass a dict, and encode other values, for example with json.dumps")
     return dict(value or {})
 
 

@@ -71,10 +71,8 @@ def explain(collection: "dd.DataFrame | dd.Series | dd.Scalar") -> "Explanation"
     ('all records', "the column file does not have 'name'")
     """
     if not hasattr(collection, "expr"):
-        raise TFRecordError(
-            f"explain() takes a Dask collection, not {type(collection).__name__}",
-            "pass the result of read_tfrecord, or what is computed from it",
-        )
+        problem = f"explain() takes a Dask collection, not {type(collection).__name__}"
+        raise TFRecordError(problem, "pass the result of read_tfrecord, or what is computed from it")
     partitions: list[list[SplitReport]] = []
     left_out: list[SplitReport] = []
     for read in planned_reads(collection.expr):

@@ -136,11 +136,8 @@ def _check_uncompressed(store: Store, files: Sequence[FileEntry], reader: str) -
     ranges = [(store.join(file.path), 0, HEADER_BYTES) for file in files if file.bytes]
     for (path, _, _), head in zip(ranges, store.read_ranges(ranges), strict=True):
         if compression := detect(head):
-            raise TFRecordError(
-                f"the file is compressed with {compression}, which {reader} cannot read",
-                "write the dataset without compression=",
-                path=store.public(path),
-            )
+            problem = f"the file is compressed with {compression}, which {reader} cannot read"
+            raise TFRecordError(problem, "write the dataset without compression=", path=store.public(path))
 
 
 # -- Offsets of records, for DALI and the tfrecord package ---------------------------------------------------
@@ -211,10 +208,8 @@ def _splits(snapshot: Snapshot) -> dict[str, list[FileEntry]]:
     for file in snapshot.files:
         (value,) = file.values
         if value is None or not _SPLIT_NAME.fullmatch(str(value)):
-            raise TFRecordError(
-                f"the value {value!r} of the column 'split' cannot be the name of a split",
-                "use letters, digits and underscores",
-            )
+            problem = f"the value {value!r} of the column 'split' cannot be the name of a split"
+            raise TFRecordError(problem, "use letters, digits and underscores")
         found.setdefault(str(value), []).append(file)
     return found
 
@@ -270,11 +265,8 @@ def _tfds_dict(features: dict[str, Any]) -> dict[str, Any]:
 def _tfds_feature(snapshot: Snapshot, item: Field, name: str | None = None) -> dict[str, Any]:
     """Describe a column. For the field of a struct, ``name`` is the name of the field."""
     if item.form is not None:
-        raise SchemaError(
-            "the features.json of TensorFlow Datasets describes the column already",
-            "keep that file",
-            feature=item.name,
-        )
+        problem = "the features.json of TensorFlow Datasets describes the column already"
+        raise SchemaError(problem, "keep that file", feature=item.name)
     if item.is_struct:
         if all(_nulls(snapshot, leaf) for leaf in item.leaves):  # some record may have only the marker
             raise SchemaError(
@@ -420,10 +412,8 @@ def _quoted(text: str) -> str:
 
 def _check_examples(snapshot: Snapshot, reader: str) -> None:
     if snapshot.schema.record_type != "example":
-        raise TFRecordError(
-            f"{reader} Examples only, and the records are {snapshot.schema.record_type!r}",
-            'write the dataset with record_type="example"',
-        )
+        problem = f"{reader} Examples only, and the records are {snapshot.schema.record_type!r}"
+        raise TFRecordError(problem, 'write the dataset with record_type="example"')
 
 
 def _nulls(snapshot: Snapshot, item: Field) -> str | None:

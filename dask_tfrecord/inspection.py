@@ -208,20 +208,16 @@ def index(
         else:
             wanted = [*range(len(snapshot.file_list))]
         if is_current and columnar is None and not wanted:
-            raise DestinationError(
-                "the directory already has a snapshot, which is up to date",
-                index_again(root, "again only after files have changed"),
-            )
+            problem = "the directory already has a snapshot, which is up to date"
+            raise DestinationError(problem, index_again(root, "again only after files have changed"))
         with with_column_files(store, snapshot, columns, wanted, each) as snapshot:
             return store_snapshot(store, snapshot, before)
     except (FileNotFoundError, CorruptRecordError):
         newest = find_snapshot(store)
         if newest is None or (before is not None and newest.run == before.run):
             raise
-        raise ConcurrentWriteError(
-            "another write was committed while index read the files, and replaced some of them",
-            index_again(root),
-        ) from None
+        problem = "another write was committed while index read the files, and replaced some of them"
+        raise ConcurrentWriteError(problem, index_again(root)) from None
 
 
 def _described(
@@ -252,11 +248,8 @@ def _refuse_undescribed_files(store: Store, dataset: ReadPlan) -> None:
     read = {*column_paths(dataset.partitions.rows["path"])}
     others = [path for path in column_paths(data_files(store)["path"]) if path not in read]
     if others:
-        raise TFRecordError(
-            f"the description of the dataset does not list {len(others)} files of the directory",
-            "move these files to another directory",
-            path=store.public(others[0]),
-        )
+        problem = f"the description of the dataset does not list {len(others)} files of the directory"
+        raise TFRecordError(problem, "move these files to another directory", path=store.public(others[0]))
 
 
 def _is_outdated(store: Store, snapshot: Snapshot) -> bool:

@@ -162,16 +162,12 @@ def existing_names(schema: Schema, keyword: str, value: Any) -> list[str]:
         raise SchemaError(f"{keyword}={value!r}: {error}") from None
     fields = [] if keyword == "columns" else [name for name in names if name not in schema.names]
     if fields:
-        raise SchemaError(
-            f"{keyword}= needs a column, but only columns= and filters= can name the field of a struct",
-            feature=fields[0],
-        )
+        problem = f"{keyword}= needs a column, but only columns= and filters= can name the field of a struct"
+        raise SchemaError(problem, feature=fields[0])
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise SchemaError(
-            f"{keyword}= names {', '.join(map(repr, repeated))} more than once",
-            Remedy(keyword, list(dict.fromkeys(names)), "name each column once"),
-        )
+        problem = f"{keyword}= names {', '.join(map(repr, repeated))} more than once"
+        raise SchemaError(problem, Remedy(keyword, list(dict.fromkeys(names)), "name each column once"))
     return names
 
 
@@ -212,10 +208,8 @@ def _key_columns(partition_by: Any, calculate_divisions: bool) -> tuple[str, ...
         return ()
     names = arguments.names("partition_by", partition_by)
     if not names or len(set(names)) < len(names):
-        raise TFRecordError(
-            f"partition_by={partition_by!r} must name at least one column, and none twice",
-            "pass the names of partition columns",
-        )
+        problem = f"partition_by={partition_by!r} must name at least one column, and none twice"
+        raise TFRecordError(problem, "pass the names of partition columns")
     if calculate_divisions:
         raise TFRecordError(
             "partition_by= and calculate_divisions=True cannot be combined", "pass one of them"

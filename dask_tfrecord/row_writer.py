@@ -380,10 +380,8 @@ class Writer:
             return table_of(rows, types, f"{self._root}, rows")
         record_type = (self._record_type or "bytes") if plan is None else plan.schema.record_type
         if record_type != "bytes":
-            raise SchemaError(
-                f"bytes are whole records, but the dataset holds {record_type!r} records",
-                "pass dicts, whose values are the values of columns",
-            )
+            problem = f"bytes are whole records, but the dataset holds {record_type!r} records"
+            raise SchemaError(problem, "pass dicts, whose values are the values of columns")
         names = [*self._given, PAYLOAD.name] if plan is None else plan.schema.names
         name = next(name for name in names if name not in keys)
         return pa.table({name: pa.array(rows, pa.binary())})
@@ -445,10 +443,8 @@ class Writer:
 
     def _planned_without_rows(self) -> WriteRun:
         if not self._given:
-            raise TFRecordError(
-                "a new dataset cannot be made of metadata alone, because its columns are unknown",
-                "write rows first, or pass schema= with the types of all columns",
-            )
+            problem = "a new dataset cannot be made of metadata alone, because its columns are unknown"
+            raise TFRecordError(problem, "write rows first, or pass schema= with the types of all columns")
         no_rows = pa.schema([*self._given.items()]).empty_table()
         return self._planned_for(open_source(no_rows), self._record_type)
 

@@ -175,11 +175,9 @@ def _texts(values: pa.Array | pa.ChunkedArray, name: str) -> npt.NDArray[Any]:
             texts = pc.replace_substring_regex(texts, r"(\.[0-9]*?)0+(Z?)$", r"\1\2")
             texts = pc.replace_substring_regex(texts, r"\.(Z?)$", r"\1")
     except pa.ArrowException:
+        problem = f"split_by= cannot use a column of {values.type}"
         raise SchemaError(
-            f"split_by= cannot use a column of {values.type}",
-            "name a column of strings, numbers or times",
-            _AT_RANDOM,
-            feature=name,
+            problem, "name a column of strings, numbers or times", _AT_RANDOM, feature=name
         ) from None
     array: npt.NDArray[Any] = texts.to_numpy(zero_copy_only=False)
     return array

@@ -94,10 +94,8 @@ def expire(
     age = None if older_than is None else arguments.duration("older_than", older_than)
     wait = arguments.duration("grace", grace)
     if count is None and age is None:
-        raise TFRecordError(
-            "neither versions= nor older_than= says which versions expire",
-            'pass versions=10 or older_than="7 days"',
-        )
+        problem = "neither versions= nor older_than= says which versions expire"
+        raise TFRecordError(problem, 'pass versions=10 or older_than="7 days"')
     store = with_trailing_slash(destination(path, storage_options, filesystem))
     refuse_inside_dataset(store, "expire")
     done = expire_versions(store, count, age, wait)

@@ -68,10 +68,8 @@ def commit_every_limit(value: CommitEvery) -> CommitLimit | None:
     else:
         with suppress(TFRecordError):
             return "rows", arguments.count("commit_every", value) or 0
-    raise TFRecordError(
-        f"commit_every={value!r} is not a number of rows, or a size or duration with a unit",
-        'pass for example 10_000, "64 MiB" or "2 s"',
-    )
+    problem = f"commit_every={value!r} is not a number of rows, or a size or duration with a unit"
+    raise TFRecordError(problem, 'pass for example 10_000, "64 MiB" or "2 s"')
 
 
 def keeps_versions(value: Any) -> bool:
@@ -97,10 +95,8 @@ def write_mode(
     arguments.choice("append", append, (False, True))
     arguments.choice("overwrite", overwrite, (False, True, "partitions"))
     if append and overwrite:
-        raise TFRecordError(
-            "append=True keeps the existing data, but overwrite= replaces it",
-            "pass only one of the two keywords",
-        )
+        problem = "append=True keeps the existing data, but overwrite= replaces it"
+        raise TFRecordError(problem, "pass only one of the two keywords")
     if overwrite == "partitions" and not partition_on:
         raise TFRecordError(
             "a replacement of partitions requires partition columns",
@@ -140,19 +136,15 @@ def refuse_for_streams(kind: str, **given: Any) -> None:
     """Raise if a keyword is given that is about the partitions or the scheduler of Dask."""
     for keyword, value in given.items():
         if value is not None:
-            raise TFRecordError(
-                f"{keyword}={value!r} is for Dask collections, and this {kind} is written without Dask",
-                f"leave out {keyword}=, or pass a Dask DataFrame",
-            )
+            problem = f"{keyword}={value!r} is for Dask collections, and this {kind} is written without Dask"
+            raise TFRecordError(problem, f"leave out {keyword}=, or pass a Dask DataFrame")
 
 
 def schema_change_mode(value: Literal["add"] | None, mode: Mode) -> bool:
     """Return True if an append may add columns, as ``schema_change`` says."""
     if arguments.choice("schema_change", value, (None, "add")) and mode != "append":
-        raise TFRecordError(
-            f"schema_change={value!r} is for appends, and this write keeps no columns",
-            Remedy("append", True, "keep the existing rows"),
-        )
+        problem = f"schema_change={value!r} is for appends, and this write keeps no columns"
+        raise TFRecordError(problem, Remedy("append", True, "keep the existing rows"))
     return value is not None
 
 

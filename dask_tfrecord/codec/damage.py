@@ -104,11 +104,8 @@ class Damage(NamedTuple):
 
 def too_many_features(count: int, **place: Any) -> SchemaError:
     """Return the error for records with so many features that no schema is inferred from them."""
-    return SchemaError(
-        f"the records so far have up to {count:,} features, more than max_features= allows",
-        Remedy("max_features", count, "infer a column for each feature"),
-        **place,
-    )
+    problem = f"the records so far have up to {count:,} features, more than max_features= allows"
+    return SchemaError(problem, Remedy("max_features", count, "infer a column for each feature"), **place)
 
 
 def _wrong_map_error(unknown: Column, place: Mapping[str, Any]) -> SchemaError:

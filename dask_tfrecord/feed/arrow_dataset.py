@@ -221,10 +221,8 @@ class TFRecordDataset(pads.FileSystemDataset):
         """Return the names of the columns that computed columns need."""
         for name, one in computed.items():
             if not isinstance(one, pc.Expression):
-                raise TFRecordError(
-                    f"columns= needs an expression for the column {name!r}, not {one!r}",
-                    'pass an expression, such as pc.field("year")',
-                )
+                problem = f"columns= needs an expression for the column {name!r}, not {one!r}"
+                raise TFRecordError(problem, 'pass an expression, such as pc.field("year")')
         names = self._columns.names
         try:
             used = set().union(*(columns_of(read_expression(one)) for one in computed.values()))

@@ -292,10 +292,8 @@ class Batches:
         """
         with self._lock, calling(self._plan.surface):
             if self._streamed or self._closed or self._ended:
-                raise TFRecordError(
-                    "the rows of this iterator were already read, and can be read only once",
-                    "call iter_batches again",
-                )
+                problem = "the rows of this iterator were already read, and can be read only once"
+                raise TFRecordError(problem, "call iter_batches again")
             self._streamed = True
         reader = pa.RecordBatchReader.from_batches(self.schema, self._remaining())
         return reader.__arrow_c_stream__(requested_schema)
@@ -305,10 +303,8 @@ class Batches:
             while True:
                 yield from self.next_table().to_batches()
         if not self._ended:
-            raise TFRecordError(
-                "the iterator was closed before all rows of its Arrow stream were read",
-                "read the stream first, and close the iterator afterwards",
-            )
+            problem = "the iterator was closed before all rows of its Arrow stream were read"
+            raise TFRecordError(problem, "read the stream first, and close the iterator afterwards")
 
     def __len__(self) -> int:
         """Return the number of batches of the iteration, from ``start`` on.

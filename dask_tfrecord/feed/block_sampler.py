@@ -103,10 +103,8 @@ class BlockSampler(Sampler[Numbers]):
         workers: int = 0,
     ) -> None:
         if not isinstance(table, RecordTable):
-            raise TFRecordError(
-                f"table= is a {type(table).__name__}, not a RecordTable",
-                "pass the attribute `table` of a TFRecordTable",
-            )
+            problem = f"table= is a {type(table).__name__}, not a RecordTable"
+            raise TFRecordError(problem, "pass the attribute `table` of a TFRecordTable")
         check_ranks(rank, world_size)
         arguments.number("batch_size", batch_size)
         arguments.count("workers", workers, 0)
@@ -247,10 +245,8 @@ def _state_in(state: Any) -> State:
         main = state["_snapshot"]["_main_snapshot"] if "_snapshot" in state else state
         state = None if state.get("_steps_since_snapshot") else main["_index_sampler_state"]
     if not is_sealed(state, ("parts", "ended")):
-        raise TFRecordError(
-            "this is not a state of BlockSampler, or the state was changed",
-            "pass the result of state_dict unchanged",
-        )
+        problem = "this is not a state of BlockSampler, or the state was changed"
+        raise TFRecordError(problem, "pass the result of state_dict unchanged")
     found: State = state
     return found
 

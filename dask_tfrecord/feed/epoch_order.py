@@ -331,10 +331,8 @@ def check_shards(order: Order, count: int) -> None:
         return
     if order.is_counted:
         raise TFRecordError(f"{count:,} shards of a dataset of {total:,} rows", "take fewer shards")
-    raise TFRecordError(
-        f"{count:,} shards of a collection of {total:,} partitions",
-        "repartition the collection, or take fewer shards",
-    )
+    problem = f"{count:,} shards of a collection of {total:,} partitions"
+    raise TFRecordError(problem, "repartition the collection, or take fewer shards")
 
 
 def rows_of_shard(
@@ -366,10 +364,8 @@ def checked_shard(shard: Any) -> tuple[int, int]:
         index, count = map(int, shard)
         if 0 <= index < count:
             return index, count
-    raise TFRecordError(
-        f"shard={shard!r} is not a shard: the number of a shard, from 0, and the number of all shards",
-        Remedy("shard", (0, 1), "read all rows"),
-    )
+    problem = f"shard={shard!r} is not a shard: the number of a shard, from 0, and the number of all shards"
+    raise TFRecordError(problem, Remedy("shard", (0, 1), "read all rows"))
 
 
 def check_ranks(rank: int | None, world_size: int | None) -> None:

@@ -78,10 +78,8 @@ def checked_fill_nulls(fill_nulls: Any, names: Sequence[str]) -> dict[str, Any]:
     arguments.mappings(fill_nulls=fill_nulls)
     for name in fill_nulls or {}:
         if name not in names:
-            raise TFRecordError(
-                f"fill_nulls= names the column {name!r}, which is not read",
-                f"the columns are {short_list(names)}",
-            )
+            problem = f"fill_nulls= names the column {name!r}, which is not read"
+            raise TFRecordError(problem, f"the columns are {short_list(names)}")
     return dict(fill_nulls or {})
 
 

@@ -416,10 +416,8 @@ class RecordTable:
             error = fed.damage.error(self._stored.columns, 0, 0)
             raise self._error(error, wanted, units)
         if fed.records < len(order):
-            raise TFRecordError(
-                f"{len(order):,} records are more than the 2 GiB that a batch can hold",
-                "ask for fewer records at a time",
-            )
+            problem = f"{len(order):,} records are more than the 2 GiB that a batch can hold"
+            raise TFRecordError(problem, "ask for fewer records at a time")
         try:
             batch = self._stored.from_storage(decoded)
         except TFRecordError as error:

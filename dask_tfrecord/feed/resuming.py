@@ -121,10 +121,8 @@ def checked_states(plan: Plan, start: Any, epoch: int) -> tuple[Plan, list[State
             "start= is not a state of iter_batches", "pass the `state` of its result, or a list of these"
         )
     if any(state["version"] != _STATE_VERSION for state in states):
-        raise TFRecordError(
-            "the state was taken with another version of the library",
-            Remedy("start", None, "begin the epoch again"),
-        )
+        problem = "the state was taken with another version of the library"
+        raise TFRecordError(problem, Remedy("start", None, "begin the epoch again"))
     if not all(is_sealed(state, keys) for state in states):
         raise TFRecordError(
             "start= is not a state of iter_batches, or the state was changed", "pass its `state` unchanged"
@@ -134,10 +132,8 @@ def checked_states(plan: Plan, start: Any, epoch: int) -> tuple[Plan, list[State
     for state in states:
         _check_arguments(plan, state)
         if state["epoch"] != epoch:
-            raise TFRecordError(
-                f"the state belongs to epoch {state['epoch']}, and this is epoch {epoch}",
-                Remedy("epoch", state["epoch"], "continue this epoch"),
-            )
+            problem = f"the state belongs to epoch {state['epoch']}, and this is epoch {epoch}"
+            raise TFRecordError(problem, Remedy("epoch", state["epoch"], "continue this epoch"))
     return plan, states
 
 
@@ -155,10 +151,8 @@ def _older_plan(plan: Plan, states: Sequence[State]) -> Plan:
     if others or version is None or version == plan.source.version:
         raise TFRecordError(problem, "pass the same source, or begin the epoch again without start=")
     if plan.open_version is None:
-        raise TFRecordError(
-            f"the state belongs to another dataset, or to version {version} of this dataset",
-            Remedy("version", version, "continue with the rows of this version"),
-        )
+        problem = f"the state belongs to another dataset, or to version {version} of this dataset"
+        raise TFRecordError(problem, Remedy("version", version, "continue with the rows of this version"))
     problem = f"the state belongs to another dataset, or to version {version}, which cannot be read"
     advice = "begin the next epoch without start="
     try:

@@ -193,10 +193,8 @@ def tensorflow_dataset(
         raise SchemaError("state_column= names a column of the dataset", feature=state_column)
     is_ours = shuffle == "blocks" or not (epoch is None and start is None and state_column is None)
     if engine == "native" and is_ours:
-        raise TFRecordError(
-            "epoch=, start=, state_column= and shuffle='blocks' cannot be combined with engine='native'",
-            KERNEL,
-        )
+        problem = "epoch=, start=, state_column= and shuffle='blocks' cannot be combined with engine='native'"
+        raise TFRecordError(problem, KERNEL)
     chosen = engine or ("kernel" if is_ours else _best_engine(dataset, schema))
     if chosen == "native" and shuffle != "blocks":
         found = read_files(

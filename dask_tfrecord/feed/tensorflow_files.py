@@ -87,11 +87,8 @@ def _read_files(
     spec = spec_of(dataset, schema, fill_nulls, "ragged")
     splits = [split for splits in dataset.partitions for split in splits]
     if shard[1] > max(1, len(splits)):
-        raise TFRecordError(
-            f"{shard[1]:,} shards of {len(splits):,} files: engine='native' shares whole files",
-            "take fewer shards",
-            KERNEL,
-        )
+        problem = f"{shard[1]:,} shards of {len(splits):,} files: engine='native' shares whole files"
+        raise TFRecordError(problem, "take fewer shards", KERNEL)
     numbers = range(*slice(shard[0], None, shard[1]).indices(len(splits)))
     counts = [splits[number].records for number in numbers]
     keys = {
@@ -200,12 +197,8 @@ def _codec_name(dataset: ReadPlan, path: str) -> str:
     """Return the name that TensorFlow uses for the codec of a file."""
     codec = codec_of(dataset, path)
     if codec not in CODECS:
-        raise TFRecordError(
-            f"TensorFlow cannot decompress {codec}",
-            "write the dataset with gzip",
-            KERNEL,
-            path=dataset.store.public(path),
-        )
+        problem = f"TensorFlow cannot decompress {codec}"
+        raise TFRecordError(problem, "write the dataset with gzip", KERNEL, path=dataset.store.public(path))
     return CODECS[codec]
 
 

@@ -227,10 +227,8 @@ class TFRecordBatches(IterableDataset[Any]):
         positions = [position for one in states for position in one["batches"]]
         epochs = {one["epoch"] for one in states}
         if len(epochs) != 1 or (positions and not all(one["batches"] for one in states)):
-            raise TFRecordError(
-                "the states are of different epochs",
-                "pass the states that all ranks returned at the same step",
-            )
+            problem = "the states are of different epochs"
+            raise TFRecordError(problem, "pass the states that all ranks returned at the same step")
         (self._epoch,), self._chosen = epochs, states[0]["chosen"]
         self._batches, self._ended, self._unused = None, False, None
         is_ended = all(one["ended"] for one in states)
@@ -413,10 +411,8 @@ def _states_in(state: Any) -> list[State]:
         workers = state["_snapshot"]["_worker_snapshots"].values() if "_snapshot" in state else [state]
         found = [worker["dataset_state"] for worker in workers]
     if not all(is_sealed(one, _KEYS) for one in found):
-        raise TFRecordError(
-            "this is not a state of TFRecordBatches, or the state was changed",
-            "pass the result of state_dict unchanged",
-        )
+        problem = "this is not a state of TFRecordBatches, or the state was changed"
+        raise TFRecordError(problem, "pass the result of state_dict unchanged")
     if isinstance(state, dict) and state.get("_iterator_finished"):
         return [{**one, "ended": True} for one in found]
     return found

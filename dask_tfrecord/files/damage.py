@@ -103,10 +103,8 @@ def check_policy(policy: DamagePolicy) -> None:
     if most is None:
         return
     if mode == "raise":
-        raise TFRecordError(
-            f"max_corrupt={most!r} has no effect, because any damage raises",
-            Remedy("on_corrupt", "skip", "skip damaged records up to this limit"),
-        )
+        problem = f"max_corrupt={most!r} has no effect, because any damage raises"
+        raise TFRecordError(problem, Remedy("on_corrupt", "skip", "skip damaged records up to this limit"))
     is_count = isinstance(most, int) and not isinstance(most, bool) and most >= 0
     if not is_count and not (isinstance(most, float) and 0 < most < 1):
         raise TFRecordError(

@@ -207,11 +207,8 @@ def index_levels(meta: pd.DataFrame, write_index: bool | None) -> tuple[tuple[st
         return ()
     invalid = [name for name in names if not isinstance(name, str | None)]
     if invalid:
-        raise SchemaError(
-            f"the index is named {invalid[0]!r}, which is not a string",
-            'rename it with ddf.rename_axis(index="name")',
-            DROP_INDEX,
-        )
+        problem = f"the index is named {invalid[0]!r}, which is not a string"
+        raise SchemaError(problem, 'rename it with ddf.rename_axis(index="name")', DROP_INDEX)
     return tuple(zip(_column_names(meta), names, strict=True))
 
 
@@ -223,11 +220,8 @@ def index_to_columns(frame: pd.DataFrame, names: Sequence[str] | None = None) ->
     names = _column_names(frame) if names is None else names
     clash = [name for name in names if name in frame.columns]
     if clash:
-        raise SchemaError(
-            f"the index would become the column {clash[0]!r}, which already exists",
-            "rename the index or the column",
-            DROP_INDEX,
-        )
+        problem = f"the index would become the column {clash[0]!r}, which already exists"
+        raise SchemaError(problem, "rename the index or the column", DROP_INDEX)
     return frame.reset_index(names=list(names))
 
 

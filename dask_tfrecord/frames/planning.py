@@ -268,10 +268,8 @@ def _check_partition_on(partition_on: Sequence[str], columns: list[str]) -> None
     if len(set(partition_on)) < len(partition_on):
         raise SchemaError(f"partition_on={list(partition_on)} names a column more than once")
     if len(partition_on) == len(columns):
-        raise SchemaError(
-            "No data left to save outside partition columns",
-            "partition on fewer columns, or add a column to the DataFrame",
-        )
+        problem = "No data left to save outside partition columns"
+        raise SchemaError(problem, "partition on fewer columns, or add a column to the DataFrame")
 
 
 def _partition_field(item: Field) -> Field:

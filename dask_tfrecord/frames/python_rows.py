@@ -43,11 +43,8 @@ def table_of(rows: list[Any], types: Mapping[str, pa.DataType], title: str) -> p
     """
     others = {kind.__name__ for kind in {*map(type, rows)} if not issubclass(kind, Mapping)}
     if others:
-        raise TFRecordError(
-            f"a list of rows holds {', '.join(sorted(others))}",
-            "pass a list of dicts, or a list of bytes",
-            path=title,
-        )
+        problem = f"a list of rows holds {', '.join(sorted(others))}"
+        raise TFRecordError(problem, "pass a list of dicts, or a list of bytes", path=title)
     names = dict.fromkeys(chain(types, *rows))
     for name in names:
         if not isinstance(name, str):

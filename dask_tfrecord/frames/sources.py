@@ -249,10 +249,8 @@ class _ArrowRows:
 
     def levels(self, write_index: bool | None) -> Levels:
         if write_index:
-            raise TFRecordError(
-                f"write_index=True needs an index, and {self.kind} has none",
-                Remedy("write_index", None, "write all columns"),
-            )
+            problem = f"write_index=True needs an index, and {self.kind} has none"
+            raise TFRecordError(problem, Remedy("write_index", None, "write all columns"))
         return ()
 
     def plan(

@@ -344,10 +344,8 @@ def check_names(names: Sequence[object], *, may_be_empty: bool = False) -> None:
         raise SchemaError("a column has an empty name", "rename it")
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
-        raise SchemaError(
-            f"several columns are named {_list(repeated)}, but a record has each name at most once",
-            "rename them",
-        )
+        problem = f"several columns are named {_list(repeated)}, but a record has each name at most once"
+        raise SchemaError(problem, "rename them")
 
 
 def _check_type(item: Field, record_type: RecordType) -> None:

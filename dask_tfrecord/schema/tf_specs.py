@@ -43,11 +43,8 @@ def schema_of(specs: Mapping[Any, Any]) -> Schema:
     found: dict[str, Field] = {}
     for name, spec in specs.items():
         if not isinstance(name, str) or not is_spec(spec):
-            raise SchemaError(
-                f"{spec!r} is not a feature spec, but other values of schema= are",
-                "pass only feature specs, or only types of columns",
-                feature=str(name),
-            )
+            problem = f"{spec!r} is not a feature spec, but other values of schema= are"
+            raise SchemaError(problem, "pass only feature specs, or only types of columns", feature=str(name))
         for item in _fields(name, spec):
             if found.setdefault(item.name, item) != item:
                 raise _problem(item.name, "two specs describe this column differently", "remove one of them")

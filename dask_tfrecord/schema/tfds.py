@@ -234,10 +234,8 @@ def described_columns(
     except FileNotFoundError:
         return None
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise SchemaError(
-            f"the description of the features is not valid ({type(error).__name__}: {error})",
-            "correct the file, or pass the data files as a glob",
-        ) from None
+        problem = f"the description of the features is not valid ({type(error).__name__}: {error})"
+        raise SchemaError(problem, "correct the file, or pass the data files as a glob") from None
     if any(not leaf.path for leaf in found):  # the file does not describe a dict of features
         return None
     counts = Counter(leaf.name for leaf in found)

@@ -108,11 +108,8 @@ def _fields(schema: Message) -> Iterator[Field]:
                 Field.in_form(key, form) for key, form in joined.items() if form.value_feature == name
             )
         elif name in joined:
-            raise _problem(
-                name,
-                "a feature and a ragged tensor of other features have this name",
-                "rename the ragged tensor in tensor_representation_group",
-            )
+            problem = "a feature and a ragged tensor of other features have this name"
+            raise _problem(name, problem, "rename the ragged tensor in tensor_representation_group")
         elif name not in hidden and not _is_unused(item):
             yield _field(name, item, schema, shapes.get(name, Message()))
 
@@ -240,11 +237,8 @@ def _domain_values(name: str, item: Message, schema: Message) -> list[str]:
     for domain in schema.messages("string_domain"):
         if domain.text("name") == wanted:
             return domain.texts("value")
-    raise _problem(
-        name,
-        f"the feature has the domain {wanted!r}, but the schema has no string_domain with this name",
-        "add the string_domain to the schema, or remove the domain of the feature",
-    )
+    problem = f"the feature has the domain {wanted!r}, but the schema has no string_domain with this name"
+    raise _problem(name, problem, "add the string_domain to the schema, or remove the domain of the feature")
 
 
 # -- The shape of the values --------------------------------------------------------------------------------
@@ -256,11 +250,8 @@ def _shape(name: str, item: Message, dense: Message) -> tuple[Size, ...] | None:
         dims = (item if "shape" in item else dense).message("shape").messages("dim")
         shape = tuple(_integer(dim.text("size", "-1")) for dim in dims)
         if min(shape, default=0) < 0:
-            raise _problem(
-                name,
-                f"the shape {list(shape)} of the feature has a dimension without a size",
-                "set the size of the dimension, or replace shape by value_count",
-            )
+            problem = f"the shape {list(shape)} of the feature has a dimension without a size"
+            raise _problem(name, problem, "set the size of the dimension, or replace shape by value_count")
         return shape
     counts = item.message("value_counts").messages("value_count") or item.messages("value_count")
     if len(counts) > 1:

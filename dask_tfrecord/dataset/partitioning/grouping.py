@@ -164,11 +164,8 @@ def _python_values(name: str, column: pa.ChunkedArray) -> list[Any]:
         values: list[Any] = column.to_pylist()
         if _same(pa.chunked_array([pa.array(values, column.type)]), column):
             return values
-    raise SchemaError(
-        f"a value of the type {column.type} is finer than Python's own type, or out of its range",
-        "convert the column to a coarser unit, or to integers",
-        feature=name,
-    )
+    problem = f"a value of the type {column.type} is finer than Python's own type, or out of its range"
+    raise SchemaError(problem, "convert the column to a coarser unit, or to integers", feature=name)
 
 
 def _same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:

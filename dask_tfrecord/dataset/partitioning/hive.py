@@ -101,10 +101,8 @@ def to_values(name: str, texts: pa.Array, type_: pa.DataType, directories: Seque
             try:
                 _cast(pa.array([text], pa.string()), type_)
             except (pa.ArrowException, UnicodeEncodeError):
-                raise SchemaError(
-                    f"the directory {directory!r} has the value {text!r}, which is not of type {type_}",
-                    feature=name,
-                ) from None
+                problem = f"the directory {directory!r} has the value {text!r}, which is not of type {type_}"
+                raise SchemaError(problem, feature=name) from None
         raise
 
 

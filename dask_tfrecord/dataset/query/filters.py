@@ -97,11 +97,8 @@ def _condition(field: Field, symbol: str, value: Any) -> Predicate:
     symbol = "==" if symbol == "=" else symbol
     if symbol not in get_args(Operator):
         known = ", ".join(map(repr, ("=", *get_args(Operator), "in", "not in", "is", "is not")))
-        raise SchemaError(
-            f"unknown operator {symbol!r} in filters=; known are {known}",
-            feature=field.name,
-            keyword="filters",
-        )
+        problem = f"unknown operator {symbol!r} in filters=; known are {known}"
+        raise SchemaError(problem, feature=field.name, keyword="filters")
     if value is None:
         raise WrongTypeError('None cannot be compared; use the operators "is" and "is not" to find nulls')
     return compare(field, cast(Operator, symbol), value)

@@ -365,11 +365,8 @@ def _sort_by_key(
     unknown = [name for name in names if name not in found.partition_values]
     if unknown:
         known = ", ".join(map(repr, found.partition_values)) or "none"
-        raise SchemaError(
-            f"partition_by= takes partition columns, of which there are: {known}",
-            f"write the dataset with partition_on={[*names]!r}",
-            feature=unknown[0],
-        )
+        problem = f"partition_by= takes partition columns, of which there are: {known}"
+        raise SchemaError(problem, f"write the dataset with partition_on={[*names]!r}", feature=unknown[0])
     if not len(kept):
         return kept, (range(1),)
     columns = {name: _taken(found.partition_values[name], kept) for name in names}

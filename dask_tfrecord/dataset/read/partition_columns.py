@@ -73,11 +73,8 @@ def values_from_snapshot(snapshot: Snapshot, schema: Schema) -> dict[str, pa.Arr
         try:
             columns[name] = convert(values, types[name])
         except (MisfitError, pa.ArrowException) as error:
-            raise SchemaError(
-                f"the partition values are {values.type} and cannot be read as {types[name]}: {error}",
-                "give no type for the column",
-                feature=name,
-            ) from None
+            problem = f"the partition values are {values.type} and cannot be read as {types[name]}: {error}"
+            raise SchemaError(problem, "give no type for the column", feature=name) from None
     return columns
 
 

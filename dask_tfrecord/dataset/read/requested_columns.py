@@ -97,11 +97,8 @@ def parse_columns(schema: GivenSchema | None, hive: GivenHive) -> RequestedColum
     hive_types = {} if isinstance(hive, bool) else _parse_types("hive", hive)
     for name in hive_types.keys() & types.keys():
         if hive_types[name] != types[name]:
-            raise SchemaError(
-                f"schema= gives the type {types[name]}, but hive= gives the type {hive_types[name]}",
-                "pass the type of the column in only one of them",
-                feature=name,
-            )
+            problem = f"schema= gives the type {types[name]}, but hive= gives the type {hive_types[name]}"
+            raise SchemaError(problem, "pass the type of the column in only one of them", feature=name)
     is_hive = hive is not False
     return RequestedColumns(types, is_whole_schema, is_hive, hive_types, given, record_type, excluded)
 

@@ -381,11 +381,8 @@ def _read_ranges(store: Store, ranges: list[tuple[str, int, int]]) -> list[bytes
 
 
 def _damaged(store: Store, path: str) -> TFRecordError:
-    return TFRecordError(
-        "the shuffled rows in this temporary file are damaged",
-        "check the disk or the store, then write again",
-        path=store.public(path),
-    )
+    problem = "the shuffled rows in this temporary file are damaged"
+    return TFRecordError(problem, "check the disk or the store, then write again", path=store.public(path))
 
 
 def _with_categories(table: pa.Table, schema: Schema) -> pa.Table:

@@ -46,11 +46,8 @@ def check_columnar(columnar: Columnar, schema: Schema, partition_on: Sequence[st
     names = [name for name in fields if _is_small(fields[name])] if columnar == "scalars" else columnar
     for name in names:
         if name in partition_on:
-            raise SchemaError(
-                "columnar= names a partition column, whose values are in the names of directories",
-                "leave it out of columnar=",
-                feature=name,
-            )
+            problem = "columnar= names a partition column, whose values are in the names of directories"
+            raise SchemaError(problem, "leave it out of columnar=", feature=name)
         if name not in fields:
             known = ", ".join(map(repr, fields))
             raise SchemaError(

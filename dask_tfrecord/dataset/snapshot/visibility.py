@@ -82,11 +82,9 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> pa.Table:
         store.fs.invalidate_cache()
         foreign &= {*map(unquoted_path, column_paths(list_directory(store)["path"]))} if foreign else foreign
     if foreign:
+        problem = f"the dataset's snapshot does not list {len(foreign):,} of the files here"
         raise TFRecordError(
-            f"the dataset's snapshot does not list {len(foreign):,} of the files here",
-            "move the files elsewhere",
-            WITHOUT_SNAPSHOT,
-            path=store.public(min(foreign)),
+            problem, "move the files elsewhere", WITHOUT_SNAPSHOT, path=store.public(min(foreign))
         )
     return files
 

@@ -239,11 +239,8 @@ def _folded(name: str) -> str:
 
 
 def _removed(run: WriteRun, name: str) -> ConcurrentWriteError:
-    return ConcurrentWriteError(
-        "the file was removed before its write was committed, by `cleanup` or because of a conflict",
-        "start the write again",
-        path=run.store.public(run.store.join(name)),
-    )
+    problem = "the file was removed before its write was committed, by `cleanup` or because of a conflict"
+    return ConcurrentWriteError(problem, "start the write again", path=run.store.public(run.store.join(name)))
 
 
 def with_stamps(store: Store, rows: pa.Table) -> pa.Table:
@@ -291,10 +288,8 @@ def create_snapshot(
                     _remove_files(run)  # with the list of files that an earlier try would replace
                     return newest
             if attempt and REFUSED in run.marks():
-                raise ConcurrentWriteError(
-                    "another attempt at this commit has found a conflict, or the write was given up",
-                    "start the write again",
-                )
+                problem = "another attempt at this commit has found a conflict, or the write was given up"
+                raise ConcurrentWriteError(problem, "start the write again")
             _log_step(run, 4, f"publish {len(files)} files")
             if run.store.renames or known is None:  # otherwise, the caller has uploaded exactly these files
                 publish_files(run, files)

@@ -112,11 +112,8 @@ def check_destination(store: Store, mode: Mode = "create") -> int:
             raise DestinationError("is a file, not a directory", "pass a directory")
         check_bucket(store)
     if mode == "create" and newest:
-        raise DestinationError(
-            "the directory already holds a dataset",
-            "choose another directory",
-            remedies=change_remedies(store, "it"),
-        )
+        problem = "the directory already holds a dataset"
+        raise DestinationError(problem, "choose another directory", remedies=change_remedies(store, "it"))
     if mode == "create" and len(files := visible_files(store)):
         raise refusal(store, files)
     return newest
@@ -149,10 +146,8 @@ def replaceable_files(store: Store) -> frozenset[str]:
     ]
     foreign = [*_foreign_files(store, unlisted), *described]
     if foreign:
-        raise DestinationError(
-            f"an overwrite removes only TFRecord files, and the directory also holds {_names(foreign)}",
-            "move the other files elsewhere, or write to another directory",
-        )
+        problem = f"an overwrite removes only TFRecord files, and the directory also holds {_names(foreign)}"
+        raise DestinationError(problem, "move the other files elsewhere, or write to another directory")
     refuse_datasets_below(store, "which the overwrite would remove")
     return frozenset(store.relative(file.path) for file in unlisted)
 

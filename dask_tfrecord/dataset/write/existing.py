@@ -236,10 +236,8 @@ def _check_none_missing(ours: Schema, theirs: Schema) -> None:
 
 
 def _record_type_error(ours: str, theirs: str) -> SchemaError:
-    return SchemaError(
-        f"the write makes {ours!r} records, the dataset holds {theirs!r} records",
-        Remedy("record_type", theirs, "write the same records"),
-    )
+    problem = f"the write makes {ours!r} records, the dataset holds {theirs!r} records"
+    return SchemaError(problem, Remedy("record_type", theirs, "write the same records"))
 
 
 def _check_partitioning(ours: list[str], theirs: list[str]) -> None:
@@ -289,11 +287,8 @@ def _check_form(theirs: Field) -> None:
 
 
 def _form_error(name: str) -> SchemaError:
-    return SchemaError(
-        "another library stores the column in a form of its own, which to_tfrecord does not write",
-        "write the rows to a new directory",
-        feature=name,
-    )
+    problem = "another library stores the column in a form of its own, which to_tfrecord does not write"
+    return SchemaError(problem, "write the rows to a new directory", feature=name)
 
 
 def _column_error(problem: str, name: str) -> SchemaError:

@@ -66,11 +66,8 @@ def open_path(
     if not directory:
         return fs, str(fs._strip_protocol(path))
     if ".." in path.split("/"):
-        raise TFRecordError(
-            "the path leaves the directory that filesystem= is limited to",
-            "leave '..' out of the path",
-            path=path,
-        )
+        problem = "the path leaves the directory that filesystem= is limited to"
+        raise TFRecordError(problem, "leave '..' out of the path", path=path)
     if glob_start(path) < len(path) and glob_start(directory) < len(directory):
         raise TFRecordError(
             f"the directory {directory!r} of filesystem= has glob characters in its name, so a glob below it "
@@ -88,11 +85,8 @@ def _open_url(url: str, options: dict[str, Any]) -> tuple[AbstractFileSystem, st
     if (kind := _extended(library)) is not library:
         named = kind._get_kwargs_from_urls(url)
         if different := [name for name, value in named.items() if options.get(name, value) != value]:
-            raise TFRecordError(
-                f"the URL and storage_options= differ in {' and '.join(different)}",
-                "give each option once",
-                path=without_credentials(url),
-            )
+            problem = f"the URL and storage_options= differ in {' and '.join(different)}"
+            raise TFRecordError(problem, "give each option once", path=without_credentials(url))
         return kind(**{**named, **options}), str(kind._strip_protocol(url))
     fs, root = url_to_fs(url, **options)
     return fs, root
@@ -135,10 +129,8 @@ def check_writable(fs: AbstractFileSystem) -> None:
             "pass a filesystem of fsspec, such as s3fs.S3FileSystem, or storage_options=",
         )
     if wraps(type(fs)):
-        raise DestinationError(
-            f"{type(fs).__name__} wraps another filesystem; it can be read but not written",
-            "pass the filesystem that it wraps",
-        )
+        problem = f"{type(fs).__name__} wraps another filesystem; it can be read but not written"
+        raise DestinationError(problem, "pass the filesystem that it wraps")
 
 
 def _unwrapped(filesystem: Any) -> tuple[AbstractFileSystem, str]:
@@ -165,10 +157,8 @@ def _unwrapped(filesystem: Any) -> tuple[AbstractFileSystem, str]:
             "a URL as path and the options as storage_options=",
         )
     if getattr(filesystem, "asynchronous", False):
-        raise TFRecordError(
-            "filesystem= works only inside an event loop",
-            "construct the filesystem without asynchronous=True",
-        )
+        problem = "filesystem= works only inside an event loop"
+        raise TFRecordError(problem, "construct the filesystem without asynchronous=True")
     if (kind := _extended(type(filesystem))) is not type(filesystem):
         return kind(*filesystem.storage_args, **filesystem.storage_options), ""
     return filesystem, ""

@@ -148,11 +148,8 @@ def _connect(host: str, port: int) -> None:
 def _unreachable(endpoint: str, reason: str, place: str | None) -> TFRecordError:
     is_in_url = place is not None and place.startswith(("http:", "https:", "sftp:", "ssh:"))
     address = "address" if is_in_url else "endpoint in storage_options= or in the environment"
-    return TFRecordError(
-        f"the store cannot be reached{f' at {endpoint}' if endpoint else ''} ({reason})",
-        f"check the {address}, and the network",
-        path=place,
-    )
+    problem = f"the store cannot be reached{f' at {endpoint}' if endpoint else ''} ({reason})"
+    return TFRecordError(problem, f"check the {address}, and the network", path=place)
 
 
 def _refusal(error: OSError, place: str | None) -> OSError | None:
