@@ -269,11 +269,9 @@ def _tfds_feature(snapshot: Snapshot, item: Field, name: str | None = None) -> d
         raise SchemaError(problem, "keep that file", feature=item.name)
     if item.is_struct:
         if all(_nulls(snapshot, leaf) for leaf in item.leaves):  # some record may have only the marker
-            raise SchemaError(
-                "TensorFlow Datasets has no nulls, and all fields of the struct may be null",
-                "fill the nulls, or write the dataset without the column",
-                feature=item.name,
-            )
+            problem = "TensorFlow Datasets has no nulls, and all fields of the struct may be null"
+            advice = "fill the nulls, or write the dataset without the column"
+            raise SchemaError(problem, advice, feature=item.name)
         fields = zip((one.name for one in item.type), item.children, strict=True)
         return _tfds_dict({name: _tfds_feature(snapshot, child, name) for name, child in fields})
     if "/" in (item.name if name is None else name):
@@ -285,11 +283,9 @@ def _tfds_feature(snapshot: Snapshot, item: Field, name: str | None = None) -> d
         leaf = _tfds_leaf(item, [])
         return _tfds("sequence_feature.Sequence", sequence={"feature": leaf, "length": "-1"})
     if nulls := _nulls(snapshot, item):
-        raise SchemaError(
-            f"TensorFlow Datasets has no nulls, and the column {nulls}",
-            "fill the nulls, or write the dataset without the column",
-            feature=item.name,
-        )
+        problem = f"TensorFlow Datasets has no nulls, and the column {nulls}"
+        advice = "fill the nulls, or write the dataset without the column"
+        raise SchemaError(problem, advice, feature=item.name)
     return _tfds_leaf(item, shape or [])
 
 

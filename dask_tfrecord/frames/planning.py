@@ -275,11 +275,9 @@ def _check_partition_on(partition_on: Sequence[str], columns: list[str]) -> None
 def _partition_field(item: Field) -> Field:
     """Return the field of a partition column. Raise if the values of the column cannot be directory names."""
     if not pa.types.is_null(item.type) and item.depth:
-        raise SchemaError(
-            f"values of the type {item.type} cannot be directory names",
-            "partition on a column of numbers, strings, bytes, dates or times",
-            feature=item.name,
-        )
+        problem = f"values of the type {item.type} cannot be directory names"
+        advice = "partition on a column of numbers, strings, bytes, dates or times"
+        raise SchemaError(problem, advice, feature=item.name)
     return item
 
 

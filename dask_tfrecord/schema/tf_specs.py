@@ -92,11 +92,9 @@ def _shape(name: str, spec: Any) -> tuple[int, ...]:
     sizes = spec.shape.as_list() if hasattr(spec.shape, "as_list") else spec.shape
     sizes = [sizes] if isinstance(sizes, int) else [*sizes]
     if any(size is None or int(size) < 0 for size in sizes):
-        raise _problem(
-            name,
-            f"the shape {sizes} has an unknown dimension",
-            "use FixedLenSequenceFeature if the first dimension is unknown, or RaggedFeature",
-        )
+        problem = f"the shape {sizes} has an unknown dimension"
+        advice = "use FixedLenSequenceFeature if the first dimension is unknown, or RaggedFeature"
+        raise _problem(name, problem, advice)
     return tuple(map(int, sizes))
 
 

@@ -89,11 +89,9 @@ def _fields(schema: Message) -> Iterator[Field]:
     features = {_name_of(item): item for item in schema.messages("feature")}
     if len(features) < len(schema.messages("feature")):
         names = [_name_of(item) for item in schema.messages("feature")]
-        raise _problem(
-            next(name for name in names if names.count(name) > 1),
-            "the schema describes two features with this name",
-            "remove one of the two features from the schema",
-        )
+        problem = "the schema describes two features with this name"
+        advice = "remove one of the two features from the schema"
+        raise _problem(next(name for name in names if names.count(name) > 1), problem, advice)
     tensors = _tensors(schema)
     joined = {key: _ragged(key, one, features) for key, one in tensors.items() if "ragged_tensor" in one}
     hidden = {one.feature for form in joined.values() for one in form.partitions if one is not None}
@@ -214,11 +212,9 @@ def _bytes_values(name: str, item: Message, schema: Message) -> _Values:
         domain = item.message("bool_domain")
         spellings = domain.text("false_value"), domain.text("true_value")
         if spellings[0] == spellings[1]:
-            raise _problem(
-                name,
-                "the bool_domain of the feature does not say which bytes stand for true and false",
-                "set true_value and false_value, or remove bool_domain to read the bytes",
-            )
+            problem = "the bool_domain of the feature does not say which bytes stand for true and false"
+            advice = "set true_value and false_value, or remove bool_domain to read the bytes"
+            raise _problem(name, problem, advice)
         return _Values(pa.bool_(), spellings=spellings)
     if "string_domain" in item or "domain" in item:
         texts = _domain_values(name, item, schema)
@@ -255,11 +251,9 @@ def _shape(name: str, item: Message, dense: Message) -> tuple[Size, ...] | None:
         return shape
     counts = item.message("value_counts").messages("value_count") or item.messages("value_count")
     if len(counts) > 1:
-        raise _problem(
-            name,
-            f"the feature has {len(counts)} levels of nested values, which Examples cannot hold",
-            "replace value_counts by value_count, or describe the levels by a ragged_tensor",
-        )
+        problem = f"the feature has {len(counts)} levels of nested values, which Examples cannot hold"
+        advice = "replace value_counts by value_count, or describe the levels by a ragged_tensor"
+        raise _problem(name, problem, advice)
     if not counts:
         return None
     least, most = (_integer(counts[0].text(key, "0")) for key in ("min", "max"))

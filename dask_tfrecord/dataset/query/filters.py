@@ -71,11 +71,9 @@ def _conditions(group: Any, schema: Schema) -> Iterator[Predicate]:
             raise
         # Operators of the value may raise errors, too.
         except (ArithmeticError, TypeError, ValueError) as error:
-            raise SchemaError(
-                f"the filter {(name, symbol, value)!r} cannot be applied to the column: {error}",
-                "compare the column with values of its type, or filter the DataFrame after reading",
-                feature=name,
-            ) from None
+            problem = f"the filter {(name, symbol, value)!r} cannot be applied to the column: {error}"
+            advice = "compare the column with values of its type, or filter the DataFrame after reading"
+            raise SchemaError(problem, advice, feature=name) from None
 
 
 def _is_condition(item: Any) -> bool:

@@ -93,11 +93,9 @@ class FoundSplits:
                 public = self.listing.store.public
                 listed = ", ".join(repr(public(root)) for root in roots[:_MOST_NAMES])
                 more = f" and {len(roots) - _MOST_NAMES} more" if len(roots) > _MOST_NAMES else ""
-                raise TFRecordError(
-                    f"the path holds {len(roots)} datasets, versions or configurations: {listed}{more}",
-                    "pass one of these directories, or a list of them to read them together",
-                    path=public(self.listing.store.root),
-                )
+                problem = f"the path holds {len(roots)} datasets, versions or configurations: {listed}{more}"
+                advice = "pass one of these directories, or a list of them to read them together"
+                raise TFRecordError(problem, advice, path=public(self.listing.store.root))
 
     def without_neighbours(self, *, warn: bool) -> npt.NDArray[np.bool_]:
         """Return False for each file of a whole dataset of TFDS that the description does not list."""

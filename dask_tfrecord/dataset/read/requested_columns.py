@@ -187,11 +187,9 @@ def _check_units(name: str, stored: pa.DataType, given: pa.DataType) -> None:
     """
     units = _unit(innermost(stored)), _unit(innermost(given))
     if None not in units and units[0] != units[1]:
-        raise SchemaError(
-            f"the records store {stored}, but schema= would interpret the same integers as {given}",
-            "give no type, and convert the column after reading with .astype",
-            feature=name,
-        )
+        problem = f"the records store {stored}, but schema= would interpret the same integers as {given}"
+        advice = "give no type, and convert the column after reading with .astype"
+        raise SchemaError(problem, advice, feature=name)
 
 
 def _unit(type_: pa.DataType) -> tuple[object, ...] | None:

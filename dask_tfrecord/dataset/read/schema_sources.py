@@ -121,12 +121,9 @@ def tfds_schema(directory: Store, labels: Labels, features: str = FEATURES) -> S
     if found is None:
         raise NotFoundError(f"{path}: no such file")
     if found.unknown:
-        raise SchemaError(
-            "the class or the dtype of the feature is unknown",
-            "read the directory without schema=, which infers the type of the column",
-            path=path,
-            feature=found.unknown[0],
-        )
+        problem = "the class or the dtype of the feature is unknown"
+        advice = "read the directory without schema=, which infers the type of the column"
+        raise SchemaError(problem, advice, path=path, feature=found.unknown[0])
     return Schema(tuple(Field.in_form(name, form) for name, form in found.forms.items()))
 
 

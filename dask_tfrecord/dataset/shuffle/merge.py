@@ -369,11 +369,9 @@ def _read_ranges(store: Store, ranges: list[tuple[str, int, int]]) -> list[bytes
     try:
         found = store.read_ranges(ranges)
     except FileNotFoundError:
-        raise TFRecordError(
-            "a temporary file with shuffled rows was removed during the write",
-            "write again, and do not run dask_tfrecord.cleanup meanwhile",
-            path=store.public(),
-        ) from None
+        problem = "a temporary file with shuffled rows was removed during the write"
+        advice = "write again, and do not run dask_tfrecord.cleanup meanwhile"
+        raise TFRecordError(problem, advice, path=store.public()) from None
     for (path, start, stop), content in zip(ranges, found, strict=True):
         if len(content) != stop - start:
             raise _damaged(store, path)

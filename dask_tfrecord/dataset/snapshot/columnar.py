@@ -61,11 +61,9 @@ def check_columnar(columnar: Columnar, schema: Schema, partition_on: Sequence[st
                 feature=name,
             )
         if any(one.name == OFFSET for one in features):
-            raise SchemaError(
-                "column files store the offsets of records under this name",
-                "rename the column, or pass a list without it as columnar=",
-                feature=name,
-            )
+            problem = "column files store the offsets of records under this name"
+            advice = "rename the column, or pass a list without it as columnar="
+            raise SchemaError(problem, advice, feature=name)
 
 
 def parse_columnar(stored: Any) -> Columnar | None:

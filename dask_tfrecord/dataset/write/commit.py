@@ -227,11 +227,9 @@ def _check_names(store: Store, directories: Iterable[str]) -> None:
         if name not in present[parent] and store.fs.exists(store.join(directory)):
             alike = [ascii(other) for other in present[parent] if _folded(other) == _folded(name)]
             stored = alike[0] if alike else "another name"
-            raise DestinationError(
-                f"this filesystem does not distinguish the directory {name!a} from {stored}",
-                "write both partition values in one form, for example in lower case",
-                path=store.public(store.join(directory)),
-            )
+            problem = f"this filesystem does not distinguish the directory {name!a} from {stored}"
+            advice = "write both partition values in one form, for example in lower case"
+            raise DestinationError(problem, advice, path=store.public(store.join(directory)))
 
 
 def _folded(name: str) -> str:

@@ -257,11 +257,9 @@ def _check_index(ours: Levels, theirs: Levels | None) -> None:
     """
     if theirs is not None and ours != theirs:
         there, here = ([column for column, _ in levels] or "none" for levels in (theirs, ours))
-        raise SchemaError(
-            f"the DataFrame has the index {here}, the dataset was written with {there}",
-            "call set_index or reset_index so that the indexes agree",
-            remedies=[] if theirs else [DROP_INDEX],
-        )
+        problem = f"the DataFrame has the index {here}, the dataset was written with {there}"
+        advice = "call set_index or reset_index so that the indexes agree"
+        raise SchemaError(problem, advice, remedies=[] if theirs else [DROP_INDEX])
 
 
 def _check_type(ours: Field, theirs: Field) -> None:

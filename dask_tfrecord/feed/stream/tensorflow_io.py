@@ -150,11 +150,9 @@ def _sent_type(item: pa.Field) -> pa.DataType:
     """Return the type in which TensorFlow I/O can read the values of a column."""
     plain = _plain_type(item.type)
     if plain is None:
-        raise SchemaError(
-            f"TensorFlow I/O cannot read the type {item.type}",
-            "leave the column out with columns=, or convert it before it is served",
-            feature=item.name,
-        )
+        problem = f"TensorFlow I/O cannot read the type {item.type}"
+        advice = "leave the column out with columns=, or convert it before it is served"
+        raise SchemaError(problem, advice, feature=item.name)
     return plain
 
 

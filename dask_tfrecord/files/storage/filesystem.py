@@ -180,8 +180,6 @@ def _check_protocol(path: str, fs: AbstractFileSystem, directory: str) -> None:
     if not found or (not directory and (protocol in known or wraps(type(fs)))):
         return
     kind = "limited to a directory" if directory else f"for {' and '.join(map(repr, sorted(known)))}"
-    raise TFRecordError(
-        f"the path is a URL of {protocol!r}, but filesystem= is {kind}",
-        "pass the path inside the filesystem, without protocol",
-        path=without_credentials(path),
-    )
+    problem = f"the path is a URL of {protocol!r}, but filesystem= is {kind}"
+    advice = "pass the path inside the filesystem, without protocol"
+    raise TFRecordError(problem, advice, path=without_credentials(path))

@@ -348,11 +348,9 @@ def _without_protocol(
             continue
         fs, here = open_path(text, options, filesystem)
         if fs != store.fs:
-            raise TFRecordError(
-                "the paths of one call must be on one filesystem",
-                "read each filesystem with one call and join the results with dask.dataframe.concat",
-                path=store.public(),
-            )
+            problem = "the paths of one call must be on one filesystem"
+            advice = "read each filesystem with one call and join the results with dask.dataframe.concat"
+            raise TFRecordError(problem, advice, path=store.public())
         yield here
 
 

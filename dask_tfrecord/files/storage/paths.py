@@ -76,11 +76,9 @@ def check_url(text: str) -> None:
     if "\0" in text:
         raise TFRecordError(f"{without_credentials(text)!r} contains a null character and is not a path")
     if _BUCKET_WITH_USER.search(text):
-        raise TFRecordError(
-            "the URL of a bucket cannot hold credentials",
-            'pass them in storage_options, such as {"key": ..., "secret": ...} for S3',
-            path=without_credentials(text),
-        )
+        problem = "the URL of a bucket cannot hold credentials"
+        advice = 'pass them in storage_options, such as {"key": ..., "secret": ...} for S3'
+        raise TFRecordError(problem, advice, path=without_credentials(text))
     *outer, _ = text.split("::")
     for part in outer:
         protocol, found, _ = part.partition("://")

@@ -178,11 +178,9 @@ class Store:
         for directory in {parent_of(path) for path in paths if path != self.root}:
             names = directory[len(top) :].split("/") if len(directory) >= len(top) else []
             if not f"{directory}/".startswith(top) or ".." in names:
-                raise DestinationError(
-                    f"the path leads out of the directory {self.public()!r}",
-                    "check where the metadata of the directory comes from",
-                    path=self.public(directory),
-                )
+                problem = f"the path leads out of the directory {self.public()!r}"
+                advice = "check where the metadata of the directory comes from"
+                raise DestinationError(problem, advice, path=self.public(directory))
             for count in range(1, len(names) + 1):
                 if is_link(link := top + "/".join(names[:count])):
                     raise self._link_error(link, "the directory is a link, and files behind a link")
@@ -190,11 +188,9 @@ class Store:
             raise self._link_error(path, "the file is a link, and links to files")
 
     def _link_error(self, link: str, what: str) -> DestinationError:
-        return DestinationError(
-            f"{what} are never changed, moved or removed",
-            "remove the link, or put the files in its place",
-            path=self.public(link),
-        )
+        problem = f"{what} are never changed, moved or removed"
+        advice = "remove the link, or put the files in its place"
+        return DestinationError(problem, advice, path=self.public(link))
 
     @property
     def _is_link(self) -> Callable[[str], bool] | None:
