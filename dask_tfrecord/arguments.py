@@ -217,9 +217,7 @@ def origin_column(value: Any, default: str) -> str | None:
     if isinstance(value, str) and value:
         return value
     if not isinstance(value, bool):
-        raise TFRecordError(
-            f"include_{default}_column={value!r} is neither a bool nor a column name",
-            Remedy(f"include_{default}_column", True, f"add the column {default!r}"),
-            keyword=f"include_{default}_column",
-        )
+        problem = f"include_{default}_column={value!r} is neither a bool nor a column name"
+        remedy = Remedy(f"include_{default}_column", True, f"add the column {default!r}")
+        raise TFRecordError(problem, remedy, keyword=f"include_{default}_column")
     return default if value else None

@@ -339,17 +339,13 @@ def _index_levels(dataset: ReadPlan, index: Any, columns: Sequence[str] | None) 
     names = [] if index is False else existing_names(dataset.schema, "index", index)
     for item in dataset.schema.select(names).fields:
         if columns is not None and item.name in columns:
-            raise SchemaError(
-                "the column is in columns= and in index=",
-                Remedy("columns", _without(item.name, columns), "read it only as the index"),
-                feature=item.name,
-            )
+            problem = "the column is in columns= and in index="
+            remedy = Remedy("columns", _without(item.name, columns), "read it only as the index")
+            raise SchemaError(problem, remedy, feature=item.name)
         if item.depth:
-            raise SchemaError(
-                f"a column of type {item.type} cannot be the index",
-                Remedy("index", _without(item.name, names) or False, "leave it out of the index"),
-                feature=item.name,
-            )
+            problem = f"a column of type {item.type} cannot be the index"
+            remedy = Remedy("index", _without(item.name, names) or False, "leave it out of the index")
+            raise SchemaError(problem, remedy, feature=item.name)
     return tuple((name, name) for name in names)
 
 
@@ -405,9 +401,7 @@ def _categorical(item: Field, names: Sequence[str]) -> Field:
     if pa.types.is_dictionary(item.type):
         return item
     if item.depth:
-        raise SchemaError(
-            f"a column of type {item.type} cannot be categorical",
-            Remedy("categories", _without(item.name, names), "leave it out"),
-            feature=item.name,
-        )
+        problem = f"a column of type {item.type} cannot be categorical"
+        remedy = Remedy("categories", _without(item.name, names), "leave it out")
+        raise SchemaError(problem, remedy, feature=item.name)
     return replace(item, type=pa.dictionary(pa.int32(), item.type))

@@ -84,13 +84,10 @@ def parse_splits(columns: Collection[str], split: Any, split_by: Any) -> Splits 
     if not is_seed and not deciding:
         raise TFRecordError("split_by= names no column", "name one", _AT_RANDOM)
     if SPLIT in columns:
-        raise SchemaError(
-            "split= adds a partition column of this name",
-            "rename the column of the DataFrame",
-            Remedy("split", None),
-            Remedy("partition_on", SPLIT, "write a directory for each of its values"),
-            feature=SPLIT,
-        )
+        problem = "split= adds a partition column of this name"
+        advice = "rename the column of the DataFrame"
+        remedy = Remedy("partition_on", SPLIT, "write a directory for each of its values")
+        raise SchemaError(problem, advice, Remedy("split", None), remedy, feature=SPLIT)
     for name in deciding:
         if name not in columns:
             raise SchemaError("split_by= names a column that the DataFrame does not have", feature=name)

@@ -98,11 +98,9 @@ def write_mode(
         problem = "append=True keeps the existing data, but overwrite= replaces it"
         raise TFRecordError(problem, "pass only one of the two keywords")
     if overwrite == "partitions" and not partition_on:
-        raise TFRecordError(
-            "a replacement of partitions requires partition columns",
-            *_partition_columns(columns),
-            Remedy("overwrite", True, "replace all data"),
-        )
+        problem = "a replacement of partitions requires partition columns"
+        remedy = Remedy("overwrite", True, "replace all data")
+        raise TFRecordError(problem, *_partition_columns(columns), remedy)
     if append:
         return "append"
     return "partitions" if overwrite == "partitions" else "overwrite" if overwrite else "create"
@@ -161,11 +159,9 @@ def partition_count(npartitions: int | None, num_shards: int | None) -> int | No
     arguments.count("npartitions", npartitions)
     arguments.count("num_shards", num_shards)
     if npartitions is not None and num_shards is not None and npartitions != num_shards:
-        raise TFRecordError(
-            f"npartitions={npartitions} and num_shards={num_shards} are different",
-            Remedy("num_shards", None, f"write {npartitions} partitions"),
-            Remedy("npartitions", None, f"write {num_shards} partitions"),
-        )
+        problem = f"npartitions={npartitions} and num_shards={num_shards} are different"
+        remedy = Remedy("npartitions", None, f"write {num_shards} partitions")
+        raise TFRecordError(problem, Remedy("num_shards", None, f"write {npartitions} partitions"), remedy)
     return num_shards if npartitions is None else npartitions
 
 

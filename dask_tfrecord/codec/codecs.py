@@ -110,11 +110,9 @@ def check_level(compression: Compression | None, level: int | None) -> None:
     if level is None:
         return
     if compression is None:
-        raise TFRecordError(
-            f"compression_level={level!r} has no effect without compression=",
-            Remedy("compression", "gzip", "compress the files"),
-            Remedy("compression_level", None, "write them uncompressed"),
-        )
+        problem = f"compression_level={level!r} has no effect without compression="
+        remedy = Remedy("compression_level", None, "write them uncompressed")
+        raise TFRecordError(problem, Remedy("compression", "gzip", "compress the files"), remedy)
     levels = CODECS[compression].levels
     if not isinstance(level, int) or isinstance(level, bool) or level not in levels:
         raise TFRecordError(

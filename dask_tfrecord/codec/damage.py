@@ -113,9 +113,6 @@ def _wrong_map_error(unknown: Column, place: Mapping[str, Any]) -> SchemaError:
     here, there = "the context", "the feature lists"
     if unknown.depth == 2:
         here, there = there, here
-    return SchemaError(
-        f"the record has the feature in {here}, the column reads it from {there}",
-        Remedy("extra", "ignore", f"read {there} only, because a column reads one of the two"),
-        Remedy("infer", "all", "find both and choose a type"),
-        **place,
-    )
+    problem = f"the record has the feature in {here}, the column reads it from {there}"
+    remedy = Remedy("extra", "ignore", f"read {there} only, because a column reads one of the two")
+    return SchemaError(problem, remedy, Remedy("infer", "all", "find both and choose a type"), **place)

@@ -289,11 +289,9 @@ def check_shuffle(shuffle: Any, seed: Any) -> None:
         arguments.count("shuffle", shuffle, 0)
     arguments.count("seed", seed, 0)
     if seed and shuffle != "blocks":
-        raise TFRecordError(
-            f"seed={seed!r} has no effect with shuffle={shuffle!r}",
-            Remedy("shuffle", seed, "shuffle in a buffer"),
-            Remedy("shuffle", "blocks"),
-        )
+        problem = f"seed={seed!r} has no effect with shuffle={shuffle!r}"
+        remedy = Remedy("shuffle", seed, "shuffle in a buffer")
+        raise TFRecordError(problem, remedy, Remedy("shuffle", "blocks"))
 
 
 def order_rows(plan: Plan, epoch: int) -> Order:

@@ -179,8 +179,6 @@ def fill_value(name: str, type_: pa.DataType, fill: Any) -> pa.Scalar:
 def null_integers(name: str, type_: pa.DataType, what: str) -> SchemaError:
     """Return the error for nulls in a column of integers or booleans, whose tensor cannot hold null."""
     value = False if pa.types.is_boolean(type_) else 0 if pa.types.is_unsigned_integer(type_) else -1
-    return SchemaError(
-        f"the column {what}, and no tensor of integers or booleans can hold null",
-        Remedy("fill_nulls", {name: value}, "replace null by this value, or another one"),
-        feature=name,
-    )
+    problem = f"the column {what}, and no tensor of integers or booleans can hold null"
+    remedy = Remedy("fill_nulls", {name: value}, "replace null by this value, or another one")
+    return SchemaError(problem, remedy, feature=name)

@@ -254,11 +254,9 @@ class Losses:
 
     def _too_many(self, path: str, among: str = "") -> CorruptRecordError:
         """Return the error for a partition that has more damage than ``max_corrupt`` allows."""
-        return CorruptRecordError(
-            f"{self.count:,} {among and among + ' '}records or ranges of the partition are damaged",
-            Remedy("max_corrupt", None, "read the other records anyway"),
-            path=path,
-        )
+        problem = f"{self.count:,} {among and among + ' '}records or ranges of the partition are damaged"
+        remedy = Remedy("max_corrupt", None, "read the other records anyway")
+        return CorruptRecordError(problem, remedy, path=path)
 
 
 class SplitLosses:

@@ -331,11 +331,9 @@ def block_compression(split: Split, head: bytes) -> Compression | None:
 
 def _check_compression(found: Compression | None, wanted: ReadCompression, size: int | None) -> None:
     if wanted not in ("infer", found) and size != 0:
-        raise CorruptRecordError(
-            f"the file's first bytes are not {wanted or 'uncompressed TFRecord'}",
-            Remedy("compression", "infer", "detect the codec of each file by its first bytes"),
-            offset=0,
-        )
+        problem = f"the file's first bytes are not {wanted or 'uncompressed TFRecord'}"
+        remedy = Remedy("compression", "infer", "detect the codec of each file by its first bytes")
+        raise CorruptRecordError(problem, remedy, offset=0)
 
 
 def changed_since_snapshot(store: Store, path: str) -> FileChangedError:

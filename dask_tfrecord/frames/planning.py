@@ -316,12 +316,9 @@ def _typed_columns(
     for name in untyped:
         if not pa.types.is_null(type_of(typed[name])):
             example = pa.list_(pa.string()) if is_list(type_of(typed[name])) else pa.string()
-            raise SchemaError(
-                "no partition has a value that shows the type of the column",
-                "drop the column",
-                Remedy("schema", {name: example}, "write this type, or name another"),
-                feature=name,
-            )
+            problem = "no partition has a value that shows the type of the column"
+            remedy = Remedy("schema", {name: example}, "write this type, or name another")
+            raise SchemaError(problem, "drop the column", remedy, feature=name)
     return typed
 
 

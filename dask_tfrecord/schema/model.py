@@ -388,9 +388,6 @@ def _check_payload(fields: Sequence[Field]) -> None:
     """Raise SchemaError unless the only column is a scalar of bytes or strings."""
     if len(fields) != 1 or fields[0].kind not in ("bytes", "string") or fields[0].depth:
         names = _list(item.name for item in fields)
-        raise SchemaError(
-            f'record_type="bytes" stores exactly one binary or string column, not {names}',
-            "select such a column",
-            Remedy("record_type", "example", "store several columns"),
-            function="",
-        )
+        problem = f'record_type="bytes" stores exactly one binary or string column, not {names}'
+        remedy = Remedy("record_type", "example", "store several columns")
+        raise SchemaError(problem, "select such a column", remedy, function="")

@@ -256,11 +256,9 @@ def _class_names(read: Callable[[str], bytes], leaf: Leaf) -> pa.Array | None:
     except FileNotFoundError:
         return None
     except UnicodeDecodeError as error:
-        raise SchemaError(
-            f"{name} is not valid UTF-8: {error}",
-            Remedy("labels", "codes", "read the numbers of the classes"),
-            feature=leaf.name,
-        ) from None
+        problem = f"{name} is not valid UTF-8: {error}"
+        remedy = Remedy("labels", "codes", "read the numbers of the classes")
+        raise SchemaError(problem, remedy, feature=leaf.name) from None
     # TFDS strips the names and drops empty names, so that the numbers of later classes change.
     names = [line.strip() for line in lines if line.strip()]
     if len(names) == leaf.classes and len(set(names)) == len(names):

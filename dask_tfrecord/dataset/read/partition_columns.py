@@ -111,9 +111,6 @@ def feature_clash(name: str) -> SchemaError:
 
 def payload_clash(name: str) -> SchemaError:
     """Return the exception for a partition column that has the same name as the payload column."""
-    return SchemaError(
-        f"both the payload column and a partition column ({name}=...) have this name",
-        Remedy("schema", {"payload": pa.binary()}, "give the payloads another name"),
-        IGNORE_DIRECTORIES,
-        feature=name,
-    )
+    problem = f"both the payload column and a partition column ({name}=...) have this name"
+    remedy = Remedy("schema", {"payload": pa.binary()}, "give the payloads another name")
+    return SchemaError(problem, remedy, IGNORE_DIRECTORIES, feature=name)

@@ -108,11 +108,9 @@ class ExpectedFile:
         if isinstance(error, OSError):
             raise error
         if isinstance(error, ValueError) and not self.whole:
-            raise TFRecordError(
-                "a range of the file was requested, but the server sends only whole files",
-                Remedy("blocksize", None, "read every file as a whole"),
-                path=self.path,
-            ) from error
+            problem = "a range of the file was requested, but the server sends only whole files"
+            remedy = Remedy("blocksize", None, "read every file as a whole")
+            raise TFRecordError(problem, remedy, path=self.path) from error
         # The text of the error may contain the URL with its secrets.
         raise TFRecordError(f"the file cannot be read ({type(error).__name__})", path=self.path) from None
 

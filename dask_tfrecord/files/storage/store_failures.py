@@ -90,12 +90,10 @@ def store_failure(error: BaseException, place: str | None) -> Exception | None:
     if "HttpResponseError" in classes:
         return _azure_refusal(error, place)
     if classes & _NO_CREDENTIALS:
-        return TFRecordError(
-            f"the credentials are missing or incomplete ({type(error).__name__})",
-            "give them in the options of the store, or in its own configuration files",
-            Remedy("storage_options", {"anon": True}, "read public data"),
-            path=place,
-        )
+        problem = f"the credentials are missing or incomplete ({type(error).__name__})"
+        advice = "give them in the options of the store, or in its own configuration files"
+        remedy = Remedy("storage_options", {"anon": True}, "read public data")
+        return TFRecordError(problem, advice, remedy, path=place)
     if classes & _NO_REGION:
         return TFRecordError(f"the region is not valid: {str(error).rstrip('.')}", _REGION_ADVICE, path=place)
     return _refusal(error, place) if isinstance(error, OSError) and error.filename is None else None
