@@ -11,6 +11,7 @@ import pytest
 
 import dask_tfrecord
 from dask_tfrecord import NotFoundError, Schema, Snapshot, TFRecordError, read_tfrecord, to_tfrecord
+from dask_tfrecord.feed.numpy_columns import numpy_columns
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -24,6 +25,7 @@ RESULTS = {
 }
 # The required arguments that are not a path of a dataset, and not None.
 REQUIRED: dict[str, Callable[[], Any]] = {
+    "batch": lambda: TABLE,
     "table": lambda: TABLE,
     "ddf": lambda: TABLE,
     "filters": lambda: [("a", "==", 9)],
@@ -56,9 +58,11 @@ def public(module: Any) -> dict[str, Any]:
 METHODS = {
     "Schema.from_arrow": Schema.from_arrow,
     "Schema.from_tfds": Schema.from_tfds,
+    "Schema.from_tfmd": Schema.from_tfmd,
     "Schema.select": Schema(()).select,
     "Snapshot.history": Snapshot.history,
     "Snapshot.open": Snapshot.open,
+    "numpy_columns": numpy_columns,
 }
 FUNCTIONS = public(dask_tfrecord) | METHODS
 

@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from dask_tfrecord import arguments
 from dask_tfrecord.dataset.snapshot.model import short_list
-from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, check_instance
 from dask_tfrecord.schema.storage_types import BINARY, TEXT, is_any, is_list, row_shape
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -60,11 +60,18 @@ def numpy_columns(
         If a column of integers or booleans has nulls and no value in ``fill_nulls``, or if no tensor can hold
         the type of a column.
     """
-    fill = fill_nulls or {}
+    fill = checked_fill(batch, fill_nulls)
     return {
         name: column_to_numpy(name, column, fill.get(name))
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
     }
+
+
+def checked_fill(batch: Any, fill_nulls: Any) -> Mapping[str, Any]:
+    """Validate the arguments of a conversion of a batch, and return ``fill_nulls=`` as a dict."""
+    check_instance("batch", batch, pa.RecordBatch, pa.Table)
+    arguments.mappings(fill_nulls=fill_nulls)
+    return fill_nulls or {}
 
 
 def checked_fill_nulls(fill_nulls: Any, names: Sequence[str]) -> dict[str, Any]:

@@ -11,6 +11,7 @@ import torch
 from dask_tfrecord.feed.numpy_columns import (
     Array,
     Ragged,
+    checked_fill,
     column_to_numpy,
     fill_value,
     is_text,
@@ -48,7 +49,7 @@ def to_tensors(batch: pa.RecordBatch | pa.Table, fill_nulls: Mapping[str, Any] |
     -----
     Do not write to a tensor that shares the memory of a batch.
     """
-    fill = fill_nulls or {}
+    fill = checked_fill(batch, fill_nulls)
     return {
         name: _tensor(name, column, fill.get(name))
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
