@@ -89,7 +89,8 @@ class TFRecordError(ValueError):
     *actions : str, Call, Remedy or None
         What the user can do: a text is the advice, and a None is ignored.
     path : str, optional
-        The file or directory that the error is about, without credentials.
+        The file or directory that the error is about, without credentials. If it is None, public functions
+        set it to the path that was passed, unless the error is about a keyword.
     record : int, optional
         Number of the record in its file, counted from 0. In an error of a write, this is the number of the
         row in its partition.
@@ -104,18 +105,22 @@ class TFRecordError(ValueError):
     remedies : sequence of Remedy
         The arguments that avoid the error, each with a keyword, a value and an effect. The function that
         raised the error accepts each of these arguments.
-    other_remedies : sequence of Remedy
-        Other arguments that avoid the error, which the function that raised the error does not accept.
     function : str, optional
         The public function that accepts all remedies. None means the function that was called, and
         `read_tfrecord` for the remedies that the called function does not accept. An empty string means that
         only the called function accepts the remedies.
-    called : str, optional
-        The name of the public function that raised the error, or None if a task raised the error.
     keyword : str, optional
-        The keyword that the problem is about, if the text of the problem mentions a keyword.
+        The keyword that the problem is about. If it is None, public functions set it for a problem that
+        begins with one of their keywords and ``=``.
     reason : str, optional
         The kind of damage, as a constant text that code may compare.
+
+    Attributes
+    ----------
+    other_remedies : tuple of Remedy
+        Other arguments that avoid the error, which the function that raised the error does not accept.
+    called : str, optional
+        The name of the public function that raised the error, or None if a task raised the error.
 
     Examples
     --------
