@@ -235,11 +235,9 @@ class Writer:
             self._check_open()
             metadata = arguments.metadata(custom_metadata)
             if self._has_failed:
-                raise TFRecordError(
-                    f"the rows of an earlier call were taken, but storing them failed; "
-                    f"{self.uncommitted_rows:,} rows wait",
-                    "call commit() until it succeeds, and do not write these rows again",
-                )
+                problem = f"storing the rows of an earlier call failed; {self.uncommitted_rows:,} rows wait"
+                advice = "call commit() until it succeeds, and do not write these rows again"
+                raise TFRecordError(problem, advice)
             try:
                 plan, tables = self._tables(rows)
             except TFRecordError as error:

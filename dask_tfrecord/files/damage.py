@@ -94,12 +94,9 @@ def check_policy(policy: DamagePolicy) -> None:
             Remedy("quarantine_path", "damaged", "keep them in a directory of this name"),
         )
     if mode != "quarantine" and policy.quarantine is not None:
-        raise TFRecordError(
-            f"quarantine_path= has no effect with on_corrupt={mode!r}",
-            Remedy(
-                "on_corrupt", "quarantine", "skip damaged records, and keep their bytes in this directory"
-            ),
-        )
+        problem = f"quarantine_path= has no effect with on_corrupt={mode!r}"
+        effect = "skip damaged records, and keep their bytes in this directory"
+        raise TFRecordError(problem, Remedy("on_corrupt", "quarantine", effect))
     if most is None:
         return
     if mode == "raise":
@@ -118,14 +115,11 @@ def check_quarantine_path(quarantine: Store, store: Store) -> None:
     if quarantine.fs == store.fs and (
         _is_inside(quarantine, store) or _is_inside(*map(_real, (quarantine, store)))
     ):
+        effect = "keep the damaged bytes where readers of the dataset ignore them"
         raise TFRecordError(
             "the quarantine is inside the dataset that is read, so later reads would treat its files as data",
             "choose a directory outside of the dataset",
-            Remedy(
-                "quarantine_path",
-                store.public(store.join("_quarantine")),
-                "keep the damaged bytes where readers of the dataset ignore them",
-            ),
+            Remedy("quarantine_path", store.public(store.join("_quarantine")), effect),
             path=quarantine.public(),
         )
 

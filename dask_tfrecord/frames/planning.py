@@ -352,12 +352,10 @@ def _known_categories(known: pa.Array, type_: pa.DataType, name: str, *, is_dask
     Raise if an ordered column has no categories.
     """
     if type_.ordered and not len(known):
-        raise SchemaError(
-            "the categories are ordered, but unknown",
-            f"use ddf.categorize({literal([name])})" if is_dask else None,
-            Remedy("schema", {name: type_.value_type}, "write a column without categories"),
-            feature=name,
-        )
+        problem = "the categories are ordered, but unknown"
+        advice = f"use ddf.categorize({literal([name])})" if is_dask else None
+        remedy = Remedy("schema", {name: type_.value_type}, "write a column without categories")
+        raise SchemaError(problem, advice, remedy, feature=name)
     try:
         return convert(known, type_.value_type)
     except (MisfitError, pa.ArrowException) as error:

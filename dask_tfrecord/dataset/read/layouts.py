@@ -129,11 +129,9 @@ class FoundSplits:
         for name in chosen:
             if name in self.missing:
                 glob = self._glob(name)
-                raise CorruptRecordError(
-                    f"the file is missing, but {INFO} lists it as a file of the split {name!r}",
-                    f'restore the file, or read the files that exist as "{glob}"' if glob else None,
-                    path=self.listing.store.public(self.missing[name]),
-                )
+                problem = f"the file is missing, but {INFO} lists it as a file of the split {name!r}"
+                advice = f'restore the file, or read the files that exist as "{glob}"' if glob else None
+                raise CorruptRecordError(problem, advice, path=self.listing.store.public(self.missing[name]))
 
     @property
     def _groups(self) -> list[slice]:

@@ -41,12 +41,9 @@ RowRanges: TypeAlias = tuple[tuple[int, int], ...]
 
 def wrong_number(path: str, rows: int, expected: int) -> CorruptRecordError:
     """Return the error for a file with another number of records than the dataset states."""
-    return CorruptRecordError(
-        f"the file has {rows:,} records, but the snapshot or the description of the dataset says "
-        f"{expected:,}",
-        "restore the file, or describe the files anew: run dask_tfrecord.index, or correct dataset_info.json",
-        path=path,
-    )
+    problem = f"the file has {rows:,} records, but the snapshot or dataset_info.json says {expected:,}"
+    advice = "restore the file, run dask_tfrecord.index to describe it anew, or correct dataset_info.json"
+    return CorruptRecordError(problem, advice, path=path)
 
 
 @dataclass(frozen=True, repr=False)

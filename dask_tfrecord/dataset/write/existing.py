@@ -243,12 +243,10 @@ def _record_type_error(ours: str, theirs: str) -> SchemaError:
 def _check_partitioning(ours: list[str], theirs: list[str]) -> None:
     if ours != theirs:
         only_one_has = [name for name in [*theirs, *ours] if (name in theirs) != (name in ours)]
-        raise SchemaError(
-            f"the dataset is partitioned on {theirs or 'nothing'}, "
-            f"but the write partitions on {ours or 'nothing'}",
-            Remedy("partition_on", theirs or None, "write the same directories"),
-            feature=(only_one_has or theirs)[0],
-        )
+        there, here = theirs or "nothing", ours or "nothing"
+        problem = f"the dataset is partitioned on {there}, but the write partitions on {here}"
+        remedy = Remedy("partition_on", theirs or None, "write the same directories")
+        raise SchemaError(problem, remedy, feature=(only_one_has or theirs)[0])
 
 
 def _check_index(ours: Levels, theirs: Levels | None) -> None:
