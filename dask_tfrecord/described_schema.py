@@ -98,6 +98,8 @@ def from_tfmd(
         If the file does not exist.
     SchemaError
         If the file is not valid, or if no column can express a feature.
+    ImportError
+        If protobuf, the extra ``tfmd``, is not installed.
 
     Examples
     --------

@@ -121,6 +121,5 @@ class WriteKeywords(StreamKeywords, total=False):
     """Types of the keywords of `to_tfrecord` except ``compute``, which determines the return type."""
 
     npartitions: int | None
-    num_shards: int | None
     compute_kwargs: dict[str, Any] | None
     retries: int | None

@@ -152,19 +152,6 @@ def _partition_columns(columns: Sequence[Any]) -> list[Remedy]:
     return [Remedy("partition_on", names, "write a directory for each of its values")] if names else []
 
 
-def partition_count(npartitions: int | None, num_shards: int | None) -> int | None:
-    """Return the number of partitions that ``npartitions`` or ``num_shards`` requests, or None to keep the
-    partitions.
-    """
-    arguments.count("npartitions", npartitions)
-    arguments.count("num_shards", num_shards)
-    if npartitions is not None and num_shards is not None and npartitions != num_shards:
-        problem = f"npartitions={npartitions} and num_shards={num_shards} are different"
-        remedy = Remedy("npartitions", None, f"write {num_shards} partitions")
-        raise TFRecordError(problem, Remedy("num_shards", None, f"write {npartitions} partitions"), remedy)
-    return num_shards if npartitions is None else npartitions
-
-
 def plan_shuffle(
     columns: Sequence[Any], partition_on: tuple[str, ...], colocate: bool, seed: int | None, npartitions: int
 ) -> Shuffle | None:

@@ -38,7 +38,6 @@ from dask_tfrecord.splitting import SPLIT, SPLIT_FIELD, Splits, parse_splits
 from dask_tfrecord.write_request import (
     check_name_function,
     keeps_versions,
-    partition_count,
     plan_columnar,
     plan_shuffle,
     refuse_for_streams,
@@ -93,7 +92,6 @@ def to_tfrecord(
     colocate: bool = False,
     shuffle: int | None = None,
     npartitions: int | None = None,
-    num_shards: int | None = None,
     max_rows_per_file: int | None = None,
     max_bytes_per_file: int | None = None,
     max_files_per_task: int | None = 1024,
@@ -125,7 +123,7 @@ def to_tfrecord(
         `pyarrow.RecordBatchReader`, a DuckDB relation, and every object with the method
         ``__arrow_c_stream__`` or ``__arrow_c_array__``. A stream is never in memory as a whole. The stream is
         a single partition, with a file for each 32 MiB of Arrow data. For such rows, the keywords
-        ``npartitions``, ``num_shards``, ``compute``, ``compute_kwargs`` and ``retries`` raise an error.
+        ``npartitions``, ``compute``, ``compute_kwargs`` and ``retries`` raise an error.
     path : str or path-like
         The destination directory. Remote storage needs a protocol such as ``s3://`` before the path. A
         destination that holds data raises, unless ``append`` or ``overwrite`` is set.
@@ -217,8 +215,6 @@ def to_tfrecord(
     npartitions : int, optional
         The number of partitions to write. Each partition becomes one file, unless there are partition columns
         or size limits. By default, the partitions of ``ddf`` are kept.
-    num_shards : int, optional
-        An alias of ``npartitions``.
     max_rows_per_file : int, optional
         The maximum number of rows in a file. If a partition has more rows, it continues in another file.
     max_bytes_per_file : int, optional
@@ -304,7 +300,7 @@ def to_tfrecord(
         else:
             rows = open_source(ddf)
             closing.callback(rows.close)
-            unpartitioned = {"npartitions": npartitions, "num_shards": num_shards, "retries": retries}
+            unpartitioned = {"npartitions": npartitions, "retries": retries}
             refuse_for_streams(
                 rows.kind,
                 compute=None if compute is True else compute,
@@ -326,7 +322,7 @@ def to_tfrecord(
         directories = keys if splits is None else (SPLIT, *keys)
         mode = write_mode(rows.columns, append, overwrite, directories)
         adds_columns = schema_change_mode(schema_change, mode)
-        count = partition_count(npartitions, num_shards) or rows.npartitions
+        count = arguments.count("npartitions", npartitions) or rows.npartitions
         shuffling = plan_shuffle(rows.columns, directories, colocate, shuffle, count)
         check_name_function(name_function, count)
         metadata = arguments.metadata(custom_metadata)

@@ -100,9 +100,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    """A client of a cluster of two worker processes."""
+@contextmanager
+def _cluster() -> Iterator[Any]:
+    """A client of a new cluster of two worker processes."""
     from distributed import Client, LocalCluster  # takes a second, and few tests need it
 
     config = {
@@ -116,4 +116,18 @@ def client() -> Iterator[Any]:
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", memory_limit=0) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
+        yield client
+
+
+@pytest.fixture(scope="session")
+def client() -> Iterator[Any]:
+    """A client of the cluster that all tests share which kill no workers."""
+    with _cluster() as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def mortals() -> Iterator[Any]:
+    """A client of a cluster whose workers the tests kill."""
+    with _cluster() as client:
         yield client

@@ -1,6 +1,8 @@
 """`export`: its files follow the definitions of other libraries, and disturb no read or write.
 
 If TensorFlow Datasets, TensorFlow Metadata and the tfrecord package are installed, they check the files.
+
+Modules: exporting, schema.tfds, schema.tfmd.
 """
 
 import json

@@ -1,4 +1,7 @@
-"""A keyword of another tool, or a misspelt one, raises an error that names the keyword to pass."""
+"""A keyword of another tool, or a misspelt one, raises an error that names the keyword to pass.
+
+Modules: foreign_keywords, public_functions.
+"""
 
 import enum
 import importlib
@@ -66,7 +69,7 @@ def refusal(function: Callable[..., Any], *arguments: Any, **keywords: Any) -> s
         ("shard_name_template", "-SSSSS", "pass name_function="),
         ("coder", object(), 'pass record_type="bytes"'),
         ("blocksize", "1 MiB", "blocksize= is a keyword of read_tfrecord"),
-        ("numShards", 4, "pass num_shards="),
+        ("numShards", 4, "pass npartitions=4"),
         ("compresion", "gzip", "pass compression="),
         ("overwite", True, "pass overwrite="),
         ("zzz", 1, "help(to_tfrecord) lists the keywords"),

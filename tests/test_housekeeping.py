@@ -1,4 +1,7 @@
-"""`exists`, and `cleanup`: files of dead writes are removed, files that a snapshot lists are kept."""
+"""`exists`, and `cleanup`: files of dead writes are removed, files that a snapshot lists are kept.
+
+Modules: housekeeping, inspection.
+"""
 
 import os
 import shutil
@@ -54,7 +57,7 @@ def killed_before(step: str, ddf: dd.DataFrame, place: Path, **options: Any) -> 
             to_tfrecord(ddf, place, **options)
 
 
-def test_a_place_exists_when_there_is_data(tmp_path: Path) -> None:
+def test_a_path_exists_when_there_is_data(tmp_path: Path) -> None:
     place = tmp_path / "place"
     assert not exists(place)
     place.mkdir()

@@ -1,6 +1,8 @@
 """`read_tfrecord(partition_by=)`: each key is one Dask partition with all of its rows, from all its files.
 
 The expected keys and rows come from the written frame, which pandas groups.
+
+Modules: reader, dataset.read.plan_partitions.
 """
 
 import datetime

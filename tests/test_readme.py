@@ -1,4 +1,7 @@
-"""The README fits on a few screens, and its two commands stand alone."""
+"""The README fits on a few screens, and its two commands stand alone.
+
+Modules: reader, writer.
+"""
 
 import re
 import subprocess

@@ -1,4 +1,7 @@
-"""`split=`: every row is in one split, always in the same split; splits are partition directories."""
+"""`split=`: every row is in one split, always in the same split; splits are partition directories.
+
+Modules: splitting.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,7 @@
-"""The versions of a dataset: expire and restore."""
+"""The versions of a dataset: expire and restore.
+
+Modules: versioning, dataset.maintenance.expiring, dataset.maintenance.restoring.
+"""
 
 import os
 import shutil
@@ -191,7 +194,7 @@ def test_cleanup_removes_what_only_expired_versions_need(place: str) -> None:
     assert [rows(place, version=number) for number in (3, 4)] == [[3, 5], [5]]
 
 
-def test_cleanup_moves_files_to_their_places(place: str) -> None:
+def test_cleanup_moves_files_to_their_paths(place: str) -> None:
     """The lists of moved files are lost: files are where another version needs them."""
     lived_in(place)
     store = Store.at(place)

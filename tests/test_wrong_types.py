@@ -1,4 +1,7 @@
-"""Every public function and constructor answers a value of a wrong type with an error of this package."""
+"""Every public function and constructor answers a value of a wrong type with an error of this package.
+
+Modules: arguments, public_functions.
+"""
 
 import importlib
 import inspect

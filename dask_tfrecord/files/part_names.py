@@ -7,7 +7,7 @@ from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.storage.paths import name_of
 
 PART_NAME = re.compile(
-    r"part-(?P<run>[0-9a-f]{32}|[0-9a-f]{8})-(?P<index>\d{5,})-of-(?P<count>\d{5,})(-\d{5,})?(-[^/]+)?"
+    r"part-(?P<run>[0-9a-f]{32})-(?P<index>\d{5,})-of-(?P<count>\d{5,})(-\d{5,})?(-[^/]+)?"
     r"\.tfrecord(\.\w+)?"
 )
 
@@ -60,8 +60,6 @@ def check_labels(labels: Sequence[object]) -> None:
 def run_of(path: str) -> str | None:
     """Return the run id in the name of a data file. Return None if the file name does not have the form that
     this library uses.
-
-    File names from older versions of this library hold only the first 8 digits of the run id.
     """
     part = PART_NAME.fullmatch(name_of(path))
     return part["run"] if part else None

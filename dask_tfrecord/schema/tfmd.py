@@ -5,7 +5,7 @@ tensor representations that TFX derives from a schema. TensorFlow Metadata is no
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -14,16 +14,16 @@ from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema.field import Field
 from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.schema.stored_form import RowPartition, Size, StoredForm
-from dask_tfrecord.schema.text_proto import Message, parse
+from dask_tfrecord.schema.tfmd_message import enum_name, parse
 
 # The name of the file with the schema in a directory of TFX.
 SCHEMA_FILE = "schema.pbtxt"
 
-_KINDS = {"1": "BYTES", "2": "INT", "3": "FLOAT", "4": "STRUCT"}
-_STAGES = {"1": "PLANNED", "2": "ALPHA", "5": "DEPRECATED", "6": "DEBUG_ONLY", "7": "DISABLED"}
+# A protobuf message, whose class is made at run time.
+Message: TypeAlias = Any
 
 # The stages of features that TFX does not read.
-_UNUSED = ("DEPRECATED", "DISABLED", "PLANNED", "ALPHA", "DEBUG_ONLY", "VALIDATION_DERIVED", "9")
+_UNUSED = ("DEPRECATED", "DISABLED", "PLANNED", "ALPHA", "DEBUG_ONLY", "VALIDATION_DERIVED")
 
 # The types of the numbers of a time domain.
 TIMES = {
@@ -32,10 +32,6 @@ TIMES = {
     "UNIX_MICROSECONDS": pa.timestamp("us"),
     "UNIX_NANOSECONDS": pa.timestamp("ns"),
     "UNIX_DAYS": pa.date32(),
-}
-_TIME_NUMBERS = {"1": "UNIX_SECONDS", "2": "UNIX_MILLISECONDS", "3": "UNIX_MICROSECONDS"} | {
-    "4": "UNIX_NANOSECONDS",
-    "5": "UNIX_DAYS",
 }
 
 # The types whose bounds an integer domain may have.
@@ -86,20 +82,21 @@ def schema_of(text: str) -> Schema:
 
 
 def _fields(schema: Message) -> Iterator[Field]:
-    features = {_name_of(item): item for item in schema.messages("feature")}
-    if len(features) < len(schema.messages("feature")):
-        names = [_name_of(item) for item in schema.messages("feature")]
+    features = {_name_of(item): item for item in schema.feature}
+    if len(features) < len(schema.feature):
+        names = [_name_of(item) for item in schema.feature]
         problem = "the schema describes two features with this name"
         advice = "remove one of the two features from the schema"
         raise _problem(next(name for name in names if names.count(name) > 1), problem, advice)
     tensors = _tensors(schema)
-    joined = {key: _ragged(key, one, features) for key, one in tensors.items() if "ragged_tensor" in one}
+    joined = {
+        key: _ragged(key, one, features, schema)
+        for key, one in tensors.items()
+        if one.HasField("ragged_tensor")
+    }
     hidden = {one.feature for form in joined.values() for one in form.partitions if one is not None}
     of_values = {form.value_feature: key for key, form in joined.items()}
-    shapes = {
-        dense.text("column_name"): dense
-        for dense in (one.message("dense_tensor") for one in tensors.values())
-    }
+    shapes = {one.dense_tensor.column_name: one.dense_tensor for one in tensors.values()}
     for name, item in features.items():
         if name in of_values:
             yield from (
@@ -109,17 +106,17 @@ def _fields(schema: Message) -> Iterator[Field]:
             problem = "a feature and a ragged tensor of other features have this name"
             raise _problem(name, problem, "rename the ragged tensor in tensor_representation_group")
         elif name not in hidden and not _is_unused(item):
-            yield _field(name, item, schema, shapes.get(name, Message()))
+            yield _field(name, item, schema, shapes.get(name))
 
 
-def _field(name: str, item: Message, schema: Message, dense: Message) -> Field:
+def _field(name: str, item: Message, schema: Message, dense: Message | None) -> Field:
     """Return the column of a feature. The message ``dense`` is the dense tensor of the feature, if any."""
     values = _values(name, item, schema)
     shape = _shape(name, item, dense)
     is_scalar = shape is not None and shape in ((), (1,))
     if is_scalar:
         shape = ()
-    is_required = shape is not None and _is_required(item) and "default_value" not in dense
+    is_required = shape is not None and _is_required(item) and not _has(dense, "default_value")
     if not is_required and values.spellings is None:
         # These columns need no form, because features that are absent become null.
         if shape is None:
@@ -143,44 +140,33 @@ def _field(name: str, item: Message, schema: Message, dense: Message) -> Field:
 
 
 def _name_of(item: Message) -> str:
-    name = item.text("name")
-    try:
-        name.encode()
-    except UnicodeEncodeError:
-        raise ValueError(f"the name {name!r} of a feature is not valid UTF-8") from None
-    if not name:
+    if not item.name:
         raise ValueError("a feature has no name")
+    name: str = item.name
     return name
 
 
 def _is_unused(item: Message) -> bool:
-    stage = item.text("lifecycle_stage")
-    return _STAGES.get(stage, stage) in _UNUSED or item.text("deprecated") in ("true", "True", "t", "1")
+    return enum_name(item, "lifecycle_stage") in _UNUSED or item.deprecated
 
 
 def _is_required(item: Message) -> bool:
     """Return True if all records must have the feature."""
     # A feature that belongs only to some environments, such as the label of a model, is absent in others.
-    if "not_in_environment" in item or "in_environment" in item:
+    if item.not_in_environment or item.in_environment:
         return False
-    return _number(item.message("presence").text("min_fraction", "0")) >= 1
+    return bool(item.presence.min_fraction >= 1)
 
 
-def _number(text: str) -> float:
-    return float(text.rstrip("fF") if text.lower() not in ("inf", "-inf") else text)
-
-
-def _integer(text: str) -> int:
-    sign, digits = (-1, text[1:]) if text.startswith("-") else (1, text)
-    is_octal = len(digits) > 1 and digits.startswith("0") and digits.isdecimal()
-    return sign * (int(digits, 8) if is_octal else int(digits, 0))
+def _has(message: Message | None, field: str) -> bool:
+    return message is not None and message.HasField(field)
 
 
 # -- The type of the values ---------------------------------------------------------------------------------
 
 
 def _values(name: str, item: Message, schema: Message) -> _Values:
-    kind = _KINDS.get(item.text("type"), item.text("type"))
+    kind = enum_name(item, "type") if item.HasField("type") else ""
     if kind == "INT":
         return _Values(_integer_type(item))
     if kind == "FLOAT":
@@ -197,83 +183,79 @@ def _values(name: str, item: Message, schema: Message) -> _Values:
 
 
 def _integer_type(item: Message) -> pa.DataType:
-    if "bool_domain" in item:
+    if item.HasField("bool_domain"):
         return pa.bool_()
-    if "time_domain" in item:
-        unit = item.message("time_domain").text("integer_format")
-        return TIMES.get(_TIME_NUMBERS.get(unit, unit), pa.int64())
-    domain = item.message("int_domain")
-    bounds = _integer(domain.text("min", "0")), _integer(domain.text("max", "0"))
+    if item.HasField("time_domain"):
+        return TIMES.get(enum_name(item.time_domain, "integer_format"), pa.int64())
+    bounds = item.int_domain.min, item.int_domain.max
     return _NARROW.get(bounds, pa.int64())  # other bounds restrict the values, but do not define a type
 
 
 def _bytes_values(name: str, item: Message, schema: Message) -> _Values:
-    if "bool_domain" in item:
-        domain = item.message("bool_domain")
-        spellings = domain.text("false_value"), domain.text("true_value")
+    if item.HasField("bool_domain"):
+        spellings = item.bool_domain.false_value, item.bool_domain.true_value
         if spellings[0] == spellings[1]:
             problem = "the bool_domain of the feature does not say which bytes stand for true and false"
             advice = "set true_value and false_value, or remove bool_domain to read the bytes"
             raise _problem(name, problem, advice)
         return _Values(pa.bool_(), spellings=spellings)
-    if "string_domain" in item or "domain" in item:
+    if item.HasField("string_domain") or item.HasField("domain"):
         texts = _domain_values(name, item, schema)
         if texts:
             return _Values(pa.string(), pa.array(dict.fromkeys(texts), pa.string()))
         return _Values(pa.string())
-    is_text = any(one in item for one in _TEXT_DOMAINS) or "string_format" in item.message("time_domain")
+    is_text = any(map(item.HasField, _TEXT_DOMAINS)) or item.time_domain.HasField("string_format")
     return _Values(pa.string() if is_text else pa.binary())
 
 
 def _domain_values(name: str, item: Message, schema: Message) -> list[str]:
     """Return the values of the string domain of a feature."""
-    if "string_domain" in item:
-        return item.message("string_domain").texts("value")
-    wanted = item.text("domain")
-    for domain in schema.messages("string_domain"):
-        if domain.text("name") == wanted:
-            return domain.texts("value")
-    problem = f"the feature has the domain {wanted!r}, but the schema has no string_domain with this name"
-    raise _problem(name, problem, "add the string_domain to the schema, or remove the domain of the feature")
+    if item.HasField("string_domain"):
+        return list(item.string_domain.value)
+    for domain in schema.string_domain:
+        if domain.name == item.domain:
+            return list(domain.value)
+    raise _problem(
+        name,
+        f"the feature has the domain {item.domain!r}, but the schema has no string_domain with this name",
+        "add the string_domain to the schema, or remove the domain of the feature",
+    )
 
 
 # -- The shape of the values --------------------------------------------------------------------------------
 
 
-def _shape(name: str, item: Message, dense: Message) -> tuple[Size, ...] | None:
+def _shape(name: str, item: Message, dense: Message | None) -> tuple[Size, ...] | None:
     """Return the shape of the tensor of a feature. None if the number of values differs between records."""
-    if "shape" in item or "shape" in dense:
-        dims = (item if "shape" in item else dense).message("shape").messages("dim")
-        shape = tuple(_integer(dim.text("size", "-1")) for dim in dims)
+    described = next((one for one in (item, dense) if _has(one, "shape")), None)
+    if described is not None:
+        shape = tuple(dim.size if dim.HasField("size") else -1 for dim in described.shape.dim)
         if min(shape, default=0) < 0:
             problem = f"the shape {list(shape)} of the feature has a dimension without a size"
             raise _problem(name, problem, "set the size of the dimension, or replace shape by value_count")
         return shape
-    counts = item.message("value_counts").messages("value_count") or item.messages("value_count")
+    counts = list(item.value_counts.value_count) or [item.value_count]
     if len(counts) > 1:
         problem = f"the feature has {len(counts)} levels of nested values, which Examples cannot hold"
         advice = "replace value_counts by value_count, or describe the levels by a ragged_tensor"
         raise _problem(name, problem, advice)
-    if not counts:
-        return None
-    least, most = (_integer(counts[0].text(key, "0")) for key in ("min", "max"))
+    least, most = counts[0].min, counts[0].max
     return (least,) if least == most and least > 0 else None
 
 
 def _tensors(schema: Message) -> dict[str, Message]:
     """Return the tensor representations of the default group, whose name is empty."""
     found: dict[str, Message] = {}
-    for group in schema.messages("tensor_representation_group"):
-        if not group.text("key"):
-            entries = group.message("value").messages("tensor_representation")
-            found |= {entry.text("key"): entry.message("value") for entry in entries}
+    for group in schema.tensor_representation_group:
+        if not group.key:
+            found |= {entry.key: entry.value for entry in group.value.tensor_representation}
     return found
 
 
-def _ragged(key: str, tensor: Message, features: Mapping[str, Message]) -> StoredForm:
+def _ragged(key: str, tensor: Message, features: Mapping[str, Message], schema: Message) -> StoredForm:
     """Return the form of a ragged tensor whose values and row lengths are features of their own."""
-    ragged = tensor.message("ragged_tensor")
-    steps = ragged.message("feature_path").texts("step")
+    ragged = tensor.ragged_tensor
+    steps = list(ragged.feature_path.step)
     if len(steps) != 1 or steps[0] not in features:
         raise _problem(
             key,
@@ -281,17 +263,17 @@ def _ragged(key: str, tensor: Message, features: Mapping[str, Message]) -> Store
             "name a feature in feature_path, or remove the ragged_tensor",
         )
     (name,), sizes, partitions = steps, list[Size](), list[RowPartition | None]()
-    values = _values(name, features[name], Message())
-    for partition in ragged.messages("partition"):
-        uniform = _integer(partition.text("uniform_row_length", "0"))
-        if uniform < 1 and not partition.text("row_length"):
+    values = _values(name, features[name], schema)
+    for partition in ragged.partition:
+        uniform = partition.uniform_row_length
+        if uniform < 1 and not partition.row_length:
             raise _problem(
                 key,
                 "a partition of the ragged_tensor has neither a row_length nor a positive uniform_row_length",
                 "correct the partition",
             )
         sizes.append(uniform or None)
-        partitions.append(None if uniform else RowPartition("row_lengths", partition.text("row_length")))
+        partitions.append(None if uniform else RowPartition("row_lengths", partition.row_length))
     return StoredForm(
         values.type,
         lengths=(None, *sizes),

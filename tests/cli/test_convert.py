@@ -1,4 +1,7 @@
-"""`convert`: the rows, their types, and what happens to the destination."""
+"""`convert`: the rows, their types, and what happens to the destination.
+
+Modules: cli.convert.
+"""
 
 import datetime
 import json

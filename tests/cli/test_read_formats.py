@@ -1,4 +1,7 @@
-"""CSV and JSON lines are read exactly, in blocks of any size."""
+"""CSV and JSON lines are read exactly, in blocks of any size.
+
+Modules: cli.read_formats, cli.detect_format, cli.write_formats.
+"""
 
 import gzip
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""`index=` and `calculate_divisions`: a column as the index, and rows found by it in few files."""
+"""`index=` and `calculate_divisions`: a column as the index, and rows found by it in few files.
+
+Modules: expr.collection, dataset.read.divisions.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -118,7 +121,7 @@ def test_divisions_of_times_are_those_of_dask(tmp_path: Path, times: "pd.Index[A
 
 
 @pytest.mark.parametrize("name", ["mixed", "holes", "share"])
-def test_divisions_are_unknown_where_nothing_proves_them(root: Path, name: str) -> None:
+def test_calculate_divisions_gives_none_where_nothing_proves_them(root: Path, name: str) -> None:
     ddf = read_tfrecord(root, index=name, calculate_divisions=True, blocksize=None)
     assert ddf.divisions == (None,) * 6
     assert len(ddf.compute()) == 20

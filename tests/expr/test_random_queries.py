@@ -1,6 +1,8 @@
 """Random queries of random datasets return the rows of pandas, with and without snapshots and statistics.
 
 If Dask and pandas disagree for every source, Dask's rows for the same frames by `dd.from_map` are expected.
+
+Modules: expr.rewrites.
 """
 
 import collections

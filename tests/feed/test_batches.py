@@ -1,4 +1,7 @@
-"""`iter_batches`: every row once, in batches of the exact size, whatever the shuffle, shard or state."""
+"""`iter_batches`: every row once, in batches of the exact size, whatever the shuffle, shard or state.
+
+Modules: feed.batches, feed.sources, feed.numpy_columns, feed.resuming.
+"""
 
 import json
 import os

@@ -1,4 +1,7 @@
-"""Keras: a PyDataset with every row in each epoch. Grain: a RecordTable is a random-access source."""
+"""Keras: a PyDataset with every row in each epoch. Grain: a RecordTable is a random-access source.
+
+Modules: feed.keras.
+"""
 
 from pathlib import Path
 from typing import Any

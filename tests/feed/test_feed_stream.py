@@ -1,4 +1,7 @@
-"""Arrow streams: the batches that clients receive, and the errors on both sides if one side fails."""
+"""Arrow streams: the batches that clients receive, and the errors on both sides if one side fails.
+
+Modules: feed.stream, feed.stream.endpoints, feed.stream.server.
+"""
 
 import datetime
 import os

@@ -1,4 +1,7 @@
-"""Offsets in column files: a table opens without the data, and never uses offsets of other files."""
+"""Offsets in column files: a table opens without the data, and never uses offsets of other files.
+
+Modules: feed.record_offsets, feed.stored_columns.
+"""
 
 import gzip
 import io
@@ -258,12 +261,3 @@ def test_without_usable_column_files_the_records_are_searched(tmp_path: Path, da
         if damage == "removed":
             path.unlink()
     assert RecordTable(tmp_path)[:]["id"].to_pylist() == list(range(ROWS))
-
-
-def test_cleanup_removes_the_offsets_of_drafts_of_the_library(tmp_path: Path) -> None:
-    write(tmp_path)
-    stray = tmp_path / "_tfrecord" / "00000001.offsets.parquet"
-    stray.write_bytes(b"PAR1")
-    assert RecordTable(tmp_path)[3]["id"] == 3
-    assert dask_tfrecord.cleanup(tmp_path) == []
-    assert dask_tfrecord.cleanup(tmp_path, older_than="0s") == [f"_tfrecord/{stray.name}"]

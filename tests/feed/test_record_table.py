@@ -1,4 +1,7 @@
-"""`RecordTable`: records by number in any order, from any codec, and from several threads."""
+"""`RecordTable`: records by number in any order, from any codec, and from several threads.
+
+Modules: feed.record_table, feed.record_buffers, feed.record_values.
+"""
 
 import os
 import pickle

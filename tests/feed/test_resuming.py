@@ -1,4 +1,7 @@
-"""A state resumes with other numbers of shards and parts, and on the version of the dataset that it names."""
+"""A state resumes with other numbers of shards and parts, and on the version of the dataset that it names.
+
+Modules: feed.resuming, feed.epoch_order.
+"""
 
 import json
 import logging

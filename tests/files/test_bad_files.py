@@ -1,4 +1,7 @@
-"""Damaged, hostile and odd files: an error with its place, or all rows of protobuf; no silent loss."""
+"""Damaged, hostile and odd files: an error with its place, or all rows of protobuf; no silent loss.
+
+Modules: files.reading, files.damage, codec.
+"""
 
 import gzip
 import json
@@ -151,7 +154,7 @@ def _as_recorded(feature: oracle.Feature) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_bad_file_raises_with_its_place_or_gives_protobufs_rows(name: str) -> None:
+def test_bad_file_raises_with_record_and_offset_or_gives_protobufs_rows(name: str) -> None:
     records, whole = judged(name)
     schema = list_schema(records)
     conflict = any(len(kinds) > 1 for kinds in kinds_of(records).values())

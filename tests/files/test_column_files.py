@@ -1,4 +1,7 @@
-"""Column files hold exactly what decoding the records gives, and any doubt about them is noticed."""
+"""Column files hold exactly what decoding the records gives, and any doubt about them is noticed.
+
+Modules: files.column_files, files.column_file_writer, files.writing, dataset.maintenance.column_files.
+"""
 
 import itertools
 import json

@@ -1,4 +1,7 @@
-"""Damage raises by default; if it is skipped, exactly the damaged records are lost."""
+"""Damage raises by default; if it is skipped, exactly the damaged records are lost.
+
+Modules: files.damage, files.reading, codec.damage, files.options.
+"""
 
 import gzip
 import random

@@ -1,4 +1,7 @@
-"""The search for record boundaries in large files of other writers, with nested records and damage."""
+"""The search for record boundaries in large files of other writers, with nested records and damage.
+
+Modules: files.find_blocks, files.window, files.entry, files.options.
+"""
 
 from bisect import bisect
 from collections.abc import Iterator
@@ -106,7 +109,7 @@ def test_a_compressed_file_is_not_looked_into(monkeypatch: pytest.MonkeyPatch) -
     assert located(nested(1), 100, compression="gzip") is None
 
 
-def test_a_task_reads_its_stretch_and_little_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_reads_its_split_and_little_more(monkeypatch: pytest.MonkeyPatch) -> None:
     data = oracle.records_file([bytes([n % 251]) * 900 for n in range(3000)])
     with patch.object(module, "WINDOW_BYTES", 20_000):
         read: list[int] = []

@@ -1,4 +1,7 @@
-"""Splits of files on any store: a read returns exactly the rows of the split, or raises."""
+"""Splits of files on any store: a read returns exactly the rows of the split, or raises.
+
+Modules: files.window.
+"""
 
 import itertools
 import os

@@ -1,4 +1,7 @@
-"""The advice of every refusal of a column is followed literally, and then the write succeeds."""
+"""The advice of every refusal of a column is followed literally, and then the write succeeds.
+
+Modules: frames.planning, frames.column_types.
+"""
 
 import datetime as dt
 import decimal

@@ -1,4 +1,7 @@
-"""Rows of pandas and Arrow are written without Dask, with the types, rows and errors of a Dask write."""
+"""Rows of pandas and Arrow are written without Dask, with the types, rows and errors of a Dask write.
+
+Modules: frames.sources, frames.python_rows, dataset.shuffle.stream.
+"""
 
 import gc
 from collections.abc import Callable, Iterator
@@ -365,7 +368,6 @@ def test_an_unread_reader_can_be_written_after_a_wrong_argument(tmp_path: Path) 
         ("compute_kwargs", {"scheduler": "sync"}),
         ("retries", 0),
         ("npartitions", 2),
-        ("num_shards", 2),
     ],
 )
 def test_keywords_of_dask_are_refused_by_name(tmp_path: Path, keyword: str, value: Any) -> None:

@@ -1,4 +1,7 @@
-"""Objects that Dask converted to text: a write rejects text that is certainly a converted object."""
+"""Objects that Dask converted to text: a write rejects text that is certainly a converted object.
+
+Modules: frames.text_guard.
+"""
 
 import datetime as dt
 import json

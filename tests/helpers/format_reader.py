@@ -46,7 +46,7 @@ from format_records import (  # noqa: E402  # found by the line above
 )
 
 PART = re.compile(
-    r"part-([0-9a-f]{32}|[0-9a-f]{8})-\d{5,}-of-\d{5,}(-\d{5,})?(-\w[\w.=+@-]*)?\.tfrecord(\.(gz|zz|zst|lz4|bz2|xz))?"
+    r"part-[0-9a-f]{32}-\d{5,}-of-\d{5,}(-\d{5,})?(-\w[\w.=+@-]*)?\.tfrecord(\.(gz|zz|zst|lz4|bz2|xz))?"
 )
 
 
@@ -72,7 +72,7 @@ def snapshot(root: Path, number: int) -> tuple[pa.Table, dict[str, Any]]:
     table, metadata = parquet_file(root, number)
     if metadata.get("base") is not None:
         base = metadata["base"]["version"]
-        check(metadata["format_version"] >= 2 and base < number, "the base")
+        check(base < number, "the base")
         data = (root / "_tfrecord" / f"{base:08d}.parquet").read_bytes()
         check(crc32c(data) == metadata["base"]["crc32c"], "the CRC of the base")
         rows, described = parquet_file(root, base)
@@ -99,8 +99,7 @@ def parquet_file(root: Path, number: int) -> tuple[pa.Table, dict[str, Any]]:
     path = root / "_tfrecord" / f"{number:08d}.parquet"
     table = pq.read_table(path, page_checksum_verification=True)
     metadata = json.loads(table.schema.metadata[b"dask_tfrecord"], object_pairs_hook=unique)
-    version = metadata["format_version"]
-    check(isinstance(version, int) and version in (1, 2, 4), "the format version")
+    check(metadata["format_version"] in [1] and "forms" not in metadata["schema"], "the format version")
     for row in table.to_pylist():
         parts = row["path"].split("/")
         inside = not any(part in ("", ".", "..") for part in parts)
@@ -312,7 +311,7 @@ def append(root: Path, numbers: list[int]) -> dict[str, Any]:
     row = {"path": path, "bytes": len(data), "records": len(numbers), "crc32c": crc32c(data), "blocks": []}
     added = pa.Table.from_pylist([row], table.schema)
     ancestors = [*metadata.get("ancestors", []), metadata["run"]][-100:]
-    metadata.update(run=run, library="another", compression=None, format_version=1, ancestors=ancestors)
+    metadata.update(run=run, library="another", compression=None, ancestors=ancestors)
     metadata.update(mode="append", created=None)
     metadata.pop("base", None)
     table = pa.concat_tables([table, added])

@@ -1,9 +1,11 @@
-"""docs/format.md is enough: a program written from it reads our datasets without our library."""
+"""docs/format.md is enough: a program written from it reads our datasets without our library.
+
+Modules: dataset.snapshot.metadata, dataset.write.next_snapshot, files.writing.
+"""
 
 import base64
 import datetime
 import json
-import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -18,10 +20,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dask_tfrecord import (
-    ConcurrentWriteError,
     Snapshot,
     TFRecordError,
-    cleanup,
     delete,
     expire,
     read_tfrecord,
@@ -289,41 +289,10 @@ def test_kept_and_expired_versions(tmp_path: Path) -> None:
     assert read(tmp_path / "a")[0]["n"].to_pylist() == [5, 6, 8]
 
 
-def forget(root: Path, number: int) -> None:
-    """Remove what an older program does not know from the snapshot that such a program has written."""
-    path = root / "_tfrecord" / f"{number:08d}.parquet"
-    table = pq.read_table(path)
-    metadata = json.loads(table.schema.metadata[b"dask_tfrecord"])
-    del metadata["oldest"], metadata["summary"]
-    table = table.drop_columns([name for name in table.column_names if name == "version"])
-    pq.write_table(table.replace_schema_metadata({b"dask_tfrecord": json.dumps(metadata).encode()}), path)
-
-
-def test_an_older_program_that_knows_no_kept_versions(tmp_path: Path) -> None:
-    root = tmp_path / "a"
-    expected = versioned(root)
-    overwrite = to_tfrecord(collection(pa.table({"n": [9]}), 1), root, overwrite=True, compute=False)
-    run("append", root, 8)
-    forget(root, 8)
-    assert read_tfrecord(root)["n"].compute().tolist() == [5, 6, 8]
-    with pytest.raises(ConcurrentWriteError):
-        overwrite.compute()
-    assert Snapshot.history(root)["version"].tolist() == [*range(1, 9)]  # the expired versions are back
-    assert expire(root, versions=5, grace="0s").versions == (1, 2)
-    found = [read_tfrecord(root, version=number)["n"].compute().tolist() for number in (3, 4, 5, 6)]
-    assert found == expected[:4]
-    shutil.copytree(root / "_tfrecord" / "kept", tmp_path / "kept")
-    to_tfrecord(collection(pa.table({"n": [9]}), 1), root, overwrite=True)
-    shutil.copytree(tmp_path / "kept", root / "_tfrecord" / "kept")  # an older program does not remove them
-    forget(root, 10)
-    assert {path.rpartition("/")[0] for path in cleanup(root, older_than="0s")} == {"_tfrecord/kept"}
-    assert read_tfrecord(root)["n"].compute().tolist() == [9]
-
-
 @pytest.mark.parametrize(
     ("change", "refused"),
     [
-        ({"format_version": 5}, "the format version"),
+        ({"format_version": 2}, "the format version"),
         ({"format_version": "1"}, "the format version"),
         ({"unknown": [1, {"a": None}]}, None),
     ],

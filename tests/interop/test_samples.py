@@ -1,4 +1,7 @@
-"""Files of other writers: a read returns exactly their rows."""
+"""Files of other writers: a read returns exactly their rows.
+
+Modules: reader, files.reading.
+"""
 
 import base64
 import gzip

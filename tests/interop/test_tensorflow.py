@@ -1,4 +1,7 @@
-"""TensorFlow reads our files with the same values, also in the same process."""
+"""TensorFlow reads our files with the same values, also in the same process.
+
+Modules: codec, writer.
+"""
 
 import datetime
 import json

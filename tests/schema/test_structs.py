@@ -1,4 +1,7 @@
-"""Struct columns: a feature for each field, and the struct again when it is read."""
+"""Struct columns: a feature for each field, and the struct again when it is read.
+
+Modules: schema.structs.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -239,13 +242,6 @@ def test_a_snapshot_of_an_index_has_the_struct(tmp_path: Path) -> None:
     index(tmp_path / "b", schema={"a": TYPE})
     assert rows_of(read_tfrecord(tmp_path / "b")) == VALUES
     assert rows_of(read_tfrecord(tmp_path / "b", filters=[("a/x", "==", 3)])) == VALUES[5:]
-
-
-def test_an_older_library_refuses_the_format_version(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    to_tfrecord(collection(), tmp_path)
-    monkeypatch.setattr("dask_tfrecord.dataset.snapshot.versions.FORMAT_VERSION", 3)
-    with pytest.raises(ValueError, match=r"format version 4.*upgrade"):
-        read_tfrecord(tmp_path)
 
 
 def test_the_description_shows_the_fields(tmp_path: Path) -> None:

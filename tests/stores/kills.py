@@ -1,18 +1,19 @@
 """Writes to a remote store that are killed at any request: readers see all old rows or all new rows."""
 
 import json
-import os
 import subprocess
 import sys
 from pathlib import Path
 from typing import Any
 
+from strides import IS_FULL, every
+
 SCRIPT = Path(__file__).parents[1] / "helpers" / "remote_kills.py"
 
 # By default, the write is killed at few requests, and at those around the request that makes the new rows
 # visible. ``DASK_TFRECORD_FAULTS=1`` kills appends, too, and at every request.
-STRIDE = int(os.environ.get("DASK_TFRECORD_FAULTS", 200))
-MODES = ["overwrite", "append"][: 1 + ("DASK_TFRECORD_FAULTS" in os.environ)]
+STRIDE = every(200)
+MODES = ["overwrite", "append"][: 1 + IS_FULL]
 
 
 def check_kills(place: str, options: dict[str, Any], mode: str) -> None:

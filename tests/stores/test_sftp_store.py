@@ -1,4 +1,7 @@
-"""The suite of stores on SFTP: fsspec's filesystem, paramiko, and OpenSSH's server."""
+"""The suite of stores on SFTP: fsspec's filesystem, paramiko, and OpenSSH's server.
+
+Modules: files.storage.sftp, files.storage.store.
+"""
 
 import os
 from collections.abc import Iterator
@@ -9,7 +12,7 @@ from typing import Any, ClassVar
 
 import pytest
 from abstract import RemoteSuite, rows
-from failing_changes import CHANGES, DIFFERENT
+from failing_changes import CHANGES
 from faults import Faults, faulty_methods
 from kills import MODES, check_kills
 from races import check_race
@@ -29,7 +32,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
 class TestSFTPStore(RemoteSuite):
     options: ClassVar[dict[str, Any]] = {}
     loses_answers: ClassVar[set[str]] = set(CHANGES) - RemoteSuite.loses_answers
-    changes = DIFFERENT
     name_like_a_pattern = "a?b"
 
     @pytest.fixture

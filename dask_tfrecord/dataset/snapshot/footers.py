@@ -23,8 +23,8 @@ _ENTRY = b"\x18" + bytes([len(METADATA_KEY)]) + METADATA_KEY + b"\x18"
 def read_metadata(store: Store, numbers: Sequence[int]) -> dict[int, dict[str, Any]]:
     """Map the numbers of versions to the JSON objects in the metadata of their Parquet files.
 
-    The result lacks the versions that do not exist or are damaged, that have a later format version than this
-    library knows, or whose metadata is longer than usual. `read_version` reads these versions or raises.
+    The result lacks the versions that do not exist or are damaged, that have another format version,
+    or whose metadata is longer than usual. `read_version` reads these versions or raises.
     """
     paths = [store.join(snapshot_path(number)) for number in numbers]
     found = {number: _parse(tail) for number, tail in zip(numbers, _tails(store, paths), strict=True)}
@@ -68,6 +68,6 @@ def _parse(tail: Any) -> dict[str, Any] | None:
         metadata = strict_json(rest[at : at + length])
         base = metadata.get("base")
         is_valid = base is None or type(base["version"]) is int
-        return metadata if is_valid and metadata["format_version"] <= FORMAT_VERSION else None
+        return metadata if is_valid and metadata["format_version"] == FORMAT_VERSION else None
     except (IndexError, KeyError, TypeError, ValueError):
         return None

@@ -25,18 +25,9 @@ from dask_tfrecord.files.storage.store import Store
 
 _NAME = re.compile(r"\d{8}\.parquet")
 
-# The newest format version that this library reads. Increase this number with any change that older readers
-# of the format would misunderstand.
-FORMAT_VERSION = 4
-
-# The format version of a snapshot file that lists only the files that its base does not list.
-_DELTA_VERSION = 2
-
-# The format version of a snapshot with a column in a form of TFDS.
-_FORM_VERSION = 3
-
-# The format version of a snapshot with a struct column that is stored in a feature for each field.
-_STRUCT_VERSION = 4
+# The only format version that this library reads and writes. A change that this library would misunderstand
+# needs another number.
+FORMAT_VERSION = 1
 
 METADATA_KEY = b"dask_tfrecord"
 
@@ -199,7 +190,7 @@ def read_part(store: Store, number: int) -> Part:
     FileNotFoundError
         If the file of the snapshot does not exist.
     TFRecordError
-        If the file is not a snapshot, or if its format version is later than this library knows.
+        If the file is not a snapshot, or if it has another format version.
     """
     path = store.join(snapshot_path(number))
     try:
@@ -216,7 +207,7 @@ def parse_part(data: bytes, path: str, number: int) -> Part:
     Raises
     ------
     TFRecordError
-        If the content is not a valid snapshot, or if its format version is later than this library knows.
+        If the content is not a valid snapshot, or if it has another format version.
     """
     try:
         # This read uses no threads, because a thread of Arrow may free the buffer after the call has
@@ -225,11 +216,11 @@ def parse_part(data: bytes, path: str, number: int) -> Part:
         stored = file.read(use_threads=False)
         metadata = strict_json((stored.schema.metadata or {})[METADATA_KEY])
         format_version = metadata["format_version"]
-        if not isinstance(format_version, int) or format_version > FORMAT_VERSION:
+        if type(format_version) is not int or format_version != FORMAT_VERSION:
             raise TFRecordError(
                 f"the snapshot has format version {format_version!r}, "
-                f"this library reads versions up to {FORMAT_VERSION}",
-                "upgrade dask-tfrecord",
+                f"this library reads format version {FORMAT_VERSION}",
+                "use the version of dask-tfrecord that wrote the dataset, or a newer one",
                 path=path,
             )
         fields = parse(metadata)
@@ -253,7 +244,6 @@ def _base(metadata: Mapping[str, Any], number: int) -> Base | None:
     base = Base(stored["version"], stored["crc32c"])
     are_integers = all(type(value) is int for value in (base.version, base.crc32c))
     check(are_integers and 0 < base.version < number, "the base is not an earlier version")
-    check(metadata["format_version"] >= _DELTA_VERSION, "format version 1 has no base")
     return base
 
 
@@ -271,12 +261,7 @@ def to_parquet(fields: Mapping[str, Any], *, delta: bool = False) -> pa.Buffer:
     rows, stored, base = fields["file_list"], fields["stored"], None
     if delta and stored is not None and stored.is_delta(rows):
         rows, base = stored.added, stored.base
-    version = 1 if base is None else _DELTA_VERSION
-    if any(item.form is not None for item in fields["schema"].fields):
-        version = _FORM_VERSION
-    if any(item.is_struct for item in fields["schema"].fields):
-        version = _STRUCT_VERSION
-    metadata = {"format_version": version, **dump(fields)}
+    metadata = {"format_version": FORMAT_VERSION, **dump(fields)}
     if base is not None:
         metadata["base"] = {"version": base.version, "crc32c": base.crc32c}
     text = json.dumps(metadata, allow_nan=False)

@@ -384,13 +384,7 @@ def _of_open_runs(store: Store, paths: Sequence[str], snapshot: Snapshot | None)
         return set()
     runs = [run for run in open_runs(store) if snapshot is None or not has_committed(snapshot, run)]
     listed = {store.join(path) for path in listed_files(snapshot)} if runs else set()
-    made_by = {path: run_of(path) for path in paths} if runs else {}
-    return {
-        path
-        # File names of older versions hold only the first digits of the run's id.
-        for path, made in made_by.items()
-        if made and path not in listed and any(run.startswith(made) for run in runs)
-    }
+    return {path for path in paths if runs and path not in listed and run_of(path) in runs}
 
 
 def intact_snapshot(store: Store) -> Snapshot | None:

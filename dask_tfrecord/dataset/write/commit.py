@@ -218,18 +218,21 @@ def _check_names(store: Store, directories: Iterable[str]) -> None:
     """
     present: dict[str, set[str]] = {}  # the names in each parent
     for directory in directories:
-        parent, name = parent_of(directory), name_of(directory)
-        if "=" not in name:
-            continue
-        if parent not in present:
-            present[parent] = {*store.names(parent)}
-        # Another process may have removed the directory, if it has already committed and compacted this run.
-        if name not in present[parent] and store.fs.exists(store.join(directory)):
-            alike = [ascii(other) for other in present[parent] if _folded(other) == _folded(name)]
-            stored = alike[0] if alike else "another name"
-            problem = f"this filesystem does not distinguish the directory {name!a} from {stored}"
-            advice = "write both partition values in one form, for example in lower case"
-            raise DestinationError(problem, advice, path=store.public(store.join(directory)))
+        name = name_of(directory)
+        # Files of older versions are in directories of the same names, below the directory of kept files.
+        for place in (directory, f"{KEPT}/{directory}") if "=" in name else ():
+            parent = parent_of(place)
+            if parent not in present:
+                present[parent] = {*store.names(parent)}
+            # Another process may have removed the directory, if it has already committed and compacted this
+            # run.
+            if present[parent] and name not in present[parent] and store.fs.exists(store.join(place)):
+                alike = [ascii(other) for other in present[parent] if _folded(other) == _folded(name)]
+                stored = alike[0] if alike else "another name"
+                is_old = " of an older version" if place != directory else ""
+                problem = f"this filesystem does not distinguish the directory {name!a} from {stored}{is_old}"
+                advice = "write both partition values in one form, for example in lower case"
+                raise DestinationError(problem, advice, path=store.public(store.join(place)))
 
 
 def _folded(name: str) -> str:

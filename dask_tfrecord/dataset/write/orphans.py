@@ -36,9 +36,6 @@ _TEMPORARY_NAME = re.compile(r"\.(.+)\.[0-9a-f]{32}")
 # Pattern of the names of the files in the root of a dataset, and in `_idx`, that `export` writes.
 _EXPORTED_NAME = re.compile(r"features\.json|dataset_info\.json|schema\.pbtxt|.+\.idx")
 
-# Pattern of the name of a file in which a draft of this library stored the offsets of records.
-_OFFSETS_NAME = re.compile(r"\d{8}\.offsets\.parquet")
-
 
 def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> list[str]:
     """Remove the files of interrupted runs that were not active after the time ``before``.
@@ -115,9 +112,8 @@ def _unlisted_files(store: Store, present: Sequence[str], listed: set[str]) -> d
     runs: dict[str, list[str]] = {run: [] for run in open_runs(store)}
     for path in parts:
         made_by = run_of(path) or run_of_column_file(path) or ""
-        if path not in listed:  # file names of older versions hold only the first digits of the run's id
-            for run in [run for run in runs if run.startswith(made_by)]:
-                runs[run].append(path)
+        if made_by in runs and path not in listed:
+            runs[made_by].append(path)
     return runs
 
 
@@ -170,7 +166,7 @@ def time_of_store(store: Store) -> datetime:
 
 
 def _stray_files(store: Store) -> list[str]:
-    """Return the paths of incomplete files of this library, and of metadata files that nothing reads.
+    """Return the paths of incomplete files of this library.
 
     Incomplete files of an open run in the staging directory are not returned.
     """
@@ -183,15 +179,10 @@ def _stray_files(store: Store) -> list[str]:
         paths = [f"{metadata}{name}" for name in store.names(METADATA_DIRECTORY)]
     stray = []
     for path in paths:
-        temporary = _TEMPORARY_NAME.fullmatch(name_of(path))
-        is_metadata = path.startswith(metadata) and not path.startswith(staging)
-        if temporary:
-            is_ours = is_part(temporary[1]) or _EXPORTED_NAME.fullmatch(temporary[1]) is not None
-            is_stray = is_metadata or is_ours
-        else:
-            is_stray = is_metadata and _OFFSETS_NAME.fullmatch(name_of(path)) is not None
-        if is_stray:
-            stray.append(path)
+        if temporary := _TEMPORARY_NAME.fullmatch(name_of(path)):
+            is_metadata = path.startswith(metadata) and not path.startswith(staging)
+            if is_metadata or is_part(temporary[1]) or _EXPORTED_NAME.fullmatch(temporary[1]):
+                stray.append(path)
     return stray
 
 

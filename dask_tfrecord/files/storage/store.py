@@ -344,6 +344,11 @@ class Store:
         self.refuse_links([source, target])
         self._in_directory(parent_of(target), lambda: self.move(source, target), source)
 
+    def copy(self, source: str, target: str) -> None:
+        """Copy a file from ``source`` to ``target``. The directory of ``target`` must exist."""
+        self.refuse_links([source, target])
+        self.fs.cp_file(source, target)
+
     def touch(self, path: str) -> None:
         """Create an empty file, or empty the file at ``path``. A link at ``path`` is replaced."""
         self.refuse_links([path])

@@ -1,7 +1,9 @@
-"""Compaction: the same rows in fewer files, beside other writes, and nothing changes if it fails."""
+"""Compaction: the same rows in fewer files, beside other writes, and nothing changes if it fails.
+
+Modules: dataset.maintenance.compacting, dataset.maintenance.rewriting.
+"""
 
 import gzip
-import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -255,22 +257,6 @@ def test_files_of_other_tools_become_files_of_their_codec(tmp_path: Path) -> Non
     pd.testing.assert_frame_equal(contents(tmp_path / "theirs"), before)
 
 
-def test_a_dataset_of_the_first_format_is_compacted(tmp_path: Path, data: Path) -> None:
-    shutil.copytree(data / "format_1", tmp_path / "d", copy_function=shutil.copy)
-    before = contents(tmp_path / "d")
-    write_again = read_tfrecord(tmp_path / "d")
-    to_tfrecord(
-        write_again,
-        tmp_path / "d",
-        append=True,
-        partition_on=list(Snapshot.open(tmp_path / "d").partition_on),
-        write_index=False,
-    )
-    compact(tmp_path / "d")
-    assert len(contents(tmp_path / "d")) == 2 * len(before)
-    assert is_intact(tmp_path / "d")
-
-
 def test_a_path_without_a_snapshot_and_a_wrong_size_are_refused(tmp_path: Path) -> None:
     (tmp_path / "d").mkdir()
     with pytest.raises(NotFoundError, match="no snapshot"):
@@ -296,7 +282,7 @@ def test_tensorflow_reads_compacted_files(tmp_path: Path, codec: Any) -> None:
     assert payloads() == before
 
 
-def test_a_file_that_takes_the_place_of_others_has_their_permissions(tmp_path: Path) -> None:
+def test_a_file_that_replaces_others_has_their_permissions(tmp_path: Path) -> None:
     write(tmp_path, range(20), columnar=["n"])
     for file in (*tmp_path.rglob("part-*"), *(tmp_path / "_tfrecord" / "columns").iterdir()):
         file.chmod(0o640)

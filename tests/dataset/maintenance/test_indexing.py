@@ -1,4 +1,7 @@
-"""`index`: creates a snapshot of a directory of files by any writer."""
+"""`index`: creates a snapshot of a directory of files by any writer.
+
+Modules: dataset.maintenance.indexing, dataset.read.map_files.
+"""
 
 import os
 import shutil

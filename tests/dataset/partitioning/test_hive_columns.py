@@ -1,4 +1,7 @@
-"""The columns of directories ``key=value`` in a dataset without a snapshot."""
+"""The columns of directories ``key=value`` in a dataset without a snapshot.
+
+Modules: dataset.partitioning.hive, dataset.read.partition_columns.
+"""
 
 import datetime
 import decimal
@@ -222,7 +225,7 @@ def test_an_unknown_key_is_refused_with_the_known(tmp_path: Path) -> None:
         read_tfrecord(root, hive={"x": pa.int8()})
 
 
-def test_a_misspelled_key_in_a_schema_is_told(tmp_path: Path) -> None:
+def test_a_misspelled_key_in_a_schema_is_named(tmp_path: Path) -> None:
     root = put(tmp_path, "year=2026/country=US")
     with pytest.warns(UserWarning, match="did you mean 'country'"):
         read_tfrecord(root, schema={"contry": pa.string()})

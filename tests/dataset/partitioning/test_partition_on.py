@@ -1,4 +1,7 @@
-"""`partition_on=`: directories, keys of every type, and what is refused."""
+"""`partition_on=`: directories, keys of every type, and what is refused.
+
+Modules: dataset.partitioning.grouping, dataset.partitioning.hive.
+"""
 
 import json
 import os
@@ -311,7 +314,7 @@ def test_values_that_python_does_not_have_are_refused_as_keys(
     assert not list(tmp_path.rglob("part-*"))
 
 
-def test_very_many_keys_are_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_keys_beyond_max_files_per_task_are_refused_with_what_to_do(tmp_path: Path) -> None:
     ddf = keyed(range(1025))
     with pytest.raises(
         TFRecordError, match=r"partition 0 of 1: .*1,025 different values of 'key'.*bucket.*colocate=True"

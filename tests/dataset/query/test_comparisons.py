@@ -1,4 +1,8 @@
-"""Pruning skips rows only if pandas agrees, for all types of columns, values and operators."""
+"""Pruning skips rows only if pandas agrees, for all types of columns, values and operators.
+
+Modules: dataset.query.comparisons, dataset.query.predicates, dataset.query.ranges,
+dataset.query.comparison_keys.
+"""
 
 import itertools
 import math
@@ -81,7 +85,10 @@ def test_a_comparison_that_is_decided_is_pandas_own(name: str) -> None:
 def test_a_membership_that_is_decided_is_pandas_own(name: str) -> None:
     for field, range_, column in columns(COLUMNS[name]):
         known = [value for value in VALUES if decided(is_in_pandas, field, [value]) is not None]
-        lists = [[], known, *([value] for value in VALUES), *map(list, itertools.combinations(known, 2))]
+        # Values of every two classes meet in one list, and so does each value with the next one.
+        classes = {type(value): value for value in known}
+        two = [*itertools.combinations(classes.values(), 2), *itertools.pairwise(known)]
+        lists = [[], known, *([value] for value in VALUES), *map(list, two)]
         for values in lists:
             predicate = decided(is_in_pandas, field, values)
             if predicate is not None:

@@ -1,4 +1,7 @@
-"""Directories of TensorFlow Datasets: ``features.json`` gives the columns, their types and their shapes."""
+"""Directories of TensorFlow Datasets: ``features.json`` gives the columns, their types and their shapes.
+
+Modules: schema.stored_form, dataset.read.requested_columns.
+"""
 
 import base64
 import json
@@ -14,7 +17,6 @@ import numpy as np
 import oracle
 import pandas as pd
 import pyarrow as pa
-import pyarrow.parquet as pq
 import pytest
 from other_writers import fill
 
@@ -261,16 +263,6 @@ def test_a_contradiction_names_the_file_the_record_and_the_feature(
     assert caught.value.feature == "x"
     assert (caught.value.path, caught.value.record) == (str(root / "x-train.tfrecord-00000-of-00001"), 0)
     assert read_tfrecord(root, columns=["n"]).compute()["n"].tolist() == [1, 1]
-
-
-def test_older_programs_refuse_a_snapshot_with_forms(data: Path, tmp_path: Path) -> None:
-    root = tmp_path / "labels"
-    shutil.copytree(data / "tfds" / "labels" / "1.0.0", root)
-    index(root)
-    stored = pq.read_metadata(root / "_tfrecord" / "00000001.parquet").metadata[b"dask_tfrecord"]
-    metadata = json.loads(stored)
-    assert metadata["format_version"] == 3  # the versions before 3 do not know the key
-    assert set(metadata["schema"]["forms"]) == {*inspect(root).schema.names} - {"split"}
 
 
 def test_rows_are_not_appended_to_an_indexed_dataset(data: Path, tmp_path: Path) -> None:

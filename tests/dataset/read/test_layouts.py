@@ -1,4 +1,7 @@
-"""Directories of TensorFlow Datasets and TFX: their splits and versions are never mixed in silence."""
+"""Directories of TensorFlow Datasets and TFX: their splits and versions are never mixed in silence.
+
+Modules: dataset.read.layouts.
+"""
 
 import json
 import shutil

@@ -1,4 +1,7 @@
-"""Snapshots that list only the files that they add to a base: rows, versions, and a base that is gone."""
+"""Snapshots that list only the files that they add to a base: rows, versions, and a base that is gone.
+
+Modules: dataset.snapshot.file_table, dataset.snapshot.versions.
+"""
 
 import json
 import os
@@ -68,7 +71,7 @@ def test_an_append_stores_the_files_that_are_not_in_the_base(place: str) -> None
     base = {"version": 1, "crc32c": crc32c(data)}
     stored = [parquet(place, number) for number in (1, 2, 3)]
     assert [metadata.get("base") for _, metadata in stored] == [None, base, base]
-    assert [metadata["format_version"] for _, metadata in stored] == [1, 2, 2]
+    assert [metadata["format_version"] for _, metadata in stored] == [1, 1, 1]
     paths = [file.path for file in written[2].files]
     assert [table["path"].to_pylist() for table, _ in stored] == [paths[:2], paths[2:3], paths[2:]]
     assert [Snapshot.open(place, version=number) for number in (1, 2, 3)] == written
@@ -227,8 +230,7 @@ def test_another_file_with_the_number_of_the_base_is_refused(tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("changes", "problem"),
     [
-        ({"format_version": 1}, "format version 1 has no base"),
-        ({"format_version": 5}, "format version 5.*upgrade"),
+        ({"format_version": 2}, "format version 2.*newer"),
         ({"base": {"version": 3, "crc32c": 1}}, "the base is not an earlier version"),
         ({"base": {"version": 0, "crc32c": 1}}, "the base is not an earlier version"),
         ({"base": {"version": True, "crc32c": 1}}, "the base is not an earlier version"),
@@ -261,7 +263,7 @@ def test_a_base_that_does_not_fit_is_refused(tmp_path: Path) -> None:
     schema = parquet(str(tmp_path / "_other"), 1)[1]["schema"]
     for number, changes, problem in (
         (1, {"schema": schema, "order": []}, "its base has another schema"),
-        (2, {"base": None, "format_version": 1}, "several files have the same path"),
+        (2, {"base": None}, "several files have the same path"),
     ):
         change(place, number, **changes)
         based_on(number)
@@ -317,26 +319,3 @@ def test_cleanup_keeps_bases_and_what_versions_list_without_their_base(tmp_path:
             (tmp_path / "_base").rename(base)
         assert values(tmp_path) == [1, 2, 3, 4]
     assert [len(read_tfrecord(tmp_path, version=number)) for number in (1, 2, 3)] == [2, 3, 4]
-
-
-# -- Datasets of the version before --------------------------------------------------------------------------
-
-
-@pytest.mark.usefixtures("deltas")
-def test_a_dataset_of_format_version_1_is_read_and_appended_to(tmp_path: Path, data: Path) -> None:
-    place = str(tmp_path / "a")
-    shutil.copytree(data / "format_1", place)
-    assert by_key(place) == {"": [4], "x": [1, 3, 5], "y": [2]}
-    assert Snapshot.history(place)["records"].tolist() == [4, 5]
-    frame = pd.DataFrame({"n": [6], "text": ["e"], "key": ["z"]})
-    ddf = dd.from_pandas(frame, npartitions=1)
-    appended = to_tfrecord(ddf, place, append=True, partition_on="key", write_index=False)
-    assert parquet(place, 3)[1]["base"]["version"] == 2
-    assert Snapshot.open(place) == appended
-    assert appended.custom_metadata == {"who": "me"}
-    assert by_key(place) == {"": [4], "x": [1, 3, 5], "y": [2], "z": [6]}
-    assert read_tfrecord(place, filters=[("n", ">=", 5)])["text"].compute().tolist() == ["a", "e"]
-    assert verify(place)["agrees"].all()
-    to_tfrecord(ddf, place, overwrite="partitions", partition_on="key", write_index=False)
-    assert by_key(place) == {"": [4], "x": [1, 3, 5], "y": [2], "z": [6]}
-    assert Store.at(place).names("_tfrecord") == ["00000004.parquet"]

@@ -1,4 +1,7 @@
-"""Metadata files that are garbled, cut off, nested too deeply, of wrong types, or directories."""
+"""Metadata files that are garbled, cut off, nested too deeply, of wrong types, or directories.
+
+Modules: dataset.snapshot.metadata.
+"""
 
 import shutil
 from collections.abc import Callable

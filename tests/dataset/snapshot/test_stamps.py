@@ -1,4 +1,7 @@
-"""Files that were rewritten after the snapshot raise, or are read as they are now; none is skipped."""
+"""Files that were rewritten after the snapshot raise, or are read as they are now; none is skipped.
+
+Modules: files.storage.change_check.
+"""
 
 import os
 import pickle
@@ -189,7 +192,7 @@ def test_index_is_called_again_after_files_came_and_went(foreign: Place) -> None
 
 
 def test_a_snapshot_without_stamps_is_read(foreign: Place) -> None:
-    """Earlier versions wrote snapshots without stamps."""
+    """Other programs may write snapshots without stamps."""
     path = f"{foreign.root}/_tfrecord/00000001.parquet"
     table = pq.read_table(pa.BufferReader(foreign.fs.cat_file(path)))
     sink = pa.BufferOutputStream()

@@ -1,4 +1,7 @@
-"""Which files of a directory are read: with a snapshot, without one, and with uncommitted files."""
+"""Which files of a directory are read: with a snapshot, without one, and with uncommitted files.
+
+Modules: dataset.snapshot.visibility.
+"""
 
 import os
 from pathlib import Path
@@ -12,7 +15,7 @@ import pytest
 import dask_tfrecord
 from dask_tfrecord import CorruptRecordError, SchemaError, Snapshot, TFRecordError, read_tfrecord, to_tfrecord
 
-RUN = "0123abcd" + "0" * 24
+RUN = "0123abcd" * 4
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -34,12 +37,12 @@ def numbers(path: object, **options: object) -> list[int]:
 def a_dead_write(root: Path) -> Path:
     """Leave a file of a dead write at its final path, as on an object store."""
     (root / "_tfrecord" / "staging" / RUN).mkdir(parents=True)
-    path = root / "part-0123abcd-00000-of-00001.tfrecord"
+    path = root / f"part-{RUN}-00000-of-00001.tfrecord"
     path.write_bytes(row(99))
     return path
 
 
-def test_what_is_there_is_read_without_the_snapshot(tmp_path: Path) -> None:
+def test_use_snapshot_off_reads_what_is_there(tmp_path: Path) -> None:
     own = write(tmp_path / "own", *range(4))
     (own / "others.tfrecord").write_bytes(row(10))
     with pytest.raises(TFRecordError, match="use_snapshot=False"):
@@ -88,7 +91,7 @@ def test_a_glob_gives_no_files_that_an_overwrite_has_not_removed_yet(tmp_path: P
 def test_a_partitioned_dataset_is_recognised_from_its_directories(tmp_path: Path, root: str) -> None:
     own = write(tmp_path / root, *range(4), partition_on=["k"])
     (own / "_tfrecord" / "staging" / RUN).mkdir(parents=True)
-    (own / "k=0" / "part-0123abcd-00000-of-00001.tfrecord").write_bytes(row(98))
+    (own / "k=0" / f"part-{RUN}-00000-of-00001.tfrecord").write_bytes(row(98))
     assert numbers(f"{own}/k=*/*") == numbers(f"{own}/k=*") == [0, 1, 2, 3]
     assert numbers(f"{own}/k=0/*") == numbers(own / "k=0") == [0, 2]
 
@@ -99,7 +102,7 @@ def test_a_directory_of_datasets_gives_what_is_committed_in_each(tmp_path: Path)
     assert numbers(tmp_path) == numbers(f"{tmp_path}/*") == [0, 1, 2, 3]
 
 
-def test_a_place_that_holds_only_what_is_not_committed_holds_nothing(tmp_path: Path) -> None:
+def test_a_path_that_holds_only_what_is_not_committed_holds_no_dataset(tmp_path: Path) -> None:
     a_dead_write(tmp_path)
     for path in (tmp_path, f"{tmp_path}/*.tfrecord"):
         with pytest.raises(FileNotFoundError, match="write that has not finished"):
@@ -115,7 +118,7 @@ def test_a_directory_with_nothing_but_an_unfinished_write_says_so_and_how_to_men
     waiting.mkdir(parents=True)
     for content in (None, row(1)):
         if content is not None:
-            (waiting / "part-0123abcd-00000-of-00001.tfrecord").write_bytes(content)
+            (waiting / f"part-{RUN}-00000-of-00001.tfrecord").write_bytes(content)
         calls = [read_tfrecord, dask_tfrecord.verify]
         if path == "{}":
             calls += [dask_tfrecord.index, Snapshot.open, lambda root: dask_tfrecord.take(root, [0])]
@@ -128,15 +131,15 @@ def test_a_directory_with_nothing_but_an_unfinished_write_says_so_and_how_to_men
         read_tfrecord(tmp_path)
 
 
-def test_a_part_of_a_write_without_its_snapshot_is_read_when_told_to(tmp_path: Path) -> None:
-    (tmp_path / "part-0123abcd-00000-of-00002.tfrecord").write_bytes(row(5))
+def test_a_part_of_a_write_without_its_snapshot_is_read_with_use_snapshot_off(tmp_path: Path) -> None:
+    (tmp_path / f"part-{RUN}-00000-of-00002.tfrecord").write_bytes(row(5))
     with pytest.warns(UserWarning, match=r"other files of the same write are missing.* use_snapshot=False"):
         assert numbers(tmp_path) == [5]
     assert numbers(tmp_path, use_snapshot=False) == numbers(f"{tmp_path}/*") == [5]
 
 
 def test_names_that_look_like_ours_elsewhere_are_anyones(tmp_path: Path) -> None:
-    (tmp_path / "part-0123abcd-00000-of-00001.tfrecord").write_bytes(row(5))
+    (tmp_path / f"part-{RUN}-00000-of-00001.tfrecord").write_bytes(row(5))
     assert numbers(tmp_path) == numbers(f"{tmp_path}/*") == [5]
 
 

@@ -1,4 +1,7 @@
-"""Column files through the life of a dataset: written, continued, listed and removed with the data files."""
+"""Column files through the life of a dataset: written, continued, listed and removed with the data files.
+
+Modules: dataset.snapshot.columnar, files.copied_columns.
+"""
 
 import itertools
 import os

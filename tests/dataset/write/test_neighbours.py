@@ -1,4 +1,7 @@
-"""A directory belongs to one dataset: writes inside a dataset, and around one, are refused by its name."""
+"""A directory belongs to one dataset: writes inside a dataset, and around one, are refused by its name.
+
+Modules: dataset.write.neighbours.
+"""
 
 import os
 from collections.abc import Callable
@@ -113,7 +116,7 @@ def test_hidden_directories_of_a_dataset_and_its_neighbours_may_be_written(place
 
 
 def nested(place: str, name: str) -> None:
-    """Move a dataset into another one, as an older version of this library could write it."""
+    """Move a dataset into another one, as a file manager can."""
     to_tfrecord(sales(8)[["n"]], f"{place}-other")
     store = Store.at(place)
     store.fs.mv(f"{store.root}-other", store.join(name), recursive=True)

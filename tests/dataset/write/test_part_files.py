@@ -1,4 +1,7 @@
-"""How many files a write makes, and the sizes and names of the files."""
+"""How many files a write makes, and the sizes and names of the files.
+
+Modules: files.part_names, writer.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -12,15 +15,14 @@ from dask_tfrecord import TFRecordError, read_tfrecord, to_tfrecord
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-@pytest.mark.parametrize("argument", ["npartitions", "num_shards"])
 @pytest.mark.parametrize("count", [1, 2, 3, 7])
-def test_there_are_as_many_files_as_asked_for(tmp_path: Path, argument: str, count: int) -> None:
-    snapshot = to_tfrecord(countries(), tmp_path, **{argument: count})
+def test_there_are_as_many_files_as_asked_for(tmp_path: Path, count: int) -> None:
+    snapshot = to_tfrecord(countries(), tmp_path, npartitions=count)
     assert part_names(snapshot) == [f"part-{n:05d}-of-{count:05d}.tfrecord" for n in range(count)]
     assert read_tfrecord(tmp_path)["n"].compute().tolist() == list(range(12))
 
 
-def test_files_hold_no_more_rows_than_asked_for(tmp_path: Path) -> None:
+def test_files_hold_no_more_than_max_rows_per_file(tmp_path: Path) -> None:
     snapshot = to_tfrecord(countries(), tmp_path, npartitions=2, max_rows_per_file=3)
     assert [file.records for file in snapshot.files] == [3, 1, 3, 3, 2]
     assert read_tfrecord(tmp_path)["n"].compute().tolist() == list(range(12))
@@ -32,7 +34,7 @@ def test_limits_may_be_the_smallest_integers_of_numpy(tmp_path: Path) -> None:
     assert [file.records for file in snapshot.files] == [200, 100]
 
 
-def test_files_hold_no_more_bytes_than_asked_for(tmp_path: Path) -> None:
+def test_files_hold_no_more_than_max_bytes_per_file(tmp_path: Path) -> None:
     plain = to_tfrecord(countries(), tmp_path / "a", npartitions=1)
     limit = plain.bytes // 3
     to_tfrecord(countries(), tmp_path / "b", npartitions=1, max_bytes_per_file=limit)
@@ -61,7 +63,6 @@ def test_each_directory_rolls_over_by_itself(tmp_path: Path) -> None:
         ({"max_rows_per_file": 0}, "max_rows_per_file=0 is not a positive integer"),
         ({"max_bytes_per_file": 1.5}, "max_bytes_per_file=1.5 is not"),
         ({"npartitions": True}, "npartitions=True is not"),
-        ({"npartitions": 2, "num_shards": 3}, "num_shards=3 are different"),
         ({"colocate": True}, "requires partition columns"),
         ({"shuffle": True}, "shuffle=True is not an integer seed"),
         ({"custom_metadata": {"a": 1}}, "must map strings to strings"),
@@ -73,7 +74,7 @@ def test_arguments_without_sense_are_refused(tmp_path: Path, arguments: Any, mes
 
 
 @pytest.mark.parametrize("ending", ["", ".tfrecord", ".tfrecord.gz"])
-def test_names_end_with_what_the_user_wants(tmp_path: Path, ending: str) -> None:
+def test_name_function_gives_the_end_of_names(tmp_path: Path, ending: str) -> None:
     snapshot = to_tfrecord(
         countries(), tmp_path, name_function=lambda n: f"train-{n}{ending}", compression="gzip"
     )
