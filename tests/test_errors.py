@@ -1,16 +1,17 @@
 """An error says what is wrong, where, and what to do: in its message, its repr and after pickling.
 
-Modules: errors.
+Modules: errors, public_functions.
 """
 
 import copy
 import pickle
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 
-from dask_tfrecord import Call, Snapshot
+from dask_tfrecord import Call, Snapshot, to_tfrecord
 from dask_tfrecord.errors import (
     ConcurrentWriteError,
     CorruptRecordError,
@@ -176,6 +177,17 @@ def test_located_fills_in_only_what_was_not_known() -> None:
 def test_located_counts_records_from_the_first() -> None:
     with pytest.raises(SchemaError, match="t, record 105: is wrong"), located(first=100, path="t"):
         raise SchemaError("is wrong", record=5, path="p")
+
+
+def test_a_public_function_adds_the_path_unless_the_error_is_about_a_keyword(tmp_path: Path) -> None:
+    frame = pd.DataFrame({0: [1]})
+    for path in (tmp_path / "x", f"file://{tmp_path}/x"):
+        with pytest.raises(SchemaError, match="column names must be strings") as caught:
+            to_tfrecord(frame, path)
+        assert (caught.value.path, caught.value.keyword) == (str(path), None)
+    with pytest.raises(TFRecordError, match=r"^append=True keeps the existing data") as raised:
+        to_tfrecord(frame, tmp_path / "x", append=True, overwrite=True)
+    assert (raised.value.path, raised.value.keyword) == (None, "append")
 
 
 def test_every_error_is_a_value_error() -> None:
