@@ -253,14 +253,15 @@ def located(*, first: int | None = None, **fields: Any) -> Iterator[None]:
         The number of the first record of the ``with`` block. It is added to the number of the record, and
         then the path of the error is replaced, too.
     **fields
-        The values of fields that are None in the error, such as ``path``.
+        The values of fields that are None in the error, such as ``path``, or functions that return them.
     """
     try:
         yield
     except TFRecordError as error:
-        changes = {name: value for name, value in fields.items() if getattr(error, name) is None}
+        known = {name: value() if callable(value) else value for name, value in fields.items()}
+        changes = {name: value for name, value in known.items() if getattr(error, name) is None}
         if first is not None and error.record is not None:
-            changes = fields | {"record": first + error.record}
+            changes = known | {"record": first + error.record}
         raise error.replaced(**changes) from error.__cause__
 
 

@@ -282,7 +282,7 @@ class Partition:
 
     def outcome(self, filters: Predicate, table: pa.Table) -> pa.ChunkedArray:
         """Return the outcome of filters for each row of a table of the partition. Errors name the files."""
-        with located(path=self.file_names):
+        with located(path=lambda: self.file_names):
             return filters.mask(table)
 
     def _read_together(self, splits: Sequence[Split]) -> list[pa.Table] | None:
