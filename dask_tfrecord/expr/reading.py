@@ -72,10 +72,9 @@ def read_partition(
 
     The function `read_partition` runs in a Dask task.
     """
-    with located(function=READ):
-        table, numbers = partition.read_possible(partial(warn_client, category=CorruptRecordWarning))
-    row_ranges = partition.row_ranges if numbers is None else None
     with located(path=lambda: partition.file_names, function=READ):
+        table, numbers = partition.read_possible(partial(warn_client, category=CorruptRecordWarning))
+        row_ranges = partition.row_ranges if numbers is None else None
         frame = arrow_to_pandas.to_pandas(table, partition.schema, row_ranges, numpy)
     if numbers is not None:
         frame.index = pd.Index(numbers)
