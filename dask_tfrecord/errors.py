@@ -13,7 +13,7 @@ remedies that this function or command accepts, and says which function accepts 
 import json
 import sys
 import warnings
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from difflib import get_close_matches
 from itertools import chain
@@ -417,7 +417,9 @@ def warn_caller(warning: UserWarning | str) -> None:
 
 def check_instance(name: str, value: object, *types: type) -> None:
     """Raise TFRecordError if the value of an argument has none of the types."""
-    if not isinstance(value, types):
+    # A NumPy array without dimensions has the method of an iterable, but raises.
+    is_scalar = Iterable in types and getattr(value, "ndim", None) == 0
+    if is_scalar or not isinstance(value, types):
         known = " or ".join(one.__name__ for one in types)
         # The message does not show the value, which may hold credentials.
         raise TFRecordError(f"{name}= is not a {known} (got {type(value).__name__})")

@@ -110,6 +110,9 @@ def _cluster() -> Iterator[Any]:
         # LocalCluster gives up a killed worker that is not back after this time. On a busy machine, a start
         # may take longer than the default of 15 seconds, and the test would wait forever.
         "distributed.deploy.lost-worker-timeout": "1 day",
+        # Workers that wait for the next test take no time for measurements of themselves.
+        "distributed.worker.profile.enabled": False,
+        "distributed.admin.system-monitor.interval": "10 s",
     }
     with (
         dask.config.set(config),

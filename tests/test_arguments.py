@@ -14,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from dask_tfrecord import SchemaError, TFRecordError, read_tfrecord, to_tfrecord
+from dask_tfrecord import SchemaError, TFRecordError, read_tfrecord, to_tfrecord, verify
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.keywords import CollectionKeywords, WriteKeywords
 from dask_tfrecord.schema.type_names import arrow_type
@@ -311,12 +311,14 @@ def test_a_writer_refuses_wrong_types_by_the_name_of_the_keyword(
         assert problem is None or name in problem or name in UNNAMED, given
 
 
-@pytest.mark.parametrize("given", [5, None, b"x", "", {}, [1], [None], {"a": 1}, NOTHING, ["a", 5]])
+@pytest.mark.parametrize("given", [5, None, b"x", "", "\ud800", {}, [1], [None], {"a": 1}, NOTHING, ["a", 5]])
 def test_what_is_no_path_is_refused(ddf: dd.DataFrame, given: Any) -> None:
     with pytest.raises(TFRecordError, match=r"is not a path|are no paths|no path"):
         read_tfrecord(given)
     with pytest.raises(TFRecordError, match="is not a path"):
         to_tfrecord(ddf, given)
+    with pytest.raises(TFRecordError, match=r"(?<!120) is not a path|list of paths is empty"):
+        verify(given)
 
 
 @pytest.mark.parametrize(

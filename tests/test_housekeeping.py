@@ -211,7 +211,7 @@ def test_a_file_is_refused(tmp_path: Path) -> None:
 
 
 NUMBERS_WITHOUT_UNIT = ["7", "7.0", " 30 ", "0", "1_000", "1e3", "P7", "PT7", "7 5 days", "7 days 5", 7, 7.0]
-NUMBERS_WITHOUT_UNIT += [np.int64(7), np.float64(7), np.timedelta64(7)]
+NUMBERS_WITHOUT_UNIT += [np.int64(7), np.float64(7), np.timedelta64(7), np.timedelta64(7, "D")]
 
 
 @pytest.mark.parametrize(
@@ -226,7 +226,8 @@ def test_a_duration_without_a_unit_is_refused_everywhere(tmp_path: Path, duratio
     if duration is not None:  # means that only `versions` counts
         with pytest.raises(TFRecordError, match=expected):
             dask_tfrecord.expire(tmp_path, versions=1, older_than=duration)
-    if not isinstance(duration, int | np.integer | None) and duration != "7 M":  # rows, and megabytes
+    is_rows = isinstance(duration, int | np.integer | None) and not isinstance(duration, np.timedelta64)
+    if not is_rows and duration != "7 M":  # 7 MB
         with pytest.raises(TFRecordError, match="or a size or duration with a unit"):
             dask_tfrecord.Writer(tmp_path, commit_every=duration)
 

@@ -26,13 +26,9 @@ OTHER_WORDS = {
 
 
 def _trees() -> dict[Path, ast.Module]:
-    """The test files of the package; tests of the benchmarks and the soak test no module."""
-    texts = {path: path.read_text() for path in sorted(TESTS.rglob("test_*.py"))}
-    return {
-        path: ast.parse(text)
-        for path, text in texts.items()
-        if "benchmark_modules" not in text and "soak" not in str(path.relative_to(TESTS))
-    }
+    """The test files of the package. The soak tests no module."""
+    paths = sorted(TESTS.rglob("test_*.py"))
+    return {path: ast.parse(path.read_text()) for path in paths if path.parent.name != "soak"}
 
 
 TREES = _trees()

@@ -65,8 +65,8 @@ def test_a_restored_version_is_the_newest(place: str) -> None:
     found = [rows(place, version=number) for number in range(1, 7)]
     assert found == [[1, 2, 3], [1, 2, 3, 4], [3, 5], [5], [1, 2, 3, 4], [5]]
     assert restore(place, 6).number == 6  # nothing to do
-    told = Snapshot.history(place)[["mode", "details"]].iloc[4:]
-    assert told.to_numpy().tolist() == [["restore", "version 2"], ["restore", "version 4"]]
+    reported = Snapshot.history(place)[["mode", "details"]].iloc[4:]
+    assert reported.to_numpy().tolist() == [["restore", "version 2"], ["restore", "version 4"]]
     to_tfrecord(keyed(c=[6]), place, partition_on="key", append=True)
     assert by_key(place) == {"a": [5], "c": [6]}
     assert dask_tfrecord.verify(place)["agrees"].all()

@@ -4,8 +4,9 @@
 are moved when all files are complete. The files that the moved files replace are removed last.
 """
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from contextlib import suppress
+from pathlib import PurePosixPath
 from typing import Any
 from uuid import uuid4
 
@@ -17,6 +18,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
 from fsspec.core import OpenFile, url_to_fs
+from fsspec.implementations.local import LocalFileSystem
 from pyarrow import csv
 
 import dask_tfrecord
@@ -156,13 +158,14 @@ def _write_other(
             else _write_text(ddf, fs, name, format, how)
         )
         staged = fs.find(staging, detail=True)
+        places = {file: f"{root}{file.removeprefix(staging)}" for file in staged}
+        _refuse_links(fs, root, places.values())
     except BaseException:
         for _ in range(3):  # other tasks may still create a file in the directory
             with suppress(Exception):  # only the error of the write is raised
                 fs.rm(staging, recursive=True)
         raise
-    for file in staged:
-        place = f"{root}{file.removeprefix(staging)}"
+    for file, place in places.items():
         fs.makedirs(place.rpartition("/")[0], exist_ok=True)
         fs.mv(file, place)
     if fs.exists(staging):
@@ -170,6 +173,16 @@ def _write_other(
     for file in existing if "overwrite" in how else ():
         fs.rm_file(fs._strip_protocol(file))
     return len(staged), rows, sum(info["size"] for info in staged.values())
+
+
+def _refuse_links(fs: Any, root: str, places: Iterable[str]) -> None:
+    """Raise if a file would be behind a link below the root."""
+    if not isinstance(fs, LocalFileSystem):
+        return
+    for directory in {str(parent) for place in places for parent in PurePosixPath(place).parents}:
+        if directory.startswith(f"{root}/") and fs.islink(directory):
+            problem = "the directory is a link, and no files are written behind a link"
+            raise DestinationError(problem, "remove the link, or choose another directory", path=directory)
 
 
 def _write_parquet(ddf: dd.DataFrame, fs: Any, staging: str, run: str, how: dict[str, Any]) -> int:

@@ -60,18 +60,12 @@ def numpy_columns(
         If a column of integers or booleans has nulls and no value in ``fill_nulls``, or if no tensor can hold
         the type of a column.
     """
-    fill = checked_fill(batch, fill_nulls)
+    check_instance("batch", batch, pa.RecordBatch, pa.Table)
+    fill = checked_fill_nulls(fill_nulls, batch.schema.names)
     return {
         name: column_to_numpy(name, column, fill.get(name))
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
     }
-
-
-def checked_fill(batch: Any, fill_nulls: Any) -> Mapping[str, Any]:
-    """Validate the arguments of a conversion of a batch, and return ``fill_nulls=`` as a dict."""
-    check_instance("batch", batch, pa.RecordBatch, pa.Table)
-    arguments.mappings(fill_nulls=fill_nulls)
-    return fill_nulls or {}
 
 
 def checked_fill_nulls(fill_nulls: Any, names: Sequence[str]) -> dict[str, Any]:

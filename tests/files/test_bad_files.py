@@ -136,13 +136,13 @@ def test_the_oracle_agrees_with_what_was_recorded(name: str) -> None:
     payloads, _ = stored_payloads(name)
     recorded = CASES[name]["python_protobuf"]
     assert len(payloads) >= len(recorded)
-    for payload, told in zip(payloads, recorded, strict=False):
-        if isinstance(told, str):
+    for payload, reported in zip(payloads, recorded, strict=False):
+        if isinstance(reported, str):
             with pytest.raises(oracle.DecodeError):
                 oracle.parse(payload)
         else:
             features = oracle.parse(payload).features.items()
-            assert {feature: _as_recorded(value) for feature, value in features} == told
+            assert {feature: _as_recorded(value) for feature, value in features} == reported
 
 
 def _as_recorded(feature: oracle.Feature) -> list[Any]:

@@ -343,6 +343,8 @@ def create_version(run: WriteRun, snapshot: Snapshot) -> Snapshot | None:
     failure = None
     try:
         store.create_exclusively(path, data)
+        if snapshot.mode not in ("create", "overwrite"):  # the file holds statistics of the files before
+            store.copy_permissions([store.join(snapshot_path(snapshot.number - 1))], path)
     except Exception as error:  # the file may exist in spite of the error
         reason = hide(repr(error), secrets_of(store))
         logger.info("%s: version %d was not created: %s", run.title, snapshot.number, reason)

@@ -178,7 +178,7 @@ def write_feather(
     >>> pyarrow.feather.read_table("numbers.feather")["x"].to_pylist()
     [0, 1, 2, 3, 4]
     """
-    arguments.choice("compression", compression, (None, "lz4", "zstd"))
+    arguments.choice("compression", compression, ("lz4", "zstd", None))
     size, mode = _batching(batch_size, batch_mode)
     plan = plan_batches(source, size, surface=write_feather, columns=columns, batch_mode=mode, **keywords)
     batches = Batches(plan, epoch, shard)

@@ -67,19 +67,19 @@ def test_damage_is_counted_and_the_first_of_it_reported(tmp_path: Path) -> None:
     (tmp_path / "f empty").write_bytes(b"")
     found = by_name(verify(tmp_path))
 
-    def told(name: str) -> tuple[Any, ...]:
+    def reported(name: str) -> tuple[Any, ...]:
         return tuple(found[name][key] for key in ("records", "damaged", "damaged_bytes", "offset"))
 
     def size(*records: int) -> int:
         return sum(starts[record + 1] - starts[record] for record in records)
 
-    assert told("a whole") == (60, 0, 0, None)
-    assert told("b payload") == (58, 2, size(20, 49), starts[20])
-    assert told("c length") == (59, 1, size(40), starts[40])
-    assert told("d both")[0] == 57
-    assert told("d both")[2:] == (size(30, 31, 55), starts[30])
-    assert told("e cut") == (59, 1, 5, starts[59])
-    assert told("f empty") == (0, 0, 0, None)
+    assert reported("a whole") == (60, 0, 0, None)
+    assert reported("b payload") == (58, 2, size(20, 49), starts[20])
+    assert reported("c length") == (59, 1, size(40), starts[40])
+    assert reported("d both")[0] == 57
+    assert reported("d both")[2:] == (size(30, 31, 55), starts[30])
+    assert reported("e cut") == (59, 1, 5, starts[59])
+    assert reported("f empty") == (0, 0, 0, None)
     assert found["a whole"]["reason"] is None
     assert "checksum of the record data" in found["b payload"]["reason"]
     assert "length" in found["c length"]["reason"]

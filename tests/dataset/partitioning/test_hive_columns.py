@@ -28,10 +28,10 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def put(root: Path, *directories: str, feature: str = "n") -> Path:
     """Write one file into each directory; its row holds the number of the directory."""
     for number, directory in enumerate(directories):
-        place = root / directory
-        place.mkdir(parents=True, exist_ok=True)
+        folder = root / directory
+        folder.mkdir(parents=True, exist_ok=True)
         content = oracle.features_file([{feature: ("int64", [number])}])
-        (place / f"{number:03d}.tfrecord").write_bytes(content)
+        (folder / f"{number:03d}.tfrecord").write_bytes(content)
     return root
 
 

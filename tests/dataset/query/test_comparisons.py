@@ -74,7 +74,10 @@ def decided(make: Callable[..., Predicate], *arguments: Any) -> Predicate | None
 @pytest.mark.parametrize("name", COLUMNS)
 def test_a_comparison_that_is_decided_is_pandas_own(name: str) -> None:
     for field, range_, column in columns(COLUMNS[name]):
-        for value, (symbol, compare) in itertools.product(VALUES, OPERATORS.items()):
+        # An index compares values as a column does, so two operators are enough.
+        symbols = ("==", "<") if isinstance(column, pd.Index) else tuple(OPERATORS)
+        for value, symbol in itertools.product(VALUES, symbols):
+            compare = OPERATORS[symbol]
             predicate = decided(compare_in_pandas, field, symbol, value)
             if predicate is not None:
                 wrong = disagreements(predicate, range_, compare, column, value)

@@ -133,7 +133,7 @@ def places(sample: Sample, root: Path, contents: list[bytes]) -> list[dict[str, 
     """For each feature the first record of each kind, as an offset in the concatenated files."""
     starts = {f"{root}/{n:02d}.tfrecord": sum(map(len, contents[:n])) for n in range(len(contents))}
     return [
-        {kind: starts[place.path] + place.offset for kind, place in one.kinds.items()}
+        {kind: starts[first.path] + first.offset for kind, first in one.kinds.items()}
         for one in sample.features
     ]
 

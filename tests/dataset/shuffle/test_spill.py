@@ -212,7 +212,6 @@ def large_partition(index: int) -> pd.DataFrame:
     "options",
     [
         {"shuffle": 42},
-        {"partition_on": "one", "colocate": True},
         {"partition_on": "one", "colocate": True, "shuffle": 42},
     ],
 )
