@@ -169,9 +169,9 @@ def _parse_block(data: bytes, *, path: str, columns: list[str], syntax: Syntax, 
     except (pa.ArrowException, SchemaError) as error:
         raise SchemaError(
             f"{getattr(error, 'problem', error)}",
-            path=path,
-            advice="pass --type COLUMN=TYPE for a column that the sample shows wrongly or not at all"
+            "pass --type COLUMN=TYPE for a column that the sample shows wrongly or not at all"
             + ", or --null TEXT for text that means null" * (syntax.format == "csv"),
+            path=path,
         ) from None
 
 

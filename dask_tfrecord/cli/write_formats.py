@@ -133,7 +133,7 @@ def _check_other(sources: Sequence[str], path: str, format: Format, how: dict[st
         problem = "an overwrite would remove the files of SRC"
     else:
         return existing
-    raise DestinationError(problem, path=root, advice=advice)
+    raise DestinationError(problem, advice, path=root)
 
 
 def _write_other(
@@ -181,11 +181,8 @@ def _refuse_links(fs: Any, root: str, places: Iterable[str]) -> None:
         return
     for directory in {str(parent) for place in places for parent in PurePosixPath(place).parents}:
         if directory.startswith(f"{root}/") and fs.islink(directory):
-            raise DestinationError(
-                "the directory is a link, and no files are written behind a link",
-                path=directory,
-                advice="remove the link, or choose another directory",
-            )
+            problem = "the directory is a link, and no files are written behind a link"
+            raise DestinationError(problem, "remove the link, or choose another directory", path=directory)
 
 
 def _write_parquet(ddf: dd.DataFrame, fs: Any, staging: str, run: str, how: dict[str, Any]) -> int:

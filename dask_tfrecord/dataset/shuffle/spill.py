@@ -311,11 +311,8 @@ def _read_receipt(run: WriteRun, receipt: str) -> Spill:
         path, *numbers = json.loads(run.store.fs.cat_file(receipt))
         return Spill(path, *map(np.array, numbers))
     except (ValueError, TypeError, RecursionError, IsADirectoryError) as error:
-        raise TFRecordError(
-            f"not the description of a spill file ({error})",
-            path=run.store.public(receipt),
-            advice="start the write again",
-        ) from None
+        problem = f"not the description of a spill file ({error})"
+        raise TFRecordError(problem, "start the write again", path=run.store.public(receipt)) from None
 
 
 def source_of(row_id: int) -> tuple[int, int]:
