@@ -284,7 +284,7 @@ class Soak:
         files = dask_tfrecord.Snapshot.open(self.path).files
         expected = {file.path: file.records for file in files if file.path.startswith(f"key={key}/")}
         for path in expected:
-            # A killed restore leaves files only among the kept files; on object stores, each restore leaves copies.
+            # A killed restore leaves files only in KEPT; on object stores, each restore leaves copies there.
             for removed in (f"{self.root}/{path}", f"{self.root}/{KEPT}{path}"):
                 with suppress(FileNotFoundError):
                     self.fs.rm_file(removed)
