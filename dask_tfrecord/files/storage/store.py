@@ -173,7 +173,10 @@ class Store:
         if is_link is None:
             return
         top, paths = self.join(""), list(paths)
-        for directory in {parent_of(path) for path in paths if path != self.root}:
+        below = (
+            () if self.root in paths else paths
+        )  # the temporary file of a root that is a file is beside it
+        for directory in {parent_of(path) for path in below}:
             names = directory[len(top) :].split("/") if len(directory) >= len(top) else []
             if not f"{directory}/".startswith(top) or ".." in names:
                 problem = f"the path leads out of the directory {self.public()!r}"
