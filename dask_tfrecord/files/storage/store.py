@@ -173,10 +173,7 @@ class Store:
         if is_link is None:
             return
         top, paths = self.join(""), list(paths)
-        below = (
-            () if self.root in paths else paths
-        )  # the temporary file of a root that is a file is beside it
-        for directory in {parent_of(path) for path in below}:
+        for directory in {parent_of(path) for path in paths if not self._is_root(path)}:
             names = directory[len(top) :].split("/") if len(directory) >= len(top) else []
             if not f"{directory}/".startswith(top) or ".." in names:
                 problem = f"the path leads out of the directory {self.public()!r}"
@@ -187,6 +184,11 @@ class Store:
                     raise self._link_error(link, "the directory is a link, and files behind a link")
         for path in filter(is_link, paths if files else ()):
             raise self._link_error(path, "the file is a link, and links to files")
+
+    def _is_root(self, path: str) -> bool:
+        """True for the root itself, and for the temporary file beside a root that is a file."""
+        name, _, end = path.rpartition(".")
+        return path == self.root or (name == _temporary_name(self.root) and "/" not in end)
 
     def _link_error(self, link: str, what: str) -> DestinationError:
         problem = f"{what} are never changed, moved or removed"
@@ -233,8 +235,8 @@ class Store:
 
     @contextmanager
     def _create_by_rename(self, path: str, durable: bool) -> Iterator[BinaryIO]:
-        parent, _, name = path.rpartition("/")
-        temporary = f"{parent}/.{name}.{secrets.token_hex(16)}"
+        parent = parent_of(path)
+        temporary = f"{_temporary_name(path)}.{secrets.token_hex(16)}"
         try:
             with self._in_directory(parent, lambda: self._open_new(temporary)) as file:
                 yield file
@@ -288,8 +290,8 @@ class Store:
             return
         if self.fs.exists(path):
             raise FileExistsError(self.public(path))
-        parent, _, name = path.rpartition("/")
-        temporary = f"{parent}/.{name}.{secrets.token_hex(16)}"
+        parent = parent_of(path)
+        temporary = f"{_temporary_name(path)}.{secrets.token_hex(16)}"
         with self.create(temporary) as file:
             file.write(data)
         try:
@@ -559,3 +561,8 @@ class Store:
     def _protocols(self) -> frozenset[str]:
         protocol = self.fs.protocol
         return frozenset([protocol] if isinstance(protocol, str) else protocol)
+
+
+def _temporary_name(path: str) -> str:
+    """Return the path of the temporary file of a new file, without the random end of its name."""
+    return f"{parent_of(path)}/.{name_of(path)}"
