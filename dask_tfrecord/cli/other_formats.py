@@ -22,6 +22,9 @@ FORMATS = get_args(Format)
 
 # The suffixes of codecs of text, by which Dask and pandas recognise the codec.
 _TEXT_CODECS = {"gzip": ".gz", "bz2": ".bz2", "xz": ".xz", "zstd": ".zst", "none": ""}
+# The number of bytes of the first CSV file from which types are inferred.
+_SAMPLE_BYTES = 1 << 24
+
 _SUFFIXES: dict[str, Format] = {
     "parquet": "parquet",
     "csv": "csv",
@@ -113,6 +116,7 @@ def _open(
         return dd.read_csv(
             list(files),
             blocksize=None,
+            sample=_SAMPLE_BYTES,
             dtype={name: pd.ArrowDtype(type_) for name, type_ in types.items()},
             dtype_backend="pyarrow",
             na_values=["", *nulls],
