@@ -5,7 +5,6 @@ value is wrong.
 """
 
 import operator
-import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -22,7 +21,7 @@ from dask_tfrecord.codec.codecs import CODECS, Compression
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.errors import Remedy, TFRecordError
 from dask_tfrecord.files.storage.listing import PathLike
-from dask_tfrecord.files.storage.redaction import without_credentials
+from dask_tfrecord.files.storage.paths import path_text
 from dask_tfrecord.schema.model import Schema
 
 # Numbers with units, such as "1 day 12h", and then perhaps hours, minutes and seconds, such as "01:30:00".
@@ -33,25 +32,9 @@ _DEPRECATED_CASE = re.compile(r"(?<![A-Za-z])[dwHS](?![A-Za-z])")
 
 def path(value: Any, keyword: str = "path") -> PathLike:
     """Return the value if it is a path, and raise otherwise."""
-    if not isinstance(value, str | os.PathLike) or not os.fspath(value):
-        shown = "" if keyword == "path" else f"{keyword}="
-        raise TFRecordError(
-            f"{shown}{without_credentials(repr(value))} is not a path",
-            advice=f'pass a directory, such as {keyword}="train"',
-        )
-    return value
-
-
-def paths(value: Any) -> PathLike | list[PathLike]:
-    """Return a single path as it is, and a collection of paths as a list. The paths in a set are sorted."""
-    if isinstance(value, str | os.PathLike):
-        return path(value)
-    if isinstance(value, bytes | Mapping) or not isinstance(value, Sequence | set | frozenset | np.ndarray):
-        raise TFRecordError(
-            f"{without_credentials(repr(value))} is not a path",
-            advice="pass a directory, a glob, a file, or a list of these",
-        )
-    return [path(item) for item in (sorted(value) if isinstance(value, set | frozenset) else value)]
+    path_text(value, "" if keyword == "path" else keyword, f'pass a directory, such as {keyword}="train"')
+    given: PathLike = value
+    return given
 
 
 def choice(keyword: str, value: Any, known: Sequence[object]) -> Any:
@@ -96,9 +79,13 @@ def names(keyword: str, value: Any) -> list[str]:
     """Return a list of column names, given one column name or several column names."""
     if isinstance(value, str):
         return [value]
-    is_listlike = isinstance(value, Sequence | np.ndarray) or hasattr(value, "tolist")
-    listed = list(value) if is_listlike and not isinstance(value, bytes) else None
-    if listed is None or not all(isinstance(item, str) for item in listed):
+    # Arrays of NumPy and of Arrow, and indexes of pandas, have the method.
+    listed = value.tolist() if hasattr(value, "tolist") else value
+    if (
+        not isinstance(listed, Sequence)
+        or isinstance(listed, str | bytes)
+        or not all(isinstance(item, str) for item in listed)
+    ):
         raise TFRecordError(
             f"{keyword}={value!r} is not a list of column names",
             advice=f'pass a name, or a list such as {keyword}=["age"]',
@@ -145,7 +132,8 @@ def count(keyword: str, value: Any, least: int = 1) -> int | None:
 
     Raise if the integer is less than ``least``.
     """
-    is_count = isinstance(value, int | np.integer) and not isinstance(value, bool) and value >= least
+    is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64)
+    is_count = is_integer and value >= least
     if value is not None and not is_count:
         kind = "positive" if least else "non-negative"
         raise TFRecordError(f"{keyword}={value!r} is not a {kind} integer")
@@ -173,10 +161,10 @@ def byte_count(keyword: str, value: Any) -> int | None:
     if value is None:
         return None
     size = 0
-    if not isinstance(value, bool):
+    if not isinstance(value, bool | np.timedelta64):  # NumPy counts its durations among the integers
         with suppress(AttributeError, OverflowError, TypeError, ValueError):
             size = int(parse_bytes(value or "0")) if isinstance(value, str | float) else operator.index(value)
-    if size < 1:
+    if not 1 <= size < 1 << 63:
         raise TFRecordError(
             f"{keyword}={value!r} is not a size",
             remedies=[Remedy(keyword, "128 MiB", "set a size")],

@@ -258,8 +258,14 @@ class Description:
             If a file changed after it was listed.
         SchemaError
             If a value in a record does not fit its column.
+        TFRecordError
+            If ``files`` are not positions in the list.
         """
-        for index in range(self._dataset.npartitions) if files is None else files:
+        every = range(self._dataset.npartitions)
+        check_instance("files", files, Iterable, type(None))
+        for index in every if files is None else files:
+            if index not in every:
+                raise TFRecordError(f"files={files!r}: there is no file at the position {index!r}")
             with closing(self._dataset.partition(index, self.schema).stream()) as tables:
                 while (table := _next(tables, self._dataset.store)) is not None:
                     if table.num_rows:

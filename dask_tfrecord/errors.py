@@ -13,7 +13,7 @@ accepts, and says which function accepts the other remedies.
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from functools import partial
 from inspect import signature
@@ -438,7 +438,9 @@ def warn_caller(warning: UserWarning | str) -> None:
 
 def check_instance(name: str, value: object, *types: type) -> None:
     """Raise TFRecordError if the value of an argument has none of the types."""
-    if not isinstance(value, types):
+    # A NumPy array without dimensions has the method of an iterable, but raises.
+    is_scalar = Iterable in types and getattr(value, "ndim", None) == 0
+    if is_scalar or not isinstance(value, types):
         known = " or ".join(one.__name__ for one in types)
         # The message does not show the value, which may hold credentials.
         raise TFRecordError(f"{name}= is not a {known} (got {type(value).__name__})")

@@ -14,6 +14,7 @@ import numpy as np
 import numpy.typing as npt
 from pyarrow import types
 
+from dask_tfrecord import arguments
 from dask_tfrecord.codec import HEADER_BYTES, scan
 from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.dataset.snapshot.model import Snapshot, open_version
@@ -112,9 +113,7 @@ def export(
     >>> Path(index).read_text().splitlines()
     ['0 30', '30 30', '60 30']
     """
-    if format not in get_args(Format):
-        known = ", ".join(map(repr, get_args(Format)))
-        raise TFRecordError(f"unknown format {format!r}", advice=f"known are {known}")
+    arguments.choice("format", format, get_args(Format))
     store = Store.at(path, storage_options, filesystem)
     refuse_inside_dataset(store, "export")
     finish_newest(store)  # otherwise an interrupted overwrite would later remove the exported files

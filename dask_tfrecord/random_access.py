@@ -98,7 +98,9 @@ def take(
     FileNotFoundError
         If the directory has no snapshot.
     IndexError
-        If a row number is out of bounds, or if ``indices`` contains neither integers nor a boolean mask.
+        If a row number is out of bounds, or if a mask does not have one element for each row.
+    TFRecordError
+        If ``indices`` contains neither integers nor a boolean mask.
     FileChangedError
         If a file has changed since the snapshot was stored.
 
@@ -196,34 +198,40 @@ class NumberedRows:
         return records if self._passing is None else np.searchsorted(self._passing, records)
 
     def numbers(self, indices: Any) -> Numbers:
-        """Convert row numbers or a boolean mask to the numbers of the records of the selected rows.
+        """Convert row numbers or a boolean mask to the numbers of the records, as `checked` does."""
+        rows = self.checked(indices)
+        return rows if self._passing is None else self._passing[rows]
+
+    def checked(self, indices: Any) -> Numbers:
+        """Convert row numbers or a boolean mask to row numbers, none of which is negative.
 
         Raises
         ------
         IndexError
-            If a row number is out of bounds, or if the indices are neither integers nor a boolean mask.
+            If a row number is out of bounds, or if a mask has another number of elements than rows exist.
+        TFRecordError
+            If the indices are neither integers nor a boolean mask.
         """
         count = len(self)
         array = np.atleast_1d(np.asarray(indices))
         if not array.size and array.dtype != bool:
             array = array.astype(np.int64)
         if array.ndim > 1 or array.dtype.kind not in "biu":
-            raise IndexError(
-                f"{self._root}: indices must be a list of integers or a boolean mask, not a "
-                f"{array.ndim}-dimensional array of {array.dtype}"
+            raise TFRecordError(
+                "indices must be a list of integers or a boolean mask, not a "
+                f"{array.ndim}-dimensional array of {array.dtype}",
+                path=self._root,
             )
         if array.dtype == bool:
             if len(array) != count:
                 problem = f"the mask has {len(array):,} elements, but the dataset {count:,} rows"
                 raise IndexError(f"{self._root}: {problem}")
-            numbers = np.flatnonzero(array)
-        else:
-            outside = array[(array >= count) | (array < -count)]
-            if outside.size:
-                raise self._no_row(outside[0])
-            numbers = array.astype(np.int64)
-            numbers = np.where(numbers < 0, numbers + count, numbers)
-        return numbers if self._passing is None else self._passing[numbers]
+            return np.flatnonzero(array)
+        outside = array[(array >= count) | (array < -count)]
+        if outside.size:
+            raise self._no_row(outside[0])
+        numbers = array.astype(np.int64)
+        return np.where(numbers < 0, numbers + count, numbers)
 
     def matching(self, filters: Any) -> Numbers:
         """Return the row numbers of the rows that pass filters, in ascending order.

@@ -4,6 +4,7 @@
 handles the keywords that only describe the Dask collection of `read_tfrecord`, such as the index.
 """
 
+import os
 from collections.abc import Mapping, Sequence
 from functools import partial
 from inspect import signature
@@ -118,9 +119,10 @@ def open_request(path: Any, request: ReadRequest) -> ReadPlan:
     """Find the files and the columns of a path, and add the path and offset columns that the request
     names.
     """
-    paths = arguments.paths(path)
-    place = without_credentials(str(as_paths(paths)[0]))
+    listed = as_paths(path)
+    place = without_credentials(str(listed[0]))
     each = partial(compute_each, title=f"{place}: read before planning")
+    paths = path if isinstance(path, str | os.PathLike) else listed
     found = open_dataset(paths, request, compute_each=each).with_origin_columns()
     quarantine = request.options.damage.quarantine
     if quarantine is not None:

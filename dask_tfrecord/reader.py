@@ -326,7 +326,7 @@ def read_tfrecord(
     levels = _index_levels(dataset, read.get("index"), names)
     divisions = _divisions(dataset, levels) if request.whole_files else None
     numpy = _numpy_columns(dataset, read.get("schema")) if dtype_backend == "numpy" else []
-    numpy += [column for column, _ in levels if _has_time_index(dataset.schema, column)]
+    numpy += [column for column, _ in levels if _is_time(dataset.schema.arrow.field(column).type)]
 
     ddf = reading.read(dataset, names, numpy=numpy, index=levels, divisions=divisions)
     return ddf[columns] if isinstance(columns, str) and names == [columns] else ddf
@@ -364,9 +364,8 @@ def _numpy_columns(dataset: ReadPlan, schema: Any) -> list[str]:
     return numpy_names(dataset.schema, dataset.non_null_columns | not_nullable)
 
 
-def _has_time_index(schema: Schema, name: str) -> bool:
-    """Return True if pandas has an index class for the type of a column (DatetimeIndex or TimedeltaIndex)."""
-    type_ = schema.arrow.field(name).type
+def _is_time(type_: pa.DataType) -> bool:
+    """Return True if pandas has an index class for a type (DatetimeIndex or TimedeltaIndex)."""
     return bool(pa.types.is_timestamp(type_) or pa.types.is_duration(type_))
 
 
@@ -379,11 +378,12 @@ def _divisions(dataset: ReadPlan, levels: Levels) -> tuple[Any, ...] | None:
             remedies=[Remedy("calculate_divisions", False, "read without divisions")],
         )
     name = levels[0][0]
-    found = divisions(dataset, name)
-    if found is None or not _has_time_index(dataset.schema, name):
+    found, type_ = divisions(dataset, name), dataset.schema.arrow.field(name).type
+    type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
+    if found is None or not _is_time(type_):
         return found
-    times = pa.array(found, dataset.schema.arrow.field(name).type)
-    return tuple(times.to_pandas())  # Dask repartitions by frequency only where the divisions are of pandas
+    # Dask repartitions by frequency only where the divisions are of pandas.
+    return tuple(pa.array(found, type_).to_pandas())
 
 
 def _with_categories(schema: Schema, categories: Any) -> Schema:

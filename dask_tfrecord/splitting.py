@@ -29,6 +29,9 @@ _DTYPE = pd.ArrowDtype(pa.string())
 # in the partition.
 _ROW_BITS = 40
 
+# Tells the random numbers of splits apart from those of a shuffle with the same seed.
+_SPAWN_KEY = (1,)
+
 
 class Splits(NamedTuple):
     """The range of hashes of each split, and the way in which the hash of a row is computed.
@@ -158,13 +161,19 @@ def _hashes(columns: list[Any], count: int, splits: Splits, first: int) -> npt.N
     """
     if not columns:
         rows = np.arange(count, dtype=np.uint64) + np.uint64(first)
-        hashes = pd.util.hash_array(rows ^ np.uint64(splits.seed & (1 << 64) - 1))
+        hashes = pd.util.hash_array(rows ^ _random_number(splits.seed))
     else:
         hashes = np.zeros(count, np.uint64)
         for name, column in zip(splits.columns, columns, strict=True):
             hashes = hashes * np.uint64(31) + pd.util.hash_array(_texts(column, name))
         hashes = pd.util.hash_array(hashes)
     return hashes / 2.0**64
+
+
+def _random_number(seed: int) -> np.uint64:
+    """Return a random number for a seed. With the seed itself, two near seeds would only swap rows."""
+    sequence = np.random.SeedSequence(seed & (1 << 64) - 1, spawn_key=_SPAWN_KEY)
+    return np.uint64(sequence.generate_state(1, np.uint64)[0])
 
 
 def _texts(values: pa.Array | pa.ChunkedArray, name: str) -> npt.NDArray[Any]:

@@ -100,9 +100,9 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     return found
 
 
-@pytest.fixture(scope="module")
-def client() -> Iterator[Any]:
-    """A client of a cluster of two worker processes."""
+@contextmanager
+def _cluster() -> Iterator[Any]:
+    """A client of a new cluster of two worker processes."""
     from distributed import Client, LocalCluster  # takes a second, and few tests need it
 
     config = {
@@ -110,10 +110,27 @@ def client() -> Iterator[Any]:
         # LocalCluster gives up a killed worker that is not back after this time. On a busy machine, a start
         # may take longer than the default of 15 seconds, and the test would wait forever.
         "distributed.deploy.lost-worker-timeout": "1 day",
+        # Workers that wait for the next test take no time for measurements of themselves.
+        "distributed.worker.profile.enabled": False,
+        "distributed.admin.system-monitor.interval": "10 s",
     }
     with (
         dask.config.set(config),
         LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", memory_limit=0) as cluster,
         Client(cluster, set_as_default=False) as client,
     ):
+        yield client
+
+
+@pytest.fixture(scope="session")
+def client() -> Iterator[Any]:
+    """A client of the cluster that all tests share which kill no workers."""
+    with _cluster() as client:
+        yield client
+
+
+@pytest.fixture(scope="module")
+def mortals() -> Iterator[Any]:
+    """A client of a cluster whose workers the tests kill."""
+    with _cluster() as client:
         yield client

@@ -1,4 +1,7 @@
-"""The spellings `ddf.to_tfrecord` and `dd.read_tfrecord`."""
+"""The spellings `ddf.to_tfrecord` and `dd.read_tfrecord`.
+
+Modules: accessor.
+"""
 
 import importlib
 import inspect

@@ -1,4 +1,7 @@
-"""Spellings of Parquet, TensorFlow and pandas are accepted, or the error names the right keyword."""
+"""Spellings of Parquet, TensorFlow and pandas are accepted, or the error names the right keyword.
+
+Modules: arguments, keywords.
+"""
 
 import inspect
 from pathlib import Path
@@ -11,7 +14,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
-from dask_tfrecord import SchemaError, TFRecordError, read_tfrecord, to_tfrecord
+from dask_tfrecord import SchemaError, TFRecordError, read_tfrecord, to_tfrecord, verify
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.keywords import CollectionKeywords, WriteKeywords
 from dask_tfrecord.schema.type_names import arrow_type
@@ -204,7 +207,7 @@ def test_expressions_of_pyarrow_filter_as_arrow_does(tmp_path: Path, expression:
             assert columns == [] or found["key"].compute().tolist() == expected["key"].to_pylist()
 
 
-def test_two_long_expressions_are_told_apart(tmp_path: Path) -> None:
+def test_two_long_expressions_are_distinguished(tmp_path: Path) -> None:
     to_tfrecord(dd.from_pandas(YEARS, npartitions=1), tmp_path)
     many = list(range(1000))
     one = read_tfrecord(tmp_path, filters=pc.field("year").isin([*many, 2020, *many]))
@@ -257,7 +260,7 @@ def test_columns_are_read_as_categories(root: Path, given: Any, backend: Any) ->
     assert found[found.b == "y"].compute()["a"].tolist() == [2]
 
 
-def test_no_backend_is_the_usual_one(root: Path) -> None:
+def test_no_dtype_backend_is_the_usual_one(root: Path) -> None:
     assert read_tfrecord(root, dtype_backend=None).dtypes.equals(read_tfrecord(root).dtypes)
     with pytest.raises(TFRecordError, match=r"unknown dtype_backend 'numpy_nullable'; pass one of 'pyarrow'"):
         read_tfrecord(root, dtype_backend="numpy_nullable")
@@ -308,12 +311,14 @@ def test_a_writer_refuses_wrong_types_by_the_name_of_the_keyword(
         assert problem is None or name in problem or name in UNNAMED, given
 
 
-@pytest.mark.parametrize("given", [5, None, b"x", "", {}, [1], [None], {"a": 1}, NOTHING, ["a", 5]])
+@pytest.mark.parametrize("given", [5, None, b"x", "", "\ud800", {}, [1], [None], {"a": 1}, NOTHING, ["a", 5]])
 def test_what_is_no_path_is_refused(ddf: dd.DataFrame, given: Any) -> None:
     with pytest.raises(TFRecordError, match=r"is not a path|are no paths|no path"):
         read_tfrecord(given)
     with pytest.raises(TFRecordError, match="is not a path"):
         to_tfrecord(ddf, given)
+    with pytest.raises(TFRecordError, match=r"(?<!120) is not a path|list of paths is empty"):
+        verify(given)
 
 
 @pytest.mark.parametrize(
@@ -391,6 +396,6 @@ def test_type_checkers_know_all_keywords() -> None:
     assert known == {*inspect.signature(to_tfrecord).parameters}
 
 
-def test_snapshots_are_what_type_checkers_are_told(tmp_path: Path, ddf: dd.DataFrame) -> None:
+def test_snapshots_are_what_type_checkers_see(tmp_path: Path, ddf: dd.DataFrame) -> None:
     assert isinstance(to_tfrecord(ddf, tmp_path / "a", lossy="allow"), Snapshot)
     assert isinstance(to_tfrecord(ddf, tmp_path / "b", lossy="allow", compute=False), dd.Scalar)

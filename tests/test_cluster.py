@@ -1,4 +1,7 @@
-"""Workers and schedulers without the package, or with another version, cause an error that names them."""
+"""Workers and schedulers without the package, or with another version, cause an error that names them.
+
+Modules: cluster.
+"""
 
 import asyncio
 import os

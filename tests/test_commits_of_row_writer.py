@@ -1,4 +1,7 @@
-"""A Writer appends rows that arrive over time: each commit is whole, and no row is lost or doubled."""
+"""A Writer appends rows that arrive over time: each commit is whole, and no row is lost or doubled.
+
+Modules: row_writer.
+"""
 
 import datetime
 import errno

@@ -1,4 +1,7 @@
-"""A site's configuration changes the defaults of keywords, and a keyword that the caller passes wins."""
+"""A site's configuration changes the defaults of keywords, and a keyword that the caller passes wins.
+
+Modules: config, writer.
+"""
 
 import os
 import subprocess

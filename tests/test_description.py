@@ -1,4 +1,7 @@
-"""`inspect` describes a dataset without reading its rows, and iterates over the rows."""
+"""`inspect` describes a dataset without reading its rows, and iterates over the rows.
+
+Modules: description, described_schema.
+"""
 
 from contextlib import closing
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""Writing and reading under every scheduler, and on a real cluster of processes whose workers die."""
+"""Writing and reading under every scheduler, and on a real cluster of processes whose workers die.
+
+Modules: writer, reader, rewriting.
+"""
 
 import os
 import pickle
@@ -83,7 +86,7 @@ def test_a_future_of_a_write_gives_the_snapshot(tmp_path: Path, client: Client) 
     assert client.compute(lazy).result().records == 20
 
 
-def test_damage_travels_with_its_place(tmp_path: Path, scheduler: Any) -> None:
+def test_damage_names_its_record_under_every_scheduler(tmp_path: Path, scheduler: Any) -> None:
     to_tfrecord(numbers(), tmp_path / "a", compute_kwargs={"scheduler": "sync"})
     path = sorted((tmp_path / "a").glob("part-*"))[2]
     content = bytearray(path.read_bytes())
@@ -118,7 +121,9 @@ def test_files_are_compacted_and_rows_are_deleted_under_every_scheduler(
         assert read_tfrecord(root)["n"].compute().tolist() == expected
 
 
-def test_a_value_that_cannot_be_stored_travels_with_its_place(tmp_path: Path, scheduler: Any) -> None:
+def test_a_value_that_cannot_be_stored_names_its_record_under_every_scheduler(
+    tmp_path: Path, scheduler: Any
+) -> None:
     lists = pd.array([[1]] * 5 + [[1, None]], pd.ArrowDtype(pa.list_(pa.int64())))
     ddf = dd.from_pandas(pd.DataFrame({"lists": lists}), npartitions=2)
     with pytest.raises(SchemaError, match="null") as caught:
@@ -142,36 +147,36 @@ def doom(part: pd.DataFrame, marker: str, at: int) -> pd.DataFrame:
     return part
 
 
-def test_a_worker_killed_mid_write_leaves_exactly_the_committed_rows(tmp_path: Path, client: Client) -> None:
+def test_a_worker_killed_mid_write_leaves_exactly_the_committed_rows(tmp_path: Path, mortals: Client) -> None:
     marker = str(tmp_path / "killed")
     ddf = numbers().map_partitions(doom, marker, 17, meta=numbers()._meta)
-    before = set(client.scheduler_info()["workers"])
-    snapshot = to_tfrecord(ddf, tmp_path / "a", compute_kwargs={"scheduler": client})
-    assert set(client.scheduler_info()["workers"]) != before
+    before = set(mortals.scheduler_info()["workers"])
+    snapshot = to_tfrecord(ddf, tmp_path / "a", compute_kwargs={"scheduler": mortals})
+    assert set(mortals.scheduler_info()["workers"]) != before
     assert [file.records for file in snapshot.files] == [5] * 4
     assert len(list((tmp_path / "a").glob("[!_]*"))) == 4
     assert not (tmp_path / "a" / "_tfrecord" / "staging").exists()
     assert sorted(read_tfrecord(tmp_path / "a")["n"].compute(scheduler="sync")) == list(range(20))
 
 
-def test_a_worker_lost_after_the_commit_changes_nothing(tmp_path: Path, client: Client) -> None:
+def test_a_worker_lost_after_the_commit_changes_nothing(tmp_path: Path, mortals: Client) -> None:
     """Dask computes the commit and the tasks before it again."""
     to_tfrecord(numbers(), tmp_path, compute_kwargs={"scheduler": "sync"})
     ddf = numbers().assign(m=1)
-    snapshot = _after_losing_the_result(to_tfrecord(ddf, tmp_path, overwrite=True, compute=False), client)
+    snapshot = _after_losing_the_result(to_tfrecord(ddf, tmp_path, overwrite=True, compute=False), mortals)
     assert snapshot == Snapshot.open(tmp_path)
     assert len(list(tmp_path.glob("part-*"))) == 4
 
 
 def test_a_worker_lost_after_the_overwrite_of_its_own_input_fails_a_write_that_is_committed(
-    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, mortals: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reason why `to_tfrecord` refuses to overwrite what is read."""
     to_tfrecord(numbers(), tmp_path, compute_kwargs={"scheduler": "sync"})
     monkeypatch.setattr("dask_tfrecord.expr.lineage.check_not_read", lambda ddf, store: None)
     lazy = to_tfrecord(read_tfrecord(tmp_path).assign(m=1), tmp_path, overwrite=True, compute=False)
     with pytest.raises(FileNotFoundError, match="was removed after the dataset was listed"):
-        _after_losing_the_result(lazy, client)
+        _after_losing_the_result(lazy, mortals)
     assert sorted(read_tfrecord(tmp_path)["n"].compute(scheduler="sync")) == list(range(20))
 
 

@@ -1,4 +1,7 @@
-"""The code in the documentation runs and prints what the pages show, and its links have targets."""
+"""The code in the documentation runs and prints what the pages show, and its links have targets.
+
+Modules: reader, writer.
+"""
 
 import importlib.util
 import os

@@ -1,4 +1,7 @@
-"""Every example in a public docstring runs and prints what the docstring shows."""
+"""Every example in a public docstring runs and prints what the docstring shows.
+
+Modules: public_functions.
+"""
 
 import doctest
 import importlib

@@ -1,4 +1,7 @@
-"""An error says what is wrong, where, and what to do: in its message, its repr and after pickling."""
+"""An error says what is wrong, where, and what to do: in its message, its repr and after pickling.
+
+Modules: errors.
+"""
 
 import copy
 import pickle
@@ -37,7 +40,9 @@ from dask_tfrecord.errors import (
         ),
     ],
 )
-def test_message_is_a_sentence_with_the_known_parts_of_the_place(place: dict[str, object], text: str) -> None:
+def test_message_is_a_sentence_with_file_record_and_offset_if_known(
+    place: dict[str, object], text: str
+) -> None:
     assert str(TFRecordError("is wrong", **place)) == text
 
 

@@ -1,6 +1,8 @@
 """`export`: its files follow the definitions of other libraries, and disturb no read or write.
 
 If TensorFlow Datasets, TensorFlow Metadata and the tfrecord package are installed, they check the files.
+
+Modules: exporting, schema.tfds, schema.tfmd.
 """
 
 import json
@@ -309,7 +311,7 @@ def test_descriptions_of_others_are_no_data_and_are_never_removed(write: Write) 
 
 
 def test_wrong_arguments_are_named(tmp_path: Path) -> None:
-    with pytest.raises(TFRecordError, match="unknown format 'csv'; known are 'idx', 'tfds', 'tfmd'"):
+    with pytest.raises(TFRecordError, match="unknown format 'csv'; pass one of 'idx', 'tfds', 'tfmd'"):
         export(tmp_path, "csv")
     with pytest.raises(FileNotFoundError, match="no snapshot"):
         export(tmp_path, "idx")

@@ -1,4 +1,7 @@
-"""A keyword of another tool, or a misspelt one, raises an error that names the keyword to pass."""
+"""A keyword of another tool, or a misspelt one, raises an error that names the keyword to pass.
+
+Modules: foreign_keywords, public_functions.
+"""
 
 import enum
 import importlib

@@ -1,4 +1,7 @@
-"""Attributes that are computed once, also in a process that is forked meanwhile."""
+"""Attributes that are computed once, also in a process that is forked meanwhile.
+
+Modules: lazy.
+"""
 
 import os
 import signal

@@ -1,6 +1,8 @@
 """`read_tfrecord(partition_by=)`: each key is one Dask partition with all of its rows, from all its files.
 
 The expected keys and rows come from the written frame, which pandas groups.
+
+Modules: reader, dataset.read.plan_partitions.
 """
 
 import datetime
@@ -72,7 +74,7 @@ def expected_keys(data: pd.DataFrame, names: Sequence[str]) -> list[tuple[Any, .
     return sorted((key, len(ids), sum(ids)) for key, ids in sums.items())
 
 
-MANY_FILES = {"compression": "gzip", "max_rows_per_file": 3}
+MANY_FILES = {"compression": "gzip", "max_rows_per_file": 8}
 
 
 @pytest.mark.parametrize(

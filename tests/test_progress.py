@@ -1,4 +1,7 @@
-"""What a long job logs while it runs, on every scheduler."""
+"""What a long job logs while it runs, on every scheduler.
+
+Modules: progress, cli.progress.
+"""
 
 import logging
 import re

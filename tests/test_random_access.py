@@ -1,4 +1,7 @@
-"""`take`: rows by their numbers, from no more bytes than the blocks that hold them."""
+"""`take`: rows by their numbers, from no more bytes than the blocks that hold them.
+
+Modules: random_access.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -107,7 +110,7 @@ def test_one_number_is_one_row_and_a_mask_is_its_true_rows(root: Path) -> None:
 @pytest.mark.parametrize(
     "indices", [[0, ROWS], [-ROWS - 1], [2**63], [0.5], ["a"], [[1, 2]], [True], np.zeros(0, bool)]
 )
-def test_what_is_no_row_raises_with_the_place(root: Path, indices: Any) -> None:
+def test_what_is_no_row_raises_with_the_number_of_the_row(root: Path, indices: Any) -> None:
     with pytest.raises(IndexError, match=str(root)):
         take(root, indices)
 

@@ -1,4 +1,7 @@
-"""`read_tfrecord`: the rows and columns of files of other writers and of our own, and the errors."""
+"""`read_tfrecord`: the rows and columns of files of other writers and of our own, and the errors.
+
+Modules: reader.
+"""
 
 import os
 import pickle
@@ -218,7 +221,7 @@ def test_unknown_choices_are_refused_with_the_known_ones(foreign: Path, argument
 
 
 @pytest.mark.parametrize(("name", "compression"), [("0", "gzip"), ("1", None), ("1", "zlib"), ("2", "gzip")])
-def test_another_compression_than_the_one_asked_for_is_told(
+def test_another_compression_than_the_one_asked_for_is_named(
     foreign: Path, name: str, compression: Any
 ) -> None:
     with pytest.raises(CorruptRecordError, match='pass compression="infer"'):
@@ -250,7 +253,7 @@ def damage_at(tmp_path: Path, content: bytes, position: int) -> Path:
 
 
 @pytest.mark.parametrize("columns", [None, ["n"], []])
-def test_damage_is_raised_when_it_is_read_with_its_place(tmp_path: Path, columns: Any) -> None:
+def test_damage_is_raised_when_it_is_read_with_file_record_and_offset(tmp_path: Path, columns: Any) -> None:
     content = rows(0, 100)
     start = len(rows(0, 60))
     path = damage_at(tmp_path, content, start + 20)
@@ -262,7 +265,7 @@ def test_damage_is_raised_when_it_is_read_with_its_place(tmp_path: Path, columns
     assert str(pickle.loads(pickle.dumps(error))) == str(error)
 
 
-def test_places_count_from_the_files_start_across_windows(
+def test_offsets_count_from_the_files_start_across_windows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(files, "WINDOW_BYTES", 1000)

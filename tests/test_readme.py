@@ -1,9 +1,14 @@
-"""The README fits on a few screens, and its two commands stand alone."""
+"""The README fits on a few screens, its commands stand alone, and its figures are what was measured.
+
+Modules: reader, writer.
+"""
 
 import re
 import subprocess
 import sys
 from pathlib import Path
+
+import pytest
 
 ROOT = Path(__file__).parent.parent
 README = (ROOT / "README.md").read_text()
@@ -39,3 +44,23 @@ def test_both_commands_stand_alone() -> None:
 def test_the_import_adds_the_spellings_that_the_readme_names() -> None:
     code = "import dask.dataframe as dd, dask_tfrecord; dd.read_tfrecord; dd.DataFrame.to_tfrecord"
     subprocess.run([sys.executable, "-c", code], check=True)
+
+
+def test_the_pages_and_plots_show_the_stored_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT)])  # the benchmarks are not installed
+    from benchmarks.peers import report
+    from benchmarks.peers.report import feeds, files, formats, readme
+
+    results, loaders = report.stored("files"), report.stored("feeds")
+    regions = {
+        "README.md": readme.reasons(results, loaders),
+        "docs/comparison.md": files.short_table(results),
+        "docs/training.md": feeds.table(loaders),
+    }
+    for page, text in regions.items():
+        assert report.BEGIN + text + report.END in (ROOT / page).read_text(), page
+    made = {f"peers-{theme}.svg": readme.picture(results, theme) for theme in readme.THEMES}
+    made["RESULTS.md"] = files.page(results)
+    made |= {name: formats.page(suite, report.stored(suite)) for suite, (name, *_) in formats.PAGES.items()}
+    for name, text in made.items():
+        assert text == (ROOT / "benchmarks" / name).read_text(), name

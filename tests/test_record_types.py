@@ -1,4 +1,7 @@
-"""`record_type="infer"` of `to_tfrecord`: records that were read are written with their old record type."""
+"""`record_type="infer"` of `to_tfrecord`: records that were read are written with their old record type.
+
+Modules: writer, reader.
+"""
 
 import warnings
 from collections.abc import Callable

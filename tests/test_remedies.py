@@ -1,4 +1,7 @@
-"""The remedies of an error are arguments that the called function or command accepts."""
+"""The remedies of an error are arguments that the called function or command accepts.
+
+Modules: errors, cli.failures.
+"""
 
 import inspect
 import pickle
@@ -171,7 +174,7 @@ def _raised(call: Callable[..., Any], path: Path, **keywords: Any) -> TFRecordEr
 
 
 @pytest.mark.parametrize("surface", SURFACES)
-def test_a_surface_accepts_the_remedies_of_its_errors_and_names_no_others(
+def test_a_function_accepts_the_remedies_of_its_errors_and_names_no_others(
     surface: str, datasets: Path, tmp_path: Path
 ) -> None:
     function, call = SURFACES[surface]

@@ -1,4 +1,7 @@
-"""A Writer takes rows of all kinds, and refuses calls whose rows do not fit the dataset as a whole."""
+"""A Writer takes rows of all kinds, and refuses calls whose rows do not fit the dataset as a whole.
+
+Modules: row_writer.
+"""
 
 import os
 import shutil

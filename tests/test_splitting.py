@@ -1,5 +1,10 @@
-"""`split=`: every row is in one split, always in the same split; splits are partition directories."""
+"""`split=`: every row is in one split, always in the same split; splits are partition directories.
 
+Modules: splitting.
+"""
+
+from collections import Counter
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
@@ -55,6 +60,21 @@ def test_a_seed_decides_a_random_split(tmp_path: Path) -> None:
         to_tfrecord(ddf, tmp_path / name, split=SHARES, split_by=seed)
         found.append(split_of(tmp_path / name))
     assert found[0] == found[1] != found[2]
+
+
+def test_the_splits_of_two_seeds_do_not_depend_on_each_other(tmp_path: Path) -> None:
+    """With two equal shares, the rows of a split are any subset, and two seeds share half of them."""
+    table, found = pa.table({"id": range(4)}), []
+    for seed in range(160):
+        to_tfrecord(table, tmp_path / str(seed), split={"train": 0.5, "eval": 0.5}, split_by=seed)
+        of_rows = split_of(tmp_path / str(seed))
+        found.append(tuple(of_rows[row] == "train" for row in range(4)))
+    counts = Counter(found)
+    assert len(counts) == 16
+    assert max(counts.values()) < 30
+    # The rows of the next seed are no permutation of the rows of a seed.
+    sizes = [sum(rows) for rows in found]
+    assert 0.3 < np.mean([one != other for one, other in pairwise(sizes)]) < 0.95
 
 
 def test_splits_come_before_other_partition_columns(tmp_path: Path) -> None:

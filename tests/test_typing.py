@@ -1,4 +1,7 @@
-"""A user's script runs and passes mypy and pyright, which read the annotations of the package."""
+"""A user's script runs and passes mypy and pyright, which read the annotations of the package.
+
+Modules: reader, writer, errors.
+"""
 
 import json
 import re

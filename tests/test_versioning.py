@@ -1,4 +1,7 @@
-"""The versions of a dataset: expire and restore."""
+"""The versions of a dataset: expire and restore.
+
+Modules: versioning, dataset.maintenance.expiring, dataset.maintenance.restoring.
+"""
 
 import os
 import shutil
@@ -62,8 +65,8 @@ def test_a_restored_version_is_the_newest(place: str) -> None:
     found = [rows(place, version=number) for number in range(1, 7)]
     assert found == [[1, 2, 3], [1, 2, 3, 4], [3, 5], [5], [1, 2, 3, 4], [5]]
     assert restore(place, 6).number == 6  # nothing to do
-    told = Snapshot.history(place)[["mode", "details"]].iloc[4:]
-    assert told.to_numpy().tolist() == [["restore", "version 2"], ["restore", "version 4"]]
+    reported = Snapshot.history(place)[["mode", "details"]].iloc[4:]
+    assert reported.to_numpy().tolist() == [["restore", "version 2"], ["restore", "version 4"]]
     to_tfrecord(keyed(c=[6]), place, partition_on="key", append=True)
     assert by_key(place) == {"a": [5], "c": [6]}
     assert dask_tfrecord.verify(place)["agrees"].all()
@@ -191,7 +194,7 @@ def test_cleanup_removes_what_only_expired_versions_need(place: str) -> None:
     assert [rows(place, version=number) for number in (3, 4)] == [[3, 5], [5]]
 
 
-def test_cleanup_moves_files_to_their_places(place: str) -> None:
+def test_cleanup_moves_files_to_their_paths(place: str) -> None:
     """The lists of moved files are lost: files are where another version needs them."""
     lived_in(place)
     store = Store.at(place)

@@ -1,4 +1,7 @@
-"""`distributed` is an optional dependency: everything that needs no cluster works without it."""
+"""`distributed` is an optional dependency: everything that needs no cluster works without it.
+
+Modules: progress, cluster.
+"""
 
 import subprocess
 import sys

@@ -1,4 +1,7 @@
-"""`to_tfrecord`: the files of a dataset, the arguments that are rejected, and the files after a failure."""
+"""`to_tfrecord`: the files of a dataset, the arguments that are rejected, and the files after a failure.
+
+Modules: writer, write_request.
+"""
 
 import json
 import pickle
@@ -95,7 +98,7 @@ def test_what_tensorflow_does_not_read_is_written_with_a_warning(
     every_dtype.assert_same(read_tfrecord(tmp_path).compute().reset_index(drop=True), every_dtype.read_back())
 
 
-def test_a_higher_level_gives_smaller_files(tmp_path: Path) -> None:
+def test_a_higher_compression_level_gives_smaller_files(tmp_path: Path) -> None:
     sizes = [
         to_tfrecord(collection(), tmp_path / f"{level}", compression="gzip", compression_level=level).bytes
         for level in (0, 9)
@@ -157,7 +160,7 @@ def test_sequence_examples_and_bytes_are_written(tmp_path: Path) -> None:
     assert read_tfrecord(tmp_path / "b")["x"].compute().tolist() == [b"\xff", b"", b"\0"]
 
 
-def test_objects_are_looked_at_for_their_type_or_told_it(tmp_path: Path) -> None:
+def test_objects_are_sampled_for_their_type_or_have_one_in_schema(tmp_path: Path) -> None:
     with dask.config.set({"dataframe.convert-string": False}):
         frame = pd.DataFrame({"x": pd.Series([None, None, b"\xff", b"a"], dtype=object)})
         ddf = dd.from_pandas(frame, npartitions=2)
@@ -366,7 +369,7 @@ def test_the_schema_of_another_dataset_gives_the_types(tmp_path: Path) -> None:
         assert test.schema.arrow == train.schema.arrow
 
 
-def test_metadata_of_the_user_is_kept(tmp_path: Path) -> None:
+def test_custom_metadata_of_the_user_is_kept(tmp_path: Path) -> None:
     to_tfrecord(collection(), tmp_path, custom_metadata={"owner": "łódź"})
     assert Snapshot.open(tmp_path).custom_metadata == {"owner": "łódź"}
 

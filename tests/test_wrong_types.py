@@ -1,21 +1,36 @@
-"""Every public function and constructor answers a value of a wrong type with an error of this package."""
+"""Every public function and constructor answers a value of a wrong type with an error of this package.
+
+Modules: arguments, public_functions.
+"""
 
 import importlib
 import inspect
-from collections.abc import Callable
+from collections.abc import Callable, Generator
 from pathlib import Path
 from typing import Any
 
+import numpy as np
 import pyarrow as pa
+import pyarrow.compute as pc
 import pytest
 
 import dask_tfrecord
-from dask_tfrecord import NotFoundError, Schema, Snapshot, TFRecordError, read_tfrecord, to_tfrecord
+from dask_tfrecord import (
+    NotFoundError,
+    RecordTable,
+    Schema,
+    Snapshot,
+    TFRecordDataset,
+    TFRecordError,
+    read_tfrecord,
+    to_tfrecord,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 TABLE = pa.table({"a": [1, 2]})
 ODD: list[Any] = [object(), 5, 1.5, True, "abc", b"x", [1], {1: 2}, None, [None], [], ""]
+ODD += [np.int64(3), np.array("q"), np.array([1, 2]), "http://", [[]], TABLE.to_pandas()]
 
 # The values that the package returns. Users do not construct them.
 RESULTS = {
@@ -77,14 +92,20 @@ def refuses_wrong_types(function: Any, tmp_path: Path, monkeypatch: pytest.Monke
     if function in (to_tfrecord, dask_tfrecord.Writer):
         given["path"] = tmp_path / "out"
     given |= dict.fromkeys([name for name in needed if name not in given])
-    for name in [one.name for one in parameters]:
+    refuses_odd_values(function, [one.name for one in parameters], given)
+
+
+def refuses_odd_values(function: Any, names: list[str], given: dict[str, Any]) -> None:
+    for name in names:
         for value in ODD:
             try:
                 result = function(**given | {name: value})
+                if isinstance(result, Generator):
+                    next(result, None)
             except (TFRecordError, NotFoundError):
                 continue
             except IndexError:  # as of arrays
-                assert name == "indices"
+                assert name in ("indices", "order")
                 continue
             for method in ("shutdown", "close"):
                 if callable(end := getattr(type(result), method, None)):
@@ -97,6 +118,27 @@ def test_wrong_types_are_refused_with_an_error_of_the_package(
     name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     refuses_wrong_types(FUNCTIONS[name], tmp_path, monkeypatch)
+
+
+@pytest.mark.parametrize(
+    ("method", "given"),
+    [
+        (lambda path: RecordTable(path).batch, {"indices": [0]}),
+        (lambda path: RecordTable(path).matching, {"filters": [("a", "==", 1)]}),
+        (lambda path: RecordTable(path).block_order, {"seed": 0, "epoch": 0, "shard": (0, 1)}),
+        (lambda path: RecordTable(path).shuffle_statistics, {"order": [0, 1], "batch_size": 1}),
+        (lambda path: TFRecordDataset(path).filter, {"expression": pc.field("a") > 1}),
+        (lambda path: TFRecordDataset(path).scanner, {"columns": ["a"], "filter": None, "batch_size": 1}),
+        (lambda path: dask_tfrecord.inspect(path).iter_tables, {"files": [0]}),
+    ],
+    ids=["batch", "matching", "block_order", "statistics", "filter", "scanner", "iter_tables"],
+)
+def test_methods_refuse_wrong_types_with_an_error_of_the_package(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Callable[[Path], Any], given: dict[str, Any]
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    to_tfrecord(TABLE, tmp_path / "d")
+    refuses_odd_values(method(tmp_path / "d"), list(given), given)
 
 
 @pytest.mark.filterwarnings("ignore")

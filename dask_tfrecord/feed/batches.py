@@ -237,18 +237,26 @@ class Batches:
         return self.next_element(lambda table: as_batch(table, self.schema))
 
     def next_element(self, convert: Callable[[pa.Table], Element]) -> Element:
-        """Convert the next batch. If ``convert`` raises, the batch does not count as returned."""
-        with self._lock, calling(self._plan.surface):
+        """Convert the next batch. If anything raises, the batch does not count as returned.
+
+        Raises
+        ------
+        StopIteration
+            If all batches have been returned, or if the iterator was closed.
+        """
+        with self._lock:
             position = self._position
-            table = self.next_table()
             try:
-                return convert(table)
-            except BaseException as error:  # also after an interrupt, the next call returns the same rows
+                with calling(self._plan.surface):
+                    element = _converted(convert, self._advance())
+            except StopIteration:
+                raise
+            # An interrupt can come at any line. After it, the next call returns the same rows.
+            except BaseException:
                 self._stop()
                 self._position = position
-                if isinstance(error, StopIteration):  # the caller would take it for the last batch
-                    raise RuntimeError("the conversion of a batch raised StopIteration") from error
                 raise
+            return element
 
     def next_table(self) -> pa.Table:
         """Return the next batch as an Arrow table, whose columns may have several chunks.
@@ -260,22 +268,20 @@ class Batches:
         StopIteration
             If all batches have been returned, or if the iterator was closed.
         """
-        with self._lock, calling(self._plan.surface):
-            if self._closed:
-                raise StopIteration
-            try:
-                if self._tables is None:
-                    self._tables = _tables(self._plan, self._order, self._position.remaining)
-                found = next(self._tables, None)
-            # Also after an interrupt, the next call continues where the last batch ended.
-            except BaseException:
-                self._stop()
-                raise
-            if found is None:
-                self._ended = True
-                raise StopIteration
-            table, self._position = found
-            return table
+        return self.next_element(lambda table: table)
+
+    def _advance(self) -> pa.Table:
+        """Return the next batch, and move the position after the batch."""
+        if self._closed:
+            raise StopIteration
+        if self._tables is None:
+            self._tables = _tables(self._plan, self._order, self._position.remaining)
+        found = next(self._tables, None)
+        if found is None:
+            self._ended = True
+            raise StopIteration
+        table, self._position = found
+        return table
 
     def __arrow_c_schema__(self) -> Any:
         return self.schema.__arrow_c_schema__()
@@ -439,6 +445,13 @@ def _joined(tables: list[pa.Table]) -> pa.Table:
     table = pa.concat_tables(tables)
     has_categories = any(pa.types.is_dictionary(item.type) for item in table.schema)
     return table.unify_dictionaries() if has_categories else table
+
+
+def _converted(convert: Callable[[pa.Table], Element], table: pa.Table) -> Element:
+    try:
+        return convert(table)
+    except StopIteration as error:  # the caller would take it for the end of the batches
+        raise RuntimeError("the conversion of a batch raised StopIteration") from error
 
 
 def as_batch(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:

@@ -23,6 +23,9 @@ from dask_tfrecord.public_functions import public_function
 # of a dataset, which can hold no lock.
 _ORDERS = Lock()
 
+# The largest number of batches from which Keras finds out the shapes of a model's inputs.
+_MOST_LOOKED_AT = 2
+
 
 class TFRecordPyDataset(keras.utils.PyDataset):
     """Feed the batches of a dataset to ``model.fit``, with any backend of Keras.
@@ -107,6 +110,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         self._requested: set[int] = set()  # the batches of the current order that were requested
         self._is_due = False  # True if the order changes when all of its batches were requested
         self._is_ahead = False  # True if the order has changed in this way
+        self._is_new = True  # True until the first call of `on_epoch_end`
         if label is not None and label not in self.table.schema.names:
             raise SchemaError("label= names no column", feature=label)
         self._set_order()
@@ -143,10 +147,15 @@ class TFRecordPyDataset(keras.utils.PyDataset):
     def on_epoch_end(self) -> None:
         """Advance to the next epoch, which has another row order.
 
-        With ``fit(steps_per_epoch=...)``, and before it trains a new model, Keras calls the method before all
-        batches were returned. The order then changes after the last batch.
+        With ``fit(steps_per_epoch=...)``, Keras calls the method before all batches were returned. The order
+        then changes after the last batch. Keras also calls the method before the first epoch. The batches
+        with which Keras has built the model by then are returned again.
         """
         with _ORDERS:
+            is_before, self._is_new = self._is_new, False
+            if is_before and len(self._requested) <= min(_MOST_LOOKED_AT, len(self) - 1):
+                self._requested.clear()
+                return
             if self._is_ahead and not self._requested:
                 self._is_ahead = False
                 return

@@ -219,7 +219,9 @@ class RecordTable:
         Raises
         ------
         IndexError
-            If a number is out of bounds, or if ``indices`` contains neither integers nor a boolean mask.
+            If a number is out of bounds, or if a mask does not have one element for each record.
+        TFRecordError
+            If ``indices`` contains neither integers nor a boolean mask.
         FileChangedError
             If a file was rewritten after the table was opened.
         """
@@ -323,8 +325,8 @@ class RecordTable:
 
     def epoch_order(self, seed: int, epoch: int) -> Order:
         """Return the order of an epoch, from which `block_order` takes the record numbers of a shard."""
-        arguments.count("seed", seed, 0)
-        arguments.count("epoch", epoch, 0)
+        arguments.number("seed", seed, 0)
+        arguments.number("epoch", epoch, 0)
         counts = np.diff(self.block_starts)
         return make_order(len(counts), counts, seed, epoch, sizes=self._block_sizes)
 
@@ -355,8 +357,8 @@ class RecordTable:
         >>> table.shuffle_statistics([0, 1, 2, 3], batch_size=2).same_block
         1.0
         """
-        arguments.count("batch_size", batch_size, 1)
-        return measure_order(np.asarray(order, np.int64), self.block_starts, batch_size)
+        arguments.number("batch_size", batch_size)
+        return measure_order(self._rows.checked(order), self.block_starts, batch_size)
 
     @calling(__init__)
     def _one(self, index: int) -> pa.RecordBatch:

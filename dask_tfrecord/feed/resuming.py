@@ -40,7 +40,8 @@ class Share(NamedTuple):
     number, total : int
         The number of the share, from 0, and the number of all shares.
     whole : str
-        A hash of the rows that were divided, so that shares of different rows are not mixed.
+        A hash of the rows that were divided, and of the way in which they were divided, so that shares that
+        overlap or leave out rows are not mixed.
     """
 
     number: int
@@ -304,13 +305,13 @@ def _not_together(what: str) -> TFRecordError:
 
 def _divided(plan: Plan, spans: list[Span], shard: tuple[int, int], part: tuple[int, int]) -> Beginning:
     of_shard = rows_of_shard(spans, shard, plan.source.counts is not None, plan.uneven)
-    return _divided_parts(plan, Share(*shard, _whole(spans)), of_shard, part)
+    return _divided_parts(plan, Share(*shard, _whole(spans, plan.uneven)), of_shard, part)
 
 
 def _divided_parts(plan: Plan, shard: Share, spans: list[Span], part: tuple[int, int]) -> Beginning:
     step = 1 if plan.source.counts is None else plan.batch_size
-    return Beginning(shard, Share(*part, _whole(spans)), rows_of_part(spans, part, step))
+    return Beginning(shard, Share(*part, _whole(spans, step)), rows_of_part(spans, part, step))
 
 
-def _whole(spans: list[Span]) -> str:
-    return digest([tuple(span) for span in spans])[:8]
+def _whole(spans: list[Span], way: str | int) -> str:
+    return digest([tuple(span) for span in spans], way)[:8]

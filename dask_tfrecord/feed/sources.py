@@ -17,7 +17,7 @@ from dask_tfrecord import arguments
 from dask_tfrecord.cluster import compute_each
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition, wrong_number
-from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, computing
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, check_instance, computing
 from dask_tfrecord.feed.record_offsets import read_block
 from dask_tfrecord.feed.shuffle_window import EncodedRows
 from dask_tfrecord.files.storage.change_check import check_unchanged
@@ -237,6 +237,7 @@ def checked_names(columns: Any, label: str | None = None) -> list[str] | None:
     SchemaError
         If ``columns`` names a column twice, or names no column.
     """
+    check_instance("label", label, str, type(None))
     if columns is None:
         return None
     names = arguments.names("columns", columns)

@@ -173,7 +173,7 @@ def tensorflow_dataset(
     arguments.choice("lists", lists, get_args(Lists))
     arguments.choice("batch_mode", batch_mode, get_args(LastBatch))
     arguments.number("batch_size", batch_size)
-    arguments.number("prefetch", prefetch, -1)  # -1 is tf.data.AUTOTUNE
+    prefetch = arguments.number("prefetch", prefetch, -1)  # -1 is tf.data.AUTOTUNE
     check_shuffle(shuffle, seed)
     arguments.count("shuffle_buffer", shuffle_buffer)
     arguments.count("epoch", epoch, 0)

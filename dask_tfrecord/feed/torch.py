@@ -170,7 +170,7 @@ class TFRecordBatches(IterableDataset[Any]):
 
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration. With ``shuffle``, each epoch has a different row order."""
-        arguments.count("epoch", epoch, 0)
+        arguments.number("epoch", epoch, 0)
         self._shared[0] = epoch
         self._shared[1] += 1
 

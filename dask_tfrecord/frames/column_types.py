@@ -96,7 +96,8 @@ def conversion_of(column: "pd.Series[Any]") -> str:
     if (struct := _struct_with_all_keys(objects)) is not None:
         return f"write null for absent keys, with {values}.astype(pd.ArrowDtype({literal(struct)}))"
     if all(isinstance(value, PRINTABLE) for value in objects):
-        return f"convert the column to text, with {values}.astype(str)"
+        # With pandas 2, `astype(str)` makes a null the text "None".
+        return f'convert the column to text, with {values}.astype("string")'
     if all(isinstance(value, _STORABLE) for value in objects):
         return f"give all values of the column one type, or leave it out, with ddf.drop(columns=[{name}])"
     other = next(type(value).__name__ for value in objects if not isinstance(value, _STORABLE))

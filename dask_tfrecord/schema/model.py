@@ -65,10 +65,7 @@ class Schema:
         check_instance("fields", self.fields, tuple)
         for item in self.fields:
             check_instance("fields", item, Field)
-        if self.record_type not in get_args(RecordType):
-            raise SchemaError(
-                f"unknown record_type {self.record_type!r}; known are {_list(get_args(RecordType))}"
-            )
+        _check_record_type(self.record_type)
 
     # The package sets these functions, because the schema knows no files.
     from_tfds: ClassVar["Callable[..., Schema]"]
@@ -121,8 +118,7 @@ class Schema:
 
     @classmethod
     def _of_types(cls, schema: pa.Schema, record_type: RecordType, known: Mapping[str, pa.Array]) -> Self:
-        if record_type not in get_args(RecordType):
-            raise SchemaError(f"unknown record_type {record_type!r}; known are {_list(get_args(RecordType))}")
+        _check_record_type(record_type)
         fields = tuple(Field(item.name, canonical_type(item.type), known.get(item.name)) for item in schema)
         for item in fields:
             _check_type(item, record_type)
@@ -166,6 +162,8 @@ class Schema:
         selected = list(names)
         if selected == self.names:  # the same object keeps its cached properties
             return self
+        for name in selected:
+            check_instance("names", name, str)
         by_name = {item.name: item for item in self.fields}
         if not by_name.keys() >= set(selected):
             by_name = {one.name: one for item in self.fields for one in item.family} | by_name
@@ -331,6 +329,12 @@ class Schema:
 
 def _list(names: Iterable[object]) -> str:
     return ", ".join(map(repr, names)) or "none"
+
+
+def _check_record_type(given: object) -> None:
+    known = get_args(RecordType)
+    if not isinstance(given, str) or given not in known:
+        raise SchemaError(f"unknown record_type {given!r}; known are {_list(known)}")
 
 
 def check_names(names: Sequence[object], *, may_be_empty: bool = False) -> None:

@@ -253,7 +253,7 @@ def _store_uint64(array: pa.Array) -> pa.Array:
         lambda row: (
             f"{array[row]} is above 2^63-1, the largest integer that TFRecord holds, in uint64 columns too"
         ),
-        "store the column as text, for example with .astype(str)",
+        'store the column as text, for example with .astype("string")',
     )
     return stored
 

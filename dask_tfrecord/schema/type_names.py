@@ -111,7 +111,8 @@ def _by_name(name: str) -> pa.DataType:
 
 
 def _by_dtype(given: Any) -> pa.DataType:
-    if type(given).__module__.startswith("pandas"):
+    name = getattr(given, "name", None)
+    if type(given).__module__.startswith("pandas") and isinstance(name, str):
         zone = getattr(given, "tz", None)
-        return pa.timestamp(given.unit, str(zone)) if zone is not None else _by_name(given.name)
+        return pa.timestamp(given.unit, str(zone)) if zone is not None else _by_name(name)
     return pa.from_numpy_dtype(np.dtype(given))

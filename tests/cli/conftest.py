@@ -1,5 +1,6 @@
 """Runs of the command line in this process, and a small dataset."""
 
+import shutil
 import signal
 import subprocess
 import sys
@@ -60,8 +61,8 @@ def interruptible() -> Iterator[None]:
     signal.signal(signal.SIGINT, before)
 
 
-@pytest.fixture
-def people(tmp_path: Path) -> Path:
+@pytest.fixture(scope="session")
+def written_people(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """A dataset of two files."""
     strings, lists = pd.ArrowDtype(pa.string()), pd.ArrowDtype(pa.list_(pa.string()))
     frame = pd.DataFrame(
@@ -71,6 +72,12 @@ def people(tmp_path: Path) -> Path:
             "tags": pd.array([["a"], [], ["b", "c"]], lists),
         }
     )
-    path = tmp_path / "people"
+    path = tmp_path_factory.mktemp("written") / "people"
     dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=2), path)
     return path
+
+
+@pytest.fixture
+def people(written_people: Path, tmp_path: Path) -> Path:
+    """A copy of the dataset, which the test may change."""
+    return Path(shutil.copytree(written_people, tmp_path / "people"))

@@ -2,6 +2,8 @@
 
 The commands run in forks of one process, which has imported the library. Tests of the launcher start the
 command itself.
+
+Modules: cli.show, cli.describe, cli.convert, cli.maintenance.
 """
 
 import importlib.metadata

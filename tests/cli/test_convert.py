@@ -1,4 +1,7 @@
-"""`convert`: the rows, their types, and what happens to the destination."""
+"""`convert`: the rows, their types, and what happens to the destination.
+
+Modules: cli.convert, cli.other_formats.
+"""
 
 import datetime
 import json
@@ -141,6 +144,19 @@ def test_partition_directories(run: Run, dataset: Path, tmp_path: Path) -> None:
         "i",
     )
     assert sorted(file.parent.name for file in (tmp_path / "back").glob("i=*/*")) == ["i=1", f"i={2**60}"]
+
+
+def test_no_file_of_another_format_is_written_behind_a_link(run: Run, tmp_path: Path) -> None:
+    frame = pd.DataFrame({"_day": [0, 1], "n": [1, 2]})
+    dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path / "days")
+    (tmp_path / "theirs").mkdir()
+    place = tmp_path / "mine"
+    place.mkdir()
+    (place / "_day=1").symlink_to(tmp_path / "theirs")
+    options = ("--to", "parquet", "--partition-on", "_day")
+    assert "choose a new directory" in run("convert", tmp_path / "days", place, *options, code=1).stderr
+    assert not [*(tmp_path / "theirs").iterdir()]
+    assert [path.name for path in place.iterdir()] == ["_day=1"]
 
 
 @pytest.mark.parametrize("suffix", ["parquet", "csv", "jsonl"])

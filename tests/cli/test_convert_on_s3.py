@@ -1,4 +1,7 @@
-"""`convert` to and from an object store, in every format."""
+"""`convert` to and from an object store, in every format.
+
+Modules: cli.convert, cli.other_formats.
+"""
 
 import json
 from collections.abc import Iterator

@@ -1,4 +1,7 @@
-"""Values as JSON: exact, valid, and the same for every chunk and slice."""
+"""Values as JSON: exact, valid, and the same for every chunk and slice.
+
+Modules: cli.json_text.
+"""
 
 import base64
 import datetime

@@ -1,4 +1,7 @@
-"""`verify`, `index`, `cleanup`, `export` and `serve`."""
+"""`verify`, `index`, `cleanup`, `export` and `serve`.
+
+Modules: cli.maintenance.
+"""
 
 import json
 import signal
@@ -125,8 +128,8 @@ def test_export_prints_the_files(run: Run, people: Path) -> None:
     run("export", people, "--format", "nothing", code=2)
 
 
-def test_serve_prints_its_address_and_ends_after_the_passes(people: Path) -> None:
-    command = [SCRIPT, "serve", people, "--columns", "born", "--passes", "1"]
+def test_serve_prints_its_address_and_ends_after_the_passes(quick: Path, people: Path) -> None:
+    command = [quick, "serve", people, "--columns", "born", "--passes", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         host, _, port = server.stdout.readline().strip().removeprefix("tcp://").rpartition(":")
@@ -173,8 +176,8 @@ def test_an_interrupt_ends_a_server_whose_client_does_not_read(people: Path) -> 
     )
 
 
-def test_a_failed_pass_fails_the_command(people: Path) -> None:
-    command = [SCRIPT, "serve", people, "--to", f"unix://{people.parent}/s.sock", "--passes", "1"]
+def test_a_failed_pass_fails_the_command(quick: Path, people: Path) -> None:
+    command = [quick, "serve", people, "--to", f"unix://{people.parent}/s.sock", "--passes", "1"]
     with subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True) as server:
         assert server.stdout is not None
         assert server.stderr is not None
@@ -188,9 +191,8 @@ def test_a_failed_pass_fails_the_command(people: Path) -> None:
     assert "Error: " in errors
 
 
-@pytest.mark.parametrize("options", [["--workers", "1"], ["--memory-limit", "2 GB", "--threads", "1"]])
 def test_a_local_cluster_computes_if_an_option_asks_for_it(
-    run: Run, people: Path, options: list[str], monkeypatch: pytest.MonkeyPatch
+    run: Run, people: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     from distributed import Client
 
@@ -202,6 +204,7 @@ def test_a_local_cluster_computes_if_an_option_asks_for_it(
         return enter(client)
 
     monkeypatch.setattr(Client, "__enter__", note)
+    options = ["--memory-limit", "2 GB", "--threads", "1"]
     assert run("verify", people, *options).stdout.startswith("all 2 files are intact, 3 rows")
     assert len(used) == 1
 

@@ -1,4 +1,7 @@
-"""What is printed: no characters that control a terminal, strict JSON, tables that cut no name or number."""
+"""What is printed: no characters that control a terminal, strict JSON, tables that cut no name or number.
+
+Modules: cli.output, cli.escapes.
+"""
 
 import json
 import re

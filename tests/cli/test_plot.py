@@ -1,4 +1,7 @@
-"""`inspect --plot`: the picture has a panel for each column, and something is drawn in each."""
+"""`inspect --plot`: the picture has a panel for each column, and something is drawn in each.
+
+Modules: cli.plot.
+"""
 
 import struct
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""The options that say what is read are those of `read_tfrecord`: damage, inference, schema and snapshot."""
+"""The options that say what is read are those of `read_tfrecord`: damage, inference, schema and snapshot.
+
+Modules: cli.options.
+"""
 
 import json
 import shutil

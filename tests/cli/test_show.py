@@ -1,4 +1,7 @@
-"""`inspect`, `head`, `cat`, `count` and `schema`."""
+"""`inspect`, `head`, `cat`, `count` and `schema`.
+
+Modules: cli.show, cli.describe, cli.progress.
+"""
 
 import json
 import os

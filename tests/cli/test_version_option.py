@@ -1,4 +1,7 @@
-"""`--version N` reads an older version of a dataset, as `read_tfrecord(version=)` does."""
+"""`--version N` reads an older version of a dataset, as `read_tfrecord(version=)` does.
+
+Modules: cli.options.
+"""
 
 import json
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""The commands about versions, and the options of `convert` about versions and columns."""
+"""The commands about versions, and the options of `convert` about versions and columns.
+
+Modules: cli.versions.
+"""
 
 import json
 from pathlib import Path

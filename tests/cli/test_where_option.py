@@ -1,4 +1,7 @@
-"""`--where` means what Python means, and evaluates nothing."""
+"""`--where` means what Python means, and evaluates nothing.
+
+Modules: cli.where_option.
+"""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""The kernel and google.protobuf read each other's records, for random tables of kernel columns."""
+"""The kernel and google.protobuf read each other's records, for random tables of kernel columns.
+
+Modules: codec.
+"""
 
 import random
 from collections.abc import Callable, Sequence
@@ -226,7 +229,7 @@ def _reader(name: str, record: Record) -> Column | None:
 
 
 @given(any_table, st.randoms(use_true_random=False))
-def test_a_feature_that_is_neither_wanted_nor_known_is_told_with_the_column_that_reads_it(
+def test_a_feature_that_is_neither_wanted_nor_known_is_named_with_the_column_that_reads_it(
     table: Table, random_: random.Random
 ) -> None:
     part = {column: random_.choice(["wanted", "known", "strange"]) for column in table.columns}

@@ -1,4 +1,7 @@
-"""Codecs: compressed blocks, detection by content, reading to the end of the file, bounded memory."""
+"""Codecs: compressed blocks, detection by content, reading to the end of the file, bounded memory.
+
+Modules: codec.codecs, codec.
+"""
 
 import bz2
 import gzip

@@ -1,4 +1,7 @@
-"""One record adds a codec: its files are named, written, detected and read in parts."""
+"""One record adds a codec: its files are named, written, detected and read in parts.
+
+Modules: codec.codecs, codec.compressing, codec.decompressing.
+"""
 
 import io
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""Every type of the type table is encoded and decoded; google.protobuf judges the records between."""
+"""Every type of the type table is encoded and decoded; google.protobuf judges the records between.
+
+Modules: codec, codec.columns.
+"""
 
 import random
 from collections.abc import Callable

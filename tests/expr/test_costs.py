@@ -1,6 +1,8 @@
 """The cost of each kind of query: opened files, read bytes and decoded columns.
 
 `data/costs.md` is the table. To write it anew after a change: ``python tests/expr/test_costs.py``.
+
+Modules: expr.reading, files.storage.open_file.
 """
 
 import tempfile

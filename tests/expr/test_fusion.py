@@ -1,4 +1,7 @@
-"""Reads of a few columns from many partitions become fewer tasks, and nothing else changes."""
+"""Reads of a few columns from many partitions become fewer tasks, and nothing else changes.
+
+Modules: expr.rewrites.
+"""
 
 import pickle
 from pathlib import Path

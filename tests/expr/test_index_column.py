@@ -1,4 +1,7 @@
-"""`index=` and `calculate_divisions`: a column as the index, and rows found by it in few files."""
+"""`index=` and `calculate_divisions`: a column as the index, and rows found by it in few files.
+
+Modules: expr.collection, dataset.read.divisions.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -117,8 +120,17 @@ def test_divisions_of_times_are_those_of_dask(tmp_path: Path, times: "pd.Index[A
         assert weeks["x"].compute().tolist() == [*range(12)]
 
 
+def test_divisions_of_categories_of_times_are_those_of_dask(tmp_path: Path) -> None:
+    times = pd.CategoricalIndex(pd.date_range("2020", periods=12, tz="UTC"), name="time")
+    ours = dd.from_pandas(pd.DataFrame({"x": range(12)}, index=times), npartitions=3)
+    to_tfrecord(ours, tmp_path)
+    ddf = read_tfrecord(tmp_path, calculate_divisions=True, blocksize=None)
+    assert ddf.divisions == ours.divisions
+    assert {*map(type, ddf.divisions)} == {pd.Timestamp}
+
+
 @pytest.mark.parametrize("name", ["mixed", "holes", "share"])
-def test_divisions_are_unknown_where_nothing_proves_them(root: Path, name: str) -> None:
+def test_calculate_divisions_gives_none_where_nothing_proves_them(root: Path, name: str) -> None:
     ddf = read_tfrecord(root, index=name, calculate_divisions=True, blocksize=None)
     assert ddf.divisions == (None,) * 6
     assert len(ddf.compute()) == 20

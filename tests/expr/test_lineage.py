@@ -1,4 +1,7 @@
-"""A write of a collection cannot overwrite the files that the collection reads."""
+"""A write of a collection cannot overwrite the files that the collection reads.
+
+Modules: expr.lineage.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -180,7 +183,7 @@ def test_tfrecord_files_that_are_read_are_not_overwritten(
         lambda path: collection(1).map_partitions(lambda part, root: part, f"{path}/data.csv"),
     ],
 )
-def test_rows_in_memory_may_overwrite_a_place_that_their_functions_mention(
+def test_rows_in_memory_may_overwrite_a_path_that_their_functions_mention(
     tmp_path: Path, mention: Any
 ) -> None:
     to_tfrecord(collection(0), tmp_path / "place")
@@ -213,7 +216,7 @@ def test_a_dataset_is_not_overwritten_with_itself(place: str) -> None:
 
 
 @pytest.mark.parametrize("source", [of_csv, of_a_map, of_delayed, of_a_closure, of_a_join])
-def test_other_places_may_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Any) -> None:
+def test_other_paths_may_be_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, source: Any) -> None:
     monkeypatch.chdir(tmp_path)
     (tmp_path / "from").mkdir()
     pd.DataFrame({"n": [1]}).to_csv(tmp_path / "from" / "data.csv", index=False)
@@ -237,7 +240,7 @@ def test_an_overwrite_does_not_follow_links_out_of_its_directory(tmp_path: Path)
     assert values(place) == [3]
 
 
-def test_other_places_may_be_read_and_columns_have_any_name(
+def test_other_paths_may_be_read_and_columns_have_any_name(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)

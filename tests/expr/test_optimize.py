@@ -1,4 +1,7 @@
-"""The cost of a query: the opened files and the decoded columns."""
+"""The cost of a query: the opened files and the decoded columns.
+
+Modules: expr.reading, expr.writing, expr.masks.
+"""
 
 import os
 from collections.abc import Callable, Iterator

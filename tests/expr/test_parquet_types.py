@@ -1,4 +1,7 @@
-"""The types of object columns that Dask reads from Parquet: from the Parquet schema, or from the objects."""
+"""The types of object columns that Dask reads from Parquet: from the Parquet schema, or from the objects.
+
+Modules: expr.lineage, expr.collection.
+"""
 
 import datetime as dt
 import decimal

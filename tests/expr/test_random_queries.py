@@ -1,6 +1,8 @@
 """Random queries of random datasets return the rows of pandas, with and without snapshots and statistics.
 
 If Dask and pandas disagree for every source, Dask's rows for the same frames by `dd.from_map` are expected.
+
+Modules: expr.rewrites.
 """
 
 import collections
@@ -114,8 +116,8 @@ class Case:
         """Run the case; AssertionError for wrong rows. ``whole`` holds the partitions of a plain read."""
         d, parts = self._source(whole)
         query, how = self.queries.query(), self.rng.choice(["optimised", "optimised", "not fused", "plain"])
-        told = f"seed {self.data.seed}, {self.data.root.name}, query {self.number}, {how}, {self.options}, "
-        told += f"partitions {self.partitions}: {query}"
+        case = f"seed {self.data.seed}, {self.data.root.name}, query {self.number}, {how}, {self.options}, "
+        case += f"partitions {self.partitions}: {query}"
         expected = outcome(query, methods.concat(parts), methods.concat(whole))
         found = outcome(query, d, self.data.plain, how)
         if isinstance(expected, Exception):  # the values that raise may be in files that the query skips
@@ -126,9 +128,9 @@ class Case:
         other = dd.from_map(lambda at: whole[at], range(len(whole)), meta=self.data.plain._meta)
         by_dask = outcome(query, mapped, other, how)
         if isinstance(found, Exception):
-            assert type(by_dask) is type(found), f"{told}\n{found!r}\ninstead of\n{by_dask!r}"
+            assert type(by_dask) is type(found), f"{case}\n{found!r}\ninstead of\n{by_dask!r}"
             return "refused by Dask"
-        assert found == by_dask, f"{told}\n{found!r}\ninstead of\n{expected!r}\nby Dask\n{by_dask!r}"
+        assert found == by_dask, f"{case}\n{found!r}\ninstead of\n{expected!r}\nby Dask\n{by_dask!r}"
         return "Dask's own"
 
     def _source(self, whole: list[pd.DataFrame]) -> tuple[Any, list[pd.DataFrame]]:
@@ -140,8 +142,8 @@ class Case:
             d = self.data.read(filters=filters)
             parts = [d.get_partition(at).compute() for at in range(d.npartitions)]
             wanted = keep(self.data.arrow, filters)
-            told = f"seed {self.data.seed}, {self.data.root.name}, query {self.number}, {filters}"
-            assert sorted(methods.concat(parts)["n"]) == sorted(wanted), told
+            case = f"seed {self.data.seed}, {self.data.root.name}, query {self.number}, {filters}"
+            assert sorted(methods.concat(parts)["n"]) == sorted(wanted), case
             return d, parts
         if kind < 0.35 and (name := self.queries.become_index()) is not None:
             columns = list(self.queries.names)

@@ -1,7 +1,11 @@
-"""`iter_batches`: every row once, in batches of the exact size, whatever the shuffle, shard or state."""
+"""`iter_batches`: every row once, in batches of the exact size, whatever the shuffle, shard or state.
+
+Modules: feed.batches, feed.sources, feed.numpy_columns, feed.resuming.
+"""
 
 import json
 import os
+import shutil
 import threading
 from collections import Counter
 from concurrent.futures import ThreadPoolExecutor
@@ -39,7 +43,7 @@ def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(epoch_order, "_SEQUENTIAL_BYTES", 1 << 12)
 
 
-@pytest.fixture
+@pytest.fixture(scope="module")
 def frame() -> pd.DataFrame:
     return pd.DataFrame(
         {
@@ -52,11 +56,21 @@ def frame() -> pd.DataFrame:
     )
 
 
+@pytest.fixture(scope="module")
+def written(frame: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of each form."""
+    root = tmp_path_factory.mktemp("forms")
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(writing, "BLOCK_BYTES", 1 << 10)
+        for form, options in FORMS.items():
+            dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=3), root / form, **options)
+    return root
+
+
 @pytest.fixture(params=FORMS)
-def dataset(request: pytest.FixtureRequest, frame: pd.DataFrame, tmp_path: Path) -> str:
-    path = str(tmp_path / "dataset")
-    dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=3), path, **FORMS[request.param])
-    return path
+def dataset(request: pytest.FixtureRequest, written: Path, tmp_path: Path) -> str:
+    """A copy of a dataset, which the test may change."""
+    return str(shutil.copytree(written / request.param, tmp_path / "dataset"))
 
 
 def ids(batches: Any) -> list[int]:
@@ -95,7 +109,7 @@ def test_a_batch_that_an_array_cannot_hold_is_refused(monkeypatch: pytest.Monkey
     table = pa.table({"x": pa.chunked_array([chunk] * 33)})
     batches = iter_batches(dd.from_dict({"x": [1]}, npartitions=1))
     state = batches.state
-    monkeypatch.setattr(batches, "next_table", lambda: table)
+    monkeypatch.setattr(batches, "_advance", lambda: table)
     with pytest.raises(TFRecordError, match="a batch of 33 rows"):
         next(batches)
     assert batches.state == state

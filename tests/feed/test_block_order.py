@@ -1,4 +1,7 @@
-"""``shuffle="blocks"``: one order for all doors, every row once, each block read once, and its statistics."""
+"""``shuffle="blocks"``: one order for all doors, every row once, each block read once, and its statistics.
+
+Modules: feed.block_order, feed.epoch_order.
+"""
 
 import itertools
 import random

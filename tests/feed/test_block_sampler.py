@@ -1,4 +1,7 @@
-"""`BlockSampler`: every row once over ranks and workers, in the order of blocks, and exact resuming."""
+"""`BlockSampler`: every row once over ranks and workers, in the order of blocks, and exact resuming.
+
+Modules: feed.block_sampler, feed.torch.
+"""
 
 import json
 import random

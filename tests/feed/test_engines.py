@@ -1,4 +1,7 @@
-"""DuckDB, DataFusion, Polars and pyarrow give the rows that they give for the whole Arrow table."""
+"""DuckDB, DataFusion, Polars and pyarrow give the rows that they give for the whole Arrow table.
+
+Modules: feed.polars, feed.arrow_dataset.
+"""
 
 import importlib
 import os

@@ -1,4 +1,7 @@
-"""Keras: a PyDataset with every row in each epoch. Grain: a RecordTable is a random-access source."""
+"""Keras: a PyDataset with every row in each epoch. Grain: a RecordTable is a random-access source.
+
+Modules: feed.keras.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -84,6 +87,48 @@ def test_a_resumed_fit_is_the_uninterrupted_fit(dataset: str) -> None:
         return model.get_weights()[0].tolist()
 
     assert fit((0, 1), (1, 3)) == fit((0, 3)) != fit((0, 2), (0, 1))
+
+
+@pytest.mark.tensorflow
+@pytest.mark.parametrize("is_built", [False, True])
+@pytest.mark.parametrize("keywords", [{}, {"shuffle": False}, {"steps_per_epoch": 2, "shuffle": False}])
+def test_each_pass_of_fit_has_every_row_in_one_order(
+    dataset: str, is_built: bool, keywords: dict[str, Any]
+) -> None:
+    """Keras looks at batches before the first epoch, and may shuffle the batches of an epoch."""
+    keras = pytest.importorskip("keras")
+    from dask_tfrecord.feed.keras import TFRecordPyDataset
+
+    trained: list[tuple[int, ...]] = []
+
+    class Model(keras.Model):  # type: ignore[misc]  # Keras has no types
+        def __init__(self) -> None:
+            super().__init__()
+            self.dense = keras.layers.Dense(1)
+
+        def call(self, inputs: Any) -> Any:
+            return self.dense(inputs)
+
+        def train_step(self, data: Any) -> dict[str, float]:
+            trained.append(tuple(data[1].numpy().tolist()))
+            return {"loss": 0.0}
+
+    model = Model()
+    model.compile("sgd", "mse", run_eagerly=True)
+    if is_built:
+        model(np.zeros((1, 2), "float32"))
+    batches = TFRecordPyDataset(dataset, 26, "x", "id", shuffle=1)
+    model.fit(batches, epochs=6, verbose=0, **keywords)
+    passes = [set(trained[at : at + 4]) for at in range(0, len(trained) - 3, 4)]
+    assert all(sorted(row for one in each for row in one) == list(range(ROWS)) for each in passes)
+    epochs = []
+    for epoch in range(12):
+        expected = TFRecordPyDataset(dataset, 26, "id", shuffle=1, epoch=epoch)
+        epochs.append({tuple(expected[at].tolist()) for at in range(4)})
+    found = [epochs.index(each) for each in passes]
+    if "steps_per_epoch" not in keywords:
+        assert found == list(range(6))
+    assert len(set(found)) == len(found)
 
 
 @pytest.mark.tensorflow

@@ -1,7 +1,11 @@
-"""Arrow streams: the batches that clients receive, and the errors on both sides if one side fails."""
+"""Arrow streams: the batches that clients receive, and the errors on both sides if one side fails.
+
+Modules: feed.stream, feed.stream.endpoints, feed.stream.server.
+"""
 
 import datetime
 import os
+import shutil
 import socket
 import stat
 import threading
@@ -24,12 +28,18 @@ from dask_tfrecord.feed.stream.endpoints import Listener
 ROWS = 1003
 
 
-@pytest.fixture
-def dataset(tmp_path: Path) -> str:
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     frame = pd.DataFrame({"id": np.arange(ROWS), "x": np.arange(ROWS, dtype="float32") / 2})
-    path = str(tmp_path / "dataset")
+    path = tmp_path_factory.mktemp("stream") / "dataset"
     dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=3), path)
     return path
+
+
+@pytest.fixture
+def dataset(written: Path, tmp_path: Path) -> str:
+    """A copy of the dataset, which the test may change."""
+    return str(shutil.copytree(written, tmp_path / "dataset"))
 
 
 def collection(**columns: pa.Array) -> dd.DataFrame:

@@ -1,4 +1,7 @@
-"""TensorFlow: specs for its own parser, and two engines that yield the same elements."""
+"""TensorFlow: specs for its own parser, and two engines that yield the same elements.
+
+Modules: feed.tensorflow.
+"""
 
 import datetime
 import subprocess

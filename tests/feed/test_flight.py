@@ -1,4 +1,7 @@
-"""Arrow Flight: every type, every shard and epoch, and errors that reach the client."""
+"""Arrow Flight: every type, every shard and epoch, and errors that reach the client.
+
+Modules: feed.flight.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -3,11 +3,15 @@
 Modules: feed.random_streams, feed.epoch_order, feed.block_order, feed.keras, feed.tensorflow_files.
 """
 
+import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
+from functools import partial
 from itertools import permutations
+from linecache import getline
 from math import factorial
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 import numpy as np
@@ -15,6 +19,7 @@ import pyarrow as pa
 import pytest
 
 from dask_tfrecord import RecordTable, TFRecordError, iter_batches, to_tfrecord
+from dask_tfrecord.feed.batches import Batches
 from dask_tfrecord.feed.epoch_order import make_order
 from dask_tfrecord.feed.resuming import CHECKSUM
 
@@ -175,6 +180,61 @@ def test_a_weak_shuffle_of_sorted_rows_warns(tmp_path: Path) -> None:
         iter_batches(tmp_path / name, shuffle="blocks")
     for name in ("random", "by id"):
         iter_batches(tmp_path / name, shuffle=1, shuffle_buffer=1000)
+
+
+@pytest.mark.parametrize("goes_on", ["the iterator", "a resumed iterator"])
+def test_an_interrupt_at_any_line_loses_no_batch(tmp_path: Path, goes_on: str) -> None:
+    """Ctrl-C raises between two lines of Python, in the iterator and in all that it calls."""
+    to_tfrecord(pa.table({"id": range(40)}), tmp_path)
+    points = 0
+    while True:
+        batches = iter_batches(tmp_path, 8, shuffle=3, shuffle_buffer=16, prefetch=0)
+        found = next(batches)["id"].to_pylist()
+        where = interrupt(partial(take, batches, found), points)
+        if where is None:
+            break
+        points += 1
+        rest = batches
+        if goes_on != "the iterator":
+            rest = iter_batches(tmp_path, 8, shuffle=3, shuffle_buffer=16, start=batches.state)
+        found += [one for batch in rest for one in batch["id"].to_pylist()]
+        assert sorted(found) == list(range(40)), where
+    assert points > 30
+
+
+def take(batches: Batches, found: list[int]) -> None:
+    found += next(batches)["id"].to_pylist()
+
+
+def interrupt(call: Callable[[], Any], line: int) -> str | None:
+    """Raise KeyboardInterrupt at a line that a call runs, counted from 0. Return the line, or None if the
+    call runs fewer lines.
+    """
+    left, where = line, None
+
+    def trace(frame: FrameType, event: str, _: Any) -> Any:
+        nonlocal left, where
+        name, number = frame.f_code.co_filename, frame.f_lineno
+        if not name.endswith(("batches.py", "errors.py", "contextlib.py")):
+            return None
+        # After the last two lines, which release the lock, the batch is returned.
+        is_last = getline(name, number).strip() in ("with self._lock:", "return element")
+        if event == "line" and not is_last:
+            left -= 1
+            if left < 0 and where is None:
+                where = f"{name}:{number}"
+                raise KeyboardInterrupt
+        return trace
+
+    before = sys.gettrace()
+    sys.settrace(trace)
+    try:
+        call()
+    except KeyboardInterrupt:
+        pass
+    finally:
+        sys.settrace(before)
+    return where
 
 
 def test_a_changed_state_is_refused(tmp_path: Path) -> None:

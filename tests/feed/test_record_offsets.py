@@ -1,4 +1,7 @@
-"""Offsets in column files: a table opens without the data, and never uses offsets of other files."""
+"""Offsets in column files: a table opens without the data, and never uses offsets of other files.
+
+Modules: feed.record_offsets, feed.stored_columns.
+"""
 
 import gzip
 import io

@@ -1,4 +1,7 @@
-"""`RecordTable`: records by number in any order, from any codec, and from several threads."""
+"""`RecordTable`: records by number in any order, from any codec, and from several threads.
+
+Modules: feed.record_table, feed.record_buffers, feed.record_values.
+"""
 
 import os
 import pickle
@@ -187,11 +190,18 @@ def test_a_file_that_was_rewritten_raises(frame: pd.DataFrame, tmp_path: Path) -
 
 
 @pytest.mark.parametrize(
-    "indices", [[True, False], np.arange(ROWS) % 2 == 0, [1.5], 1.5, [[1, 2], [3, 4]], "id"]
+    ("indices", "error"),
+    [
+        ([True, False], IndexError),
+        (np.arange(ROWS) % 2 == 0, IndexError),
+        *zip([[1.5], 1.5, [[1, 2], [3, 4]], "id"], [TFRecordError] * 4, strict=True),
+    ],
 )
-def test_indices_that_are_neither_integers_nor_a_mask_are_refused(tmp_path: Path, indices: Any) -> None:
+def test_indices_that_are_neither_integers_nor_a_mask_are_refused(
+    tmp_path: Path, indices: Any, error: type[Exception]
+) -> None:
     dask_tfrecord.to_tfrecord(dd.from_dict({"id": [1, 2, 3]}, npartitions=1), tmp_path / "d")
-    with pytest.raises(IndexError, match=r"indices must be|the mask has"):
+    with pytest.raises(error, match=r"indices must be|the mask has"):
         RecordTable(tmp_path / "d")[indices]
 
 

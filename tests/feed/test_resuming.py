@@ -1,4 +1,7 @@
-"""A state resumes with other numbers of shards and parts, and on the version of the dataset that it names."""
+"""A state resumes with other numbers of shards and parts, and on the version of the dataset that it names.
+
+Modules: feed.resuming, feed.epoch_order.
+"""
 
 import json
 import logging
@@ -155,6 +158,20 @@ def test_states_that_do_not_belong_together_are_refused(sources: dict[str, Any])
         with pytest.raises(TFRecordError) as raised:
             running(3, states, **options)
         assert [tuple(one)[:2] for one in raised.value.remedies] == [remedy]
+
+
+def test_states_of_shares_that_overlap_are_refused(sources: dict[str, Any]) -> None:
+    """Parts are cut after whole batches, and ``uneven`` moves the ends of shards."""
+    plans = [
+        plan_batches(sources["plain"], size, surface=iter_batches, shuffle=1, uneven=uneven)
+        for size, uneven in ((7, "keep"), (9, "keep"), (7, "pad"))
+    ]
+    parts = [Batches(plan, 0, (0, 1), (part, 2)).state for part, plan in enumerate(plans[:2])]
+    with pytest.raises(TFRecordError, match="different divisions into shard 0, parts"):
+        Batches(plans[0], 0, (0, 2), start=parts)
+    shards = [Batches(plan, 0, (shard, 2)).state for shard, plan in enumerate((plans[0], plans[2]))]
+    with pytest.raises(TFRecordError, match="different divisions into shards"):
+        Batches(plans[0], 0, (0, 3), start=shards)
 
 
 def test_more_shards_than_remaining_rows_leave_some_empty(sources: dict[str, Any]) -> None:

@@ -1,4 +1,7 @@
-"""A shuffle that keeps encoded records returns what a shuffle of decoded rows returns, row by row."""
+"""A shuffle that keeps encoded records returns what a shuffle of decoded rows returns, row by row.
+
+Modules: feed.shuffle_window.
+"""
 
 import json
 import os

@@ -1,4 +1,7 @@
-"""TensorFlow: files that change while they are read, and reads of no file."""
+"""TensorFlow: files that change while they are read, and reads of no file.
+
+Modules: feed.tensorflow_files, feed.tensorflow.
+"""
 
 import os
 import shutil

@@ -1,4 +1,7 @@
-"""TensorFlow: a state that travels with the batches resumes an epoch, also from a checkpoint."""
+"""TensorFlow: a state that travels with the batches resumes an epoch, also from a checkpoint.
+
+Modules: feed.tensorflow, feed.resuming.
+"""
 
 import json
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""PyTorch: every row once across workers and ranks, exact resuming, tensors of the column values."""
+"""PyTorch: every row once across workers and ranks, exact resuming, tensors of the column values.
+
+Modules: feed.torch.
+"""
 
 import json
 import random

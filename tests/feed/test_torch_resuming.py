@@ -1,4 +1,7 @@
-"""PyTorch: the states of all ranks and workers resume with other numbers of ranks and workers."""
+"""PyTorch: the states of all ranks and workers resume with other numbers of ranks and workers.
+
+Modules: feed.torch, feed.resuming.
+"""
 
 import json
 import pickle

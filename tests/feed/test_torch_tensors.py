@@ -1,4 +1,7 @@
-"""PyTorch: the tensors of the values of a batch."""
+"""PyTorch: the tensors of the values of a batch.
+
+Modules: feed.torch_tensors, feed.torch.
+"""
 
 from decimal import Decimal
 
@@ -69,7 +72,7 @@ def test_missing_integers_need_a_value() -> None:
         to_tensors(batch, {"x": "a"})
 
 
-def test_a_fixed_value_takes_the_place_of_null() -> None:
+def test_a_fixed_value_replaces_null() -> None:
     batch = pa.record_batch(
         {
             "fixed": pa.array([[1, 2], None, [3, 4]], pa.list_(pa.int64(), 2)),

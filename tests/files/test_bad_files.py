@@ -1,4 +1,7 @@
-"""Damaged, hostile and odd files: an error with its place, or all rows of protobuf; no silent loss."""
+"""Damaged, hostile and odd files: an error with its place, or all rows of protobuf; no silent loss.
+
+Modules: files.reading, files.damage, codec.
+"""
 
 import gzip
 import json
@@ -133,13 +136,13 @@ def test_the_oracle_agrees_with_what_was_recorded(name: str) -> None:
     payloads, _ = stored_payloads(name)
     recorded = CASES[name]["python_protobuf"]
     assert len(payloads) >= len(recorded)
-    for payload, told in zip(payloads, recorded, strict=False):
-        if isinstance(told, str):
+    for payload, reported in zip(payloads, recorded, strict=False):
+        if isinstance(reported, str):
             with pytest.raises(oracle.DecodeError):
                 oracle.parse(payload)
         else:
             features = oracle.parse(payload).features.items()
-            assert {feature: _as_recorded(value) for feature, value in features} == told
+            assert {feature: _as_recorded(value) for feature, value in features} == reported
 
 
 def _as_recorded(feature: oracle.Feature) -> list[Any]:
@@ -151,7 +154,7 @@ def _as_recorded(feature: oracle.Feature) -> list[Any]:
 
 
 @pytest.mark.parametrize("name", CASES)
-def test_bad_file_raises_with_its_place_or_gives_protobufs_rows(name: str) -> None:
+def test_bad_file_raises_with_record_and_offset_or_gives_protobufs_rows(name: str) -> None:
     records, whole = judged(name)
     schema = list_schema(records)
     conflict = any(len(kinds) > 1 for kinds in kinds_of(records).values())

@@ -1,4 +1,7 @@
-"""The checksum of a file comes from those of its records, and shows the same changes as a second pass."""
+"""The checksum of a file comes from those of its records, and shows the same changes as a second pass.
+
+Modules: files.storage.checksum, files.writing.
+"""
 
 import random
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""Column files hold exactly what decoding the records gives, and any doubt about them is noticed."""
+"""Column files hold exactly what decoding the records gives, and any doubt about them is noticed.
+
+Modules: files.column_files, files.column_file_writer, files.writing, dataset.maintenance.column_files.
+"""
 
 import itertools
 import json
@@ -253,7 +256,10 @@ COLUMNS = {
 def test_any_flipped_bit_gives_the_same_values_or_none(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, name: str, is_kept: bool
 ) -> None:
-    """A bit may lie where no read looks, such as in the first bytes. A small file is kept as a whole."""
+    """A bit may lie where no read looks, such as in the first bytes. A small file is kept as a whole.
+
+    Every bit is flipped in a file of numbers, and a bit of every byte in the other files.
+    """
     rows = pa.table({"x": COLUMNS[name]})
     schema, [entry] = write(tmp_path, rows)
     data = (tmp_path / NAME).read_bytes()
@@ -261,7 +267,9 @@ def test_any_flipped_bit_gives_the_same_values_or_none(
         monkeypatch.setattr(column_files, "_TAIL_BYTES", 8)
     store = Store.at("memory://flips")
     path = store.join(NAME)
-    for bit in range(8 * len(data)):
+    every_bit = range(8 * len(data))
+    one_of_each_byte = [8 * byte + byte % 8 for byte in range(len(data))]
+    for bit in every_bit if name == "numbers" else one_of_each_byte:
         spoilt = bytearray(data)
         spoilt[bit // 8] ^= 1 << bit % 8
         store.fs.pipe_file(path, bytes(spoilt))

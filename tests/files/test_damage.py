@@ -1,4 +1,7 @@
-"""Damage raises by default; if it is skipped, exactly the damaged records are lost."""
+"""Damage raises by default; if it is skipped, exactly the damaged records are lost.
+
+Modules: files.damage, files.reading, codec.damage, files.options.
+"""
 
 import gzip
 import random
@@ -58,7 +61,7 @@ def passed_over(
     return rows, log.sort_values("offset", ignore_index=True)
 
 
-def stretches(log: pd.DataFrame) -> list[tuple[int, int]]:
+def lost_ranges(log: pd.DataFrame) -> list[tuple[int, int]]:
     """The lost ranges of bytes; adjacent ranges are merged."""
     found: list[tuple[int, int]] = []
     for offset, length in zip(log["offset"], log["length"], strict=True):
@@ -71,7 +74,7 @@ def stretches(log: pd.DataFrame) -> list[tuple[int, int]]:
 
 def joined(spans: list[tuple[int, int]]) -> list[tuple[int, int]]:
     lengths = [end - start for start, end in spans]
-    return stretches(pd.DataFrame({"offset": [start for start, _ in spans], "length": lengths}))
+    return lost_ranges(pd.DataFrame({"offset": [start for start, _ in spans], "length": lengths}))
 
 
 # --- one million records -------------------------------------------------------------------------------
@@ -119,7 +122,7 @@ def test_one_percent_of_a_million_records_damaged_is_exactly_what_is_lost(
     rows, log = passed_over(path, to=tmp_path / "log")
     assert rows == undamaged(chosen)
     spans = [(int(starts[n]), int(starts[n + 1])) for n in chosen]
-    assert stretches(log) == joined(spans)
+    assert lost_ranges(log) == joined(spans)
     content = path.read_bytes()
     assert all(
         content[offset : offset + length] == data
@@ -142,7 +145,7 @@ def test_splits_of_a_million_records_lose_the_same(
     splits = [Split(split.file, a, b) for a, b in zip(blocks, [*blocks[1:], None], strict=True)]
     rows, log = passed_over(path, splits=splits[::-1], to=tmp_path / "log")
     assert sorted(rows) == undamaged(chosen)
-    assert stretches(log) == joined([(int(starts[n]), int(starts[n + 1])) for n in chosen])
+    assert lost_ranges(log) == joined([(int(starts[n]), int(starts[n + 1])) for n in chosen])
     kept = np.setdiff1d(np.arange(firsts[1], firsts[2] if parts > 2 else RECORDS), chosen)
     assert count_records(store, splits[1], SKIP) == len(kept)
 
@@ -155,7 +158,7 @@ def test_a_million_records_within_gzip_lose_the_same(
     packed.write_bytes(gzip.compress(path.read_bytes(), 1))
     rows, log = passed_over(packed, to=tmp_path / "log")
     assert rows == undamaged(chosen)
-    assert stretches(log) == joined([(int(starts[n]), int(starts[n + 1])) for n in chosen])
+    assert lost_ranges(log) == joined([(int(starts[n]), int(starts[n + 1])) for n in chosen])
 
 
 # --- small files ---------------------------------------------------------------------------------------
@@ -235,7 +238,7 @@ def test_damage_of_every_shape_takes_no_record_with_it(
     rows, log = passed_over(path)
     assert rows == [part for part in parts if not isinstance(part, bytes)]
     ends = np.cumsum([0, *map(len, stored)])
-    assert stretches(log) == joined([(int(ends[at]), int(ends[at + 1])) for at in lost])
+    assert lost_ranges(log) == joined([(int(ends[at]), int(ends[at + 1])) for at in lost])
     assert b"".join(log["bytes"]) == b"".join(stored[at] for at in lost)
 
 

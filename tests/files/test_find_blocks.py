@@ -1,4 +1,7 @@
-"""The search for record boundaries in large files of other writers, with nested records and damage."""
+"""The search for record boundaries in large files of other writers, with nested records and damage.
+
+Modules: files.find_blocks, files.window, files.entry, files.options.
+"""
 
 from bisect import bisect
 from collections.abc import Iterator
@@ -31,20 +34,20 @@ from dask_tfrecord.files.storage.store import Store
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def located(data: bytes, stretch: int, every: int = 1, **options: Any) -> BlockIndex | None:
+def located(data: bytes, task_bytes: int, every: int = 1, **options: Any) -> BlockIndex | None:
     """The boundaries that are found in a file with this content."""
     store = Store.at("memory://located")
     store.fs.pipe_file("/located/file", data)
     info = FileInfo("/located/file", len(data))
     found = find_blocks(
-        store, [info], ReadOptions(**options), one_by_one, task_bytes=stretch, block_bytes=every
+        store, [info], ReadOptions(**options), one_by_one, task_bytes=task_bytes, block_bytes=every
     )
     return found.get(info.path)
 
 
-def check(data: bytes, stretch: int, limit: int = MAX_RECORD_BYTES) -> None:
+def check(data: bytes, task_bytes: int, limit: int = MAX_RECORD_BYTES) -> None:
     options = {"compression": None, "max_record_bytes": limit, "damage": DamagePolicy("skip")}
-    found = located(data, stretch, **options)
+    found = located(data, task_bytes, **options)
     kept, lost = kept_records(data, limit)
     starts = [at for at, _ in kept]
     damaged = [at for at, _ in lost]
@@ -65,10 +68,10 @@ def nested(depth: int) -> bytes:
 
 
 @pytest.mark.parametrize("window", [1, 50, 1 << 22])
-@pytest.mark.parametrize("stretch", [1, 7, 16, 30, 64, 100, 333, 1000])
-def test_records_that_hold_whole_files_are_not_taken_for_theirs(stretch: int, window: int) -> None:
+@pytest.mark.parametrize("task_bytes", [1, 7, 16, 30, 64, 100, 333, 1000])
+def test_records_that_hold_whole_files_are_not_taken_for_theirs(task_bytes: int, window: int) -> None:
     with patch.object(module, "WINDOW_BYTES", window):
-        check(nested(2), stretch)
+        check(nested(2), task_bytes)
 
 
 @given(
@@ -78,16 +81,16 @@ def test_records_that_hold_whole_files_are_not_taken_for_theirs(stretch: int, wi
     st.sampled_from([MAX_RECORD_BYTES, 20, 100]),
 )
 def test_what_is_located_is_what_a_walk_from_the_start_meets(
-    data: bytes, stretch: int, window: int, limit: int
+    data: bytes, task_bytes: int, window: int, limit: int
 ) -> None:
     with patch.object(module, "WINDOW_BYTES", window), patch.object(module, "detect", lambda head: None):
-        check(data, stretch, limit)
+        check(data, task_bytes, limit)
 
 
 @given(st.binary(max_size=1000).filter(len), st.sampled_from([1, 64]))
-def test_any_bytes_are_walked_to_their_end(data: bytes, stretch: int) -> None:
+def test_any_bytes_are_walked_to_their_end(data: bytes, task_bytes: int) -> None:
     with patch.object(module, "detect", lambda head: None):
-        check(data, stretch)
+        check(data, task_bytes)
 
 
 def test_blocks_are_as_far_apart_as_asked_for() -> None:
@@ -106,7 +109,7 @@ def test_a_compressed_file_is_not_looked_into(monkeypatch: pytest.MonkeyPatch) -
     assert located(nested(1), 100, compression="gzip") is None
 
 
-def test_a_task_reads_its_stretch_and_little_more(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_task_reads_its_split_and_little_more(monkeypatch: pytest.MonkeyPatch) -> None:
     data = oracle.records_file([bytes([n % 251]) * 900 for n in range(3000)])
     with patch.object(module, "WINDOW_BYTES", 20_000):
         read: list[int] = []
@@ -136,12 +139,12 @@ def test_a_record_longer_than_the_window_is_passed_over_unread(monkeypatch: pyte
 
     monkeypatch.setattr(Store, "open", noting)
     with patch.object(module, "WINDOW_BYTES", 1000):
-        walk = module._walk_from(*_stretch(data), 0)
+        walk = module._walk_from(*_store_and_file(data), 0)
     assert [at for at, _ in walk.blocks] == starts
     assert read == [0, starts[2]]
 
 
-def _stretch(data: bytes) -> tuple[Store, Any]:
+def _store_and_file(data: bytes) -> tuple[Store, Any]:
     store = Store.at("memory://located")
     store.fs.pipe_file("/located/file", data)
     info = FileInfo("/located/file", len(data))
@@ -152,12 +155,12 @@ def _stretch(data: bytes) -> tuple[Store, Any]:
 
 
 @pytest.fixture(params=[1, 1 << 24])
-def _stretches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _task_sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """The tasks that search for boundaries read one partition each, or everything."""
     monkeypatch.setattr(module, "TASK_BYTES", request.param)
 
 
-@pytest.mark.usefixtures("_stretches")
+@pytest.mark.usefixtures("_task_sizes")
 @pytest.mark.parametrize("blocksize", [3, 17, 60, 200, 999, 10_000])
 def test_each_partition_alone_holds_exactly_its_rows(blocksize: int, tmp_path: Path) -> None:
     data = nested(2)
@@ -189,7 +192,7 @@ def test_together_the_partitions_are_the_file(data: bytes, blocksize: int) -> No
     assert found == oracle.frames(data)
 
 
-@pytest.mark.usefixtures("_stretches")
+@pytest.mark.usefixtures("_task_sizes")
 @pytest.mark.parametrize("byte", [0, 9, 12, 200, -1])
 def test_the_partition_with_the_damage_raises_and_the_others_are_right(byte: int, tmp_path: Path) -> None:
     payloads = [b"%04d" % n * 5 for n in range(60)]

@@ -1,4 +1,7 @@
-"""Missing, added and changed bytes: only the damaged records are lost, however long they claim to be."""
+"""Missing, added and changed bytes: only the damaged records are lost, however long they claim to be.
+
+Modules: files.find_blocks, files.reading, files.window, files.splits.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

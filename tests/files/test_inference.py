@@ -1,4 +1,7 @@
-"""The schema that is inferred from records, which protobuf wrote."""
+"""The schema that is inferred from records, which protobuf wrote.
+
+Modules: files.inference.
+"""
 
 import struct
 from collections.abc import Sequence
@@ -148,7 +151,7 @@ def test_records_without_features_have_no_columns(tmp_path: Path, files: list[by
     assert (schema.names, schema.record_type) == ([], "example")
 
 
-def test_two_kinds_are_refused_with_both_places(tmp_path: Path) -> None:
+def test_two_kinds_are_refused_with_both_records(tmp_path: Path) -> None:
     one = file_of({"a": ("int64", [1])}, {"a": ("int64", [1])})
     other = file_of({"b": ("int64", [1])}, {"a": ("float", [1])})
     with pytest.raises(SchemaError) as caught:

@@ -1,4 +1,7 @@
-"""Files, offsets and columns beyond 2 and 4 GiB, and the memory of large reads."""
+"""Files, offsets and columns beyond 2 and 4 GiB, and the memory of large reads.
+
+Modules: files.reading, files.find_blocks, files.intact.
+"""
 
 import gzip
 import zlib
@@ -116,7 +119,7 @@ def test_a_split_beyond_any_32_bits_of_a_gzip_file(tmp_path: Path, stored: int, 
 
 
 @pytest.mark.parametrize("middle", [2 * GIB, 4 * GIB])
-def test_a_damaged_stretch_across_any_32_bits(tmp_path: Path, middle: int) -> None:
+def test_a_damaged_range_across_any_32_bits(tmp_path: Path, middle: int) -> None:
     first, second = frames(1), frames(2)
     start, stop = middle - 50_000_000, middle + 50_000_000
     sparse(tmp_path / "data", stop, second)

@@ -1,4 +1,7 @@
-"""With verify_crc=False, large values that no column needs are not read, and the rows stay the same."""
+"""With verify_crc=False, large values that no column needs are not read, and the rows stay the same.
+
+Modules: files.reading, files.storage.open_file.
+"""
 
 import os
 import random

@@ -1,4 +1,7 @@
-"""Files whose names have no codec suffix, or the suffix of another codec: the content decides."""
+"""Files whose names have no codec suffix, or the suffix of another codec: the content decides.
+
+Modules: files.storage.open_file, explaining.
+"""
 
 import shutil
 from pathlib import Path

@@ -1,10 +1,12 @@
-"""The keyword `on_corrupt=` of `read_tfrecord`: warnings, limits and the quarantine."""
+"""The keyword `on_corrupt=` of `read_tfrecord`: warnings, limits and the quarantine.
+
+Modules: files.damage, files.reading.
+"""
 
 import asyncio
 import gzip
 import random
 import warnings
-from collections.abc import Iterator
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -16,7 +18,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from damaged_files import framed_number
-from distributed import Client, LocalCluster
+from distributed import Client
 from memory import growth
 
 from dask_tfrecord import (
@@ -132,7 +134,7 @@ def test_a_snapshots_counts_are_not_believed_where_damage_is_passed_over(tmp_pat
 @pytest.mark.parametrize(
     ("most", "allowed"), [(2, True), (1, False), (0, False), (0.41, True), (0.39, False)]
 )
-def test_more_damage_than_allowed_raises(two: Path, most: float, allowed: bool) -> None:
+def test_more_damage_than_max_corrupt_raises(two: Path, most: float, allowed: bool) -> None:
     """The limit applies to a partition, here of five records."""
     ddf = read(two, on_corrupt="skip", max_corrupt=most)
     if allowed:
@@ -181,20 +183,11 @@ def test_options_that_mean_nothing_are_refused(two: Path, options: dict[str, Any
         read(two, **options)
 
 
-def test_a_quarantine_among_the_files_is_refused(two: Path) -> None:
+def test_a_quarantine_path_among_the_files_is_refused(two: Path) -> None:
     for place in (two, two / "log"):
         with pytest.raises(TFRecordError, match=r"inside the dataset that is read.*_quarantine"):
             read(two, on_corrupt="quarantine", quarantine_path=place)
     read(two, on_corrupt="quarantine", quarantine_path=two / "_quarantine")
-
-
-@pytest.fixture
-def client() -> Iterator[Client]:
-    with (
-        LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0", memory_limit=0) as cluster,
-        Client(cluster, set_as_default=False) as client,
-    ):
-        yield client
 
 
 def test_warnings_reach_the_client_of_a_cluster(two: Path, client: Client) -> None:
@@ -318,7 +311,7 @@ def test_an_error_after_skipped_damage_names_its_record(
 
 @pytest.mark.parametrize("quarantine", ["", "yes"])
 @pytest.mark.parametrize("compression", [None, "gzip"])
-def test_a_huge_damaged_stretch_takes_little_memory(
+def test_a_huge_damaged_range_takes_little_memory(
     tmp_path: Path, compression: str | None, quarantine: str
 ) -> None:
     sizes = {"small": 10_000_000, "huge": 150_000_000}

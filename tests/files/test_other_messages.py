@@ -1,4 +1,7 @@
-"""Records that may be messages of another type: every read of a file judges each of them alike."""
+"""Records that may be messages of another type: every read of a file judges each of them alike.
+
+Modules: files.damage, files.inference.
+"""
 
 import random
 from itertools import product

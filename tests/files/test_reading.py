@@ -1,4 +1,7 @@
-"""Path and offset columns, features without a column, and limits of reads."""
+"""Path and offset columns, features without a column, and limits of reads.
+
+Modules: files.reading.
+"""
 
 import gzip
 import os
@@ -60,7 +63,7 @@ def origins(folder: Path) -> list[tuple[int, str, int]]:
 
 
 @pytest.mark.parametrize("blocksize", [None, "128 MiB"])
-def test_each_record_tells_its_file_and_its_place(two: Path, blocksize: str | None) -> None:
+def test_each_record_has_its_file_and_its_offset(two: Path, blocksize: str | None) -> None:
     ddf = read_tfrecord(two, blocksize=blocksize, include_path_column=True, include_offset_column=True)
     assert sorted(ddf.columns[:2]) == ["n", "x"]
     assert list(ddf.columns[2:]) == ["path", "offset"]
@@ -79,7 +82,9 @@ def test_the_columns_may_have_other_names(two: Path) -> None:
 
 
 @pytest.mark.parametrize("names", [["path"], ["offset"], ["offset", "path"], ["path", "n"], ["n"], []])
-def test_origin_is_read_only_where_it_is_wanted(two: Path, names: list[str]) -> None:
+def test_include_path_column_and_include_offset_column_read_only_what_they_name(
+    two: Path, names: list[str]
+) -> None:
     ddf = read_tfrecord(two, include_path_column=True, include_offset_column=True)
     expected = pd.DataFrame(origins(two), columns=["n", "path", "offset"])
     chosen = ddf[names].compute().reset_index(drop=True)
@@ -227,7 +232,7 @@ def read(path: Path, **options: Any) -> pd.DataFrame:
     return read_tfrecord(path, schema=schema, record_type="example", **options).compute()
 
 
-def test_checksums_of_payloads_may_go_unverified(tmp_path: Path) -> None:
+def test_verify_crc_off_leaves_checksums_of_payloads_unverified(tmp_path: Path) -> None:
     """The checksums of lengths are always verified."""
     good, other = frames(100, 2)
     damaged = bytearray(good)
@@ -243,7 +248,7 @@ def test_checksums_of_payloads_may_go_unverified(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compression", [None, "gzip"])
-def test_a_record_that_is_too_long_raises(tmp_path: Path, compression: str | None) -> None:
+def test_a_record_longer_than_max_record_bytes_raises(tmp_path: Path, compression: str | None) -> None:
     short, long = frames(1, 1)[0], frames(5_000, 1)[0]
     (tmp_path / "a").write_bytes(oracle.compress(short + long + short, compression))
     size = len(long) - 16

@@ -1,4 +1,7 @@
-"""Files without some of their records: the others are unchanged, and the statistics are true."""
+"""Files without some of their records: the others are unchanged, and the statistics are true.
+
+Modules: files.removing, files.intact.
+"""
 
 import gzip
 import itertools

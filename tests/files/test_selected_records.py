@@ -1,4 +1,7 @@
-"""Records that are read by number are those of the whole split, and errors are the same."""
+"""Records that are read by number are those of the whole split, and errors are the same.
+
+Modules: files.selected_records, files.gathering.
+"""
 
 import os
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""Files beside the data: what plainly is no TFRecord is skipped by every reader, all else raises."""
+"""Files beside the data: what plainly is no TFRecord is skipped by every reader, all else raises.
+
+Modules: files.side_files.
+"""
 
 import bz2
 import gzip

@@ -1,4 +1,7 @@
-"""Small files that are read together give the same rows and errors as files that are read one by one."""
+"""Small files that are read together give the same rows and errors as files that are read one by one.
+
+Modules: files.small_files.
+"""
 
 import os
 import random

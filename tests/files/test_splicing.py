@@ -1,4 +1,7 @@
-"""Spliced files: the records, blocks and statistics are those of one written file, and damage is found."""
+"""Spliced files: the records, blocks and statistics are those of one written file, and damage is found.
+
+Modules: files.splicing.
+"""
 
 import bz2
 import gzip

@@ -1,4 +1,7 @@
-"""The statistics in the receipt of a file are true for the rows that a read returns."""
+"""The statistics in the receipt of a file are true for the rows that a read returns.
+
+Modules: files.statistics.
+"""
 
 import datetime
 import itertools

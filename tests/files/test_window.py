@@ -1,4 +1,7 @@
-"""Splits of files on any store: a read returns exactly the rows of the split, or raises."""
+"""Splits of files on any store: a read returns exactly the rows of the split, or raises.
+
+Modules: files.window.
+"""
 
 import itertools
 import os
@@ -101,8 +104,8 @@ def places(written: Written, web: Web) -> Iterator[dict[str, tuple[str, dict[str
         memory.rm("/ranges", recursive=True)
 
 
-def whole(place: tuple[str, dict[str, Any]], name: str) -> tuple[Store, Split]:
-    root, options = place
+def whole(stored: tuple[str, dict[str, Any]], name: str) -> tuple[Store, Split]:
+    root, options = stored
     store, files, *_ = list_files(f"{root}/{name}", options)
     [file] = table_infos(files)
     return store, Split(file)

@@ -1,4 +1,7 @@
-"""Written files: blocks where a read can start, limits of size, and reproducible bytes."""
+"""Written files: blocks where a read can start, limits of size, and reproducible bytes.
+
+Modules: files.writing, files.block_writer.
+"""
 
 import bz2
 import itertools

@@ -1,4 +1,7 @@
-"""Random frames cast to random types: each value is read back equal, or the write raises and names it."""
+"""Random frames cast to random types: each value is read back equal, or the write raises and names it.
+
+Modules: frames.pandas_to_arrow, frames.column_types.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

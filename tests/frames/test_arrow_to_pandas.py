@@ -1,4 +1,7 @@
-"""Arrow tables as pandas partitions: Arrow-backed by default, NumPy dtypes with `dtype_backend="numpy"`."""
+"""Arrow tables as pandas partitions: Arrow-backed by default, NumPy dtypes with `dtype_backend="numpy"`.
+
+Modules: frames.arrow_to_pandas, frames.pandas_to_arrow.
+"""
 
 import datetime as dt
 import math

@@ -1,4 +1,7 @@
-"""The index of a DataFrame: a meaningful index is written, and a read restores it."""
+"""The index of a DataFrame: a meaningful index is written, and a read restores it.
+
+Modules: frames.planning, expr.collection.
+"""
 
 import datetime as dt
 import json

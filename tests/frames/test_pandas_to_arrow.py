@@ -1,4 +1,7 @@
-"""pandas partitions, converted to Arrow tables of the planned schema."""
+"""pandas partitions, converted to Arrow tables of the planned schema.
+
+Modules: frames.pandas_to_arrow, frames.object_columns.
+"""
 
 from typing import Any
 
@@ -129,6 +132,6 @@ class TestToTable:
             convert(frame, type_)
         assert (caught.value.record, caught.value.feature) == (2, "x")
 
-    def test_lists_that_dask_made_text_are_told(self) -> None:
+    def test_lists_that_dask_made_text_are_named(self) -> None:
         with pytest.raises(SchemaError, match="convert-string"):
             convert(frame_of(["[1, 2]"], "string"), pa.list_(pa.int64()))

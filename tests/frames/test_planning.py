@@ -1,4 +1,7 @@
-"""The plan of a write: the Arrow type of every pandas column, before anything is written."""
+"""The plan of a write: the Arrow type of every pandas column, before anything is written.
+
+Modules: frames.planning, frames.column_types.
+"""
 
 import datetime as dt
 from collections.abc import Iterable
@@ -139,7 +142,7 @@ class TestPlan:
         with pytest.raises(SchemaError, match=problem):
             plan(pd.DataFrame([range(len(columns))], columns=pd.Index(columns, tupleize_cols=False)))
 
-    def test_bytes_that_dask_made_text_are_told(self) -> None:
+    def test_bytes_that_dask_made_text_are_named(self) -> None:
         meta = frame_of([], pd.StringDtype("pyarrow"))
         with pytest.warns(
             UserWarning, match=r"gives 'x' a bytes or list type, .*dataframe.convert-string.*ArrowDtype"

@@ -1,4 +1,7 @@
-"""Rows of pandas and Arrow are written without Dask, with the types, rows and errors of a Dask write."""
+"""Rows of pandas and Arrow are written without Dask, with the types, rows and errors of a Dask write.
+
+Modules: frames.sources, frames.python_rows, dataset.shuffle.stream.
+"""
 
 import gc
 from collections.abc import Callable, Iterator

@@ -1,4 +1,7 @@
-"""Categories of a stream come from its first batches, and ordered categories are checked."""
+"""Categories of a stream come from its first batches, and ordered categories are checked.
+
+Modules: frames.sources.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -212,16 +212,19 @@ def flat(values: list[Any], type_: pa.DataType, kind: str) -> pa.Array:
 def check_statistics(row: dict[str, Any], table: pa.Table) -> int:
     """Compare the statistics of one file with its rows; returns the number of columns that have some."""
     known = {name: one for name, one in (row.get("statistics") or {}).items() if one}
-    for name, told in known.items():
+    for name, facts in known.items():
         values = table[name]
-        check(told["nulls"] == values.null_count, f"the nulls of {name}")
-        if "min" in told:
+        check(facts["nulls"] == values.null_count, f"the nulls of {name}")
+        if "min" in facts:
             if pa.types.is_floating(values.type):
                 values = pc.if_else(pc.is_nan(values), None, values)
             least, greatest = pc.min_max(values.drop_null()).as_py().values()
         else:
             least, greatest = pc.min_max(pc.list_value_length(values)).as_py().values()
-        bounds = (told.get("min", told.get("min_length")), told.get("max", told.get("max_length")))
+        bounds = (
+            facts.get("min", facts.get("min_length")),
+            facts.get("max", facts.get("max_length")),
+        )
         for bound, value in zip(bounds, (least, greatest), strict=True):
             expected = None if isinstance(value, str | bytes) and len(value) > 64 else value
             check(bound == expected, f"the bounds of {name}: {bound}, not {expected}")

@@ -3,7 +3,8 @@
 Each line of its input is a JSON list: the mode of the write, a URL at which nothing exists, the storage
 options, and the stride. The script kills at every request whose number is a multiple of the stride, and at
 those around the request that makes the new rows visible. For each line it prints, as JSON, the number of
-requests and what was readable after each kill. The process that forks has opened no connection.
+requests and what was readable after each kill, and for most kills also what was readable after a cleanup
+and after another write. The process that forks has opened no connection.
 """
 
 import json
@@ -91,8 +92,9 @@ def sweep(mode: str, top: str, options: Options, stride: int) -> dict[str, Any]:
     """What readers see after kills; the last is the write that was not killed."""
     found: dict[int, dict[str, Any]] = {}
 
-    def visit(number: int) -> Any:
-        place = f"{top}/{number}"
+    def visit(number: int, *, is_probe: bool = False) -> Any:
+        """Kill the write at a request. A probe only looks at which rows are readable then."""
+        place = f"{top}/{number}-{is_probe}"
 
         def killed() -> int:
             write("append", place, options, 0, 1, 2)
@@ -102,6 +104,8 @@ def sweep(mode: str, top: str, options: Options, stride: int) -> dict[str, Any]:
 
         def seen() -> dict[str, Any]:
             result: dict[str, Any] = {"killed": read(place, options)}
+            if is_probe:
+                return result
             dask_tfrecord.cleanup(place, older_than="0s", storage_options=options)
             result["cleaned"] = read(place, options)
             store = Store.at(place, options)
@@ -122,11 +126,14 @@ def sweep(mode: str, top: str, options: Options, stride: int) -> dict[str, Any]:
     after = min(number for number in found if number > before)
     while after - before > 1:
         middle = (before + after) // 2
-        visit(middle)
+        visit(middle, is_probe=True)
         if found[middle]["killed"] == found[0]["killed"]:
             before = middle
         else:
             after = middle
+    for number in (before, after):
+        if "cleaned" not in found[number]:
+            visit(number)
     return {"requests": total, "found": dict(sorted(found.items()))}
 
 

@@ -1,4 +1,7 @@
-"""docs/format.md is enough: a program written from it reads our datasets without our library."""
+"""docs/format.md is enough: a program written from it reads our datasets without our library.
+
+Modules: dataset.snapshot.metadata, dataset.write.next_snapshot, files.writing.
+"""
 
 import base64
 import datetime
@@ -87,11 +90,11 @@ def run(*arguments: Any) -> dict[str, Any]:
 def read(root: Path, *version: int) -> tuple[pa.Table, dict[str, Any]]:
     """The rows that the program reads, and its checks."""
     out = root.parent / "rows.arrow"
-    told = run("read", root, out, *version)
-    if "refused" in told:
-        pytest.fail(told["refused"])
+    reported = run("read", root, out, *version)
+    if "refused" in reported:
+        pytest.fail(reported["refused"])
     with pa.memory_map(str(out)) as file:
-        return pa.ipc.open_file(file).read_all(), told
+        return pa.ipc.open_file(file).read_all(), reported
 
 
 def by_number(table: pa.Table) -> list[dict[str, Any]]:
@@ -116,13 +119,13 @@ def test_rows_blocks_checksums_and_statistics(tmp_path: Path, compression: Any) 
     table = everything()
     options = {"custom_metadata": {"who": "me"}, "write_index": False}
     to_tfrecord(collection(table), tmp_path / "a", compression=compression, lossy="allow", **options)
-    found, told = read(tmp_path / "a")
+    found, reported = read(tmp_path / "a")
     assert found.equals(table)
-    assert told["files"] == 2
-    assert told["blocks"] > 4
-    assert told["statistics"] == 2 * table.num_columns
-    assert told["custom_metadata"] == {"who": "me"}
-    assert told["index"] == []
+    assert reported["files"] == 2
+    assert reported["blocks"] > 4
+    assert reported["statistics"] == 2 * table.num_columns
+    assert reported["custom_metadata"] == {"who": "me"}
+    assert reported["index"] == []
 
 
 @pytest.mark.parametrize("compression", [None, "gzip"])
@@ -137,10 +140,10 @@ def test_partition_values(tmp_path: Path, compression: Any) -> None:
     )
     ddf = collection(table)
     to_tfrecord(ddf, tmp_path / "a", compression=compression, partition_on=["key", "day"])
-    found, told = read(tmp_path / "a")
+    found, reported = read(tmp_path / "a")
     assert found.schema.names == ["key", "n", "day"]
     assert by_number(found) == table.to_pylist()
-    assert told["files"] == 12
+    assert reported["files"] == 12
     assert all("=" in name for name in Snapshot.open(tmp_path / "a").files[0].path.split("/")[:-1])
 
 
@@ -148,10 +151,10 @@ def test_categories_and_the_index(tmp_path: Path) -> None:
     frame = pd.DataFrame({"c": pd.Categorical(list("xyx"), categories=["z", "y", "x"])})
     frame.index = pd.Index([5, 6, 7], name="id")
     to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path / "a")
-    found, told = read(tmp_path / "a")
+    found, reported = read(tmp_path / "a")
     assert found.to_pydict() == {"id": [5, 6, 7], "c": ["x", "y", "x"]}
-    assert told["categories"] == {"c": ["z", "y", "x"]}
-    assert told["index"] == [["id", "id"]]
+    assert reported["categories"] == {"c": ["z", "y", "x"]}
+    assert reported["index"] == [["id", "id"]]
 
 
 def test_sequence_examples(tmp_path: Path) -> None:
@@ -176,17 +179,17 @@ def test_structs(tmp_path: Path, record_type: Any) -> None:
     ]
     table = pa.table({"n": range(ROWS), "s": pa.array([values[n % 5] for n in range(ROWS)], type_)})
     to_tfrecord(collection(table), tmp_path / "a", record_type=record_type, compression="gzip")
-    found, told = read(tmp_path / "a")
+    found, reported = read(tmp_path / "a")
     assert found.equals(table)
-    assert told["statistics"] == 2 * 4  # n, s/x, s/inner/b and s/inner/days in two files
+    assert reported["statistics"] == 2 * 4  # n, s/x, s/inner/b and s/inner/days in two files
 
 
 def test_records_of_bytes(tmp_path: Path) -> None:
     table = pa.table({"payload": [bytes([n % 256]) * n for n in range(ROWS)]})
     to_tfrecord(collection(table), tmp_path / "a", record_type="bytes", compression="zlib")
-    found, told = read(tmp_path / "a")
+    found, reported = read(tmp_path / "a")
     assert found.equals(table)
-    assert told["blocks"] > 2
+    assert reported["blocks"] > 2
 
 
 @pytest.mark.usefixtures("appended_snapshots")
@@ -194,13 +197,13 @@ def test_appended_and_overwritten_datasets(tmp_path: Path) -> None:
     table = pa.table({"n": range(ROWS)})
     to_tfrecord(collection(table.slice(0, 100)), tmp_path / "a")
     to_tfrecord(collection(table.slice(100)), tmp_path / "a", append=True, compression="gzip")
-    found, told = read(tmp_path / "a")
+    found, reported = read(tmp_path / "a")
     assert found.equals(table)
-    assert (told["number"], told["files"]) == (2, 4)
+    assert (reported["number"], reported["files"]) == (2, 4)
     to_tfrecord(collection(table.slice(7, 3)), tmp_path / "a", overwrite=True)
-    found, told = read(tmp_path / "a")
+    found, reported = read(tmp_path / "a")
     assert found["n"].to_pylist() == [7, 8, 9]
-    assert told["number"] == 3
+    assert reported["number"] == 3
 
 
 @pytest.mark.usefixtures("appended_snapshots")
@@ -210,8 +213,8 @@ def test_added_columns_and_their_statistics(tmp_path: Path) -> None:
     to_tfrecord(old.append_column("points", table["list"].cast(pa.list_(pa.int32()))), tmp_path / "a")
     new = table.append_column("points", table["list"])
     to_tfrecord(new, tmp_path / "a", append=True, schema_change="add", lossy="allow")
-    found, told = read(tmp_path / "a")
-    assert told["statistics"] == 2 * new.num_columns
+    found, reported = read(tmp_path / "a")
+    assert reported["statistics"] == 2 * new.num_columns
     expected = pa.concat_tables([old.append_column("points", table["list"]), new], promote_options="default")
     assert by_number(found) == by_number(expected.select(found.column_names))
 
@@ -220,9 +223,9 @@ def test_appended_partitions_have_the_order_of_the_library(tmp_path: Path) -> No
     for numbers in (range(20), range(20, 30), range(30, 60)):
         table = pa.table({"n": numbers, "key": [f"k{n * 7 % (n % 9 + 1)}" for n in numbers]})
         to_tfrecord(collection(table), tmp_path / "a", partition_on="key", append=True)
-    found, told = read(tmp_path / "a")
+    found, reported = read(tmp_path / "a")
     assert found["n"].to_pylist() == read_tfrecord(tmp_path / "a")["n"].compute().tolist()
-    assert told["number"] == 3
+    assert reported["number"] == 3
 
 
 def test_files_of_a_write_that_was_killed_are_ignored(
@@ -238,9 +241,9 @@ def test_files_of_a_write_that_was_killed_are_ignored(
         patched.setattr("dask_tfrecord.writer.abandon", lambda run: None)
         with pytest.raises(KeyboardInterrupt):
             to_tfrecord(collection(table), tmp_path / "a", append=True)
-    found, told = read(tmp_path / "a")
+    found, reported = read(tmp_path / "a")
     assert found.equals(table)
-    assert len(told["ignored"]) == 2
+    assert len(reported["ignored"]) == 2
 
 
 @pytest.mark.usefixtures("appended_snapshots")
@@ -274,9 +277,9 @@ def versioned(root: Path) -> list[list[int]]:
 def test_kept_and_expired_versions(tmp_path: Path) -> None:
     expected = versioned(tmp_path / "a")
     for number, rows in enumerate(expected, 3):
-        found, told = read(tmp_path / "a", number)
+        found, reported = read(tmp_path / "a", number)
         assert found["n"].to_pylist() == rows
-        assert told["versions"] == [3, 4, 5, 6, 7]
+        assert reported["versions"] == [3, 4, 5, 6, 7]
     assert run("read", tmp_path / "a", "out", 2) == {"refused": "a version of the dataset"}
     run("append", tmp_path / "a", 8)
     history = Snapshot.history(tmp_path / "a")
@@ -302,8 +305,8 @@ def test_what_both_refuse_and_ignore(tmp_path: Path, change: dict[str, Any], ref
     table = table.append_column("unknown", pa.nulls(len(table), pa.int8()))
     text = json.dumps(metadata).encode()
     pq.write_table(table.replace_schema_metadata({b"dask_tfrecord": text}), path)
-    told = run("read", tmp_path / "a", tmp_path / "out")
-    assert told.get("refused") == refused
+    reported = run("read", tmp_path / "a", tmp_path / "out")
+    assert reported.get("refused") == refused
     if refused:
         with pytest.raises(TFRecordError, match="format version"):
             read_tfrecord(tmp_path / "a")

@@ -1,4 +1,7 @@
-"""Column files and snapshots lie where readers that list directories do not look."""
+"""Column files and snapshots lie where readers that list directories do not look.
+
+Modules: files.column_file_writer, files.part_names.
+"""
 
 import os
 import warnings

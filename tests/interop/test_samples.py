@@ -1,4 +1,7 @@
-"""Files of other writers: a read returns exactly their rows."""
+"""Files of other writers: a read returns exactly their rows.
+
+Modules: reader, files.reading.
+"""
 
 import base64
 import gzip
@@ -32,16 +35,18 @@ def load(path: Path) -> Any:
     return json.loads(gzip.decompress(path.with_name(path.name + ".gz").read_bytes()))
 
 
-def _writers_feature(told: dict[str, Any]) -> Feature:
-    if told["kind"] is None:
+def _writers_feature(stored: dict[str, Any]) -> Feature:
+    if stored["kind"] is None:
         return Feature()
-    if told["kind"] == "bytes_list":
-        return Feature("bytes", [base64.b64decode(value) for value in told["values_b64"]])
-    return Feature(oracle.KINDS[told["kind"]], told["bits" if told["kind"] == "float_list" else "values"])
+    if stored["kind"] == "bytes_list":
+        return Feature("bytes", [base64.b64decode(value) for value in stored["values_b64"]])
+    return Feature(
+        oracle.KINDS[stored["kind"]], stored["bits" if stored["kind"] == "float_list" else "values"]
+    )
 
 
-def _sparks_feature(told: dict[str, Any]) -> Feature:
-    ((kind, values),) = told.items()
+def _sparks_feature(stored: dict[str, Any]) -> Feature:
+    ((kind, values),) = stored.items()
     if kind == "bytes_list":
         return Feature("bytes", [base64.b64decode(value) for value in values])
     if kind == "float_list":
@@ -49,22 +54,22 @@ def _sparks_feature(told: dict[str, Any]) -> Feature:
     return Feature("int64", values)
 
 
-def _record(told: dict[str, Any], feature: Any, sequence: bool) -> Record:
+def _record(stored: dict[str, Any], feature: Any, sequence: bool) -> Record:
     if not sequence:
-        return Record({name: feature(f) for name, f in told.items()})
+        return Record({name: feature(f) for name, f in stored.items()})
     return Record(
-        {name: feature(f) for name, f in told["context"].items()},
-        {name: [feature(step) for step in steps] for name, steps in told["feature_lists"].items()},
+        {name: feature(f) for name, f in stored["context"].items()},
+        {name: [feature(step) for step in steps] for name, steps in stored["feature_lists"].items()},
     )
 
 
 def writers_records(name: str) -> tuple[str, list[Any]]:
     """The record type of a file, and its rows as Records or payloads."""
-    told = load(DATA / "writers" / f"{name}.json")
-    if told["message"] == "none":
-        return "bytes", [base64.b64decode(row["raw_b64"]) for row in told["rows"]]
-    sequence = told["message"] == "SequenceExample"
-    rows = [_record(row, _writers_feature, sequence) for row in told["rows"]]
+    stored = load(DATA / "writers" / f"{name}.json")
+    if stored["message"] == "none":
+        return "bytes", [base64.b64decode(row["raw_b64"]) for row in stored["rows"]]
+    sequence = stored["message"] == "SequenceExample"
+    rows = [_record(row, _writers_feature, sequence) for row in stored["rows"]]
     return ("sequence_example" if sequence else "example"), rows
 
 
@@ -119,7 +124,7 @@ def assert_holds(frame: pd.DataFrame, records: list[Record]) -> None:
 MIXED_KINDS = {"tf_sequence.tfrecord": "mixed"}
 
 
-@pytest.mark.parametrize("record_type", ["infer", "told"])
+@pytest.mark.parametrize("record_type", ["infer", "given"])
 @pytest.mark.parametrize("name", [name for name in WRITERS if name not in MIXED_KINDS])
 def test_other_writers_file_reads_to_exactly_its_rows(name: str, record_type: str) -> None:
     true_type, rows = writers_records(name)
@@ -168,14 +173,14 @@ def test_shards_read_as_one_frame_in_the_order_of_their_names() -> None:
 
 def sparks_rows(name: str) -> dict[str, list[Any]]:
     """The rows of each file of a dataset in the order of file names, as Records or payloads."""
-    told = load(DATA / "spark" / f"{name}.decoded.json")
+    stored = load(DATA / "spark" / f"{name}.decoded.json")
     sequence = name == "sequence_example"
     return {
         part: [
             base64.b64decode(row["b64"]) if name == "byte_array" else _record(row, _sparks_feature, sequence)
-            for row in told[part]
+            for row in stored[part]
         ]
-        for part in sorted(told)
+        for part in sorted(stored)
     }
 
 
@@ -230,9 +235,9 @@ def keys_of(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
 
 
 def test_sparks_partition_values_are_those_that_were_written() -> None:
-    told = load(DATA / "spark" / "partitioned.source.json")
+    stored = load(DATA / "spark" / "partitioned.source.json")
     frame = dask_tfrecord.read_tfrecord(str(DATA / "spark" / "partitioned")).compute()
-    rows = [{key: row[key] for key in ("id", "country", "day", "x", "tags")} for row in told["rows"]]
+    rows = [{key: row[key] for key in ("id", "country", "day", "x", "tags")} for row in stored["rows"]]
     found = pa.Table.from_pandas(frame[list(rows[0])], preserve_index=False).to_pylist()
     assert sorted(found, key=itemgetter("id")) == sorted(rows, key=itemgetter("id"))
 

@@ -1,4 +1,7 @@
-"""TensorFlow reads our files with the same values, also in the same process."""
+"""TensorFlow reads our files with the same values, also in the same process.
+
+Modules: codec, writer.
+"""
 
 import datetime
 import json
@@ -94,7 +97,7 @@ def _feature_type(tf: Any, name: str) -> Any:
     return tf.string if is_text else tf.int64
 
 
-def _told(values: list[Any], missing: Any) -> list[Any]:
+def _reported(values: list[Any], missing: Any) -> list[Any]:
     """The expected values as TensorFlow has them: a default for null, text as bytes, float32."""
     filled = [missing if value is None else value for value in values]
     return [oracle.canonical(value) if not isinstance(value, bool) else int(value) for value in filled]
@@ -121,7 +124,7 @@ def test_tensorflow_reads_examples_with_the_same_values(
         is_list = isinstance(spec[name], tf.io.RaggedFeature)
         found = parsed[name].to_list() if is_list else parsed[name].numpy().tolist()
         missing = [] if is_list else defaults[_feature_type(tf, name)]
-        assert oracle.canonical(found) == _told(EXPECTED[name], missing), name
+        assert oracle.canonical(found) == _reported(EXPECTED[name], missing), name
 
 
 def test_tensorflow_reads_missing_as_nothing_in_sparse_features(tf: Any, tmp_path: Path) -> None:
@@ -134,7 +137,7 @@ def test_tensorflow_reads_missing_as_nothing_in_sparse_features(tf: Any, tmp_pat
         ):
             rows[row].append(value)
         nested = [v if isinstance(v, list) else [] if v is None else [v] for v in values]
-        assert oracle.canonical(rows) == [_told(row, None) for row in nested], name
+        assert oracle.canonical(rows) == [_reported(row, None) for row in nested], name
 
 
 @pytest.mark.parametrize("compression", COMPRESSIONS)

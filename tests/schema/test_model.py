@@ -1,4 +1,7 @@
-"""Schemas: their columns, the types and names that they refuse, their JSON form and how they print."""
+"""Schemas: their columns, the types and names that they refuse, their JSON form and how they print.
+
+Modules: schema.model, schema.field, schema.type_names.
+"""
 
 import datetime as dt
 import json

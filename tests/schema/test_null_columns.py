@@ -1,4 +1,7 @@
-"""Columns without any value: they are written as absent features and come back with the null type."""
+"""Columns without any value: they are written as absent features and come back with the null type.
+
+Modules: schema.field, schema.widening.
+"""
 
 from functools import partial
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""`lossy=` covers the rounding to shorter floats, and warns only if a column can be rounded."""
+"""`lossy=` covers the rounding to shorter floats, and warns only if a column can be rounded.
+
+Modules: schema.conversion, schema.storage_types.
+"""
 
 import warnings
 from decimal import Decimal

@@ -1,4 +1,7 @@
-"""Values of every type, converted to what a feature stores and back."""
+"""Values of every type, converted to what a feature stores and back.
+
+Modules: schema.storage_values, schema.field.
+"""
 
 import datetime as dt
 from decimal import Decimal
@@ -179,7 +182,7 @@ class TestCategories:
         assert array.type.ordered
         assert array.dictionary.to_pylist() == ["low", "high"]
 
-    def test_an_unknown_value_has_no_place_in_an_order(self) -> None:
+    def test_an_unknown_value_has_no_position_in_an_order(self) -> None:
         type_ = pa.dictionary(pa.int32(), pa.string(), ordered=True)
         schema = schema_of(type_, x=pa.array(["low", "high"]))
         with pytest.raises(SchemaError, match=r"record 1: feature 'x': 'mid' is not one of"):

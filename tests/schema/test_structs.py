@@ -1,4 +1,7 @@
-"""Struct columns: a feature for each field, and the struct again when it is read."""
+"""Struct columns: a feature for each field, and the struct again when it is read.
+
+Modules: schema.structs.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,7 @@
-"""A schema of TensorFlow Metadata in protobuf's text format: `schema.tfmd_message` and `schema.tfmd`."""
+"""A schema of TensorFlow Metadata in protobuf's text format: `schema.tfmd_message` and `schema.tfmd`.
+
+Modules: schema.tfmd_message, schema.tfmd.
+"""
 
 import sys
 from pathlib import Path

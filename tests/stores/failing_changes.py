@@ -1,6 +1,5 @@
 """The tests of changes of which one operation fails, for every store."""
 
-import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import chain, count
@@ -12,6 +11,7 @@ import pyarrow as pa
 import pytest
 from faults import FaultError, Faults
 from pattern_names import rows
+from strides import IS_FULL
 
 from dask_tfrecord import (
     Snapshot,
@@ -41,9 +41,7 @@ CHANGES = {
 }
 
 # The changes that differ most in what they ask of a store.
-DIFFERENT = (
-    tuple(CHANGES) if "DASK_TFRECORD_FAULTS" in os.environ else ("append", "overwrite", "delete", "expire")
-)
+DIFFERENT = tuple(CHANGES) if IS_FULL else ("append", "overwrite", "delete", "expire")
 
 # The rows that a stream appends, shuffled on the way.
 STREAM = pa.table({"n": [3, 5], "key": [0, 2]})
@@ -66,8 +64,7 @@ def failing_commit(*, after: bool) -> Iterator[None]:
 class FailingChanges:
     """A part of `StoreSuite`, whose methods the tests call."""
 
-    # The changes of which an operation fails. Of the remote stores, S3 and Google together have all
-    # changes with failures and with lost answers, so Azure and SFTP, which take longest, have a part of them.
+    # The changes of which an operation fails.
     changes: ClassVar[tuple[str, ...]] = tuple(CHANGES)
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
@@ -88,7 +85,7 @@ class FailingChanges:
     def test_any_operation_may_fail_or_its_answer_be_lost(
         self, request: pytest.FixtureRequest, place: str, kind: str
     ) -> None:
-        both = self.loses_answers and "DASK_TFRECORD_FAULTS" in os.environ
+        both = self.loses_answers and IS_FULL
         for after in (False, True) if both else (kind in self.loses_answers,):
             self.sweep(request, f"{place}/{after}", kind, after=after)
 

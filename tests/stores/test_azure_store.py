@@ -1,6 +1,8 @@
-"""The suite of stores on Azure Blob Storage: adlfs and Azurite."""
+"""The suite of stores on Azure Blob Storage: adlfs and Azurite.
 
-import os
+Modules: files.storage.azure, files.storage.store.
+"""
+
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any, ClassVar
@@ -8,7 +10,6 @@ from typing import Any, ClassVar
 import pytest
 from abstract import RemoteSuite, rows
 from azurite import ACCOUNT, KEY, azurite, needs_azurite, new_container, options_of
-from failing_changes import DIFFERENT
 from faults import Faults, faulty_requests
 from kills import MODES, check_kills
 from races import check_race
@@ -31,8 +32,6 @@ def server() -> Iterator[str]:
 class TestAzureStore(RemoteSuite):
     options: ClassVar[dict[str, Any]] = {}
     uploads = True
-    changes = DIFFERENT
-    stride = int(os.environ.get("DASK_TFRECORD_FAULTS", 61))  # Azurite takes twice as long as moto
     name_like_a_pattern = "[!a]"
 
     @pytest.fixture

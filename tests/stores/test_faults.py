@@ -3,10 +3,11 @@
 A proxy spoils the first request of a job, in the next run its second, and so on, each in several ways. By
 default, a sample is tried. ``DASK_TFRECORD_FAULTS=1 pytest -s tests/stores/test_faults.py`` spoils every
 request in every way and prints a table of what was tried; 7 in place of 1 tries a seventh of them.
+
+Modules: files.storage.store, dataset.write.commit.
 """
 
 import logging
-import os
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
@@ -27,6 +28,7 @@ import s3fs
 from azurite import azurite, needs_azurite, new_container, options_of
 from fault_proxy import KINDS, FaultProxy, Kind, fault_proxy
 from servers import s3_server, web_server
+from strides import IS_FULL, every
 from swift_server import needs_swift, swift_server
 
 from dask_tfrecord import Snapshot, cleanup, index, read_tfrecord, take, to_tfrecord, verify
@@ -380,7 +382,7 @@ def sweep(found: Remote, operation: str) -> None:
     job.run(found.behind_proxy(reference), found.proxied)
     number_of_requests = found.proxy.requests - started
     after = (job.state(reference, found.direct), job.left(reference, found.direct))
-    stride = int(os.environ.get("DASK_TFRECORD_FAULTS", STRIDES[found.name][job.changes]))
+    stride = every(STRIDES[found.name][job.changes])
     for number, kind in pairs(number_of_requests, stride, start=3 * len(operation)):
         place = f"{top}/{kind}-{number}" if job.changes else original
         if job.changes:
@@ -416,8 +418,7 @@ def create(contents: dict[str, bytes], place: str, options: dict[str, Any]) -> N
 DIFFERENT = [
     name
     for name in JOBS
-    if name in ("write", "append", "overwrite", "cleanup", "index", "read", "read a glob")
-    or "DASK_TFRECORD_FAULTS" in os.environ
+    if name in ("write", "append", "overwrite", "cleanup", "index", "read", "read a glob") or IS_FULL
 ]
 
 

@@ -1,4 +1,7 @@
-"""Web servers, with and without support for ranges, with and without pages that list directories."""
+"""Web servers, with and without support for ranges, with and without pages that list directories.
+
+Modules: files.storage.find_files, files.storage.listing.
+"""
 
 from collections.abc import Callable, Iterator
 from contextlib import nullcontext, suppress

@@ -1,4 +1,7 @@
-"""The suite of stores on the local disk."""
+"""The suite of stores on the local disk.
+
+Modules: files.storage.store, dataset.write.staging.
+"""
 
 import sys
 from collections.abc import Iterator

@@ -1,4 +1,7 @@
-"""The suite of stores on fsspec's filesystem in memory, which can rename."""
+"""The suite of stores on fsspec's filesystem in memory, which can rename.
+
+Modules: files.storage.store.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager

@@ -1,4 +1,7 @@
-"""The suite of stores on S3: s3fs and a server of moto in this process."""
+"""The suite of stores on S3: s3fs and a server of moto in this process.
+
+Modules: files.storage.uploads, files.storage.store.
+"""
 
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -15,9 +18,11 @@ import pytest
 import s3fs
 from abstract import rows
 from aiobotocore.client import AioBaseClient
+from failing_changes import CHANGES
 from moto.s3.models import s3_backends
 from s3_suite import S3Suite
 from servers import s3_server
+from strides import every
 
 from dask_tfrecord import (
     Snapshot,
@@ -75,6 +80,9 @@ def noted_bytes() -> Iterator[list[int]]:
 
 
 class TestS3Store(S3Suite):
+    changes = tuple(CHANGES)
+    stride = every(47)
+
     def test_a_filter_on_a_stored_column_fetches_only_the_matching_images(self, place: str) -> None:
         images = [bytes([number % 256]) * 50_000 for number in range(400)]
         frame = pd.DataFrame({"label": [number % 100 for number in range(400)]})
@@ -176,7 +184,7 @@ class TestS3Store(S3Suite):
                 call()
         assert not exists(url, storage_options=self.options)
 
-    def test_a_write_that_has_not_finished_is_told_from_nothing(self, place: str) -> None:
+    def test_a_write_that_has_not_finished_is_distinguished_from_nothing(self, place: str) -> None:
         run = self.run(place)
         run.write(pa.table({"n": [1], "key": [1]}), 0, 1)
         for path in (place, f"{place}/*"):

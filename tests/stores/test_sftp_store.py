@@ -1,21 +1,34 @@
-"""The suite of stores on SFTP: fsspec's filesystem, paramiko, and OpenSSH's server."""
+"""The suite of stores on SFTP: fsspec's filesystem, paramiko, and OpenSSH's server.
+
+Modules: files.storage.sftp, files.storage.store.
+"""
 
 import os
+import shutil
 from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
-from contextlib import ExitStack, contextmanager
+from contextlib import ExitStack, contextmanager, suppress
 from pathlib import Path
 from typing import Any, ClassVar
 
+import pyarrow as pa
 import pytest
 from abstract import RemoteSuite, rows
-from failing_changes import CHANGES, DIFFERENT
+from failing_changes import CHANGES
 from faults import Faults, faulty_methods
 from kills import MODES, check_kills
 from races import check_race
 from sftp_server import free_port, needs_sshd, sftp_server
 
-from dask_tfrecord import FileChangedError, TFRecordError, read_tfrecord, to_tfrecord
+from dask_tfrecord import (
+    FileChangedError,
+    TFRecordError,
+    cleanup,
+    delete,
+    expire,
+    read_tfrecord,
+    to_tfrecord,
+)
 from dask_tfrecord.files.storage.listing import list_files
 
 
@@ -29,7 +42,6 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
 class TestSFTPStore(RemoteSuite):
     options: ClassVar[dict[str, Any]] = {}
     loses_answers: ClassVar[set[str]] = set(CHANGES) - RemoteSuite.loses_answers
-    changes = DIFFERENT
     name_like_a_pattern = "a?b"
 
     @pytest.fixture
@@ -97,6 +109,41 @@ class TestSFTPStore(RemoteSuite):
         (tmp_path / "links" / "more").symlink_to(tmp_path / "place")
         with pytest.raises(OSError, match=r"links/more"):
             self.read(f"{above}/links")
+
+    @pytest.mark.parametrize(
+        "link", ["kept", "staging", f"staging/{'ab' * 16}", "columns", "../more", "../_SUCCESS"]
+    )
+    def test_nothing_behind_a_link_changes(self, place: str, tmp_path: Path, link: str) -> None:
+        table, root, home = pa.table({"n": [1]}), tmp_path / "place", tmp_path / "home"
+        options = {"storage_options": self.options}
+        to_tfrecord(table, place, **options)
+        to_tfrecord(table, place, overwrite=True, keep_versions=True, columnar=["n"], **options)
+        path = root / "_tfrecord" / link
+        if path.is_dir():
+            shutil.rmtree(path)
+        path.parent.mkdir(exist_ok=True)
+        names = ["a.txt", "replaced.json", f"part-{'ab' * 16}-00000-of-00001.tfrecord"]
+        for file in (home / "a.txt", *(home / "sub" / name for name in names)):
+            file.parent.mkdir(parents=True, exist_ok=True)
+            file.write_text("[]")
+            os.utime(file, (1, 1))
+        path.unlink(missing_ok=True)
+        if link.endswith("_SUCCESS"):
+            path.hardlink_to(home / "a.txt")
+        else:
+            path.symlink_to(home)
+        before = {file: file.read_bytes() for file in home.rglob("*.*")}
+        for change in (
+            lambda: to_tfrecord(table, place, append=True, columnar=["n"], **options),
+            lambda: to_tfrecord(table, place, overwrite=True, **options),
+            lambda: to_tfrecord(table, place, overwrite=True, keep_versions=True, **options),
+            lambda: delete(place, [("n", "==", 1)], **options),
+            lambda: expire(place, versions=1, grace="0 s", **options),
+            lambda: cleanup(place, older_than="0 s", **options),
+        ):
+            with suppress(TFRecordError):
+                change()
+            assert {file: file.read_bytes() for file in home.rglob("*.*")} == before
 
     def test_a_directory_that_cannot_be_listed_raises(self, place: str, tmp_path: Path) -> None:
         self.write(rows(1), place)

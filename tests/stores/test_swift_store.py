@@ -1,4 +1,7 @@
-"""OpenStack Swift, a real object store, by s3fs and Swift's S3 API."""
+"""OpenStack Swift, a real object store, by s3fs and Swift's S3 API.
+
+Modules: files.storage.store.
+"""
 
 from collections.abc import Iterator
 from time import sleep

@@ -118,7 +118,9 @@ def _write(run: WriteRun, numbered: tuple[int, Sequence[FileEntry]]) -> list[Fil
     assert columns is not None  # because the run has columns
     columns = columns._replace(path=run.store.join(columns.name))
     rows = partial(rows_of_file, run.store, features=columns.features, record_type=run.schema.record_type)
-    return with_column_file(run.store, columns, ((source, rows(source)) for source in sources))
+    entries = with_column_file(run.store, columns, ((source, rows(source)) for source in sources))
+    run.store.copy_permissions([run.store.join(source.path) for source in sources], columns.path)
+    return entries
 
 
 # -- Comparison with the records -----------------------------------------------------------------------------

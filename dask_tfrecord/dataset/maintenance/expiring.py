@@ -183,11 +183,11 @@ def _remove_copy(store: Store, path: str, newest: Snapshot) -> None:
     file is put back. The backup survives a kill in the staging directory until `cleanup`.
     """
     backup = store.join(staged(uuid4().hex, name_of(path)))
-    store.fs.cp_file(path, backup)
+    store.copy(path, backup)
     store.remove_file(path)
     store.fs.invalidate_cache()
     if newest_number(store) != newest.number and not store.fs.exists(path):
-        store.fs.cp_file(backup, path)
+        store.copy(backup, path)
     store.remove_file(backup)
 
 

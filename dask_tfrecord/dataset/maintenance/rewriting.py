@@ -117,8 +117,8 @@ def write_again(
         entry = splice(run.store, sources, codec, *place)
     else:
         entry = remove_records(run.store, sources[0], is_removed, run.schema, codec, *place)
-    first = run.store.join(sources[0].path)
-    run.store.copy_permissions(first, place[0])
+    paths = [run.store.join(source.path) for source in sources]
+    run.store.copy_permissions(paths, place[0])
     columns = run.column_file(number)
     if columns is None:
         return entry
@@ -127,7 +127,7 @@ def write_again(
     parts = chain.from_iterable(found)
     kept = parts if is_removed is None else without_rows(parts, is_removed)
     [entry] = with_column_file(run.store, columns, [(entry, kept)])
-    run.store.copy_permissions(first, columns.path)
+    run.store.copy_permissions(paths, columns.path)
     return entry
 
 

@@ -26,7 +26,7 @@ from dask_tfrecord.dataset.query.predicates import (
     Or,
     Predicate,
 )
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.errors import SchemaError, check_instance
 from dask_tfrecord.schema.model import Schema
 
 _MIRRORED: dict[Operator, Operator] = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
@@ -53,6 +53,7 @@ def arrow_predicate(expression: pc.Expression, schema: Schema, *, sql_rules: boo
         If Arrow cannot apply the expression to the columns, or if the expression refers to a column by its
         number.
     """
+    check_instance("filters", expression, pc.Expression)
     try:
         pa.Table.from_batches([schema.no_rows()]).filter(expression)
     except pa.ArrowException as error:

@@ -109,7 +109,11 @@ def tfds_schema(directory: Store, labels: Labels, features: str = FEATURES) -> S
     """
 
     def read(name: str) -> bytes:
-        content: bytes = directory.fs.cat_file(directory.join(features if name == FEATURES else name))
+        place = directory.join(features if name == FEATURES else name)
+        try:
+            content: bytes = directory.fs.cat_file(place)
+        except (IsADirectoryError, NotADirectoryError):
+            raise FileNotFoundError(place) from None
         return content
 
     path = directory.public(directory.join(features))
@@ -146,6 +150,8 @@ def tfmd_schema(store: Store, path: str) -> Schema:
         return tfmd.schema_of(store.fs.cat_file(path).decode("utf-8-sig"))
     except FileNotFoundError:
         raise NotFoundError(f"{public}: no such file") from None
+    except IsADirectoryError:
+        raise SchemaError("the path is a directory", path=public, advice="pass a schema.pbtxt") from None
     except UnicodeDecodeError as error:
         raise SchemaError(f"the file is not text: {error}", path=public) from None
     except SchemaError as error:

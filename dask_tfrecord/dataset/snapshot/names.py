@@ -3,6 +3,7 @@
 import json
 import re
 from collections.abc import Sequence
+from contextlib import suppress
 
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import is_inside
@@ -35,6 +36,9 @@ ATTEMPT = "attempt-"
 
 # The directory of the files that only earlier versions list. A file has the same relative path as before.
 KEPT = f"{METADATA_DIRECTORY}/kept"
+
+# The length in bytes of the longest file name that filesystems allow.
+_LONGEST_NAME = 255
 
 # The directory of the column files.
 COLUMNS = f"{METADATA_DIRECTORY}/columns"
@@ -98,6 +102,18 @@ def record_exports(store: Store, paths: Sequence[str]) -> None:
         file.write(json.dumps(list(known)).encode())
 
 
+def _is_file_path(value: object) -> bool:
+    """Return True if a value can be the path of a file that an operation of this library replaces."""
+    directories = (METADATA_DIRECTORY, STAGING, KEPT, COLUMNS)
+    if not isinstance(value, str) or not is_inside(value) or value in directories:
+        return False
+    # Names of local files that are not valid Unicode have low surrogates, which `surrogateescape` encodes.
+    with suppress(UnicodeEncodeError):
+        names = value.encode(errors="surrogateescape").split(b"/")
+        return max(map(len, names)) <= _LONGEST_NAME
+    return False
+
+
 def stored_paths(store: Store, name: str) -> list[str]:
     """Return the paths that a JSON file in the metadata directory lists, relative to the root.
 
@@ -116,7 +132,7 @@ def stored_paths(store: Store, name: str) -> list[str]:
         return []
     except (ValueError, RecursionError, IsADirectoryError) as error:
         paths, problem = None, f"{problem} ({error})"
-    if not isinstance(paths, list) or not all(isinstance(one, str) and is_inside(one) for one in paths):
+    if not isinstance(paths, list) or not all(map(_is_file_path, paths)):
         raise TFRecordError(
             problem,
             path=store.public(path),

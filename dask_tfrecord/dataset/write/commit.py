@@ -218,20 +218,23 @@ def _check_names(store: Store, directories: Iterable[str]) -> None:
     """
     present: dict[str, set[str]] = {}  # the names in each parent
     for directory in directories:
-        parent, name = parent_of(directory), name_of(directory)
-        if "=" not in name:
-            continue
-        if parent not in present:
-            present[parent] = {*store.names(parent)}
-        # Another process may have removed the directory, if it has already committed and compacted this run.
-        if name not in present[parent] and store.fs.exists(store.join(directory)):
-            alike = [ascii(other) for other in present[parent] if _folded(other) == _folded(name)]
-            stored = alike[0] if alike else "another name"
-            raise DestinationError(
-                f"this filesystem does not distinguish the directory {name!a} from {stored}",
-                path=store.public(store.join(directory)),
-                advice="write both partition values in one form, for example in lower case",
-            )
+        name = name_of(directory)
+        # Files of older versions are in directories of the same names, below the directory of kept files.
+        for place in (directory, f"{KEPT}/{directory}") if "=" in name else ():
+            parent = parent_of(place)
+            if parent not in present:
+                present[parent] = {*store.names(parent)}
+            # Another process may have removed the directory, if it has already committed and compacted this
+            # run.
+            if present[parent] and name not in present[parent] and store.fs.exists(store.join(place)):
+                alike = [ascii(other) for other in present[parent] if _folded(other) == _folded(name)]
+                stored = alike[0] if alike else "another name"
+                is_old = " of an older version" if place != directory else ""
+                raise DestinationError(
+                    f"this filesystem does not distinguish the directory {name!a} from {stored}{is_old}",
+                    path=store.public(store.join(place)),
+                    advice="write both partition values in one form, for example in lower case",
+                )
 
 
 def _folded(name: str) -> str:
@@ -348,6 +351,8 @@ def create_version(run: WriteRun, snapshot: Snapshot) -> Snapshot | None:
     failure = None
     try:
         store.create_exclusively(path, data)
+        if snapshot.mode not in ("create", "overwrite"):  # the file holds statistics of the files before
+            store.copy_permissions([store.join(snapshot_path(snapshot.number - 1))], path)
     except Exception as error:  # the file may exist in spite of the error
         reason = hide(repr(error), secrets_of(store))
         logger.info("%s: version %d was not created: %s", run.title, snapshot.number, reason)

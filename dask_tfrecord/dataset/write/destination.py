@@ -29,7 +29,7 @@ from dask_tfrecord.files.storage.filesystem import Filesystem, check_writable
 from dask_tfrecord.files.storage.listing import SIDE_FILES, FileInfo, table_infos
 from dask_tfrecord.files.storage.local_links import linked_directories
 from dask_tfrecord.files.storage.not_found import check_bucket
-from dask_tfrecord.files.storage.paths import name_of
+from dask_tfrecord.files.storage.paths import name_of, path_text
 from dask_tfrecord.files.storage.redaction import redact_errors, without_credentials
 from dask_tfrecord.files.storage.store import Store
 
@@ -72,9 +72,7 @@ def destination(
         If fsspec would not interpret ``path`` as the name of one directory, if the filesystem cannot create
         files atomically, or if a directory for metadata is a link.
     """
-    text = os.fspath(path) if isinstance(path, str | os.PathLike) else path
-    if not isinstance(text, str) or not text:
-        raise TFRecordError(f"{path!r} is not a path", advice="pass the directory to write to")
+    text = path_text(path, advice="pass the directory of the dataset")
     for syntax, meaning in _FSSPEC_SYNTAX.items():
         if syntax in text:
             raise DestinationError(
@@ -89,7 +87,14 @@ def destination(
     store = Store.at(text, storage_options, filesystem)
     check_writable(store.fs)
     if store.local:
-        store.refuse_links(store.join(f"{one}/") for one in (STAGING, KEPT, COLUMNS))
+        directories = [store.join(one) for one in (STAGING, KEPT, COLUMNS)]
+        store.refuse_links(f"{one}/" for one in directories)
+        for one in filter(os.path.isfile, directories):
+            raise DestinationError(
+                "a file has the name of a directory of the dataset",
+                path=one,
+                advice="move the file elsewhere",
+            )
     return store
 
 

@@ -100,12 +100,14 @@ def merged_schema(
     index: Levels,
     *,
     adds_columns: bool,
+    is_overtaken: bool = False,
 ) -> Schema:
     """Return the schema of a dataset after an append of rows with these columns.
 
     Columns that only the dataset has are null in the new rows. A column that held only nulls gets the type of
     the new rows. If ``adds_columns`` is True, columns that the dataset does not have follow its columns, and
-    a column may get a wider type. Otherwise, new columns and other types raise.
+    a column may get a wider type. Otherwise, new columns and other types raise. If ``is_overtaken`` is True,
+    another append may have widened a column since the rows were written, so narrower types are accepted.
 
     Raises
     ------
@@ -121,7 +123,7 @@ def merged_schema(
         _check_type(ours, theirs, root)
     given = {item.name: item for item in schema.fields}
     fields = [
-        _widened(given.pop(item.name, item), item, root, numbers=adds_columns)
+        _widened(given.pop(item.name, item), item, root, numbers=adds_columns, may_be_narrower=is_overtaken)
         for item in snapshot.schema.fields
     ]
     if given and not adds_columns:
@@ -133,7 +135,7 @@ def merged_schema(
     return Schema((*fields, *given.values()), schema.record_type)
 
 
-def _widened(ours: Field, theirs: Field, root: str, *, numbers: bool) -> Field:
+def _widened(ours: Field, theirs: Field, root: str, *, numbers: bool, may_be_narrower: bool = False) -> Field:
     """Return the column of the dataset with the wider of the two types."""
     if pa.types.is_null(theirs.type) and theirs.form is None:
         return ours
@@ -141,6 +143,8 @@ def _widened(ours: Field, theirs: Field, root: str, *, numbers: bool) -> Field:
     wider = None
     if not any(map(pa.types.is_dictionary, types)):
         wider = widened(theirs.type, ours.type, numbers=numbers)
+        if wider is None and may_be_narrower and widened(theirs.type, ours.type) == theirs.type:
+            wider = theirs.type
     if wider is None or theirs.form is not None:
         _check_type(ours, theirs, root)
         return theirs

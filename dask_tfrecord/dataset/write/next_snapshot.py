@@ -137,7 +137,13 @@ def next_snapshot(
 def _schema_after(run: WriteRun, newest: Snapshot) -> Schema:
     """Return the schema of the dataset after a write that keeps existing data."""
     return merged_schema(
-        newest, run.schema, run.partitioning, run.store, run.index, adds_columns=run.adds_columns
+        newest,
+        run.schema,
+        run.partitioning,
+        run.store,
+        run.index,
+        adds_columns=run.adds_columns,
+        is_overtaken=True,
     )
 
 

@@ -94,7 +94,7 @@ def _move_file(store: Store, listed: Collection[str], path: str) -> None:
         # A move is a copy here. If a process that moves the file to the other place deleted its source late,
         # the file would be lost. Therefore, the kept file stays until its versions expire.
         elif store.fs.exists(kept) and not store.fs.exists(place):
-            store.fs.cp_file(kept, place)
+            store.copy(kept, place)
 
 
 def finish_newest(store: Store, *, running: str = "", known: Snapshot | None = None) -> None:

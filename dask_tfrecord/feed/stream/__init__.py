@@ -7,6 +7,7 @@ from typing import Any, Literal, Unpack
 
 import pyarrow as pa
 
+from dask_tfrecord import arguments
 from dask_tfrecord.dataset.write.neighbours import refuse_other_files
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.batches import Batches
@@ -177,8 +178,7 @@ def write_feather(
     >>> pyarrow.feather.read_table("numbers.feather")["x"].to_pylist()
     [0, 1, 2, 3, 4]
     """
-    if compression not in (None, "lz4", "zstd"):
-        raise TFRecordError(f"unknown compression {compression!r}", advice="known are 'lz4', 'zstd' and None")
+    arguments.choice("compression", compression, ("lz4", "zstd", None))
     size, mode = _batching(batch_size, batch_mode)
     plan = plan_batches(source, size, surface=write_feather, columns=columns, batch_mode=mode, **keywords)
     batches = Batches(plan, epoch, shard)

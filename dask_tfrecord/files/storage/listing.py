@@ -25,6 +25,7 @@ from dask_tfrecord.files.storage.paths import (
     glob_start,
     is_http,
     parent_of,
+    path_text,
     unquoted_path,
 )
 from dask_tfrecord.files.storage.redaction import without_credentials
@@ -263,23 +264,26 @@ def listing_of(store: Store) -> Listing:
 
 
 def as_paths(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
-    """Convert one path, or a sequence of paths, to a list of paths.
+    """Convert one path, or a collection of paths, to a list of paths. The paths in a set are sorted.
 
     Raises
     ------
     TFRecordError
-        If the sequence of paths is empty, or if an item is not a path. The empty string is not accepted,
-        because fsspec would read it as the working directory.
+        If the collection of paths is empty, or if an item is not a path.
     """
     given: Any = paths
-    is_list = isinstance(given, Iterable) and not isinstance(given, str | os.PathLike)
-    wanted: list[Any] = [*given] if is_list else [given]
-    if not wanted:
-        raise TFRecordError("the list of paths is empty", advice="pass a directory, a glob, or a file")
-    for path in wanted:
-        if not isinstance(path, str | os.PathLike) or not os.fspath(path):
-            raise TFRecordError(f"{path!r} is not a path", advice="pass a directory, a glob, or a file")
-    return wanted
+    advice = "pass a directory, a glob, a file, or a list of these"
+    if isinstance(given, np.ndarray):
+        given = given.tolist()
+    is_listed = isinstance(given, Sequence | set | frozenset)
+    if not is_listed or isinstance(given, str | bytes | bytearray):
+        path_text(given, advice=advice)
+        return [given]
+    for path in given:
+        path_text(path, advice=advice)
+    if not given:
+        raise TFRecordError("the list of paths is empty", advice=advice)
+    return sorted(given) if isinstance(given, set | frozenset) else [*given]
 
 
 def with_trailing_slash(store: Store) -> Store:

@@ -16,8 +16,9 @@ Info = dict[str, Any]
 # Error codes of a symbolic link whose target does not exist, or that leads back to itself.
 _BROKEN_LINK = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
-# The names of the directories and files that TensorFlow Datasets renames when they are complete.
-_UNFINISHED = re.compile(r"\d+\.\d+\.\d+\.incomplete.*|incomplete\.[0-9a-fA-F]{32}\..+")
+# The names of directories and files that downloads, such as those of TensorFlow Datasets, rename when
+# they are complete. Names of partition directories do not match.
+_UNFINISHED = re.compile(r"\d+\.\d+\.\d+\.incomplete.*|incomplete\.[0-9a-fA-F]{32}\..+|[^=%]+\.incomplete")
 
 
 class LinkFollowingDisk(LocalFileSystem):
@@ -165,7 +166,7 @@ def is_hidden(name: str) -> bool:
     """Return True if readers ignore files or directories with this name, as in Spark.
 
     The name of a partition directory may begin with "_". Names that TensorFlow Datasets gives to unfinished
-    versions and files are hidden, too.
+    versions and files, and names that end with ".incomplete", are hidden, too.
     """
     if "incomplete" in name and _UNFINISHED.fullmatch(name):
         return True

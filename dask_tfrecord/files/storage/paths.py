@@ -1,6 +1,8 @@
 """Parse paths and URLs as text, without access to a filesystem."""
 
+import os
 import re
+from contextlib import suppress
 from inspect import signature
 from itertools import pairwise
 from typing import Any
@@ -14,6 +16,22 @@ from dask_tfrecord.files.storage.redaction import without_credentials
 # Credentials before the name of a bucket, which s3fs and gcsfs would treat as a part of the name. A secret
 # key of AWS may contain slashes, and an ARN in place of a bucket's name contains colons.
 _BUCKET_WITH_USER = re.compile(r"(?:^|::)(?:s3a?|gs|gcs)://(?:[^/]*@|(?!arn:)[^/:]*:.*@)")
+
+# A URL that ends before the name of its bucket or host.
+_NO_PLACE = re.compile(r"(?:^|::)(?:https?|s3a?|gs|gcs|ftps?|sftp|ssh|webdavs?)://$")
+
+
+def path_text(value: Any, keyword: str = "", advice: str = 'pass a directory, such as "train"') -> str:
+    """Return a path as text. Raise TFRecordError if the value of a keyword is empty, or not a path.
+
+    Fsspec would read the empty text as the working directory.
+    """
+    with suppress(TypeError):
+        text = os.fspath(value)
+        if isinstance(text, str) and text:
+            return text
+    shown = f"{keyword}=" if keyword else ""
+    raise TFRecordError(f"{shown}{without_credentials(repr(value))} is not a path", advice=advice)
 
 
 def parent_of(path: str) -> str:
@@ -73,8 +91,12 @@ def expand_braces(pattern: str) -> list[str]:
 
 def check_url(text: str) -> None:
     """Raise TFRecordError for a path or URL that fsspec or a store would silently read as another path."""
-    if "\0" in text:
-        raise TFRecordError(f"{without_credentials(text)!r} contains a null character and is not a path")
+    # Names of local files that are not valid Unicode have low surrogates, which `os.fsencode` encodes.
+    if re.search("[\0\ud800-\udc7f\udd00-\udfff]", text):
+        problem = "contains a character that no path can have, and is not a path"
+        raise TFRecordError(f"{without_credentials(text)!r} {problem}")
+    if _NO_PLACE.search(text):
+        raise TFRecordError(f"{text!r} names no bucket or host, and is not a path")
     if _BUCKET_WITH_USER.search(text):
         raise TFRecordError(
             "the URL of a bucket cannot hold credentials",

@@ -11,7 +11,9 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
 from dataclasses import dataclass
+from functools import reduce
 from glob import has_magic
+from operator import and_
 from threading import Lock
 from typing import Any, BinaryIO, TypeVar
 
@@ -20,7 +22,7 @@ from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractBufferedFile
 from fsspec.utils import tokenize
 
-from dask_tfrecord.errors import DestinationError, TFRecordError
+from dask_tfrecord.errors import DestinationError
 from dask_tfrecord.files.storage.filesystem import (
     ArrowFileSystem,
     Filesystem,
@@ -35,7 +37,7 @@ from dask_tfrecord.files.storage.open_file import (
     read_byte_ranges,
     removed,
 )
-from dask_tfrecord.files.storage.paths import check_url, name_of, parent_of
+from dask_tfrecord.files.storage.paths import check_url, name_of, parent_of, path_text
 from dask_tfrecord.files.storage.redaction import without_credentials
 from dask_tfrecord.files.storage.store_failures import is_precondition_failure
 from dask_tfrecord.lazy import cached_property
@@ -79,11 +81,7 @@ class Store:
 
         Listings that the filesystem has cached are dropped.
         """
-        text = os.fspath(path) if isinstance(path, str | os.PathLike) else None
-        if not isinstance(text, str) or not text:
-            raise TFRecordError(
-                f"{without_credentials(repr(path))} is not a path", advice='pass a directory, such as "train"'
-            )
+        text = path_text(path)
         check_url(text)
         fs, root = open_path(text, storage_options, filesystem)
         fs.invalidate_cache()
@@ -243,11 +241,11 @@ class Store:
                 if self.local and durable:
                     file.flush()
                     os.fsync(file.fileno())
-            self._rename(temporary, path)
+            self.move(temporary, path)
         except BaseException:  # also on KeyboardInterrupt, so that no incomplete file remains
             # A failure to remove the incomplete file is not raised, because the first failure is raised.
             with suppress(Exception):
-                self.fs.rm_file(temporary)
+                self.remove_file(temporary)
             raise
 
     def _open_new(self, path: str) -> BinaryIO:
@@ -326,9 +324,6 @@ class Store:
     def move(self, source: str, target: str) -> None:
         """Rename a file from ``source`` to ``target``. An existing file at ``target`` is replaced."""
         self.refuse_links([source, target])
-        self._rename(source, target)
-
-    def _rename(self, source: str, target: str) -> None:
         if self.local:
             os.replace(source, target)
         # Fsspec's default mv() would treat the paths as globs.
@@ -347,14 +342,19 @@ class Store:
         self.refuse_links([source, target])
         self._in_directory(parent_of(target), lambda: self.move(source, target), source)
 
+    def copy(self, source: str, target: str) -> None:
+        """Copy a file from ``source`` to ``target``. The directory of ``target`` must exist."""
+        self.refuse_links([source, target])
+        self.fs.cp_file(source, target)
+
     def touch(self, path: str) -> None:
-        """Create an empty file, or empty the file at ``path``. A link at ``path`` is replaced."""
-        self.refuse_links([path])
-        if self._is_link is not None and self._is_link(path):
-            self.remove_file(path)
-        if self.local:
-            flags = os.O_WRONLY | os.O_CREAT | os.O_TRUNC | getattr(os, "O_NOFOLLOW", 0)
-            os.close(os.open(path, flags, 0o666))
+        """Create an empty file. A file or a link at ``path`` is replaced.
+
+        A file is not emptied, because it may be a hard link to a file outside of the root.
+        """
+        if self.renames:
+            with self.create(path, durable=False):
+                pass
         else:
             self.fs.pipe_file(path, b"")
 
@@ -375,14 +375,16 @@ class Store:
                 if failures > _ATTEMPTS or (source is not None and not self.fs.exists(source)):
                     raise
 
-    def copy_permissions(self, source: str, target: str) -> None:
-        """Give a local file the permissions and the group of another file, as far as this user may."""
+    def copy_permissions(self, sources: Iterable[str], target: str) -> None:
+        """Give a local file the permissions that all of the sources have, and the group of the first source,
+        as far as this user may.
+        """
         if self.local:
             self.refuse_links([target])
-            with suppress(OSError):  # another write may have moved the source
-                status = os.stat(source)
-                os.chmod(target, stat.S_IMODE(status.st_mode))
-                os.chown(target, -1, status.st_gid)
+            with suppress(OSError):  # another write may have moved a source
+                found = [*map(os.stat, sources)]
+                os.chmod(target, reduce(and_, (stat.S_IMODE(one.st_mode) for one in found)))
+                os.chown(target, -1, found[0].st_gid)
 
     def sync_directory(self, path: str) -> None:
         """Flush a local directory to the disk, so that renames into the directory survive a power cut.

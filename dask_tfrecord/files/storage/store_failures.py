@@ -7,6 +7,7 @@ these libraries.
 import errno
 import os
 from collections.abc import Iterable
+from contextlib import suppress
 from http import HTTPStatus
 from typing import Any
 from urllib.parse import urlsplit
@@ -160,8 +161,9 @@ def place_of(arguments: Iterable[Any]) -> str | None:
         if isinstance(argument, list | tuple) and argument and isinstance(argument[0], str):
             argument = argument[0]
         if isinstance(argument, str | os.PathLike):
-            text = os.fspath(argument)
-            return text if isinstance(text, str) and "://" in text else None
+            with suppress(TypeError):  # an object that is not the path that it claims to be
+                text = os.fspath(argument)
+                return text if isinstance(text, str) and "://" in text else None
         for store in (argument, getattr(argument, "store", argument)):
             if callable(getattr(type(store), "public", None)):
                 root: str = store.public(store.root)

@@ -1,4 +1,7 @@
-"""A batch goes on after a record that the decoder refused."""
+"""A batch goes on after a record that the decoder refused.
+
+Modules: codec.columns, codec.
+"""
 
 import oracle
 import pytest

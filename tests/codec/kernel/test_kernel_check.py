@@ -1,4 +1,7 @@
-"""The kernel's search for damage: the same ranges whatever part of the file each call gets."""
+"""The kernel's search for damage: the same ranges whatever part of the file each call gets.
+
+Modules: codec, codec.checked.
+"""
 
 import oracle
 from damaged_files import damaged_files, holed_files, kept_records

@@ -2,6 +2,8 @@
 
 The fast paths predict an entry from the record before. So the tests put the record under test after similar
 records, and the buffers end at a page that cannot be read.
+
+Modules: codec, codec.columns.
 """
 
 from collections.abc import Iterator
@@ -297,7 +299,7 @@ def test_a_character_that_goes_on_in_the_next_value_is_not_text(character: str, 
 @pytest.mark.parametrize(
     ("kind", "feature"), [("int64", int64_list(packed(1))), ("float", float_list(block(1, bytes(4))))]
 )
-def test_names_that_differ_in_one_bit_are_told_apart(length: int, kind: Any, feature: bytes) -> None:
+def test_names_that_differ_in_one_bit_are_distinguished(length: int, kind: Any, feature: bytes) -> None:
     usual = b"k" * length
     for at in range(length):
         for bit in range(7):

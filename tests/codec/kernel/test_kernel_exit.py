@@ -1,4 +1,7 @@
-"""A program may end while its daemon threads run the kernel, which works without the GIL."""
+"""A program may end while its daemon threads run the kernel, which works without the GIL.
+
+Modules: codec.
+"""
 
 import subprocess
 import sys

@@ -2,6 +2,8 @@
 
 A decoder learns the layout of records, so what it makes of a record could depend on the records before, on
 the columns, on where a window ends, and on the records that it refused. It must not.
+
+Modules: codec, codec.columns.
 """
 
 import random

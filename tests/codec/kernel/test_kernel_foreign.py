@@ -1,4 +1,7 @@
-"""Whether a record is an Example depends on its bytes alone: not on columns, nor on the records before."""
+"""Whether a record is an Example depends on its bytes alone: not on columns, nor on the records before.
+
+Modules: codec, codec.columns, codec.damage.
+"""
 
 from itertools import product
 

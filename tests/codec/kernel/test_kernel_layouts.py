@@ -2,6 +2,8 @@
 
 A decoder learns the layout of records and then decodes many at a time. A decoder that has seen no record
 decodes field by field. The tests compare the two.
+
+Modules: codec.columns, codec.
 """
 
 import random

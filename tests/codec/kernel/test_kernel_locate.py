@@ -1,4 +1,7 @@
-"""The kernel's search for a record in bytes that begin anywhere, and its requests for more bytes."""
+"""The kernel's search for a record in bytes that begin anywhere, and its requests for more bytes.
+
+Modules: codec.
+"""
 
 import oracle
 import pytest
@@ -18,32 +21,45 @@ STARTS = [len(oracle.records_file(RECORDS[:n])) for n in range(len(RECORDS) + 1)
 limits = st.sampled_from([MAX_RECORD_BYTES, 0, 20, 100])
 
 
-@pytest.mark.parametrize("zeros", range(45))
-@pytest.mark.parametrize("between", [b"", b"\1", b"\xff" * 3])
-def test_a_record_behind_zeros_is_found(zeros: int, between: bytes) -> None:
+def test_a_record_behind_zeros_is_found() -> None:
     """The search skips zeros in steps, but an empty record begins with eight zeros."""
-    assert find_record(exact(between + bytes(zeros)), 0, final=True) == (zeros + len(between), 0, False)
-    for payload in (b"", bytes(5), bytes(40), b"x" * 30):
-        for data in (
-            bytes(zeros) + between + oracle.frame(payload) * 2,
-            between + bytes(zeros) + oracle.frame(payload),
-        ):
-            expected = first_record(data, 0, lenient=False, max_record_bytes=MAX_RECORD_BYTES)
-            assert find_record(exact(data), 0, final=True) == expected
-            assert find_record(exact(data + b"\0"), 0, final=False).offset <= expected[0]
+    for zeros in range(45):
+        for between in [b"", b"\1", b"\xff" * 3]:
+            assert find_record(exact(between + bytes(zeros)), 0, final=True) == (
+                zeros + len(between),
+                0,
+                False,
+            ), (zeros, between)
+            for payload in (b"", bytes(5), bytes(40), b"x" * 30):
+                for data in (
+                    bytes(zeros) + between + oracle.frame(payload) * 2,
+                    between + bytes(zeros) + oracle.frame(payload),
+                ):
+                    expected = first_record(data, 0, lenient=False, max_record_bytes=MAX_RECORD_BYTES)
+                    assert find_record(exact(data), 0, final=True) == expected, (zeros, between)
+                    assert find_record(exact(data + b"\0"), 0, final=False).offset <= expected[0], (
+                        zeros,
+                        between,
+                    )
 
 
-@pytest.mark.parametrize("length", [1, 255, 2**16, 2**24, 2**24 + 1, 0x01010101, 2**30, 2**31 - 1])
-@pytest.mark.parametrize("filler", [b"\0", b"\1", b"\xff", b"\0\1", b"\1\0\0\0"])
-def test_a_header_is_found_behind_any_bytes(length: int, filler: bytes) -> None:
+def test_a_header_is_found_behind_any_bytes() -> None:
     """The search skips offsets by the upper bytes of a length. The record comes later."""
-    for before in range(20):
-        data = (filler * 20)[:before] + header(length)
-        expected = FoundRecord(before, length + 16, proven=False)
-        assert find_record(exact(data), 0, final=False) == expected
-        assert find_record(exact(data + bytes(3)), 0, final=False).offset == before
-        assert find_record(exact(data), 0, final=False, max_record_bytes=length) == expected
-        assert find_record(exact(data), 0, final=False, max_record_bytes=length - 1).size == 0
+    for length in [1, 255, 2**16, 2**24, 2**24 + 1, 0x01010101, 2**30, 2**31 - 1]:
+        for filler in [b"\0", b"\1", b"\xff", b"\0\1", b"\1\0\0\0"]:
+            for before in range(20):
+                data = (filler * 20)[:before] + header(length)
+                expected = FoundRecord(before, length + 16, proven=False)
+                assert find_record(exact(data), 0, final=False) == expected, (length, filler)
+                assert find_record(exact(data + bytes(3)), 0, final=False).offset == before, (length, filler)
+                assert find_record(exact(data), 0, final=False, max_record_bytes=length) == expected, (
+                    length,
+                    filler,
+                )
+                assert find_record(exact(data), 0, final=False, max_record_bytes=length - 1).size == 0, (
+                    length,
+                    filler,
+                )
 
 
 @given(damaged_files(), st.integers(0, 1000), st.booleans(), limits)
@@ -74,13 +90,13 @@ def test_windows_find_the_same_record_as_the_whole(data: bytes, step: int, lenie
     assert (begin + found.offset, *found[1:]) == expected
 
 
-@pytest.mark.parametrize("start", range(len(FILE) + 1))
 @pytest.mark.parametrize("lenient", [False, True])
-def test_from_anywhere_the_next_record_is_found(start: int, lenient: bool) -> None:
-    record = next(n for n, at in enumerate(STARTS) if at >= start)
-    found = find_record(exact(FILE), start, final=True, lenient=lenient)
-    size = len(FILE) - STARTS[record] if record == len(RECORDS) else STARTS[record + 1] - STARTS[record]
-    assert found == FoundRecord(STARTS[record], size, record < len(RECORDS))
+def test_from_anywhere_the_next_record_is_found(lenient: bool) -> None:
+    for start in range(len(FILE) + 1):
+        record = next(n for n, at in enumerate(STARTS) if at >= start)
+        found = find_record(exact(FILE), start, final=True, lenient=lenient)
+        size = len(FILE) - STARTS[record] if record == len(RECORDS) else STARTS[record + 1] - STARTS[record]
+        assert found == FoundRecord(STARTS[record], size, record < len(RECORDS)), start
 
 
 def test_a_record_next_to_a_damaged_one_is_found_if_lenient() -> None:
@@ -105,12 +121,12 @@ def test_no_length_is_believed_beyond_the_limit() -> None:
     assert find_record(header(2**31), 0, final=False, max_record_bytes=2**40).size == 0
 
 
-@pytest.mark.parametrize("kept", range(1, 12))
-def test_the_begin_of_a_header_is_kept_for_the_next_call(kept: int) -> None:
-    junk = b"\xff" * 100
-    found = find_record(exact(junk + header(5)[:kept]), 0, final=False)
-    assert (found.size, found.proven) == (0, False)
-    assert 100 + kept - 11 <= found.offset <= 100
+def test_the_begin_of_a_header_is_kept_for_the_next_call() -> None:
+    for kept in range(1, 12):
+        junk = b"\xff" * 100
+        found = find_record(exact(junk + header(5)[:kept]), 0, final=False)
+        assert (found.size, found.proven) == (0, False), kept
+        assert 100 + kept - 11 <= found.offset <= 100, kept
 
 
 def test_a_start_outside_the_data_is_refused() -> None:
@@ -134,16 +150,16 @@ def test_headers_in_headers_take_time_by_the_size_of_the_data(lenient: bool) -> 
     assert found == FoundRecord(size - len(last), len(last), True)
 
 
-@pytest.mark.parametrize("offset", range(-30, 31))
-def test_a_length_is_not_believed_if_an_intact_record_ends_after_the_payload(offset: int) -> None:
+def test_a_length_is_not_believed_if_an_intact_record_ends_after_the_payload() -> None:
     """The record lacks the rest of its payload. The length ends near the end of the record after it."""
-    after = oracle.frame(b"after") + oracle.frame(oracle.records_file([b"", b"inner", b""]))
-    last = oracle.frame(b"last")
-    start = header(len(after) + offset) + b"start of the payload"
-    data = start + after + last
-    found = find_record(exact(data), 0, final=True, lenient=True)
-    assert found == FoundRecord(len(start), len(oracle.frame(b"after")), True)
-    assert found == first_record(data, 0, lenient=True, max_record_bytes=MAX_RECORD_BYTES)
+    for offset in range(-30, 31):
+        after = oracle.frame(b"after") + oracle.frame(oracle.records_file([b"", b"inner", b""]))
+        last = oracle.frame(b"last")
+        start = header(len(after) + offset) + b"start of the payload"
+        data = start + after + last
+        found = find_record(exact(data), 0, final=True, lenient=True)
+        assert found == FoundRecord(len(start), len(oracle.frame(b"after")), True), offset
+        assert found == first_record(data, 0, lenient=True, max_record_bytes=MAX_RECORD_BYTES), offset
 
 
 @given(st.lists(st.integers(0, 130), min_size=1, max_size=4), st.integers(0, 20))

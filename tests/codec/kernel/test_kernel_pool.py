@@ -1,4 +1,7 @@
-"""The memory that a process keeps for later batches is bounded, and returned when the process is idle."""
+"""The memory that a process keeps for later batches is bounded, and returned when the process is idle.
+
+Modules: codec.
+"""
 
 import os
 import subprocess

@@ -1,4 +1,7 @@
-"""A refused record leaves an inference as it was, whatever it has added before its damage is found."""
+"""A refused record leaves an inference as it was, whatever it has added before its damage is found.
+
+Modules: codec.
+"""
 
 from itertools import product
 

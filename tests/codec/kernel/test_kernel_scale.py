@@ -1,4 +1,7 @@
-"""The kernel with many records, large values and threads, and batches that outlive their decoder."""
+"""The kernel with many records, large values and threads, and batches that outlive their decoder.
+
+Modules: codec, codec.columns, codec.damage.
+"""
 
 import gc
 import itertools

@@ -1,4 +1,7 @@
-"""Large values that no column needs are left out of a read, and no result depends on their bytes."""
+"""Large values that no column needs are left out of a read, and no result depends on their bytes.
+
+Modules: codec.columns, codec.
+"""
 
 import random
 import struct

@@ -1,4 +1,7 @@
-"""Features without a column: whether the kernel reports one, which one, and the column that would read it."""
+"""Features without a column: whether the kernel reports one, which one, and the column that would read it.
+
+Modules: codec, codec.columns, codec.damage.
+"""
 
 import oracle
 import pytest
@@ -103,7 +106,7 @@ def unknown_in(payloads: list[bytes], columns: list[Column], known: list[Feature
 @pytest.mark.parametrize("before", [0, 1, 3])
 @pytest.mark.parametrize(("column", "other"), [(CONTEXT, LISTS), (LISTS, CONTEXT)])
 @pytest.mark.parametrize("wanted", [True, False])
-def test_a_feature_known_in_one_place_is_unknown_in_the_other(
+def test_a_feature_known_in_one_map_is_unknown_in_the_other(
     column: Column, other: Column, *, wanted: bool, before: int
 ) -> None:
     columns, known = ([column], []) if wanted else ([], [column.feature])
@@ -122,7 +125,7 @@ def test_a_feature_known_in_one_place_is_unknown_in_the_other(
         assert ("the column reads it from" in str(error)) == wanted
 
 
-def test_both_places_decode_to_their_columns_if_both_are_wanted() -> None:
+def test_both_features_decode_to_their_columns_if_both_are_wanted() -> None:
     decoder = Decoder([CONTEXT, LISTS], "sequence_example", known=[])
     decoded = decoder.decode(exact(oracle.records_file([IN_BOTH, IN_LISTS, IN_CONTEXT])), final=True)
     assert decoded.damage is None

@@ -1,4 +1,7 @@
-"""Varints of every size, as values, lengths and tags: the kernel accepts what protobuf accepts."""
+"""Varints of every size, as values, lengths and tags: the kernel accepts what protobuf accepts.
+
+Modules: codec, codec.columns.
+"""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""The kernel decodes odd and damaged messages as protobuf does."""
+"""The kernel decodes odd and damaged messages as protobuf does.
+
+Modules: codec, codec.columns, codec.damage.
+"""
 
 from typing import Any
 
@@ -116,7 +119,7 @@ def test_an_unknown_field_in_a_map_entry_is_damage(unknown: bytes, key: str) -> 
         (example_of(entry("a", ONE + bytes_list(block(1, b"x")))), "wrong kind", 0, "bytes"),
     ],
 )
-def test_another_kind_than_the_columns_is_told_apart(
+def test_another_kind_than_the_columns_is_damage_of_its_own(
     payload: bytes, reason: str, column: int, found: str
 ) -> None:
     _, damage = decode(payload)
@@ -124,13 +127,13 @@ def test_another_kind_than_the_columns_is_told_apart(
     assert (damage.reason, damage.column, damage.found) == (reason, column, found)
 
 
-def test_several_values_in_a_scalar_column_are_told_apart() -> None:
+def test_several_values_in_a_scalar_column_are_damage_of_their_own() -> None:
     _, damage = decode(example_of(entry("a", int64_list(packed(1, 2, 3)))), [Column("a", "int64", 0)])
     assert damage is not None
     assert (damage.reason, damage.column, damage.found) == ("not a scalar", 0, "3")
 
 
-def test_text_that_is_not_utf8_is_told_apart_in_a_string_column() -> None:
+def test_text_that_is_not_utf8_is_damage_of_its_own_in_a_string_column() -> None:
     payload = example_of(entry("s", bytes_list(block(1, b"\xed\xa0\x80"))))
     _, damage = decode(payload, [Column("s", "string", 0)])
     assert damage is not None

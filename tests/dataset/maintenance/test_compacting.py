@@ -1,4 +1,7 @@
-"""Compaction: the same rows in fewer files, beside other writes, and nothing changes if it fails."""
+"""Compaction: the same rows in fewer files, beside other writes, and nothing changes if it fails.
+
+Modules: dataset.maintenance.compacting, dataset.maintenance.rewriting.
+"""
 
 import gzip
 from collections.abc import Callable
@@ -279,12 +282,24 @@ def test_tensorflow_reads_compacted_files(tmp_path: Path, codec: Any) -> None:
     assert payloads() == before
 
 
-def test_a_file_that_takes_the_place_of_others_has_their_permissions(tmp_path: Path) -> None:
-    write(tmp_path, range(20), columnar=["n"])
-    for file in (*tmp_path.rglob("part-*"), *(tmp_path / "_tfrecord" / "columns").iterdir()):
+def test_a_file_that_holds_values_of_other_files_has_their_permissions(tmp_path: Path) -> None:
+    write(tmp_path, range(20))
+    for file in (*tmp_path.rglob("part-*"), *tmp_path.rglob("*.parquet")):
         file.chmod(0o640)
+    before = {*tmp_path.rglob("*.*")}
+    index(tmp_path, columnar=["n"])
     compact(tmp_path)
     delete(tmp_path, [("n", "==", 3)])
-    files = [*tmp_path.rglob("part-*"), *(tmp_path / "_tfrecord" / "columns").iterdir()]
-    assert len(files) == 4
+    files = {*tmp_path.rglob("part-*"), *tmp_path.rglob("*.parquet")} - before
+    assert {file.parent.name for file in files} >= {"_tfrecord", "columns"}
     assert {file.stat().st_mode & 0o777 for file in files} == {0o640}
+
+
+def test_a_file_compacted_from_files_of_other_permissions_has_those_that_all_have(tmp_path: Path) -> None:
+    write(tmp_path, range(10), partition_on=None)
+    write(tmp_path, range(10), partition_on=None)
+    first, *_ = sorted(tmp_path.glob("part-*"))
+    for file in tmp_path.glob("part-*"):
+        file.chmod(0o600 if file == first else 0o644)
+    compact(tmp_path)
+    assert {file.stat().st_mode & 0o777 for file in tmp_path.glob("part-*")} == {0o600}

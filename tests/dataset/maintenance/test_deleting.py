@@ -1,4 +1,7 @@
-"""Deleted rows: those that filters select and no others, unopened files, other writes meanwhile."""
+"""Deleted rows: those that filters select and no others, unopened files, other writes meanwhile.
+
+Modules: dataset.maintenance.deleting, dataset.maintenance.rewriting.
+"""
 
 import shutil
 from collections.abc import Callable
@@ -324,7 +327,7 @@ def test_a_failure_after_the_commit_only_warns(
     assert listed(path) == {file.path for file in Snapshot.open(path).files}
 
 
-def test_versions_before_are_kept_if_asked_for(place: Callable[[Any], Path]) -> None:
+def test_keep_versions_keeps_the_versions_before(place: Callable[[Any], Path]) -> None:
     path = place("gzip")
     delete(path, [("n", "<", 300)], keep_versions=True)
     after = contents(path)

@@ -1,4 +1,7 @@
-"""Deleted values: after `delete`, `expire` and `cleanup`, no byte of the dataset holds one."""
+"""Deleted values: after `delete`, `expire` and `cleanup`, no byte of the dataset holds one.
+
+Modules: dataset.maintenance.deleting, dataset.maintenance.unused_categories.
+"""
 
 import base64
 import gzip

@@ -1,4 +1,7 @@
-"""`index`: creates a snapshot of a directory of files by any writer."""
+"""`index`: creates a snapshot of a directory of files by any writer.
+
+Modules: dataset.maintenance.indexing, dataset.read.map_files.
+"""
 
 import os
 import shutil
@@ -69,14 +72,14 @@ def root(tmp_path: Path) -> Path:
 
 
 @pytest.fixture(params=[1_000, 1 << 27])
-def _stretches(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+def _task_sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks read parts of files, or whole files."""
     monkeypatch.setattr(map_files, "TASK_BYTES", request.param)
     monkeypatch.setattr(indexing, "BLOCK_BYTES", 500)
     monkeypatch.setattr(map_files, "BLOCK_BYTES", 500)
 
 
-@pytest.mark.usefixtures("_stretches")
+@pytest.mark.usefixtures("_task_sizes")
 def test_the_snapshot_says_what_is_in_the_files(root: Path) -> None:
     snapshot = dask_tfrecord.index(root)
     assert snapshot.records == 500
@@ -110,7 +113,7 @@ def test_the_snapshot_says_what_is_in_the_files(root: Path) -> None:
             assert max(gaps, default=0) < 2 * 500 + 100  # and a record
 
 
-@pytest.mark.usefixtures("_stretches")
+@pytest.mark.usefixtures("_task_sizes")
 def test_the_next_reader_reads_the_same_and_opens_nothing_to_know_it(root: Path, opened: list[str]) -> None:
     before = read_tfrecord(root).compute()
     snapshot = dask_tfrecord.index(root)

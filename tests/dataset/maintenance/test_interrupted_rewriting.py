@@ -1,4 +1,7 @@
-"""A compaction or a deletion that loses files to another write and dies: `cleanup` removes its new files."""
+"""A compaction or a deletion that loses files to another write and dies: `cleanup` removes its new files.
+
+Modules: dataset.maintenance.compacting, dataset.maintenance.deleting, dataset.maintenance.rewriting.
+"""
 
 from collections.abc import Callable
 from itertools import count

@@ -1,4 +1,7 @@
-"""Compaction and deletion of every kind of records: only files and rows change, and no type or form."""
+"""Compaction and deletion of every kind of records: only files and rows change, and no type or form.
+
+Modules: dataset.maintenance.rewriting, files.intact.
+"""
 
 import shutil
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""Files of a dataset that were removed from outside: reads and appends raise until the loss is stored."""
+"""Files of a dataset that were removed from outside: reads and appends raise until the loss is stored.
+
+Modules: dataset.maintenance.repairing, dataset.maintenance.column_files, files.storage.not_found.
+"""
 
 import logging
 import shutil

@@ -1,4 +1,7 @@
-"""`verify`: a row for each file with its damage, its drift, and its agreement with the snapshot."""
+"""`verify`: a row for each file with its damage, its drift, and its agreement with the snapshot.
+
+Modules: dataset.maintenance.verifying, dataset.read.map_files.
+"""
 
 from contextlib import suppress
 from pathlib import Path
@@ -45,7 +48,7 @@ def by_name(report: pd.DataFrame) -> dict[str, dict[str, Any]]:
 
 
 @pytest.mark.usefixtures("_tasks")
-def test_damage_is_counted_and_the_first_of_it_told(tmp_path: Path) -> None:
+def test_damage_is_counted_and_the_first_of_it_reported(tmp_path: Path) -> None:
     content = oracle.features_file(rows(60))
     starts = [0]
     for payload in oracle.frames(content):
@@ -64,19 +67,19 @@ def test_damage_is_counted_and_the_first_of_it_told(tmp_path: Path) -> None:
     (tmp_path / "f empty").write_bytes(b"")
     found = by_name(verify(tmp_path))
 
-    def told(name: str) -> tuple[Any, ...]:
+    def reported(name: str) -> tuple[Any, ...]:
         return tuple(found[name][key] for key in ("records", "damaged", "damaged_bytes", "offset"))
 
     def size(*records: int) -> int:
         return sum(starts[record + 1] - starts[record] for record in records)
 
-    assert told("a whole") == (60, 0, 0, None)
-    assert told("b payload") == (58, 2, size(20, 49), starts[20])
-    assert told("c length") == (59, 1, size(40), starts[40])
-    assert told("d both")[0] == 57
-    assert told("d both")[2:] == (size(30, 31, 55), starts[30])
-    assert told("e cut") == (59, 1, 5, starts[59])
-    assert told("f empty") == (0, 0, 0, None)
+    assert reported("a whole") == (60, 0, 0, None)
+    assert reported("b payload") == (58, 2, size(20, 49), starts[20])
+    assert reported("c length") == (59, 1, size(40), starts[40])
+    assert reported("d both")[0] == 57
+    assert reported("d both")[2:] == (size(30, 31, 55), starts[30])
+    assert reported("e cut") == (59, 1, 5, starts[59])
+    assert reported("f empty") == (0, 0, 0, None)
     assert found["a whole"]["reason"] is None
     assert "checksum of the record data" in found["b payload"]["reason"]
     assert "length" in found["c length"]["reason"]
@@ -107,7 +110,7 @@ def test_messages_that_cannot_be_parsed_are_damage(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize("compression", ["gzip", "zlib"])
-def test_a_damaged_stream_is_told_and_its_sizes_are_those_of_the_whole_file(
+def test_a_damaged_stream_is_reported_and_its_sizes_are_those_of_the_whole_file(
     compression: Any, tmp_path: Path
 ) -> None:
     ddf = dd.from_pandas(pd.DataFrame({"n": range(5000)}), npartitions=1)
@@ -125,7 +128,7 @@ def test_a_damaged_stream_is_told_and_its_sizes_are_those_of_the_whole_file(
 
 
 @pytest.mark.usefixtures("_tasks")
-def test_drift_from_the_inferred_schema_is_told(tmp_path: Path) -> None:
+def test_drift_from_the_inferred_schema_is_reported(tmp_path: Path) -> None:
     drifted = {
         "a": rows(40),
         "b kind": [*rows(30), {"n": ("bytes", [b"x"])}],
@@ -206,7 +209,7 @@ def test_a_dataset_agrees_with_its_snapshot_until_something_changes(compression:
     assert len(rows) == 5
 
 
-def test_a_file_named_twice_is_told_of_twice(tmp_path: Path) -> None:
+def test_a_file_named_twice_is_reported_twice(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(oracle.features_file(rows(3)))
     assert verify([tmp_path / "file"] * 2)["records"].tolist() == [3, 3]
 
@@ -231,7 +234,7 @@ def test_memory_is_that_of_a_window(tmp_path: Path, monkeypatch: pytest.MonkeyPa
     assert max(sizes) <= 1 << 22
 
 
-def test_files_that_others_damaged_are_told_from_whole_ones(data: Path) -> None:
+def test_files_that_others_damaged_are_distinguished_from_whole_ones(data: Path) -> None:
     report = verify(data / "bad", record_type="bytes")
     assert len(report) > 100
     for path, records, damaged in zip(report["path"], report["records"], report["damaged"], strict=True):

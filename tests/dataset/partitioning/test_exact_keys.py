@@ -1,4 +1,7 @@
-"""Partition columns return exactly the values that were written, for every type and its edge values."""
+"""Partition columns return exactly the values that were written, for every type and its edge values.
+
+Modules: dataset.partitioning.hive.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,7 @@
-"""Partition values as directory names: Spark's spelling, exact in both directions, never outside the root."""
+"""Partition values as directory names: Spark's spelling, exact in both directions, never outside the root.
+
+Modules: dataset.partitioning.hive, dataset.partitioning.grouping.
+"""
 
 import datetime
 import decimal
@@ -57,7 +60,7 @@ def test_a_value_has_one_name(value: Any, name: str) -> None:
     assert directory(value) == f"c={name}"
 
 
-def test_times_with_zone_are_told_in_utc_which_never_repeats_an_hour() -> None:
+def test_times_with_zone_are_in_utc_which_never_repeats_an_hour() -> None:
     hours = pa.array([1729990800, 1729994400], pa.timestamp("s", "Europe/Berlin"))  # 02:00 twice
     assert hive.directories(pa.table({"c": hours})) == [
         "c=2024-10-27 01%3A00%3A00Z",

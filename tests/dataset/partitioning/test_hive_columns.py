@@ -1,4 +1,7 @@
-"""The columns of directories ``key=value`` in a dataset without a snapshot."""
+"""The columns of directories ``key=value`` in a dataset without a snapshot.
+
+Modules: dataset.partitioning.hive, dataset.read.partition_columns.
+"""
 
 import datetime
 import decimal
@@ -25,10 +28,10 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def put(root: Path, *directories: str, feature: str = "n") -> Path:
     """Write one file into each directory; its row holds the number of the directory."""
     for number, directory in enumerate(directories):
-        place = root / directory
-        place.mkdir(parents=True, exist_ok=True)
+        folder = root / directory
+        folder.mkdir(parents=True, exist_ok=True)
         content = oracle.features_file([{feature: ("int64", [number])}])
-        (place / f"{number:03d}.tfrecord").write_bytes(content)
+        (folder / f"{number:03d}.tfrecord").write_bytes(content)
     return root
 
 
@@ -222,7 +225,7 @@ def test_an_unknown_key_is_refused_with_the_known(tmp_path: Path) -> None:
         read_tfrecord(root, hive={"x": pa.int8()})
 
 
-def test_a_misspelled_key_in_a_schema_is_told(tmp_path: Path) -> None:
+def test_a_misspelled_key_in_a_schema_is_named(tmp_path: Path) -> None:
     root = put(tmp_path, "year=2026/country=US")
     with pytest.warns(UserWarning, match="did you mean 'country'"):
         read_tfrecord(root, schema={"contry": pa.string()})

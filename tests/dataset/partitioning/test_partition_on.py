@@ -1,4 +1,7 @@
-"""`partition_on=`: directories, keys of every type, and what is refused."""
+"""`partition_on=`: directories, keys of every type, and what is refused.
+
+Modules: dataset.partitioning.grouping, dataset.partitioning.hive.
+"""
 
 import json
 import os
@@ -171,13 +174,13 @@ def test_null_the_empty_string_and_the_name_of_null_are_three(tmp_path: Path) ->
 
 
 def test_the_rows_of_sparks_sample_give_its_directories(tmp_path: Path, data: Path) -> None:
-    told = json.loads((data / "spark" / "partitioned.source.json").read_text())
+    source = json.loads((data / "spark" / "partitioned.source.json").read_text())
     types = {"id": pa.int64(), "country": pa.string(), "day": pa.int32(), "x": pa.float32()}
-    table = pa.Table.from_pylist(told["rows"], pa.schema({**types, "tags": pa.list_(pa.string())}.items()))
+    table = pa.Table.from_pylist(source["rows"], pa.schema({**types, "tags": pa.list_(pa.string())}.items()))
     country = pc.if_else(pc.equal(table["country"], ""), None, table["country"])  # as Spark does
     table = table.set_column(1, "country", country)
     ddf = dd.from_pandas(table.to_pandas(types_mapper=pd.ArrowDtype), npartitions=2)
-    to_tfrecord(ddf, tmp_path, partition_on=told["partition_by"])
+    to_tfrecord(ddf, tmp_path, partition_on=source["partition_by"])
     assert directories(tmp_path) == directories(data / "spark" / "partitioned")
 
 
@@ -311,7 +314,7 @@ def test_values_that_python_does_not_have_are_refused_as_keys(
     assert not list(tmp_path.rglob("part-*"))
 
 
-def test_very_many_keys_are_refused_with_what_to_do(tmp_path: Path) -> None:
+def test_keys_beyond_max_files_per_task_are_refused_with_what_to_do(tmp_path: Path) -> None:
     ddf = keyed(range(1025))
     with pytest.raises(
         TFRecordError, match=r"partition 0 of 1: .*1,025 different values of 'key'.*bucket.*colocate=True"

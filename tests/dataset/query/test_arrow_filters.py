@@ -1,4 +1,7 @@
-"""A pyarrow expression keeps the rows that Arrow keeps, and opens the files that the list form opens."""
+"""A pyarrow expression keeps the rows that Arrow keeps, and opens the files that the list form opens.
+
+Modules: dataset.query.arrow_filters, dataset.query.arrow_expressions, filtering.
+"""
 
 import os
 import pickle

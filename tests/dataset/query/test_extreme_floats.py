@@ -1,4 +1,7 @@
-"""Filters select the rows that Python selects, for NaN, infinities and both zeros."""
+"""Filters select the rows that Python selects, for NaN, infinities and both zeros.
+
+Modules: dataset.query.filters, dataset.query.comparisons.
+"""
 
 import math
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""`filters=` on columns and values of every type selects as plain Python does, or raises an error of ours."""
+"""`filters=` on columns and values of every type selects as plain Python does, or raises an error of ours.
+
+Modules: dataset.query.filters, dataset.query.arrow_filters.
+"""
 
 import datetime
 import math

@@ -1,4 +1,8 @@
-"""Predicates select the same rows as pandas, and skip only files without such rows."""
+"""Predicates select the same rows as pandas, and skip only files without such rows.
+
+Modules: dataset.query.filters, dataset.query.comparisons, dataset.query.predicates,
+dataset.query.comparison_keys.
+"""
 
 import datetime
 import itertools

@@ -1,4 +1,7 @@
-"""`filters=` and predicates on the frame select the rows of pandas, and open few files."""
+"""`filters=` and predicates on the frame select the rows of pandas, and open few files.
+
+Modules: dataset.query.predicates, expr.masks.
+"""
 
 import operator
 from functools import cache

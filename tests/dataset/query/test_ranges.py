@@ -1,4 +1,8 @@
-"""The outcomes of many files at once are those of each file by itself, and include those of all its rows."""
+"""The outcomes of many files at once are those of each file by itself, and include those of all its rows.
+
+Modules: dataset.query.ranges, dataset.query.predicates, dataset.query.comparisons,
+dataset.snapshot.column_statistics.
+"""
 
 import math
 from collections.abc import Sequence

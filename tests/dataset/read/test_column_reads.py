@@ -1,4 +1,7 @@
-"""Reads that use column files return the rows of reads that decode the records."""
+"""Reads that use column files return the rows of reads that decode the records.
+
+Modules: dataset.read.column_reads, dataset.read.requested_columns, explaining, dataset.read.explained.
+"""
 
 import json
 import logging

@@ -1,4 +1,7 @@
-"""Directories of TensorFlow Datasets: ``features.json`` gives the columns, their types and their shapes."""
+"""Directories of TensorFlow Datasets: ``features.json`` gives the columns, their types and their shapes.
+
+Modules: schema.stored_form, dataset.read.requested_columns.
+"""
 
 import base64
 import json

@@ -1,4 +1,7 @@
-"""``schema=`` takes feature specs: reads agree with what TensorFlow parses."""
+"""``schema=`` takes feature specs: reads agree with what TensorFlow parses.
+
+Modules: feed.feature_specs, schema.tf_specs.
+"""
 
 import collections
 import pickle

@@ -1,4 +1,7 @@
-"""Directories of TensorFlow Datasets and TFX: their splits and versions are never mixed in silence."""
+"""Directories of TensorFlow Datasets and TFX: their splits and versions are never mixed in silence.
+
+Modules: dataset.read.layouts.
+"""
 
 import json
 import shutil
@@ -92,11 +95,12 @@ def test_slices_and_sums_of_splits_are_refused_with_whole_splits(tfds: Path, spl
         )
 
 
-@pytest.mark.parametrize("name", ["1.0.0.incompleteAB12CD", "1.0.0.incomplete.x"])
+@pytest.mark.parametrize("name", ["1.0.0.incompleteAB12CD", "1.0.0.incomplete.x", "labels.incomplete"])
 def test_an_unfinished_download_is_not_read(tmp_path: Path, tfds: Path, name: str) -> None:
     shutil.copytree(tfds / "labels" / "1.0.0", tmp_path / "labels" / "1.0.0")
     unfinished = tmp_path / "labels" / name
     fill(unfinished, {shard("train"): ONE, f"incomplete.{'0a' * 16}.{shard('test')}": ONE})
+    fill(tmp_path / "labels" / "1.0.0", {f"{shard('test')}.incomplete": ONE})
     assert len(read_tfrecord(tmp_path / "labels")) == 12
     assert len(read_tfrecord(f"{tmp_path}/labels/*", split="all")) == 12
     shutil.rmtree(tmp_path / "labels" / "1.0.0")
@@ -106,8 +110,8 @@ def test_an_unfinished_download_is_not_read(tmp_path: Path, tfds: Path, name: st
 
 
 def test_partition_values_may_look_like_unfinished_downloads(tmp_path: Path) -> None:
-    values = ["1.0.0.incompleteABC", "incomplete"]
-    to_tfrecord(pa.table({"n": [1, 2], "v": values}), tmp_path, partition_on="v")
+    values = ["1.0.0.incompleteABC", "incomplete", "x.incomplete"]
+    to_tfrecord(pa.table({"n": [1, 2, 3], "v": values}), tmp_path, partition_on="v")
     assert sorted(read_tfrecord(tmp_path, use_snapshot=False).compute()["v"]) == values
 
 

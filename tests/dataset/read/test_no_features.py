@@ -1,4 +1,7 @@
-"""Records without features, files without records and directories without files work everywhere."""
+"""Records without features, files without records and directories without files work everywhere.
+
+Modules: dataset.read.inferred_schema.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,7 @@
-"""Messages of other types parse as Examples with unknown fields; they must raise and give no rows."""
+"""Messages of other types parse as Examples with unknown fields; they must raise and give no rows.
+
+Modules: codec, files.inference.
+"""
 
 from pathlib import Path
 from typing import Any

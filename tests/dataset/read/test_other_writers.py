@@ -1,4 +1,7 @@
-"""Files of other writers: all values are read, or the error's advice reads them in one step."""
+"""Files of other writers: all values are read, or the error's advice reads them in one step.
+
+Modules: dataset.read.discovery, dataset.read.tfds_info.
+"""
 
 from pathlib import Path
 from typing import Any

@@ -1,4 +1,8 @@
-"""Partitions: large files are split, small files share a partition, and each row is in one partition."""
+"""Partitions: large files are split, small files share a partition, and each row is in one partition.
+
+Modules: dataset.read.plan_partitions, dataset.read.read_plan, dataset.read.read_task,
+dataset.read.divisions.
+"""
 
 import pickle
 from pathlib import Path
@@ -79,7 +83,7 @@ def test_more_files_than_a_task_should_open_do_not_share_a_partition() -> None:
     assert [len(partition) for partition in partitions] == [256, 256, 256, 232]
 
 
-def test_a_file_is_cut_at_its_blocks_into_stretches_of_about_the_same_size() -> None:
+def test_a_file_is_cut_at_its_blocks_into_splits_of_about_the_same_size() -> None:
     blocks = tuple(Block(n * 10, n * 10, n) for n in range(100))
     entry = BlockIndex(100, blocks)
     partitions, _ = plan_partitions(files(1000), {0: entry}, blocksize=300)
@@ -124,7 +128,7 @@ def test_each_partition_alone_holds_its_rows_and_together_they_are_the_file(
     assert ddf["data"].compute().tolist() == frame["data"].tolist()
 
 
-def test_a_partition_reads_its_stretch_only(
+def test_a_partition_reads_its_split_only(
     frame: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(writing, "BLOCK_BYTES", 1000)

@@ -1,4 +1,7 @@
-"""Random directories of varying records: the defaults read all values, or the error's advice does."""
+"""Random directories of varying records: the defaults read all values, or the error's advice does.
+
+Modules: dataset.read.sampling.
+"""
 
 import random
 from pathlib import Path

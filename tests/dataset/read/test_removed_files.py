@@ -1,4 +1,7 @@
-"""A file that another operation removes between the plan of a read and the read."""
+"""A file that another operation removes between the plan of a read and the read.
+
+Modules: dataset.read.map_files, files.storage.not_found.
+"""
 
 from collections.abc import Callable
 from pathlib import Path

@@ -1,4 +1,7 @@
-"""Which records show the columns of a dataset: a bounded sample, or with `infer="all"` every record."""
+"""Which records show the columns of a dataset: a bounded sample, or with `infer="all"` every record.
+
+Modules: dataset.read.sampling, dataset.read.discovery, dataset.read.request.
+"""
 
 import pickle
 from dataclasses import replace
@@ -130,12 +133,12 @@ def places(sample: Sample, root: Path, contents: list[bytes]) -> list[dict[str, 
     """For each feature the first record of each kind, as an offset in the concatenated files."""
     starts = {f"{root}/{n:02d}.tfrecord": sum(map(len, contents[:n])) for n in range(len(contents))}
     return [
-        {kind: starts[place.path] + place.offset for kind, place in one.kinds.items()}
+        {kind: starts[first.path] + first.offset for kind, first in one.kinds.items()}
         for one in sample.features
     ]
 
 
-def test_a_kinds_place_is_its_records(tmp_path: Path) -> None:
+def test_the_record_and_offset_of_a_kind_are_those_of_its_record(tmp_path: Path) -> None:
     """The record is beyond the first window, also in a compressed file."""
     padding = file_of({"a": ("bytes", [bytes(1 << 20)])})
     content = padding * 9 + file_of({"a": ("int64", [1])})
@@ -171,7 +174,7 @@ def test_everything_is_looked_at_in_tasks_of_many_files(tmp_path: Path) -> None:
     assert [split.file.path[-4:] for task in tasks for split in task] == [f"{n:04d}" for n in range(1000)]
 
 
-def test_two_kinds_far_apart_are_refused_with_both_places(tmp_path: Path) -> None:
+def test_two_kinds_far_apart_are_refused_with_both_records(tmp_path: Path) -> None:
     common = file_of({"a": ("int64", [1])})
     files = [common] * 40
     files[17] = common * 5 + file_of({"a": ("float", [0])})

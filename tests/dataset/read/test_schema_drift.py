@@ -1,4 +1,7 @@
-"""Records whose features differ from the columns: the read raises, and names the arguments that read them."""
+"""Records whose features differ from the columns: the read raises, and names the arguments that read them.
+
+Modules: dataset.read.schema_drift, dataset.read.inferred_schema, dataset.read.schema_sources.
+"""
 
 from pathlib import Path
 
@@ -42,7 +45,7 @@ IN_LISTS = Record({"a": Feature("int64", [1])}, {"x": [Feature("int64", [3])]})
 
 @pytest.mark.parametrize("usual", [IN_CONTEXT, IN_LISTS], ids=["context", "lists"])
 @pytest.mark.parametrize("strange", [BOTH, None], ids=["both", "the other"])
-def test_a_column_in_the_other_place_of_a_record_outside_the_sample_raises(
+def test_a_column_in_the_other_map_of_a_record_outside_the_sample_raises(
     tmp_path: Path, usual: Record, strange: Record | None
 ) -> None:
     """The context and the feature lists are two maps: a name known in one is unknown in the other."""
@@ -78,7 +81,7 @@ def test_a_column_in_the_other_place_of_a_record_outside_the_sample_raises(
         assert pa.array(chosen.dropna(), type_).to_pylist() == [value] * (41 - nulls)
 
 
-def test_a_choice_of_one_of_two_places_does_not_drop_the_other_in_silence(tmp_path: Path) -> None:
+def test_a_choice_of_one_of_two_maps_does_not_drop_the_other_in_silence(tmp_path: Path) -> None:
     path = directory_of(tmp_path, sequence_file(BOTH, IN_CONTEXT, IN_LISTS))
     for type_ in (pa.int64(), pa.list_(pa.list_(pa.int64()))):
         with pytest.raises(SchemaError, match="feature 'x': the record has the feature in"):
@@ -92,7 +95,7 @@ def test_a_choice_of_one_of_two_places_does_not_drop_the_other_in_silence(tmp_pa
 
 
 @pytest.mark.parametrize("type_", [pa.int64(), pa.list_(pa.list_(pa.int64()))], ids=["context", "lists"])
-def test_a_snapshot_of_one_of_two_places_does_not_drop_the_other_in_silence(
+def test_a_snapshot_of_one_of_two_maps_does_not_drop_the_other_in_silence(
     tmp_path: Path, type_: pa.DataType
 ) -> None:
     index(directory_of(tmp_path, sequence_file(BOTH)), schema={"x": type_})
@@ -104,7 +107,7 @@ def test_a_snapshot_of_one_of_two_places_does_not_drop_the_other_in_silence(
 
 
 @pytest.mark.parametrize("name", ["path", "offset"])
-def test_a_feature_called_as_the_column_of_places_raises_outside_the_sample_too(
+def test_a_feature_called_as_the_offset_column_raises_outside_the_sample_too(
     tmp_path: Path, name: str
 ) -> None:
     files = [file_of({"a": ("int64", [1])})] * 40

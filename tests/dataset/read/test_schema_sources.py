@@ -1,4 +1,7 @@
-"""The schemas of other libraries: ``schema.pbtxt``, ``features.json`` and messages."""
+"""The schemas of other libraries: ``schema.pbtxt``, ``features.json`` and messages.
+
+Modules: dataset.read.schema_sources, dataset.read.inferred_schema, schema.tfds, schema.tfmd.
+"""
 
 import base64
 import json

@@ -1,4 +1,7 @@
-"""The rows of each file of `shuffle=` and `colocate=` against a model in Python, for passes of all sizes."""
+"""The rows of each file of `shuffle=` and `colocate=` against a model in Python, for passes of all sizes.
+
+Modules: dataset.shuffle.merge, dataset.shuffle.spill, dataset.shuffle.route.
+"""
 
 import hashlib
 from collections import defaultdict
@@ -12,7 +15,7 @@ import every_dtype
 import pandas as pd
 import pyarrow as pa
 import pytest
-from distributed import Client, LocalCluster
+from distributed import Client
 from split_table import read_table
 
 from dask_tfrecord import Snapshot, read_tfrecord, to_tfrecord
@@ -212,7 +215,9 @@ def contents(snapshot: Snapshot) -> list[Any]:
 
 @pytest.mark.parametrize("limits", [{}, {"max_rows_per_file": 7}, {"max_bytes_per_file": 500}])
 @pytest.mark.parametrize("write", ["shuffle", "colocate"])
-def test_the_bytes_do_not_depend_on_the_passes(tmp_path: Path, write: str, limits: dict[str, int]) -> None:
+def test_the_bytes_of_a_colocated_shuffle_do_not_depend_on_the_passes(
+    tmp_path: Path, write: str, limits: dict[str, int]
+) -> None:
     seed, colocate = WRITES[write]
     ddf = collection(source(), "text")
     found = []
@@ -226,20 +231,18 @@ def test_the_bytes_do_not_depend_on_the_passes(tmp_path: Path, write: str, limit
 
 
 @pytest.mark.parametrize("scheduler", ["threads", "cluster"])
-def test_two_rounds_of_many_passes_on_every_scheduler(tmp_path: Path, scheduler: str) -> None:
+def test_two_rounds_of_many_passes_on_every_scheduler(
+    request: pytest.FixtureRequest, tmp_path: Path, scheduler: str
+) -> None:
     set_passes(*PASSES["two rounds"])
     if scheduler == "threads":
         with dask.config.set(scheduler="threads"):
             check(tmp_path, "text", "both")
     else:
-        with (
-            LocalCluster(
-                n_workers=2, threads_per_worker=1, dashboard_address=":0", memory_limit=0
-            ) as cluster,
-            Client(cluster) as client,
-        ):
-            client.run(set_passes, *PASSES["two rounds"])
-            check(tmp_path, "text", "both", compute_kwargs={"scheduler": client})
+        client: Client = request.getfixturevalue("client")
+        client.run(set_passes, *PASSES["two rounds"])
+        check(tmp_path, "text", "both", compute_kwargs={"scheduler": client})
+        client.run(set_passes, *PASSES["all rows"])
     set_passes(*PASSES["all rows"])
 
 

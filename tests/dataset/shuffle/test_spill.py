@@ -1,9 +1,12 @@
-"""`colocate=` and `shuffle=`: rows that move to another partition before they are written."""
+"""`colocate=` and `shuffle=`: rows that move to another partition before they are written.
+
+Modules: dataset.shuffle.spill, dataset.shuffle.route, dataset.shuffle.merge, dataset.snapshot.names.
+"""
 
 import os
 import signal
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -31,12 +34,6 @@ ROWS = 400
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-@pytest.fixture(scope="module")
-def cluster() -> Iterator[LocalCluster]:
-    with LocalCluster(n_workers=2, threads_per_worker=1, dashboard_address=":0", memory_limit=0) as cluster:
-        yield cluster
 
 
 def collection(npartitions: int = 4) -> dd.DataFrame:
@@ -116,7 +113,7 @@ def test_the_seed_decides_the_order(tmp_path: Path) -> None:
     assert len({tuple(numbers) for numbers in found.values()}) == 3
 
 
-def test_shuffled_rows_of_a_key_stay_together(tmp_path: Path) -> None:
+def test_colocate_keeps_shuffled_rows_of_a_key_together_in_npartitions_files(tmp_path: Path) -> None:
     snapshot = to_tfrecord(
         collection(), tmp_path, partition_on="key", colocate=True, shuffle=3, npartitions=2
     )
@@ -139,10 +136,10 @@ def test_files_are_the_same_on_every_scheduler(tmp_path: Path, scheduler: str) -
     assert contents(plain) == contents(other)
 
 
-def test_files_are_the_same_on_a_cluster(tmp_path: Path, cluster: LocalCluster) -> None:
+def test_files_are_the_same_on_a_cluster(tmp_path: Path, client: Client) -> None:
     options: dict[str, Any] = {"partition_on": "key", "colocate": True, "shuffle": 5, "npartitions": 3}
     plain = to_tfrecord(collection(), tmp_path / "a", **options)
-    with Client(cluster) as client, dask.config.set(scheduler=client):
+    with dask.config.set(scheduler=client):
         other = to_tfrecord(collection(), tmp_path / "b", **options)
     assert contents(plain) == contents(other)
 
@@ -215,7 +212,6 @@ def large_partition(index: int) -> pd.DataFrame:
     "options",
     [
         {"shuffle": 42},
-        {"partition_on": "one", "colocate": True},
         {"partition_on": "one", "colocate": True, "shuffle": 42},
     ],
 )
@@ -364,7 +360,7 @@ def doom(step: str, marker: str) -> None:
 
 @pytest.mark.parametrize("step", ["_to_ipc", "_read", "_read_group"])
 def test_a_worker_killed_during_a_shuffle_leaves_exactly_the_committed_rows(
-    tmp_path: Path, client: Client, monkeypatch: pytest.MonkeyPatch, step: str
+    tmp_path: Path, mortals: Client, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """A worker is killed in the second round, or while rows move in one round."""
     options: dict[str, Any] = {"partition_on": "key", "colocate": True, "shuffle": 5}
@@ -372,9 +368,9 @@ def test_a_worker_killed_during_a_shuffle_leaves_exactly_the_committed_rows(
     if step == "_read_group":
         monkeypatch.setattr(route, "_MOST_SECTIONS", 1)
     killed = tmp_path / "killed"
-    client.wait_for_workers(2)  # the one killed by the test before may still be starting again
-    client.run(doom, step, str(killed))
-    other = to_tfrecord(collection(8), tmp_path / "b", **options, compute_kwargs={"scheduler": client})
+    mortals.wait_for_workers(2)  # the one killed by the test before may still be starting again
+    mortals.run(doom, step, str(killed))
+    other = to_tfrecord(collection(8), tmp_path / "b", **options, compute_kwargs={"scheduler": mortals})
     assert killed.exists()
     assert contents(plain) == contents(other)
     assert len(list(tmp_path.glob("b/*/part-*"))) == len(other.files)

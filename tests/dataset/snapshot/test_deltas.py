@@ -1,4 +1,7 @@
-"""Snapshots that list only the files that they add to a base: rows, versions, and a base that is gone."""
+"""Snapshots that list only the files that they add to a base: rows, versions, and a base that is gone.
+
+Modules: dataset.snapshot.file_table, dataset.snapshot.versions.
+"""
 
 import json
 import os

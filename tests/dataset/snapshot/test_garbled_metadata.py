@@ -1,4 +1,7 @@
-"""Metadata files that are garbled, cut off, nested too deeply, of wrong types, or directories."""
+"""Metadata files that are garbled, cut off, nested too deeply, of wrong types, or directories.
+
+Modules: dataset.snapshot.metadata.
+"""
 
 import shutil
 from collections.abc import Callable
@@ -30,17 +33,19 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 ROWS = pd.DataFrame({"n": [1, 2, 3]})
 DEEP = b"[" * 200_000 + b"]" * 200_000
 LISTS = ["replaced.json", "kept.json", "exports.json"]
+PATHS = [b'["\\ud800"]', b'["_tfrecord"]', b'["%s"]' % (b"x" * 999)]
 # Each content of a list with one name, and each name with one content.
 GARBLED: list[tuple[str, bytes | None]] = [
     *zip(
         LISTS * 3, [b"\xff\xfe", DEEP, None, b'["part-', b"", DEEP, b"[[]]", b'["/etc/x"]', b"7"], strict=True
     ),
+    *zip(LISTS * 2, [*PATHS, *PATHS[1:], PATHS[0]], strict=True),
     *zip(["snapshot"] * 2, [b"", None], strict=True),
 ]
 
 
 def put(path: Path, content: bytes | None) -> None:
-    """Put a file, or a directory if there is no content, in the place of a file."""
+    """Put a file, or a directory if there is no content, instead of a file."""
     path.parent.mkdir(parents=True, exist_ok=True)
     path.unlink(missing_ok=True)
     path.mkdir() if content is None else path.write_bytes(content)
@@ -68,6 +73,9 @@ OPERATIONS: dict[str, Callable[[Path], Any]] = {
 }
 
 
+READING = ["read", "read without the snapshot", "history", "verify"]
+
+
 @pytest.fixture(scope="module")
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
     root = tmp_path_factory.mktemp("dataset") / "d"
@@ -86,15 +94,15 @@ def test_a_garbled_file_is_ignored_or_named_with_advice(
     root = tmp_path / "d"
     shutil.copytree(dataset, root)
     data = {path.name: path.read_bytes() for path in root.glob("*.tfrecord")}
-    place = {"exports.json": root / "_tfrecord" / name, "snapshot": root / "_tfrecord" / "00000003.parquet"}
-    put(place.get(name, root / "_tfrecord" / "staging" / Snapshot.open(root).run / name), content)
+    paths = {"exports.json": root / "_tfrecord" / name, "snapshot": root / "_tfrecord" / "00000003.parquet"}
+    put(paths.get(name, root / "_tfrecord" / "staging" / Snapshot.open(root).run / name), content)
     try:
         OPERATIONS[operation](root)
     except TFRecordError as raised:
         error = raised
     else:
         return
-    assert place.get(name, Path(name)).name in (error.path or "")
+    assert paths.get(name, Path(name)).name in (error.path or "")
     assert error.advice or "read_tfrecord takes use_snapshot=False" in str(error) or error.remedies
     assert data.items() <= {path.name: path.read_bytes() for path in root.glob("*.tfrecord")}.items()
 
@@ -110,3 +118,18 @@ def test_garbled_metadata_of_a_snapshot_is_named_with_a_remedy(tmp_path: Path, m
         with pytest.raises(TFRecordError, match=r"00000002\.parquet: not a valid snapshot"):
             read()
     assert len(read_tfrecord(tmp_path, use_snapshot=False)) == 3
+
+
+@pytest.mark.parametrize("name", ["staging", "kept", "columns"])
+def test_a_file_in_the_place_of_a_directory_is_named_before_anything_is_written(
+    dataset: Path, tmp_path: Path, name: str
+) -> None:
+    root = tmp_path / "d"
+    shutil.copytree(dataset, root)
+    place = root / "_tfrecord" / name
+    shutil.rmtree(place, ignore_errors=True)
+    place.touch()
+    for operation in (operation for one, operation in OPERATIONS.items() if one not in READING):
+        with pytest.raises(TFRecordError, match=f"_tfrecord/{name}: a file has the name of a directory"):
+            operation(root)
+    assert len(read_tfrecord(root)) == 6

@@ -1,4 +1,7 @@
-"""The versions of a dataset: their list, and reading an older one."""
+"""The versions of a dataset: their list, and reading an older one.
+
+Modules: dataset.snapshot.history, dataset.snapshot.footers.
+"""
 
 import os
 import shutil

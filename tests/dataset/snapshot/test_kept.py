@@ -1,4 +1,7 @@
-"""The versions before a write that replaces files, with keep_versions=True."""
+"""The versions before a write that replaces files, with keep_versions=True.
+
+Modules: dataset.snapshot.kept, dataset.write.commit.
+"""
 
 from typing import Any
 

@@ -1,4 +1,7 @@
-"""The file of a snapshot: a round trip, Parquet readers of other tools, and validation of every field."""
+"""The file of a snapshot: a round trip, Parquet readers of other tools, and validation of every field.
+
+Modules: dataset.snapshot.model, dataset.snapshot.column_statistics.
+"""
 
 import json
 from collections.abc import Callable

@@ -1,4 +1,7 @@
-"""Files that were rewritten after the snapshot raise, or are read as they are now; none is skipped."""
+"""Files that were rewritten after the snapshot raise, or are read as they are now; none is skipped.
+
+Modules: files.storage.change_check.
+"""
 
 import os
 import pickle

@@ -1,4 +1,7 @@
-"""Which files of a directory are read: with a snapshot, without one, and with uncommitted files."""
+"""Which files of a directory are read: with a snapshot, without one, and with uncommitted files.
+
+Modules: dataset.snapshot.visibility.
+"""
 
 import os
 from pathlib import Path
@@ -39,7 +42,7 @@ def a_dead_write(root: Path) -> Path:
     return path
 
 
-def test_what_is_there_is_read_without_the_snapshot(tmp_path: Path) -> None:
+def test_use_snapshot_off_reads_what_is_there(tmp_path: Path) -> None:
     own = write(tmp_path / "own", *range(4))
     (own / "others.tfrecord").write_bytes(row(10))
     with pytest.raises(TFRecordError, match="use_snapshot=False"):
@@ -99,7 +102,7 @@ def test_a_directory_of_datasets_gives_what_is_committed_in_each(tmp_path: Path)
     assert numbers(tmp_path) == numbers(f"{tmp_path}/*") == [0, 1, 2, 3]
 
 
-def test_a_place_that_holds_only_what_is_not_committed_holds_nothing(tmp_path: Path) -> None:
+def test_a_path_that_holds_only_what_is_not_committed_holds_no_dataset(tmp_path: Path) -> None:
     a_dead_write(tmp_path)
     for path in (tmp_path, f"{tmp_path}/*.tfrecord"):
         with pytest.raises(FileNotFoundError, match="write that has not finished"):
@@ -128,7 +131,7 @@ def test_a_directory_with_nothing_but_an_unfinished_write_says_so_and_how_to_men
         read_tfrecord(tmp_path)
 
 
-def test_a_part_of_a_write_without_its_snapshot_is_read_when_told_to(tmp_path: Path) -> None:
+def test_a_part_of_a_write_without_its_snapshot_is_read_with_use_snapshot_off(tmp_path: Path) -> None:
     (tmp_path / f"part-{RUN}-00000-of-00002.tfrecord").write_bytes(row(5))
     with pytest.warns(UserWarning, match=r"other files of the same write are missing.* use_snapshot=False"):
         assert numbers(tmp_path) == [5]

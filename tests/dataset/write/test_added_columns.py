@@ -1,4 +1,7 @@
-"""An append with schema_change="add" adds columns and widens types, and the rows are those of pandas."""
+"""An append with schema_change="add" adds columns and widens types, and the rows are those of pandas.
+
+Modules: dataset.write.commit, schema.widening.
+"""
 
 from collections.abc import Callable
 from pathlib import Path
@@ -178,7 +181,9 @@ def test_a_writer_adds_the_columns_of_its_schema(tmp_path: Path) -> None:
         (pa.table({"m": [1]}), "'n'.*the DataFrame does not"),
     ],
 )
-def test_other_changes_are_refused_with_both_types(tmp_path: Path, rows: pa.Table, message: str) -> None:
+def test_other_changes_than_schema_change_allows_are_refused_with_both_types(
+    tmp_path: Path, rows: pa.Table, message: str
+) -> None:
     to_tfrecord(OLD.select(["n"]), tmp_path)
     with pytest.raises(SchemaError, match=message):
         to_tfrecord(rows, tmp_path, append=True, schema_change="add")

@@ -1,4 +1,7 @@
-"""Appends: the old rows stay, concurrent appends are both kept, and other columns are rejected."""
+"""Appends: the old rows stay, concurrent appends are both kept, and other columns are rejected.
+
+Modules: dataset.write.commit, dataset.write.newest.
+"""
 
 import bz2
 import gzip

@@ -3,9 +3,10 @@ was only slow: no version lists a file that one of the attempts removes.
 
 By default, the first attempt stops at a sample of its filesystem calls.
 ``DASK_TFRECORD_FAULTS=1 pytest tests/dataset/write/test_attempts.py`` stops it at every call.
+
+Modules: dataset.write.run, dataset.write.commit, dataset.snapshot.names.
 """
 
-import os
 from collections.abc import Callable
 from contextlib import suppress
 from itertools import count
@@ -15,6 +16,7 @@ from unittest.mock import patch
 import pyarrow as pa
 import pytest
 from small_frames import keyed
+from strides import every
 
 import dask_tfrecord
 from dask_tfrecord import ConcurrentWriteError, SchemaError, Snapshot, read_tfrecord, to_tfrecord
@@ -25,7 +27,7 @@ from dask_tfrecord.files.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-STRIDE = int(os.environ.get("DASK_TFRECORD_FAULTS", 9))
+STRIDE = every(9)
 OF_STORE = ["place", "remove", "remove_file", "remove_tree", "create", "create_exclusively", "names", "look"]
 OF_FILESYSTEM = ["exists", "find", "pipe_file", "cat_file", "ls"]
 

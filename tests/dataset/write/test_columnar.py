@@ -1,4 +1,7 @@
-"""Column files through the life of a dataset: written, continued, listed and removed with the data files."""
+"""Column files through the life of a dataset: written, continued, listed and removed with the data files.
+
+Modules: dataset.snapshot.columnar, files.copied_columns.
+"""
 
 import itertools
 import os
@@ -51,9 +54,9 @@ def stored(place: str | Path, columns: list[str]) -> pa.Table:
 
 
 def column_files(place: str | Path) -> set[str]:
-    fs, root = fsspec.url_to_fs(str(place))
+    fs, folder = fsspec.url_to_fs(str(place))
     fs.invalidate_cache()
-    return {path.rpartition("/")[2] for path in fs.glob(f"{root}/_tfrecord/columns/*")}
+    return {path.rpartition("/")[2] for path in fs.glob(f"{folder}/_tfrecord/columns/*")}
 
 
 def listed(place: str | Path, version: int | None = None) -> set[str]:
@@ -172,9 +175,9 @@ def test_a_failed_write_leaves_no_column_files(place: str) -> None:
 def test_cleanup_removes_column_files_that_no_snapshot_lists(place: str) -> None:
     write(place, columnar=["n"])
     before = column_files(place)
-    fs, root = fsspec.url_to_fs(place)
+    fs, folder = fsspec.url_to_fs(place)
     stray = f"_tfrecord/columns/{'0' * 32}-00000.parquet"
-    fs.pipe_file(f"{root}/{stray}", b"")
+    fs.pipe_file(f"{folder}/{stray}", b"")
     assert dask_tfrecord.cleanup(place) == []
     assert dask_tfrecord.cleanup(place, older_than="0s") == [stray]
     assert column_files(place) == before
@@ -267,8 +270,8 @@ def test_index_writes_column_files_of_any_data_files(place: str, columnar: Any) 
         assert dask_tfrecord.index(place, columnar=columnar).number == version
         if columnar:
             assert stored(place, ["n", "text"])["n"].to_pylist() == [*range(12)]
-    fs, root = fsspec.url_to_fs(place)
-    fs.rm(f"{root}/_tfrecord", recursive=True)
+    fs, folder = fsspec.url_to_fs(place)
+    fs.rm(f"{folder}/_tfrecord", recursive=True)
     snapshot = dask_tfrecord.index(place, columnar=columnar)
     assert snapshot == Snapshot.open(place)
     assert snapshot.columnar == (columnar if columnar == "scalars" else (*columnar,))
@@ -279,8 +282,8 @@ def test_index_writes_column_files_of_any_data_files(place: str, columnar: Any) 
 
 def test_index_writes_column_files_that_are_missing_or_stale(place: str) -> None:
     write(place, columnar=["n"])
-    fs, root = fsspec.url_to_fs(place)
-    first, second, _ = (f"{root}/_tfrecord/columns/{name}" for name in sorted(column_files(place)))
+    fs, folder = fsspec.url_to_fs(place)
+    first, second, _ = (f"{folder}/_tfrecord/columns/{name}" for name in sorted(column_files(place)))
     fs.rm(first)
     fs.pipe_file(second, fs.cat_file(second)[:-1] + b"?")
     version = dask_tfrecord.index(place)

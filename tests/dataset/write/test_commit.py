@@ -1,4 +1,7 @@
-"""The commit of a write is atomic if it is interrupted, repeated or concurrent."""
+"""The commit of a write is atomic if it is interrupted, repeated or concurrent.
+
+Modules: dataset.write.commit, dataset.write.run, dataset.write.destination.
+"""
 
 import os
 import shutil
@@ -116,7 +119,7 @@ def test_a_write_task_that_runs_again_after_the_commit_changes_nothing(tmp_path:
     assert content(tmp_path) == before
 
 
-def test_of_two_writes_to_one_place_the_first_wins_and_the_other_raises(place: str) -> None:
+def test_of_two_writes_to_one_path_the_first_wins_and_the_other_raises(place: str) -> None:
     first, second = a_run(place), a_run(place)
     one, other = written(first, 1), written(second, 2)
     commit(first, one)

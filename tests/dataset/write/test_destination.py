@@ -1,4 +1,7 @@
-"""The destination of a write: rejected arguments, and the snapshot of the new dataset."""
+"""The destination of a write: rejected arguments, and the snapshot of the new dataset.
+
+Modules: dataset.write.destination.
+"""
 
 from pathlib import Path
 from typing import Any

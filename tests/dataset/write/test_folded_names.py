@@ -1,4 +1,7 @@
-"""Partition values whose directory names are the same name for the filesystem, in case or Unicode form."""
+"""Partition values whose directory names are the same name for the filesystem, in case or Unicode form.
+
+Modules: dataset.write.commit, dataset.partitioning.hive.
+"""
 
 from collections.abc import Iterator
 from pathlib import Path
@@ -8,7 +11,16 @@ import pyarrow as pa
 import pytest
 from folding_names import FoldingNames
 
-from dask_tfrecord import DestinationError, Snapshot, Writer, read_tfrecord, to_tfrecord
+from dask_tfrecord import (
+    DestinationError,
+    Snapshot,
+    Writer,
+    cleanup,
+    delete,
+    read_tfrecord,
+    restore,
+    to_tfrecord,
+)
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -67,6 +79,22 @@ def test_a_writer_refuses_another_form_of_a_value(folding: FoldingNames) -> None
         with Writer("/set", filesystem=folding) as writer:
             writer.write(rows("a"))
     assert read(folding) == [{"n": 0, "key": "A"}]
+
+
+@pytest.mark.parametrize("values", PAIRS)
+def test_another_form_of_a_value_of_an_older_version_is_refused(
+    folding: FoldingNames, values: tuple[str, str]
+) -> None:
+    """The files of both values would otherwise be in one directory of kept files, or after a restore."""
+    first, second = values
+    write(folding, rows(first, "other"))
+    delete("/set", [("key", "==", first)], keep_versions=True, filesystem=folding)
+    with pytest.raises(DestinationError, match="of an older version"):
+        write(folding, rows(second), append=True)
+    restore("/set", 1, filesystem=folding)
+    assert cleanup("/set", older_than="0 s", filesystem=folding) == []
+    expected = [{"n": 0, "key": first}, {"n": 1, "key": "other"}]
+    assert read(folding) == read(folding, version=1) == expected
 
 
 def test_a_level_of_another_case_is_refused(folding: FoldingNames) -> None:

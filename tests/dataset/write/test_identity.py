@@ -1,4 +1,7 @@
-"""A run is recognised by its whole id: runs whose ids begin alike never touch each other's files and rows."""
+"""A run is recognised by its whole id: runs whose ids begin alike never touch each other's files and rows.
+
+Modules: dataset.write.commit, dataset.write.run, dataset.write.staging, dataset.snapshot.metadata.
+"""
 
 from dataclasses import replace
 from pathlib import Path

@@ -2,16 +2,18 @@
 
 By default, the first operation stops at a sample of its filesystem events.
 ``DASK_TFRECORD_FAULTS=1 pytest tests/dataset/write/test_interleavings.py`` stops it at every event.
+
+Modules: dataset.write.commit, dataset.write.orphans, dataset.maintenance.expiring.
 """
 
 import json
-import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+from strides import every
 
 # What is in the directory, the operation that stops, the operation meanwhile, and where it stops: at every
 # n-th event. Directories are made and removed within few events of a first write.
@@ -77,7 +79,7 @@ def interleave() -> Iterator[Ask]:
 def test_an_operation_that_stops_for_another_loses_no_row(
     tmp_path: Path, interleave: Ask, start: str, first: str, second: str, stride: int
 ) -> None:
-    stride = int(os.environ.get("DASK_TFRECORD_FAULTS", stride))
+    stride = every(stride)
     stops, wrong = interleave(start, first, second, str(tmp_path), stride)
     assert not wrong
     assert stops > 0

@@ -2,6 +2,8 @@
 
 By default, the writer is killed at a sample of its operations, and at all around the one that makes the new
 rows visible. ``DASK_TFRECORD_FAULTS=1 pytest tests/dataset/write/test_kills.py`` kills it at every operation.
+
+Modules: dataset.write.commit, dataset.write.orphans, dataset.maintenance.restoring.
 """
 
 import json
@@ -13,6 +15,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from strides import IS_FULL, every
 
 OLD = list(range(7))
 NEW = [11, 12, 13]
@@ -40,12 +43,12 @@ ALIKE = {("create", "delta"), ("others", "delta")}
 # The commit of a stream is that of the other writes, which are tried with a base.
 ALIKE |= {("stream", "delta")}
 # All commits find the base in the same way, so most modes are tried either with a base or without.
-if "DASK_TFRECORD_FAULTS" not in os.environ:
+if not IS_FULL:
     ALIKE |= {(mode, "full") for mode in ("writer", "partitions", "delete", "restore", "repair")}
     ALIKE |= {(mode, "delta") for mode in ("shuffle", "keeping", "compact", "expire")}
 
 # One of so many operations is killed.
-STRIDE = int(os.environ.get("DASK_TFRECORD_FAULTS", 10))
+STRIDE = every(10)
 
 Sweep = Callable[..., dict[str, Any]]
 

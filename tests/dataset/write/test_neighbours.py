@@ -1,4 +1,7 @@
-"""A directory belongs to one dataset: writes inside a dataset, and around one, are refused by its name."""
+"""A directory belongs to one dataset: writes inside a dataset, and around one, are refused by its name.
+
+Modules: dataset.write.neighbours.
+"""
 
 import os
 from collections.abc import Callable

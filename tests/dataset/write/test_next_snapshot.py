@@ -1,4 +1,7 @@
-"""Overwrites, of a dataset or of partitions: the old data stays readable until the commit."""
+"""Overwrites, of a dataset or of partitions: the old data stays readable until the commit.
+
+Modules: dataset.write.next_snapshot.
+"""
 
 from pathlib import Path
 

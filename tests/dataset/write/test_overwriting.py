@@ -1,4 +1,7 @@
-"""What an overwrite removes, what it refuses to remove, and where it refuses to run."""
+"""What an overwrite removes, what it refuses to remove, and where it refuses to run.
+
+Modules: dataset.write.destination.
+"""
 
 import bz2
 import gzip

@@ -1,4 +1,7 @@
-"""How many files a write makes, and the sizes and names of the files."""
+"""How many files a write makes, and the sizes and names of the files.
+
+Modules: files.part_names, writer.
+"""
 
 from pathlib import Path
 from typing import Any
@@ -19,7 +22,7 @@ def test_there_are_as_many_files_as_asked_for(tmp_path: Path, count: int) -> Non
     assert read_tfrecord(tmp_path)["n"].compute().tolist() == list(range(12))
 
 
-def test_files_hold_no_more_rows_than_asked_for(tmp_path: Path) -> None:
+def test_files_hold_no_more_than_max_rows_per_file(tmp_path: Path) -> None:
     snapshot = to_tfrecord(countries(), tmp_path, npartitions=2, max_rows_per_file=3)
     assert [file.records for file in snapshot.files] == [3, 1, 3, 3, 2]
     assert read_tfrecord(tmp_path)["n"].compute().tolist() == list(range(12))
@@ -31,7 +34,7 @@ def test_limits_may_be_the_smallest_integers_of_numpy(tmp_path: Path) -> None:
     assert [file.records for file in snapshot.files] == [200, 100]
 
 
-def test_files_hold_no_more_bytes_than_asked_for(tmp_path: Path) -> None:
+def test_files_hold_no_more_than_max_bytes_per_file(tmp_path: Path) -> None:
     plain = to_tfrecord(countries(), tmp_path / "a", npartitions=1)
     limit = plain.bytes // 3
     to_tfrecord(countries(), tmp_path / "b", npartitions=1, max_bytes_per_file=limit)
@@ -71,7 +74,7 @@ def test_arguments_without_sense_are_refused(tmp_path: Path, arguments: Any, mes
 
 
 @pytest.mark.parametrize("ending", ["", ".tfrecord", ".tfrecord.gz"])
-def test_names_end_with_what_the_user_wants(tmp_path: Path, ending: str) -> None:
+def test_name_function_gives_the_end_of_names(tmp_path: Path, ending: str) -> None:
     snapshot = to_tfrecord(
         countries(), tmp_path, name_function=lambda n: f"train-{n}{ending}", compression="gzip"
     )

@@ -159,6 +159,7 @@ KEPT = {
     "categories": CATEGORIES,
     "texts of categories": pa.array(["a", "bb", "ccc"]).dictionary_encode(),
     "lists": pa.array([[1], [2, 3], []]),
+    "lists of categories": pa.ListArray.from_arrays([0, 1, 1, 3], CATEGORIES),
     "structs": pa.array([{"f": 1}, {"f": 2}, {"f": 3}]),
     "pandas": pa.array(pd.Categorical(["x", "y", "x"])),
 }
@@ -233,3 +234,22 @@ def test_an_append_that_a_type_for_nulls_overtakes_is_kept_or_refused(tmp_path: 
     numbers = pa.table({"n": [5, 6], "x": [1, 2]})
     with pytest.raises(SchemaError, match="'x'"):
         to_tfrecord(numbers, tmp_path, append=True)
+
+
+def test_an_append_that_a_wider_type_overtakes_is_kept(tmp_path: Path) -> None:
+    def rows(type_: pa.DataType, *keys: int) -> pa.Table:
+        lists = pa.array([[key] for key in keys], pa.list_(type_))
+        return pa.table({"n": pa.array(keys, type_), "x": lists})
+
+    def widen() -> None:
+        to_tfrecord(rows(pa.int64(), 2**40), tmp_path, append=True, schema_change="add")
+
+    to_tfrecord(rows(pa.int32(), 0), tmp_path)
+    to_tfrecord(stream_during(tmp_path, rows(pa.int32(), 1, 3), widen), tmp_path, append=True)
+    found = TFRecordDataset(tmp_path).to_table().sort_by("n")
+    assert found.schema.types == [pa.int64(), pa.list_(pa.int64())]
+    assert found["n"].to_pylist() == [0, 1, 3, 2**40]
+    assert found["x"].to_pylist() == [[0], [1], [3], [2**40]]
+    assert read_tfrecord(tmp_path, filters=[("n", ">=", 3)]).compute()["n"].tolist() == [2**40, 3]
+    with pytest.raises(SchemaError, match="in the dataset it is"):
+        to_tfrecord(rows(pa.int32(), 1), tmp_path, append=True)

@@ -1,4 +1,7 @@
-"""`filesystem=`: objects of fsspec and pyarrow in place of `storage_options`."""
+"""`filesystem=`: objects of fsspec and pyarrow in place of `storage_options`.
+
+Modules: files.storage.filesystem, files.storage.store.
+"""
 
 import importlib
 import inspect

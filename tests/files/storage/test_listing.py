@@ -1,4 +1,7 @@
-"""Which files a path means, on a local disk, in memory and over HTTP."""
+"""Which files a path means, on a local disk, in memory and over HTTP.
+
+Modules: files.storage.listing, files.storage.find_files, files.storage.paths.
+"""
 
 import os
 import zipfile

@@ -1,4 +1,7 @@
-"""Links, pipes and unreadable directories: no row is lost or doubled silently, and no read hangs."""
+"""Links, pipes and unreadable directories: no row is lost or doubled silently, and no read hangs.
+
+Modules: files.storage.local_links.
+"""
 
 import errno
 import os

@@ -1,4 +1,7 @@
-"""No password, key, token or signed URL appears in messages, snapshots or pickles."""
+"""No password, key, token or signed URL appears in messages, snapshots or pickles.
+
+Modules: files.storage.redaction, files.storage.store.
+"""
 
 import base64
 import traceback
@@ -269,7 +272,9 @@ def test_a_signed_url_is_in_no_failure(signed: tuple[Any, str], cut: int | None)
         check_hidden(shown(caught.value))
 
 
-def test_damage_of_a_signed_url_is_told_and_kept_without_it(signed: tuple[Any, str], tmp_path: Path) -> None:
+def test_damage_of_a_signed_url_is_reported_and_kept_without_it(
+    signed: tuple[Any, str], tmp_path: Path
+) -> None:
     web, url = signed
     path = web.root / "a.tfrecord"
     data = oracle.features_file([{"n": ("int64", [n])} for n in range(3)])
@@ -349,7 +354,7 @@ def test_urls_are_shown_without_credentials(text: str, public: str) -> None:
 
 
 @pytest.mark.parametrize("action", ["to_tfrecord", "index", "exists", "cleanup"])
-def test_a_signed_url_in_a_list_in_place_of_a_path_is_not_shown(action: str) -> None:
+def test_a_signed_url_in_a_list_instead_of_a_path_is_not_shown(action: str) -> None:
     urls = ["https://host/a?sig=hunter2", "s3://key:hunter2@bucket/a"]
     call = getattr(dask_tfrecord, action)
     arguments = (dd.from_pandas(pd.DataFrame({"n": [1]}), npartitions=1),) if action == "to_tfrecord" else ()

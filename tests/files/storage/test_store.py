@@ -1,4 +1,7 @@
-"""Atomic files on stores that rename and on stores that upload; reads that notice a changed file."""
+"""Atomic files on stores that rename and on stores that upload; reads that notice a changed file.
+
+Modules: files.storage.store, files.storage.store_failures.
+"""
 
 import os
 import pickle

@@ -1,4 +1,7 @@
-"""A store cannot be reached or refuses a request: the error names path, endpoint and what to check."""
+"""A store cannot be reached or refuses a request: the error names path, endpoint and what to check.
+
+Modules: files.storage.store_failures, files.storage.store.
+"""
 
 import socket
 from collections.abc import Callable, Iterator
@@ -110,14 +113,14 @@ def test_a_host_without_address_is_named() -> None:
 
 
 @pytest.mark.parametrize("name", ["read", "write", "exists"])
-def test_an_invalid_region_is_told(name: str) -> None:
+def test_an_invalid_region_is_named(name: str) -> None:
     text = message(FUNCTIONS[name], TFRecordError, client_kwargs={"region_name": "eu west"})
     assert text.startswith(f"{PLACE}: the region is not valid: ")
     assert text.endswith('; pass the region as storage_options={"client_kwargs": {"region_name": ...}}')
 
 
 @pytest.mark.parametrize("name", ["read", "write", "exists"])
-def test_missing_credentials_are_told(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_missing_credentials_are_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")

@@ -1,0 +1,1 @@
+"""Comparisons with other tools. `python -m benchmarks.peers` runs them."""

@@ -1,0 +1,44 @@
+"""Present the figures of the suites `columns` and `queries`, which are stored as the cells of tables."""
+
+from typing import Any
+
+from benchmarks.peers.report import COMMAND, HERE
+
+# The page of each suite, and its introduction.
+PAGES = {
+    "columns": (
+        "columns.md",
+        "# Column files, beside Parquet, Lance and ArrayRecord",
+        "A figure is the CPU time of a job in milliseconds, of all threads: the median of the rounds, in\n"
+        "which the formats take turns. Compare the figures of a line with each other: the times depend on\n"
+        "the machine.",
+    ),
+    "queries": (
+        "engines.md",
+        "# Queries of SQL and other engines, beside Parquet",
+        "A cell has the processor time on TFRecord and on Parquet in milliseconds, then the Arrow bytes\n"
+        "that the query decoded from TFRecord, and the number of TFRecord files that the query opened.",
+    ),
+}
+
+
+def write(suite: str, results: dict[str, Any]) -> None:
+    (HERE / PAGES[suite][0]).write_text(page(suite, results))
+
+
+def page(suite: str, results: dict[str, Any]) -> str:
+    _, title, text = PAGES[suite]
+    origin = (
+        f"Made by `python -m benchmarks.peers {suite} --store` and `{COMMAND}`.\n"
+        f"`benchmarks/peers/{suite}.py` describes the data and how the figures are measured."
+    )
+    tables = [table(name, lines) for name, lines in results["tables"].items()]
+    return "\n\n".join([title, f"{origin}\n{text}", results["about"], *tables]) + "\n"
+
+
+def table(title: str, lines: dict[str, dict[str, str]]) -> str:
+    """Return the cells as a table in Markdown."""
+    columns = list(next(iter(lines.values())))
+    rows = [[title, *columns], ["---", *["--:"] * len(columns)]]
+    rows += [[line, *cells.values()] for line, cells in lines.items()]
+    return "\n".join(f"| {' | '.join(row)} |" for row in rows)

@@ -1,0 +1,139 @@
+"""Cut the README's reasons and its plots, for light and dark pages, out of the stored results."""
+
+import html
+from collections.abc import Iterator
+from statistics import median
+from typing import Any
+
+from benchmarks.peers.report import HERE, MEDIA, OURS, ROOT, capped, claim, feeds, ratio_text, replace_region
+
+README = ROOT / "README.md"
+
+REASONS = """\
+- **Light.** A CPU second reads {read} times as many rows of a table as TensorFlow's fastest way to parse
+  the same files. Neither TensorFlow nor a JVM is needed.
+- **Like Parquet.** Types, partition directories, filters and lengths work as they do with Parquet. A CPU
+  second writes {write} times as many rows as `to_parquet`.
+- **Your files as they are.** Columns and types are inferred from the files of any writer, at {infer} times
+  the rate of tfx-bsl. TFDS directories also bring shapes, splits and class names.
+- **All or nothing.** Readers see the old or the new data, whatever fails. A soak test kills
+  workers and clients at random, and no row was lost or duplicated.
+- **Ready to train.** Batches are exact, sharded, shuffled and resumable. For PyTorch, a CPU second gives
+  {feed} times as many rows as TensorFlow's fastest input pipeline.
+"""
+
+# GitHub's colours of text and of links, which are legible on its light and dark pages.
+THEMES = {
+    "light": {"text": "#1f2328", OURS: "#0969da", "parquet": "#8c959f", "tensorflow": "#d4731c"},
+    "dark": {"text": "#e6edf3", OURS: "#4493f8", "parquet": "#848d97", "tensorflow": "#e0873d"},
+}
+TITLES = {OURS: "dask_tfrecord", "parquet": "Dask with Parquet", "tensorflow": "TensorFlow"}
+JOBS = {"write": "Write", "read": "Read all columns", "read few columns": "Read few columns"}
+TABLES = {
+    "tabular": ("10 columns of", "numbers and text"),
+    "recsys": ("lists of ids,", "embeddings"),
+    "wide": ("200 columns", "of floats"),
+    "images": ("images of", "100 KB, labels"),
+}
+
+# Pixels. On a page that is 800 pixels wide, GitHub shows a picture of this width without making it smaller.
+WIDTH, LEFT, FONT = 680, 130, 13
+BAR, GROUP, TOP = 15, 62, 62
+ROOM = 58  # right of the longest bar of a panel, for its number
+
+
+def write(results: dict[str, Any], feed_results: dict[str, Any]) -> None:
+    """Write the reasons into the README, and draw both pictures."""
+    replace_region(README, reasons(results, feed_results))
+    for theme in THEMES:
+        (HERE / f"peers-{theme}.svg").write_text(picture(results, theme))
+
+
+def reasons(results: dict[str, Any], feed_results: dict[str, Any]) -> str:
+    """Return the reasons as Markdown.
+
+    A figure is the smaller claim for the table `tabular` of those in memory and on the disk.
+    """
+
+    def least(job: str, peer: str) -> str:
+        found = [results.get(medium, {}).get("tabular", {}).get(job) for medium in MEDIA]
+        claims = [ratio for one in found if one and (ratio := claim(one, peer)) is not None]
+        return capped(min(claims))
+
+    loaders = feed_results["datasets"]["tabular"]["loaders"]
+    return REASONS.format(
+        read=least("read", "tensorflow"),
+        write=least("write", "parquet"),
+        infer=least("infer columns and types", "tfx-bsl"),
+        feed=ratio_text(median(feeds.ratios(loaders, feeds.OURS_TORCH))),
+    )
+
+
+def rates(results: dict[str, Any], table: str, job: str) -> dict[str, float]:
+    """Return the rows per CPU second of each tool of the plot, relative to Dask's Parquet functions.
+
+    The bar of this package is its claim relative to Parquet. The bar of TensorFlow is the bar of this
+    package, divided by the claim relative to TensorFlow.
+    """
+    found = results["tables"].get(table, {}).get(job, {"peers": {}})
+    ours = claim(found, "parquet")
+    if ours is None:
+        return {}
+    bars = {OURS: ours, "parquet": 1.0}
+    if theirs := claim(found, "tensorflow"):
+        bars["tensorflow"] = ours / theirs
+    return bars
+
+
+def picture(results: dict[str, Any], theme: str) -> str:
+    """Return an SVG picture without a background: a panel for each job, with three bars for each table."""
+    colours = THEMES[theme]
+    bars = {(job, table): rates(results, table, job) for job in JOBS for table in TABLES}
+    longest = {job: max(rate for table in TABLES for rate in bars[job, table].values()) for job in JOBS}
+    scale = (WIDTH - LEFT - ROOM * len(JOBS)) / sum(longest.values())
+    height = TOP + GROUP * len(TABLES)
+    size = f'width="{WIDTH}" height="{height}" viewBox="0 0 {WIDTH} {height}"'
+    font = f'font-family="Helvetica, Arial, sans-serif" font-size="{FONT}"'
+    lines = [
+        f'<svg xmlns="http://www.w3.org/2000/svg" {size}>',
+        "<title>Rows per CPU second, relative to Dask's Parquet functions</title>",
+        f'<g {font} fill="{colours["text"]}">',
+        *_legend(colours),
+    ]
+    for row, words in enumerate(TABLES.values()):
+        middle = TOP + GROUP * row + 1.5 * BAR
+        lines += [
+            _text(LEFT - 12, middle + shift, word, ' text-anchor="end"')
+            for shift, word in zip((-3, 12), words, strict=True)
+        ]
+    left: float = LEFT
+    for job, title in JOBS.items():
+        lines.append(_text(left, TOP - 12, title, ' font-weight="600"'))
+        lines.append(f'<path d="M{left:.1f} {TOP - 4}V{height - 12}" stroke="{colours["parquet"]}"/>')
+        for row, table in enumerate(TABLES):
+            lines += _group(bars[job, table], left, TOP + GROUP * row, scale, colours)
+        left += longest[job] * scale + ROOM
+    return "\n".join([*lines, "</g>", "</svg>", ""])
+
+
+def _legend(colours: dict[str, str]) -> Iterator[str]:
+    left = LEFT
+    for tool, title in TITLES.items():
+        yield f'<rect x="{left}" y="7" width="12" height="12" fill="{colours[tool]}"/>'
+        yield _text(left + 18, 17.5, title)
+        left += 18 + round(len(title) * FONT * 0.52) + 20
+
+
+def _group(
+    bars: dict[str, float], left: float, top: float, scale: float, colours: dict[str, str]
+) -> Iterator[str]:
+    for place, (tool, rate) in enumerate(bars.items()):
+        y, length = top + BAR * place, max(1.0, rate * scale)
+        shape = f'x="{left:.1f}" y="{y}" width="{length:.1f}" height="{BAR - 2}"'
+        yield f'<rect {shape} fill="{colours[tool]}"/>'
+        weight = ' font-weight="600"' if tool == OURS else ""
+        yield _text(left + length + 5, y + BAR - 3.5, f"{rate:.{1 + (rate < 1)}f}", weight)
+
+
+def _text(x: float, y: float, text: str, attributes: str = "") -> str:
+    return f'<text x="{x:.1f}" y="{y:.1f}"{attributes}>{html.escape(text, quote=False)}</text>'
