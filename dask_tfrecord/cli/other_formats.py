@@ -117,6 +117,7 @@ def _open(
             list(files),
             blocksize=None,
             sample=_SAMPLE_BYTES,
+            sample_rows=_SAMPLE_BYTES,  # all rows of the sample
             dtype={name: pd.ArrowDtype(type_) for name, type_ in types.items()},
             dtype_backend="pyarrow",
             na_values=["", *nulls],
@@ -185,7 +186,7 @@ def _refusal(type_: Any, format: Format) -> str:
     """Say why a text format would lose values of a type. The result is empty if the values are kept."""
     types = pa.types
     if not isinstance(type_, pa.DataType):
-        return "objects of Python" if type_.kind == "O" else ""
+        return "objects of Python" if str(type_) == "object" else ""
     if isinstance(type_, pa.BaseExtensionType):
         type_ = type_.storage_type
     if types.is_dictionary(type_):
