@@ -30,6 +30,11 @@ _DURATION = re.compile(r"(\d+(\.\d+)?\s*[A-Za-z]+[\s,]*)*(\d+:\d\d:\d\d(\.\d+)?)
 _DEPRECATED_CASE = re.compile(r"(?<![A-Za-z])[dwHS](?![A-Za-z])")
 
 
+def _wrong(keyword: str, value: object, what: str, *actions: str | Remedy) -> TFRecordError:
+    """Return the error for a value of a keyword that is not what the keyword takes."""
+    return TFRecordError(f"{keyword}={value!r} is not {what}", *actions)
+
+
 def path(value: Any, keyword: str = "path") -> PathLike:
     """Return the value if it is a path, and raise otherwise."""
     path_text(value, "" if keyword == "path" else keyword, f'pass a directory, such as {keyword}="train"')
@@ -45,14 +50,15 @@ def choice(keyword: str, value: Any, known: Sequence[object]) -> Any:
 
 
 def _unknown(keyword: str, value: object, known: Sequence[object]) -> TFRecordError:
-    return TFRecordError(f"unknown {keyword} {value!r}", advice=f"pass one of {', '.join(map(repr, known))}")
+    listed = ", ".join(map(repr, known))
+    return TFRecordError(f"unknown {keyword} {value!r}", f"pass one of {listed}", keyword=keyword)
 
 
 def flags(**values: Any) -> None:
     """Raise if the value of a keyword is not a bool."""
     for keyword, value in values.items():
         if not isinstance(value, bool | np.bool_):
-            raise TFRecordError(f"{keyword}={value!r} is not True or False")
+            raise _wrong(keyword, value, "True or False")
 
 
 def mappings(**values: Any) -> None:
@@ -60,7 +66,8 @@ def mappings(**values: Any) -> None:
     for keyword, value in values.items():
         if not isinstance(value, Mapping | None) or not all(isinstance(key, str) for key in value or ()):
             # The message does not show the values, because storage_options may hold credentials.
-            raise TFRecordError(f"{keyword}= is not a dict with string keys (got {type(value).__name__})")
+            problem = f"{keyword}= is not a dict with string keys (got {type(value).__name__})"
+            raise TFRecordError(problem, keyword=keyword)
 
 
 def compression(value: Any, *others: str) -> Any:
@@ -86,10 +93,8 @@ def names(keyword: str, value: Any) -> list[str]:
         or isinstance(listed, str | bytes)
         or not all(isinstance(item, str) for item in listed)
     ):
-        raise TFRecordError(
-            f"{keyword}={value!r} is not a list of column names",
-            advice=f'pass a name, or a list such as {keyword}=["age"]',
-        )
+        problem = f"{keyword}={value!r} is not a list of column names"
+        raise TFRecordError(problem, f'pass a name, or a list such as {keyword}=["age"]')
     return list(map(str, listed))
 
 
@@ -98,9 +103,8 @@ def schema(value: Any) -> Any:
     if isinstance(value, str) and value == "infer":
         return None
     if not isinstance(value, Mapping | pa.Schema | Schema | Snapshot | None):
-        raise TFRecordError(
-            f"schema={value!r} is not a schema",
-            advice='pass the types of columns, such as schema={"age": pa.int64()}',
+        raise _wrong(
+            "schema", value, "a schema", 'pass the types of columns, such as schema={"age": pa.int64()}'
         )
     return value
 
@@ -120,10 +124,8 @@ def metadata(value: Any) -> dict[str, str]:
     pairs = value.items() if isinstance(value, Mapping) else ()
     is_text = all(isinstance(text, str) for pair in pairs for text in pair)
     if not isinstance(value, Mapping | None) or not is_text:
-        raise TFRecordError(
-            f"custom_metadata={value!r} must map strings to strings",
-            advice="pass a dict, and encode other values, for example with json.dumps",
-        )
+        problem = f"custom_metadata={value!r} must map strings to strings"
+        raise TFRecordError(problem, "pass a dict, and encode other values, for example with json.dumps")
     return dict(value or {})
 
 
@@ -136,7 +138,7 @@ def count(keyword: str, value: Any, least: int = 1) -> int | None:
     is_count = is_integer and value >= least
     if value is not None and not is_count:
         kind = "positive" if least else "non-negative"
-        raise TFRecordError(f"{keyword}={value!r} is not a {kind} integer")
+        raise _wrong(keyword, value, f"a {kind} integer")
     return None if value is None else int(value)
 
 
@@ -144,14 +146,14 @@ def number(keyword: str, value: Any, least: int = 1) -> int:
     """Convert a Python or NumPy integer to int. Raise if it is None, or less than ``least``."""
     found = count(keyword, value, least)
     if found is None:
-        raise TFRecordError(f"{keyword}=None is not an integer", advice=f"pass for example {keyword}={least}")
+        raise _wrong(keyword, None, "an integer", f"pass for example {keyword}={least}")
     return found
 
 
 def function(keyword: str, value: Any) -> None:
     """Raise if the value of a keyword is neither None nor callable."""
     if value is not None and not callable(value):
-        raise TFRecordError(f"{keyword}={value!r} is not callable")
+        raise _wrong(keyword, value, "callable")
 
 
 def byte_count(keyword: str, value: Any) -> int | None:
@@ -165,11 +167,7 @@ def byte_count(keyword: str, value: Any) -> int | None:
         with suppress(AttributeError, OverflowError, TypeError, ValueError):
             size = int(parse_bytes(value or "0")) if isinstance(value, str | float) else operator.index(value)
     if not 1 <= size < 1 << 63:
-        raise TFRecordError(
-            f"{keyword}={value!r} is not a size",
-            remedies=[Remedy(keyword, "128 MiB", "set a size")],
-            function="",
-        )
+        raise TFRecordError(f"{keyword}={value!r} is not a size", Remedy(keyword, "128 MiB", "set a size"))
     return size
 
 
@@ -185,10 +183,8 @@ def duration(keyword: str, value: Any) -> timedelta:
             found = pd.Timedelta(given)
             if found >= timedelta(0):  # the comparison is False for NaT, which pandas returns for ""
                 return found.to_pytimedelta()
-    raise TFRecordError(
-        f"{keyword}={value!r} is not a duration with a unit",
-        advice='pass a number and its unit, such as "7d" or "12 hours"',
-        keyword=keyword,
+    raise _wrong(
+        keyword, value, "a duration with a unit", 'pass a number and its unit, such as "7d" or "12 hours"'
     )
 
 
@@ -196,10 +192,11 @@ def record_limit(value: Any) -> int:
     """Return ``max_record_bytes=`` in bytes; protobuf limits a message to 2 GiB - 1 bytes."""
     size = byte_count("max_record_bytes", value)
     if size is None or size > MAX_RECORD_BYTES:
-        raise TFRecordError(
-            f"max_record_bytes={value!r} is not a limit between 1 and {MAX_RECORD_BYTES:,} bytes",
-            remedies=[Remedy("max_record_bytes", MAX_RECORD_BYTES, "set no lower limit than protobuf has")],
-            function="",
+        raise _wrong(
+            "max_record_bytes",
+            value,
+            f"a limit between 1 and {MAX_RECORD_BYTES:,} bytes",
+            Remedy("max_record_bytes", MAX_RECORD_BYTES, "set no lower limit than protobuf has"),
         )
     return size
 
@@ -211,8 +208,7 @@ def origin_column(value: Any, default: str) -> str | None:
     if isinstance(value, str) and value:
         return value
     if not isinstance(value, bool):
-        raise TFRecordError(
-            f"include_{default}_column={value!r} is neither a bool nor a column name",
-            remedies=[Remedy(f"include_{default}_column", True, f"add the column {default!r}")],
-        )
+        problem = f"include_{default}_column={value!r} is neither a bool nor a column name"
+        remedy = Remedy(f"include_{default}_column", True, f"add the column {default!r}")
+        raise TFRecordError(problem, remedy, keyword=f"include_{default}_column")
     return default if value else None

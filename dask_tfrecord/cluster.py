@@ -108,7 +108,7 @@ def check_cluster(scheduler: Any = None) -> None:
         listed = "; ".join(f"{problem} on {_enumerate(names)}" for problem, names in problems.items())
         raise TFRecordError(
             f"the cluster cannot run dask_tfrecord: {listed}",
-            advice=f"install dask-tfrecord {library_version()} there and restart it, or compute without the "
+            f"install dask-tfrecord {library_version()} there and restart it, or compute without the "
             'cluster under dask.config.set(scheduler="threads")',
         )
 

@@ -74,7 +74,5 @@ def limit_memory_pool() -> None:
     try:
         limit_pool(parse_bytes(configured))
     except (ValueError, TypeError, AttributeError):
-        raise TFRecordError(
-            f"the value {configured!r} of {key!r} in Dask's configuration is not a number of bytes",
-            advice="write it as '256 MiB'",
-        ) from None
+        problem = f"the value {configured!r} of {key!r} in Dask's configuration is not a number of bytes"
+        raise TFRecordError(problem, "write it as '256 MiB'") from None

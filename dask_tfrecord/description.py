@@ -16,14 +16,14 @@ from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.tfds_info import read_info, supervised_keys
 from dask_tfrecord.dataset.snapshot.column_statistics import statistics_name
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.errors import TFRecordError, calling, check_instance
+from dask_tfrecord.errors import TFRecordError, check_instance
 from dask_tfrecord.files.storage.listing import PathLike, column_paths
 from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.keywords import ReadKeywords
 from dask_tfrecord.lazy import cached_property
-from dask_tfrecord.public_functions import public_function
+from dask_tfrecord.public_functions import calling, public_function
 from dask_tfrecord.read_request import open_columns
 from dask_tfrecord.schema.field import Field, feature_text
 from dask_tfrecord.schema.model import Schema
@@ -150,7 +150,7 @@ class Description:
     @property
     def path(self) -> str:
         """The root path of the dataset, without credentials."""
-        return self._dataset.store.public(self._dataset.store.root)
+        return self._dataset.store.public()
 
     @property
     def _files(self) -> pa.Table:

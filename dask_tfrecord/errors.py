@@ -2,31 +2,29 @@
 
 An error states what is wrong, where, and what to do. The code that detects a problem sets the fields of the
 error that it knows, such as the record number. The callers of that code add the missing fields, such as the
-path, with :meth:`TFRecordError.located`. An error that a worker raises reaches the client with all of its
-fields.
+path, with the context manager `located`, and public functions add the path and their own name. An error that
+a worker raises reaches the client with all of its fields.
 
-If passing an argument solves the problem, the error holds this argument as a :class:`Remedy`. An error that
-leaves a public function (see `calling`) or a command shows the remedies that this function or command
-accepts, and says which function accepts the other remedies.
+If passing an argument solves the problem, the error holds this argument as a :class:`Remedy`. Remedies that
+recur have a name at the end of this module. An error that leaves a public function or a command shows the
+remedies that this function or command accepts, and says which function accepts the other remedies.
 """
 
 import json
 import sys
 import warnings
-from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from functools import partial
-from inspect import signature
+from difflib import get_close_matches
 from itertools import chain
-from typing import Any, NamedTuple, Self
+from typing import Any, NamedTuple, Self, TypeVar
 
 import pyarrow as pa
 
-_PLACE = ("problem", "path", "record", "offset", "feature", "advice")
-_REMEDIES = ("calls", "remedies", "other_remedies", "function", "called", "keyword", "reason")
-_FIELDS = (*_PLACE, *_REMEDIES)
+READ = "read_tfrecord"
 
-COLLECTION = "compute"
+# The keywords of the functions to which errors refer. The decorator `public_function` adds the keywords.
+KEYWORDS: dict[str, Collection[str]] = {READ: (), "to_tfrecord": (), "Writer": ()}
 
 
 class Remedy(NamedTuple):
@@ -82,14 +80,17 @@ class Call(NamedTuple):
 class TFRecordError(ValueError):
     """Base class of the exceptions of this library, except for `NotFoundError`.
 
-    The fields of an error are read-only: :meth:`located` and :meth:`replaced` return changed copies.
+    Code that adds or changes a field raises a copy of the error: see `located` and :meth:`replaced`.
 
     Parameters
     ----------
     problem : str
         The text that says what is wrong.
+    *actions : str, Call, Remedy or None
+        What the user can do: a text is the advice, and a None is ignored.
     path : str, optional
-        The file or directory that the error is about, without credentials.
+        The file or directory that the error is about, without credentials. If it is None, public functions
+        set it to the path that was passed, unless the error is about a keyword.
     record : int, optional
         Number of the record in its file, counted from 0. In an error of a write, this is the number of the
         row in its partition.
@@ -104,23 +105,28 @@ class TFRecordError(ValueError):
     remedies : sequence of Remedy
         The arguments that avoid the error, each with a keyword, a value and an effect. The function that
         raised the error accepts each of these arguments.
-    other_remedies : sequence of Remedy
-        Other arguments that avoid the error, which the function that raised the error does not accept.
-    function : str, default "read_tfrecord"
-        The public function that accepts all remedies. An empty string means that only the called function
-        accepts the remedies.
-    called : str, optional
-        The name of the public function that raised the error, or None if a task raised the error.
+    function : str, optional
+        The public function that accepts all remedies. None means the function that was called, and
+        `read_tfrecord` for the remedies that the called function does not accept. An empty string means that
+        only the called function accepts the remedies.
     keyword : str, optional
-        The keyword that the problem is about, if the text of the problem mentions a keyword.
+        The keyword that the problem is about. If it is None, public functions set it for a problem that
+        begins with one of their keywords and ``=``.
     reason : str, optional
         The kind of damage, as a constant text that code may compare.
+
+    Attributes
+    ----------
+    other_remedies : tuple of Remedy
+        Other arguments that avoid the error, which the function that raised the error does not accept.
+    called : str, optional
+        The name of the public function that raised the error, or None if a task raised the error.
 
     Examples
     --------
     >>> from dask_tfrecord import SchemaError
     >>> error = SchemaError("holds 3 values, the column is a scalar", record=17, feature="age")
-    >>> print(error.located(path="train/part-0.tfrecord"))
+    >>> print(error.replaced(path="train/part-0.tfrecord"))
     train/part-0.tfrecord, record 17: feature 'age': holds 3 values, the column is a scalar
 
     The remedies of an error are arguments to pass:
@@ -133,24 +139,10 @@ class TFRecordError(ValueError):
     {'on_corrupt': 'skip'}
     """
 
-    problem: str
-    path: str | None
-    record: int | None
-    offset: int | None
-    feature: str | None
-    advice: str | None
-    calls: tuple[Call, ...]
-    remedies: tuple[Remedy, ...]
-    other_remedies: tuple[Remedy, ...]
-    function: str
-    called: str | None
-    keyword: str | None
-    reason: str | None
-
     def __init__(
         self,
         problem: str,
-        *,
+        *actions: str | Call | Remedy | None,
         path: str | None = None,
         record: int | None = None,
         offset: int | None = None,
@@ -158,32 +150,24 @@ class TFRecordError(ValueError):
         advice: str | None = None,
         calls: Sequence[Call] = (),
         remedies: Sequence[Remedy] = (),
-        other_remedies: Sequence[Remedy] = (),
-        function: str = "read_tfrecord",
-        called: str | None = None,
+        function: str | None = None,
         keyword: str | None = None,
         reason: str | None = None,
     ) -> None:
         super().__init__(problem)
-        calls, remedies, other_remedies = tuple(calls), tuple(remedies), tuple(other_remedies)
-        given = locals()
-        self.__dict__.update((name, given[name]) for name in _FIELDS)
-
-    def __setattr__(self, name: str, value: Any) -> None:
-        self._check_not_a_field(name)
-        super().__setattr__(name, value)
-
-    def __delattr__(self, name: str) -> None:
-        self._check_not_a_field(name)
-        super().__delattr__(name)
-
-    def _check_not_a_field(self, name: str) -> None:
-        """Raise if the name of an attribute is a field of the error.
-
-        Other attributes, such as ``__notes__``, are set by Python itself.
-        """
-        if name in _FIELDS:
-            raise AttributeError(f"{name!r} of an error is read-only; use replaced({name}=...) for a copy")
+        self.problem, self.path, self.record, self.offset, self.feature = (
+            problem,
+            path,
+            record,
+            offset,
+            feature,
+        )
+        self.advice = next((one for one in actions if isinstance(one, str)), advice)
+        self.calls = (*(one for one in actions if isinstance(one, Call)), *calls)
+        self.remedies = (*(one for one in actions if isinstance(one, Remedy)), *remedies)
+        self.other_remedies: tuple[Remedy, ...] = ()
+        self.function, self.keyword, self.reason = function, keyword, reason
+        self.called: str | None = None
 
     def __str__(self) -> str:
         return self.rendered()
@@ -206,32 +190,28 @@ class TFRecordError(ValueError):
         if self.remedies:
             # Tasks raise errors in compute() and not in read_tfrecord(), so the message names the function
             # read_tfrecord.
-            to = " to read_tfrecord" if self.called is None and self.function == "read_tfrecord" else ""
+            to = " to read_tfrecord" if self.called is None and self.function in (None, READ) else ""
             actions.append(f"pass {_sentence(self.remedies, argument, to)}")
         parts = [f"{place}: {feature}{self.problem}" if place else f"{feature}{self.problem}"]
         parts += [", or ".join(actions)] if actions else []
-        if self.other_remedies and self.function:
-            parts.append(f"{self.function} takes {_sentence(self.other_remedies)}")
+        if self.other_remedies:
+            parts.append(f"{self.function or READ} takes {_sentence(self.other_remedies)}")
         return "; ".join(parts)
 
     def __repr__(self) -> str:
         """Return the class and the message of the error, because the logs of workers show the repr."""
         return f"{type(self).__name__}({str(self)!r})"
 
-    def __reduce__(self) -> tuple[Any, ...]:
-        return partial(type(self), **self.fields()), ()
-
     def fields(self) -> dict[str, Any]:
         """Return a dict with the name and the value of each field of the error."""
-        return {name: getattr(self, name) for name in _FIELDS}
+        return dict(vars(self))
 
     def replaced(self, **changes: Any) -> Self:
         """Return a copy of the error in which the given fields have the given values."""
-        return type(self)(**{**self.fields(), **changes})
+        return _with_fields(type(self), self.fields() | changes)
 
-    def located(self, **place: Any) -> Self:
-        """Return a copy of the error in which the given values replace only fields that are None."""
-        return self.replaced(**{name: value for name, value in place.items() if getattr(self, name) is None})
+    def __reduce__(self) -> tuple[Any, ...]:
+        return _with_fields, (type(self), self.fields())
 
     def called_as(self, name: str, accepts: Callable[[Remedy], bool]) -> Self:
         """Set the name of the public function or command that raises this error, and return the error.
@@ -241,13 +221,48 @@ class TFRecordError(ValueError):
         name : str
             The name of the function or command.
         accepts : callable
-            Function that returns True for a remedy that the function or command accepts.
+            Function that returns True for a remedy that the function or command accepts. Of the other
+            remedies, those remain that `function` accepts.
         """
         groups = [*_groups(self.remedies), *_groups(self.other_remedies)]
         own = [group for group in groups if all(map(accepts, group))]
-        others = [group for group in groups if group not in own]
-        self.__dict__.update(called=name, remedies=tuple(chain(*own)), other_remedies=tuple(chain(*others)))
+        known = () if self.function == "" else KEYWORDS.get(self.function or READ, ())
+        others = [
+            group for group in groups if group not in own and all(one.keyword in known for one in group)
+        ]
+        self.called, self.remedies, self.other_remedies = name, tuple(chain(*own)), tuple(chain(*others))
         return self
+
+
+_Error = TypeVar("_Error", bound=TFRecordError)
+
+
+def _with_fields(kind: type[_Error], fields: Mapping[str, Any]) -> _Error:
+    error = kind(fields["problem"])
+    vars(error).update(fields)
+    return error
+
+
+@contextmanager
+def located(*, first: int | None = None, **fields: Any) -> Iterator[None]:
+    """Add what is known about the place of an error to each error of the ``with`` block.
+
+    Parameters
+    ----------
+    first : int, optional
+        The number of the first record of the ``with`` block. It is added to the number of the record, and
+        then the path of the error is replaced, too.
+    **fields
+        The values of fields that are None in the error, such as ``path``, or functions that return them.
+    """
+    try:
+        yield
+    except TFRecordError as error:
+        known = {name: value() if callable(value) else value for name, value in fields.items()}
+        changes = {name: value for name, value in known.items() if getattr(error, name) is None}
+        if first is not None and error.record is not None:
+            changes = known | {"record": first + error.record}
+        raise error.replaced(**changes) from error.__cause__
 
 
 class NotFoundError(FileNotFoundError):
@@ -274,52 +289,16 @@ class NotFoundError(FileNotFoundError):
 
     def __init__(self, problem: str, advice: str | None = None, calls: Sequence[Call] = ()) -> None:
         super().__init__(problem)
-        self.problem = problem
-        self.advice = advice
-        self.calls = tuple(calls)
+        self.problem, self.advice, self.calls = problem, advice, tuple(calls)
 
     def __str__(self) -> str:
         return self.rendered()
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return type(self), (self.problem, self.advice, self.calls)
 
     def rendered(self, call: Callable[[Call], str] = str) -> str:
         """Return the error message. ``call`` formats each call."""
         actions = [self.advice] if self.advice else []
         actions += [f"{call(one)} {one.effect}".rstrip() for one in self.calls]
         return "; ".join([self.problem, ", or ".join(actions)]) if actions else self.problem
-
-
-@contextmanager
-def calling(function: Callable[..., Any]) -> Iterator[None]:
-    """Make errors show only the remedies that a public function or a constructor accepts.
-
-    Use `calling` in a ``with`` statement, or as the decorator of a method.
-    """
-    try:
-        yield
-    except TFRecordError as error:
-        name = function.__qualname__.removesuffix(".__init__")
-        keywords = signature(function).parameters
-        # A keyword of to_tfrecord has another meaning than the keyword of the same name in functions that
-        # read.
-        accepts = not error.function or (error.function == "to_tfrecord") == (name == "to_tfrecord")
-        if error.called != COLLECTION:
-            error.called_as(name, lambda remedy: accepts and remedy.keyword in keywords)
-        raise
-
-
-@contextmanager
-def computing() -> Iterator[None]:
-    """Mark errors of computing a Dask collection: the running function accepts none of the remedies of
-    these errors.
-    """
-    try:
-        yield
-    except TFRecordError as error:
-        error.called_as(COLLECTION, lambda _: False)
-        raise
 
 
 def _groups(remedies: Sequence[Remedy]) -> list[list[Remedy]]:
@@ -446,6 +425,12 @@ def check_instance(name: str, value: object, *types: type) -> None:
         raise TFRecordError(f"{name}= is not a {known} (got {type(value).__name__})")
 
 
+def did_you_mean(name: str, known: Collection[str]) -> str:
+    """Return a question that names the known names that are similar to a name; "" if there are none."""
+    near = get_close_matches(name, known, 3)
+    return f"did you mean {', '.join(map(repr, near))}?" if near else ""
+
+
 class SchemaError(TFRecordError):
     """Signal that values do not fit the type of their column, or that TFRecord cannot hold a type."""
 
@@ -460,3 +445,17 @@ class DestinationError(TFRecordError):
 
 class ConcurrentWriteError(DestinationError):
     """Signal that another write committed to the destination after this write was planned."""
+
+
+# The remedies that recur.
+DROP_INDEX = Remedy("write_index", False, "drop the index")
+IGNORE_DIRECTORIES = Remedy("hive", False, "ignore the names of the directories")
+IGNORE_FEATURES = Remedy("extra", "ignore", "leave out features that have no column")
+KERNEL = Remedy("engine", "kernel", "read with this library")
+SKIP_DAMAGE = Remedy("on_corrupt", "skip", "skip it and read all other records")
+WITHOUT_SNAPSHOT = Remedy("use_snapshot", False, "read the files without the snapshot")
+
+
+def index_again(root: str, effect: str = "again") -> Call:
+    """Return the advice to index a dataset again."""
+    return Call("index", root, {}, effect)

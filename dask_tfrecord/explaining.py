@@ -71,16 +71,14 @@ def explain(collection: "dd.DataFrame | dd.Series | dd.Scalar") -> "Explanation"
     ('all records', "the column file does not have 'name'")
     """
     if not hasattr(collection, "expr"):
-        raise TFRecordError(
-            f"explain() takes a Dask collection, not {type(collection).__name__}",
-            advice="pass the result of read_tfrecord, or what is computed from it",
-        )
+        problem = f"explain() takes a Dask collection, not {type(collection).__name__}"
+        raise TFRecordError(problem, "pass the result of read_tfrecord, or what is computed from it")
     partitions: list[list[SplitReport]] = []
     left_out: list[SplitReport] = []
     for read in planned_reads(collection.expr):
         plan, parts = read.plan, read.partitions
         plan.is_unchanged(chain.from_iterable(read.numbers))  # raises if a file has changed
-        title = f"{plan.store.public(plan.store.root)}: explain"
+        title = f"{plan.store.public()}: explain"
         # A read of few files needs no tasks.
         found = compute_each(_explain, parts, title) if len(parts) > 1 else [*map(_explain, parts)]
         partitions += found

@@ -119,19 +119,16 @@ def export(
     finish_newest(store)  # otherwise an interrupted overwrite would later remove the exported files
     newest = newest_snapshot(store)  # this call raises if data files are missing
     snapshot = newest[0] if newest else open_version(store, None)
-    try:
-        if format == "idx":
-            names = _write_indexes(store, snapshot)
-        else:
-            tfds = format == "tfds"
-            texts = _tfds_files(store, snapshot) if tfds else {SCHEMA_FILE: metadata_schema(snapshot)}
-            names = [*texts]
-            record_exports(store, names)
-            for name, text in texts.items():
-                with store.create(store.join(name)) as file:
-                    file.write(text.encode())
-    except TFRecordError as error:
-        raise error.located(path=store.public(store.root)) from None
+    if format == "idx":
+        names = _write_indexes(store, snapshot)
+    else:
+        tfds = format == "tfds"
+        texts = _tfds_files(store, snapshot) if tfds else {SCHEMA_FILE: metadata_schema(snapshot)}
+        names = [*texts]
+        record_exports(store, names)
+        for name, text in texts.items():
+            with store.create(store.join(name)) as file:
+                file.write(text.encode())
     return [store.public(store.join(name)) for name in names]
 
 
@@ -139,11 +136,8 @@ def _check_uncompressed(store: Store, files: Sequence[FileEntry], reader: str) -
     ranges = [(store.join(file.path), 0, HEADER_BYTES) for file in files if file.bytes]
     for (path, _, _), head in zip(ranges, store.read_ranges(ranges), strict=True):
         if compression := detect(head):
-            raise TFRecordError(
-                f"the file is compressed with {compression}, which {reader} cannot read",
-                path=store.public(path),
-                advice="write the dataset without compression=",
-            )
+            problem = f"the file is compressed with {compression}, which {reader} cannot read"
+            raise TFRecordError(problem, "write the dataset without compression=", path=store.public(path))
 
 
 # -- Offsets of records, for DALI and the tfrecord package ---------------------------------------------------
@@ -175,7 +169,7 @@ def _record_bounds(store: Store, file: FileEntry) -> npt.NDArray[np.int64]:
         scanned = scan(data, final=stop == file.bytes, offsets=True, verify_crc=False)
         if scanned.damage is not None:
             error = scanned.damage.error((), sum(len(offsets) for offsets in found), position)
-            raise error.located(path=store.public(path))
+            raise error.replaced(path=store.public(path))
         if scanned.offsets is not None:
             found.append(scanned.offsets.to_numpy() + position)
         position += scanned.consumed
@@ -208,16 +202,14 @@ def _splits(snapshot: Snapshot) -> dict[str, list[FileEntry]]:
     if snapshot.partition_on != ("split",):
         raise TFRecordError(
             f"the dataset is partitioned on {list(snapshot.partition_on)}, which TensorFlow Datasets ignores",
-            advice='write the dataset with partition_on="split", or without partition_on=',
+            'write the dataset with partition_on="split", or without partition_on=',
         )
     found: dict[str, list[FileEntry]] = {}
     for file in snapshot.files:
         (value,) = file.values
         if value is None or not _SPLIT_NAME.fullmatch(str(value)):
-            raise TFRecordError(
-                f"the value {value!r} of the column 'split' cannot be the name of a split",
-                advice="use letters, digits and underscores",
-            )
+            problem = f"the value {value!r} of the column 'split' cannot be the name of a split"
+            raise TFRecordError(problem, "use letters, digits and underscores")
         found.setdefault(str(value), []).append(file)
     return found
 
@@ -256,7 +248,7 @@ def _template(name: str, paths: Sequence[str]) -> tuple[str, list[str]]:
     raise TFRecordError(
         f"TensorFlow Datasets needs one numbered series of files for each split, and the split {name!r} "
         f"has others, such as {paths[0]!r} and {paths[-1]!r}",
-        advice="write the dataset in one run, with colocate=True or without max_rows_per_file= and "
+        "write the dataset in one run, with colocate=True or without max_rows_per_file= and "
         "max_bytes_per_file=",
     )
 
@@ -273,36 +265,27 @@ def _tfds_dict(features: dict[str, Any]) -> dict[str, Any]:
 def _tfds_feature(snapshot: Snapshot, item: Field, name: str | None = None) -> dict[str, Any]:
     """Describe a column. For the field of a struct, ``name`` is the name of the field."""
     if item.form is not None:
-        raise SchemaError(
-            "the features.json of TensorFlow Datasets describes the column already",
-            feature=item.name,
-            advice="keep that file",
-        )
+        problem = "the features.json of TensorFlow Datasets describes the column already"
+        raise SchemaError(problem, "keep that file", feature=item.name)
     if item.is_struct:
         if all(_nulls(snapshot, leaf) for leaf in item.leaves):  # some record may have only the marker
-            raise SchemaError(
-                "TensorFlow Datasets has no nulls, and all fields of the struct may be null",
-                feature=item.name,
-                advice="fill the nulls, or write the dataset without the column",
-            )
+            problem = "TensorFlow Datasets has no nulls, and all fields of the struct may be null"
+            advice = "fill the nulls, or write the dataset without the column"
+            raise SchemaError(problem, advice, feature=item.name)
         fields = zip((one.name for one in item.type), item.children, strict=True)
         return _tfds_dict({name: _tfds_feature(snapshot, child, name) for name, child in fields})
     if "/" in (item.name if name is None else name):
         raise SchemaError(
-            "TensorFlow Datasets takes a slash in a name for nesting",
-            feature=item.name,
-            advice="rename the column",
+            "TensorFlow Datasets takes a slash in a name for nesting", "rename the column", feature=item.name
         )
     shape = row_shape(item.type)
     if item.depth and shape is None:
         leaf = _tfds_leaf(item, [])
         return _tfds("sequence_feature.Sequence", sequence={"feature": leaf, "length": "-1"})
     if nulls := _nulls(snapshot, item):
-        raise SchemaError(
-            f"TensorFlow Datasets has no nulls, and the column {nulls}",
-            feature=item.name,
-            advice="fill the nulls, or write the dataset without the column",
-        )
+        problem = f"TensorFlow Datasets has no nulls, and the column {nulls}"
+        advice = "fill the nulls, or write the dataset without the column"
+        raise SchemaError(problem, advice, feature=item.name)
     return _tfds_leaf(item, shape or [])
 
 
@@ -425,10 +408,8 @@ def _quoted(text: str) -> str:
 
 def _check_examples(snapshot: Snapshot, reader: str) -> None:
     if snapshot.schema.record_type != "example":
-        raise TFRecordError(
-            f"{reader} Examples only, and the records are {snapshot.schema.record_type!r}",
-            advice='write the dataset with record_type="example"',
-        )
+        problem = f"{reader} Examples only, and the records are {snapshot.schema.record_type!r}"
+        raise TFRecordError(problem, 'write the dataset with record_type="example"')
 
 
 def _nulls(snapshot: Snapshot, item: Field) -> str | None:

@@ -9,11 +9,7 @@ from typing import Any
 
 import yaml
 
-from dask_tfrecord.errors import KeywordError
-
-# The keywords of `read_tfrecord` and `to_tfrecord`, which errors of other functions suggest. The decorator
-# `public_function` adds the keywords to this dict.
-KEYWORDS: dict[str, Collection[str]] = {"read_tfrecord": (), "to_tfrecord": ()}
+from dask_tfrecord.errors import KEYWORDS, KeywordError
 
 _SIMPLE = (str, int, float)
 _LONGEST = 60
@@ -53,7 +49,7 @@ def unknown_keywords(function: str, known: Collection[str], given: Mapping[str, 
     word = "an unexpected keyword argument" if len(given) == 1 else "unexpected keyword arguments"
     advice = {name: _advice(function, known, name, value) for name, value in given.items()}
     parts = advice.values() if len(given) == 1 else [f"{name}=: {text}" for name, text in advice.items()]
-    return KeywordError(f"{function}() got {word} {names}", advice="; ".join(parts))
+    return KeywordError(f"{function}() got {word} {names}", "; ".join(parts))
 
 
 def _spelling(name: str) -> str:

@@ -104,7 +104,7 @@ def find_dataset(
     """
     store = Store.at(path, storage_options, filesystem)
     found = store if versions(store) else parent_dataset(store)
-    return None if found is None else found.public(found.root)
+    return None if found is None else found.public()
 
 
 @public_function
@@ -170,9 +170,7 @@ def cleanup(
     store = destination(path, storage_options, filesystem)
     check_bucket(store)
     if store.fs.isfile(store.root):
-        raise DestinationError(
-            "is a file, not a directory", path=store.public(store.root), advice="pass the dataset's directory"
-        )
+        raise DestinationError("is a file, not a directory", "pass the dataset's directory")
     arguments.flags(dry_run=dry_run)
     refuse_inside_dataset(store, "cleanup")
     age = arguments.duration("older_than", older_than)
@@ -187,7 +185,7 @@ def cleanup(
     unneeded = remove_unneeded(store, before, dry_run=bool(dry_run)).paths
     removed = sorted({*removed, *map(store.relative, unneeded)})
     action = "would remove" if dry_run else "removed"
-    logger.info("%s: cleanup %s %d files", store.public(store.root), action, len(removed))
+    logger.info("%s: cleanup %s %d files", store.public(), action, len(removed))
     return removed
 
 
@@ -261,6 +259,6 @@ def repair(
     if done.lost:
         action = "repair would drop" if dry_run else f"version {done.snapshot.number}: repair dropped"
         files, rows = len(done.lost), sum(done.lost.values())
-        root = store.public(store.root)
+        root = store.public()
         logger.warning("%s: %s %d missing files with %d rows", root, action, files, rows)
     return done

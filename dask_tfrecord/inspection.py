@@ -48,11 +48,11 @@ from dask_tfrecord.dataset.write.neighbours import refuse_datasets_below, refuse
 from dask_tfrecord.dataset.write.run import draw_run
 from dask_tfrecord.dataset.write.staging import finish_newest
 from dask_tfrecord.errors import (
-    Call,
     ConcurrentWriteError,
     CorruptRecordError,
     DestinationError,
     TFRecordError,
+    index_again,
 )
 from dask_tfrecord.files.find_blocks import ComputeEach
 from dask_tfrecord.files.options import ReadOptions
@@ -173,7 +173,7 @@ def index(
     arguments.choice("split", split, (None, ALL))
     schema = known_schema(schema, storage_options=storage_options, filesystem=filesystem)
     store = destination(path, storage_options, filesystem)
-    root = store.public(store.root)
+    root = store.public()
     refuse_inside_dataset(store, "index")
     check_destination(store, "append")
     finish_newest(store)
@@ -208,22 +208,16 @@ def index(
         else:
             wanted = [*range(len(snapshot.file_list))]
         if is_current and columnar is None and not wanted:
-            raise DestinationError(
-                "the directory already has a snapshot, which is up to date",
-                path=root,
-                calls=[Call("index", root, {}, "again only after files have changed")],
-            )
+            problem = "the directory already has a snapshot, which is up to date"
+            raise DestinationError(problem, index_again(root, "again only after files have changed"))
         with with_column_files(store, snapshot, columns, wanted, each) as snapshot:
             return store_snapshot(store, snapshot, before)
     except (FileNotFoundError, CorruptRecordError):
         newest = find_snapshot(store)
         if newest is None or (before is not None and newest.run == before.run):
             raise
-        raise ConcurrentWriteError(
-            "another write was committed while index read the files, and replaced some of them",
-            path=root,
-            calls=[Call("index", root, {}, "again")],
-        ) from None
+        problem = "another write was committed while index read the files, and replaced some of them"
+        raise ConcurrentWriteError(problem, index_again(root)) from None
 
 
 def _described(
@@ -254,11 +248,8 @@ def _refuse_undescribed_files(store: Store, dataset: ReadPlan) -> None:
     read = {*column_paths(dataset.partitions.rows["path"])}
     others = [path for path in column_paths(data_files(store)["path"]) if path not in read]
     if others:
-        raise TFRecordError(
-            f"the description of the dataset does not list {len(others)} files of the directory",
-            path=store.public(others[0]),
-            advice="move these files to another directory",
-        )
+        problem = f"the description of the dataset does not list {len(others)} files of the directory"
+        raise TFRecordError(problem, "move these files to another directory", path=store.public(others[0]))
 
 
 def _is_outdated(store: Store, snapshot: Snapshot) -> bool:
@@ -393,7 +384,7 @@ def _verify_snapshot(store: Store, snapshot: Snapshot) -> pd.DataFrame:
 
 
 def _verify_files(store: Store, files: pa.Table, record_type: RecordType) -> list[FileReport]:
-    each = partial(compute_each, title=f"{store.public(store.root)}: verify")
+    each = partial(compute_each, title=f"{store.public()}: verify")
     return verify_files(store, files, record_type, each)
 
 
@@ -404,7 +395,7 @@ def _column_file_differences(store: Store, snapshot: Snapshot, same: Sequence[st
     entries = {listed_path(store, one.path): one for one in snapshot.files if one.columns is not None}
     paths = [path for path in same if path in entries]
     compare = partial(column_file_difference, store, snapshot.schema.record_type)
-    title = f"{store.public(store.root)}: verify column files"
+    title = f"{store.public()}: verify column files"
     found = compute_each(compare, [entries[path] for path in paths], title) if paths else []
     return dict(zip(paths, found, strict=True))
 

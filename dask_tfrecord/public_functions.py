@@ -1,13 +1,15 @@
 """Define the decorator of the public functions, which sets their signatures and adapts their errors."""
 
-from collections.abc import Callable
+import os
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import wraps
 from inspect import Parameter, Signature, signature
-from typing import ParamSpec, TypeVar, get_args
+from typing import Any, ParamSpec, TypeVar, get_args
 
-from dask_tfrecord.errors import calling
-from dask_tfrecord.files.storage.redaction import redact_errors
-from dask_tfrecord.foreign_keywords import KEYWORDS, unknown_keywords
+from dask_tfrecord.errors import KEYWORDS, READ, TFRecordError
+from dask_tfrecord.files.storage.redaction import hide, redact_errors, secrets_of
+from dask_tfrecord.foreign_keywords import unknown_keywords
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -16,14 +18,20 @@ Result = TypeVar("Result")
 # `plan_batches` declare these keywords.
 SHARED_PARAMETERS: dict[str, Parameter] = {}
 
+# What an error says was called if a Dask collection was computed.
+_COLLECTION = "compute"
+
+_WRITES = ("to_tfrecord", "Writer")
+
 
 def public_function(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Decorate a public function or constructor: set its signature, and adapt the errors that it raises.
 
     The signature shows each keyword of a typed dict such as `ReadKeywords`. An unknown keyword raises
     KeywordError, which suggests the right keyword. Other errors show the remedies that the function accepts,
-    and hide the secrets in the arguments. Errors that the tasks of a Dask collection raise keep the remedies
-    of the function that created the collection.
+    and hide the secrets in the arguments. An error that names neither a file nor a keyword gets the path that
+    was passed. Errors that the tasks of a Dask collection raise keep the remedies of the function that
+    created the collection.
     """
     shown = _expanded(signature(function))
     known = [name for name in shown.parameters if name != "self"]
@@ -38,11 +46,59 @@ def public_function(function: Callable[Parameters, Result]) -> Callable[Paramete
         if unknown:
             raise unknown_keywords(title, known, unknown)
         computes = any(hasattr(type(value), "__dask_graph__") for value in (*args, *kwargs.values()))
-        with calling(call):
+        with calling(call, args, kwargs):
             return (function if computes else redacted)(*args, **kwargs)
 
     call.__signature__ = shown  # type: ignore[attr-defined]  # `inspect.signature` reads the attribute (PEP 362), but mypy knows no such attribute of functions
     return call
+
+
+@contextmanager
+def calling(
+    function: Callable[..., Any] | None, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+) -> Iterator[None]:
+    """Make errors show only the remedies that a public function or a constructor accepts.
+
+    Use `calling` in a ``with`` statement, or as the decorator of a method.
+
+    Parameters
+    ----------
+    function : callable, optional
+        The public function. None means the computation of a Dask collection, which accepts no remedy.
+    args, kwargs
+        The arguments of the call, if they are known. They hold the path that errors name.
+    """
+    try:
+        yield
+    except TFRecordError as error:
+        if function is None:
+            error.called_as(_COLLECTION, lambda _: False)
+        elif error.called != _COLLECTION:
+            name = function.__qualname__.removesuffix(".__init__")
+            keywords = signature(function).parameters
+            owner = name.partition(".")[0]
+            is_write = owner in _WRITES
+            if error.function is None:
+                is_ours = is_write and any(one.keyword in KEYWORDS[owner] for one in error.remedies)
+                error.function = owner if is_ours else READ
+            # The keywords of a write have another meaning than those of the same name in functions that read.
+            fits = error.function == "" or (error.function in _WRITES) == is_write
+            error.called_as(name, lambda remedy: fits and remedy.keyword in keywords)
+            if error.keyword is None and (keyword := error.problem.partition("=")[0]) in keywords:
+                error.keyword = keyword
+            if error.path is None and error.keyword is None:
+                error.path = _path_in(signature(function), args, kwargs or {})
+        raise
+
+
+def _path_in(given: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
+    """Return the path of a dataset that was passed to a function, without secrets; None without a path."""
+    arguments = given.bind_partial(*args, **kwargs).arguments
+    writer = arguments.get("self")
+    path = arguments.get("path", arguments.get("source", getattr(writer, "_root", None)))
+    if not isinstance(path, str | os.PathLike) or not isinstance(text := os.fspath(path), str):
+        return None
+    return hide(text if "://" in text else os.path.abspath(text), secrets_of(args, kwargs))
 
 
 def _expanded(given: Signature) -> Signature:

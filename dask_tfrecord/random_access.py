@@ -166,7 +166,7 @@ class NumberedRows:
             counts[:] = -1
         partition = plan.partitioner(schema if skips else schema.select([]))
         unknown = np.flatnonzero(counts < 0)
-        self._root = plan.store.public(plan.store.root)
+        self._root = plan.store.public()
         masks = self._in_tasks(_passing_rows, [partition(at) for at in unknown.tolist()])
         counts[unknown] = list(map(len, masks))
         self.plan = plan if skips else replace(plan, filters=None)
@@ -247,7 +247,7 @@ class NumberedRows:
             raise TFRecordError(
                 "rows cannot be filtered by a later expression if damage is skipped, because reading other "
                 "columns could skip other records",
-                remedies=[Remedy("filters", filters, "filter the rows when they are numbered")],
+                Remedy("filters", filters, "filter the rows when they are numbered"),
                 function="",
             )
         predicate = parse_filters(filters, self.plan.schema)

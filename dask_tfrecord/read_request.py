@@ -164,19 +164,12 @@ def existing_names(schema: Schema, keyword: str, value: Any) -> list[str]:
         raise SchemaError(f"{keyword}={value!r}: {error}") from None
     fields = [] if keyword == "columns" else [name for name in names if name not in schema.names]
     if fields:
-        raise SchemaError(
-            f"{keyword}= needs a column, but only columns= and filters= can name the field of a struct",
-            feature=fields[0],
-            keyword=keyword,
-        )
+        problem = f"{keyword}= needs a column, but only columns= and filters= can name the field of a struct"
+        raise SchemaError(problem, feature=fields[0])
     repeated = sorted({name for name in names if names.count(name) > 1})
     if repeated:
-        raise SchemaError(
-            f"{keyword}= names {', '.join(map(repr, repeated))} more than once",
-            keyword=keyword,
-            remedies=[Remedy(keyword, list(dict.fromkeys(names)), "name each column once")],
-            function="",
-        )
+        problem = f"{keyword}= names {', '.join(map(repr, repeated))} more than once"
+        raise SchemaError(problem, Remedy(keyword, list(dict.fromkeys(names)), "name each column once"))
     return names
 
 
@@ -208,9 +201,7 @@ def _requested_splits(split: Any) -> str | tuple[str, ...] | None:
         return split
     names = tuple(arguments.names("split", split))
     if not names:
-        raise TFRecordError(
-            f"split={split!r} names no split", remedies=[Remedy("split", None, "read all splits")]
-        )
+        raise TFRecordError(f"split={split!r} names no split", Remedy("split", None, "read all splits"))
     return names
 
 
@@ -219,13 +210,11 @@ def _key_columns(partition_by: Any, calculate_divisions: bool) -> tuple[str, ...
         return ()
     names = arguments.names("partition_by", partition_by)
     if not names or len(set(names)) < len(names):
-        raise TFRecordError(
-            f"partition_by={partition_by!r} must name at least one column, and none twice",
-            advice="pass the names of partition columns",
-        )
+        problem = f"partition_by={partition_by!r} must name at least one column, and none twice"
+        raise TFRecordError(problem, "pass the names of partition columns")
     if calculate_divisions:
         raise TFRecordError(
-            "partition_by= and calculate_divisions=True cannot be combined", advice="pass one of them"
+            "partition_by= and calculate_divisions=True cannot be combined", "pass one of them"
         )
     return tuple(names)
 

@@ -318,7 +318,7 @@ def read_tfrecord(
 
     dataset = open_request(path, request)
     if logger.isEnabledFor(logging.INFO):  # computing the summary takes time for many files
-        logger.info("%s: read planned: %s", dataset.store.public(dataset.store.root), dataset.summary)
+        logger.info("%s: read planned: %s", dataset.store.public(), dataset.summary)
 
     if categories is not None:
         dataset = replace(dataset, schema=_with_categories(dataset.schema, categories))
@@ -339,17 +339,13 @@ def _index_levels(dataset: ReadPlan, index: Any, columns: Sequence[str] | None) 
     names = [] if index is False else existing_names(dataset.schema, "index", index)
     for item in dataset.schema.select(names).fields:
         if columns is not None and item.name in columns:
-            raise SchemaError(
-                "the column is in columns= and in index=",
-                feature=item.name,
-                remedies=[Remedy("columns", _without(item.name, columns), "read it only as the index")],
-            )
+            problem = "the column is in columns= and in index="
+            remedy = Remedy("columns", _without(item.name, columns), "read it only as the index")
+            raise SchemaError(problem, remedy, feature=item.name)
         if item.depth:
-            raise SchemaError(
-                f"a column of type {item.type} cannot be the index",
-                feature=item.name,
-                remedies=[Remedy("index", _without(item.name, names) or False, "leave it out of the index")],
-            )
+            problem = f"a column of type {item.type} cannot be the index"
+            remedy = Remedy("index", _without(item.name, names) or False, "leave it out of the index")
+            raise SchemaError(problem, remedy, feature=item.name)
     return tuple((name, name) for name in names)
 
 
@@ -374,8 +370,8 @@ def _divisions(dataset: ReadPlan, levels: Levels) -> tuple[Any, ...] | None:
         problem = "no index" if not levels else f"an index of {len(levels)} levels"
         raise TFRecordError(
             f"calculate_divisions=True needs an index of one column, but there is {problem}",
-            advice="pass index= with the name of one column",
-            remedies=[Remedy("calculate_divisions", False, "read without divisions")],
+            "pass index= with the name of one column",
+            Remedy("calculate_divisions", False, "read without divisions"),
         )
     name = levels[0][0]
     found, type_ = divisions(dataset, name), dataset.schema.arrow.field(name).type
@@ -405,9 +401,7 @@ def _categorical(item: Field, names: Sequence[str]) -> Field:
     if pa.types.is_dictionary(item.type):
         return item
     if item.depth:
-        raise SchemaError(
-            f"a column of type {item.type} cannot be categorical",
-            feature=item.name,
-            remedies=[Remedy("categories", _without(item.name, names), "leave it out")],
-        )
+        problem = f"a column of type {item.type} cannot be categorical"
+        remedy = Remedy("categories", _without(item.name, names), "leave it out")
+        raise SchemaError(problem, remedy, feature=item.name)
     return replace(item, type=pa.dictionary(pa.int32(), item.type))

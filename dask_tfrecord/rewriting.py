@@ -100,7 +100,7 @@ def compact(
     size = arguments.byte_count("target_bytes", target_bytes) or sys.maxsize
     store = destination(path, storage_options, filesystem)
     refuse_inside_dataset(store, "compact")
-    root = store.public(store.root)
+    root = store.public()
     each = partial(compute_each, title=f"{root}: compact")
     done = compact_files(store, size, filters, each, keep_versions=keeps_versions(keep_versions))
     counts = f"{done.replaced} files to {done.written}, skipped {done.skipped} files"
@@ -193,7 +193,7 @@ def delete(
     arguments.flags(dry_run=dry_run)
     store = destination(path, storage_options, filesystem)
     refuse_inside_dataset(store, "delete")
-    root = store.public(store.root)
+    root = store.public()
     each = partial(compute_each, title=f"{root}: delete")
     keeps = keeps_versions(keep_versions)
     done = delete_rows(store, filters, each, dry_run=bool(dry_run), keep_versions=keeps)

@@ -186,7 +186,7 @@ class Writer:
         if self.snapshot is not None:
             refuse_linked_files(self._store, self.snapshot.file_list)
             fixed = {} if self._adds_columns else self._given
-            check_given_columns(self.snapshot, fixed, self._keys, self._record_type, self._store)
+            check_given_columns(self.snapshot, fixed, self._keys, self._record_type)
             self._appender.plan = self._planned(self.snapshot)
         self._rounded: set[str] = set()  # the columns of which a warning was issued
         self._start = time.monotonic()  # which no change of the clock affects
@@ -235,19 +235,16 @@ class Writer:
             self._check_open()
             metadata = arguments.metadata(custom_metadata)
             if self._has_failed:
-                raise TFRecordError(
-                    f"the rows of an earlier call were taken, but storing them failed; "
-                    f"{self.uncommitted_rows:,} rows wait",
-                    path=self._root,
-                    advice="call commit() until it succeeds, and do not write these rows again",
-                )
+                problem = f"storing the rows of an earlier call failed; {self.uncommitted_rows:,} rows wait"
+                advice = "call commit() until it succeeds, and do not write these rows again"
+                raise TFRecordError(problem, advice)
             try:
                 plan, tables = self._tables(rows)
             except TFRecordError as error:
                 raise error.replaced(function="Writer") from error.__cause__
             except OSError as error:
                 problem = f"the existing data cannot be read, and no row was taken: {first_line(error)}"
-                raise TFRecordError(problem, path=self._root, function="Writer") from error
+                raise TFRecordError(problem) from error
             if plan is not None:
                 self._appender.widen(plan)
             self._has_failed = True
@@ -334,11 +331,11 @@ class Writer:
 
     @property
     def _root(self) -> str:
-        return self._store.public(self._store.root)
+        return self._store.public()
 
     def _check_open(self) -> None:
         if self._is_closed:
-            raise TFRecordError("the Writer is closed", advice="make another Writer")
+            raise TFRecordError("the Writer is closed", "make another Writer")
 
     def _tables(self, rows: Any) -> tuple[WriteRun | None, list[pa.Table]]:
         """Convert rows to tables with the columns of the dataset. Plan the columns if they are not known."""
@@ -352,16 +349,14 @@ class Writer:
             rows = self._table_of([*rows])
         if hasattr(type(rows), "__dask_graph__"):
             call = Call("to_tfrecord", self._root, {"append": True}, "to write it")
-            raise TFRecordError(
-                "a Dask collection is not written without Dask", path=self._root, calls=[call]
-            )
+            raise TFRecordError("a Dask collection is not written without Dask", call)
         source = open_source(rows)
         levels = source.levels(None)
         if plan is None:
             plan = self._planned_for(source, record_type)
         elif any(map(holds_null, plan.schema.arrow.types)):
             columns = source.plan(self._given, plan.schema.record_type, [*plan.partition_on], levels)
-            plan = replace(plan, schema=with_types_of_nulls(plan.schema, columns, self._root))
+            plan = replace(plan, schema=with_types_of_nulls(plan.schema, columns))
         columns = plan.columns
         found = [*source.columns, *(column for column, _ in levels)]
         check_columns(found, columns.names, self._root)
@@ -383,11 +378,8 @@ class Writer:
             return table_of(rows, types, f"{self._root}, rows")
         record_type = (self._record_type or "bytes") if plan is None else plan.schema.record_type
         if record_type != "bytes":
-            raise SchemaError(
-                f"bytes are whole records, but the dataset holds {record_type!r} records",
-                path=self._root,
-                advice="pass dicts, whose values are the values of columns",
-            )
+            problem = f"bytes are whole records, but the dataset holds {record_type!r} records"
+            raise SchemaError(problem, "pass dicts, whose values are the values of columns")
         names = [*self._given, PAYLOAD.name] if plan is None else plan.schema.names
         name = next(name for name in names if name not in keys)
         return pa.table({name: pa.array(rows, pa.binary())})
@@ -398,7 +390,7 @@ class Writer:
         given = [item for item in self._given.items() if item[0] not in found.partition_on]
         if self._adds_columns and given:
             columns = Schema.from_arrow(pa.schema(given), schema.record_type)
-            schema = merged_schema(found, columns, found.partitioning, self._store, index, adds_columns=True)
+            schema = merged_schema(found, columns, found.partitioning, index, adds_columns=True)
             order += [name for name in schema.names if name not in order]
         return self._run(schema, found, partitioning=found.partitioning, order=(*order,), index=index)
 
@@ -449,11 +441,8 @@ class Writer:
 
     def _planned_without_rows(self) -> WriteRun:
         if not self._given:
-            raise TFRecordError(
-                "a new dataset cannot be made of metadata alone, because its columns are unknown",
-                path=self._root,
-                advice="write rows first, or pass schema= with the types of all columns",
-            )
+            problem = "a new dataset cannot be made of metadata alone, because its columns are unknown"
+            raise TFRecordError(problem, "write rows first, or pass schema= with the types of all columns")
         no_rows = pa.schema([*self._given.items()]).empty_table()
         return self._planned_for(open_source(no_rows), self._record_type)
 

@@ -71,9 +71,7 @@ def parse_splits(columns: Collection[str], split: Any, split_by: Any) -> Splits 
     if split is None:
         if split_by is not None:
             raise TFRecordError(
-                "split_by= has no effect without split=",
-                remedies=[_EXAMPLE, Remedy("split_by", None, "split no rows")],
-                function="to_tfrecord",
+                "split_by= has no effect without split=", _EXAMPLE, Remedy("split_by", None, "split no rows")
             )
         return None
     shares = dict(split) if isinstance(split, Mapping) else {}
@@ -82,32 +80,17 @@ def parse_splits(columns: Collection[str], split: Any, split_by: Any) -> Splits 
         for name, share in shares.items()
     )
     if not is_valid or abs(sum(shares.values()) - 1) > 1e-6:
-        raise TFRecordError(
-            f"split={split!r} is not a dict of shares that sum to 1",
-            remedies=[_EXAMPLE],
-            function="to_tfrecord",
-        )
+        raise TFRecordError(f"split={split!r} is not a dict of shares that sum to 1", _EXAMPLE)
     split_by = 0 if split_by is None else split_by
     is_seed = isinstance(split_by, int | np.integer) and not isinstance(split_by, bool)
     deciding = () if is_seed else tuple(arguments.names("split_by", split_by))
     if not is_seed and not deciding:
-        raise TFRecordError(
-            "split_by= names no column",
-            advice="name one",
-            remedies=[_AT_RANDOM],
-            function="to_tfrecord",
-        )
+        raise TFRecordError("split_by= names no column", "name one", _AT_RANDOM)
     if SPLIT in columns:
-        raise SchemaError(
-            "split= adds a partition column of this name",
-            feature=SPLIT,
-            advice="rename the column of the DataFrame",
-            remedies=[
-                Remedy("split", None),
-                Remedy("partition_on", SPLIT, "write a directory for each of its values"),
-            ],
-            function="to_tfrecord",
-        )
+        problem = "split= adds a partition column of this name"
+        advice = "rename the column of the DataFrame"
+        remedy = Remedy("partition_on", SPLIT, "write a directory for each of its values")
+        raise SchemaError(problem, advice, Remedy("split", None), remedy, feature=SPLIT)
     for name in deciding:
         if name not in columns:
             raise SchemaError("split_by= names a column that the DataFrame does not have", feature=name)
@@ -198,12 +181,9 @@ def _texts(values: pa.Array | pa.ChunkedArray, name: str) -> npt.NDArray[Any]:
             texts = pc.replace_substring_regex(texts, r"(\.[0-9]*?)0+(Z?)$", r"\1\2")
             texts = pc.replace_substring_regex(texts, r"\.(Z?)$", r"\1")
     except pa.ArrowException:
+        problem = f"split_by= cannot use a column of {values.type}"
         raise SchemaError(
-            f"split_by= cannot use a column of {values.type}",
-            feature=name,
-            advice="name a column of strings, numbers or times",
-            remedies=[_AT_RANDOM],
-            function="to_tfrecord",
+            problem, "name a column of strings, numbers or times", _AT_RANDOM, feature=name
         ) from None
     array: npt.NDArray[Any] = texts.to_numpy(zero_copy_only=False)
     return array

@@ -94,15 +94,13 @@ def expire(
     age = None if older_than is None else arguments.duration("older_than", older_than)
     wait = arguments.duration("grace", grace)
     if count is None and age is None:
-        raise TFRecordError(
-            "neither versions= nor older_than= says which versions expire",
-            advice='pass versions=10 or older_than="7 days"',
-        )
+        problem = "neither versions= nor older_than= says which versions expire"
+        raise TFRecordError(problem, 'pass versions=10 or older_than="7 days"')
     store = with_trailing_slash(destination(path, storage_options, filesystem))
     refuse_inside_dataset(store, "expire")
     done = expire_versions(store, count, age, wait)
     what = f"expired {len(done.versions)} versions, removed {done.files} files, {done.bytes} bytes"
-    logger.info("%s: version %d: %s", store.public(store.root), done.snapshot.number, what)
+    logger.info("%s: version %d: %s", store.public(), done.snapshot.number, what)
     return done
 
 
@@ -173,10 +171,10 @@ def restore(
     """
     number = arguments.count("version", version)
     if number is None:
-        raise TFRecordError("version=None is not the number of a version", advice="pass a number")
+        raise TFRecordError("version=None is not the number of a version", "pass a number")
     store = with_trailing_slash(destination(path, storage_options, filesystem))
     refuse_inside_dataset(store, "restore")
     newest = restore_version(store, number)
     restored = f"version {newest.number}: restored version {number}"
-    logger.info("%s: %s", store.public(store.root), restored)
+    logger.info("%s: %s", store.public(), restored)
     return newest

@@ -68,11 +68,8 @@ def commit_every_limit(value: CommitEvery) -> CommitLimit | None:
     else:
         with suppress(TFRecordError):
             return "rows", arguments.count("commit_every", value) or 0
-    raise TFRecordError(
-        f"commit_every={value!r} is not a number of rows, or a size or duration with a unit",
-        advice='pass for example 10_000, "64 MiB" or "2 s"',
-        keyword="commit_every",
-    )
+    problem = f"commit_every={value!r} is not a number of rows, or a size or duration with a unit"
+    raise TFRecordError(problem, 'pass for example 10_000, "64 MiB" or "2 s"')
 
 
 def keeps_versions(value: Any) -> bool:
@@ -98,16 +95,12 @@ def write_mode(
     arguments.choice("append", append, (False, True))
     arguments.choice("overwrite", overwrite, (False, True, "partitions"))
     if append and overwrite:
-        raise TFRecordError(
-            "append=True keeps the existing data, but overwrite= replaces it",
-            advice="pass only one of the two keywords",
-        )
+        problem = "append=True keeps the existing data, but overwrite= replaces it"
+        raise TFRecordError(problem, "pass only one of the two keywords")
     if overwrite == "partitions" and not partition_on:
-        raise TFRecordError(
-            "a replacement of partitions requires partition columns",
-            remedies=[*_partition_columns(columns), Remedy("overwrite", True, "replace all data")],
-            function="to_tfrecord",
-        )
+        problem = "a replacement of partitions requires partition columns"
+        remedy = Remedy("overwrite", True, "replace all data")
+        raise TFRecordError(problem, *_partition_columns(columns), remedy)
     if append:
         return "append"
     return "partitions" if overwrite == "partitions" else "overwrite" if overwrite else "create"
@@ -141,21 +134,15 @@ def refuse_for_streams(kind: str, **given: Any) -> None:
     """Raise if a keyword is given that is about the partitions or the scheduler of Dask."""
     for keyword, value in given.items():
         if value is not None:
-            raise TFRecordError(
-                f"{keyword}={value!r} is for Dask collections, and this {kind} is written without Dask",
-                advice=f"leave out {keyword}=, or pass a Dask DataFrame",
-                function="to_tfrecord",
-            )
+            problem = f"{keyword}={value!r} is for Dask collections, and this {kind} is written without Dask"
+            raise TFRecordError(problem, f"leave out {keyword}=, or pass a Dask DataFrame")
 
 
 def schema_change_mode(value: Literal["add"] | None, mode: Mode) -> bool:
     """Return True if an append may add columns, as ``schema_change`` says."""
     if arguments.choice("schema_change", value, (None, "add")) and mode != "append":
-        raise TFRecordError(
-            f"schema_change={value!r} is for appends, and this write keeps no columns",
-            remedies=[Remedy("append", True, "keep the existing rows")],
-            function="to_tfrecord",
-        )
+        problem = f"schema_change={value!r} is for appends, and this write keeps no columns"
+        raise TFRecordError(problem, Remedy("append", True, "keep the existing rows"))
     return value is not None
 
 
@@ -171,16 +158,10 @@ def plan_shuffle(
     """Return how the rows move between the partitions of a write, or None if the rows do not move."""
     if seed is not None and (not isinstance(seed, int | np.integer) or isinstance(seed, bool)):
         raise TFRecordError(
-            f"shuffle={seed!r} is not an integer seed",
-            remedies=[Remedy("shuffle", 0, "shuffle with this seed")],
-            function="to_tfrecord",
+            f"shuffle={seed!r} is not an integer seed", Remedy("shuffle", 0, "shuffle with this seed")
         )
     if colocate and not partition_on:
-        raise TFRecordError(
-            "colocate=True requires partition columns",
-            remedies=_partition_columns(columns),
-            function="to_tfrecord",
-        )
+        raise TFRecordError("colocate=True requires partition columns", remedies=_partition_columns(columns))
     if not colocate and seed is None:
         return None
     together = partition_on if colocate else ()

@@ -392,7 +392,7 @@ def to_tfrecord(
 
 def _write_source(source: Source, run: WriteRun, splits: Splits | None, shuffle: Shuffle | None) -> Snapshot:
     """Write rows that are not a Dask collection, in this process."""
-    title = f"{run.store.public(run.store.root)}, {source.kind}"
+    title = f"{run.store.public()}, {source.kind}"
     tables = source.tables(run.columns, run.options.lossy, splits, run.index, title)
 
     progress = Progress(run.title, run.run, "parts")

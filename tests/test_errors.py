@@ -1,16 +1,17 @@
 """An error says what is wrong, where, and what to do: in its message, its repr and after pickling.
 
-Modules: errors.
+Modules: errors, public_functions.
 """
 
 import copy
 import pickle
 from pathlib import Path
 
+import pandas as pd
 import pyarrow as pa
 import pytest
 
-from dask_tfrecord import Call, Snapshot
+from dask_tfrecord import Call, Snapshot, to_tfrecord
 from dask_tfrecord.errors import (
     ConcurrentWriteError,
     CorruptRecordError,
@@ -19,9 +20,10 @@ from dask_tfrecord.errors import (
     Remedy,
     SchemaError,
     TFRecordError,
-    calling,
     literal,
+    located,
 )
+from dask_tfrecord.public_functions import calling
 
 
 @pytest.mark.parametrize(
@@ -67,19 +69,8 @@ def test_a_missing_snapshot_names_the_call_that_makes_one(tmp_path: Path) -> Non
 def test_a_repr_says_what_the_message_says(kind: type[TFRecordError]) -> None:
     """The logs of workers show the repr of an error."""
     error = kind("is wrong", path="p", record=3, offset=7, feature="x", advice="mend it")
-    for one in (error, pickle.loads(pickle.dumps(error)), error.located(path="q")):
+    for one in (error, pickle.loads(pickle.dumps(error)), error.replaced(path="p")):
         assert repr(one) == f"{kind.__name__}({str(error)!r})"
-
-
-@pytest.mark.parametrize("name", ["problem", "path", "record", "offset", "feature", "advice"])
-def test_fields_of_an_error_are_read_only(name: str) -> None:
-    error = SchemaError("is wrong", path="p", record=3, offset=7, feature="x", advice="mend it")
-    before = error.fields()
-    with pytest.raises(AttributeError, match="read-only"):
-        setattr(error, name, "other")
-    with pytest.raises(AttributeError, match="read-only"):
-        delattr(error, name)
-    assert error.fields() == before
 
 
 def test_python_may_add_notes_causes_and_tracebacks_to_an_error() -> None:
@@ -97,7 +88,6 @@ def test_copies_leave_the_error_as_it_was() -> None:
     error = CorruptRecordError("is wrong", record=0)
     changed = error.replaced(record=5, advice="mend it")
     assert (type(changed), changed.record, changed.advice) == (CorruptRecordError, 5, "mend it")
-    assert error.located(path="p") is not error
     assert error.fields() == copy.copy(error).fields() == copy.deepcopy(error).fields()
     assert str(error) == "record 0: is wrong"
 
@@ -138,7 +128,7 @@ def test_a_write_has_no_remedy_of_a_read() -> None:
 
     def to_tfrecord(schema: object) -> None:
         with calling(to_tfrecord):
-            raise SchemaError("is wrong", remedies=[TYPE])
+            raise SchemaError("is wrong", TYPE, function="read_tfrecord")
 
     to_tfrecord.__qualname__ = "to_tfrecord"
     with pytest.raises(SchemaError, match="wrong; read_tfrecord takes schema="):
@@ -178,9 +168,26 @@ def test_the_code_of_a_type_makes_the_type(type_: pa.DataType) -> None:
 
 
 def test_located_fills_in_only_what_was_not_known() -> None:
-    error = CorruptRecordError("is wrong", record=0, offset=0).located(path="p", record=9, offset=9)
-    assert type(error) is CorruptRecordError
+    with pytest.raises(CorruptRecordError) as caught, located(path="p", record=9, offset=9):
+        raise CorruptRecordError("is wrong", record=0, offset=0)
+    error = caught.value
     assert (error.path, error.record, error.offset) == ("p", 0, 0)
+
+
+def test_located_counts_records_from_the_first() -> None:
+    with pytest.raises(SchemaError, match="t, record 105: is wrong"), located(first=100, path="t"):
+        raise SchemaError("is wrong", record=5, path="p")
+
+
+def test_a_public_function_adds_the_path_unless_the_error_is_about_a_keyword(tmp_path: Path) -> None:
+    frame = pd.DataFrame({0: [1]})
+    for path in (tmp_path / "x", f"file://{tmp_path}/x"):
+        with pytest.raises(SchemaError, match="column names must be strings") as caught:
+            to_tfrecord(frame, path)
+        assert (caught.value.path, caught.value.keyword) == (str(path), None)
+    with pytest.raises(TFRecordError, match=r"^append=True keeps the existing data") as raised:
+        to_tfrecord(frame, tmp_path / "x", append=True, overwrite=True)
+    assert (raised.value.path, raised.value.keyword) == (None, "append")
 
 
 def test_every_error_is_a_value_error() -> None:

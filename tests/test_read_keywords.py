@@ -97,7 +97,7 @@ EVERYWHERE = [
     Case("others", {"extra": "ignore"}),
     Case("others", {"infer": "all", "schema": {"more": None}}),
     Case("plain", {"max_record_bytes": 10}),
-    Case("plain", {"max_features": 2}),
+    Case("others", {"extra": "ignore", "max_features": 2}),
     Case("gzip", {"compression": None}),
     Case("plain", {"record_type": "sequence_example"}),
 ]

@@ -25,6 +25,7 @@ from dask_tfrecord import (
     read_tfrecord,
     to_tfrecord,
 )
+from dask_tfrecord.feed.numpy_columns import numpy_columns
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -39,6 +40,7 @@ RESULTS = {
 }
 # The required arguments that are not a path of a dataset, and not None.
 REQUIRED: dict[str, Callable[[], Any]] = {
+    "batch": lambda: TABLE,
     "table": lambda: TABLE,
     "ddf": lambda: TABLE,
     "filters": lambda: [("a", "==", 9)],
@@ -71,9 +73,11 @@ def public(module: Any) -> dict[str, Any]:
 METHODS = {
     "Schema.from_arrow": Schema.from_arrow,
     "Schema.from_tfds": Schema.from_tfds,
+    "Schema.from_tfmd": Schema.from_tfmd,
     "Schema.select": Schema(()).select,
     "Snapshot.history": Snapshot.history,
     "Snapshot.open": Snapshot.open,
+    "numpy_columns": numpy_columns,
 }
 FUNCTIONS = public(dask_tfrecord) | METHODS
 

@@ -110,20 +110,14 @@ def check_level(compression: Compression | None, level: int | None) -> None:
     if level is None:
         return
     if compression is None:
-        raise TFRecordError(
-            f"compression_level={level!r} has no effect without compression=",
-            remedies=[
-                Remedy("compression", "gzip", "compress the files"),
-                Remedy("compression_level", None, "write them uncompressed"),
-            ],
-            function="to_tfrecord",
-            keyword="compression_level",
-        )
+        problem = f"compression_level={level!r} has no effect without compression="
+        remedy = Remedy("compression_level", None, "write them uncompressed")
+        raise TFRecordError(problem, Remedy("compression", "gzip", "compress the files"), remedy)
     levels = CODECS[compression].levels
     if not isinstance(level, int) or isinstance(level, bool) or level not in levels:
         raise TFRecordError(
             f"compression_level={level!r} is not valid",
-            advice=f"give a level from {levels.start} to {levels.stop - 1} for {compression}",
+            f"give a level from {levels.start} to {levels.stop - 1} for {compression}",
         )
 
 

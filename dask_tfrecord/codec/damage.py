@@ -6,7 +6,7 @@ from typing import Any, NamedTuple
 import pyarrow as pa
 
 from dask_tfrecord.codec.columns import KIND_TYPES, Column, nested
-from dask_tfrecord.errors import CorruptRecordError, Remedy, SchemaError, TFRecordError
+from dask_tfrecord.errors import IGNORE_FEATURES, CorruptRecordError, Remedy, SchemaError, TFRecordError
 
 # The kernel's reasons for a value that does not fit its column in the schema, although the file is not
 # damaged.
@@ -97,18 +97,15 @@ class Damage(NamedTuple):
         depth = max(column.depth, self.reason == "not a scalar")
         schema = {column.name: nested(KIND_TYPES.get(kind, pa.string()), depth)}
         if self.reason == "unknown feature":
-            return [Remedy("schema", schema, "read it"), Remedy("extra", "ignore", "leave it out")]
+            return [Remedy("schema", schema, "read it"), IGNORE_FEATURES]
         found = f"read it if all records hold {self.found}" if self.reason == "wrong kind" else "read it"
         return [Remedy("schema", schema, found)]
 
 
 def too_many_features(count: int, **place: Any) -> SchemaError:
     """Return the error for records with so many features that no schema is inferred from them."""
-    return SchemaError(
-        f"the records so far have up to {count:,} features, more than max_features= allows",
-        remedies=[Remedy("max_features", count, "infer a column for each feature")],
-        **place,
-    )
+    problem = f"the records so far have up to {count:,} features, more than max_features= allows"
+    return SchemaError(problem, Remedy("max_features", count, "infer a column for each feature"), **place)
 
 
 def _wrong_map_error(unknown: Column, place: Mapping[str, Any]) -> SchemaError:
@@ -116,11 +113,6 @@ def _wrong_map_error(unknown: Column, place: Mapping[str, Any]) -> SchemaError:
     here, there = "the context", "the feature lists"
     if unknown.depth == 2:
         here, there = there, here
-    return SchemaError(
-        f"the record has the feature in {here}, the column reads it from {there}",
-        remedies=[
-            Remedy("extra", "ignore", f"read {there} only, because a column reads one of the two"),
-            Remedy("infer", "all", "find both and choose a type"),
-        ],
-        **place,
-    )
+    problem = f"the record has the feature in {here}, the column reads it from {there}"
+    remedy = Remedy("extra", "ignore", f"read {there} only, because a column reads one of the two")
+    return SchemaError(problem, remedy, Remedy("infer", "all", "find both and choose a type"), **place)

@@ -213,8 +213,7 @@ def check_not_read(ddf: DataFrame, store: Store) -> None:
             if path.startswith(root):
                 raise DestinationError(
                     f"the DataFrame reads from {store.public(path)}, which the overwrite would remove",
-                    path=store.public(store.root),
-                    advice="write to another directory, then replace this directory, or call persist() first",
+                    "write to another directory, then replace this directory, or call persist() first",
                 )
 
 

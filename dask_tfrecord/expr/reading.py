@@ -30,7 +30,7 @@ from dask_tfrecord.cluster import check_cluster, warn_client
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition
 from dask_tfrecord.dataset.snapshot.metadata import Levels
-from dask_tfrecord.errors import CorruptRecordWarning, SchemaError
+from dask_tfrecord.errors import READ, CorruptRecordWarning, located
 from dask_tfrecord.expr.rewrites import decision, partitions_per_task
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.frames import arrow_to_pandas
@@ -72,12 +72,10 @@ def read_partition(
 
     The function `read_partition` runs in a Dask task.
     """
-    table, numbers = partition.read_possible(partial(warn_client, category=CorruptRecordWarning))
-    row_ranges = partition.row_ranges if numbers is None else None
-    try:
+    with located(path=lambda: partition.file_names, function=READ):
+        table, numbers = partition.read_possible(partial(warn_client, category=CorruptRecordWarning))
+        row_ranges = partition.row_ranges if numbers is None else None
         frame = arrow_to_pandas.to_pandas(table, partition.schema, row_ranges, numpy)
-    except SchemaError as error:
-        raise error.located(path=partition.file_names) from None
     if numbers is not None:
         frame.index = pd.Index(numbers)
     return arrow_to_pandas.with_index(frame, index, is_sorted=is_sorted) if index else frame
@@ -227,7 +225,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     def __str__(self) -> str:
         """Return a summary of the whole dataset, which Dask prints as the last line of a collection."""
-        root = self.dataset.store.public(self.dataset.store.root)
+        root = self.dataset.store.public()
         return f"ReadTFRecord({root}: {self.dataset.summary})"
 
     @property

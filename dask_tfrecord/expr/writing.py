@@ -20,7 +20,7 @@ from dask_tfrecord.dataset.shuffle.spill import Spill, source_of, spill
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.commit import commit
 from dask_tfrecord.dataset.write.run import WriteRun
-from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.errors import TFRecordError, located
 from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.frames import pandas_to_arrow
 from dask_tfrecord.lazy import cached_property
@@ -56,13 +56,12 @@ def write_partition(
     The result is the report of a tuple of file entries, or of a tuple of one spill file.
     """
     try:
-        if shuffle is None or route is None:
-            entries = run.write(_to_table(partition, run, write_index), index, count)
-            return report(run.run, index, count, entries)
-        spills = (spill(run, _to_table(partition, run, write_index), index, shuffle, route),)
-        return report(run.run, index, count, spills, steps=_steps(route))
-    except TFRecordError as error:
-        raise error.located(path=_partition_path(run, index, count)) from None
+        with located(path=_partition_path(run, index, count), function="to_tfrecord"):
+            table = _to_table(partition, run, write_index)
+            if shuffle is None or route is None:
+                return report(run.run, index, count, run.write(table, index, count))
+            spills = (spill(run, table, index, shuffle, route),)
+            return report(run.run, index, count, spills, steps=_steps(route))
     finally:
         if shuffle is not None:
             _release_memory()
@@ -97,15 +96,16 @@ def write_shuffled(
 
     The function `write_shuffled` runs in a Dask task.
     """
+    last = _steps(route)
     try:
-        entries = write_target(run, spills, index, shuffle, route)
-        last = _steps(route)
-        return report(run.run, index, shuffle.npartitions, entries, step=last, steps=last)
+        with located(path=_partition_path(run, index, shuffle.npartitions), function="to_tfrecord"):
+            entries = write_target(run, spills, index, shuffle, route)
+            return report(run.run, index, shuffle.npartitions, entries, step=last, steps=last)
     except TFRecordError as error:
-        if error.record is not None:
-            source, row = source_of(error.record)
-            error = error.replaced(record=row, path=_partition_path(run, source, sources))
-        raise error.located(path=_partition_path(run, index, shuffle.npartitions)) from None
+        if error.record is None:
+            raise
+        source, row = source_of(error.record)
+        raise error.replaced(record=row, path=_partition_path(run, source, sources)) from None
     finally:
         _release_memory()
 
@@ -126,7 +126,7 @@ def _to_table(partition: pd.DataFrame, run: WriteRun, write_index: bool | None) 
 
 def _partition_path(run: WriteRun, index: int, count: int) -> str:
     """Return the text that replaces the path in an error about a partition that has no file."""
-    return f"{run.store.public(run.store.root)}, partition {index:,} of {count:,}"
+    return f"{run.store.public()}, partition {index:,} of {count:,}"
 
 
 @redact_errors
@@ -135,7 +135,8 @@ def commit_files(run: WriteRun, reports: list[Report]) -> Snapshot:
 
     The function `commit_files` runs in a Dask task.
     """
-    return commit(run, chain.from_iterable(each.result for each in reports))
+    with located(path=run.store.public(), function="to_tfrecord"):
+        return commit(run, chain.from_iterable(each.result for each in reports))
 
 
 class _Step(Expr):

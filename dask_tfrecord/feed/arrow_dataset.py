@@ -23,12 +23,12 @@ from dask_tfrecord.dataset.query.arrow_filters import arrow_predicate
 from dask_tfrecord.dataset.query.predicates import And, Predicate
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition
-from dask_tfrecord.errors import SchemaError, TFRecordError, calling
+from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.feed.sources import checked_names
 from dask_tfrecord.files.reading import rows_without_columns
 from dask_tfrecord.files.storage.listing import PathLike, column_paths
 from dask_tfrecord.keywords import ReadKeywords
-from dask_tfrecord.public_functions import public_function
+from dask_tfrecord.public_functions import calling, public_function
 from dask_tfrecord.read_request import existing_names, open_columns
 from dask_tfrecord.schema.model import Schema
 
@@ -132,7 +132,7 @@ class TFRecordDataset(pads.FileSystemDataset):
         return _opened, (type(self), self._plan, self._columns, self._pieces)
 
     def __repr__(self) -> str:
-        return f"TFRecordDataset({self._plan.store.public(self._plan.store.root)!r}, {self._plan.summary})"
+        return f"TFRecordDataset({self._plan.store.public()!r}, {self._plan.summary})"
 
     @property
     def files(self) -> list[str]:
@@ -221,11 +221,8 @@ class TFRecordDataset(pads.FileSystemDataset):
         """Return the names of the columns that computed columns need."""
         for name, one in computed.items():
             if not isinstance(one, pc.Expression):
-                raise TFRecordError(
-                    f"columns= needs an expression for the column {name!r}, not {one!r}",
-                    advice='pass an expression, such as pc.field("year")',
-                    keyword="columns",
-                )
+                problem = f"columns= needs an expression for the column {name!r}, not {one!r}"
+                raise TFRecordError(problem, 'pass an expression, such as pc.field("year")')
         names = self._columns.names
         try:
             used = set().union(*(columns_of(read_expression(one)) for one in computed.values()))
@@ -278,8 +275,7 @@ class TFRecordDataset(pads.FileSystemDataset):
     def replace_schema(self, schema: pa.Schema) -> NoReturn:
         """Raise an error, because Arrow cannot read the files."""
         raise TFRecordError(
-            "a TFRecordDataset cannot replace its schema",
-            advice="pass schema= or columns= to TFRecordDataset",
+            "a TFRecordDataset cannot replace its schema", "pass schema= or columns= to TFRecordDataset"
         )
 
 
@@ -403,8 +399,7 @@ def _compute(rows: pa.Table | pa.RecordBatch, columns: dict[str, pc.Expression])
     except pa.ArrowException as error:
         raise SchemaError(
             f"columns= cannot be computed: {error}",
-            advice="name columns of the dataset, and cast them to types that hold all values",
-            keyword="columns",
+            "name columns of the dataset, and cast them to types that hold all values",
         ) from None
 
 
@@ -417,5 +412,5 @@ def _as_table(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
 def _refused(method: str) -> TFRecordError:
     return TFRecordError(
         f"a TFRecordDataset has no {method}, because Arrow cannot read the files",
-        advice="call the method of the same name of to_table(), or of an in-memory dataset of to_table()",
+        "call the method of the same name of to_table(), or of an in-memory dataset of to_table()",
     )

@@ -16,7 +16,7 @@ from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, Unpack
 import pyarrow as pa
 
 from dask_tfrecord import arguments
-from dask_tfrecord.errors import Remedy, TFRecordError, calling, check_instance
+from dask_tfrecord.errors import Remedy, TFRecordError, check_instance
 from dask_tfrecord.feed.epoch_order import (
     BatchMode,
     Order,
@@ -34,7 +34,7 @@ from dask_tfrecord.feed.resuming import State, begin, checked_states, describe, 
 from dask_tfrecord.feed.shuffle_window import RecordReader, ShuffleWindow
 from dask_tfrecord.feed.sources import DatasetSource
 from dask_tfrecord.keywords import BatchKeywords
-from dask_tfrecord.public_functions import public_function
+from dask_tfrecord.public_functions import calling, public_function
 
 
 class Position(NamedTuple):
@@ -298,10 +298,8 @@ class Batches:
         """
         with self._lock, calling(self._plan.surface):
             if self._streamed or self._closed or self._ended:
-                raise TFRecordError(
-                    "the rows of this iterator were already read, and can be read only once",
-                    advice="call iter_batches again",
-                )
+                problem = "the rows of this iterator were already read, and can be read only once"
+                raise TFRecordError(problem, "call iter_batches again")
             self._streamed = True
         reader = pa.RecordBatchReader.from_batches(self.schema, self._remaining())
         return reader.__arrow_c_stream__(requested_schema)
@@ -311,10 +309,8 @@ class Batches:
             while True:
                 yield from self.next_table().to_batches()
         if not self._ended:
-            raise TFRecordError(
-                "the iterator was closed before all rows of its Arrow stream were read",
-                advice="read the stream first, and close the iterator afterwards",
-            )
+            problem = "the iterator was closed before all rows of its Arrow stream were read"
+            raise TFRecordError(problem, "read the stream first, and close the iterator afterwards")
 
     def __len__(self) -> int:
         """Return the number of batches of the iteration, from ``start`` on.
@@ -437,7 +433,7 @@ def _in_order(
     except pa.ArrowInvalid as error:  # one piece has more than 2 GiB of text or bytes
         raise TFRecordError(
             f"{count:,} rows cannot be shuffled together: {error}",
-            advice="shuffle with RecordTable, or write the dataset with to_tfrecord, in small blocks",
+            "shuffle with RecordTable, or write the dataset with to_tfrecord, in small blocks",
         ) from None
 
 
@@ -464,7 +460,6 @@ def as_batch(table: pa.Table, schema: pa.Schema) -> pa.RecordBatch:
     except pa.ArrowInvalid as error:
         raise TFRecordError(
             f"a batch of {table.num_rows:,} rows does not fit in an Arrow array: {error}",
-            remedies=[Remedy("batch_size", max(1, table.num_rows // 2), "read smaller batches")],
-            function="",
+            Remedy("batch_size", max(1, table.num_rows // 2), "read smaller batches"),
         ) from None
     return pa.RecordBatch.from_arrays(columns, schema=schema)

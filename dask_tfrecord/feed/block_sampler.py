@@ -9,9 +9,17 @@ import torch
 from torch.utils.data import Sampler
 
 from dask_tfrecord import arguments
-from dask_tfrecord.errors import Remedy, TFRecordError, calling
+from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.block_order import OrderedRows, rows_of_spans
-from dask_tfrecord.feed.epoch_order import LastBatch, Order, Plan, Uneven, checked_shard, total_size
+from dask_tfrecord.feed.epoch_order import (
+    LastBatch,
+    Order,
+    Plan,
+    Uneven,
+    check_ranks,
+    checked_shard,
+    total_size,
+)
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.feed.resuming import (
     Beginning,
@@ -24,7 +32,7 @@ from dask_tfrecord.feed.resuming import (
     resume,
     sealed,
 )
-from dask_tfrecord.public_functions import public_function
+from dask_tfrecord.public_functions import calling, public_function
 from dask_tfrecord.random_access import Numbers
 
 
@@ -95,16 +103,9 @@ class BlockSampler(Sampler[Numbers]):
         workers: int = 0,
     ) -> None:
         if not isinstance(table, RecordTable):
-            raise TFRecordError(
-                f"table= is a {type(table).__name__}, not a RecordTable",
-                advice="pass the attribute `table` of a TFRecordTable",
-            )
-        if (rank is None) != (world_size is None):
-            raise TFRecordError(
-                "rank= and world_size= belong together",
-                remedies=[Remedy("rank", 0), Remedy("world_size", 1, "read all rows")],
-                function="",
-            )
+            problem = f"table= is a {type(table).__name__}, not a RecordTable"
+            raise TFRecordError(problem, "pass the attribute `table` of a TFRecordTable")
+        check_ranks(rank, world_size)
         arguments.number("batch_size", batch_size)
         arguments.count("workers", workers, 0)
         arguments.choice("batch_mode", batch_mode, get_args(LastBatch))
@@ -244,10 +245,8 @@ def _state_in(state: Any) -> State:
         main = state["_snapshot"]["_main_snapshot"] if "_snapshot" in state else state
         state = None if state.get("_steps_since_snapshot") else main["_index_sampler_state"]
     if not is_sealed(state, ("parts", "ended")):
-        raise TFRecordError(
-            "this is not a state of BlockSampler, or the state was changed",
-            advice="pass the result of state_dict unchanged",
-        )
+        problem = "this is not a state of BlockSampler, or the state was changed"
+        raise TFRecordError(problem, "pass the result of state_dict unchanged")
     found: State = state
     return found
 

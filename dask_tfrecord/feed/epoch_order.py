@@ -106,8 +106,7 @@ def plan_batches(
     if shuffle == "blocks" and not isinstance(opened, DatasetSource):
         raise TFRecordError(
             "shuffle='blocks' needs a path, not a Dask collection",
-            remedies=[Remedy("shuffle", seed, "shuffle the partitions, and the rows in a buffer")],
-            function="",
+            Remedy("shuffle", seed, "shuffle the partitions, and the rows in a buffer"),
         )
     if isinstance(shuffle, int | np.integer) and isinstance(opened, DatasetSource):
         _warn_of_sorted_rows(opened, shuffle_buffer)
@@ -290,11 +289,9 @@ def check_shuffle(shuffle: Any, seed: Any) -> None:
         arguments.count("shuffle", shuffle, 0)
     arguments.count("seed", seed, 0)
     if seed and shuffle != "blocks":
-        raise TFRecordError(
-            f"seed={seed!r} has no effect with shuffle={shuffle!r}",
-            remedies=[Remedy("shuffle", seed, "shuffle in a buffer"), Remedy("shuffle", "blocks")],
-            function="",
-        )
+        problem = f"seed={seed!r} has no effect with shuffle={shuffle!r}"
+        remedy = Remedy("shuffle", seed, "shuffle in a buffer")
+        raise TFRecordError(problem, remedy, Remedy("shuffle", "blocks"))
 
 
 def order_rows(plan: Plan, epoch: int) -> Order:
@@ -331,11 +328,9 @@ def check_shards(order: Order, count: int) -> None:
     if count < 2 or count <= total:
         return
     if order.is_counted:
-        raise TFRecordError(f"{count:,} shards of a dataset of {total:,} rows", advice="take fewer shards")
-    raise TFRecordError(
-        f"{count:,} shards of a collection of {total:,} partitions",
-        advice="repartition the collection, or take fewer shards",
-    )
+        raise TFRecordError(f"{count:,} shards of a dataset of {total:,} rows", "take fewer shards")
+    problem = f"{count:,} shards of a collection of {total:,} partitions"
+    raise TFRecordError(problem, "repartition the collection, or take fewer shards")
 
 
 def rows_of_shard(
@@ -367,11 +362,15 @@ def checked_shard(shard: Any) -> tuple[int, int]:
         index, count = map(int, shard)
         if 0 <= index < count:
             return index, count
-    raise TFRecordError(
-        f"shard={shard!r} is not a shard: the number of a shard, from 0, and the number of all shards",
-        remedies=[Remedy("shard", (0, 1), "read all rows")],
-        function="",
-    )
+    problem = f"shard={shard!r} is not a shard: the number of a shard, from 0, and the number of all shards"
+    raise TFRecordError(problem, Remedy("shard", (0, 1), "read all rows"))
+
+
+def check_ranks(rank: int | None, world_size: int | None) -> None:
+    """Raise if only one of the two keywords is given."""
+    if (rank is None) != (world_size is None):
+        remedies = Remedy("rank", 0), Remedy("world_size", 1, "read all rows")
+        raise TFRecordError("rank= and world_size= belong together", *remedies)
 
 
 def read_slices(

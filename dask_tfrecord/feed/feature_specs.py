@@ -128,7 +128,7 @@ def feature_spec(
     """
     dataset, schema = open_columns(path, checked_names(columns), None, read)
     if problem := unlike_tensorflow(dataset):
-        raise TFRecordError(f"TensorFlow's own parser cannot {problem}", advice="leave the keyword out")
+        raise TFRecordError(f"TensorFlow's own parser cannot {problem}", "leave the keyword out")
     names = [one.name for one in schema.leaves]
     return spec_of(dataset, schema, checked_fill_nulls(fill_nulls, names), lists)
 
@@ -155,10 +155,8 @@ def unlike_tensorflow(dataset: ReadPlan) -> str | None:
 def spec_of(dataset: ReadPlan, schema: Schema, fill_nulls: Mapping[str, Any], lists: Lists) -> FeatureSpec:
     """Derive the feature spec of an opened dataset, as `feature_spec` describes."""
     if schema.record_type == "bytes":
-        raise SchemaError(
-            "the records are bytes, which TensorFlow's parser does not read",
-            advice="map tf.data.TFRecordDataset over the files yourself",
-        )
+        problem = "the records are bytes, which TensorFlow's parser does not read"
+        raise SchemaError(problem, "map tf.data.TFRecordDataset over the files yourself")
     fields = [item for item in schema.leaves if item.name not in dataset.partition_values]
     non_null = dataset.non_null_columns
     context: dict[str, Any] = {}

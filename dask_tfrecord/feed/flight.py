@@ -74,7 +74,7 @@ def serve(
     except (pa.ArrowException, OSError) as error:
         raise TFRecordError(
             f"the location {location!r} cannot be opened: {_reason(location) or error}",
-            advice="choose another port, or pass 'grpc://127.0.0.1:0' to get a free port",
+            "choose another port, or pass 'grpc://127.0.0.1:0' to get a free port",
         ) from None
 
 

@@ -9,7 +9,7 @@ import numpy as np
 
 from dask_tfrecord import arguments
 from dask_tfrecord.codec.checked import Ints
-from dask_tfrecord.errors import SchemaError, calling
+from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.feed.epoch_order import Shuffle, check_shuffle
 from dask_tfrecord.feed.numpy_columns import Array, Ragged, checked_fill_nulls, numpy_columns
 from dask_tfrecord.feed.random_streams import stream
@@ -17,7 +17,7 @@ from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.feed.sources import checked_names
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.keywords import ReadKeywords
-from dask_tfrecord.public_functions import public_function
+from dask_tfrecord.public_functions import calling, public_function
 
 # Threads that request batches hold this lock while they take or change an order. Worker processes get a copy
 # of a dataset, which can hold no lock.
@@ -183,8 +183,8 @@ def _dense(name: str, column: Array | Ragged) -> Array:
     if isinstance(column, Ragged):
         raise SchemaError(
             "the rows are lists of different lengths, which no array holds",
-            feature=name,
-            advice="leave the column out with columns=, or give it a fixed length with "
+            "leave the column out with columns=, or give it a fixed length with "
             f'schema={{"{name}": pa.list_(pa.float32(), 8)}} when it is written',
+            feature=name,
         )
     return column

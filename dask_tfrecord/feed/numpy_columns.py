@@ -11,7 +11,7 @@ import pyarrow.compute as pc
 
 from dask_tfrecord import arguments
 from dask_tfrecord.dataset.snapshot.model import short_list
-from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, check_instance
 from dask_tfrecord.schema.storage_types import BINARY, TEXT, is_any, is_list, row_shape
 
 Array: TypeAlias = npt.NDArray[Any]
@@ -60,7 +60,8 @@ def numpy_columns(
         If a column of integers or booleans has nulls and no value in ``fill_nulls``, or if no tensor can hold
         the type of a column.
     """
-    fill = fill_nulls or {}
+    check_instance("batch", batch, pa.RecordBatch, pa.Table)
+    fill = checked_fill_nulls(fill_nulls, batch.schema.names)
     return {
         name: column_to_numpy(name, column, fill.get(name))
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
@@ -78,10 +79,8 @@ def checked_fill_nulls(fill_nulls: Any, names: Sequence[str]) -> dict[str, Any]:
     arguments.mappings(fill_nulls=fill_nulls)
     for name in fill_nulls or {}:
         if name not in names:
-            raise TFRecordError(
-                f"fill_nulls= names the column {name!r}, which is not read",
-                advice=f"the columns are {short_list(names)}",
-            )
+            problem = f"fill_nulls= names the column {name!r}, which is not read"
+            raise TFRecordError(problem, f"the columns are {short_list(names)}")
     return dict(fill_nulls or {})
 
 
@@ -155,7 +154,7 @@ def no_tensor(name: str, type_: pa.DataType) -> SchemaError:
     advice = "leave the column out with columns="
     if pa.types.is_struct(type_) and type_.num_fields:
         advice += f", or name its fields there, such as {f'{name}/{type_.field(0).name}'!r}"
-    return SchemaError(f"no tensor can hold {type_}", feature=name, advice=advice)
+    return SchemaError(f"no tensor can hold {type_}", advice, feature=name)
 
 
 def is_text(type_: pa.DataType) -> bool:
@@ -181,9 +180,6 @@ def fill_value(name: str, type_: pa.DataType, fill: Any) -> pa.Scalar:
 def null_integers(name: str, type_: pa.DataType, what: str) -> SchemaError:
     """Return the error for nulls in a column of integers or booleans, whose tensor cannot hold null."""
     value = False if pa.types.is_boolean(type_) else 0 if pa.types.is_unsigned_integer(type_) else -1
-    return SchemaError(
-        f"the column {what}, and no tensor of integers or booleans can hold null",
-        feature=name,
-        remedies=[Remedy("fill_nulls", {name: value}, "replace null by this value, or another one")],
-        function="",
-    )
+    problem = f"the column {what}, and no tensor of integers or booleans can hold null"
+    remedy = Remedy("fill_nulls", {name: value}, "replace null by this value, or another one")
+    return SchemaError(problem, remedy, feature=name)

@@ -19,12 +19,12 @@ from dask_tfrecord.dataset.query.arrow_filters import pruning_predicate
 from dask_tfrecord.dataset.query.predicates import And, Predicate
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition
-from dask_tfrecord.errors import Remedy, SchemaError, calling
+from dask_tfrecord.errors import Remedy, SchemaError
 from dask_tfrecord.feed.arrow_dataset import PIECE_BYTES, SharedPlan
 from dask_tfrecord.feed.sources import checked_names
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.keywords import ReadKeywords
-from dask_tfrecord.public_functions import public_function
+from dask_tfrecord.public_functions import calling, public_function
 from dask_tfrecord.read_request import open_columns
 from dask_tfrecord.schema.model import Schema
 from dask_tfrecord.schema.storage_types import leaf_types
@@ -113,7 +113,7 @@ class _Builder(FileReaderBuilder):
         return _Reader(self, int(source))
 
     def explain_properties(self) -> dict[str, str]:
-        return {"TFRECORD": self.plan.store.public(self.plan.store.root)}
+        return {"TFRECORD": self.plan.store.public()}
 
     def partition(self, piece: int, names: Sequence[str], filters: Sequence[FilterExpr]) -> Partition:
         """Return the part of the read plan of a query that reads one piece.
@@ -175,8 +175,8 @@ def _check_types(columns: pa.Schema) -> None:
         others = [name for name in columns.names if name not in refused]
         raise SchemaError(
             f"Polars has no decimals of 256 bits: the column is of type {columns.field(refused[0]).type}",
-            feature=refused[0],
             remedies=[Remedy("columns", others, "read the other columns")] if others else [],
+            feature=refused[0],
             function="",
         )
 

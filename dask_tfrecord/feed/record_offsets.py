@@ -113,7 +113,7 @@ def map_file(store: Store, path: str) -> pa.Buffer:
 
 
 def _title(store: Store) -> str:
-    return f"{store.public(store.root)}: find records"
+    return f"{store.public()}: find records"
 
 
 def splits_by_file(splits: Sequence[Split]) -> Iterator[tuple[int, list[Split]]]:

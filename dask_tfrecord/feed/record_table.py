@@ -20,7 +20,7 @@ import pyarrow.compute as pc
 from dask_tfrecord import arguments
 from dask_tfrecord.codec import Decoder
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.errors import TFRecordError, calling
+from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.batches import as_batch
 from dask_tfrecord.feed.block_order import ShuffleStatistics, measure_order, rows_of_spans
 from dask_tfrecord.feed.epoch_order import (
@@ -41,7 +41,7 @@ from dask_tfrecord.files.damage import locate_error
 from dask_tfrecord.files.storage.change_check import check_unchanged
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.keywords import ReadKeywords
-from dask_tfrecord.public_functions import public_function
+from dask_tfrecord.public_functions import calling, public_function
 from dask_tfrecord.random_access import BLOCK_BYTES, NumberedRows, Numbers
 from dask_tfrecord.read_request import open_columns
 
@@ -170,7 +170,7 @@ class RecordTable:
         # Grain compares this text to find out whether a state belongs to the table.
         store = self._dataset.store
         of_version = "" if self.version is None else f", version {self.version}"
-        return f"RecordTable({store.public(store.root)!r}, {len(self):,} records{of_version})"
+        return f"RecordTable({store.public()!r}, {len(self):,} records{of_version})"
 
     @overload
     def __getitem__(self, key: int) -> dict[str, Any]: ...
@@ -418,10 +418,8 @@ class RecordTable:
             error = fed.damage.error(self._stored.columns, 0, 0)
             raise self._error(error, wanted, units)
         if fed.records < len(order):
-            raise TFRecordError(
-                f"{len(order):,} records are more than the 2 GiB that a batch can hold",
-                advice="ask for fewer records at a time",
-            )
+            problem = f"{len(order):,} records are more than the 2 GiB that a batch can hold"
+            raise TFRecordError(problem, "ask for fewer records at a time")
         try:
             batch = self._stored.from_storage(decoded)
         except TFRecordError as error:

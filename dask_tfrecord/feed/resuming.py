@@ -119,30 +119,22 @@ def checked_states(plan: Plan, start: Any, epoch: int) -> tuple[Plan, list[State
     keys = {"version", "source", "source_version", "arguments", "epoch", "shard", "part", "remaining"}
     if not states or not all(isinstance(state, dict) and "version" in state for state in states):
         raise TFRecordError(
-            "start= is not a state of iter_batches",
-            advice="pass the `state` of its result, or a list of these",
+            "start= is not a state of iter_batches", "pass the `state` of its result, or a list of these"
         )
     if any(state["version"] != _STATE_VERSION for state in states):
-        raise TFRecordError(
-            "the state was taken with another version of the library",
-            remedies=[Remedy("start", None, "begin the epoch again")],
-            function="",
-        )
+        problem = "the state was taken with another version of the library"
+        raise TFRecordError(problem, Remedy("start", None, "begin the epoch again"))
     if not all(is_sealed(state, keys) for state in states):
         raise TFRecordError(
-            "start= is not a state of iter_batches, or the state was changed",
-            advice="pass its `state` unchanged",
+            "start= is not a state of iter_batches, or the state was changed", "pass its `state` unchanged"
         )
     if any(state["source"] != plan.source.fingerprint for state in states):
         plan = _older_plan(plan, states)
     for state in states:
         _check_arguments(plan, state)
         if state["epoch"] != epoch:
-            raise TFRecordError(
-                f"the state belongs to epoch {state['epoch']}, and this is epoch {epoch}",
-                remedies=[Remedy("epoch", state["epoch"], "continue this epoch")],
-                function="",
-            )
+            problem = f"the state belongs to epoch {state['epoch']}, and this is epoch {epoch}"
+            raise TFRecordError(problem, Remedy("epoch", state["epoch"], "continue this epoch"))
     return plan, states
 
 
@@ -158,21 +150,18 @@ def _older_plan(plan: Plan, states: Sequence[State]) -> Plan:
     (version, source), *others = {(state["source_version"], state["source"]) for state in states}
     problem = "the state belongs to another dataset, or the dataset was rewritten since"
     if others or version is None or version == plan.source.version:
-        raise TFRecordError(problem, advice="pass the same source, or begin the epoch again without start=")
+        raise TFRecordError(problem, "pass the same source, or begin the epoch again without start=")
     if plan.open_version is None:
-        raise TFRecordError(
-            f"the state belongs to another dataset, or to version {version} of this dataset",
-            remedies=[Remedy("version", version, "continue with the rows of this version")],
-            function="",
-        )
+        problem = f"the state belongs to another dataset, or to version {version} of this dataset"
+        raise TFRecordError(problem, Remedy("version", version, "continue with the rows of this version"))
     problem = f"the state belongs to another dataset, or to version {version}, which cannot be read"
     advice = "begin the next epoch without start="
     try:
         older = plan.open_version(version)
     except (TFRecordError, FileNotFoundError) as error:
-        raise TFRecordError(f"{problem}: {error}", advice=advice) from error
+        raise TFRecordError(f"{problem}: {error}", advice) from error
     if older.fingerprint != source:
-        raise TFRecordError(problem, advice=advice)
+        raise TFRecordError(problem, advice)
     logger.info(
         "the epoch continues with version %d of the dataset, whose newest version is %s",
         version,
@@ -184,14 +173,13 @@ def _older_plan(plan: Plan, states: Sequence[State]) -> Plan:
 def _check_arguments(plan: Plan, state: State) -> None:
     given = _arguments(plan)
     if not isinstance(state["arguments"], dict) or state["arguments"].keys() != given.keys():
-        raise TFRecordError("start= is not a state of iter_batches", advice="pass its `state` unchanged")
+        raise TFRecordError("start= is not a state of iter_batches", "pass its `state` unchanged")
     for name, value in state["arguments"].items():
         if value != given[name]:
             raise TFRecordError(
                 f"the state belongs to an iteration with other arguments: {name}={value!r}, "
                 f"and not {name}={given[name]!r}",
-                remedies=[Remedy(name, value, "continue the iteration")],
-                function="",
+                Remedy(name, value, "continue the iteration"),
             )
 
 
@@ -236,7 +224,7 @@ def resume(
         given = ", ".join(str(index) for index in sorted({one.shard.number for one in begun.values()}))
         raise TFRecordError(
             f"the state belongs to shard {given}, and not to shard {shard[0]} of {shard[1]}",
-            advice="pass the state of the same shard, or a list of the states of all shards",
+            "pass the state of the same shard, or a list of the states of all shards",
         )
     if len({one.shard for one in found}) > 1:
         raise _not_together(f"states of shard {shard[0]} of different divisions")
@@ -263,7 +251,7 @@ def _beginning(order: Order, state: State) -> Beginning:
 
 def no_position() -> TFRecordError:
     """Return the error for a state whose rows are not in the dataset."""
-    return TFRecordError("the state holds no position of the dataset", advice="pass a `state` unchanged")
+    return TFRecordError("the state holds no position of the dataset", "pass a `state` unchanged")
 
 
 def _is_valid(order: Order, span: Span) -> bool:
@@ -293,13 +281,13 @@ def _check_complete(shares: Sequence[Share], what: str) -> None:
     if missing:
         raise TFRecordError(
             f"the state of {what} {missing[0]} of {count} is missing",
-            advice="pass a list of the states of all shards and parts, because their numbers have changed",
+            "pass a list of the states of all shards and parts, because their numbers have changed",
         )
 
 
 def _not_together(what: str) -> TFRecordError:
     return TFRecordError(
-        f"there are {what}", advice="pass the states that all shards returned at the same step of one run"
+        f"there are {what}", "pass the states that all shards returned at the same step of one run"
     )
 
 

@@ -17,7 +17,7 @@ from dask_tfrecord import arguments
 from dask_tfrecord.cluster import compute_each
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition, wrong_number
-from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, check_instance, computing
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, check_instance
 from dask_tfrecord.feed.record_offsets import read_block
 from dask_tfrecord.feed.shuffle_window import EncodedRows
 from dask_tfrecord.files.storage.change_check import check_unchanged
@@ -26,6 +26,7 @@ from dask_tfrecord.files.window import Allocate
 from dask_tfrecord.frames import pandas_to_arrow
 from dask_tfrecord.frames.planning import plan_schema
 from dask_tfrecord.keywords import ReadKeywords
+from dask_tfrecord.public_functions import calling
 from dask_tfrecord.read_request import open_columns
 
 
@@ -79,7 +80,7 @@ class DatasetSource:
         partition = self.dataset.partitioner(schema)
         unknown = [partition(piece) for piece, count in enumerate(counts) if count is None]
         store = self.dataset.store
-        found = iter(compute_each(_count_rows, unknown, f"{store.public(store.root)}: count rows"))
+        found = iter(compute_each(_count_rows, unknown, f"{store.public()}: count rows"))
         return [next(found) if count is None else count for count in counts]
 
     @property
@@ -179,14 +180,14 @@ class CollectionSource:
 
     def read(self, piece: int) -> pa.Table:
         """Compute one partition, and return it as an Arrow table."""
-        with computing():
+        with calling(None):
             (frame,) = dask.compute(self._partitions[piece], scheduler=self._scheduler)
         return pandas_to_arrow.to_table(frame, self.schema, write_index=None, lossy="allow")
 
 
 def _computed_partitions(frame: dd.DataFrame, columns: list[str]) -> Any:
     for partition in frame[columns].to_delayed():
-        with computing():
+        with calling(None):
             found = dask.compute(partition)
         yield from found
 
@@ -243,11 +244,11 @@ def checked_names(columns: Any, label: str | None = None) -> list[str] | None:
     names = arguments.names("columns", columns)
     if not names:
         remedy = Remedy("columns", None, "read all columns")
-        raise SchemaError("columns= names no column", keyword="columns", remedies=[remedy], function="")
+        raise SchemaError("columns= names no column", remedy)
     if len(set(names)) < len(names):
         remedy = Remedy("columns", list(dict.fromkeys(names)), "read each column once")
         problem = "columns= names a column more than once"
-        raise SchemaError(problem, keyword="columns", remedies=[remedy], function="")
+        raise SchemaError(problem, remedy, keyword="columns")
     return names if label is None or label in names else [*names, label]
 
 

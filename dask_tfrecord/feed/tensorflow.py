@@ -14,7 +14,7 @@ import tensorflow as tf
 
 from dask_tfrecord import arguments
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, check_instance
+from dask_tfrecord.errors import KERNEL, SchemaError, TFRecordError, check_instance
 from dask_tfrecord.feed.batches import Batches
 from dask_tfrecord.feed.epoch_order import (
     LastBatch,
@@ -181,7 +181,7 @@ def tensorflow_dataset(
     names = checked_names(columns, label)
     dataset, schema = open_columns(path, names, None, read)
     if not schema.fields:
-        raise SchemaError("no column is read, and an element has at least one", advice="name one in columns=")
+        raise SchemaError("no column is read, and an element has at least one", "name one in columns=")
     for item in schema.fields:
         tensor_type(item)
     if label is not None and label not in schema.names:
@@ -193,11 +193,8 @@ def tensorflow_dataset(
         raise SchemaError("state_column= names a column of the dataset", feature=state_column)
     is_ours = shuffle == "blocks" or not (epoch is None and start is None and state_column is None)
     if engine == "native" and is_ours:
-        raise TFRecordError(
-            "epoch=, start=, state_column= and shuffle='blocks' cannot be combined with engine='native'",
-            remedies=[Remedy("engine", "kernel", "read with this library")],
-            function="",
-        )
+        problem = "epoch=, start=, state_column= and shuffle='blocks' cannot be combined with engine='native'"
+        raise TFRecordError(problem, KERNEL)
     chosen = engine or ("kernel" if is_ours else _best_engine(dataset, schema))
     if chosen == "native" and shuffle != "blocks":
         found = read_files(

@@ -12,7 +12,7 @@ import tensorflow as tf
 from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import Compression, detect
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.errors import Remedy, TFRecordError
+from dask_tfrecord.errors import KERNEL, TFRecordError
 from dask_tfrecord.feed.feature_specs import Tensors, spec_of, tensor_type, unlike_tensorflow
 from dask_tfrecord.feed.numpy_columns import Ragged, numpy_columns
 from dask_tfrecord.feed.random_streams import derived_seed
@@ -82,21 +82,13 @@ def _read_files(
     fill_nulls: Mapping[str, Any],
 ) -> "tf.data.Dataset":
     if problem := unlike_tensorflow(dataset):
-        raise TFRecordError(
-            f"TensorFlow's own reader cannot {problem}",
-            remedies=[Remedy("engine", "kernel", "read with this library")],
-            function="",
-        )
+        raise TFRecordError(f"TensorFlow's own reader cannot {problem}", KERNEL)
     check_unchanged(dataset.store, dataset.pruned_files)
     spec = spec_of(dataset, schema, fill_nulls, "ragged")
     splits = [split for splits in dataset.partitions for split in splits]
     if shard[1] > max(1, len(splits)):
-        raise TFRecordError(
-            f"{shard[1]:,} shards of {len(splits):,} files: engine='native' shares whole files",
-            advice="take fewer shards",
-            remedies=[Remedy("engine", "kernel", "share rows")],
-            function="",
-        )
+        problem = f"{shard[1]:,} shards of {len(splits):,} files: engine='native' shares whole files"
+        raise TFRecordError(problem, "take fewer shards", KERNEL)
     numbers = range(*slice(shard[0], None, shard[1]).indices(len(splits)))
     counts = [splits[number].records for number in numbers]
     keys = {
@@ -205,13 +197,8 @@ def _codec_name(dataset: ReadPlan, path: str) -> str:
     """Return the name that TensorFlow uses for the codec of a file."""
     codec = codec_of(dataset, path)
     if codec not in CODECS:
-        raise TFRecordError(
-            f"TensorFlow cannot decompress {codec}",
-            path=dataset.store.public(path),
-            advice="write the dataset with gzip",
-            remedies=[Remedy("engine", "kernel", "decode with this library")],
-            function="",
-        )
+        problem = f"TensorFlow cannot decompress {codec}"
+        raise TFRecordError(problem, "write the dataset with gzip", KERNEL, path=dataset.store.public(path))
     return CODECS[codec]
 
 

@@ -10,17 +10,17 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from dask_tfrecord import arguments
-from dask_tfrecord.errors import Remedy, TFRecordError, calling
+from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.batches import Batches, as_batch
 from dask_tfrecord.feed.block_sampler import BlockSampler, distributed_shard
-from dask_tfrecord.feed.epoch_order import LastBatch, Uneven, plan_batches
+from dask_tfrecord.feed.epoch_order import LastBatch, Uneven, check_ranks, plan_batches
 from dask_tfrecord.feed.numpy_columns import checked_fill_nulls
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.feed.resuming import State, is_sealed, sealed
 from dask_tfrecord.feed.torch_tensors import Tensors, to_tensors
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.keywords import BatchKeywords, ReadKeywords
-from dask_tfrecord.public_functions import public_function
+from dask_tfrecord.public_functions import calling, public_function
 
 # The number of an epoch, and the `Batches.state` of one or more workers in this epoch, or None for the start
 # of the epoch.
@@ -117,12 +117,7 @@ class TFRecordBatches(IterableDataset[Any]):
         fill_nulls: Mapping[str, Any] | None = None,
         **keywords: Unpack[BatchKeywords],
     ) -> None:
-        if (rank is None) != (world_size is None):
-            raise TFRecordError(
-                "rank= and world_size= belong together",
-                remedies=[Remedy("rank", 0), Remedy("world_size", 1, "read all rows")],
-                function="",
-            )
+        check_ranks(rank, world_size)
         arguments.choice("batch_mode", batch_mode, get_args(LastBatch))
         self._plan = plan_batches(
             path,
@@ -194,7 +189,7 @@ class TFRecordBatches(IterableDataset[Any]):
             if self._elsewhere != self._shared[2]:
                 raise TFRecordError(
                     "the workers of a DataLoader read the dataset, and only they know their positions",
-                    advice="call the state_dict of torchdata's StatefulDataLoader, or pass num_workers=0",
+                    "call the state_dict of torchdata's StatefulDataLoader, or pass num_workers=0",
                 )
             if self._loaded is None:
                 self._follow()
@@ -232,10 +227,8 @@ class TFRecordBatches(IterableDataset[Any]):
         positions = [position for one in states for position in one["batches"]]
         epochs = {one["epoch"] for one in states}
         if len(epochs) != 1 or (positions and not all(one["batches"] for one in states)):
-            raise TFRecordError(
-                "the states are of different epochs",
-                advice="pass the states that all ranks returned at the same step",
-            )
+            problem = "the states are of different epochs"
+            raise TFRecordError(problem, "pass the states that all ranks returned at the same step")
         (self._epoch,), self._chosen = epochs, states[0]["chosen"]
         self._batches, self._ended, self._unused = None, False, None
         is_ended = all(one["ended"] for one in states)
@@ -390,7 +383,7 @@ class _Collated(dict[str, Any]):
         if key != 0:
             raise KeyError(key)
         raise TFRecordError(
-            "the batch of a TFRecordTable is collated already", advice="pass collate_fn=dataset.collate"
+            "the batch of a TFRecordTable is collated already", "pass collate_fn=dataset.collate"
         )
 
 
@@ -413,15 +406,13 @@ def _states_in(state: Any) -> list[State]:
         if state.get("_steps_since_snapshot"):
             raise TFRecordError(
                 "the state has the positions of the workers before the last batch",
-                advice="pass snapshot_every_n_steps=1 to the StatefulDataLoader whose state is saved",
+                "pass snapshot_every_n_steps=1 to the StatefulDataLoader whose state is saved",
             )
         workers = state["_snapshot"]["_worker_snapshots"].values() if "_snapshot" in state else [state]
         found = [worker["dataset_state"] for worker in workers]
     if not all(is_sealed(one, _KEYS) for one in found):
-        raise TFRecordError(
-            "this is not a state of TFRecordBatches, or the state was changed",
-            advice="pass the result of state_dict unchanged",
-        )
+        problem = "this is not a state of TFRecordBatches, or the state was changed"
+        raise TFRecordError(problem, "pass the result of state_dict unchanged")
     if isinstance(state, dict) and state.get("_iterator_finished"):
         return [{**one, "ended": True} for one in found]
     return found

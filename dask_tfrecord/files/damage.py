@@ -15,6 +15,7 @@ from dask_tfrecord.codec import MAX_RECORD_BYTES
 from dask_tfrecord.codec.checked import Checked
 from dask_tfrecord.codec.damage import DAMAGED_DATA, PAYLOAD_REASONS, TOO_LONG
 from dask_tfrecord.errors import (
+    SKIP_DAMAGE,
     CorruptRecordError,
     CorruptRecordWarning,
     FileChangedError,
@@ -39,7 +40,6 @@ LEAVE_OUT = (
 )
 
 _CHECK = "check that it is a TFRecord file, uncompressed or compressed with a supported codec"
-_SKIP = Remedy("on_corrupt", "skip", "skip it and read all other records")
 _AS_BYTES = Remedy("record_type", "bytes", "read the payload of every record as bytes")
 _ANY_LENGTH = Remedy("max_record_bytes", MAX_RECORD_BYTES, "read a record of any length")
 
@@ -91,33 +91,22 @@ def check_policy(policy: DamagePolicy) -> None:
     if mode == "quarantine" and policy.quarantine is None:
         raise TFRecordError(
             'on_corrupt="quarantine" requires a directory for the damaged bytes',
-            remedies=[Remedy("quarantine_path", "damaged", "keep them in a directory of this name")],
-            keyword="on_corrupt",
+            Remedy("quarantine_path", "damaged", "keep them in a directory of this name"),
         )
     if mode != "quarantine" and policy.quarantine is not None:
-        raise TFRecordError(
-            f"quarantine_path= has no effect with on_corrupt={mode!r}",
-            remedies=[
-                Remedy(
-                    "on_corrupt", "quarantine", "skip damaged records, and keep their bytes in this directory"
-                )
-            ],
-            keyword="quarantine_path",
-        )
+        problem = f"quarantine_path= has no effect with on_corrupt={mode!r}"
+        effect = "skip damaged records, and keep their bytes in this directory"
+        raise TFRecordError(problem, Remedy("on_corrupt", "quarantine", effect))
     if most is None:
         return
     if mode == "raise":
-        raise TFRecordError(
-            f"max_corrupt={most!r} has no effect, because any damage raises",
-            remedies=[Remedy("on_corrupt", "skip", "skip damaged records up to this limit")],
-            keyword="max_corrupt",
-        )
+        problem = f"max_corrupt={most!r} has no effect, because any damage raises"
+        raise TFRecordError(problem, Remedy("on_corrupt", "skip", "skip damaged records up to this limit"))
     is_count = isinstance(most, int) and not isinstance(most, bool) and most >= 0
     if not is_count and not (isinstance(most, float) and 0 < most < 1):
         raise TFRecordError(
             f"max_corrupt={most!r} is not a valid limit",
-            advice="give a number of records such as 100, or a fraction between 0 and 1 such as 0.01",
-            keyword="max_corrupt",
+            "give a number of records such as 100, or a fraction between 0 and 1 such as 0.01",
         )
 
 
@@ -126,17 +115,12 @@ def check_quarantine_path(quarantine: Store, store: Store) -> None:
     if quarantine.fs == store.fs and (
         _is_inside(quarantine, store) or _is_inside(*map(_real, (quarantine, store)))
     ):
+        effect = "keep the damaged bytes where readers of the dataset ignore them"
         raise TFRecordError(
             "the quarantine is inside the dataset that is read, so later reads would treat its files as data",
-            path=quarantine.public(quarantine.root),
-            advice="choose a directory outside of the dataset",
-            remedies=[
-                Remedy(
-                    "quarantine_path",
-                    store.public(store.join("_quarantine")),
-                    "keep the damaged bytes where readers of the dataset ignore them",
-                )
-            ],
+            "choose a directory outside of the dataset",
+            Remedy("quarantine_path", store.public(store.join("_quarantine")), effect),
+            path=quarantine.public(),
         )
 
 
@@ -264,11 +248,9 @@ class Losses:
 
     def _too_many(self, path: str, among: str = "") -> CorruptRecordError:
         """Return the error for a partition that has more damage than ``max_corrupt`` allows."""
-        return CorruptRecordError(
-            f"{self.count:,} {among and among + ' '}records or ranges of the partition are damaged",
-            path=path,
-            remedies=[Remedy("max_corrupt", None, "read the other records anyway")],
-        )
+        problem = f"{self.count:,} {among and among + ' '}records or ranges of the partition are damaged"
+        remedy = Remedy("max_corrupt", None, "read the other records anyway")
+        return CorruptRecordError(problem, remedy, path=path)
 
 
 class SplitLosses:
@@ -346,26 +328,20 @@ def locate_error(
         The limit ``max_record_bytes`` of the read.
     """
     damaged = isinstance(error, CorruptRecordError) and not isinstance(error, FileChangedError)
+    error = error.replaced(path=error.path or path)
     if error.record is not None or damaged:
         error = error.replaced(record=first + (error.record or 0))
-    error = error.located(path=path)
-    return (
-        error.replaced(**_actions(error, longest))
-        if damaged and not (error.advice or error.remedies)
-        else error
-    )
+    missing = damaged and not (error.advice or error.remedies)
+    return error.replaced(**_actions(error, longest)) if missing else error
 
 
 def _actions(error: TFRecordError, longest: int) -> dict[str, Any]:
     """Return the advice and the remedies for an error about a damaged record."""
     if error.reason == TOO_LONG:
-        return {"remedies": [_ANY_LENGTH] * (longest < MAX_RECORD_BYTES) + [_SKIP]}
+        return {"remedies": (*[_ANY_LENGTH] * (longest < MAX_RECORD_BYTES), SKIP_DAMAGE)}
     if error.reason in PAYLOAD_REASONS:
-        return (
-            {"remedies": [_AS_BYTES, _SKIP]}
-            if error.record
-            else {"advice": LEAVE_OUT, "remedies": [_AS_BYTES]}
-        )
+        later = {"remedies": (_AS_BYTES, SKIP_DAMAGE)}
+        return later if error.record else {"advice": LEAVE_OUT, "remedies": (_AS_BYTES,)}
     if error.offset or error.reason == DAMAGED_DATA:
-        return {"remedies": [_SKIP]}
+        return {"remedies": (SKIP_DAMAGE,)}
     return {"advice": f"{_CHECK}; otherwise {LEAVE_OUT}"}

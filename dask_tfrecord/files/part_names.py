@@ -50,15 +50,11 @@ def check_labels(labels: Sequence[object]) -> None:
     for label in labels:
         is_label = isinstance(label, str) and _LABEL.fullmatch(label) and len(label.encode()) <= _LABEL_BYTES
         if not is_label:
-            raise TFRecordError(
-                f"name_function= returned {label!r}, which is not valid in a file name",
-                advice=f"return at most {_LABEL_BYTES} bytes of letters, digits and _.=+@-",
-            )
+            problem = f"name_function= returned {label!r}, which is not valid in a file name"
+            raise TFRecordError(problem, f"return at most {_LABEL_BYTES} bytes of letters, digits and _.=+@-")
     if len(set(labels)) < len(labels):
-        raise TFRecordError(
-            "name_function= returned the same name for several partitions",
-            advice="return a different name for each partition",
-        )
+        problem = "name_function= returned the same name for several partitions"
+        raise TFRecordError(problem, "return a different name for each partition")
 
 
 def run_of(path: str) -> str | None:

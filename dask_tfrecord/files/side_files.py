@@ -74,7 +74,7 @@ def without_side_files(
         more = f" and {len(skipped) - _MOST_NAMES} more" if len(skipped) > _MOST_NAMES else ""
         logger.info(
             "%s: skipped %d files that are no TFRecord files: %s%s",
-            store.public(store.root),
+            store.public(),
             len(skipped),
             names,
             more,

@@ -14,7 +14,7 @@ import numpy as np
 from dask_tfrecord.codec import HEADER_BYTES, crc32c, crc32c_combine, scan
 from dask_tfrecord.codec.codecs import Compression, compressor, decompress_block, detect
 from dask_tfrecord.codec.compressing import Compressor, FrameCompressor
-from dask_tfrecord.errors import CorruptRecordError
+from dask_tfrecord.errors import CorruptRecordError, located
 from dask_tfrecord.files.entry import BLOCK_BYTES, Block, FileEntry
 from dask_tfrecord.files.intact import record_offsets
 from dask_tfrecord.files.options import ReadOptions
@@ -116,10 +116,8 @@ class SplicedFile:
         with store.open(path, source.bytes) as reader:
             codec = detect(reader.peek(HEADER_BYTES))
             if is_copied := codec == self._compression and self.has_blocks(source):
-                try:
+                with located(path=store.public(path)):
                     self._copy(store, source, reader)
-                except CorruptRecordError as error:
-                    raise error.located(path=store.public(path)) from None
         if not is_copied:
             first = self.records
             for content, records, _ in _compressed_again(store, source):

@@ -12,7 +12,14 @@ from dask_tfrecord.codec import HEADER_BYTES, crc32c_of_records, frame_size
 from dask_tfrecord.codec.codecs import Compression, decompressor, detect, is_frame
 from dask_tfrecord.codec.damage import Damage
 from dask_tfrecord.codec.file_signatures import LOOK_BYTES, looks_like
-from dask_tfrecord.errors import Call, CorruptRecordError, FileChangedError, Remedy, TFRecordError
+from dask_tfrecord.errors import (
+    WITHOUT_SNAPSHOT,
+    CorruptRecordError,
+    FileChangedError,
+    Remedy,
+    TFRecordError,
+    index_again,
+)
 from dask_tfrecord.files.damage import LEAVE_OUT
 from dask_tfrecord.files.options import ReadCompression, ReadOptions
 from dask_tfrecord.files.part_names import is_part
@@ -272,7 +279,7 @@ def open_window(
                 raise changed_since_snapshot(store, file.path)
         except CorruptRecordError as error:
             if error.offset == 0 and (problem := window.other_format()):
-                raise CorruptRecordError(problem, record=error.record, offset=0, advice=LEAVE_OUT) from None
+                raise CorruptRecordError(problem, LEAVE_OUT, record=error.record, offset=0) from None
             raise
 
 
@@ -316,28 +323,26 @@ def block_compression(split: Split, head: bytes) -> Compression | None:
         raise TFRecordError(
             f"the file cannot be read from byte {split.start.offset:,} on: it is compressed, and its name "
             "does not end in the suffix of a codec",
-            advice="restore the file's original name",
-            remedies=[Remedy("blocksize", None, "read it as a whole")],
+            "restore the file's original name",
+            Remedy("blocksize", None, "read it as a whole"),
         )
     return codec
 
 
 def _check_compression(found: Compression | None, wanted: ReadCompression, size: int | None) -> None:
     if wanted not in ("infer", found) and size != 0:
-        raise CorruptRecordError(
-            f"the file's first bytes are not {wanted or 'uncompressed TFRecord'}",
-            offset=0,
-            remedies=[Remedy("compression", "infer", "detect the codec of each file by its first bytes")],
-        )
+        problem = f"the file's first bytes are not {wanted or 'uncompressed TFRecord'}"
+        remedy = Remedy("compression", "infer", "detect the codec of each file by its first bytes")
+        raise CorruptRecordError(problem, remedy, offset=0)
 
 
 def changed_since_snapshot(store: Store, path: str) -> FileChangedError:
     """Return the error for a file whose bytes have another CRC-32C than the snapshot records."""
-    again = Call("index", store.public(store.root), {}, "again if it was rewritten on purpose")
+    again = index_again(store.public(), "again if it was rewritten on purpose")
     return FileChangedError(
         "the content is not the one in the dataset's snapshot (the CRC-32C differs)",
-        path=store.public(path),
-        advice="restore the file as to_tfrecord wrote it" if is_part(path) else None,
+        "restore the file as to_tfrecord wrote it" if is_part(path) else None,
+        WITHOUT_SNAPSHOT,
         calls=[] if is_part(path) else [again],
-        remedies=[Remedy("use_snapshot", False, "read the files without the snapshot")],
+        path=store.public(path),
     )

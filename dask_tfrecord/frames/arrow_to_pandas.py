@@ -167,10 +167,10 @@ def _checked_for_numpy(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
     if column.null_count and (pa.types.is_boolean(column.type) or pa.types.is_integer(column.type)):
         raise SchemaError(
             f"the value is null, which NumPy's {column.type} cannot hold",
+            "leave nullable=False out of the schema",
+            _ARROW_DTYPES,
             record=column.is_null().index(True).as_py(),
             feature=name,
-            advice="leave nullable=False out of the schema",
-            remedies=[_ARROW_DTYPES],
         )
     _check_no_nat(column, name)
     return column
@@ -186,8 +186,8 @@ def _check_no_nat(column: pa.ChunkedArray, name: str) -> None:
     if is_time and pc.min(column.cast(pa.int64())).as_py() == _NAT:
         raise SchemaError(
             f"a value of type {column.type} is -2^63, which is NumPy's NaT, so NumPy would read it as null",
+            _ARROW_DTYPES,
             feature=name,
-            remedies=[_ARROW_DTYPES],
         )
 
 

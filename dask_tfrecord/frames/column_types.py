@@ -53,11 +53,8 @@ def type_of(column: "pd.Series[Any]") -> pa.DataType:
             return object_columns.to_arrow(column, None, rounded=False).type
         return _without_large_strings(pa.array(column.iloc[:0], from_pandas=True).type)
     except CONVERSION_ERRORS as error:
-        raise SchemaError(
-            f"the dtype {dtype} shows no single type: {first_line(error)}",
-            feature=str(column.name),
-            advice=conversion_of(column),
-        ) from None
+        problem = f"the dtype {dtype} shows no single type: {first_line(error)}"
+        raise SchemaError(problem, conversion_of(column), feature=str(column.name)) from None
 
 
 def dense(column: "pd.Series[Any]") -> "pd.Series[Any]":

@@ -11,7 +11,7 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_tfrecord.cluster import warn_client
-from dask_tfrecord.errors import Remedy, SchemaError
+from dask_tfrecord.errors import DROP_INDEX, Remedy, SchemaError
 from dask_tfrecord.frames import object_columns, text_guard
 from dask_tfrecord.frames.column_types import (
     CONVERSION_ERRORS,
@@ -62,16 +62,14 @@ def to_table(
     elif write_index is None and (named := [name for name in frame.index.names if name is not None]):
         raise SchemaError(
             f"a partition has the index {named}, but the meta of the collection has no named index",
-            advice="pass meta= with the index where the collection is made, call .reset_index() on its "
-            "partitions",
-            remedies=[Remedy("write_index", False, "drop the index")],
-            function="to_tfrecord",
+            "pass meta= with the index where the collection is made, call .reset_index() on its partitions",
+            DROP_INDEX,
         )
     arrays = _column_arrays(frame)
     if len(frame.columns) != len(schema.fields) or set(arrays) != set(schema.names):
         raise SchemaError(
             f"a partition has the columns {list(frame.columns)}, the collection's meta {schema.names}",
-            advice="pass meta= with the columns of the partitions where the collection is made",
+            "pass meta= with the columns of the partitions where the collection is made",
         )
     columns = [_to_arrow(arrays[item.name], frame, item, lossy) for item in schema.fields]
     for item, column in zip(schema.fields, columns, strict=True):
@@ -117,11 +115,10 @@ def _convert_or_raise(column: "pd.Series[Any]", item: Field, lossy: Lossy) -> pa
                 advice, remedies = refusal.advice, [*refusal.remedies]
         raise SchemaError(
             f"a value does not fit {item.type}: {first_line(error)}",
+            advice,
+            remedies=remedies,
             record=first_misfit(lambda rows: _convert(column.iloc[:rows], item.type, lossy), len(column)),
             feature=item.name,
-            advice=advice,
-            remedies=remedies,
-            function="to_tfrecord",
         ) from None
 
 
@@ -210,12 +207,8 @@ def index_levels(meta: pd.DataFrame, write_index: bool | None) -> tuple[tuple[st
         return ()
     invalid = [name for name in names if not isinstance(name, str | None)]
     if invalid:
-        raise SchemaError(
-            f"the index is named {invalid[0]!r}, which is not a string",
-            advice='rename it with ddf.rename_axis(index="name")',
-            remedies=[Remedy("write_index", False, "drop it")],
-            function="to_tfrecord",
-        )
+        problem = f"the index is named {invalid[0]!r}, which is not a string"
+        raise SchemaError(problem, 'rename it with ddf.rename_axis(index="name")', DROP_INDEX)
     return tuple(zip(_column_names(meta), names, strict=True))
 
 
@@ -227,12 +220,8 @@ def index_to_columns(frame: pd.DataFrame, names: Sequence[str] | None = None) ->
     names = _column_names(frame) if names is None else names
     clash = [name for name in names if name in frame.columns]
     if clash:
-        raise SchemaError(
-            f"the index would become the column {clash[0]!r}, which already exists",
-            advice="rename the index or the column",
-            remedies=[Remedy("write_index", False, "drop the index")],
-            function="to_tfrecord",
-        )
+        problem = f"the index would become the column {clash[0]!r}, which already exists"
+        raise SchemaError(problem, "rename the index or the column", DROP_INDEX)
     return frame.reset_index(names=list(names))
 
 

@@ -223,8 +223,7 @@ def given_types(schema: Types | pa.Schema | None) -> dict[str, pa.DataType]:
         schema = {item.name: item.type for item in schema}
     if not isinstance(schema, Mapping | None):
         raise SchemaError(
-            f"schema={schema!r} does not map column names to types",
-            advice='give a dict such as {"age": pa.int64()}',
+            f"schema={schema!r} does not map column names to types", 'give a dict such as {"age": pa.int64()}'
         )
     return {name: _given_type(name, type_) for name, type_ in (schema or {}).items()}
 
@@ -240,8 +239,8 @@ def _given_type(name: str, given: Any) -> pa.DataType:
         problem = f"no value has the type {type_}"
     raise SchemaError(
         f"schema= has no valid type for the column: {problem}",
+        f"give a type, such as {literal({name: pa.int64()})}",
         feature=str(name),
-        advice=f"give a type, such as {literal({name: pa.int64()})}",
     )
 
 
@@ -267,24 +266,18 @@ def _check_partition_on(partition_on: Sequence[str], columns: list[str]) -> None
     if unknown:
         raise SchemaError(f"Partitioning on non-existent column {unknown[0]!r}; the columns are {columns}")
     if len(set(partition_on)) < len(partition_on):
-        raise SchemaError(
-            f"partition_on={list(partition_on)} names a column more than once", keyword="partition_on"
-        )
+        raise SchemaError(f"partition_on={list(partition_on)} names a column more than once")
     if len(partition_on) == len(columns):
-        raise SchemaError(
-            "No data left to save outside partition columns",
-            advice="partition on fewer columns, or add a column to the DataFrame",
-        )
+        problem = "No data left to save outside partition columns"
+        raise SchemaError(problem, "partition on fewer columns, or add a column to the DataFrame")
 
 
 def _partition_field(item: Field) -> Field:
     """Return the field of a partition column. Raise if the values of the column cannot be directory names."""
     if not pa.types.is_null(item.type) and item.depth:
-        raise SchemaError(
-            f"values of the type {item.type} cannot be directory names",
-            feature=item.name,
-            advice="partition on a column of numbers, strings, bytes, dates or times",
-        )
+        problem = f"values of the type {item.type} cannot be directory names"
+        advice = "partition on a column of numbers, strings, bytes, dates or times"
+        raise SchemaError(problem, advice, feature=item.name)
     return item
 
 
@@ -323,13 +316,9 @@ def _typed_columns(
     for name in untyped:
         if not pa.types.is_null(type_of(typed[name])):
             example = pa.list_(pa.string()) if is_list(type_of(typed[name])) else pa.string()
-            raise SchemaError(
-                "no partition has a value that shows the type of the column",
-                feature=name,
-                advice="drop the column",
-                remedies=[Remedy("schema", {name: example}, "write this type, or name another")],
-                function="to_tfrecord",
-            )
+            problem = "no partition has a value that shows the type of the column"
+            remedy = Remedy("schema", {name: example}, "write this type, or name another")
+            raise SchemaError(problem, "drop the column", remedy, feature=name)
     return typed
 
 
@@ -363,20 +352,16 @@ def _known_categories(known: pa.Array, type_: pa.DataType, name: str, *, is_dask
     Raise if an ordered column has no categories.
     """
     if type_.ordered and not len(known):
-        raise SchemaError(
-            "the categories are ordered, but unknown",
-            feature=name,
-            advice=f"use ddf.categorize({literal([name])})" if is_dask else None,
-            remedies=[Remedy("schema", {name: type_.value_type}, "write a column without categories")],
-            function="to_tfrecord",
-        )
+        problem = "the categories are ordered, but unknown"
+        advice = f"use ddf.categorize({literal([name])})" if is_dask else None
+        remedy = Remedy("schema", {name: type_.value_type}, "write a column without categories")
+        raise SchemaError(problem, advice, remedy, feature=name)
     try:
         return convert(known, type_.value_type)
     except (MisfitError, pa.ArrowException) as error:
         raise SchemaError(
             f"the categories are {known.type}, which does not fit {type_.value_type}: {first_line(error)}",
+            "give the column no type",
+            Remedy("schema", {name: known.type}, "write the type of the categories"),
             feature=name,
-            advice="give the column no type",
-            remedies=[Remedy("schema", {name: known.type}, "write the type of the categories")],
-            function="to_tfrecord",
         ) from None

@@ -43,11 +43,8 @@ def table_of(rows: list[Any], types: Mapping[str, pa.DataType], title: str) -> p
     """
     others = {kind.__name__ for kind in {*map(type, rows)} if not issubclass(kind, Mapping)}
     if others:
-        raise TFRecordError(
-            f"a list of rows holds {', '.join(sorted(others))}",
-            path=title,
-            advice="pass a list of dicts, or a list of bytes",
-        )
+        problem = f"a list of rows holds {', '.join(sorted(others))}"
+        raise TFRecordError(problem, "pass a list of dicts, or a list of bytes", path=title)
     names = dict.fromkeys(chain(types, *rows))
     for name in names:
         if not isinstance(name, str):
@@ -70,10 +67,10 @@ def _column(name: str, rows: list[Any], title: str) -> pa.Array:
     except CONVERSION_ERRORS as error:
         raise SchemaError(
             f"the values have no common type: {first_line(error)}",
+            "give all values of a key the same type",
             path=title,
             record=first_misfit(converted, len(values)),
             feature=name,
-            advice="give all values of a key the same type",
         ) from None
 
 

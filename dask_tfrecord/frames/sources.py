@@ -11,9 +11,8 @@ from pandas.api.types import infer_dtype
 
 from dask_tfrecord.codec.columns import RecordType
 from dask_tfrecord.dataset.read.inferred_schema import PAYLOAD
-from dask_tfrecord.dataset.shuffle.stream import numbered_from
 from dask_tfrecord.dataset.snapshot.metadata import Levels
-from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, warn_caller
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, located, warn_caller
 from dask_tfrecord.frames import pandas_to_arrow
 from dask_tfrecord.frames.column_types import CONVERSION_ERRORS, first_line, is_object
 from dask_tfrecord.frames.pandas_to_arrow import convert_chunks, first_misfit, index_levels
@@ -139,10 +138,10 @@ def open_source(value: Any) -> Source:
         raise
     except Exception as error:  # an error of any class, which the program of the stream raised
         problem = f"{kind.__name__} gives no stream of Arrow tables: {first_line(error)}"
-        raise TFRecordError(problem, advice=_advice(kind)) from error
+        raise TFRecordError(problem, _advice(kind)) from error
     raise TFRecordError(
         f"{kind.__name__} is not a Dask DataFrame, a pandas DataFrame, or a table or stream of Arrow data",
-        advice=_advice(kind),
+        _advice(kind),
     )
 
 
@@ -226,7 +225,7 @@ class _PandasRows:
             part = self._frame.iloc[first : first + step]
             if splits is not None:
                 part = split_frame(part, splits, first)
-            with numbered_from(first, title):
+            with located(path=title, first=first):
                 table = pandas_to_arrow.to_table(part, schema, write_index=bool(levels), lossy=lossy)
             yield table
 
@@ -250,11 +249,8 @@ class _ArrowRows:
 
     def levels(self, write_index: bool | None) -> Levels:
         if write_index:
-            raise TFRecordError(
-                f"write_index=True needs an index, and {self.kind} has none",
-                remedies=[Remedy("write_index", None, "write all columns")],
-                function="to_tfrecord",
-            )
+            problem = f"write_index=True needs an index, and {self.kind} has none"
+            raise TFRecordError(problem, Remedy("write_index", None, "write all columns"))
         return ()
 
     def plan(
@@ -302,7 +298,7 @@ class _ArrowRows:
                 part = pa.Table.from_batches([batch.slice(start, step)])
                 if splits is not None:
                     part = split_table(part, splits, first)
-                with numbered_from(first, title):
+                with located(path=title, first=first):
                     columns = [_converted(part[item.name], item, lossy) for item in schema.fields]
                 yield pa.Table.from_arrays(columns, schema=schema.arrow)
                 first += part.num_rows
@@ -356,13 +352,12 @@ def _converted(column: pa.ChunkedArray, item: Field, lossy: Lossy) -> pa.Chunked
         wider = Remedy("schema", {item.name: column.type}, "hold all values of the column")
         raise SchemaError(
             f"a value does not fit {item.type}: {first_line(error)}",
+            advice,
+            remedies=[ROUND] if isinstance(error, RoundedError) else [] if advice else [wider],
             record=first_misfit(
                 lambda rows: convert_chunks(column.slice(0, rows), item.type, rounded=rounded), len(column)
             ),
             feature=item.name,
-            advice=advice,
-            remedies=[ROUND] if isinstance(error, RoundedError) else [] if advice else [wider],
-            function="to_tfrecord",
         ) from None
     item.check_categories(converted)
     return converted

@@ -48,10 +48,9 @@ def check_objects(values: "pd.Series[Any] | pd.Index[Any]", name: str) -> None:
     keeps_values = all(isinstance(value, PRINTABLE) for value in objects)
     raise SchemaError(
         f"Dask's option dataframe.convert-string converts the {kind} objects of this column to text",
-        feature=name,
-        advice=advice(name, _arrow_type(values)),
+        advice(name, _arrow_type(values)),
         remedies=[as_text(name)] if keeps_values else [],
-        function="to_tfrecord",
+        feature=name,
     )
 
 

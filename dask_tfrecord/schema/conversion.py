@@ -136,11 +136,9 @@ def _scalars(array: pa.Array, type_: pa.DataType, *, rounded: bool) -> pa.Array:
     if same_layout(source, type_):
         return array.cast(type_)
     if _is_zoned(source) != _is_zoned(type_) and _is_moment(source) and _is_moment(type_):
-        raise MisfitError(
-            _first_true(array.is_valid()),
-            f"{source} cannot be converted to {type_}: only one of the two has a time zone",
-            "convert the column with .dt.tz_localize(...) or .dt.tz_convert(...) first",
-        )
+        problem = f"{source} cannot be converted to {type_}: only one of the two has a time zone"
+        advice = "convert the column with .dt.tz_localize(...) or .dt.tz_convert(...) first"
+        raise MisfitError(_first_true(array.is_valid()), problem, advice)
     if types.is_floating(type_) and (types.is_floating(source) or types.is_decimal(source)):
         return _floats(array, type_, rounded=rounded)
     converted = _cast(array, type_)

@@ -268,14 +268,8 @@ class Field:
             remedies = [Remedy("schema", types, "read the stored values")]
         elif error.wider is not None:
             remedies = [Remedy("schema", {self.name: error.wider}, "hold all values")]
-        return SchemaError(
-            error.problem,
-            record=error.row,
-            feature=self.name,
-            advice=error.advice,
-            remedies=remedies,
-            function=function,
-        )
+        found = SchemaError(error.problem, error.advice, *remedies, feature=self.name, function=function)
+        return found.replaced(record=error.row)
 
 
 def stored_fields(item: Field) -> list[Field]:

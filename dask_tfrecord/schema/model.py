@@ -340,21 +340,18 @@ def _check_record_type(given: object) -> None:
 def check_names(names: Sequence[object], *, may_be_empty: bool = False) -> None:
     """Raise SchemaError if the column names cannot be the feature names of a record that is written."""
     if not names:
-        raise SchemaError("there are no columns to store", advice="keep at least one column")
+        raise SchemaError("there are no columns to store", "keep at least one column")
     not_strings = [name for name in names if not isinstance(name, str)]
     if not_strings:
         raise SchemaError(
-            f"column names must be strings, not {_list(not_strings)}",
-            advice="rename with ddf.rename(columns=str)",
+            f"column names must be strings, not {_list(not_strings)}", "rename with ddf.rename(columns=str)"
         )
     if "" in names and not may_be_empty:
-        raise SchemaError("a column has an empty name", advice="rename it")
+        raise SchemaError("a column has an empty name", "rename it")
     repeated = [name for name, count in Counter(names).items() if count > 1]
     if repeated:
-        raise SchemaError(
-            f"several columns are named {_list(repeated)}, but a record has each name at most once",
-            advice="rename them",
-        )
+        problem = f"several columns are named {_list(repeated)}, but a record has each name at most once"
+        raise SchemaError(problem, "rename them")
 
 
 def _check_type(item: Field, record_type: RecordType) -> None:
@@ -372,9 +369,9 @@ def _check_depth(item: Field, record_type: RecordType) -> None:
     if depth > (1 if record_type == "example" else 2):
         raise SchemaError(
             f"{item.type} nests lists deeper than record_type={record_type!r} allows",
-            feature=item.name,
-            advice=None if depth == 2 else "flatten the lists",
+            None if depth == 2 else "flatten the lists",
             remedies=[Remedy("record_type", "sequence_example", "allow lists of lists")] * (depth == 2),
+            feature=item.name,
             function="",
         )
 
@@ -388,8 +385,8 @@ def check_features(fields: Sequence[Field]) -> None:
         raise SchemaError(
             "two columns or fields have the name of this feature, because the field of a struct is stored as "
             "column/field",
+            "rename one of the columns or fields",
             feature=name,
-            advice="rename one of the columns or fields",
         )
 
 
@@ -397,9 +394,6 @@ def _check_payload(fields: Sequence[Field]) -> None:
     """Raise SchemaError unless the only column is a scalar of bytes or strings."""
     if len(fields) != 1 or fields[0].kind not in ("bytes", "string") or fields[0].depth:
         names = _list(item.name for item in fields)
-        raise SchemaError(
-            f'record_type="bytes" stores exactly one binary or string column, not {names}',
-            advice="select such a column",
-            remedies=[Remedy("record_type", "example", "store several columns")],
-            function="",
-        )
+        problem = f'record_type="bytes" stores exactly one binary or string column, not {names}'
+        remedy = Remedy("record_type", "example", "store several columns")
+        raise SchemaError(problem, "select such a column", remedy, function="")

@@ -61,7 +61,7 @@ def kind_and_depth(type_: pa.DataType) -> tuple[Kind, int]:
         instead = None if advice else _storable(type_)
         raise SchemaError(
             f"TFRecord has no feature for the type {found}",
-            advice=advice or (None if instead else "leave the column out"),
+            advice or (None if instead else "leave the column out"),
             remedies=[Remedy("schema", instead, "store the values")] if instead else (),
             function="",
         )

@@ -43,11 +43,8 @@ def schema_of(specs: Mapping[Any, Any]) -> Schema:
     found: dict[str, Field] = {}
     for name, spec in specs.items():
         if not isinstance(name, str) or not is_spec(spec):
-            raise SchemaError(
-                f"{spec!r} is not a feature spec, but other values of schema= are",
-                feature=str(name),
-                advice="pass only feature specs, or only types of columns",
-            )
+            problem = f"{spec!r} is not a feature spec, but other values of schema= are"
+            raise SchemaError(problem, "pass only feature specs, or only types of columns", feature=str(name))
         for item in _fields(name, spec):
             if found.setdefault(item.name, item) != item:
                 raise _problem(item.name, "two specs describe this column differently", "remove one of them")
@@ -95,11 +92,9 @@ def _shape(name: str, spec: Any) -> tuple[int, ...]:
     sizes = spec.shape.as_list() if hasattr(spec.shape, "as_list") else spec.shape
     sizes = [sizes] if isinstance(sizes, int) else [*sizes]
     if any(size is None or int(size) < 0 for size in sizes):
-        raise _problem(
-            name,
-            f"the shape {sizes} has an unknown dimension",
-            "use FixedLenSequenceFeature if the first dimension is unknown, or RaggedFeature",
-        )
+        problem = f"the shape {sizes} has an unknown dimension"
+        advice = "use FixedLenSequenceFeature if the first dimension is unknown, or RaggedFeature"
+        raise _problem(name, problem, advice)
     return tuple(map(int, sizes))
 
 
@@ -133,4 +128,4 @@ def _ragged(name: str, type_: pa.DataType, spec: Any) -> Field:
 
 
 def _problem(name: str, problem: str, advice: str) -> SchemaError:
-    return SchemaError(problem, feature=name, advice=advice)
+    return SchemaError(problem, advice, feature=name)

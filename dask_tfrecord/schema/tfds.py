@@ -234,10 +234,8 @@ def described_columns(
     except FileNotFoundError:
         return None
     except (ArithmeticError, AttributeError, LookupError, RecursionError, TypeError, ValueError) as error:
-        raise SchemaError(
-            f"the description of the features is not valid ({type(error).__name__}: {error})",
-            advice="correct the file, or pass the data files as a glob",
-        ) from None
+        problem = f"the description of the features is not valid ({type(error).__name__}: {error})"
+        raise SchemaError(problem, "correct the file, or pass the data files as a glob") from None
     if any(not leaf.path for leaf in found):  # the file does not describe a dict of features
         return None
     counts = Counter(leaf.name for leaf in found)
@@ -258,11 +256,9 @@ def _class_names(read: Callable[[str], bytes], leaf: Leaf) -> pa.Array | None:
     except FileNotFoundError:
         return None
     except UnicodeDecodeError as error:
-        raise SchemaError(
-            f"{name} is not valid UTF-8: {error}",
-            feature=leaf.name,
-            remedies=[Remedy("labels", "codes", "read the numbers of the classes")],
-        ) from None
+        problem = f"{name} is not valid UTF-8: {error}"
+        remedy = Remedy("labels", "codes", "read the numbers of the classes")
+        raise SchemaError(problem, remedy, feature=leaf.name) from None
     # TFDS strips the names and drops empty names, so that the numbers of later classes change.
     names = [line.strip() for line in lines if line.strip()]
     if len(names) == leaf.classes and len(set(names)) == len(names):

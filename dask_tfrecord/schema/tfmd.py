@@ -74,12 +74,10 @@ def schema_of(text: str) -> Schema:
     except (ValueError, OverflowError) as error:
         raise SchemaError(
             f"the text is not a schema of TensorFlow Metadata: {error}",
-            advice="pass a schema.pbtxt that TFX or TensorFlow Data Validation wrote",
+            "pass a schema.pbtxt that TFX or TensorFlow Data Validation wrote",
         ) from None
     if not fields:
-        raise SchemaError(
-            "the schema describes no features", advice="pass a schema.pbtxt with at least one feature"
-        )
+        raise SchemaError("the schema describes no features", "pass a schema.pbtxt with at least one feature")
     return Schema(fields)
 
 
@@ -87,11 +85,9 @@ def _fields(schema: Message) -> Iterator[Field]:
     features = {_name_of(item): item for item in schema.feature}
     if len(features) < len(schema.feature):
         names = [_name_of(item) for item in schema.feature]
-        raise _problem(
-            next(name for name in names if names.count(name) > 1),
-            "the schema describes two features with this name",
-            "remove one of the two features from the schema",
-        )
+        problem = "the schema describes two features with this name"
+        advice = "remove one of the two features from the schema"
+        raise _problem(next(name for name in names if names.count(name) > 1), problem, advice)
     tensors = _tensors(schema)
     joined = {
         key: _ragged(key, one, features, schema)
@@ -107,11 +103,8 @@ def _fields(schema: Message) -> Iterator[Field]:
                 Field.in_form(key, form) for key, form in joined.items() if form.value_feature == name
             )
         elif name in joined:
-            raise _problem(
-                name,
-                "a feature and a ragged tensor of other features have this name",
-                "rename the ragged tensor in tensor_representation_group",
-            )
+            problem = "a feature and a ragged tensor of other features have this name"
+            raise _problem(name, problem, "rename the ragged tensor in tensor_representation_group")
         elif name not in hidden and not _is_unused(item):
             yield _field(name, item, schema, shapes.get(name))
 
@@ -202,11 +195,9 @@ def _bytes_values(name: str, item: Message, schema: Message) -> _Values:
     if item.HasField("bool_domain"):
         spellings = item.bool_domain.false_value, item.bool_domain.true_value
         if spellings[0] == spellings[1]:
-            raise _problem(
-                name,
-                "the bool_domain of the feature does not say which bytes stand for true and false",
-                "set true_value and false_value, or remove bool_domain to read the bytes",
-            )
+            problem = "the bool_domain of the feature does not say which bytes stand for true and false"
+            advice = "set true_value and false_value, or remove bool_domain to read the bytes"
+            raise _problem(name, problem, advice)
         return _Values(pa.bool_(), spellings=spellings)
     if item.HasField("string_domain") or item.HasField("domain"):
         texts = _domain_values(name, item, schema)
@@ -240,19 +231,14 @@ def _shape(name: str, item: Message, dense: Message | None) -> tuple[Size, ...] 
     if described is not None:
         shape = tuple(dim.size if dim.HasField("size") else -1 for dim in described.shape.dim)
         if min(shape, default=0) < 0:
-            raise _problem(
-                name,
-                f"the shape {list(shape)} of the feature has a dimension without a size",
-                "set the size of the dimension, or replace shape by value_count",
-            )
+            problem = f"the shape {list(shape)} of the feature has a dimension without a size"
+            raise _problem(name, problem, "set the size of the dimension, or replace shape by value_count")
         return shape
     counts = list(item.value_counts.value_count) or [item.value_count]
     if len(counts) > 1:
-        raise _problem(
-            name,
-            f"the feature has {len(counts)} levels of nested values, which Examples cannot hold",
-            "replace value_counts by value_count, or describe the levels by a ragged_tensor",
-        )
+        problem = f"the feature has {len(counts)} levels of nested values, which Examples cannot hold"
+        advice = "replace value_counts by value_count, or describe the levels by a ragged_tensor"
+        raise _problem(name, problem, advice)
     least, most = counts[0].min, counts[0].max
     return (least,) if least == most and least > 0 else None
 
@@ -298,4 +284,4 @@ def _ragged(key: str, tensor: Message, features: Mapping[str, Message], schema: 
 
 
 def _problem(name: str, problem: str, advice: str) -> Any:
-    return SchemaError(problem, feature=name, advice=advice)
+    return SchemaError(problem, advice, feature=name)

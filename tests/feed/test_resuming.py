@@ -187,6 +187,15 @@ def test_more_shards_than_remaining_rows_leave_some_empty(sources: dict[str, Any
     assert ids(iter_batches(sources["plain"], 100, shuffle=1, start=ended)) == []
 
 
+def test_a_last_whole_batch_is_read_after_resuming(sources: dict[str, Any]) -> None:
+    size = ROWS // 13
+    assert 13 * size == ROWS
+    running = iter_batches(sources["plain"], size, batch_mode="drop")
+    read = ids(running, 12)
+    resumed = iter_batches(sources["plain"], size, batch_mode="drop", start=running.state)
+    assert read + ids(resumed) == list(range(ROWS))
+
+
 def test_rows_that_are_dropped_do_not_come_back_at_the_end(sources: dict[str, Any]) -> None:
     shards = [iter_batches(sources["plain"], 30, batch_mode="drop", shard=(shard, 3)) for shard in range(3)]
     assert [len(ids(one)) for one in shards] == [120, 120, 120]

@@ -284,9 +284,10 @@ class Soak:
         files = dask_tfrecord.Snapshot.open(self.path).files
         expected = {file.path: file.records for file in files if file.path.startswith(f"key={key}/")}
         for path in expected:
-            self.fs.rm_file(f"{self.root}/{path}")
-            with suppress(FileNotFoundError):  # a restore on an object store leaves the kept file
-                self.fs.rm_file(f"{self.root}/{KEPT}{path}")
+            # A killed restore leaves files only in KEPT; on object stores, each restore leaves copies there.
+            for removed in (f"{self.root}/{path}", f"{self.root}/{KEPT}{path}"):
+                with suppress(FileNotFoundError):
+                    self.fs.rm_file(removed)
         removal = Write(self.next_number, "delete", (key,))
         self.next_number += 1
         self.model.begin_write(removal)

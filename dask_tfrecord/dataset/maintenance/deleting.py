@@ -144,11 +144,8 @@ def delete_rows(
                 return Deleted(newest, dropped, len(changes) - dropped, deleted, replaced)
         snapshot, rows = newest_files(store)
     discard(run)
-    raise ConcurrentWriteError(
-        f"other writes replaced files of the dataset {_ATTEMPTS} times while rows were deleted",
-        path=store.public(store.root),
-        advice="delete the rows again when fewer writes run",
-    )
+    problem = f"other writes replaced files of the dataset {_ATTEMPTS} times while rows were deleted"
+    raise ConcurrentWriteError(problem, "delete the rows again when fewer writes run")
 
 
 @dataclass

@@ -23,7 +23,7 @@ from dask_tfrecord.dataset.snapshot.visibility import are_proven
 from dask_tfrecord.dataset.write.commit import create_version
 from dask_tfrecord.dataset.write.newest import following
 from dask_tfrecord.dataset.write.run import WriteRun
-from dask_tfrecord.errors import Call, ConcurrentWriteError, TFRecordError
+from dask_tfrecord.errors import ConcurrentWriteError, TFRecordError, index_again
 from dask_tfrecord.files import statistics
 from dask_tfrecord.files.damage import locate_error
 from dask_tfrecord.files.entry import BLOCK_BYTES, Block, FileEntry
@@ -176,7 +176,7 @@ def store_snapshot(store: Store, snapshot: Snapshot, before: Snapshot | None) ->
 
     If other writes were committed after ``before``, their changes are kept.
     """
-    root = store.public(store.root)
+    root = store.public()
     run = WriteRun(store, snapshot.schema, snapshot.run, base=0 if before is None else before.number)
     stored = None
     while stored is None:
@@ -214,9 +214,7 @@ def _described_again(newest: Snapshot, described: Snapshot, before: Snapshot | N
     still = [at for at, file in enumerate(identities(rows)) if file in planned]
     if (newest.schema, newest.partitioning) != (described.schema, described.partitioning) or not still:
         raise ConcurrentWriteError(
-            "another write replaced the files while index read the files",
-            path=root,
-            calls=[Call("index", root, {}, "again")],
+            "another write replaced the files while index read the files", index_again(root)
         )
     paths = rows["path"].to_pylist()
     again = [at for at in still if paths[at] in known]

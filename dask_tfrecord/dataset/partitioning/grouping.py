@@ -123,12 +123,9 @@ def too_many(what: str, partition_on: Sequence[str], limit: int) -> TFRecordErro
     hashes = f'ddf["{partition_on[0]}"].map_partitions(pd.util.hash_pandas_object, index=False)'
     return TFRecordError(
         f"one partition holds {what} of {columns}, but a task may write at most {limit:,} files",
-        advice=f"partition on a bucket column, such as {hashes} % 256",
-        remedies=[
-            Remedy("colocate", True, "bring equal values together first"),
-            Remedy("max_files_per_task", None, "write any number of files"),
-        ],
-        function="to_tfrecord",
+        f"partition on a bucket column, such as {hashes} % 256",
+        Remedy("colocate", True, "bring equal values together first"),
+        Remedy("max_files_per_task", None, "write any number of files"),
     )
 
 
@@ -167,11 +164,8 @@ def _python_values(name: str, column: pa.ChunkedArray) -> list[Any]:
         values: list[Any] = column.to_pylist()
         if _same(pa.chunked_array([pa.array(values, column.type)]), column):
             return values
-    raise SchemaError(
-        f"a value of the type {column.type} is finer than Python's own type, or out of its range",
-        feature=name,
-        advice="convert the column to a coarser unit, or to integers",
-    )
+    problem = f"a value of the type {column.type} is finer than Python's own type, or out of its range"
+    raise SchemaError(problem, "convert the column to a coarser unit, or to integers", feature=name)
 
 
 def _same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:

@@ -101,10 +101,8 @@ def to_values(name: str, texts: pa.Array, type_: pa.DataType, directories: Seque
             try:
                 _cast(pa.array([text], pa.string()), type_)
             except (pa.ArrowException, UnicodeEncodeError):
-                raise SchemaError(
-                    f"the directory {directory!r} has the value {text!r}, which is not of type {type_}",
-                    feature=name,
-                ) from None
+                problem = f"the directory {directory!r} has the value {text!r}, which is not of type {type_}"
+                raise SchemaError(problem, feature=name) from None
         raise
 
 
@@ -117,8 +115,8 @@ def _level(name: str, values: pa.ChunkedArray) -> list[str]:
             raise SchemaError(
                 f"a directory name would have {size:,} bytes, but at most {MAX_NAME_BYTES} are allowed: "
                 f"{text[:60]}...",
+                "partition on a shorter column, such as a hash of this one",
                 feature=name,
-                advice="partition on a shorter column, such as a hash of this one",
             )
     return level
 

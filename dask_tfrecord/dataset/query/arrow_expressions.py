@@ -163,8 +163,7 @@ def _rewritten(node: Node, floats: set[str]) -> pc.Expression:
                 return _TOTAL_ORDER[name](*values)
             return COMPARE[OPERATORS[name]](*values)
     raise SchemaError(
-        f"the function {node.function} in the filter {node} has no rule",
-        advice="filter the result of the query",
+        f"the function {node.function} in the filter {node} has no rule", "filter the result of the query"
     )
 
 

@@ -57,11 +57,8 @@ def arrow_predicate(expression: pc.Expression, schema: Schema, *, sql_rules: boo
     try:
         pa.Table.from_batches([schema.no_rows()]).filter(expression)
     except pa.ArrowException as error:
-        raise SchemaError(
-            f"filters= cannot be applied to the columns: {error}",
-            advice="compare columns with values of their types",
-            keyword="filters",
-        ) from None
+        problem = f"filters= cannot be applied to the columns: {error}"
+        raise SchemaError(problem, "compare columns with values of their types", keyword="filters") from None
     try:
         tree = read_expression(expression)
     except (LookupError, ValueError):  # an unknown version of Arrow: the expression may use all columns
@@ -75,11 +72,8 @@ def arrow_predicate(expression: pc.Expression, schema: Schema, *, sql_rules: boo
         # The number of rows comes from a column, so that a constant uses the first column.
         names = [name for name in schema.names if name in used] if used else schema.names[:1]
     if not names:
-        raise SchemaError(
-            f"filters= refers to a column by its number, or the dataset has no columns: {expression}",
-            advice='name columns, such as pc.field("year") > 2020',
-            keyword="filters",
-        )
+        problem = f"filters= refers to a column by its number, or the dataset has no columns: {expression}"
+        raise SchemaError(problem, 'name columns, such as pc.field("year") > 2020', keyword="filters")
     applied = with_sql_rules(tree, schema) if sql_rules else expression
     return ArrowExpression(applied, tuple(names), pruning_predicate(tree, schema, sql_rules=sql_rules))
 

@@ -71,11 +71,9 @@ def _conditions(group: Any, schema: Schema) -> Iterator[Predicate]:
             raise
         # Operators of the value may raise errors, too.
         except (ArithmeticError, TypeError, ValueError) as error:
-            raise SchemaError(
-                f"the filter {(name, symbol, value)!r} cannot be applied to the column: {error}",
-                feature=name,
-                advice="compare the column with values of its type, or filter the DataFrame after reading",
-            ) from None
+            problem = f"the filter {(name, symbol, value)!r} cannot be applied to the column: {error}"
+            advice = "compare the column with values of its type, or filter the DataFrame after reading"
+            raise SchemaError(problem, advice, feature=name) from None
 
 
 def _is_condition(item: Any) -> bool:
@@ -97,11 +95,8 @@ def _condition(field: Field, symbol: str, value: Any) -> Predicate:
     symbol = "==" if symbol == "=" else symbol
     if symbol not in get_args(Operator):
         known = ", ".join(map(repr, ("=", *get_args(Operator), "in", "not in", "is", "is not")))
-        raise SchemaError(
-            f"unknown operator {symbol!r} in filters=; known are {known}",
-            feature=field.name,
-            keyword="filters",
-        )
+        problem = f"unknown operator {symbol!r} in filters=; known are {known}"
+        raise SchemaError(problem, feature=field.name, keyword="filters")
     if value is None:
         raise WrongTypeError('None cannot be compared; use the operators "is" and "is not" to find nulls')
     return compare(field, cast(Operator, symbol), value)
@@ -110,7 +105,7 @@ def _condition(field: Field, symbol: str, value: Any) -> Predicate:
 def _malformed(filters: Any) -> SchemaError:
     return SchemaError(
         f"filters= is not a list of (column, operator, value), or a list of such lists: {filters!r}",
-        advice='pass for example [("year", ">=", 2024), ("country", "in", ["FR", "PL"])], or a pyarrow '
+        'pass for example [("year", ">=", 2024), ("country", "in", ["FR", "PL"])], or a pyarrow '
         'expression such as pc.field("year") >= 2024',
         keyword="filters",
     )

@@ -293,8 +293,7 @@ class ArrowExpression(Predicate):
         except pa.ArrowException as error:  # some values cannot be cast, for example
             raise SchemaError(
                 f"filters= cannot be applied to the values of {', '.join(map(repr, self.names))}: {error}",
-                advice="cast the columns in the expression, such as "
-                'pc.field("year").cast("float64", safe=False)',
+                'cast the columns in the expression, such as pc.field("year").cast("float64", safe=False)',
                 keyword="filters",
             ) from None
 

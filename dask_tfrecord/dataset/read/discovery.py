@@ -48,7 +48,7 @@ from dask_tfrecord.dataset.snapshot.visibility import (
     newest_snapshot,
     snapshot_of_version,
 )
-from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, located
 from dask_tfrecord.files.entry import BLOCK_BYTES, COLUMN_FILE_NAMES
 from dask_tfrecord.files.find_blocks import TASK_BYTES, ComputeEach, find_blocks
 from dask_tfrecord.files.inference import Sample
@@ -123,8 +123,7 @@ def open_dataset(
     elif request.version is not None:
         raise TFRecordError(
             f"version={request.version} selects a snapshot, which belongs to one directory",
-            advice="pass the directory of the dataset alone",
-            keyword="version",
+            "pass the directory of the dataset alone",
             remedies=[Remedy("use_snapshot", True, "read this version")] * is_single
             + [Remedy("version", None, "read the files without a snapshot")],
         )
@@ -172,12 +171,10 @@ def _discover_by_listing(
 def _described_columns(store: Store, directory: str, request: ReadRequest) -> DescribedColumns | None:
     """Return the columns that the ``features.json`` of TFDS in a directory describes."""
     path = store.public(f"{directory}/{FEATURES}")
-    try:
+    with located(path=path):
         found = described_columns(
             lambda name: store.fs.cat_file(f"{directory}/{name}"), request.labels, request.is_requested
         )
-    except SchemaError as error:
-        raise error.located(path=path) from None
     if found is not None and found.unknown:
         names = ", ".join(map(repr, found.unknown))
         logger.warning("%s: features of unknown classes or dtypes keep their stored types: %s", path, names)
@@ -368,11 +365,8 @@ def _sort_by_key(
     unknown = [name for name in names if name not in found.partition_values]
     if unknown:
         known = ", ".join(map(repr, found.partition_values)) or "none"
-        raise SchemaError(
-            f"partition_by= takes partition columns, of which there are: {known}",
-            feature=unknown[0],
-            advice=f"write the dataset with partition_on={[*names]!r}",
-        )
+        problem = f"partition_by= takes partition columns, of which there are: {known}"
+        raise SchemaError(problem, f"write the dataset with partition_on={[*names]!r}", feature=unknown[0])
     if not len(kept):
         return kept, (range(1),)
     columns = {name: _taken(found.partition_values[name], kept) for name in names}

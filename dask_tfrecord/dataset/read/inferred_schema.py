@@ -95,7 +95,7 @@ def infer_columns(
     for feature in sample.features:
         name = feature.name
         if name in partition_names and name not in requested.hive_types and request.is_requested(name):
-            raise feature_clash(name).located(path=feature.path)
+            raise feature_clash(name).replaced(path=feature.path)
     known = [*(feature.name for feature in sample.features), *partition_names]
     known += [
         name for name, type_ in types.items() if not _feature_types({name: type_}).keys().isdisjoint(known)
@@ -207,8 +207,8 @@ def _with_given_types(sample: Sample, types: Mapping[str, pa.DataType], record_t
         raise SchemaError(
             f"schema= names {', '.join(map(repr, types))}, but the records are no Examples"
             + (f": {sample.reason_for_bytes}" if sample.reason_for_bytes else ""),
-            remedies=[Remedy("schema", None), Remedy("record_type", "bytes", "read the payloads unparsed")],
-            keyword="schema",
+            Remedy("schema", None),
+            Remedy("record_type", "bytes", "read the payloads unparsed"),
         )
     # No sampled record has a feature list, so the type "example" was inferred.
     if nested and record_type == "infer" and sample.known_type == "example":
@@ -294,9 +294,9 @@ def _check_nesting(sample: Sample, given: Mapping[str, pa.DataType]) -> None:
         if (is_list(type_) and is_list(type_.value_type)) != feature.feature_list:
             raise SchemaError(
                 f"is {'a feature list' if feature.feature_list else 'a feature of the context'}, not {type_}",
+                Remedy("schema", {feature.name: type_of(feature)}, "read it"),
                 **next(iter(feature.kinds.values()))._asdict(),
                 feature=feature.name,
-                remedies=[Remedy("schema", {feature.name: type_of(feature)}, "read it")],
             )
 
 
@@ -322,12 +322,10 @@ def _in_both_maps(one: FeatureSummary, other: FeatureSummary) -> SchemaError:
     place = record._asdict() if record else {"path": one.path}
     return SchemaError(
         "is both a feature of the context and a feature list",
+        Remedy("extra", "ignore"),
+        Remedy("schema", {one.name: type_of(context)}, "read the feature of the context"),
+        Remedy("schema", {one.name: type_of(steps)}, "read the feature list"),
+        Remedy("schema", {one.name: None}, "leave the column out"),
         **place,
         feature=one.name,
-        remedies=[
-            Remedy("extra", "ignore"),
-            Remedy("schema", {one.name: type_of(context)}, "read the feature of the context"),
-            Remedy("schema", {one.name: type_of(steps)}, "read the feature list"),
-            Remedy("schema", {one.name: None}, "leave the column out"),
-        ],
     )

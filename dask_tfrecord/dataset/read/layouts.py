@@ -93,11 +93,9 @@ class FoundSplits:
                 public = self.listing.store.public
                 listed = ", ".join(repr(public(root)) for root in roots[:_MOST_NAMES])
                 more = f" and {len(roots) - _MOST_NAMES} more" if len(roots) > _MOST_NAMES else ""
-                raise TFRecordError(
-                    f"the path holds {len(roots)} datasets, versions or configurations: {listed}{more}",
-                    path=public(self.listing.store.root),
-                    advice="pass one of these directories, or a list of them to read them together",
-                )
+                problem = f"the path holds {len(roots)} datasets, versions or configurations: {listed}{more}"
+                advice = "pass one of these directories, or a list of them to read them together"
+                raise TFRecordError(problem, advice, path=public(self.listing.store.root))
 
     def without_neighbours(self, *, warn: bool) -> npt.NDArray[np.bool_]:
         """Return False for each file of a whole dataset of TFDS that the description does not list."""
@@ -112,7 +110,7 @@ class FoundSplits:
         others = [path for path, is_one in pairs if not is_one and not path.endswith(LABELS)]
         if warn and others:
             named = ", ".join(map(name_of, others[:_MOST_NAMES]))
-            root = self.listing.store.public(self.listing.store.root)
+            root = self.listing.store.public()
             warn_caller(
                 f"{root}: these {len(others)} files are not read: {named}; {INFO} does not list them; "
                 "to read them, pass them as a glob"
@@ -131,11 +129,9 @@ class FoundSplits:
         for name in chosen:
             if name in self.missing:
                 glob = self._glob(name)
-                raise CorruptRecordError(
-                    f"the file is missing, but {INFO} lists it as a file of the split {name!r}",
-                    path=self.listing.store.public(self.missing[name]),
-                    advice=f'restore the file, or read the files that exist as "{glob}"' if glob else None,
-                )
+                problem = f"the file is missing, but {INFO} lists it as a file of the split {name!r}"
+                advice = f'restore the file, or read the files that exist as "{glob}"' if glob else None
+                raise CorruptRecordError(problem, advice, path=self.listing.store.public(self.missing[name]))
 
     @property
     def _groups(self) -> list[slice]:
@@ -150,12 +146,10 @@ class FoundSplits:
         glob = self._glob(one)
         return TFRecordError(
             f"the path holds the splits {listed}{outside}, which belong apart",
-            path=self.listing.store.public(self.listing.store.root),
-            advice=f'pass the files of one split, such as "{glob}"' if glob else None,
-            remedies=[
-                Remedy(SPLIT, one, "read one split"),
-                Remedy(SPLIT, ALL, f"read all of them, with a column {SPLIT!r}"),
-            ],
+            f'pass the files of one split, such as "{glob}"' if glob else None,
+            Remedy(SPLIT, one, "read one split"),
+            Remedy(SPLIT, ALL, f"read all of them, with a column {SPLIT!r}"),
+            path=self.listing.store.public(),
         )
 
     def _glob(self, name: str) -> str | None:
@@ -269,13 +263,13 @@ def _unknown_split(
     listed = ", ".join(map(repr, available[:_MOST_NAMES])) or "none"
     problem = f"split={wanted!r}: the path does not have this split; its splits are: {listed}"
     if names == given:
-        return TFRecordError(problem, path=listing.store.public(listing.store.root))
+        return TFRecordError(problem, path=listing.store.public())
     is_known = {*names}.issubset(available)
     whole = Remedy(SPLIT, names if len(names) > 1 else names[0], "read all rows of each split")
     return TFRecordError(
         f'{problem}; slices such as "train[:10%]" and sums such as "train+test" are not supported',
-        path=listing.store.public(listing.store.root),
         remedies=[whole] if is_known else [],
+        path=listing.store.public(),
         keyword=SPLIT,
     )
 

@@ -8,7 +8,7 @@ from dask_tfrecord.dataset.partitioning import hive
 from dask_tfrecord.dataset.read.requested_columns import RequestedColumns, unknown_column
 from dask_tfrecord.dataset.snapshot.file_table import partition_columns
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.errors import Remedy, SchemaError
+from dask_tfrecord.errors import IGNORE_DIRECTORIES, Remedy, SchemaError
 from dask_tfrecord.files.storage.listing import Listing
 from dask_tfrecord.files.storage.paths import parent_of, unquoted_path
 from dask_tfrecord.schema.conversion import convert
@@ -46,10 +46,10 @@ def values_from_directories(listing: Listing, requested: RequestedColumns) -> di
         }
         values = {name: hive.to_values(name, texts[name], one, directories) for name, one in types.items()}
     except SchemaError as error:
-        remedies = [Remedy("hive", False, "ignore the names of the directories")]
+        remedies = [IGNORE_DIRECTORIES]
         if error.feature in requested.types or error.feature in requested.hive_types:
             remedies.insert(0, Remedy("hive", {error.feature: pa.string()}, "read the names as text"))
-        raise error.replaced(path=listing.store.public(listing.store.root), remedies=remedies) from None
+        raise error.replaced(path=listing.store.public(), remedies=remedies) from None
     return {name: column for name, column in values.items() if name not in requested.excluded}
 
 
@@ -73,11 +73,8 @@ def values_from_snapshot(snapshot: Snapshot, schema: Schema) -> dict[str, pa.Arr
         try:
             columns[name] = convert(values, types[name])
         except (MisfitError, pa.ArrowException) as error:
-            raise SchemaError(
-                f"the partition values are {values.type} and cannot be read as {types[name]}: {error}",
-                feature=name,
-                advice="give no type for the column",
-            ) from None
+            problem = f"the partition values are {values.type} and cannot be read as {types[name]}: {error}"
+            raise SchemaError(problem, "give no type for the column", feature=name) from None
     return columns
 
 
@@ -105,22 +102,15 @@ def feature_clash(name: str) -> SchemaError:
     one_split = Remedy("split", "train", "read this split, or another one, without a column for it")
     return SchemaError(
         f"both a feature of the records and a partition column ({name}=...) have this name",
+        Remedy("hive", False, "read the feature of the records"),
+        Remedy("hive", {name: pa.string()}, "read the values in the directory names"),
+        *[one_split] * (name == "split"),
         feature=name,
-        remedies=[
-            Remedy("hive", False, "read the feature of the records"),
-            Remedy("hive", {name: pa.string()}, "read the values in the directory names"),
-            *[one_split] * (name == "split"),
-        ],
     )
 
 
 def payload_clash(name: str) -> SchemaError:
     """Return the exception for a partition column that has the same name as the payload column."""
-    return SchemaError(
-        f"both the payload column and a partition column ({name}=...) have this name",
-        feature=name,
-        remedies=[
-            Remedy("schema", {"payload": pa.binary()}, "give the payloads another name"),
-            Remedy("hive", False, "ignore the names of the directories"),
-        ],
-    )
+    problem = f"both the payload column and a partition column ({name}=...) have this name"
+    remedy = Remedy("schema", {"payload": pa.binary()}, "give the payloads another name")
+    return SchemaError(problem, remedy, IGNORE_DIRECTORIES, feature=name)

@@ -412,7 +412,7 @@ class ReadPlan:
         return names
 
     def __repr__(self) -> str:
-        return f"ReadPlan({self.store.public(self.store.root)!r}, {self.npartitions:,} partitions)"
+        return f"ReadPlan({self.store.public()!r}, {self.npartitions:,} partitions)"
 
     def __dask_tokenize__(self) -> tuple[object, ...]:
         return "dask_tfrecord.ReadPlan", self._token

@@ -17,7 +17,7 @@ from dask_tfrecord.dataset.read.column_reads import Choice, ColumnReads
 from dask_tfrecord.dataset.read.partition_columns import feature_clash
 from dask_tfrecord.dataset.read.requested_columns import origin_clash
 from dask_tfrecord.dataset.read.schema_drift import explained
-from dask_tfrecord.errors import CorruptRecordError, FileChangedError, SchemaError
+from dask_tfrecord.errors import CorruptRecordError, FileChangedError, SchemaError, located
 from dask_tfrecord.files.damage import Losses, Warn, warn_here
 from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.reading import STREAM_BYTES, TABLE_BYTES, read_split, rows_without_columns
@@ -41,13 +41,9 @@ RowRanges: TypeAlias = tuple[tuple[int, int], ...]
 
 def wrong_number(path: str, rows: int, expected: int) -> CorruptRecordError:
     """Return the error for a file with another number of records than the dataset states."""
-    return CorruptRecordError(
-        f"the file has {rows:,} records, but the snapshot or the description of the dataset says "
-        f"{expected:,}",
-        path=path,
-        advice="restore the file, or describe the files anew: run dask_tfrecord.index, or correct "
-        "dataset_info.json",
-    )
+    problem = f"the file has {rows:,} records, but the snapshot or dataset_info.json says {expected:,}"
+    advice = "restore the file, run dask_tfrecord.index to describe it anew, or correct dataset_info.json"
+    return CorruptRecordError(problem, advice, path=path)
 
 
 @dataclass(frozen=True, repr=False)
@@ -286,10 +282,8 @@ class Partition:
 
     def outcome(self, filters: Predicate, table: pa.Table) -> pa.ChunkedArray:
         """Return the outcome of filters for each row of a table of the partition. Errors name the files."""
-        try:
+        with located(path=lambda: self.file_names):
             return filters.mask(table)
-        except SchemaError as error:
-            raise error.located(path=self.file_names) from None
 
     def _read_together(self, splits: Sequence[Split]) -> list[pa.Table] | None:
         """Read small files at once. Return None if each file must be read alone, or need not be read."""
@@ -381,9 +375,9 @@ class Partition:
         except SchemaError as error:
             place = {"path": error.path, "record": error.record, "offset": error.offset}
             if error.feature in self.partition_values:
-                raise feature_clash(error.feature).located(**place) from None
+                raise feature_clash(error.feature).replaced(**place) from None
             if error.feature in self.options.origin_columns:
-                raise origin_clash(error.feature).located(**place) from None
+                raise origin_clash(error.feature).replaced(**place) from None
             raise explained(error, self.store, split, schema, self.options, self.allowed_features) from None
 
     def _repeat(self, item: Field, count: int) -> pa.Array:

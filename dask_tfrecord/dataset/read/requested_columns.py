@@ -4,14 +4,13 @@ types.
 
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
-from difflib import get_close_matches
 from typing import Any, TypeAlias
 
 import pyarrow as pa
 
 from dask_tfrecord.codec.columns import RecordType
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, did_you_mean
 from dask_tfrecord.schema.field import Field
 from dask_tfrecord.schema.model import Schema, check_names
 from dask_tfrecord.schema.storage_types import innermost
@@ -98,11 +97,8 @@ def parse_columns(schema: GivenSchema | None, hive: GivenHive) -> RequestedColum
     hive_types = {} if isinstance(hive, bool) else _parse_types("hive", hive)
     for name in hive_types.keys() & types.keys():
         if hive_types[name] != types[name]:
-            raise SchemaError(
-                f"schema= gives the type {types[name]}, but hive= gives the type {hive_types[name]}",
-                feature=name,
-                advice="pass the type of the column in only one of them",
-            )
+            problem = f"schema= gives the type {types[name]}, but hive= gives the type {hive_types[name]}"
+            raise SchemaError(problem, "pass the type of the column in only one of them", feature=name)
     is_hive = hive is not False
     return RequestedColumns(types, is_whole_schema, is_hive, hive_types, given, record_type, excluded)
 
@@ -111,11 +107,9 @@ def origin_clash(name: str) -> SchemaError:
     """Return the exception for a path or offset column that has the name of another column."""
     return SchemaError(
         "the path column or the offset column has the name of another column",
+        Remedy("include_path_column", "file", "rename the path column"),
+        Remedy("include_offset_column", "at", "rename the offset column"),
         feature=name,
-        remedies=[
-            Remedy("include_path_column", "file", "rename the path column"),
-            Remedy("include_offset_column", "at", "rename the offset column"),
-        ],
     )
 
 
@@ -145,8 +139,8 @@ def check_given_names(names: Sequence[str], known: Sequence[str], *, certain: bo
     if certain and unknown:
         raise unknown_column("schema", unknown[0], known, "no record and no directory has the column")
     for name in unknown:
-        if near := get_close_matches(name, [other for other in known if other not in names], 1):
-            return f"schema= names {name!r}, which no record of the sample has; did you mean {near[0]!r}?"
+        if question := did_you_mean(name, [other for other in known if other not in names]):
+            return f"schema= names {name!r}, which no record of the sample has; {question}"
     return None
 
 
@@ -193,11 +187,9 @@ def _check_units(name: str, stored: pa.DataType, given: pa.DataType) -> None:
     """
     units = _unit(innermost(stored)), _unit(innermost(given))
     if None not in units and units[0] != units[1]:
-        raise SchemaError(
-            f"the records store {stored}, but schema= would interpret the same integers as {given}",
-            feature=name,
-            advice="give no type, and convert the column after reading with .astype",
-        )
+        problem = f"the records store {stored}, but schema= would interpret the same integers as {given}"
+        advice = "give no type, and convert the column after reading with .astype"
+        raise SchemaError(problem, advice, feature=name)
 
 
 def _unit(type_: pa.DataType) -> tuple[object, ...] | None:
@@ -227,7 +219,7 @@ def _parse_types(keyword: str, given: object) -> dict[str, pa.DataType]:
 
 
 def _not_types(problem: str) -> TFRecordError:
-    return TFRecordError(problem, advice='give a mapping, such as {"age": pa.int64()}')
+    return TFRecordError(problem, 'give a mapping, such as {"age": pa.int64()}')
 
 
 def unknown_column(keyword: str, name: str, known: Sequence[str], problem: str) -> SchemaError:
@@ -235,7 +227,5 @@ def unknown_column(keyword: str, name: str, known: Sequence[str], problem: str) 
 
     The message lists the names of similar columns.
     """
-    near = get_close_matches(name, known, 3)
-    listed = ", ".join(map(repr, near or known)) or "none"
-    hint = f"did you mean {listed}?" if near else f"there are {listed}"
+    hint = did_you_mean(name, known) or f"there are {', '.join(map(repr, known)) or 'none'}"
     return SchemaError(f"{problem} that {keyword}= names; {hint}", feature=name, keyword=keyword)

@@ -11,7 +11,7 @@ import pyarrow as pa
 
 from dask_tfrecord.codec.columns import FeatureKey
 from dask_tfrecord.dataset.read.inferred_schema import type_of
-from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
+from dask_tfrecord.errors import IGNORE_FEATURES, Remedy, SchemaError, TFRecordError
 from dask_tfrecord.files.damage import DamagePolicy
 from dask_tfrecord.files.inference import AskedType, FeatureSummary, Sample, sample_split
 from dask_tfrecord.files.options import ReadOptions, SchemaEvidence
@@ -126,7 +126,7 @@ def _remedies(drifts: Sequence[Drift], schema: Schema, evidence: SchemaEvidence 
     types = {drift.name: None if drift.name in unreadable else drift.type for drift in drifts}
     without_column = [name for name in types if name not in schema.names]
     if evidence is None and without_column:
-        ignored = Remedy("extra", "ignore", "leave it out")
+        ignored = IGNORE_FEATURES
         return [ignored, Remedy("use_snapshot", False), Remedy("infer", "all", "read it")]
     if evidence is not None and not evidence.all_records:
         given = {n: type_ for n, type_ in types.items() if n in evidence.given_kinds or n in unreadable}
@@ -136,7 +136,7 @@ def _remedies(drifts: Sequence[Drift], schema: Schema, evidence: SchemaEvidence 
             found += [Remedy("schema", given, effect)] if given else []
             found.append(Remedy("schema", types, "read this file"))
             if without_column:
-                found.append(Remedy("extra", "ignore", "leave out features that have no column"))
+                found.append(IGNORE_FEATURES)
             return found
     effect = "read them" if len(types) > 1 else "read it"
     if unreadable:

@@ -9,7 +9,7 @@ from urllib.parse import urlsplit
 
 from dask_tfrecord.dataset.read.requested_columns import GivenSchema
 from dask_tfrecord.dataset.snapshot.model import find_snapshot, open_version
-from dask_tfrecord.errors import NotFoundError, SchemaError
+from dask_tfrecord.errors import NotFoundError, SchemaError, located
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.paths import is_http, name_of, parent_of
@@ -90,7 +90,7 @@ def _of_path(
         return open_version(store, None)  # raises
     raise SchemaError(
         f"schema={without_credentials(os.fspath(path))!r} is not a schema",
-        advice='pass the types of columns, such as schema={"age": pa.int64()}, or the path of a '
+        'pass the types of columns, such as schema={"age": pa.int64()}, or the path of a '
         f"{tfmd.SCHEMA_FILE}, of a {FEATURES}, or of a directory with such a file or with a snapshot",
     )
 
@@ -117,22 +117,17 @@ def tfds_schema(directory: Store, labels: Labels, features: str = FEATURES) -> S
         return content
 
     path = directory.public(directory.join(features))
-    try:
+    with located(path=path):
         found = described_columns(read, labels)
-    except SchemaError as error:
-        raise error.located(path=path) from None
     if found is None and directory.fs.exists(directory.join(features)):
         advice = f"pass the {FEATURES} of TFDS, or the types of columns"
-        raise SchemaError("the file describes no features", path=path, advice=advice)
+        raise SchemaError("the file describes no features", advice, path=path)
     if found is None:
         raise NotFoundError(f"{path}: no such file")
     if found.unknown:
-        raise SchemaError(
-            "the class or the dtype of the feature is unknown",
-            path=path,
-            feature=found.unknown[0],
-            advice="read the directory without schema=, which infers the type of the column",
-        )
+        problem = "the class or the dtype of the feature is unknown"
+        advice = "read the directory without schema=, which infers the type of the column"
+        raise SchemaError(problem, advice, path=path, feature=found.unknown[0])
     return Schema(tuple(Field.in_form(name, form) for name, form in found.forms.items()))
 
 
@@ -142,17 +137,16 @@ def tfmd_schema(store: Store, path: str) -> Schema:
     if path.endswith(_BINARY_SUFFIXES):
         raise SchemaError(
             "the file has a binary message, which this library does not read",
-            path=public,
-            advice="pass the schema.pbtxt that TFX writes, or the message that "
+            "pass the schema.pbtxt that TFX writes, or the message that "
             "tensorflow_metadata.proto.v0.schema_pb2.Schema.FromString returns for the content of the file",
+            path=public,
         )
     try:
-        return tfmd.schema_of(store.fs.cat_file(path).decode("utf-8-sig"))
+        with located(path=public):
+            return tfmd.schema_of(store.fs.cat_file(path).decode("utf-8-sig"))
     except FileNotFoundError:
         raise NotFoundError(f"{public}: no such file") from None
     except IsADirectoryError:
-        raise SchemaError("the path is a directory", path=public, advice="pass a schema.pbtxt") from None
+        raise SchemaError("the path is a directory", "pass a schema.pbtxt", path=public) from None
     except UnicodeDecodeError as error:
         raise SchemaError(f"the file is not text: {error}", path=public) from None
-    except SchemaError as error:
-        raise error.located(path=public) from None

@@ -91,19 +91,15 @@ def read_info(store: Store, directory: str) -> dict[str, Any]:
     except FileNotFoundError:
         return {}
     except (ValueError, RecursionError) as error:
-        raise TFRecordError(
-            f"the description of a dataset is not valid JSON ({error})",
-            path=store.public(path),
-            advice="correct the file, or pass the data files as a glob",
-        ) from None
+        problem = f"the description of a dataset is not valid JSON ({error})"
+        advice = "correct the file, or pass the data files as a glob"
+        raise TFRecordError(problem, advice, path=store.public(path)) from None
     if not isinstance(info, dict):
         return {}
     if info.get("fileFormat") not in (None, "", _FORMAT):
-        raise TFRecordError(
-            f"the files of the dataset have the format {info['fileFormat']!r} instead of {_FORMAT!r}",
-            path=store.public(directory),
-            advice=f'prepare the dataset with tfds.builder(..., file_format="{_FORMAT}")',
-        )
+        problem = f"the files of the dataset have the format {info['fileFormat']!r} instead of {_FORMAT!r}"
+        advice = f'prepare the dataset with tfds.builder(..., file_format="{_FORMAT}")'
+        raise TFRecordError(problem, advice, path=store.public(directory))
     return info
 
 
@@ -135,11 +131,9 @@ def read_descriptions(store: Store, directory: str) -> tuple[SplitDescription, .
     known = [one for one in splits if isinstance(one, dict)] if isinstance(splits, list) else []
     names = [one["name"] for one in known if isinstance(one.get("name"), str)]
     if repeated := [name for name in names if names.count(name) > 1]:
-        raise TFRecordError(
-            f"the description of the dataset has two splits with the name {repeated[0]!r}",
-            path=store.public(f"{directory}/{INFO}"),
-            advice="correct the file, or pass the data files as a glob",
-        )
+        problem = f"the description of the dataset has two splits with the name {repeated[0]!r}"
+        advice = "correct the file, or pass the data files as a glob"
+        raise TFRecordError(problem, advice, path=store.public(f"{directory}/{INFO}"))
     found = []
     for one in [one for one in known if isinstance(one.get("name"), str)]:
         lengths = one.get("shardLengths")

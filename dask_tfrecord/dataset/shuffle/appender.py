@@ -17,14 +17,13 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.partitioning.grouping import directory_groups, group
-from dask_tfrecord.dataset.shuffle.stream import numbered_from
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot
 from dask_tfrecord.dataset.snapshot.visibility import has_committed
 from dask_tfrecord.dataset.write.commit import abandon, commit, discard, remove_replaced
 from dask_tfrecord.dataset.write.newest import Newest
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.staging import finish_newest
-from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.errors import SchemaError, TFRecordError, located
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.redaction import hide, secrets_of
 from dask_tfrecord.files.storage.store import Store
@@ -170,9 +169,9 @@ class Appender:
             tables, size = self._waiting[:count], int(ends[:count][-1])
             run = self._begin()
             first = sum(entry.records for entry in self._entries)
-            title = f"{run.store.public(run.store.root)}, rows since the last commit"
+            title = f"{run.store.public()}, rows since the last commit"
             # If this fails, the next attempt replaces the files of this attempt.
-            with numbered_from(first, title):
+            with located(path=title, first=first):
                 rows = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
                 written = run.write(rows, 0, 1, len(self._entries))
             self._entries += written
@@ -221,16 +220,14 @@ def check_values(run: WriteRun, tables: Sequence[pa.Table], title: str) -> None:
     first, keys = 0, run.partition_on
     for table in tables:
         if keys and len(table):
-            try:
+            with located(path=title):
                 directory_groups(group(table, keys), keys, max_directories=run.max_directories)
-            except TFRecordError as error:
-                raise error.located(path=title) from None
         for batch in table.select(run.schema.names).to_batches():
-            with numbered_from(first, title):
+            with located(path=title, first=first):
                 stored = run.schema.to_storage(batch, lossy=run.options.lossy)
             if run.schema.record_type == "bytes" and stored.column(0).null_count:
                 row = pc.index(stored.column(0).is_null(), True).as_py()
                 problem, advice = "a record cannot be null", 'drop the row or fill it with b""'
                 name = run.schema.names[0]
-                raise SchemaError(problem, path=title, record=first + row, feature=name, advice=advice)
+                raise SchemaError(problem, advice, path=title, record=first + row, feature=name)
             first += batch.num_rows

@@ -369,11 +369,9 @@ def _read_ranges(store: Store, ranges: list[tuple[str, int, int]]) -> list[bytes
     try:
         found = store.read_ranges(ranges)
     except FileNotFoundError:
-        raise TFRecordError(
-            "a temporary file with shuffled rows was removed during the write",
-            path=store.public(store.root),
-            advice="write again, and do not run dask_tfrecord.cleanup meanwhile",
-        ) from None
+        problem = "a temporary file with shuffled rows was removed during the write"
+        advice = "write again, and do not run dask_tfrecord.cleanup meanwhile"
+        raise TFRecordError(problem, advice, path=store.public()) from None
     for (path, start, stop), content in zip(ranges, found, strict=True):
         if len(content) != stop - start:
             raise _damaged(store, path)
@@ -381,11 +379,8 @@ def _read_ranges(store: Store, ranges: list[tuple[str, int, int]]) -> list[bytes
 
 
 def _damaged(store: Store, path: str) -> TFRecordError:
-    return TFRecordError(
-        "the shuffled rows in this temporary file are damaged",
-        path=store.public(path),
-        advice="check the disk or the store, then write again",
-    )
+    problem = "the shuffled rows in this temporary file are damaged"
+    return TFRecordError(problem, "check the disk or the store, then write again", path=store.public(path))
 
 
 def _with_categories(table: pa.Table, schema: Schema) -> pa.Table:

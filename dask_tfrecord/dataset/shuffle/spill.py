@@ -311,11 +311,8 @@ def _read_receipt(run: WriteRun, receipt: str) -> Spill:
         path, *numbers = json.loads(run.store.fs.cat_file(receipt))
         return Spill(path, *map(np.array, numbers))
     except (ValueError, TypeError, RecursionError, IsADirectoryError) as error:
-        raise TFRecordError(
-            f"not the description of a spill file ({error})",
-            path=run.store.public(receipt),
-            advice="start the write again",
-        ) from None
+        problem = f"not the description of a spill file ({error})"
+        raise TFRecordError(problem, "start the write again", path=run.store.public(receipt)) from None
 
 
 def source_of(row_id: int) -> tuple[int, int]:
@@ -414,7 +411,8 @@ def sort_keys(row_ids: Numbers, seed: int | None) -> Numbers:
     """Return the sort keys of rows: distinct pseudo-random numbers, or the row ids if ``seed`` is None."""
     if seed is None:
         return row_ids
-    key = _split_mix(np.array([seed & (1 << 64) - 1], np.uint64))
+    # Not the seed itself: SplitMix64 maps 0 to 0, so that seed 0 would always put the first row first.
+    key = np.random.SeedSequence(seed & (1 << 64) - 1).generate_state(1, np.uint64)
     mixed = np.empty_like(row_ids)
     for at in range(0, len(row_ids), _PIECE_ROWS):
         mixed[at : at + _PIECE_ROWS] = _split_mix(row_ids[at : at + _PIECE_ROWS] ^ key)

@@ -7,7 +7,6 @@ there were tables, in the second of the two rounds that `dask_tfrecord.dataset.s
 """
 
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 
 import pyarrow as pa
 
@@ -15,7 +14,7 @@ from dask_tfrecord.dataset.shuffle.merge import regroup, write_target
 from dask_tfrecord.dataset.shuffle.route import Route, Shuffle
 from dask_tfrecord.dataset.shuffle.spill import Spill, source_of, spill_unsorted
 from dask_tfrecord.dataset.write.run import WriteRun
-from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.errors import TFRecordError, located
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.part_names import check_labels
 
@@ -39,7 +38,7 @@ def write_tables(run: WriteRun, tables: Iterable[pa.Table], title: str, note: No
     entries: list[FileEntry] = []
     first = 0
     for number, table in enumerate(_chunks(run, tables, run.options.max_rows)):
-        with numbered_from(first, title):
+        with located(path=title, first=first):
             written = list(run.write(table, 0, 1, len(entries)))
         first += table.num_rows
         entries += written
@@ -80,21 +79,6 @@ def write_shuffled(
         note(written, index, count, 3, 3)
         pa.default_memory_pool().release_unused()
     return entries
-
-
-@contextmanager
-def numbered_from(first: int, title: str) -> Iterator[None]:
-    """Make errors about a row of some rows name the row of the stream.
-
-    ``first`` is the number of the first of these rows in the stream, and ``title`` replaces the path of the
-    error.
-    """
-    try:
-        yield
-    except TFRecordError as error:
-        if error.record is None:
-            raise
-        raise error.replaced(record=first + error.record, path=title) from None
 
 
 def _chunks(run: WriteRun, tables: Iterable[pa.Table], max_rows: int | None) -> Iterator[pa.Table]:

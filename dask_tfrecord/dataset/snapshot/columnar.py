@@ -46,11 +46,8 @@ def check_columnar(columnar: Columnar, schema: Schema, partition_on: Sequence[st
     names = [name for name in fields if _is_small(fields[name])] if columnar == "scalars" else columnar
     for name in names:
         if name in partition_on:
-            raise SchemaError(
-                "columnar= names a partition column, whose values are in the names of directories",
-                feature=name,
-                advice="leave it out of columnar=",
-            )
+            problem = "columnar= names a partition column, whose values are in the names of directories"
+            raise SchemaError(problem, "leave it out of columnar=", feature=name)
         if name not in fields:
             known = ", ".join(map(repr, fields))
             raise SchemaError(
@@ -60,15 +57,13 @@ def check_columnar(columnar: Columnar, schema: Schema, partition_on: Sequence[st
         if any(one.depth > 1 for one in features):
             raise SchemaError(
                 f"columnar= names a column of {fields[name].type}, and column files hold no lists of lists",
+                "leave it out of columnar=",
                 feature=name,
-                advice="leave it out of columnar=",
             )
         if any(one.name == OFFSET for one in features):
-            raise SchemaError(
-                "column files store the offsets of records under this name",
-                feature=name,
-                advice="rename the column, or pass a list without it as columnar=",
-            )
+            problem = "column files store the offsets of records under this name"
+            advice = "rename the column, or pass a list without it as columnar="
+            raise SchemaError(problem, advice, feature=name)
 
 
 def parse_columnar(stored: Any) -> Columnar | None:

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.snapshot.column_statistics import VERSION, value_name
-from dask_tfrecord.errors import Remedy, TFRecordError
+from dask_tfrecord.errors import WITHOUT_SNAPSHOT, TFRecordError
 from dask_tfrecord.files.part_names import run_of
 from dask_tfrecord.schema.field import Field
 
@@ -115,5 +115,5 @@ def by_directory(rows: pa.Table) -> pa.Table:
 
 def invalid_snapshot(error: Exception, path: str) -> TFRecordError:
     """Return the exception for a file that is not a valid snapshot file."""
-    remedy = Remedy("use_snapshot", False, "read the data files without it")
-    return TFRecordError(f"not a valid snapshot ({error})", path=path, remedies=[remedy])
+    remedy = WITHOUT_SNAPSHOT
+    return TFRecordError(f"not a valid snapshot ({error})", remedy, path=path)

@@ -395,7 +395,7 @@ def open_version(store: Store, number: int | None) -> Snapshot:
         If the root has no snapshot, or if the dataset does not have this version.
     """
     if isinstance(number, bool) or not isinstance(number, int | np.integer | None):
-        raise TFRecordError(f"version={number!r} is not the number of a version", advice="pass a number")
+        raise TFRecordError(f"version={number!r} is not the number of a version", "pass a number")
     if number is None:
         if (snapshot := find_snapshot(store)) is None:
             raise no_snapshot(store)
@@ -415,7 +415,7 @@ def open_version(store: Store, number: int | None) -> Snapshot:
             "with keep_versions=True. dask_tfrecord.expire removes old versions, too. Appending and "
             "dask_tfrecord.cleanup keep them"
         )
-    raise NotFoundError(f"{store.public(store.root)}: {problem}")
+    raise NotFoundError(f"{store.public()}: {problem}")
 
 
 def find_snapshot(store: Store) -> Snapshot | None:

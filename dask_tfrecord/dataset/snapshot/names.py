@@ -135,8 +135,8 @@ def stored_paths(store: Store, name: str) -> list[str]:
     if not isinstance(paths, list) or not all(map(_is_file_path, paths)):
         raise TFRecordError(
             problem,
-            path=store.public(path),
-            advice="remove it; the files that it listed may then stay in the directory, where reads with the "
+            "remove it; the files that it listed may then stay in the directory, where reads with the "
             "snapshot ignore them",
+            path=store.public(path),
         )
     return paths

@@ -220,8 +220,8 @@ def parse_part(data: bytes, path: str, number: int) -> Part:
             raise TFRecordError(
                 f"the snapshot has format version {format_version!r}, "
                 f"this library reads format version {FORMAT_VERSION}",
+                "use the version of dask-tfrecord that wrote the dataset, or a newer one",
                 path=path,
-                advice="use the version of dask-tfrecord that wrote the dataset, or a newer one",
             )
         fields = parse(metadata)
         base = _base(metadata, number)

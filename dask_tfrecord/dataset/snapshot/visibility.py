@@ -24,7 +24,15 @@ from dask_tfrecord.dataset.snapshot.names import (
     staged,
     stored_paths,
 )
-from dask_tfrecord.errors import Call, CorruptRecordError, Remedy, TFRecordError, warn_caller
+from dask_tfrecord.errors import (
+    WITHOUT_SNAPSHOT,
+    Call,
+    CorruptRecordError,
+    Remedy,
+    TFRecordError,
+    index_again,
+    warn_caller,
+)
 from dask_tfrecord.files.part_names import PART_NAME, is_part, run_of
 from dask_tfrecord.files.side_files import without_side_files
 from dask_tfrecord.files.storage.listing import (
@@ -40,7 +48,6 @@ from dask_tfrecord.files.storage.paths import name_of, parent_of, unquoted_path
 from dask_tfrecord.files.storage.store import Store
 
 _MISSING = "the file is missing, but the dataset's snapshot lists it"
-_READ_ALL = Remedy("use_snapshot", False, "read all files in the directory without the snapshot")
 
 
 def listed_path(store: Store, name: str) -> str:
@@ -75,11 +82,9 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> pa.Table:
         store.fs.invalidate_cache()
         foreign &= {*map(unquoted_path, column_paths(list_directory(store)["path"]))} if foreign else foreign
     if foreign:
+        problem = f"the dataset's snapshot does not list {len(foreign):,} of the files here"
         raise TFRecordError(
-            f"the dataset's snapshot does not list {len(foreign):,} of the files here",
-            path=store.public(min(foreign)),
-            advice="move the files elsewhere",
-            remedies=[Remedy("use_snapshot", False, "read them too")],
+            problem, "move the files elsewhere", WITHOUT_SNAPSHOT, path=store.public(min(foreign))
         )
     return files
 
@@ -146,18 +151,16 @@ def _lost_file(
 
     The message also names the other missing files.
     """
-    root, public = store.public(store.root), store.public(store.join(path))
+    root, public = store.public(), store.public(store.join(path))
     if size is None:
         repair = Call("repair", root, {}, "if it was removed on purpose, to drop its rows")
         others_only = Remedy("use_snapshot", False, "read the other files, without the rows of this file")
         others = [name for name in missing if name != path]
         problem = f"{_MISSING}; also missing: {short_list(others)}" if others else _MISSING
-        return CorruptRecordError(
-            problem, path=public, advice="put the file back", calls=[repair], remedies=[others_only]
-        )
+        return CorruptRecordError(problem, "put the file back", repair, others_only, path=public)
     problem = f"the file has {size:,} bytes, but {recorded:,} in the dataset's snapshot"
-    again = [] if is_part(path) else [Call("index", root, {}, "again if it was changed")]
-    return CorruptRecordError(problem, path=public, calls=again, remedies=[_READ_ALL])
+    again = [] if is_part(path) else [index_again(root, "again if it was changed")]
+    return CorruptRecordError(problem, WITHOUT_SNAPSHOT, calls=again, path=public)
 
 
 def missing_files(store: Store, snapshot: Snapshot) -> pa.Table:
@@ -254,7 +257,7 @@ def committed_files(listing: Listing, *, use_snapshot: bool) -> Listing:
         uncommitted |= _uncommitted_paths(Store(store.fs, root), of_root, use_snapshot=use_snapshot)
     committed = listing.keep(_without(files, uncommitted - listing.spelled_out))
     if not len(committed.files):
-        raise unfinished_only(store.public(store.root), store.public(min(parts)))
+        raise unfinished_only(store.public(), store.public(min(parts)))
     if use_snapshot and listing.base:
         _check_complete(store, committed.paths)
     return committed
@@ -315,9 +318,9 @@ def _check_in_place(store: Store, snapshot: Snapshot) -> None:
     if kept and (missing := kept.difference(column_paths(list_directory(store)["path"]))):
         raise TFRecordError(
             f"the file is still in {KEPT}, because a restore has not finished",
+            "read the directory of the dataset with its snapshot",
+            Call("cleanup", store.public(), {}, "if the restore was interrupted"),
             path=store.public(min(missing)),
-            advice="read the directory of the dataset with its snapshot",
-            calls=[Call("cleanup", store.public(store.root), {}, "if the restore was interrupted")],
         )
 
 
@@ -338,9 +341,9 @@ def _check_complete(store: Store, paths: Sequence[str]) -> None:
         if store.fs.exists(f"{parent_of(path)}/{METADATA_DIRECTORY}"):
             raise TFRecordError(
                 "the file belongs to a write that has not finished: other files of the write are missing",
+                "write the dataset again",
+                WITHOUT_SNAPSHOT,
                 path=store.public(path),
-                advice="write the dataset again",
-                remedies=[Remedy("use_snapshot", False, "read the files that exist")],
             )
     if incomplete:
         first = store.public(next(iter(incomplete[0].values())))

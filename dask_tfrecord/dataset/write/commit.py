@@ -230,11 +230,9 @@ def _check_names(store: Store, directories: Iterable[str]) -> None:
                 alike = [ascii(other) for other in present[parent] if _folded(other) == _folded(name)]
                 stored = alike[0] if alike else "another name"
                 is_old = " of an older version" if place != directory else ""
-                raise DestinationError(
-                    f"this filesystem does not distinguish the directory {name!a} from {stored}{is_old}",
-                    path=store.public(store.join(place)),
-                    advice="write both partition values in one form, for example in lower case",
-                )
+                problem = f"this filesystem does not distinguish the directory {name!a} from {stored}{is_old}"
+                advice = "write both partition values in one form, for example in lower case"
+                raise DestinationError(problem, advice, path=store.public(store.join(place)))
 
 
 def _folded(name: str) -> str:
@@ -242,11 +240,8 @@ def _folded(name: str) -> str:
 
 
 def _removed(run: WriteRun, name: str) -> ConcurrentWriteError:
-    return ConcurrentWriteError(
-        "the file was removed before its write was committed, by `cleanup` or because of a conflict",
-        path=run.store.public(run.store.join(name)),
-        advice="start the write again",
-    )
+    problem = "the file was removed before its write was committed, by `cleanup` or because of a conflict"
+    return ConcurrentWriteError(problem, "start the write again", path=run.store.public(run.store.join(name)))
 
 
 def with_stamps(store: Store, rows: pa.Table) -> pa.Table:
@@ -294,11 +289,8 @@ def create_snapshot(
                     _remove_files(run)  # with the list of files that an earlier try would replace
                     return newest
             if attempt and REFUSED in run.marks():
-                raise ConcurrentWriteError(
-                    "another attempt at this commit has found a conflict, or the write was given up",
-                    path=run.store.public(run.store.root),
-                    advice="start the write again",
-                )
+                problem = "another attempt at this commit has found a conflict, or the write was given up"
+                raise ConcurrentWriteError(problem, "start the write again")
             _log_step(run, 4, f"publish {len(files)} files")
             if run.store.renames or known is None:  # otherwise, the caller has uploaded exactly these files
                 publish_files(run, files)
@@ -381,7 +373,7 @@ def remove_replaced(run: WriteRun, files: pa.Table | None = None) -> None:
     except Exception as error:  # the snapshot exists, so the write has succeeded in any case
         reason = hide(str(error), secrets_of(run.store))
         warnings.warn(
-            f"{run.store.public(run.store.root)}: the data is written, but not all files that it replaces "
+            f"{run.store.public()}: the data is written, but not all files that it replaces "
             f"could be removed ({reason}). The next write removes them, and so does dask_tfrecord.cleanup.",
             UserWarning,
             stacklevel=2,

@@ -134,8 +134,7 @@ def overtaken(run: WriteRun) -> ConcurrentWriteError:
     """Return the error for a write that would undo the changes of another write."""
     return ConcurrentWriteError(
         "another write committed a dataset here first",
-        path=run.store.public(run.store.root),
-        advice="write to another directory, or start the write again to change the new dataset",
+        "write to another directory, or start the write again to change the new dataset",
     )
 
 

@@ -75,15 +75,11 @@ def destination(
     text = path_text(path, advice="pass the directory of the dataset")
     for syntax, meaning in _FSSPEC_SYNTAX.items():
         if syntax in text:
-            raise DestinationError(
-                f"{without_credentials(text)!r} contains {syntax!r}, which {meaning}",
-                advice="choose a directory without it in its name",
-            )
+            problem = f"{without_credentials(text)!r} contains {syntax!r}, which {meaning}"
+            raise DestinationError(problem, "choose a directory without it in its name")
     if any(ord(sign) < 32 or ord(sign) == 127 for sign in text):
-        raise DestinationError(
-            f"{without_credentials(text)!r} contains a line break or another control character",
-            advice="choose a directory without it in its name",
-        )
+        problem = f"{without_credentials(text)!r} contains a line break or another control character"
+        raise DestinationError(problem, "choose a directory without it in its name")
     store = Store.at(text, storage_options, filesystem)
     check_writable(store.fs)
     if store.local:
@@ -91,9 +87,7 @@ def destination(
         store.refuse_links(f"{one}/" for one in directories)
         for one in filter(os.path.isfile, directories):
             raise DestinationError(
-                "a file has the name of a directory of the dataset",
-                path=one,
-                advice="move the file elsewhere",
+                "a file has the name of a directory of the dataset", "move the file elsewhere", path=one
             )
     return store
 
@@ -113,23 +107,17 @@ def check_destination(store: Store, mode: Mode = "create") -> int:
         If the path is a file or the root of a filesystem, or if the mode is "create" and the directory holds
         a dataset or files that readers would see.
     """
-    root = store.public(store.root)
     if is_disk_root(store):  # listing the root directory would take very long
         advice = "write to a directory that holds nothing but the dataset"
-        raise DestinationError("the root of a filesystem cannot be a dataset", path=root, advice=advice)
+        raise DestinationError("the root of a filesystem cannot be a dataset", advice)
     newest = newest_number(store)
     if not newest:  # otherwise, the path is a directory
         if store.fs.isfile(store.root):
-            raise DestinationError("is a file, not a directory", path=root, advice="pass a directory")
+            raise DestinationError("is a file, not a directory", "pass a directory")
         check_bucket(store)
     if mode == "create" and newest:
-        raise DestinationError(
-            "the directory already holds a dataset",
-            path=root,
-            advice="choose another directory",
-            remedies=change_remedies(store, "it"),
-            function="to_tfrecord",
-        )
+        problem = "the directory already holds a dataset"
+        raise DestinationError(problem, "choose another directory", remedies=change_remedies(store, "it"))
     if mode == "create" and len(files := visible_files(store)):
         raise refusal(store, files)
     return newest
@@ -149,9 +137,7 @@ def replaceable_files(store: Store) -> frozenset[str]:
     """
     if (role := _protected_role(store)) is not None:
         raise DestinationError(
-            f"{role} is never overwritten",
-            path=store.public(store.root),
-            advice="write to a directory that holds nothing but the dataset",
+            f"{role} is never overwritten", "write to a directory that holds nothing but the dataset"
         )
     files = visible_files(store)
     if store.local:
@@ -164,11 +150,8 @@ def replaceable_files(store: Store) -> frozenset[str]:
     ]
     foreign = [*_foreign_files(store, unlisted), *described]
     if foreign:
-        raise DestinationError(
-            f"an overwrite removes only TFRecord files, and the directory also holds {_names(foreign)}",
-            path=store.public(store.root),
-            advice="move the other files elsewhere, or write to another directory",
-        )
+        problem = f"an overwrite removes only TFRecord files, and the directory also holds {_names(foreign)}"
+        raise DestinationError(problem, "move the other files elsewhere, or write to another directory")
     refuse_datasets_below(store, "which the overwrite would remove")
     return frozenset(store.relative(file.path) for file in unlisted)
 
@@ -185,13 +168,7 @@ def refusal(store: Store, files: pa.Table) -> DestinationError:
     else:
         problem = f"the directory already holds files of other tools ({total}) and no snapshot"
         remedies = change_remedies(store, "them")
-    return DestinationError(
-        problem,
-        path=store.public(store.root),
-        advice="choose another directory",
-        remedies=remedies,
-        function="to_tfrecord",
-    )
+    return DestinationError(problem, "choose another directory", remedies=remedies)
 
 
 def change_remedies(store: Store, what: str) -> list[Remedy]:
@@ -219,9 +196,7 @@ def files_unchanged(store: Store) -> Iterator[None]:
         yield
     except (FileNotFoundError, FileChangedError):
         raise ConcurrentWriteError(
-            "another write removed or replaced files here at the same time",
-            path=store.public(store.root),
-            advice="start the write again",
+            "another write removed or replaced files here at the same time", "start the write again"
         ) from None
 
 
@@ -288,8 +263,7 @@ def _refuse_links(store: Store) -> None:
     for link in linked_directories(store.root):
         raise DestinationError(
             f"the link {link} leads to another directory, and the overwrite would remove the files there",
-            path=store.public(store.root),
-            advice="remove the link first",
+            "remove the link first",
         )
 
 

@@ -89,7 +89,7 @@ def refuse_inside_dataset(store: Store, function: str) -> None:
         If the directory lies inside another dataset.
     """
     if (parent := parent_dataset(store)) is not None:
-        raise _inside(store, parent, calls=[Call(function, parent.public(parent.root), {})])
+        raise _inside(store, parent, calls=[Call(function, parent.public(), {})])
 
 
 @redact_errors
@@ -108,7 +108,7 @@ def refuse_write_inside(store: Store, mode: Mode) -> None:
         snapshot = find_snapshot(parent)
         keys = [*snapshot.partition_on] if snapshot is not None else []
     partitions: dict[str, Any] = {"partition_on": keys} if keys else {}
-    path = parent.public(parent.root)
+    path = parent.public()
     add = Call("to_tfrecord", path, partitions | {"append": True}, "to add the rows")
     effect = "to replace the partitions" if keys else "to replace all rows of that dataset"
     replace = Call("to_tfrecord", path, partitions | {"overwrite": "partitions" if keys else True}, effect)
@@ -134,11 +134,10 @@ def _inside(
     store: Store, parent: Store, *, advice: str | None = None, calls: Sequence[Call] = ()
 ) -> DestinationError:
     outside = "choose a path outside of the dataset"
-    inside = f"lies inside the dataset {parent.public(parent.root)!r}"
+    inside = f"lies inside the dataset {parent.public()!r}"
     return DestinationError(
         "the directory holds a TFRecord dataset" if parent is store else f"the path {inside}",
-        path=store.public(store.root),
-        advice=f"{advice}, or {outside}" if advice else outside,
+        f"{advice}, or {outside}" if advice else outside,
         calls=calls,
     )
 
@@ -156,7 +155,6 @@ def refuse_datasets_below(store: Store, harm: str) -> None:
         if store.names(f"{directory}/{METADATA_DIRECTORY}"):
             raise DestinationError(
                 f"the directory holds another dataset, {directory!r}, {harm}",
-                path=store.public(store.root),
-                advice="choose another directory, or move that dataset elsewhere; remove only "
+                "choose another directory, or move that dataset elsewhere; remove only "
                 f"{directory}/{METADATA_DIRECTORY} if its files belong to this directory",
             )

@@ -140,7 +140,6 @@ def _schema_after(run: WriteRun, newest: Snapshot) -> Schema:
         newest,
         run.schema,
         run.partitioning,
-        run.store,
         run.index,
         adds_columns=run.adds_columns,
         is_overtaken=True,
@@ -162,19 +161,14 @@ def _restored(run: WriteRun, newest: Snapshot) -> tuple[Snapshot, list[str]]:
     try:
         older = open_version(run.store, run.version)
     except FileNotFoundError as error:
-        raise FileRemovedError(
-            f"version {run.version} has expired or was overwritten after the restore was planned",
-            path=run.store.public(run.store.root),
-            advice="restore another version",
-        ) from error
+        problem = f"version {run.version} has expired or was overwritten after the restore was planned"
+        raise FileRemovedError(problem, "restore another version") from error
     before, after = {*identities(newest.file_list)}, {*identities(older.file_list)}
     moved = [path for path, _ in sorted(before ^ after)]
     if len({*moved}) < len(moved):
         twice = next(path for path, next_path in pairwise(moved) if path == next_path)
-        raise FileChangedError(
-            f"the file was replaced after version {older.number}, which cannot be restored",
-            path=run.store.public(run.store.join(twice)),
-        )
+        problem = f"the file was replaced after version {older.number}, which cannot be restored"
+        raise FileChangedError(problem, path=run.store.public(run.store.join(twice)))
     rows = with_known_versions(older.file_list, newest.file_list)
     return replace(older, file_list=rows), moved
 

@@ -69,7 +69,7 @@ def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> 
         staged = _files_in(store, directory)
         if last_modified(store, [*unlisted, *staged] or [store.join(directory)]) <= before:
             if not dry_run:
-                count, root = len(unlisted) + len(staged), store.public(store.root)
+                count, root = len(unlisted) + len(staged), store.public()
                 logger.info("%s: remove %d files of the interrupted write %s", root, count, run[:8])
                 store.remove(unlisted)
                 remove_staging(store, run)

@@ -139,7 +139,7 @@ class WriteRun:
     details: str = ""
 
     def __repr__(self) -> str:
-        return f"WriteRun({self.store.public(self.store.root)!r}, {self.run[:8]})"
+        return f"WriteRun({self.store.public()!r}, {self.run[:8]})"
 
     def __dask_tokenize__(self) -> tuple[object, ...]:
         return "dask_tfrecord.WriteRun", self.store.__dask_tokenize__(), self.run
@@ -147,7 +147,7 @@ class WriteRun:
     @property
     def title(self) -> str:
         """The destination and the id of the write, without credentials, for log messages."""
-        return f"{self.store.public(self.store.root)}: write {self.run[:8]}"
+        return f"{self.store.public()}: write {self.run[:8]}"
 
     @property
     def partition_on(self) -> tuple[str, ...]:

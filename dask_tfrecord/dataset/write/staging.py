@@ -120,5 +120,5 @@ def finish_newest(store: Store, *, running: str = "", known: Snapshot | None = N
         return
     for run in unfinished_commits(store, newest):
         if run != running:
-            logger.info("%s: finish the interrupted cleanup of write %s", store.public(store.root), run[:8])
+            logger.info("%s: finish the interrupted cleanup of write %s", store.public(), run[:8])
             finish_commit(store, run, listed_files(newest))

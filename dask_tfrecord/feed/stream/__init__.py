@@ -195,7 +195,7 @@ def write_feather(
         for batch in sent_batches(batches, client, may_be_empty=False):
             writer.write_batch(batch)
             rows += batch.num_rows
-    return FeatherFile(store.public(store.root), rows, client)
+    return FeatherFile(store.public(), rows, client)
 
 
 @dataclass(frozen=True)

@@ -116,7 +116,7 @@ def open_endpoint(endpoint: str) -> Listener | Sink:
     """
     kind = endpoint.rpartition("://")[0] if isinstance(endpoint, str) else None
     if kind not in ("", "tcp", "unix", "fd"):
-        raise TFRecordError(f"{endpoint!r} is not an endpoint", advice=f"pass {_KINDS}")
+        raise TFRecordError(f"{endpoint!r} is not an endpoint", f"pass {_KINDS}")
     if kind == "fd":
         return Sink(_descriptor(endpoint))
     try:
@@ -124,20 +124,17 @@ def open_endpoint(endpoint: str) -> Listener | Sink:
     except OSError as error:
         raise TFRecordError(
             f"the endpoint {endpoint!r} cannot be opened: {error.strerror or error}",
-            advice="choose another port or path, or pass 'tcp://127.0.0.1:0' to get a free port",
+            "choose another port or path, or pass 'tcp://127.0.0.1:0' to get a free port",
         ) from None
 
 
 def _tcp_socket(endpoint: str, place: str) -> socket.socket:
     host, colon, port = place.rpartition(":")
     if not colon or not port.isdecimal() or int(port) > 65_535:
-        raise TFRecordError(
-            f"{endpoint!r} has no port number from 0 to 65535", advice="pass 'tcp://host:port'"
-        )
+        raise TFRecordError(f"{endpoint!r} has no port number from 0 to 65535", "pass 'tcp://host:port'")
     if ":" in host:
         raise TFRecordError(
-            f"{endpoint!r} has an IPv6 address, which TensorFlow I/O cannot reach",
-            advice="pass an IPv4 address",
+            f"{endpoint!r} has an IPv6 address, which TensorFlow I/O cannot reach", "pass an IPv4 address"
         )
     address = (host or "127.0.0.1", int(port))
     return socket.create_server(address, family=socket.AF_INET)
@@ -182,6 +179,6 @@ def _descriptor(endpoint: str) -> int:
         os.set_blocking(number, True)
     except (ValueError, OSError):
         raise TFRecordError(
-            f"{endpoint!r} is not an open file descriptor", advice="pass 'fd://1' for the standard output"
+            f"{endpoint!r} is not an open file descriptor", "pass 'fd://1' for the standard output"
         ) from None
     return number

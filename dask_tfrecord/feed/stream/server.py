@@ -263,7 +263,7 @@ def sent_batches(batches: Batches, client: Client, *, may_be_empty: bool) -> Ite
         raise TFRecordError(
             "there are no rows to send, and TensorFlow I/O crashes on a file, and on any but the first "
             "endpoint, without rows",
-            advice="use fewer endpoints or a smaller batch_size",
+            "use fewer endpoints or a smaller batch_size",
         )
     if is_empty:
         yield pa.RecordBatch.from_pylist([], client.schema)

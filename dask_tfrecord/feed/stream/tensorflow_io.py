@@ -150,11 +150,9 @@ def _sent_type(item: pa.Field) -> pa.DataType:
     """Return the type in which TensorFlow I/O can read the values of a column."""
     plain = _plain_type(item.type)
     if plain is None:
-        raise SchemaError(
-            f"TensorFlow I/O cannot read the type {item.type}",
-            feature=item.name,
-            advice="leave the column out with columns=, or convert it before it is served",
-        )
+        problem = f"TensorFlow I/O cannot read the type {item.type}"
+        advice = "leave the column out with columns=, or convert it before it is served"
+        raise SchemaError(problem, advice, feature=item.name)
     return plain
 
 
@@ -206,22 +204,15 @@ def _null_error(name: str, type_: pa.DataType, what: str) -> SchemaError:
     plain = _value_type(type_)
     value: Any = "" if types.is_string(plain) else b"" if types.is_binary(plain) else 0
     value = False if types.is_boolean(plain) else value
-    return SchemaError(
-        f"a batch has {what}, and TensorFlow I/O has no nulls",
-        feature=name,
-        advice="leave the column out with columns=",
-        remedies=[Remedy("fill_nulls", {name: value}, "replace nulls by this value, or another one")],
-        function="",
-    )
+    problem = f"a batch has {what}, and TensorFlow I/O has no nulls"
+    remedy = Remedy("fill_nulls", {name: value}, "replace nulls by this value, or another one")
+    return SchemaError(problem, "leave the column out with columns=", remedy, feature=name)
 
 
 def _check_lengths(name: str, column: pa.Array) -> None:
     lengths = pc.min_max(pc.list_value_length(column))
     least, most = lengths["min"].as_py(), lengths["max"].as_py()
     if least != most:
-        raise SchemaError(
-            f"a batch has lists of {least:,} to {most:,} values, which TensorFlow I/O cannot batch",
-            feature=name,
-            remedies=[Remedy("batch_size", None, "let the client batch the rows, as padded_batch does")],
-            function="",
-        )
+        problem = f"a batch has lists of {least:,} to {most:,} values, which TensorFlow I/O cannot batch"
+        remedy = Remedy("batch_size", None, "let the client batch the rows, as padded_batch does")
+        raise SchemaError(problem, remedy, feature=name)

@@ -55,24 +55,21 @@ def open_path(
     if storage_options:
         raise TFRecordError(
             "filesystem= and storage_options= are both given",
-            advice="construct the filesystem with these options, and leave storage_options= out",
+            "construct the filesystem with these options, and leave storage_options= out",
         )
     fs, directory = _unwrapped(filesystem)
     _check_protocol(path, fs, directory)
     if not directory:
         return fs, str(fs._strip_protocol(path))
     if ".." in path.split("/"):
-        raise TFRecordError(
-            "the path leaves the directory that filesystem= is limited to",
-            path=path,
-            advice="leave '..' out of the path",
-        )
+        problem = "the path leaves the directory that filesystem= is limited to"
+        raise TFRecordError(problem, "leave '..' out of the path", path=path)
     if glob_start(path) < len(path) and glob_start(directory) < len(directory):
         raise TFRecordError(
             f"the directory {directory!r} of filesystem= has glob characters in its name, so a glob below it "
             "is ambiguous",
+            "pass a directory or a list of files",
             path=path,
-            advice="pass a directory or a list of files",
         )
     return fs, str(fs._strip_protocol(f"{directory.rstrip('/')}/{path.lstrip('/')}"))
 
@@ -84,11 +81,8 @@ def _open_url(url: str, options: dict[str, Any]) -> tuple[AbstractFileSystem, st
     if (kind := _extended(library)) is not library:
         named = kind._get_kwargs_from_urls(url)
         if different := [name for name, value in named.items() if options.get(name, value) != value]:
-            raise TFRecordError(
-                f"the URL and storage_options= differ in {' and '.join(different)}",
-                path=without_credentials(url),
-                advice="give each option once",
-            )
+            problem = f"the URL and storage_options= differ in {' and '.join(different)}"
+            raise TFRecordError(problem, "give each option once", path=without_credentials(url))
         return kind(**{**named, **options}), str(kind._strip_protocol(url))
     fs, root = url_to_fs(url, **options)
     return fs, root
@@ -128,13 +122,11 @@ def check_writable(fs: AbstractFileSystem) -> None:
     if isinstance(fs, ArrowFileSystem) and fs.fs.type_name != "hdfs":
         raise DestinationError(
             f"pyarrow's {type(fs.fs).__name__} can be read but not written: it cannot discard an upload",
-            advice="pass a filesystem of fsspec, such as s3fs.S3FileSystem, or storage_options=",
+            "pass a filesystem of fsspec, such as s3fs.S3FileSystem, or storage_options=",
         )
     if wraps(type(fs)):
-        raise DestinationError(
-            f"{type(fs).__name__} wraps another filesystem; it can be read but not written",
-            advice="pass the filesystem that it wraps",
-        )
+        problem = f"{type(fs).__name__} wraps another filesystem; it can be read but not written"
+        raise DestinationError(problem, "pass the filesystem that it wraps")
 
 
 def _unwrapped(filesystem: Any) -> tuple[AbstractFileSystem, str]:
@@ -157,14 +149,12 @@ def _unwrapped(filesystem: Any) -> tuple[AbstractFileSystem, str]:
         shown = repr(filesystem) if isinstance(filesystem, str) else type(filesystem).__name__
         raise TFRecordError(
             f"filesystem= is not a filesystem (got {shown})",
-            advice="pass an instance such as s3fs.S3FileSystem(...) or pyarrow.fs.S3FileSystem(...), or pass "
+            "pass an instance such as s3fs.S3FileSystem(...) or pyarrow.fs.S3FileSystem(...), or pass "
             "a URL as path and the options as storage_options=",
         )
     if getattr(filesystem, "asynchronous", False):
-        raise TFRecordError(
-            "filesystem= works only inside an event loop",
-            advice="construct the filesystem without asynchronous=True",
-        )
+        problem = "filesystem= works only inside an event loop"
+        raise TFRecordError(problem, "construct the filesystem without asynchronous=True")
     if (kind := _extended(type(filesystem))) is not type(filesystem):
         return kind(*filesystem.storage_args, **filesystem.storage_options), ""
     return filesystem, ""
@@ -186,8 +176,6 @@ def _check_protocol(path: str, fs: AbstractFileSystem, directory: str) -> None:
     if not found or (not directory and (protocol in known or wraps(type(fs)))):
         return
     kind = "limited to a directory" if directory else f"for {' and '.join(map(repr, sorted(known)))}"
-    raise TFRecordError(
-        f"the path is a URL of {protocol!r}, but filesystem= is {kind}",
-        path=without_credentials(path),
-        advice="pass the path inside the filesystem, without protocol",
-    )
+    problem = f"the path is a URL of {protocol!r}, but filesystem= is {kind}"
+    advice = "pass the path inside the filesystem, without protocol"
+    raise TFRecordError(problem, advice, path=without_credentials(path))

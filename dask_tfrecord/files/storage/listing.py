@@ -282,7 +282,7 @@ def as_paths(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
     for path in given:
         path_text(path, advice=advice)
     if not given:
-        raise TFRecordError("the list of paths is empty", advice=advice)
+        raise TFRecordError("the list of paths is empty", advice)
     return sorted(given) if isinstance(given, set | frozenset) else [*given]
 
 
@@ -355,11 +355,9 @@ def _without_protocol(
             continue
         fs, here = open_path(text, options, filesystem)
         if fs != store.fs:
-            raise TFRecordError(
-                "the paths of one call must be on one filesystem",
-                path=store.public(store.root),
-                advice="read each filesystem with one call and join the results with dask.dataframe.concat",
-            )
+            problem = "the paths of one call must be on one filesystem"
+            advice = "read each filesystem with one call and join the results with dask.dataframe.concat"
+            raise TFRecordError(problem, advice, path=store.public())
         yield here
 
 
@@ -387,7 +385,7 @@ def _expand(store: Store, path: str) -> _Match:
         return _glob(store, path) if magic else _Match([], "missing")
     if store.local and info["type"] == "other":
         advice = "copy its output to a regular file and read that file"
-        raise TFRecordError("is a pipe, a socket or a device, not a regular file", path=path, advice=advice)
+        raise TFRecordError("is a pipe, a socket or a device, not a regular file", advice, path=path)
     if info["type"] == "directory" or _is_page(info):
         return _directory(Store(store.fs, path))
     return _Match([info], "file")

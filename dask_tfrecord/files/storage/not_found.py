@@ -22,7 +22,7 @@ def nothing_at(
     ``advice``, and with the advice to call `index` for the effect ``index``.
     """
     check_bucket(store)
-    place, root = store.public(pattern or store.root), store.public(store.root)
+    place, root = store.public(pattern or store.root), store.public()
     with suppress(Exception):  # if the store fails, the reason stays unknown
         if store.names(_STAGING):
             return unfinished_only(place, root)
@@ -54,7 +54,7 @@ def check_bucket(store: Store) -> None:
             fs.call_s3("head_bucket", Bucket=bucket)
     except FileNotFoundError:
         kind = "container" if is_azure else "bucket"
-        raise FileNotFoundError(f"{store.public(store.root)}: the {kind} {bucket!r} does not exist") from None
+        raise FileNotFoundError(f"{store.public()}: the {kind} {bucket!r} does not exist") from None
     # The operation on the bucket either raises the same error or does not need this permission.
     except Exception:
         return
@@ -72,4 +72,4 @@ def unreachable(place: str, error: BaseException) -> TFRecordError | None:
         return None
     how = f"it answers {status}" if status else type(cause).__name__
     advice = "check the address, that the server is running, and that it grants you access"
-    return TFRecordError(f"the request to the server failed ({how})", path=place, advice=advice)
+    return TFRecordError(f"the request to the server failed ({how})", advice, path=place)

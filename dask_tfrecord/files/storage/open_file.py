@@ -57,7 +57,7 @@ def stamp_of(info: dict[str, Any]) -> str:
 def removed(path: str, why: str = "") -> FileRemovedError:
     """Return the error for a file that was removed after it was listed. ``path`` holds no credentials."""
     problem = f"the file was removed after the dataset was listed{why}"
-    return FileRemovedError(problem, path=path, advice="read the dataset again")
+    return FileRemovedError(problem, "read the dataset again", path=path)
 
 
 @dataclass(frozen=True)
@@ -91,12 +91,12 @@ class ExpectedFile:
             raise self.resized(f"{size:,}")
         if self.stamp and stamp and stamp != self.stamp:
             problem = "the file was rewritten since the dataset was listed"
-            raise FileChangedError(problem, path=self.path, advice=_ADVICE)
+            raise FileChangedError(problem, _ADVICE, path=self.path)
 
     def resized(self, now: str) -> FileChangedError:
         """Return the error for a file whose size has changed since it was listed."""
         problem = f"the file had {self.size:,} bytes when the dataset was listed and has {now} now"
-        return FileChangedError(problem, path=self.path, advice=_ADVICE)
+        return FileChangedError(problem, _ADVICE, path=self.path)
 
     def explain(self, error: Exception) -> NoReturn:
         """Raise an actionable error for a store failure; raise any other error unchanged."""
@@ -108,11 +108,9 @@ class ExpectedFile:
         if isinstance(error, OSError):
             raise error
         if isinstance(error, ValueError) and not self.whole:
-            raise TFRecordError(
-                "a range of the file was requested, but the server sends only whole files",
-                path=self.path,
-                remedies=[Remedy("blocksize", None, "read every file as a whole")],
-            ) from error
+            problem = "a range of the file was requested, but the server sends only whole files"
+            remedy = Remedy("blocksize", None, "read every file as a whole")
+            raise TFRecordError(problem, remedy, path=self.path) from error
         # The text of the error may contain the URL with its secrets.
         raise TFRecordError(f"the file cannot be read ({type(error).__name__})", path=self.path) from None
 

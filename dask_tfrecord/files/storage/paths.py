@@ -31,7 +31,8 @@ def path_text(value: Any, keyword: str = "", advice: str = 'pass a directory, su
         if isinstance(text, str) and text:
             return text
     shown = f"{keyword}=" if keyword else ""
-    raise TFRecordError(f"{shown}{without_credentials(repr(value))} is not a path", advice=advice)
+    problem = f"{shown}{without_credentials(repr(value))} is not a path"
+    raise TFRecordError(problem, advice, keyword=keyword or "path")
 
 
 def parent_of(path: str) -> str:
@@ -98,19 +99,17 @@ def check_url(text: str) -> None:
     if _NO_PLACE.search(text):
         raise TFRecordError(f"{text!r} names no bucket or host, and is not a path")
     if _BUCKET_WITH_USER.search(text):
-        raise TFRecordError(
-            "the URL of a bucket cannot hold credentials",
-            path=without_credentials(text),
-            advice='pass them in storage_options, such as {"key": ..., "secret": ...} for S3',
-        )
+        problem = "the URL of a bucket cannot hold credentials"
+        advice = 'pass them in storage_options, such as {"key": ..., "secret": ...} for S3'
+        raise TFRecordError(problem, advice, path=without_credentials(text))
     *outer, _ = text.split("::")
     for part in outer:
         protocol, found, _ = part.partition("://")
         if not _wraps(protocol if found or part in available_protocols() else "file"):
             raise TFRecordError(
                 "'::' chains filesystems in fsspec, and the part before it does not wrap another filesystem",
+                "rename the file or directory so that its name does not contain '::'",
                 path=without_credentials(text),
-                advice="rename the file or directory so that its name does not contain '::'",
             )
 
 

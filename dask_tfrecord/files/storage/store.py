@@ -88,7 +88,7 @@ class Store:
         return cls(fs, root)
 
     def __repr__(self) -> str:
-        return f"Store({self.public(self.root)!r})"
+        return f"Store({self.public()!r})"
 
     def __dask_tokenize__(self) -> tuple[str, ...]:
         fs = self.fs
@@ -105,10 +105,11 @@ class Store:
         """
         return path[len(self.join("")) :]
 
-    def public(self, path: str) -> str:
-        """Return the form of a path for messages and results: a remote path as a URL without credentials
-        and query.
+    def public(self, path: str | None = None) -> str:
+        """Return the form of a path, or of the root, for messages and results: a remote path as a URL without
+        credentials and query.
         """
+        path = self.root if path is None else path
         if self.local:
             return path
         scheme, _, rest = without_credentials(str(self.fs.unstrip_protocol(path))).partition("://")
@@ -175,11 +176,9 @@ class Store:
         for directory in {parent_of(path) for path in paths if path != self.root}:
             names = directory[len(top) :].split("/") if len(directory) >= len(top) else []
             if not f"{directory}/".startswith(top) or ".." in names:
-                raise DestinationError(
-                    f"the path leads out of the directory {self.public(self.root)!r}",
-                    path=self.public(directory),
-                    advice="check where the metadata of the directory comes from",
-                )
+                problem = f"the path leads out of the directory {self.public()!r}"
+                advice = "check where the metadata of the directory comes from"
+                raise DestinationError(problem, advice, path=self.public(directory))
             for count in range(1, len(names) + 1):
                 if is_link(link := top + "/".join(names[:count])):
                     raise self._link_error(link, "the directory is a link, and files behind a link")
@@ -187,11 +186,9 @@ class Store:
             raise self._link_error(path, "the file is a link, and links to files")
 
     def _link_error(self, link: str, what: str) -> DestinationError:
-        return DestinationError(
-            f"{what} are never changed, moved or removed",
-            path=self.public(link),
-            advice="remove the link, or put the files in its place",
-        )
+        problem = f"{what} are never changed, moved or removed"
+        advice = "remove the link, or put the files in its place"
+        return DestinationError(problem, advice, path=self.public(link))
 
     @property
     def _is_link(self) -> Callable[[str], bool] | None:

@@ -81,28 +81,20 @@ def store_failure(error: BaseException, place: str | None) -> Exception | None:
     if "HttpResponseError" in classes:
         return _azure_refusal(error, place)
     if classes & _NO_CREDENTIALS:
-        return TFRecordError(
-            f"the credentials are missing or incomplete ({type(error).__name__})",
-            path=place,
-            advice="give them in the options of the store, or in its own configuration files",
-            remedies=[Remedy("storage_options", {"anon": True}, "read public data")],
-            function="",
-        )
+        problem = f"the credentials are missing or incomplete ({type(error).__name__})"
+        advice = "give them in the options of the store, or in its own configuration files"
+        remedy = Remedy("storage_options", {"anon": True}, "read public data")
+        return TFRecordError(problem, advice, remedy, path=place)
     if classes & _NO_REGION:
-        return TFRecordError(
-            f"the region is not valid: {str(error).rstrip('.')}", path=place, advice=_REGION_ADVICE
-        )
+        return TFRecordError(f"the region is not valid: {str(error).rstrip('.')}", _REGION_ADVICE, path=place)
     return _refusal(error, place) if isinstance(error, OSError) and error.filename is None else None
 
 
 def _unreachable(endpoint: str, reason: str, place: str | None) -> TFRecordError:
     is_in_url = place is not None and place.startswith(("http:", "https:", "sftp:", "ssh:"))
     address = "address" if is_in_url else "endpoint in storage_options= or in the environment"
-    return TFRecordError(
-        f"the store cannot be reached{f' at {endpoint}' if endpoint else ''} ({reason})",
-        path=place,
-        advice=f"check the {address}, and the network",
-    )
+    problem = f"the store cannot be reached{f' at {endpoint}' if endpoint else ''} ({reason})"
+    return TFRecordError(problem, f"check the {address}, and the network", path=place)
 
 
 def _refusal(error: OSError, place: str | None) -> OSError | None:
@@ -166,7 +158,7 @@ def place_of(arguments: Iterable[Any]) -> str | None:
                 return text if isinstance(text, str) and "://" in text else None
         for store in (argument, getattr(argument, "store", argument)):
             if callable(getattr(type(store), "public", None)):
-                root: str = store.public(store.root)
+                root: str = store.public()
                 return root if "://" in root else None
     return None
 

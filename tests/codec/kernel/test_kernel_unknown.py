@@ -62,7 +62,8 @@ def test_the_error_of_an_unknown_feature_says_what_would_read_it(feature: bytes,
     assert str(error) == (
         f"record 11 (byte {1000 + len(good):,}): feature 'new': "
         "the record has this feature, the schema does not; "
-        f'pass schema={{"new": {type_}}} to read_tfrecord to read it, or extra="ignore" to leave it out'
+        f'pass schema={{"new": {type_}}} to read_tfrecord to read it, '
+        'or extra="ignore" to leave out features that have no column'
     )
 
 

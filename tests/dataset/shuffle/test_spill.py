@@ -6,7 +6,9 @@ Modules: dataset.shuffle.spill, dataset.shuffle.route, dataset.shuffle.merge, da
 import os
 import signal
 import sys
+from collections import Counter
 from collections.abc import Callable
+from math import factorial
 from pathlib import Path
 from typing import Any
 
@@ -111,6 +113,23 @@ def test_the_seed_decides_the_order(tmp_path: Path) -> None:
         found[name] = order(tmp_path / name)
     assert found["a"] == found["b"]
     assert len({tuple(numbers) for numbers in found.values()}) == 3
+
+
+@pytest.mark.parametrize("rows", [2, 3, 4])
+def test_each_order_of_a_few_shuffled_rows_is_as_likely_as_any_other(rows: int) -> None:
+    orders = [
+        tuple(np.argsort(exchange.sort_keys(np.arange(rows, dtype=np.uint64), seed))) for seed in range(2400)
+    ]
+    expected = len(orders) / factorial(rows)
+    counts = Counter(orders)
+    assert len(counts) == factorial(rows)
+    # Chi-square has 1, 5 or 23 degrees of freedom; 60 is beyond one in 30,000 for all of them.
+    assert sum((count - expected) ** 2 / expected for count in counts.values()) < 60
+
+
+def test_no_seed_gives_the_first_row_the_smallest_possible_key() -> None:
+    first = np.zeros(1, np.uint64)
+    assert min(int(exchange.sort_keys(first, seed)[0]) for seed in range(1000)) > 0
 
 
 def test_colocate_keeps_shuffled_rows_of_a_key_together_in_npartitions_files(tmp_path: Path) -> None:

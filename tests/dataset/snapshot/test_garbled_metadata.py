@@ -121,7 +121,7 @@ def test_garbled_metadata_of_a_snapshot_is_named_with_a_remedy(tmp_path: Path, m
 
 
 @pytest.mark.parametrize("name", ["staging", "kept", "columns"])
-def test_a_file_in_the_place_of_a_directory_is_named_before_anything_is_written(
+def test_a_file_instead_of_a_directory_is_named_before_anything_is_written(
     dataset: Path, tmp_path: Path, name: str
 ) -> None:
     root = tmp_path / "d"
