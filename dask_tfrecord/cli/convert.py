@@ -2,16 +2,24 @@
 
 import errno
 import time
+from contextlib import suppress
 from typing import Any
 
 import click
 
 import dask_tfrecord
 from dask_tfrecord.cli import options, output
-from dask_tfrecord.cli.detect_format import FORMATS, Format, format_of_files, format_of_target, list_files
+from dask_tfrecord.cli.other_formats import (
+    FORMATS,
+    Format,
+    check_target,
+    format_of,
+    list_files,
+    open_source,
+    types_of,
+    write_other,
+)
 from dask_tfrecord.cli.progress import computing
-from dask_tfrecord.cli.read_formats import open_source
-from dask_tfrecord.cli.write_formats import plan_write, write
 
 # The codec of TFRecord files is found in their first bytes; --compression is the codec of DST.
 _READ = [option for option in options.READ if option.name != "compression"]
@@ -27,7 +35,9 @@ _WRITE = [
     options.several("source", "SRC..."),
     click.Argument(["target"], metavar="DST", callback=options.noted),
     click.Option(
-        ["--from", "source_format"], type=click.Choice(FORMATS), help="Format of SRC. Default: its names."
+        ["--from", "source_format"],
+        type=click.Choice(FORMATS),
+        help="Format of SRC. Default: the suffix of its first path, or tfrecord.",
     ),
     click.Option(
         ["--to", "target_format"],
@@ -51,7 +61,7 @@ _WRITE = [
         ["--compression"],
         metavar="CODEC",
         help="TFRecord: gzip, zlib, zstd, lz4, bz2, xz. Parquet: snappy (default), gzip, zstd, lz4, brotli. "
-        "Text: gzip, bz2, xz. Or none. Default for TFRecord: dask-tfrecord.compression of Dask's "
+        "Text: gzip, bz2, xz, zstd. Or none. Default for TFRecord: dask-tfrecord.compression of Dask's "
         "configuration.",
     ),
     click.Option(["--dry-run"], is_flag=True, help="Print the plan, and write nothing."),
@@ -69,13 +79,15 @@ def convert_command(
     target_format: Format | None = None,
     **how: Any,
 ) -> None:
-    """SRC is a directory, a file, a glob, or several of these. DST is a directory, whatever its suffix. The
-    types of CSV and JSON lines are inferred from a sample. A later value of another type is an error.
+    """SRC is a directory, a file, a glob, or several of these. DST is a directory, whatever its suffix.
+
+    Dask reads and writes Parquet, CSV and JSON lines, one partition for each file of text. For these formats,
+    DST must be a new or empty directory.
 
     The storage options are for both SRC and DST, except for local paths.
 
-    --schema-change, --keep-versions, --colocate, --shuffle and --overwrite-partitions are for TFRecord, and
-    --partition-on is for TFRecord and Parquet.
+    --partition-on is for TFRecord and Parquet. Of the other options of writing, only --npartitions and
+    --compression are for all formats.
     """
     read = {option.name: how.pop(option.name) for option in _READ if option.name in how}
     shared = read.pop("storage_options", None)
@@ -88,41 +100,83 @@ def convert_command(
         how["overwrite"] = "partitions"
     if len(modes) > 1:
         raise click.UsageError(f"{' and '.join(modes)} exclude one another")
-    to = target_format or format_of_target(target)
-    listed = {path: list_files(path, read["storage_options"]) for path in sources}
-    files = {file: size for found in listed.values() for file, size in found.items()}
-    format = source_format or format_of_files(files)
+    to = target_format or format_of(target, "to")
+    format = source_format or format_of(sources[0], "from")
+    files: dict[str, int] = {}
     if format != "tfrecord":  # `read_tfrecord` knows more kinds of paths
         for path in sources:
-            if not listed[path]:
+            listed = list_files(path, read["storage_options"])
+            if not listed:
                 raise FileNotFoundError(errno.ENOENT, "no such file or directory", path)
+            files |= listed
     start = time.perf_counter()
     # Planning may also compute, either rows, to infer the type of a column, or the positions at which the
     # records of a file begin.
     with computing("Converting"):
         ddf = open_source(source, [*files], format, nulls, None if to == "tfrecord" else False, read)
+        if to != "tfrecord":
+            check_target(ddf, target, to, how)
         if dry_run:
-            if format == "tfrecord":  # the list does not contain files that the snapshot does not list
-                of_rows = {"columns", "filters", "blocksize"}
-                found = dask_tfrecord.inspect(
-                    source, **{name: value for name, value in read.items() if name not in of_rows}
-                )
-                files = dict(zip(found.files, found.sizes, strict=True))
-            result = {
-                "source": format,
-                "source_files": len(files),
-                "source_bytes": sum(files.values()),
-                **plan_write(ddf, [*files], target, to, how),
-            }
+            result = {**_source_of(source, files, format, read), **_plan(ddf, target, to, how)}
         else:
-            written, rows, size = write(ddf, [*files], target, to, how)
-            seconds = time.perf_counter() - start
-            result = {
-                "files": written,
-                "rows": rows,
-                "bytes": size,
-                "seconds": round(seconds, 1),
-                "rows_per_second": round(rows / seconds),
-                "bytes_per_second": round(size / seconds),
-            }
+            result = _write(ddf, target, to, how, start)
     output.print_totals(result, as_json)
+
+
+def _source_of(source: Any, files: dict[str, int], format: Format, read: dict[str, Any]) -> dict[str, Any]:
+    sizes = [*files.values()]
+    if format == "tfrecord":
+        of_rows = {"columns", "filters", "blocksize"}
+        sizes = dask_tfrecord.inspect(
+            source, **{name: value for name, value in read.items() if name not in of_rows}
+        ).sizes
+    return {"source": format, "source_files": len(sizes), "source_bytes": sum(sizes)}
+
+
+def _plan(ddf: Any, target: str, to: Format, how: dict[str, Any]) -> dict[str, Any]:
+    """Describe what a write would do, without writing anything."""
+    overwrite = {True: "overwrite", "partitions": "partitions"}
+    mode = "append" if "append" in how else overwrite.get(how.get("overwrite"), "create")
+    planned = {
+        "target": to,
+        "mode": mode,
+        "partitions": how.get("npartitions", ddf.npartitions),
+        "partition_on": how.get("partition_on", []),
+        "schema": {name: str(type_) for name, type_ in types_of(ddf).items()},
+    }
+    if to == "tfrecord":
+        dask_tfrecord.to_tfrecord(ddf, target, compute=False, **_keywords(how))
+        replaced = list_files(target, how["storage_options"]) if mode == "overwrite" else {}
+        planned |= {"replaced_files": len(replaced), "replaced_bytes": sum(replaced.values())}
+    if mode == "partitions":
+        planned["replaced_files"] = "those in the directories that are written"
+        del planned["replaced_bytes"]
+    return planned
+
+
+def _write(ddf: Any, target: str, to: Format, how: dict[str, Any], start: float) -> dict[str, Any]:
+    """Write all rows, and return the totals of the write that began at the time ``start``."""
+    if to != "tfrecord":
+        sizes = [*write_other(ddf, target, to, how).values()]
+        seconds = round(time.perf_counter() - start, 1)
+        return {"files": len(sizes), "bytes": sum(sizes), "seconds": seconds}
+    before: set[str] = set()
+    with suppress(FileNotFoundError):
+        old = dask_tfrecord.Snapshot.open(target, storage_options=how["storage_options"])
+        before = {file.path for file in old.files}
+    snapshot = dask_tfrecord.to_tfrecord(ddf, target, **_keywords(how))
+    seconds = time.perf_counter() - start
+    files = [file for file in snapshot.files if file.path not in before]
+    rows, size = sum(file.records for file in files), sum(file.bytes for file in files)
+    return {
+        "files": len(files),
+        "rows": rows,
+        "bytes": size,
+        "seconds": round(seconds, 1),
+        "rows_per_second": round(rows / seconds),
+        "bytes_per_second": round(size / seconds),
+    }
+
+
+def _keywords(how: dict[str, Any]) -> dict[str, Any]:
+    return {**how, "compression": None} if how.get("compression") == "none" else how

@@ -1,6 +1,6 @@
 """A schema of TensorFlow Metadata in protobuf's text format: `schema.tfmd_message` and `schema.tfmd`.
 
-Modules: schema.tfmd_message.
+Modules: schema.tfmd_message, schema.tfmd.
 """
 
 import sys

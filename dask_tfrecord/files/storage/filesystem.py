@@ -14,7 +14,6 @@ from fsspec.implementations.local import LocalFileSystem
 from dask_tfrecord.errors import DestinationError, TFRecordError
 from dask_tfrecord.files.storage.paths import glob_start, wraps
 from dask_tfrecord.files.storage.redaction import without_credentials
-from dask_tfrecord.files.storage.store_failures import check_endpoint
 
 # The types that the public functions accept as `filesystem=`.
 Filesystem: TypeAlias = AbstractFileSystem | pafs.FileSystem | Literal["fsspec"] | None
@@ -52,16 +51,13 @@ def open_path(
         kind = type(storage_options).__name__
         raise TFRecordError(f"storage_options= is not a dict with string keys (got {kind})")
     if filesystem is None or (isinstance(filesystem, str) and filesystem == "fsspec"):
-        found, root = _open_url(path, storage_options or {})
-        check_endpoint(found, without_credentials(path))
-        return found, root
+        return _open_url(path, storage_options or {})
     if storage_options:
         raise TFRecordError(
             "filesystem= and storage_options= are both given",
             "construct the filesystem with these options, and leave storage_options= out",
         )
     fs, directory = _unwrapped(filesystem)
-    check_endpoint(fs, without_credentials(path))
     _check_protocol(path, fs, directory)
     if not directory:
         return fs, str(fs._strip_protocol(path))

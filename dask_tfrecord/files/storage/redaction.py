@@ -12,6 +12,8 @@ from inspect import signature
 from typing import Any, ParamSpec, TypeVar
 from urllib.parse import parse_qsl, quote, unquote
 
+from fsspec import AbstractFileSystem
+
 from dask_tfrecord.errors import Call, NotFoundError, Remedy, TFRecordError, check_instance
 from dask_tfrecord.files.storage.store_failures import place_of, store_failure
 
@@ -81,7 +83,7 @@ def without_credentials(text: str) -> str:
 
 def secrets_of(*places: Any) -> frozenset[str]:
     """Return the secrets in paths, in storage options, and in objects that hold a store or a filesystem."""
-    found = {text for place in places for text in _secrets(place)}
+    found = set(_secrets(places, set()))
     found |= {
         change(text) for text in found for change in (unquote, partial(quote, safe="", errors="replace"))
     }
@@ -167,12 +169,13 @@ def _explained(error: Exception, arguments: tuple[Any, ...]) -> Exception:
     return explained
 
 
-def _secrets(place: Any, name: str = "", depth: int = 0) -> Iterator[str]:
-    """Yield all secrets in a value.
+def _secrets(place: Any, seen: set[int], name: str = "", depth: int = 0) -> Iterator[str]:
+    """Yield the secrets in URLs, storage options and filesystems, and in objects of this package with these.
 
-    If ``name`` is not empty, the value belongs to an option with this secret name.
+    If ``name`` is not empty, the value belongs to an option with this secret name. The set ``seen`` has the
+    ids of the objects whose attributes were searched.
     """
-    if depth > 8:
+    if depth > 20:
         return
     if isinstance(place, bytes):
         place = place.decode(errors="replace")
@@ -180,27 +183,27 @@ def _secrets(place: Any, name: str = "", depth: int = 0) -> Iterator[str]:
         yield from _secrets_of_text(place, name)
     elif isinstance(place, Mapping):
         for key, value in place.items():
-            yield from _secrets(value, name or (key if is_secret_name(key) else ""), depth + 1)
+            yield from _secrets(value, seen, name or (key if is_secret_name(key) else ""), depth + 1)
     elif isinstance(place, list | tuple | set | frozenset):
         for value in place:
-            yield from _secrets(value, name, depth + 1)
+            yield from _secrets(value, seen, name, depth + 1)
     elif isinstance(place, partial):
-        yield from _secrets((*place.args, place.keywords), depth=depth + 1)
+        yield from _secrets((*place.args, place.keywords), seen, depth=depth + 1)
+    elif id(place) in seen:
+        return
+    elif isinstance(place, AbstractFileSystem):
+        seen.add(id(place))
+        names = [*signature(type(place).__init__).parameters][1:]
+        arguments = dict(zip(names, place.storage_args, strict=False))
+        wrapped = vars(place).get("fs")
+        yield from _secrets((arguments, place.storage_options, wrapped), seen, depth=depth + 1)
     elif type(place).__module__.startswith("pyarrow.") and hasattr(place, "type_name"):
         # The arguments of a pyarrow filesystem may hold secrets.
-        yield from _secrets(place.__reduce__()[1:], depth=depth + 1)
-    else:
-        # The positional arguments of the filesystem may hold secrets.
-        held = getattr(place, "__dict__", {})  # the attributes of a DataFrame may be its columns
-        if arguments := held.get("storage_args", ()):
-            names = [*signature(type(place).__init__).parameters][1:]
-            yield from _secrets(dict(zip(names, arguments, strict=False)), depth=depth + 1)
-        holders = ("store", "quarantine", "damage", "options", "run", "fs", "root", "split", "file", "path")
-        options = ("filesystem", "handler", "storage_options", "dataset", "login", "password")
-        for holder in (*holders, *options):
-            value = held.get(holder)
-            if value is not None:
-                yield from _secrets(value, holder if holder in ("login", "password") else "", depth + 1)
+        yield from _secrets(place.__reduce__()[1:], seen, depth=depth + 1)
+    elif name or type(place).__module__.startswith(("dask_tfrecord.", "pyarrow.")):
+        seen.add(id(place))
+        for value in [*getattr(place, "__dict__", {}).values()]:
+            yield from _secrets(value, seen, name, depth + 1)
 
 
 def is_secret_name(key: object) -> bool:

@@ -8,13 +8,9 @@ import errno
 import os
 from collections.abc import Iterable
 from contextlib import suppress
-from functools import lru_cache
 from http import HTTPStatus
-from socket import create_connection
-from time import monotonic, sleep
 from typing import Any
 from urllib.parse import urlsplit
-from urllib.request import getproxies, proxy_bypass
 
 from dask_tfrecord.errors import Remedy, TFRecordError
 
@@ -56,12 +52,6 @@ _WRONG_REGION = frozenset(
     {"AuthorizationHeaderMalformed", "IllegalLocationConstraintException", "PermanentRedirect"}
 )
 
-# The environment variables that hold the address of an S3 server.
-_VARIABLES = ("AWS_ENDPOINT_URL_S3", "AWS_ENDPOINT_URL")
-
-# The number of seconds for which connecting is tried, and the pause in seconds between two attempts.
-_PATIENCE, _PAUSE = 3.0, 0.5
-
 _REGION_ADVICE = 'pass the region as storage_options={"client_kwargs": {"region_name": ...}}'
 _ERRNO = {PermissionError: errno.EACCES, FileNotFoundError: errno.ENOENT, TimeoutError: errno.ETIMEDOUT}
 
@@ -98,50 +88,6 @@ def store_failure(error: BaseException, place: str | None) -> Exception | None:
     if classes & _NO_REGION:
         return TFRecordError(f"the region is not valid: {str(error).rstrip('.')}", _REGION_ADVICE, path=place)
     return _refusal(error, place) if isinstance(error, OSError) and error.filename is None else None
-
-
-def check_endpoint(fs: Any, place: str) -> None:
-    """Raise if the server of an S3 or Azure filesystem accepts no connection.
-
-    Without this check, botocore would try to connect for up to five minutes, and azure for a minute. The
-    check is skipped if the filesystem has options for timeouts, retries or proxies, if the server is AWS,
-    where the server depends on the bucket, and if the environment sets a proxy for the server.
-
-    Raises
-    ------
-    TFRecordError
-        If the server accepts no connection for several seconds.
-    """
-    options = getattr(fs, "client_kwargs", None) or {}
-    named = (getattr(fs, "endpoint_url", None), options.get("endpoint_url"), *map(os.environ.get, _VARIABLES))
-    if azure := getattr(fs, "service_client", None):
-        named = (azure.url,)
-    elif not hasattr(fs, "call_s3"):
-        return
-    url = str(next(filter(None, named), ""))
-    host = urlsplit(url).hostname or ""
-    patience = {"connect_timeout", "retries", "proxies"} & {*(getattr(fs, "config_kwargs", None) or {})}
-    if not host or "amazonaws." in host or patience or (getproxies() and not proxy_bypass(host)):
-        return
-    parts = urlsplit(url)
-    try:
-        _connect(host, parts.port or (443 if parts.scheme == "https" else 80))
-    except OSError as error:
-        raise _unreachable(f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}", str(error), place) from None
-
-
-@lru_cache(maxsize=64)  # a server that has answered once is not checked again
-def _connect(host: str, port: int) -> None:
-    deadline = monotonic() + _PATIENCE
-    while True:
-        try:
-            create_connection((host, port), timeout=_PATIENCE).close()
-        except OSError:
-            if monotonic() + _PAUSE > deadline:
-                raise
-            sleep(_PAUSE)
-        else:
-            return
 
 
 def _unreachable(endpoint: str, reason: str, place: str | None) -> TFRecordError:

@@ -45,12 +45,16 @@ SPLITS = ["Split-train/data_tfrecord-00000-of-00002.gz", "Split-eval/data_tfreco
         (["00000-of-00002"], ".", "00001-of-00002;"),
         ([member(number, 5) for number in (1, 2, 4, 5)], ".", "a-00003-of-00005.tfrecord;"),
         ([member(0, 2), member(0, 2, start="b"), member(1, 2, start="b")], ".", "a-00001-of-00002.tfrecord;"),
-        ([member(0, 20)], ".", r"\(19\): .*a-00004-of-00020.tfrecord and 15 more;"),
-        ([member(0, 999_999_999)], ".", "and 999,999,994 more;"),
+        ([member(0, 20)], ".", "a-00004-of-00020.tfrecord and at least 15 more;"),
+        ([member(0, 999_999_999)], ".", "and at least 9,996 more;"),
         ([member(0, 8)], "a-0000[0-2]-of-*", "a-00001-of-00008.tfrecord, a-00002-of-00008.tfrecord;"),
-        ([member(0, 2), member(0, 3, start="b")], "{a,b}-*", r"\(3\)"),
-        (["x/" + member(0, 2), "y/" + member(1, 2)], "*", r"\(2\): x/a-00001-of-00002\S*, y/a-00000-of-"),
-        (["x/" + member(0, 2)], ["x"], r"\(1\)"),
+        (
+            [member(0, 2), member(0, 3, start="b")],
+            "{a,b}-*",
+            "a-00001-of-00002.tfrecord, b-00001-of-00003.tfrecord, b-00002-of-00003.tfrecord;",
+        ),
+        (["x/" + member(0, 2), "y/" + member(1, 2)], "*", r"x/a-00001-of-00002\S*, y/a-00000-of-"),
+        (["x/" + member(0, 2)], ["x"], "a-00001-of-00002.tfrecord;"),
         ([member(0, 3), member(1, 3)], [member(0, 3), "*-00001-*", "*.tfrecord"], "a-00002-of-00003"),
         (SPLITS, ".", "data_tfrecord-00001-of-00002.gz;"),
         (["day=1/" + member(0, 2)], ".", "a-00001-of-00002.tfrecord;"),
@@ -60,7 +64,7 @@ def test_missing_members_are_named(tmp_path: Path, files: list[str], path: Any, 
     fill(tmp_path, dict.fromkeys(files, ONE))
     place = [str(tmp_path / one) for one in path] if isinstance(path, list) else tmp_path / path
     for use in (read_tfrecord, lambda path: iter_batches(path, 2), verify):
-        with pytest.warns(UserWarning, match=f"files of numbered sets are missing .*{missing}"):
+        with pytest.warns(UserWarning, match=f"files of numbered sets are missing: .*{missing}"):
             use(place)
 
 
