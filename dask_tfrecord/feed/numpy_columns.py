@@ -61,7 +61,8 @@ def numpy_columns(
         the type of a column.
     """
     check_instance("batch", batch, pa.RecordBatch, pa.Table)
-    fill = checked_fill_nulls(fill_nulls, batch.schema.names)
+    arguments.mappings(fill_nulls=fill_nulls)
+    fill = fill_nulls or {}
     return {
         name: column_to_numpy(name, column, fill.get(name))
         for name, column in zip(batch.schema.names, batch.columns, strict=True)

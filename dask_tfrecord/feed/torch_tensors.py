@@ -8,11 +8,11 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import torch
 
+from dask_tfrecord import arguments
 from dask_tfrecord.errors import check_instance
 from dask_tfrecord.feed.numpy_columns import (
     Array,
     Ragged,
-    checked_fill_nulls,
     column_to_numpy,
     fill_value,
     is_text,
@@ -51,7 +51,8 @@ def to_tensors(batch: pa.RecordBatch | pa.Table, fill_nulls: Mapping[str, Any] |
     Do not write to a tensor that shares the memory of a batch.
     """
     check_instance("batch", batch, pa.RecordBatch, pa.Table)
-    fill = checked_fill_nulls(fill_nulls, batch.schema.names)
+    arguments.mappings(fill_nulls=fill_nulls)
+    fill = fill_nulls or {}
     return {
         name: _tensor(name, column, fill.get(name))
         for name, column in zip(batch.schema.names, batch.columns, strict=True)
