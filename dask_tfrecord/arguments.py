@@ -1,28 +1,212 @@
-"""Validate the arguments of the public functions and convert each argument to one standard form.
+"""Validate the arguments of the public functions, with the defaults that users set in Dask's configuration.
 
-Spellings that other libraries use are accepted if their meaning is clear. Every error names the keyword whose
-value is wrong.
+Each argument is converted to one standard form. Spellings that other libraries use are accepted if their
+meaning is clear. Every error names the keyword whose value is wrong. The file ``dask-tfrecord.yaml`` lists
+the configuration keys ``dask-tfrecord.*``, what each key means, and the built-in defaults. `RequestKeywords`
+and the other typed dicts are the types of the keywords that several functions share.
 """
 
 import operator
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
-from typing import Any
+from pathlib import Path
+from typing import Any, Literal, SupportsIndex, TypeAlias, TypedDict, TypeVar
 
+import dask
 import numpy as np
 import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
+import yaml
 from dask.utils import parse_bytes
 
-from dask_tfrecord.codec import MAX_RECORD_BYTES
+from dask_tfrecord.codec import MAX_RECORD_BYTES, RecordType, limit_pool
 from dask_tfrecord.codec.codecs import CODECS, Compression
+from dask_tfrecord.dataset.read.requested_columns import GivenHive, GivenSchema, Infer
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.errors import Remedy, TFRecordError
+from dask_tfrecord.files.damage import OnCorrupt
+from dask_tfrecord.files.file_options import Extra
+from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.paths import path_text
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.fields import Lossy, Schema
+from dask_tfrecord.schema.tfds import Labels
+
+Value = TypeVar("Value")
+
+_NAME = "dask-tfrecord"
+_DEFAULTS = yaml.safe_load(Path(__file__).with_name("dask-tfrecord.yaml").read_text())
+
+dask.config.update_defaults(_DEFAULTS)
+
+
+def keyword_or_default(
+    keyword: str, value: Any, check: Callable[[Any], Value], unset: str | None = "default"
+) -> Value:
+    """Return the value that the caller passed for a keyword, or otherwise the value in Dask's configuration.
+
+    Parameters
+    ----------
+    keyword : str
+        Name of the keyword, which is also the last part of the configuration key, with "-" for "_".
+    value : object
+        The value that the caller passed for the keyword.
+    check : callable
+        Function that returns the valid form of a value, or raises a `TFRecordError`.
+    unset : str or None, default "default"
+        The passed value that stands for the value in the configuration.
+
+    Raises
+    ------
+    TFRecordError
+        If ``check`` refuses the value. The error about a configured value names the configuration key.
+    """
+    if not isinstance(value, str | None) or value != unset:
+        return check(value)
+    name = keyword.replace("_", "-")
+    key, default = f"{_NAME}.{name}", _DEFAULTS[_NAME][name]
+    configured = dask.config.get(key, default=default)
+    try:
+        return check(configured)
+    except TFRecordError as error:
+        raise error.replaced(
+            problem=f"the value {configured!r} of {key!r} in Dask's configuration: {error.problem}",
+            advice="change the configuration",
+            remedies=[Remedy(keyword, default, "override the configuration")],
+            function="",
+        ) from None
+
+
+def limit_memory_pool() -> None:
+    """Limit the memory that this process keeps for later batches to ``dask-tfrecord.memory-pool`` bytes.
+
+    Raises
+    ------
+    TFRecordError
+        If the configured value is not a number of bytes.
+    """
+    key = f"{_NAME}.memory-pool"
+    configured = dask.config.get(key, default=None)
+    if configured is None:
+        return
+    try:
+        limit_pool(parse_bytes(configured))
+    except (ValueError, TypeError, AttributeError):
+        problem = f"the value {configured!r} of {key!r} in Dask's configuration is not a number of bytes"
+        raise TFRecordError(problem, "write it as '256 MiB'") from None
+
+
+# All names of codecs that are accepted, including TensorFlow's spellings.
+AnyCompression: TypeAlias = Compression | Literal["", "GZIP", "ZLIB"]
+AnySchema: TypeAlias = GivenSchema | Literal["infer"]
+ReadSchema: TypeAlias = AnySchema | PathLike
+AnyRecordType: TypeAlias = RecordType | Literal["infer"]
+DtypeBackend = Literal["pyarrow", "numpy"]
+
+
+class DetectedReadKeywords(TypedDict, total=False):
+    """Types of the keywords that say which rows of a path are read, for functions that always detect the
+    codec.
+    """
+
+    schema: ReadSchema | None
+    hive: GivenHive
+    use_snapshot: bool
+    infer: Infer
+    filters: Sequence[Any] | pc.Expression | None
+    split: str | Sequence[str] | None
+    labels: Labels
+    version: int | None
+    record_type: AnyRecordType
+    extra: Extra
+    on_corrupt: OnCorrupt
+    max_corrupt: int | float | None
+    quarantine_path: PathLike | None
+    verify_crc: bool
+    max_record_bytes: SupportsIndex | str
+    max_features: int | None
+    storage_options: dict[str, Any] | None
+    filesystem: Filesystem
+
+
+class ReadKeywords(DetectedReadKeywords, total=False):
+    """Types of the keywords that say which rows of a path are read.
+
+    All functions that read a path share these keywords.
+    """
+
+    compression: AnyCompression | Literal["infer"] | None
+
+
+class DetectedBatchKeywords(DetectedReadKeywords, total=False):
+    """Types of the keywords for batches of rows, for functions that always detect the codec."""
+
+    shuffle: int | Literal["blocks"] | None
+    shuffle_buffer: int
+    seed: int
+    prefetch: int
+
+
+class BatchKeywords(DetectedBatchKeywords, ReadKeywords, total=False):
+    """Types of the keywords for batches of rows. `iter_batches` and the loaders share these keywords."""
+
+
+class RequestKeywords(ReadKeywords, total=False):
+    """Types of the keywords of a read, including those that say how the rows are divided into partitions."""
+
+    blocksize: SupportsIndex | str | None
+    partition_by: str | Sequence[str] | None
+    include_path_column: bool | str
+    include_offset_column: bool | str
+    index: str | Sequence[str] | Literal[False] | None
+    calculate_divisions: bool
+
+
+class CollectionKeywords(RequestKeywords, total=False):
+    """Types of the keywords of `read_tfrecord` except ``columns``, which determines the return type."""
+
+    categories: Sequence[str] | None
+    dtype_backend: DtypeBackend | None
+
+
+class StreamKeywords(TypedDict, total=False):
+    """Types of the keywords of `to_tfrecord` for rows that are not a Dask collection."""
+
+    compression: AnyCompression | Literal["default"] | None
+    compression_level: int | None
+    record_type: AnyRecordType
+    schema: AnySchema | None
+    lossy: Lossy | Literal["default"]
+    write_index: bool | None
+    append: bool
+    schema_change: Literal["add"] | None
+    overwrite: bool | Literal["partitions"]
+    keep_versions: bool | None
+    partition_on: str | Sequence[str] | None
+    columnar: str | Sequence[str] | None
+    split: Mapping[str, float] | None
+    split_by: str | Sequence[str] | int | None
+    colocate: bool
+    shuffle: int | None
+    max_rows_per_file: int | None
+    max_bytes_per_file: int | None
+    max_files_per_task: int | None
+    name_function: Callable[[int], str] | None
+    custom_metadata: Mapping[str, str] | None
+    storage_options: dict[str, Any] | None
+    filesystem: Filesystem
+
+
+class WriteKeywords(StreamKeywords, total=False):
+    """Types of the keywords of `to_tfrecord` except ``compute``, which determines the return type."""
+
+    npartitions: int | None
+    compute_kwargs: dict[str, Any] | None
+    retries: int | None
+
 
 # Numbers with units, such as "1 day 12h", and then perhaps hours, minutes and seconds, such as "01:30:00".
 _DURATION = re.compile(r"(\d+(\.\d+)?\s*[A-Za-z]+[\s,]*)*(\d+:\d\d:\d\d(\.\d+)?)?", re.ASCII)

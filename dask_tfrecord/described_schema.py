@@ -8,8 +8,8 @@ from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.public_functions import public_function
-from dask_tfrecord.schema import tfmd
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema import tensorflow_schemas
+from dask_tfrecord.schema.fields import Schema
 from dask_tfrecord.schema.tfds import Labels
 
 
@@ -112,7 +112,7 @@ def from_tfmd(
       column  type  feature
       tip     bool  int64_list
     """
-    if tfmd.is_message(file):
-        return tfmd.schema_of(str(file))
+    if tensorflow_schemas.is_message(file):
+        return tensorflow_schemas.metadata_schema(str(file))
     store = Store.at(arguments.path(file, "file"), storage_options, filesystem)
     return tfmd_schema(store, store.root)

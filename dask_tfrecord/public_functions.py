@@ -8,7 +8,7 @@ from inspect import Parameter, Signature, signature
 from typing import Any, ParamSpec, TypeVar, get_args
 
 from dask_tfrecord.errors import KEYWORDS, READ, TFRecordError
-from dask_tfrecord.files.storage.redaction import hide, redact_errors, secrets_of
+from dask_tfrecord.files.storage.store_failures import hide, redact_errors, secrets_of
 from dask_tfrecord.foreign_keywords import unknown_keywords
 
 Parameters = ParamSpec("Parameters")

@@ -11,19 +11,17 @@ import dask.dataframe as dd
 import pyarrow as pa
 
 from dask_tfrecord import arguments
-from dask_tfrecord.cluster import check_cluster
-from dask_tfrecord.dataset.read.divisions import divisions
-from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.dataset.snapshot.metadata import Levels
+from dask_tfrecord.arguments import CollectionKeywords, DtypeBackend, RequestKeywords
+from dask_tfrecord.dataset.read.read_plan import ReadPlan, divisions
+from dask_tfrecord.dataset.snapshot.versions import Levels
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
-from dask_tfrecord.expr import reading
+from dask_tfrecord.expr import read_expression
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.frames.arrow_to_pandas import numpy_names
-from dask_tfrecord.keywords import CollectionKeywords, DtypeBackend, RequestKeywords
 from dask_tfrecord.public_functions import public_function
-from dask_tfrecord.read_request import existing_names, open_request, read_request
-from dask_tfrecord.schema.field import Field
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.requests import existing_names, open_request, read_request
+from dask_tfrecord.scheduler import check_cluster
+from dask_tfrecord.schema.fields import Field, Schema
 
 logger = logging.getLogger(__name__)
 
@@ -328,7 +326,7 @@ def read_tfrecord(
     numpy = _numpy_columns(dataset, read.get("schema")) if dtype_backend == "numpy" else []
     numpy += [column for column, _ in levels if _is_time(dataset.schema.arrow.field(column).type)]
 
-    ddf = reading.read(dataset, names, numpy=numpy, index=levels, divisions=divisions)
+    ddf = read_expression.read(dataset, names, numpy=numpy, index=levels, divisions=divisions)
     return ddf[columns] if isinstance(columns, str) and names == [columns] else ddf
 
 

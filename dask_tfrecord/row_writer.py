@@ -17,33 +17,33 @@ from typing import Any, Literal, Self, SupportsIndex, get_args
 import pyarrow as pa
 
 from dask_tfrecord import arguments
-from dask_tfrecord.codec.columns import RecordType
+from dask_tfrecord.arguments import AnyCompression, AnyRecordType, AnySchema
+from dask_tfrecord.codec import RecordType
 from dask_tfrecord.dataset.read.inferred_schema import PAYLOAD
-from dask_tfrecord.dataset.shuffle.appender import Appender, check_values
+from dask_tfrecord.dataset.shuffle.table_stream import Appender, check_values
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.dataset.write.destination import check_destination, destination, refuse_linked_files
-from dask_tfrecord.dataset.write.existing import (
+from dask_tfrecord.dataset.write.append_schema import (
     check_existing_data,
     check_given_columns,
     merged_schema,
     with_types_of_nulls,
 )
-from dask_tfrecord.dataset.write.neighbours import refuse_write_inside
+from dask_tfrecord.dataset.write.destination import (
+    check_destination,
+    destination,
+    refuse_linked_files,
+    refuse_write_inside,
+)
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import Call, SchemaError, TFRecordError
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
-from dask_tfrecord.files.storage.redaction import hide, secrets_of
-from dask_tfrecord.frames.column_types import first_line
-from dask_tfrecord.frames.planning import given_types
-from dask_tfrecord.frames.python_rows import is_records, table_of
-from dask_tfrecord.frames.sources import Rows, Source, check_columns, open_source
-from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema
+from dask_tfrecord.files.storage.store_failures import hide, secrets_of
+from dask_tfrecord.frames.pandas_to_arrow import first_line
+from dask_tfrecord.frames.schema_plan import given_types
+from dask_tfrecord.frames.table_sources import Rows, Source, check_columns, is_records, open_source, table_of
 from dask_tfrecord.public_functions import public_function
-from dask_tfrecord.schema.field import Lossy
-from dask_tfrecord.schema.model import Schema
-from dask_tfrecord.schema.widening import holds_null
-from dask_tfrecord.write_request import (
+from dask_tfrecord.requests import (
     CommitEvery,
     commit_every_limit,
     plan_columnar,
@@ -52,6 +52,8 @@ from dask_tfrecord.write_request import (
     warn_of_rounding,
     write_options,
 )
+from dask_tfrecord.schema.conversion import holds_null
+from dask_tfrecord.schema.fields import Lossy, Schema
 
 logger = logging.getLogger(__name__)
 

@@ -12,30 +12,36 @@ import dask.dataframe as dd
 import pandas as pd
 
 from dask_tfrecord import arguments
-from dask_tfrecord.cluster import check_cluster
-from dask_tfrecord.codec.columns import RecordType
-from dask_tfrecord.config import keyword_or_default
-from dask_tfrecord.dataset.shuffle.route import Shuffle
-from dask_tfrecord.dataset.shuffle.stream import write_shuffled, write_tables
+from dask_tfrecord.arguments import (
+    AnyCompression,
+    AnyRecordType,
+    AnySchema,
+    StreamKeywords,
+    WriteKeywords,
+    keyword_or_default,
+)
+from dask_tfrecord.codec import RecordType
+from dask_tfrecord.dataset.shuffle.spill import Shuffle
+from dask_tfrecord.dataset.shuffle.table_stream import write_shuffled, write_tables
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.dataset.write.commit import abandon, commit, discard, log_summary
-from dask_tfrecord.dataset.write.conflicts import planned_rows
-from dask_tfrecord.dataset.write.destination import check_destination, destination, replaceable_files
-from dask_tfrecord.dataset.write.existing import check_existing_data
-from dask_tfrecord.dataset.write.neighbours import refuse_write_inside
+from dask_tfrecord.dataset.write.append_schema import check_existing_data
+from dask_tfrecord.dataset.write.destination import (
+    check_destination,
+    destination,
+    refuse_write_inside,
+    replaceable_files,
+)
+from dask_tfrecord.dataset.write.operations import planned_rows
 from dask_tfrecord.dataset.write.run import WriteRun, draw_run
+from dask_tfrecord.dataset.write.transaction import abandon, commit, discard, log_summary
 from dask_tfrecord.expr import lineage
-from dask_tfrecord.expr.collection import CollectionRows
+from dask_tfrecord.expr.write_expression import CollectionRows
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
-from dask_tfrecord.files.storage.redaction import hide, secrets_of
-from dask_tfrecord.frames.sources import ArrowArray, ArrowStream, Source, open_source
-from dask_tfrecord.keywords import AnyCompression, AnyRecordType, AnySchema, StreamKeywords, WriteKeywords
-from dask_tfrecord.progress import Progress, report
+from dask_tfrecord.files.storage.store_failures import hide, secrets_of
+from dask_tfrecord.frames.table_sources import ArrowArray, ArrowStream, Source, open_source
 from dask_tfrecord.public_functions import public_function
-from dask_tfrecord.schema.field import Lossy
-from dask_tfrecord.splitting import SPLIT, SPLIT_FIELD, Splits, parse_splits
-from dask_tfrecord.write_request import (
+from dask_tfrecord.requests import (
     check_name_function,
     keeps_versions,
     plan_columnar,
@@ -47,6 +53,9 @@ from dask_tfrecord.write_request import (
     write_mode,
     write_options,
 )
+from dask_tfrecord.row_splits import SPLIT, SPLIT_FIELD, Splits, parse_splits
+from dask_tfrecord.scheduler import Progress, check_cluster, report
+from dask_tfrecord.schema.fields import Lossy
 
 logger = logging.getLogger(__name__)
 

@@ -13,7 +13,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import HealthCheck, settings
 
-from dask_tfrecord.dataset.snapshot import file_table
+from dask_tfrecord.dataset.snapshot import file_list
 from dask_tfrecord.files.storage.store import Store
 
 # The log messages of TensorFlow's start would hide the output of a failing test.
@@ -71,7 +71,7 @@ def one_thread() -> Iterator[None]:
 def appended_snapshots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
     """Let every append store a full snapshot, or only the files that it adds to its base."""
     parts = {"full": 0.0, "delta": 1e9}
-    monkeypatch.setattr(file_table, "DELTA_PART", parts[request.param])
+    monkeypatch.setattr(file_list, "DELTA_PART", parts[request.param])
     kind: str = request.param
     return kind
 

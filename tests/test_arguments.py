@@ -1,6 +1,6 @@
 """Spellings of Parquet, TensorFlow and pandas are accepted, or the error names the right keyword.
 
-Modules: arguments, keywords.
+Modules: arguments.
 """
 
 import inspect
@@ -15,9 +15,9 @@ import pyarrow.compute as pc
 import pytest
 
 from dask_tfrecord import SchemaError, TFRecordError, read_tfrecord, to_tfrecord, verify
+from dask_tfrecord.arguments import CollectionKeywords, WriteKeywords
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.keywords import CollectionKeywords, WriteKeywords
-from dask_tfrecord.schema.type_names import arrow_type
+from dask_tfrecord.schema.logical_types import arrow_type
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -1,6 +1,6 @@
 """Workers and schedulers without the package, or with another version, cause an error that names them.
 
-Modules: cluster.
+Modules: scheduler.
 """
 
 import asyncio

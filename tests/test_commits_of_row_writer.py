@@ -29,7 +29,7 @@ from dask_tfrecord import (
     to_tfrecord,
     verify,
 )
-from dask_tfrecord.dataset.write import commit, newest
+from dask_tfrecord.dataset.write import operations, transaction
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.storage.store import Store
 
@@ -81,7 +81,7 @@ def test_the_version_in_memory_is_the_stored_version(
 
 
 def test_a_list_of_many_chunks_is_copied_into_one(tmp_path: Path) -> None:
-    with patch.object(newest, "_MOST_CHUNKS", 2), Writer(tmp_path) as writer:
+    with patch.object(operations, "_MOST_CHUNKS", 2), Writer(tmp_path) as writer:
         for number in range(8):
             writer.write(rows(number))
             writer.commit()
@@ -257,7 +257,7 @@ def test_an_interrupt_in_a_commit_says_if_the_commit_succeeded(tmp_path: Path) -
             writer.write(rows(1))
             writer.commit()
             writer.write(rows(2))
-            with patch.object(commit, "remove_replaced", side_effect=KeyboardInterrupt):
+            with patch.object(transaction, "remove_replaced", side_effect=KeyboardInterrupt):
                 writer.commit()
 
     with pytest.raises(KeyboardInterrupt) as caught:

@@ -1,6 +1,6 @@
 """A site's configuration changes the defaults of keywords, and a keyword that the caller passes wins.
 
-Modules: config, writer.
+Modules: arguments, writer.
 """
 
 import os
@@ -15,9 +15,9 @@ import pytest
 import yaml
 
 import dask_tfrecord
-from dask_tfrecord import SchemaError, TFRecordError, config, read_tfrecord, to_tfrecord
+from dask_tfrecord import SchemaError, TFRecordError, arguments, read_tfrecord, to_tfrecord
 
-FILE = Path(config.__file__).with_name("dask-tfrecord.yaml")
+FILE = Path(arguments.__file__).with_name("dask-tfrecord.yaml")
 
 
 def numbers(npartitions: int = 2) -> dd.DataFrame:

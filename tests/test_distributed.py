@@ -1,6 +1,6 @@
 """Writing and reading under every scheduler, and on a real cluster of processes whose workers die.
 
-Modules: writer, reader, rewriting.
+Modules: writer, reader, table_operations.
 """
 
 import os
@@ -27,7 +27,7 @@ from dask_tfrecord import (
     read_tfrecord,
     to_tfrecord,
 )
-from dask_tfrecord.files import block_writer
+from dask_tfrecord.files import file_writer
 
 
 @pytest.fixture(params=["sync", "threads", "processes", "distributed"])
@@ -143,7 +143,7 @@ def doom(part: pd.DataFrame, marker: str, at: int) -> pd.DataFrame:
 
     if at in part["n"].tolist() and not os.path.exists(marker):
         Path(marker).touch()
-        block_writer.BlockWriter._write = write_a_bit_and_die
+        file_writer.BlockWriter._write = write_a_bit_and_die
     return part
 
 

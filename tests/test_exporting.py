@@ -2,7 +2,7 @@
 
 If TensorFlow Datasets, TensorFlow Metadata and the tfrecord package are installed, they check the files.
 
-Modules: exporting, schema.tfds, schema.tfmd.
+Modules: exports, schema.tfds, schema.tensorflow_schemas.
 """
 
 import json
@@ -99,7 +99,7 @@ def test_records_that_are_larger_than_a_window_are_found(
 ) -> None:
     path = write()
     expected = [Path(index).read_text() for index in export(path, "idx")]
-    monkeypatch.setattr("dask_tfrecord.exporting._WINDOW", 50)
+    monkeypatch.setattr("dask_tfrecord.exports._WINDOW", 50)
     assert [Path(index).read_text() for index in export(path, "idx")] == expected
 
 

@@ -1,6 +1,6 @@
 """`exists`, and `cleanup`: files of dead writes are removed, files that a snapshot lists are kept.
 
-Modules: housekeeping, inspection.
+Modules: table_operations, dataset_scans.
 """
 
 import os
@@ -303,7 +303,7 @@ def test_the_age_of_files_is_measured_by_the_clock_of_the_store(
 
     to_tfrecord(collection(1), tmp_path)
     killed_before(CREATION, collection(2), tmp_path, append=True)
-    monkeypatch.setattr("dask_tfrecord.housekeeping.datetime", Skewed)
+    monkeypatch.setattr("dask_tfrecord.table_operations.datetime", Skewed)
     monkeypatch.setattr("dask_tfrecord.dataset.write.orphans.datetime", Skewed)
     assert cleanup(tmp_path) == []
     assert len(cleanup(tmp_path, older_than="0s")) == 1

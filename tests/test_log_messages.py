@@ -1,6 +1,6 @@
 """What the logger ``dask_tfrecord`` reports of reads and writes, and what the logs of workers show.
 
-Modules: writer, dataset.write.commit.
+Modules: writer, dataset.write.transaction.
 """
 
 import logging
@@ -19,7 +19,7 @@ from distributed import Client
 from servers import s3_server
 
 from dask_tfrecord import SchemaError, cleanup, index, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.write import commit
+from dask_tfrecord.dataset.write import transaction
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -56,7 +56,7 @@ def test_a_write_logs_its_plan_each_step_of_the_commit_and_a_summary(
 def test_the_steps_are_those_of_the_specification() -> None:
     page = (Path(__file__).parent.parent / "docs" / "format.md").read_text()
     steps = re.findall(r"^(\d)\. \*\*", page.split("### The commit")[1].split("### ")[0], re.MULTILINE)
-    assert steps == [str(number) for number in range(1, commit._STEPS + 1)]
+    assert steps == [str(number) for number in range(1, transaction._STEPS + 1)]
 
 
 def test_the_summary_counts_what_the_write_added(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:

@@ -1,6 +1,6 @@
 """The test of a module is found by the module's name, and the test of a keyword by the keyword.
 
-Modules: keywords, writer, reader.
+Modules: arguments, writer, reader.
 """
 
 import ast
@@ -54,7 +54,7 @@ def test_each_test_file_names_its_modules_and_each_module_has_a_test_file() -> N
     named = set()
     for path, tree in TREES.items():
         line = re.search(r"^Modules: ([\w., \n]+)\.$", ast.get_docstring(tree) or "", re.MULTILINE)
-        assert line, f"{path}: end the docstring with a line such as 'Modules: writer, files.writing.'"
+        assert line, f"{path}: end the docstring with a line such as 'Modules: writer, files.file_writer.'"
         names = {*re.split(r",\s+", line[1])}
         assert names <= modules, f"{path}: name modules that exist"
         named |= names

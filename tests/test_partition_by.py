@@ -2,7 +2,7 @@
 
 The expected keys and rows come from the written frame, which pandas groups.
 
-Modules: reader, dataset.read.plan_partitions.
+Modules: reader, dataset.read.read_plan.
 """
 
 import datetime

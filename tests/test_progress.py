@@ -1,6 +1,6 @@
 """What a long job logs while it runs, on every scheduler.
 
-Modules: progress, cli.progress.
+Modules: scheduler, cli.compute.
 """
 
 import logging
@@ -25,15 +25,17 @@ from dask_tfrecord import (
     Snapshot,
     index,
     iter_batches,
-    progress,
     read_tfrecord,
     to_tfrecord,
     verify,
     writer,
 )
-from dask_tfrecord.dataset.shuffle import stream
-from dask_tfrecord.dataset.write.commit import commit as commit_files
-from dask_tfrecord.progress import Progress, Report
+from dask_tfrecord import (
+    scheduler as progress,
+)
+from dask_tfrecord.dataset.shuffle import table_stream
+from dask_tfrecord.dataset.write.transaction import commit as commit_files
+from dask_tfrecord.scheduler import Progress, Report
 
 LINE = r"(?:step (\d) of (\d): )?(\d+) of (\d+) partitions(?:, (\d+) rows)?(?:, ([\d,]+) bytes)? in \d+\.\d s"
 
@@ -78,7 +80,7 @@ class Immediately:
 def always(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Log a line after each task."""
     monkeypatch.setattr(progress, "Timer", Immediately)
-    caplog.set_level(logging.INFO, "dask_tfrecord.progress")
+    caplog.set_level(logging.INFO, "dask_tfrecord.scheduler")
 
 
 def numbers() -> dd.DataFrame:
@@ -87,7 +89,7 @@ def numbers() -> dd.DataFrame:
 
 def lines(caplog: pytest.LogCaptureFixture, title: str) -> list[tuple[str, ...]]:
     """The numbers of each line: step, steps, partitions that are done, all partitions, rows and bytes."""
-    messages = [r.getMessage() for r in caplog.records if r.name == "dask_tfrecord.progress"]
+    messages = [r.getMessage() for r in caplog.records if r.name == "dask_tfrecord.scheduler"]
     caplog.clear()
     found = [re.search(rf"{re.escape(title)}.*?: {LINE}", text) for text in messages]
     assert all(found), messages
@@ -123,7 +125,7 @@ def test_each_scheduler_logs_the_same_lines(
 def test_a_write_without_dask_logs_lines(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(stream, "_CHUNK_BYTES", 1)
+    monkeypatch.setattr(table_stream, "_CHUNK_BYTES", 1)
 
     def commit(*args: Any) -> Snapshot:
         assert not progress._jobs  # no line follows the steps of the commit
@@ -133,7 +135,7 @@ def test_a_write_without_dask_logs_lines(
     table = pa.Table.from_pandas(numbers().compute(), preserve_index=False)
     to_tfrecord(table.to_reader(5), tmp_path / "a")
     to_tfrecord(table.to_reader(5), tmp_path / "b", shuffle=1)
-    text = "\n".join(r.getMessage() for r in caplog.records if r.name == "dask_tfrecord.progress")
+    text = "\n".join(r.getMessage() for r in caplog.records if r.name == "dask_tfrecord.scheduler")
     found = re.findall(r": (?:step (\d) of 3: )?(\d+)( of 4)? parts, ([\d,]+) (?:rows|bytes)", text)
     done = [str(number) for number in (1, 2, 3, 4)]
     counts = ["", *(" of 4",) * 2]
@@ -178,7 +180,7 @@ def test_partitions_without_rows_count_and_the_progress_bar_of_dask_shows_the_ta
 def test_the_first_line_comes_after_ten_seconds_and_counts_tasks_that_end_together(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "dask_tfrecord.progress")
+    caplog.set_level(logging.INFO, "dask_tfrecord.scheduler")
     now = 0.0
     waiting: list[tuple[float, Callable[[], None]]] = []
 

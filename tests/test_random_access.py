@@ -1,6 +1,6 @@
 """`take`: rows by their numbers, from no more bytes than the blocks that hold them.
 
-Modules: random_access.
+Modules: row_selection.
 """
 
 from collections.abc import Iterator
@@ -18,9 +18,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dask_tfrecord
-from dask_tfrecord import SchemaError, random_access, read_tfrecord, take, to_tfrecord
+from dask_tfrecord import SchemaError, read_tfrecord, row_selection, take, to_tfrecord
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.files import writing
+from dask_tfrecord.files import file_writer
 from dask_tfrecord.files.storage import open_file
 
 ROWS = 1_000
@@ -49,7 +49,7 @@ def root(
     root = tmp_path_factory.mktemp("take") / "data"
     ddf = dd.from_pandas(frame, npartitions=3)
     with pytest.MonkeyPatch.context() as patched, dask.config.set(scheduler="sync"):
-        patched.setattr(writing, "BLOCK_BYTES", 2_000)
+        patched.setattr(file_writer, "BLOCK_BYTES", 2_000)
         to_tfrecord(ddf, root, compression=request.param)
     return root
 
@@ -60,7 +60,7 @@ pytestmark = [pytest.mark.filterwarnings("ignore:.*TensorFlow"), pytest.mark.use
 @pytest.fixture(autouse=True, scope="module")
 def _split_at_every_block() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(random_access, "BLOCK_BYTES", 1)
+        patched.setattr(row_selection, "BLOCK_BYTES", 1)
         yield
 
 
@@ -165,13 +165,13 @@ def test_the_last_row_reads_the_last_block_to_the_end_of_its_file(root: Path, re
 @pytest.mark.parametrize("root", [None], indirect=True)
 def test_many_blocks_are_read_by_several_tasks(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     tasks: list[int] = []
-    each = random_access.compute_each
+    each = row_selection.compute_each
 
     def counting(function: Any, arguments: Any, title: str) -> Any:
         tasks.append(len(arguments))
         return each(function, arguments, title)
 
-    monkeypatch.setattr(random_access, "compute_each", counting)
+    monkeypatch.setattr(row_selection, "compute_each", counting)
     assert take(root, [5, 6])["n"].tolist() == [5, 6]
     assert tasks == []
     assert take(root, range(ROWS)[::-1])["n"].tolist() == list(range(ROWS))[::-1]

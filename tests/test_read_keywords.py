@@ -1,6 +1,6 @@
 """Every function that reads a path takes the same keywords, and reads the rows of `read_tfrecord`.
 
-Modules: keywords, read_request.
+Modules: arguments, requests.
 """
 
 import inspect
@@ -22,8 +22,8 @@ from surfaces import READERS
 
 import dask_tfrecord
 from dask_tfrecord import Remedy, TFRecordError, to_tfrecord
+from dask_tfrecord.arguments import CollectionKeywords, ReadKeywords
 from dask_tfrecord.cli import convert, failures, maintenance, show
-from dask_tfrecord.keywords import CollectionKeywords, ReadKeywords
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -174,7 +174,7 @@ def test_cases_have_every_read_keyword() -> None:
 def test_the_rows_are_those_of_read_tfrecord(
     surface: str, case: Case, datasets: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr("dask_tfrecord.dataset.read.sampling._MORE_BYTES", 0)
+    monkeypatch.setattr("dask_tfrecord.dataset.read.sample._MORE_BYTES", 0)
     monkeypatch.chdir(tmp_path)
     path, read = datasets / case.dataset, dict(case.read)
     if surface == "write_feather" and read.pop("compression", "infer") != "infer":
@@ -236,7 +236,7 @@ def test_commands_read_the_rows_of_read_tfrecord(
 ) -> None:
     if any(test(case.read) for test in NO_OPTION):
         pytest.skip("the command line cannot express the value")
-    monkeypatch.setattr("dask_tfrecord.dataset.read.sampling._MORE_BYTES", 0)
+    monkeypatch.setattr("dask_tfrecord.dataset.read.sample._MORE_BYTES", 0)
     monkeypatch.chdir(tmp_path)
     path = datasets / case.dataset
     expected = _outcome("compute", path, dict(case.read))

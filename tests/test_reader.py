@@ -21,13 +21,13 @@ from oracle import Feature, Record
 
 import dask_tfrecord
 from dask_tfrecord import CorruptRecordError, SchemaError, TFRecordError, read_tfrecord
-from dask_tfrecord.files import reading as files
-from dask_tfrecord.files.options import ReadOptions
+from dask_tfrecord.files import record_file
+from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import Window, open_window
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.fields import Schema
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -268,7 +268,7 @@ def test_damage_is_raised_when_it_is_read_with_file_record_and_offset(tmp_path: 
 def test_offsets_count_from_the_files_start_across_windows(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(files, "WINDOW_BYTES", 1000)
+    monkeypatch.setattr(record_file, "WINDOW_BYTES", 1000)
     content = rows(0, 200)
     start = len(rows(0, 150))
     path = damage_at(tmp_path, content, start + 15)
@@ -292,7 +292,7 @@ def test_every_window_gives_the_same_rows(tmp_path: Path, window: int, compressi
     schema = Schema.from_arrow(pa.schema({"n": pa.int64()}))
     found: list[int] = []
     with open_window(store, Split(file), ReadOptions(), window) as view:
-        decoder = files.Decoder(schema.columns, "example")
+        decoder = record_file.Decoder(schema.columns, "example")
         for data in view:
             decoded = decoder.decode(data, final=view.final)
             assert decoded.damage is None
@@ -316,7 +316,7 @@ def test_a_record_that_claims_more_than_the_file_has_is_damage_at_once(tmp_path:
 
 def _scan(view: Window) -> Iterator[int]:
     for data in view:
-        scanned = files.scan(data, final=view.final)
+        scanned = record_file.scan(data, final=view.final)
         yield scanned.records
         view.advance(scanned.consumed)
 

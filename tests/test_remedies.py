@@ -123,7 +123,7 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(autouse=True)
 def _sample_few_files(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("dask_tfrecord.dataset.read.sampling._MORE_BYTES", 0)
+    monkeypatch.setattr("dask_tfrecord.dataset.read.sample._MORE_BYTES", 0)
 
 
 # --- surfaces ----------------------------------------------------------------------------------------------

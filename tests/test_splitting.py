@@ -1,6 +1,6 @@
 """`split=`: every row is in one split, always in the same split; splits are partition directories.
 
-Modules: splitting.
+Modules: row_splits.
 """
 
 from collections import Counter

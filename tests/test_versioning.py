@@ -1,6 +1,6 @@
 """The versions of a dataset: expire and restore.
 
-Modules: versioning, dataset.maintenance.expiring, dataset.maintenance.restoring.
+Modules: table_operations, dataset.maintenance.metadata_commits.
 """
 
 import os
@@ -24,8 +24,7 @@ from dask_tfrecord import (
     restore,
     to_tfrecord,
 )
-from dask_tfrecord.dataset.write import commit as commits
-from dask_tfrecord.dataset.write import staging
+from dask_tfrecord.dataset.write import transaction
 from dask_tfrecord.files.storage.listing import list_directory
 from dask_tfrecord.files.storage.store import Store
 
@@ -76,7 +75,7 @@ def test_a_restored_version_is_the_newest(place: str) -> None:
 def test_an_interrupted_restore_is_finished(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lived_in(place)
     with monkeypatch.context() as patched:
-        patched.setattr(commits, "remove_replaced", lambda run, unlisted: None)
+        patched.setattr(transaction, "remove_replaced", lambda run, unlisted: None)
         restore(place, 2)
     assert rows(place) == [1, 2, 3, 4]
     for options in [{"use_snapshot": False}, {}]:
@@ -93,14 +92,14 @@ def test_files_are_where_the_newest_of_two_restores_needs_them(
 ) -> None:
     """The second restore begins and ends while the first moves files."""
     lived_in(place)
-    move, others = staging._move_file, iter([4])
+    move, others = transaction._move_file, iter([4])
 
     def move_late(*arguments: Any) -> None:
         for version in others:
             restore(place, version)
         move(*arguments)
 
-    monkeypatch.setattr(staging, "_move_file", move_late)
+    monkeypatch.setattr(transaction, "_move_file", move_late)
     restore(place, 2)
     assert Snapshot.open(place).number == 6
     assert visible(place) == 1

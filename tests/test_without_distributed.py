@@ -1,6 +1,6 @@
 """`distributed` is an optional dependency: everything that needs no cluster works without it.
 
-Modules: progress, cluster.
+Modules: scheduler.
 """
 
 import subprocess

@@ -1,6 +1,6 @@
 """`to_tfrecord`: the files of a dataset, the arguments that are rejected, and the files after a failure.
 
-Modules: writer, write_request.
+Modules: writer, requests.
 """
 
 import json
@@ -24,9 +24,9 @@ from fsspec.implementations.memory import MemoryFileSystem
 from dask_tfrecord import DestinationError, SchemaError, Snapshot, TFRecordError, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.snapshot.model import find_snapshot
 from dask_tfrecord.dataset.write.run import WriteRun
-from dask_tfrecord.files import writing
+from dask_tfrecord.files import file_writer
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.fields import Schema
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -304,7 +304,7 @@ def test_a_value_that_cannot_be_stored_says_where(tmp_path: Path) -> None:
 def test_rows_count_from_the_partitions_start_across_chunks(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "_CHUNK_ROWS", 10)
+    monkeypatch.setattr(file_writer, "_CHUNK_ROWS", 10)
     numbers = pd.array([1] * 57 + [2**63] + [1] * 10, pd.ArrowDtype(pa.uint64()))
     with pytest.raises(SchemaError, match="2\\^63-1") as caught:
         to_tfrecord(dd.from_pandas(pd.DataFrame({"n": numbers}), npartitions=1), tmp_path)

@@ -16,8 +16,7 @@ import numpy as np
 import pandas as pd
 import pyarrow as pa
 
-from dask_tfrecord.codec import Encoder
-from dask_tfrecord.codec.columns import Column
+from dask_tfrecord.codec import Column, Encoder
 
 
 @dataclass(frozen=True)

@@ -9,6 +9,7 @@ import click
 
 import dask_tfrecord
 from dask_tfrecord.cli import options, output
+from dask_tfrecord.cli.compute import computing
 from dask_tfrecord.cli.other_formats import (
     FORMATS,
     Format,
@@ -19,7 +20,6 @@ from dask_tfrecord.cli.other_formats import (
     types_of,
     write_other,
 )
-from dask_tfrecord.cli.progress import computing
 
 # The codec of TFRecord files is found in their first bytes; --compression is the codec of DST.
 _READ = [option for option in options.READ if option.name != "compression"]

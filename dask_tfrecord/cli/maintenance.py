@@ -13,8 +13,8 @@ from fsspec.core import url_to_fs
 
 import dask_tfrecord
 from dask_tfrecord.cli import options, output
+from dask_tfrecord.cli.compute import computing
 from dask_tfrecord.cli.failures import DAMAGED
-from dask_tfrecord.cli.progress import computing
 
 # The number of seconds for which a Flight server waits for its clients after an interrupt.
 _PATIENCE = 3.0

@@ -15,7 +15,7 @@ from pyarrow import json as arrow_json
 
 import dask_tfrecord
 from dask_tfrecord import DestinationError, SchemaError
-from dask_tfrecord.cli.where_option import Filters, names_in
+from dask_tfrecord.cli.options import Filters, names_in
 
 Format = Literal["tfrecord", "parquet", "csv", "jsonl"]
 FORMATS = get_args(Format)

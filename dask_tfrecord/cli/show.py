@@ -1,17 +1,245 @@
-"""Implement the commands `inspect`, `head`, `cat`, `count` and `schema`, which show a dataset."""
+"""Implement the commands `inspect`, `head`, `cat`, `count` and `schema`, which show a dataset.
 
+`inspect` formats the description of a dataset as text and as JSON, and plots file sizes, list lengths and
+values.
+"""
+
+import json
+from collections.abc import Iterable
 from contextlib import closing
+from datetime import datetime
+from pathlib import PurePath
 from typing import Any
 
 import click
+import numpy as np
+import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 
 import dask_tfrecord
-from dask_tfrecord import Remedy, Schema
+from dask_tfrecord import ColumnDescription, Description, Remedy, Schema
 from dask_tfrecord.cli import options, output
-from dask_tfrecord.cli.describe import description_json, first_rows, print_description
-from dask_tfrecord.cli.escapes import printable
-from dask_tfrecord.cli.progress import computing
+from dask_tfrecord.cli.compute import computing
+from dask_tfrecord.cli.failures import printable
+from dask_tfrecord.cli.output import json_lines, json_values
+
+# The largest number of versions that the text of a description shows.
+_VERSIONS = 5
+
+
+def first_rows(described: Description, count: int, files: Iterable[int] | None = None) -> pa.Table:
+    """Read the first ``count`` rows of all files, or of the files with the numbers ``files``.
+
+    Only these first rows are read.
+    """
+    tables = [described.schema.arrow.empty_table()]
+    with closing(described.iter_tables(files)) as rows:
+        while count > 0 and (table := next(rows, None)) is not None:
+            tables.append(table.slice(0, count))
+            count -= table.num_rows
+    return pa.concat_tables(tables)
+
+
+def description_json(described: Description, rows: pa.Table) -> dict[str, Any]:
+    """Return a description of a dataset and some of its rows as a dict that can be printed as JSON."""
+    columns = [
+        {
+            "name": column.name,
+            "type": str(column.type),
+            "feature": column.feature,
+            "nulls": column.nulls,
+            "min": _bound_json(column, column.min),
+            "max": _bound_json(column, column.max),
+            "list_lengths": column.lengths,
+        }
+        for column in described.columns
+    ]
+    return {
+        "path": described.path,
+        "files": len(described.files),
+        "bytes": sum(described.sizes),
+        "rows": described.rows,
+        "codecs": described.codecs,
+        "record_type": described.schema.record_type,
+        "partition_columns": described.partition_columns,
+        "partition_directories": described.directories,
+        "splits": described.splits,
+        "supervised_keys": list(described.supervised_keys),
+        "version": described.version,
+        "versions": described.versions,
+        "columns": columns,
+        "first_rows": [json.loads(line) for line in bytes(json_lines(rows)).splitlines()],
+    }
+
+
+def _bound_json(column: ColumnDescription, value: Any) -> Any:
+    """Convert a column's smallest or greatest value to the form that the value has in JSON lines."""
+    if value is None:
+        return None
+    type_ = column.type
+    # Statistics of a list column describe the single values in its lists.
+    while pa.types.is_dictionary(type_) or pa.types.is_nested(type_):
+        type_ = type_.value_type
+    return json.loads(json_values(pa.array([value], type_))[0].as_py())
+
+
+def print_description(described: Description, rows: pa.Table) -> None:
+    """Print a description of a dataset and some of its rows as text."""
+    sizes = described.sizes
+    files = f"{len(sizes):,}"
+    if len(sizes) > 1:
+        files += f", of {' to '.join(f'{size:,}' for size in sorted({min(sizes), max(sizes)}))} bytes"
+    pairs = {
+        "path": described.path,
+        "version": described.version or "none: no snapshot describes the files",
+        "rows": "not known" if described.rows is None else f"{described.rows:,}",
+        "bytes": f"{sum(sizes):,}",
+        "files": files,
+        "codec": ", ".join(described.codecs),
+        "records": described.schema.record_type,
+    }
+    if described.partition_columns:
+        pairs["directories"] = f"{described.directories:,}, by {', '.join(described.partition_columns)}"
+    if described.splits:
+        counts = described.splits.items()
+        pairs["splits"] = ", ".join(name if rows is None else f"{name} ({rows:,})" for name, rows in counts)
+    if described.supervised_keys:
+        pairs["supervised keys"] = ", ".join(described.supervised_keys)
+    output.print_pairs(pairs)
+    output.print_lines([""])
+    columns = (
+        (
+            *(column.name, column.type, column.feature, _number(column.nulls)),
+            *(_shown(column.min), _shown(column.max)),
+            column.lengths and " to ".join(f"{length:,}" for length in dict.fromkeys(column.lengths)),
+        )
+        for column in described.columns
+    )
+    titles = ["column", "type", "feature", "nulls", "min", "max", "list lengths"]
+    output.print_table(titles, columns, numbers=["nulls"], cut="type")
+    if len(described.versions) > 1:
+        output.print_lines([""])
+        print_versions(described.versions[-_VERSIONS:])
+        if (earlier := len(described.versions) - _VERSIONS) > 0:
+            output.print_lines([f"{earlier:,} earlier versions, which history lists"])
+    if rows.num_rows:
+        output.print_lines(["", f"first {rows.num_rows} rows"])
+        output.print_frame(rows)
+
+
+def print_versions(versions: Iterable[dict[str, Any]]) -> None:
+    """Print the versions of a dataset, which are the rows of `Snapshot.history`."""
+    rows = (
+        (
+            *(one["version"], one["created"] and f"{one['created']:%Y-%m-%d %H:%M:%S}", one["mode"]),
+            *(_number(one[name]) for name in ("files", "records", "bytes")),
+            one["details"],
+        )
+        for one in versions
+    )
+    titles = ["version", "created", "mode", "files", "rows", "bytes", "details"]
+    output.print_table(titles, rows, numbers=["version", "files", "rows", "bytes"], cut="details")
+
+
+def _number(value: int | None) -> str | None:
+    return None if value is None else f"{value:,}"
+
+
+def _shown(value: Any) -> str | None:
+    if isinstance(value, float):
+        return f"{value:.7g}"
+    if isinstance(value, datetime):
+        return value.isoformat().replace("+00:00", "Z")
+    return None if value is None else str(value)
+
+
+_ROWS = 10_000
+_FILES = 5
+_PANELS = 24
+_PER_LINE = 4
+_BARS = 10
+_BINARY = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_binary)
+_COLOUR = "#3b6ea5"
+
+
+def draw(target: str, described: Description) -> None:
+    """Draw a dataset to a file whose suffix gives the format, such as .png, .svg or .pdf."""
+    from matplotlib.backends.backend_agg import FigureCanvasAgg  # matplotlib is optional
+    from matplotlib.figure import Figure  # matplotlib's Agg canvas needs no window system
+
+    known = FigureCanvasAgg.get_supported_filetypes()
+    if PurePath(target).suffix[1:] not in known:
+        raise click.UsageError(f"--plot needs a name with one of the suffixes {', '.join(sorted(known))}")
+    count = min(_FILES, len(described.files))
+    # The files are spread over the whole dataset.
+    numbers = [at * len(described.files) // count for at in range(count)]
+    samples = [first_rows(described, _ROWS // count, [number]) for number in numbers]
+    rows = pa.concat_tables([described.schema.arrow.empty_table(), *samples])
+    panels: list[tuple[str, pd.Series]] = [("bytes of a file", pd.Series(described.sizes))]
+    for name, column in zip(rows.column_names, rows.columns, strict=True):
+        panels += _panels(name, column.combine_chunks())
+    shown = panels[:_PANELS]
+    lines = -(-len(shown) // _PER_LINE)
+    figure = Figure(figsize=(3.4 * min(_PER_LINE, len(shown)), 0.7 + 2.6 * lines), layout="constrained")
+    note = f", {len(panels) - len(shown):,} more panels left out" if len(panels) > len(shown) else ""
+    title = printable(f"{PurePath(described.path).name}: a sample of {rows.num_rows:,} rows{note}")
+    figure.suptitle(title, fontsize=11, parse_math=False)
+    grid = figure.subplots(lines, min(_PER_LINE, len(shown)), squeeze=False).flat
+    for axes, (title, values) in zip(grid, shown, strict=False):
+        axes.set_title(printable(title)[:40], fontsize=9, parse_math=False)
+        axes.tick_params(labelsize=7)
+        axes.spines[["top", "right"]].set_visible(False)
+        _draw_panel(axes, values)
+    for axes in list(grid)[len(shown) :]:
+        axes.set_axis_off()
+    figure.savefig(target, dpi=100)
+
+
+def _panels(name: str, array: Any) -> list[tuple[str, pd.Series]]:
+    """Return the titles of the plots of a column, and the numbers, times or texts in each plot."""
+    kinds = pa.types
+    if isinstance(array.type, pa.BaseExtensionType):
+        array = array.storage
+    if kinds.is_nested(array.type):
+        lengths = []
+        if not kinds.is_fixed_size_list(array.type):
+            lengths = [(f"{name}: list lengths", pc.list_value_length(array).drop_null().to_pandas())]
+        while kinds.is_nested(array.type):
+            array = array.flatten()
+        return lengths + _panels(f"{name}: values", array)
+    nulls = f" ({array.null_count:,} nulls)" if array.null_count else ""
+    if kinds.is_dictionary(array.type):
+        array = array.dictionary_decode()
+    array = array.drop_null()
+    if any(test(array.type) for test in _BINARY):
+        return [(f"{name}: bytes of a value{nulls}", pc.binary_length(array).to_pandas())]
+    if kinds.is_date(array.type) or kinds.is_timestamp(array.type):
+        return [(f"{name}{nulls}", array.cast(pa.timestamp("s"), safe=False).to_pandas())]
+    if kinds.is_integer(array.type) or kinds.is_floating(array.type) or kinds.is_decimal(array.type):
+        numbers = array.cast(pa.float64(), safe=False).to_pandas()
+        return [(f"{name}{nulls}", numbers[np.isfinite(numbers)])]
+    return [(f"{name}{nulls}", array.cast(pa.string()).to_pandas().astype(object))]
+
+
+def _draw_panel(axes: Any, values: pd.Series) -> None:
+    if values.empty:
+        axes.text(0.5, 0.5, "no values", ha="center", va="center", transform=axes.transAxes, fontsize=8)
+        axes.set_axis_off()
+    elif values.dtype == object:
+        counts = values.value_counts()
+        top = counts.head(_BARS)[::-1]
+        axes.barh(range(len(top)), top, color=_COLOUR)
+        axes.set_yticks(range(len(top)), [printable(text)[:18] for text in top.index], parse_math=False)
+        if len(counts) > len(top):
+            axes.set_xlabel(f"the {len(top)} most frequent of {len(counts):,} values", fontsize=7)
+    else:
+        axes.hist(values, bins=min(40, values.nunique()), color=_COLOUR)
+        if values.dtype.kind == "M":
+            axes.tick_params(axis="x", labelrotation=30)
+        else:
+            axes.ticklabel_format(axis="x", useOffset=False)
+
 
 # The number of rows in each aligned table on a terminal.
 _PAGE = 100
@@ -132,8 +360,6 @@ def inspect_command(path: Any, rows: int, as_json: bool, plot: str | None = None
     described = dask_tfrecord.inspect(path, **read)
     table = first_rows(described, rows)
     if plot is not None:
-        from dask_tfrecord.cli.plot import draw  # matplotlib is optional and slow to import
-
         draw(plot, described)
     if as_json:
         output.print_json(description_json(described, table))

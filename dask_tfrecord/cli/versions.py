@@ -12,8 +12,8 @@ import pyarrow as pa
 import dask_tfrecord
 from dask_tfrecord import Deleted, Snapshot
 from dask_tfrecord.cli import options, output
-from dask_tfrecord.cli.describe import print_versions
-from dask_tfrecord.cli.progress import computing
+from dask_tfrecord.cli.compute import computing
+from dask_tfrecord.cli.show import print_versions
 
 
 @options.command("history", options.PATH, *options.of(Snapshot.history), options.JSON)

@@ -1,20 +1,257 @@
-"""Encode and decode records with the compiled kernel.
+"""Encode and decode records with the compiled kernel, and describe damaged records.
 
 The package `codec` knows bytes and Arrow, but does not know files.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from functools import lru_cache
-from typing import Any, NamedTuple
+from typing import Any, Literal, NamedTuple, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
 import pyarrow as pa
 from typing_extensions import Buffer
 
 from dask_tfrecord.codec import _kernel
-from dask_tfrecord.codec.checked import Checked, Ints
-from dask_tfrecord.codec.columns import KIND_TYPES, Column, FeatureKey, RecordType, nested
-from dask_tfrecord.codec.damage import Damage
-from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.errors import IGNORE_FEATURES, CorruptRecordError, Remedy, SchemaError, TFRecordError
+
+Kind = Literal["int64", "float", "bytes", "string"]
+RecordType = Literal["example", "sequence_example", "bytes"]
+
+# The key of a feature in a record: the name of the feature, and True if it is a feature list. A
+# SequenceExample may have a feature and a feature list of the same name.
+FeatureKey: TypeAlias = tuple[str, bool]
+
+# A map from each kind to the Arrow type of the values that the kernel encodes and decodes.
+KIND_TYPES: dict[str, pa.DataType] = {
+    "int64": pa.int64(),
+    "float": pa.float32(),
+    "bytes": pa.binary(),
+    "string": pa.string(),
+}
+
+
+class Column(NamedTuple):
+    """The name, kind and depth of the feature that stores a column.
+
+    Parameters
+    ----------
+    name : str
+        Name of the column and of the feature that stores the column.
+    kind : "int64", "float", "bytes" or "string"
+        Kind of the feature that stores the column. The kind "string" is a bytes feature whose values must be
+        valid UTF-8.
+    depth : int
+        Depth of the lists: 0 for a scalar, 1 for a list, 2 for a list of lists, which is a feature list of a
+        SequenceExample.
+    """
+
+    name: str
+    kind: Kind
+    depth: int
+
+    @property
+    def feature(self) -> FeatureKey:
+        """The key of the feature that stores the column."""
+        return self.name, self.depth == 2
+
+
+def nested(type_: pa.DataType, depth: int) -> pa.DataType:
+    """Return the type of lists that are nested ``depth`` levels deep and hold values of the type
+    ``type_``.
+    """
+    return nested(pa.list_(type_), depth - 1) if depth else type_
+
+
+# The kernel's reasons for a value that does not fit its column in the schema, although the file is not
+# damaged.
+_SCHEMA_PROBLEMS = {
+    "wrong kind": "the column is {kind}, the record holds {found}",
+    "not a scalar": "holds {found} values, the column is a scalar",
+    "invalid UTF-8 value": "the value is not valid UTF-8, the column is a string",
+    "unknown feature": "the record has this feature, the schema does not",
+}
+
+# The kernel's reasons for damage to a record whose length is intact.
+TOO_LONG = "record is longer than max_record_bytes"
+DAMAGED_DATA = "checksum of the record data does not match"
+
+# The kernel's reasons for a record whose checksums are correct but whose payload is not an Example.
+NOT_AN_EXAMPLE = "the record is a protobuf message, but not an Example"
+PAYLOAD_REASONS = frozenset(
+    {
+        "malformed protobuf message",
+        "feature name is not valid UTF-8",
+        "map entry holds a field other than key and value",
+        NOT_AN_EXAMPLE,
+    }
+)
+
+# The kernel's reason for a record with more features than an inference may have.
+TOO_MANY_FEATURES = "more features than max_features"
+
+_PAYLOAD_PROBLEM = "the file is a TFRecord file, but this undamaged record is not an Example"
+
+
+class Damage(NamedTuple):
+    """The position of a record that the kernel could not decode, and the reason.
+
+    Parameters
+    ----------
+    record, offset : int
+        The number and the byte offset of the record, counted from the start of the data of one kernel call.
+    size : int
+        The size of the record's whole frame in bytes; 0 if the length in the frame is not reliable.
+    reason : str
+        The reason for the damage that the kernel gives.
+    column : int
+        The index of the column in which the damage is; -1 if the damage is not in a column.
+    found : str
+        What the record has in place of the expected value: a number of values, the name of a kind, or "".
+    unknown : Column, optional
+        The column that would read the record's unknown feature, or None if the damage is of another kind.
+    """
+
+    record: int
+    offset: int
+    size: int
+    reason: str
+    column: int
+    found: str
+    unknown: Column | None = None
+
+    def error(self, columns: Sequence[Column], record: int, offset: int) -> TFRecordError:
+        """Return the exception that describes this damage.
+
+        The arguments ``record`` and ``offset`` say where the decoded data starts in the file.
+        """
+        column = columns[self.column] if self.column >= 0 else self.unknown
+        place: dict[str, Any] = {
+            "record": record + self.record,
+            "offset": offset + self.offset,
+            "feature": column.name if column else None,
+        }
+        if self.reason == TOO_MANY_FEATURES:
+            return too_many_features(int(self.found), **place)
+        if self.reason in PAYLOAD_REASONS:
+            return CorruptRecordError(f"{_PAYLOAD_PROBLEM}: {self.reason}", reason=self.reason, **place)
+        if column is None or self.reason not in _SCHEMA_PROBLEMS:
+            return CorruptRecordError(self.reason, reason=self.reason, **place)
+        if self.unknown and any(self.unknown.name == one.name for one in columns):
+            return _wrong_map_error(self.unknown, place)
+        problem = _SCHEMA_PROBLEMS[self.reason].format(kind=column.kind, found=self.found)
+        return SchemaError(problem, remedies=self._remedies(column), **place)
+
+    def _remedies(self, column: Column) -> list[Remedy]:
+        """Return the remedies for a value that does not fit the schema: arguments that can read the
+        record.
+        """
+        kind = self.found if self.reason == "wrong kind" else column.kind
+        if self.reason == "invalid UTF-8 value":
+            kind = "bytes"
+        depth = max(column.depth, self.reason == "not a scalar")
+        schema = {column.name: nested(KIND_TYPES.get(kind, pa.string()), depth)}
+        if self.reason == "unknown feature":
+            return [Remedy("schema", schema, "read it"), IGNORE_FEATURES]
+        found = f"read it if all records hold {self.found}" if self.reason == "wrong kind" else "read it"
+        return [Remedy("schema", schema, found)]
+
+
+def too_many_features(count: int, **place: Any) -> SchemaError:
+    """Return the error for records with so many features that no schema is inferred from them."""
+    problem = f"the records so far have up to {count:,} features, more than max_features= allows"
+    return SchemaError(problem, Remedy("max_features", count, "infer a column for each feature"), **place)
+
+
+def _wrong_map_error(unknown: Column, place: Mapping[str, Any]) -> SchemaError:
+    """Return the error for a feature in the context whose column expects a feature list, or the reverse."""
+    here, there = "the context", "the feature lists"
+    if unknown.depth == 2:
+        here, there = there, here
+    problem = f"the record has the feature in {here}, the column reads it from {there}"
+    remedy = Remedy("extra", "ignore", f"read {there} only, because a column reads one of the two")
+    return SchemaError(problem, remedy, Remedy("infer", "all", "find both and choose a type"), **place)
+
+
+Ints = npt.NDArray[np.int64]
+
+
+class Checked(NamedTuple):
+    """The intact records and the damaged ranges in the first ``consumed`` bytes of some data.
+
+    A damaged range is either one record whose length is considered correct, or all bytes up to the next
+    record.
+
+    Parameters
+    ----------
+    records, consumed : int
+        The number of intact records, and the total number of bytes of these records and of the damaged
+        ranges.
+    continues : bool
+        True if the first damaged range continues the last damaged range of the data before.
+    is_open : bool
+        True if the last damaged range may continue in the data that follows.
+    starts, ends : numpy.ndarray
+        The position of each damaged range's first byte, and the position after its last byte.
+    records_before : numpy.ndarray
+        For each damaged range, the number of intact records before the range.
+    reasons : numpy.ndarray
+        For each damaged range, the reason for the damage, as an index into `texts`.
+    texts : tuple of str
+        The texts of the reasons for damage.
+    """
+
+    records: int
+    consumed: int
+    continues: bool
+    is_open: bool
+    starts: Ints
+    ends: Ints
+    records_before: Ints
+    reasons: Ints
+    texts: tuple[str, ...]
+
+    @classmethod
+    def from_kernel(cls, fields: tuple[Any, ...]) -> "Checked":
+        """Convert the tuple that the kernel's `Inference.check` returns to a `Checked`."""
+        arrays = [pa.array(column).to_numpy() for column in fields[4:8]]
+        return cls._make((*fields[:4], *arrays, tuple(fields[8])))
+
+    @classmethod
+    def one_range(cls, length: int, reason: str, *, continues: bool) -> "Checked":
+        """Return the result for data in which every byte is damaged."""
+        zero, end = np.zeros(1, np.int64), np.array([length])
+        return cls(0, length, continues, False, zero, end, zero, zero, (reason,))
+
+    def with_first_reason(self, reason: str) -> "Checked":
+        """Return a copy of the result in which the first damaged range has another reason."""
+        reasons = self.reasons.copy()
+        reasons[0] = len(self.texts)
+        return self._replace(reasons=reasons, texts=(*self.texts, reason))
+
+    def intact(self, data: Buffer) -> memoryview:
+        """Return the joined bytes of the intact records of the data.
+
+        The bytes are copied only if there is damage.
+        """
+        if not len(self.starts):
+            return memoryview(data)[: self.consumed]
+        return memoryview(self._take(data, 0).buffers()[2] or b"")
+
+    def damaged(self, data: Buffer) -> pa.Array:
+        """Return a copy of the bytes of each damaged range, as a large_binary array."""
+        return self._take(data, 1)
+
+    def _take(self, data: Buffer, first: int) -> pa.Array:
+        """Copy every second span of the data: the intact spans if ``first`` is 0, the damaged ranges if
+        ``first`` is 1.
+        """
+        bounds = np.zeros(2 * len(self.starts) + 2, np.int64)
+        bounds[1:-1:2], bounds[2:-1:2], bounds[-1] = self.starts, self.ends, self.consumed
+        buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data)]
+        spans = pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, buffers)
+        return pa.array(_kernel.take_bytes(spans, np.arange(first, len(spans), 2).data))
+
 
 # This is an assignment because import-linter mistakes a from-import of the compiled module for an import of
 # the package.

@@ -1,20 +1,491 @@
-"""Define the compression codecs, and detect the codec of a file from its first bytes.
+"""Define the compression codecs: detect the codec of a file, compress blocks, and decompress files.
 
-To add a codec, add its name to `Compression` and a `Codec` to `CODECS`. The module `codecs` does not read
-files.
+To add a codec, add its name to `Compression` and a `Codec` to `CODECS`. The module knows bytes, but it reads
+and writes no files. Each compressed block can be decompressed without the blocks before it, and all blocks of
+a file together form an ordinary compressed file. A file that is decompressed may come from any tool: it is
+read forward in bounded memory, and may hold several streams or frames one after the other.
 """
 
+import bz2
+import lzma
+import zlib
+from codecs import getincrementaldecoder
 from collections.abc import Callable
 from dataclasses import dataclass
 from io import BytesIO
-from typing import Literal, Protocol
+from typing import Any, Literal, Protocol, TypeAlias
 
+import pyarrow as pa
+from isal import igzip_lib, isal_zlib
 from typing_extensions import Buffer
 
-from dask_tfrecord.codec import HEADER_BYTES, compressing, decompressing, scan
-from dask_tfrecord.codec.compressing import EMPTY_LAST_BLOCK, Compressor
-from dask_tfrecord.codec.decompressing import Decompressor, ReadInto
-from dask_tfrecord.errors import Remedy, TFRecordError
+from dask_tfrecord.codec import HEADER_BYTES, adler32_combine, crc32_combine, scan
+from dask_tfrecord.errors import CorruptRecordError, Remedy, TFRecordError
+
+# The number of bytes of a file that `looks_like` needs. These bytes are enough to distinguish text from
+# binary data.
+LOOK_BYTES = 512
+
+# The first bytes of files in table formats, and of files that a download, an export or a copy leaves among
+# data files.
+_MAGIC = {
+    b"PAR1": "a Parquet file",
+    b"ARROW1": "an Arrow IPC or Feather file",
+    b"\xff\xff\xff\xff": "an Arrow IPC stream",
+    b"\x89HDF\r\n\x1a\n": "an HDF5 file",
+    b"PK\x03\x04": "a zip archive",
+    b"\x89PNG\r\n\x1a\n": "a PNG image",
+    b"\xff\xd8\xff": "a JPEG image",
+    b"GIF8": "a GIF image",
+    b"\xff\xfe": "text in UTF-16",
+    b"\xfe\xff": "text in UTF-16",
+    b"\x1f\x8b": "a gzip file",
+}
+
+# The largest size in bytes of a block of Hadoop's codecs. A file of these codecs begins with the sizes of a
+# block and of the block's first chunk, both big-endian.
+_HADOOP_BLOCK_BYTES = 1 << 26
+
+_WHITESPACE = b"\t\n\r\f"
+
+
+def looks_like(head: bytes) -> str | None:
+    """Describe the format that the first bytes of a file show. If the format is unknown, return None.
+
+    Parameters
+    ----------
+    head : bytes
+        The first ``LOOK_BYTES`` bytes of a file, or all bytes of a shorter file. The file must not be a
+        TFRecord file, because some tests would accept the header of a record.
+    """
+    for magic, name in _MAGIC.items():
+        if head.startswith(magic):
+            return name
+    if head and not head.strip(b"\0"):
+        return "zeros, as a crash leaves them"
+    if _is_text(head):
+        return _kind_of_text(head.removeprefix(b"\xef\xbb\xbf").strip())
+    size, chunk = int.from_bytes(head[:4], "big"), int.from_bytes(head[4:8], "big")
+    if len(head) >= 8 and 0 < chunk <= size + size // 100 + 64 and size <= _HADOOP_BLOCK_BYTES:
+        return "a file that Hadoop compressed with lz4 or Snappy"
+    return None
+
+
+def _is_text(head: bytes) -> bool:
+    if not head or any(byte < 32 and byte not in _WHITESPACE for byte in head) or b"\x7f" in head:
+        return False
+    try:  # the last character of the text may be incomplete
+        return bool(getincrementaldecoder("utf-8")().decode(head))
+    except UnicodeDecodeError:
+        return False
+
+
+def _kind_of_text(head: bytes) -> str:
+    if head.startswith((b"{", b"[")):
+        return "JSON"
+    if head.lower().startswith((b"<!doctype html", b"<html")):
+        return "an HTML page, such as a server's message"
+    if head.startswith(b"<"):
+        return "XML"
+    first = head.partition(b"\n")[0]
+    if any(sign in first for sign in (b",", b"\t", b";")):
+        return "text such as CSV"
+    return "text"
+
+
+# The highest compression level that ISA-L has; the lowest level is 0. Higher levels use zlib, which is many
+# times slower.
+_HIGHEST_ISAL_LEVEL = 3
+
+# The header of gzip files, which has no file name, no time and no operating system. The zlib header declares
+# a window of 32 KiB and the default level.
+_GZIP_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
+_ZLIB_HEADER = b"\x78\x9c"
+
+# The empty block that ends a deflate stream.
+EMPTY_LAST_BLOCK = b"\x03\0"
+
+# The last bytes of the full flush that ends each block of a gzip or zlib file.
+_FLUSH = b"\0\0\xff\xff"
+
+# The size in bytes of the window of xz. A block has about this many bytes, so a larger window would only use
+# more memory. The default window of xz is 8 MiB.
+_XZ_WINDOW_BYTES = 1 << 20
+
+
+class Compressor(Protocol):
+    """Compress the blocks of one file. The file consists of ``head``, the compressed blocks, and the result
+    of `tail`.
+
+    The bytes of the file depend only on the content of its blocks and on the level.
+
+    Attributes
+    ----------
+    head : bytes
+        The first bytes of the file.
+    tail_bytes : int
+        The number of bytes after the last block of a file that has at least one block.
+    end_bytes : int
+        The number of bytes at the end of such a file that `add_file` needs.
+    """
+
+    head: bytes
+    tail_bytes: int
+    end_bytes: int
+
+    def compress(self, content: Buffer, /) -> bytes:
+        """Compress the content of a block, and return the compressed bytes.
+
+        Several threads may call `compress` at the same time.
+        """
+
+    def add(self, content: Buffer, /) -> None:
+        """Add the content of a block to the checksum and size in the tail of the file.
+
+        `add` must be called once for each block, in the order of the blocks in the file.
+        """
+
+    def add_file(self, end: bytes, size: int) -> None:
+        """Add the content of another file, whose blocks become blocks of this file, to the checksum and the
+        size.
+
+        ``end`` holds the last `end_bytes` bytes of the other file, and ``size`` is the size of its content.
+
+        Raises
+        ------
+        CorruptRecordError
+            If the other file does not end as files of this class do.
+        """
+
+    def tail(self) -> bytes:
+        """Return the bytes of the file that follow the last block."""
+
+
+class DeflateCompressor:
+    """Compress the blocks of a gzip or zlib file, which is one deflate stream with a full flush after each
+    block.
+
+    The blocks are not separate gzip members or zlib streams. TensorFlow silently stops reading a gzip file if
+    the end of a member lies across the end of TensorFlow's read buffer. Of several zlib streams, TensorFlow
+    reads only the first stream.
+    """
+
+    def __init__(self, level: int, *, gzip: bool) -> None:
+        self.head = _GZIP_HEADER if gzip else _ZLIB_HEADER
+        self._level = level
+        self._library: Any = isal_zlib if level <= _HIGHEST_ISAL_LEVEL else zlib
+        self._update_checksum = isal_zlib.crc32 if gzip else isal_zlib.adler32
+        self._combine = crc32_combine if gzip else adler32_combine
+        self._gzip = gzip
+        self.tail_bytes = 10 if gzip else 6
+        self.end_bytes = self.tail_bytes + len(_FLUSH)
+        self._checksum = self._update_checksum(b"")
+        self._size = 0
+
+    def compress(self, content: Buffer, /) -> bytes:
+        stream = self._library.compressobj(self._level, zlib.DEFLATED, -zlib.MAX_WBITS)
+        start: bytes = stream.compress(content)
+        end: bytes = stream.flush(zlib.Z_FULL_FLUSH)
+        return start + end
+
+    def add(self, content: Buffer, /) -> None:
+        self._checksum = self._update_checksum(content, self._checksum)
+        self._size += memoryview(content).nbytes
+
+    def add_file(self, end: bytes, size: int) -> None:
+        if not end.startswith(_FLUSH + EMPTY_LAST_BLOCK):
+            raise CorruptRecordError("the last block does not end as docs/format.md specifies")
+        checksum = int.from_bytes(end[6:10], "little" if self._gzip else "big")
+        self._checksum = self._combine(self._checksum, checksum, size)
+        self._size += size
+
+    def tail(self) -> bytes:
+        if not self._gzip:
+            return EMPTY_LAST_BLOCK + self._checksum.to_bytes(4, "big")
+        size = self._size & 0xFFFF_FFFF
+        return EMPTY_LAST_BLOCK + self._checksum.to_bytes(4, "little") + size.to_bytes(4, "little")
+
+
+class FrameCompressor:
+    """Compress the blocks of a file in which each block is a complete frame. A file without blocks consists
+    of one empty frame.
+
+    Parameters
+    ----------
+    compress : callable
+        Function that compresses the content of a block to one frame.
+    """
+
+    head = b""
+    tail_bytes = end_bytes = 0
+
+    def __init__(self, compress: Callable[[Buffer], bytes]) -> None:
+        self.compress = compress
+        self._empty = True
+
+    def add(self, content: Buffer, /) -> None:
+        self._empty = False
+
+    def add_file(self, end: bytes, size: int) -> None:
+        self._empty = False
+
+    def tail(self) -> bytes:
+        return self.compress(b"") if self._empty else b""
+
+
+def compress_gzip(level: int) -> Compressor:
+    """Return the compressor of a gzip file."""
+    return DeflateCompressor(level, gzip=True)
+
+
+def compress_zlib(level: int) -> Compressor:
+    """Return the compressor of a zlib file."""
+    return DeflateCompressor(level, gzip=False)
+
+
+def compress_zstd(level: int) -> Compressor:
+    """Return the compressor of a file of Zstandard frames."""
+    return FrameCompressor(lambda content: _arrow_frame("zstd", level, content))
+
+
+def compress_lz4(level: int) -> Compressor:
+    """Return the compressor of a file of LZ4 frames."""
+    return FrameCompressor(lambda content: _arrow_frame("lz4", level, content))
+
+
+def compress_bz2(level: int) -> Compressor:
+    """Return the compressor of a file of bzip2 streams."""
+    return FrameCompressor(lambda content: bz2.compress(content, level))
+
+
+def compress_xz(level: int) -> Compressor:
+    """Return the compressor of a file of xz streams."""
+    filters = [{"id": lzma.FILTER_LZMA2, "preset": level, "dict_size": _XZ_WINDOW_BYTES}]
+    return FrameCompressor(lambda content: lzma.compress(content, check=lzma.CHECK_CRC32, filters=filters))
+
+
+def _arrow_frame(name: str, level: int, content: Buffer) -> bytes:
+    """Compress the content of a block to one frame with Arrow's codec ``name``."""
+    frame: bytes = pa.Codec(name, compression_level=level).compress(content, asbytes=True)
+    return frame
+
+
+# The largest number of compressed bytes that one step reads, and of decompressed bytes that one step returns.
+# These limits bound the memory, however much the data expands.
+_INPUT_BYTES = 1 << 18
+_OUTPUT_BYTES = 1 << 20
+
+_XZ_MEMORY_BYTES = 1 << 28
+
+# The exceptions that the libraries raise for damaged compressed data.
+_ISAL_ERROR: Any = igzip_lib.IsalError  # IsalError is a class, but isal's type stub declares an instance
+_DAMAGE: tuple[type[Exception], ...] = (_ISAL_ERROR, lzma.LZMAError, OSError)
+
+# Type of a function that fills a view with the next bytes and returns the number of these bytes. The function
+# returns 0 only at the end.
+ReadInto: TypeAlias = Callable[[memoryview], int]
+
+
+class Decompressor(Protocol):
+    """A reader of the decompressed content of one compressed file."""
+
+    def readinto(self, view: memoryview, /) -> int:
+        """Fill the start of ``view`` with decompressed content. Return the number of these bytes, which is 0
+        only at the end.
+
+        Raises
+        ------
+        CorruptRecordError
+            If the compressed data is damaged or ends too early. The error has the offset of the damage in the
+            decompressed content.
+        """
+
+
+class StreamDecompressor:
+    """Read all streams (gzip members) of a file to their ends, and verify the checksums of the streams.
+
+    Zeros may follow the last stream, because tools for tapes and block devices pad files with zeros. All
+    other bytes after a stream are damage.
+
+    Parameters
+    ----------
+    name : str
+        The name of the codec, for error messages.
+    readinto : callable
+        Function that reads the compressed bytes of the file.
+    new_stream : callable
+        Function that returns a decompressor object of igzip_lib, bz2 or lzma for the next stream. The
+        decompressor object detects the end of the stream.
+    single : bool, default False
+        If True, ignore all bytes after the first stream.
+    """
+
+    def __init__(
+        self, name: str, readinto: ReadInto, new_stream: Callable[[], Any], *, single: bool = False
+    ) -> None:
+        self._name = name
+        self._readinto = readinto
+        self._new_stream = new_stream
+        self._single = single
+        self._buffer = memoryview(bytearray(_INPUT_BYTES))
+        self._unread = b""  # compressed bytes that no stream has consumed
+        self._stream: Any = None
+        self._streams = 0
+        self._offset = 0  # the offset in the decompressed content
+        self._stream_offset = 0
+
+    def readinto(self, view: memoryview, /) -> int:
+        size = min(len(view), _OUTPUT_BYTES)
+        while stream := self._stream or self._next_stream():
+            content = self._step(stream, size)
+            if content:
+                view[: len(content)] = content
+                self._offset += len(content)
+                return len(content)
+        return 0
+
+    def _next_stream(self) -> Any:
+        """Start the next stream of the file and return its decompressor object.
+
+        At the end of the file, return None.
+        """
+        if self._single and self._streams:
+            return None
+        data = self._take()
+        if self._streams:
+            data = data.lstrip(b"\0")
+            while not data and (more := self._take()):
+                data = more.lstrip(b"\0")
+        if not data:
+            return None
+        self._unread = data
+        self._stream = self._new_stream()
+        self._streams += 1
+        self._stream_offset = self._offset
+        return self._stream
+
+    def _step(self, stream: Any, size: int) -> bytes:
+        """Decompress at most ``size`` bytes of the stream. The returned bytes may be empty."""
+        data = self._take() if stream.needs_input else b""
+        is_later = self._streams > 1 and self._offset == self._stream_offset  # a later stream without content
+        if stream.needs_input and not data:
+            problem = f"the {self._name} stream is cut off"
+            if is_later:  # the bytes are too few to tell
+                problem = (
+                    f"the {self._name} stream is followed by bytes that are not a whole {self._name} stream"
+                )
+            raise self._damage(problem)
+        try:
+            content: bytes = stream.decompress(data, size)
+        except _DAMAGE as error:
+            if is_later:
+                problem = f"the {self._name} stream is followed by bytes that are not a {self._name} stream"
+            else:
+                problem = f"the {self._name} stream is damaged ({error})"
+            raise self._damage(problem) from None
+        if stream.eof:
+            self._unread = stream.unused_data
+            self._stream = None
+        return content
+
+    def _take(self) -> bytes:
+        """Return the next compressed bytes of the file. At the end of the file, return empty bytes."""
+        data, self._unread = self._unread, b""
+        return data or bytes(self._buffer[: self._readinto(self._buffer)])
+
+    def _damage(self, problem: str) -> CorruptRecordError:
+        return CorruptRecordError(problem, offset=self._offset)
+
+
+class ArrowDecompressor:
+    """Read all frames of a file to their ends with pyarrow. All other bytes after a frame are damage."""
+
+    def __init__(self, name: str, readinto: ReadInto) -> None:
+        self._name = name
+        self._source = _Source(readinto)
+        self._stream = pa.CompressedInputStream(pa.PythonFile(self._source, "r"), name)
+        self._offset = 0  # the offset in the decompressed content
+
+    def readinto(self, view: memoryview, /) -> int:
+        try:
+            count: int = self._stream.readinto(view[:_OUTPUT_BYTES])
+        except OSError as error:
+            if self._source.failure:
+                raise self._source.failure from None
+            problem = f"the {self._name} file is damaged, cut off or followed by other bytes ({error})"
+            raise CorruptRecordError(problem, offset=self._offset) from None
+        self._offset += count
+        return count
+
+
+class _Source:
+    """A file-like object for pyarrow, with the methods that pyarrow calls.
+
+    The object keeps the error of a failed read.
+    """
+
+    closed = False
+
+    def __init__(self, readinto: ReadInto) -> None:
+        self._readinto = readinto
+        self.failure: OSError | None = None
+
+    def read(self, size: int) -> bytes:
+        buffer = memoryview(bytearray(size))
+        try:
+            return bytes(buffer[: self._readinto(buffer)])
+        except OSError as error:
+            self.failure = error
+            raise
+
+    def close(self) -> None:
+        """Leave the underlying file open, because the caller closes the file."""
+
+
+# Each function below opens a whole file or, if ``inside`` is True, the rest of a file from a later block on.
+# Only deflate treats the two cases differently: inside a deflate stream there is no header, and only the
+# checksum follows the stream.
+
+
+def decompress_gzip(readinto: ReadInto, *, inside: bool) -> Decompressor:
+    """Return the decompressor of a gzip file, which may have several members."""
+    return _deflate("gzip", igzip_lib.DECOMP_GZIP, readinto, inside)
+
+
+def decompress_zlib(readinto: ReadInto, *, inside: bool) -> Decompressor:
+    """Return the decompressor of a file with one or more zlib streams."""
+    return _deflate("zlib", igzip_lib.DECOMP_ZLIB, readinto, inside)
+
+
+def decompress_zstd(readinto: ReadInto, *, inside: bool) -> Decompressor:
+    """Return the decompressor of a file of Zstandard frames."""
+    return ArrowDecompressor("zstd", readinto)
+
+
+def decompress_lz4(readinto: ReadInto, *, inside: bool) -> Decompressor:
+    """Return the decompressor of a file of LZ4 frames."""
+    return ArrowDecompressor("lz4", readinto)
+
+
+def decompress_bz2(readinto: ReadInto, *, inside: bool) -> Decompressor:
+    """Return the decompressor of a file of bzip2 streams."""
+    return StreamDecompressor("bz2", readinto, bz2.BZ2Decompressor)
+
+
+def decompress_xz(readinto: ReadInto, *, inside: bool) -> Decompressor:
+    """Return the decompressor of a file of xz streams."""
+
+    def new_stream() -> lzma.LZMADecompressor:
+        return lzma.LZMADecompressor(lzma.FORMAT_XZ, memlimit=_XZ_MEMORY_BYTES)
+
+    return StreamDecompressor("xz", readinto, new_stream)
+
+
+def _deflate(name: str, flag: int, readinto: ReadInto, inside: bool) -> Decompressor:
+    """Return a decompressor that uses ISA-L. ``flag`` selects the header and checksum of gzip or zlib."""
+    flag = igzip_lib.DECOMP_DEFLATE if inside else flag
+    return StreamDecompressor(name, readinto, lambda: igzip_lib.IgzipDecompressor(flag=flag), single=inside)
+
 
 # The number of bytes that `decompress_block` decompresses in one step.
 _CHUNK_BYTES = 1 << 18
@@ -74,12 +545,12 @@ _ZLIB_HEADERS = tuple(
 # Level 2 of ISA-L is nearly as fast as its level 1 and compresses about as well as level 3 of zlib. The other
 # default levels are those of the libraries, except for xz, whose default level of 6 is slow.
 CODECS: dict[Compression, Codec] = {
-    "gzip": Codec(".gz", (b"\x1f\x8b",), range(10), 2, compressing.gzip, decompressing.gzip, tensorflow=True),
-    "zlib": Codec(".zz", _ZLIB_HEADERS, range(10), 2, compressing.zlib_, decompressing.zlib, tensorflow=True),
-    "zstd": Codec(".zst", (b"\x28\xb5\x2f\xfd",), range(1, 23), 1, compressing.zstd, decompressing.zstd),
-    "lz4": Codec(".lz4", (b"\x04\x22\x4d\x18",), range(1, 13), 1, compressing.lz4, decompressing.lz4),
-    "bz2": Codec(".bz2", (b"BZh",), range(1, 10), 9, compressing.bz2_, decompressing.bz2_),
-    "xz": Codec(".xz", (b"\xfd7zXZ\0",), range(10), 1, compressing.xz, decompressing.xz),
+    "gzip": Codec(".gz", (b"\x1f\x8b",), range(10), 2, compress_gzip, decompress_gzip, tensorflow=True),
+    "zlib": Codec(".zz", _ZLIB_HEADERS, range(10), 2, compress_zlib, decompress_zlib, tensorflow=True),
+    "zstd": Codec(".zst", (b"\x28\xb5\x2f\xfd",), range(1, 23), 1, compress_zstd, decompress_zstd),
+    "lz4": Codec(".lz4", (b"\x04\x22\x4d\x18",), range(1, 13), 1, compress_lz4, decompress_lz4),
+    "bz2": Codec(".bz2", (b"BZh",), range(1, 10), 9, compress_bz2, decompress_bz2),
+    "xz": Codec(".xz", (b"\xfd7zXZ\0",), range(10), 1, compress_xz, decompress_xz),
 }
 
 

@@ -34,18 +34,18 @@ from dask.dataframe.dask_expr.io.io import FromGraph, FromPandas
 from dask.dataframe.dask_expr.io.parquet import ReadParquet
 from fsspec import AbstractFileSystem
 
-from dask_tfrecord.codec.columns import RecordType
+from dask_tfrecord.codec import RecordType
 from dask_tfrecord.dataset.read.inferred_schema import PAYLOAD
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import DestinationError, warn_caller
-from dask_tfrecord.expr.reading import ReadTFRecord
+from dask_tfrecord.expr.read_expression import ReadTFRecord
 from dask_tfrecord.files.storage.listing import column_paths
 from dask_tfrecord.files.storage.paths import name_of, parent_of
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.frames import text_guard
-from dask_tfrecord.frames.column_types import is_object
-from dask_tfrecord.schema.model import Schema
-from dask_tfrecord.schema.storage_types import BINARY, TEXT, is_any, is_list
+from dask_tfrecord.frames import pandas_to_arrow
+from dask_tfrecord.frames.pandas_to_arrow import is_object
+from dask_tfrecord.schema.fields import Schema
+from dask_tfrecord.schema.logical_types import BINARY, TEXT, is_any, is_list
 
 # Expressions that select columns or rows, or move rows between partitions, without changing a value.
 _VALUE_PRESERVING = (
@@ -363,6 +363,6 @@ def _check_objects(frame: Any, names: Names) -> None:
     columns = dict(frame.items()) if isinstance(frame, pd.DataFrame) else {frame.name: frame}
     for label, name in names.items():
         if label in columns:
-            text_guard.check_objects(columns[label], name)
+            pandas_to_arrow.check_objects(columns[label], name)
         elif label in frame.index.names:
-            text_guard.check_objects(frame.index.get_level_values(label), name)
+            pandas_to_arrow.check_objects(frame.index.get_level_values(label), name)

@@ -1,5 +1,7 @@
-"""Decide which rewrites of a read by Dask's optimizer are legal. The functions of this module are pure
-functions of the expression graph.
+"""Decide which rewrites of a read by Dask's optimizer are legal, and translate masks to predicates.
+
+Masks are boolean expressions that filter a DataFrame. The functions of this module are pure functions of the
+expression graph.
 
 - Column projection is always legal: other columns are not decoded. Dask does it (`_absorb_projections`).
 - Selecting partitions (head, tail, partitions) is always legal. Dask does it (`PartitionsFiltered`).
@@ -23,7 +25,31 @@ from collections.abc import Mapping
 from functools import reduce
 from typing import Any, NamedTuple, TypeAlias
 
-from dask.dataframe.dask_expr._expr import Elemwise, Expr, Filter, FinalizeComputeDF, ResetIndex
+from dask.dataframe.dask_expr._expr import (
+    EQ,
+    GE,
+    GT,
+    LE,
+    LT,
+    NE,
+    And,
+    Assign,
+    Between,
+    Binop,
+    Elemwise,
+    Expr,
+    Filter,
+    FinalizeComputeDF,
+    Index,
+    Invert,
+    Isin,
+    IsNa,
+    NotNull,
+    Or,
+    Projection,
+    ResetIndex,
+    _DelayedExpr,
+)
 from dask.dataframe.dask_expr._groupby import SingleAggregation
 from dask.dataframe.dask_expr._indexing import Loc
 from dask.dataframe.dask_expr._reductions import All, Count, Len, Max, Mean, Sum, Unique, ValueCounts
@@ -32,10 +58,80 @@ from dask.dataframe.dask_expr._repartition import Repartition
 from dask.tokenize import tokenize
 
 from dask_tfrecord.dataset.query import predicates
-from dask_tfrecord.dataset.query.predicates import Predicate
-from dask_tfrecord.expr.masks import predicate_of
-from dask_tfrecord.schema.field import Field
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.dataset.query.comparison_keys import WrongTypeError
+from dask_tfrecord.dataset.query.predicates import Ambiguous, Operator, Predicate
+from dask_tfrecord.schema.fields import Field, Schema
+
+_OPERATORS: dict[type[Expr], Operator] = {EQ: "==", NE: "!=", LT: "<", LE: "<=", GT: ">", GE: ">="}
+_MIRRORED: dict[Operator, Operator] = {"<": ">", "<=": ">=", ">": "<", ">=": "<="}
+_BETWEEN: dict[str, tuple[Operator, Operator]] = {
+    "both": (">=", "<="),
+    "left": (">=", "<"),
+    "right": (">", "<="),
+    "neither": (">", "<"),
+}
+
+
+def predicate_of(mask: Expr, read_type: type[Any]) -> Predicate:
+    """Translate a mask to a predicate. A part of the mask that cannot be translated becomes `Ambiguous`."""
+    try:
+        return _translate(mask, read_type)
+    # If translating a mask raises one of these errors, pandas may compare its values differently from a
+    # predicate.
+    except (ArithmeticError, TypeError, ValueError):
+        return Ambiguous()
+
+
+def _translate(mask: Expr, read_type: type[Any]) -> Predicate:
+    if isinstance(mask, And | Or):
+        combine = predicates.And if isinstance(mask, And) else predicates.Or
+        return combine(predicate_of(mask.left, read_type), predicate_of(mask.right, read_type))
+    if isinstance(mask, Invert):
+        return predicates.Not(predicate_of(mask.frame, read_type))
+    if isinstance(mask, Binop) and type(mask) in _OPERATORS:
+        operator, column, value = _OPERATORS[type(mask)], mask.left, mask.right
+        if isinstance(value, Expr):
+            operator, column, value = _MIRRORED.get(operator, operator), value, column
+        if isinstance(value, Expr):
+            return Ambiguous()
+        return predicates.compare_in_pandas(_column(column, read_type), operator, value)
+    if isinstance(mask, Between) and mask.inclusive in _BETWEEN:
+        lower, upper = _BETWEEN[mask.inclusive]
+        column = _column(mask.frame, read_type)
+        return predicates.And(
+            predicates.compare_in_pandas(column, lower, mask.left),
+            predicates.compare_in_pandas(column, upper, mask.right),
+        )
+    if isinstance(mask, Isin) and isinstance(mask.operand("values"), _DelayedExpr):
+        values = mask.operand("values").obj.compute(scheduler="sync")
+        return predicates.is_in_pandas(_column(mask.frame, read_type), values)
+    if isinstance(mask, IsNa | NotNull):
+        is_null = predicates.IsNull(_column(mask.frame, read_type).name)
+        return is_null if isinstance(mask, IsNa) else predicates.Not(is_null)
+    # Any other mask must be a boolean column.
+    return predicates.compare_in_pandas(_column(mask, read_type), "==", True)
+
+
+def _column(expr: Any, read_type: type[Any]) -> Field:
+    """Return the column of a read that an expression selects unchanged.
+
+    Raises
+    ------
+    WrongTypeError
+        If the expression is not an unchanged column of a read.
+    """
+    if isinstance(expr, Index) and isinstance(expr.frame, read_type) and len(expr.frame.index_columns) == 1:
+        [name], read = expr.frame.index_columns, expr.frame
+    else:
+        name = expr.operand("columns") if isinstance(expr, Projection) else None
+        read = expr
+        while isinstance(read, Projection) or (isinstance(read, Assign) and name not in read.keys):
+            read = read.frame
+    if not isinstance(name, str) or not isinstance(read, read_type):
+        raise WrongTypeError("the expression is not a column of the dataset")
+    column: Field = read.dataset.schema.select([name]).fields[0]
+    return column
+
 
 # The smallest number of tasks that remain after partitions are fused. A task reads whole files even for few
 # columns, so all cores need tasks.

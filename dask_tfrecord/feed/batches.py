@@ -16,7 +16,9 @@ from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, Unpack
 import pyarrow as pa
 
 from dask_tfrecord import arguments
+from dask_tfrecord.arguments import BatchKeywords
 from dask_tfrecord.errors import Remedy, TFRecordError, check_instance
+from dask_tfrecord.feed.batch_sources import DatasetSource, RecordReader, ShuffleWindow
 from dask_tfrecord.feed.epoch_order import (
     BatchMode,
     Order,
@@ -30,10 +32,7 @@ from dask_tfrecord.feed.epoch_order import (
     total_size,
 )
 from dask_tfrecord.feed.numpy_columns import one_chunk
-from dask_tfrecord.feed.resuming import State, begin, checked_states, describe, no_position, resume
-from dask_tfrecord.feed.shuffle_window import RecordReader, ShuffleWindow
-from dask_tfrecord.feed.sources import DatasetSource
-from dask_tfrecord.keywords import BatchKeywords
+from dask_tfrecord.feed.resume_position import State, begin, checked_states, describe, no_position, resume
 from dask_tfrecord.public_functions import calling, public_function
 
 

@@ -10,18 +10,19 @@ from torch.utils.data import Sampler
 
 from dask_tfrecord import arguments
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.feed.block_order import OrderedRows, rows_of_spans
 from dask_tfrecord.feed.epoch_order import (
     LastBatch,
     Order,
+    OrderedRows,
     Plan,
     Uneven,
     check_ranks,
     checked_shard,
+    rows_of_spans,
     total_size,
 )
 from dask_tfrecord.feed.record_table import RecordTable
-from dask_tfrecord.feed.resuming import (
+from dask_tfrecord.feed.resume_position import (
     Beginning,
     State,
     begin,
@@ -33,7 +34,7 @@ from dask_tfrecord.feed.resuming import (
     sealed,
 )
 from dask_tfrecord.public_functions import calling, public_function
-from dask_tfrecord.random_access import Numbers
+from dask_tfrecord.row_selection import Numbers
 
 
 class BlockSampler(Sampler[Numbers]):

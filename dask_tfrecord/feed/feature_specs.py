@@ -8,18 +8,17 @@ from typing import Any, Literal, TypeAlias, Unpack
 import pyarrow as pa
 import tensorflow as tf
 
+from dask_tfrecord.arguments import ReadKeywords
 from dask_tfrecord.codec import MAX_RECORD_BYTES
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.feed.batch_sources import checked_names
 from dask_tfrecord.feed.numpy_columns import checked_fill_nulls, is_text, no_tensor, null_integers
-from dask_tfrecord.feed.sources import checked_names
 from dask_tfrecord.files.storage.listing import PathLike
-from dask_tfrecord.keywords import ReadKeywords
 from dask_tfrecord.public_functions import public_function
-from dask_tfrecord.read_request import open_columns
-from dask_tfrecord.schema.field import Field
-from dask_tfrecord.schema.model import Schema
-from dask_tfrecord.schema.storage_types import innermost, row_shape, value_type
+from dask_tfrecord.requests import open_columns
+from dask_tfrecord.schema.fields import Field, Schema
+from dask_tfrecord.schema.logical_types import innermost, row_shape, value_type
 
 Lists = Literal["ragged", "padded", "sparse"]
 Tensors: TypeAlias = dict[str, Any]

@@ -8,15 +8,14 @@ import keras
 import numpy as np
 
 from dask_tfrecord import arguments
-from dask_tfrecord.codec.checked import Ints
+from dask_tfrecord.arguments import ReadKeywords
+from dask_tfrecord.codec import Ints
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.feed.epoch_order import Shuffle, check_shuffle
+from dask_tfrecord.feed.batch_sources import checked_names
+from dask_tfrecord.feed.epoch_order import Shuffle, check_shuffle, stream
 from dask_tfrecord.feed.numpy_columns import Array, Ragged, checked_fill_nulls, numpy_columns
-from dask_tfrecord.feed.random_streams import stream
 from dask_tfrecord.feed.record_table import RecordTable
-from dask_tfrecord.feed.sources import checked_names
 from dask_tfrecord.files.storage.listing import PathLike
-from dask_tfrecord.keywords import ReadKeywords
 from dask_tfrecord.public_functions import calling, public_function
 
 # Threads that request batches hold this lock while they take or change an order. Worker processes get a copy

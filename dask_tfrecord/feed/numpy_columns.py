@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from dask_tfrecord import arguments
 from dask_tfrecord.dataset.snapshot.model import short_list
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, check_instance
-from dask_tfrecord.schema.storage_types import BINARY, TEXT, is_any, is_list, row_shape
+from dask_tfrecord.schema.logical_types import BINARY, TEXT, is_any, is_list, row_shape
 
 Array: TypeAlias = npt.NDArray[Any]
 

@@ -3,13 +3,16 @@
 To read records, a table copies the bytes of the records into one buffer and decodes them together. A table
 memory-maps local uncompressed files. Other files are read in blocks, and the last few blocks are kept in
 memory. If the offsets of the records are stored, ranges of bytes are read instead of blocks. If column files
-hold all columns, the columns are kept in memory instead.
+hold all columns, the columns are kept in memory instead. Callers that ask for single records get Python
+values.
 """
 
 import os
 import threading
 from bisect import bisect_right
 from collections.abc import Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from typing import Any, Unpack, get_args, overload
 
 import numpy as np
@@ -18,32 +21,88 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord import arguments
+from dask_tfrecord.arguments import ReadKeywords
 from dask_tfrecord.codec import Decoder
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.feed.batch_sources import (
+    checked_names,
+    fingerprint,
+    usable_after_fork,
+    with_partition_values,
+)
 from dask_tfrecord.feed.batches import as_batch
-from dask_tfrecord.feed.block_order import ShuffleStatistics, measure_order, rows_of_spans
 from dask_tfrecord.feed.epoch_order import (
     Order,
+    ShuffleStatistics,
     Uneven,
     check_shards,
     checked_shard,
     make_order,
+    measure_order,
     rows_of_shard,
+    rows_of_spans,
 )
-from dask_tfrecord.feed.record_buffers import RecordBuffers
-from dask_tfrecord.feed.record_offsets import Unit, find_units, splits_by_file
-from dask_tfrecord.feed.record_values import elements
-from dask_tfrecord.feed.shuffle_window import with_partition_values
-from dask_tfrecord.feed.sources import checked_names, fingerprint, usable_after_fork
-from dask_tfrecord.feed.stored_columns import read_stored_columns
+from dask_tfrecord.feed.record_buffers import THREADS, RecordBuffers, Unit, find_units, splits_by_file
 from dask_tfrecord.files.damage import locate_error
-from dask_tfrecord.files.storage.change_check import check_unchanged
-from dask_tfrecord.files.storage.listing import PathLike
-from dask_tfrecord.keywords import ReadKeywords
+from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.listing import PathLike, check_unchanged
 from dask_tfrecord.public_functions import calling, public_function
-from dask_tfrecord.random_access import BLOCK_BYTES, NumberedRows, Numbers
-from dask_tfrecord.read_request import open_columns
+from dask_tfrecord.requests import open_columns
+from dask_tfrecord.row_selection import BLOCK_BYTES, NumberedRows, Numbers
+
+
+def elements(batch: pa.RecordBatch) -> list[dict[str, Any]]:
+    """Convert the rows of a batch to dicts of Python values.
+
+    Lists of numbers and tensors become NumPy arrays.
+    """
+    names = batch.schema.names
+    columns = [_values(column) for column in batch.columns]
+    if not columns:
+        return [{} for _ in range(batch.num_rows)]
+    return [dict(zip(names, row, strict=True)) for row in zip(*columns, strict=True)]
+
+
+def _values(column: pa.Array) -> list[Any]:
+    type_ = column.type
+    if isinstance(type_, pa.FixedShapeTensorType):
+        rows = _values(column.storage)
+        return [None if row is None else np.asarray(row).reshape(type_.shape) for row in rows]
+    is_list = pa.types.is_list(type_) or pa.types.is_large_list(type_) or pa.types.is_fixed_size_list(type_)
+    if is_list and (pa.types.is_integer(type_.value_type) or pa.types.is_floating(type_.value_type)):
+        return [value.values.to_numpy() if value.is_valid else None for value in column]
+    values: list[Any] = column.to_pylist()
+    return values
+
+
+# The largest size in bytes of the columns that a table keeps in memory. A table reads other columns from the
+# records.
+_KEPT_BYTES = 1 << 26
+
+
+def read_stored_columns(rows: NumberedRows, splits: Sequence[Split]) -> pa.RecordBatch | None:
+    """Return all records of a dataset from its column files.
+
+    Return None if a column file does not have all columns, or if the columns take too much memory.
+    """
+    partition = rows.plan.partitioner(rows.schema)
+
+    def read(group: tuple[int, list[Split]]) -> pa.Table | None:
+        first, of_file = group
+        counts = [split.records or 0 for split in of_file]
+        whole = replace(of_file[0], stop=of_file[-1].stop, records=sum(counts))
+        return replace(partition(first), splits=(whole,)).read_column_file(_KEPT_BYTES)
+
+    tables, size = [pa.Table.from_batches([rows.schema.no_rows()])], 0
+    with ThreadPoolExecutor(THREADS) as pool:
+        for table in pool.map(read, splits_by_file(splits)):
+            size += 0 if table is None else table.nbytes
+            if table is None or size > _KEPT_BYTES:
+                pool.shutdown(wait=False, cancel_futures=True)
+                return None
+            tables.append(table)
+    return as_batch(pa.concat_tables(tables), rows.schema.arrow)
 
 
 class RecordTable:

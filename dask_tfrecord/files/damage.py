@@ -11,9 +11,7 @@ from typing import Any, Literal, NamedTuple
 import pyarrow as pa
 import pyarrow.parquet as pq
 
-from dask_tfrecord.codec import MAX_RECORD_BYTES
-from dask_tfrecord.codec.checked import Checked
-from dask_tfrecord.codec.damage import DAMAGED_DATA, PAYLOAD_REASONS, TOO_LONG
+from dask_tfrecord.codec import DAMAGED_DATA, MAX_RECORD_BYTES, PAYLOAD_REASONS, TOO_LONG, Checked
 from dask_tfrecord.errors import (
     SKIP_DAMAGE,
     CorruptRecordError,

@@ -23,14 +23,13 @@ from dask_tfrecord.codec import HEADER_BYTES, Inference, find_record, frame_size
 from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.errors import CorruptRecordError, TFRecordError
 from dask_tfrecord.files.entry import Block
-from dask_tfrecord.files.intact import Intact, record_offsets
-from dask_tfrecord.files.options import ReadOptions
+from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.splits import BlockIndex
 from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.open_file import FileReader
-from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.window import WINDOW_BYTES, Window
+from dask_tfrecord.files.storage.store_failures import redact_errors
+from dask_tfrecord.files.window import WINDOW_BYTES, Intact, Window, record_offsets
 
 # A callable that calls a function with each argument, possibly in parallel, and returns the results in order.
 ComputeEach: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]

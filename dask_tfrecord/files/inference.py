@@ -10,23 +10,27 @@ from typing import Literal, NamedTuple, TypeAlias
 
 import numpy as np
 
-from dask_tfrecord.codec import FRAME_BYTES, Feature, Fed, Inference, scan
-from dask_tfrecord.codec.checked import Checked
-from dask_tfrecord.codec.columns import RecordType
-from dask_tfrecord.codec.damage import (
+from dask_tfrecord.codec import (
+    FRAME_BYTES,
     NOT_AN_EXAMPLE,
     PAYLOAD_REASONS,
     TOO_MANY_FEATURES,
+    Checked,
     Damage,
+    Feature,
+    Fed,
+    Inference,
+    RecordType,
+    scan,
     too_many_features,
 )
 from dask_tfrecord.errors import CorruptRecordError, FileChangedError, TFRecordError
 from dask_tfrecord.files.damage import DamagePolicy, Losses
-from dask_tfrecord.files.intact import Numbers, record_offsets
-from dask_tfrecord.files.options import ReadOptions
-from dask_tfrecord.files.reading import Result, Step, run_kernel
+from dask_tfrecord.files.file_options import ReadOptions
+from dask_tfrecord.files.record_file import Result, Step, run_kernel
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.window import Numbers, record_offsets
 
 AskedType: TypeAlias = RecordType | Literal["infer"]
 

@@ -12,8 +12,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.codec import HEADER_BYTES
-from dask_tfrecord.codec.codecs import decompressor, detect, is_frame
-from dask_tfrecord.codec.file_signatures import LOOK_BYTES, looks_like
+from dask_tfrecord.codec.codecs import LOOK_BYTES, decompressor, detect, is_frame, looks_like
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.storage.listing import FileInfo, column_paths, path_column, table_infos
 from dask_tfrecord.files.storage.paths import name_of

@@ -10,8 +10,8 @@ import pyarrow.compute as pc
 from dask.dataframe.utils import clear_known_categories
 
 from dask_tfrecord.errors import Remedy, SchemaError
-from dask_tfrecord.schema.model import Schema
-from dask_tfrecord.schema.storage_types import is_list, kind_and_depth
+from dask_tfrecord.schema.fields import Schema
+from dask_tfrecord.schema.logical_types import is_list, kind_and_depth
 
 _PANDAS_MAJOR = int(pd.__version__.partition(".")[0])
 

@@ -1,33 +1,414 @@
 """Convert pandas partitions to Arrow tables of the planned schema, and decide which indexes are written.
 
-The module `arrow_to_pandas` is the inverse.
+The Arrow type of a column comes from its dtype or from its values. The values of the converted columns equal
+the values of the pandas columns. The module `arrow_to_pandas` is the inverse.
 """
 
+import datetime
+from array import array
 from bisect import bisect_left
+from collections import deque
 from collections.abc import Callable, Sequence
+from itertools import chain
+from numbers import Number
 from typing import Any
+from uuid import UUID
 
+import numpy as np
+import numpy.typing as npt
 import pandas as pd
 import pyarrow as pa
+from dask.dataframe.utils import UNKNOWN_CATEGORIES
+from pandas.api.types import infer_dtype
 
-from dask_tfrecord.cluster import warn_client
-from dask_tfrecord.errors import DROP_INDEX, Remedy, SchemaError
-from dask_tfrecord.frames import object_columns, text_guard
-from dask_tfrecord.frames.column_types import (
-    CONVERSION_ERRORS,
-    category_values,
-    check_dtype,
-    dense,
-    first_line,
-    is_bytes_or_list,
-    is_object,
-    is_text,
-    type_of,
-)
-from dask_tfrecord.schema.conversion import convert
-from dask_tfrecord.schema.field import Field, Lossy
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.errors import DROP_INDEX, Remedy, SchemaError, literal
+from dask_tfrecord.scheduler import warn_client
+from dask_tfrecord.schema.conversion import convert, family
+from dask_tfrecord.schema.fields import Field, Lossy, Schema
+from dask_tfrecord.schema.logical_types import BINARY, TEXT, innermost, is_any, is_list, value_type
 from dask_tfrecord.schema.storage_values import ROUND, MisfitError, RoundedError
+
+# Convert pandas columns of Python objects to Arrow arrays whose values equal the objects.
+#
+# Arrow silently drops details that a type cannot hold: the nanoseconds of a pandas timestamp, the fraction of
+# a float among integers, the time zone of a datetime. Therefore the converted array is compared with the
+# objects, unless all objects are of one kind that Arrow is known to convert exactly. The module
+# `object_columns` does not know schemas.
+
+
+Objects = npt.NDArray[np.object_]
+
+# Types of sequences for which Arrow cannot infer a list type.
+_SEQUENCES = (pd.Series, pd.Index, pd.api.extensions.ExtensionArray, array, deque, range)
+
+# Kinds of objects, as pandas names them, that Arrow converts exactly to the type that Arrow infers.
+_EXACT_KINDS = ("string", "bytes", "boolean", "integer", "floating", "decimal")
+
+# Map from kinds of objects to a family of types; Arrow converts the kind exactly to every type of the family.
+_FAMILIES = {"string": "text", "bytes": "bytes"}
+
+_MIXED = "the values are of several kinds, and no single type holds all of them"
+
+
+def to_arrow(column: "pd.Series[Any]", type_: pa.DataType | None, *, rounded: bool) -> pa.Array:
+    """Convert an object column to an Arrow array of the given type. If ``type_`` is None, infer the type from
+    the objects.
+
+    Objects that pandas considers missing become null. A NaN inside a list is a value and not a null.
+
+    Raises
+    ------
+    ValueError, TypeError, OverflowError, pyarrow.ArrowException
+        If no Arrow type can hold all objects, or if the objects are not of the given type.
+    MisfitError
+        If converting an object to the given type would change its value.
+    """
+    values, missing = column.to_numpy(), column.isna().to_numpy()
+    kind = infer_dtype(column, skipna=True)
+    if kind.startswith("mixed"):
+        _check_scalars(values[~missing])
+    if type_ is None:
+        return _infer(values, missing)
+    if is_list(type_) and kind in ("string", "bytes"):
+        raise TypeError("it is a string, not a list")  # Arrow would make a list of the string's letters
+    if not is_list(type_) and _FAMILIES.get(kind) == family(type_):
+        return _arrow_array(values, missing, type_)
+    if is_list(type_):
+        values = _sequences_to_lists(values)
+    try:
+        inferred = _infer(values, missing)
+    # Arrow raises this for integers beyond 64 bits, for example.
+    except (OverflowError, TypeError, pa.ArrowException):
+        inferred = _arrow_array(values, missing, type_)
+        if not _are_equal(values[~missing], inferred.drop_null(), is_inferred=False):
+            raise
+    _check_family(inferred.type, type_)
+    return convert(inferred, type_, rounded=rounded)
+
+
+def _sequences_to_lists(values: Objects) -> Objects:
+    """Replace sequences such as a Series by lists.
+
+    Without this step, Arrow would convert the values of the sequences without checks.
+    """
+    if not any(issubclass(kind, _SEQUENCES) for kind in set(map(type, values))):
+        return values
+    return _object_array([list(value) if isinstance(value, _SEQUENCES) else value for value in values])
+
+
+def _check_scalars(present: Objects) -> None:
+    """Raise if NumPy datetimes are mixed with other NumPy scalars, because Arrow crashes on such a
+    mixture.
+    """
+    scalars = {kind for kind in set(map(type, present)) if issubclass(kind, np.generic)}
+    if np.datetime64 in scalars and len(scalars) > 1:
+        raise ValueError(_MIXED)
+
+
+def _arrow_array(values: Objects, missing: npt.NDArray[np.bool_], type_: pa.DataType | None) -> pa.Array:
+    return pa.array(values, type=type_, mask=missing, from_pandas=False)
+
+
+def _infer(values: Objects, missing: npt.NDArray[np.bool_]) -> pa.Array:
+    """Convert objects to the Arrow type that Arrow infers.
+
+    If the time unit of this type is too coarse, use nanoseconds.
+    """
+    inferred = _arrow_array(values, missing, None)
+    present = values[~missing]
+    if _are_exact(present) or _are_equal(present, inferred.drop_null()):
+        return inferred
+    finer_type = _in_nanoseconds(inferred.type)
+    if finer_type != inferred.type:
+        finer = _arrow_array(values, missing, finer_type)
+        if _are_equal(present, finer.drop_null()):
+            return finer
+    if set(map(type, present)) == {dict} and len(set(map(frozenset, present))) > 1:
+        raise ValueError("the dicts have different keys")
+    raise ValueError(_MIXED)
+
+
+def _in_nanoseconds(type_: pa.DataType) -> pa.DataType:
+    if is_list(type_):
+        return pa.list_(_in_nanoseconds(type_.value_type))
+    if pa.types.is_timestamp(type_):
+        return pa.timestamp("ns", type_.tz)
+    return pa.duration("ns") if pa.types.is_duration(type_) else type_
+
+
+def _are_exact(present: Objects) -> bool:
+    """Return True if all objects have the same kind or NumPy dtype, and Arrow converts this kind exactly."""
+    if infer_dtype(present, skipna=False) in _EXACT_KINDS:
+        return True
+    if set(map(type, present)) == {np.ndarray}:
+        dtypes = {values.dtype for values in present}
+        return len(dtypes) == 1 and dtypes.pop().kind in "biufSU"
+    return False
+
+
+def _are_equal(present: Objects, converted: pa.Array, *, is_inferred: bool = True) -> bool:
+    """Return True if the converted values equal the objects by Python's comparison. A NaN counts as equal to
+    a NaN.
+
+    ``is_inferred`` is True if Arrow inferred the type from the objects. In this case, lists of some kinds of
+    values need no comparison.
+    """
+    kinds = set(map(type, present))
+    if is_list(converted.type):
+        # Arrow converts some NumPy scalars to empty lists.
+        if any(issubclass(kind, np.generic) for kind in kinds):
+            return False
+        if np.ma.MaskedArray in kinds:  # Arrow converts the masked values of an array, too
+            return False
+        values = _object_array([value for value in chain.from_iterable(present) if value is not None])
+        if is_inferred and _are_exact(values):
+            return True
+        return _are_equal(values, converted.flatten().drop_null(), is_inferred=is_inferred)
+    if len(present) != len(converted):  # Arrow considers more objects as missing than pandas does
+        return False
+    if np.ndarray in kinds:  # NumPy considers an array of one number equal to the number
+        return False
+    # NumPy considers a timedelta equal to a number.
+    if np.timedelta64 in kinds and not pa.types.is_duration(converted.type):
+        return False
+    if pa.types.is_timestamp(converted.type) and converted.type.tz is not None:
+        if any(getattr(value, "tzinfo", None) is None for value in present):
+            return False
+        # Python considers a time that a clock change repeats unequal to every time in another time zone.
+        converted = converted.cast(pa.timestamp(converted.type.unit, "UTC"))
+        present = _object_array([value.astimezone(datetime.UTC) for value in present])
+    objects = _object_array(converted.to_pylist())
+    return not np.any((present != objects) & ((present == present) | (objects == objects)))
+
+
+def _object_array(values: list[Any]) -> Objects:
+    objects = np.empty(len(values), dtype=object)
+    objects[:] = values
+    return objects
+
+
+def _check_family(source: pa.DataType, target: pa.DataType) -> None:
+    """Raise TypeError if values of two types can never be equal, such as strings of digits and numbers."""
+    source, target = innermost(source), innermost(target)
+    if not pa.types.is_null(source) and family(source) != family(target):
+        raise TypeError(f"Python objects of type {source} never equal values of type {target}")
+
+
+# Types of objects whose text has the whole value. The text of an object of another class, such as an image,
+# may be only the name of the class and an address.
+PRINTABLE: tuple[type, ...] = (str, Number, datetime.date, datetime.time, datetime.timedelta, UUID)
+PRINTABLE += (np.number, np.bool_, np.str_, np.datetime64, np.timedelta64, pd.Interval, pd.Period)
+
+# Types of objects that Arrow stores if all objects of the column have one type.
+_STORABLE = (*PRINTABLE, list, tuple, set, dict, bytes, bytearray, np.ndarray, np.void)
+
+# The exceptions of a conversion to Arrow if a value does not fit the type.
+CONVERSION_ERRORS = (MisfitError, pa.ArrowException, ValueError, TypeError, OverflowError)
+
+
+def type_of(column: "pd.Series[Any]") -> pa.DataType:
+    """Return the Arrow type of a pandas column from its dtype, or from its values if they are Python objects.
+
+    Raises
+    ------
+    SchemaError
+        If no TFRecord feature can hold values of the dtype, or if the objects in the column have no common
+        Arrow type.
+    """
+    dtype = column.dtype
+    try:
+        check_dtype(dtype)
+        if isinstance(dtype, pd.ArrowDtype):
+            return dtype.pyarrow_dtype
+        if isinstance(dtype, pd.SparseDtype):
+            return type_of(dense(column))
+        if isinstance(dtype, pd.CategoricalDtype):
+            return pa.dictionary(
+                pa.int32(), _without_large_strings(category_array(dtype).type), bool(dtype.ordered)
+            )
+        if pd.api.types.is_object_dtype(dtype):
+            return to_arrow(column, None, rounded=False).type
+        return _without_large_strings(pa.array(column.iloc[:0], from_pandas=True).type)
+    except CONVERSION_ERRORS as error:
+        problem = f"the dtype {dtype} shows no single type: {first_line(error)}"
+        raise SchemaError(problem, conversion_of(column), feature=str(column.name)) from None
+
+
+def dense(column: "pd.Series[Any]") -> "pd.Series[Any]":
+    """Convert a sparse pandas column to a dense column."""
+    return pd.Series(column.array.to_dense(), column.index, name=column.name)
+
+
+def check_dtype(dtype: Any) -> None:
+    """Raise TypeError if a dtype holds complex numbers, long doubles, periods or intervals."""
+    if isinstance(dtype, pd.CategoricalDtype) and dtype.categories is not None:
+        dtype = dtype.categories.dtype
+    is_long_float = isinstance(dtype, np.dtype) and dtype.kind == "f" and dtype.itemsize > 8
+    # Arrow converts periods to numbers without a unit.
+    if isinstance(dtype, pd.PeriodDtype | pd.IntervalDtype) or dtype.kind == "c" or is_long_float:
+        raise TypeError("no feature holds such values")
+
+
+def conversion_of(column: "pd.Series[Any]") -> str:
+    """Return the advice on how to convert a column whose values no type can hold."""
+    name = literal(str(column.name))
+    values, dtype = f"ddf[{name}]", column.dtype
+    objects = column[column.notna()] if is_object(dtype) else column.iloc[:0]
+    if isinstance(dtype, pd.CategoricalDtype) and dtype.categories is not None:
+        objects = pd.Series(dtype.categories, dtype=object)
+    kind = infer_dtype(objects) if is_object(dtype) else getattr(dtype, "kind", "")
+    if isinstance(dtype, pd.PeriodDtype):
+        return f"store the start of each period, with {values}.dt.to_timestamp()"
+    if kind in ("c", "complex"):
+        real = f'{values}.apply(numpy.real, meta=({name}, "float64"))'
+        return f"make the real and the imaginary parts two columns, the first with {real}"
+    if kind == "f":
+        return f'round the values to float64, with {values}.astype("float64")'
+    if any(isinstance(value, np.ndarray) and value.ndim > 1 for value in objects):
+        flat = f'{values}.apply(numpy.ravel, meta=({name}, "object"))'
+        return f"flatten the arrays, which drops their shape, with {flat}"
+    if (struct := _struct_with_all_keys(objects)) is not None:
+        return f"write null for absent keys, with {values}.astype(pd.ArrowDtype({literal(struct)}))"
+    if all(isinstance(value, PRINTABLE) for value in objects):
+        # With pandas 2, `astype(str)` makes a null the text "None".
+        return f'convert the column to text, with {values}.astype("string")'
+    if all(isinstance(value, _STORABLE) for value in objects):
+        return f"give all values of the column one type, or leave it out, with ddf.drop(columns=[{name}])"
+    other = next(type(value).__name__ for value in objects if not isinstance(value, _STORABLE))
+    return (
+        f"replace each {other} by a value that keeps all of it, such as the bytes of an encoded image or the "
+        f"list of an array, or leave the column out, with ddf.drop(columns=[{name}])"
+    )
+
+
+def _struct_with_all_keys(objects: "pd.Series[Any]") -> pa.DataType | None:
+    """Return a struct type that has all keys of some dicts, or None if no such type holds all values."""
+    if set(map(type, objects)) != {dict}:
+        return None
+    keys = dict.fromkeys(chain.from_iterable(objects))
+    filled = pd.Series([{**keys, **value} for value in objects], dtype=object)
+    try:
+        return to_arrow(filled, None, rounded=False).type
+    except CONVERSION_ERRORS:
+        return None
+
+
+def _without_large_strings(type_: pa.DataType) -> pa.DataType:
+    """Replace the type large_string by string. pandas uses large_string only for its memory layout."""
+    return pa.string() if pa.types.is_large_string(type_) else type_
+
+
+def is_untyped(type_: pa.DataType) -> bool:
+    """Return True for the null type and for lists and dictionaries of nulls, which show no type of the
+    values.
+    """
+    if is_list(type_) or pa.types.is_dictionary(type_):
+        return is_untyped(type_.value_type)
+    return bool(pa.types.is_null(type_))
+
+
+def is_object(dtype: Any) -> bool:
+    """Return True if a dtype is NumPy's object dtype."""
+    return not isinstance(dtype, pd.ArrowDtype) and bool(pd.api.types.is_object_dtype(dtype))
+
+
+def is_text(dtype: Any) -> bool:
+    """Return True if a dtype is one of pandas' own string dtypes."""
+    return isinstance(dtype, pd.StringDtype)
+
+
+def is_bytes_or_list(type_: pa.DataType) -> bool:
+    """Return True if a type, or the value type of a dictionary, is binary or a list.
+
+    Text cannot be converted to binary and list types.
+    """
+    values = innermost(type_)
+    return is_any(values, BINARY) or value_type(type_) != values
+
+
+def category_array(dtype: pd.CategoricalDtype) -> pa.Array:
+    """Return the categories of a categorical dtype as an Arrow array.
+
+    Unknown categories give an empty array of the null type.
+    """
+    known = dtype.categories is not None and UNKNOWN_CATEGORIES not in dtype.categories
+    return category_values(dtype) if known and len(dtype.categories) else pa.nulls(0)
+
+
+def category_values(dtype: pd.CategoricalDtype) -> pa.Array:
+    """Convert the known categories of a categorical dtype to an Arrow array."""
+    if is_object(dtype.categories.dtype):
+        return to_arrow(pd.Series(dtype.categories, dtype=dtype.categories.dtype), None, rounded=False)
+    return pa.array(dtype.categories, from_pandas=True)
+
+
+def first_line(error: BaseException) -> str:
+    """Return the first line of an error's message, or TFRecord's range of integers for an OverflowError."""
+    if isinstance(error, OverflowError):
+        return "TFRecord holds integers from -2^63 to 2^63-1, in uint64 columns too"
+    return str(error).partition("\n")[0]
+
+
+def holds_text(dtype: Any) -> bool:
+    """Return True if values of a dtype may be text that Dask created from objects."""
+    if isinstance(dtype, pd.CategoricalDtype):
+        dtype = pd.StringDtype() if dtype.categories is None else dtype.categories.dtype
+        return holds_text(dtype) or bool(pd.api.types.is_object_dtype(dtype))
+    if isinstance(dtype, pd.ArrowDtype):
+        return is_any(dtype.pyarrow_dtype, TEXT)
+    return isinstance(dtype, pd.StringDtype)
+
+
+def check_objects(values: "pd.Series[Any] | pd.Index[Any]", name: str) -> None:
+    """Raise if an object column has values that are not strings, because Dask would convert them to text.
+
+    Parameters
+    ----------
+    values : pandas.Series or pandas.Index
+        The values of the column before the conversion.
+    name : str
+        The name of the column.
+
+    Raises
+    ------
+    SchemaError
+        If a value is not a string. The error names the type of the first such value.
+    """
+    if not pd.api.types.is_object_dtype(values.dtype):
+        return
+    if pd.api.types.infer_dtype(values, skipna=True) in ("string", "empty"):
+        return
+    objects = [value for value in values[values.notna()] if not isinstance(value, str)]
+    kind = next((type(value).__name__ for value in objects), "mixed")
+    keeps_values = all(isinstance(value, PRINTABLE) for value in objects)
+    raise SchemaError(
+        f"Dask's option dataframe.convert-string converts the {kind} objects of this column to text",
+        text_advice(name, _arrow_type(values)),
+        remedies=[as_text(name)] if keeps_values else [],
+        feature=name,
+    )
+
+
+def _arrow_type(values: "pd.Series[Any] | pd.Index[Any]") -> str:
+    """Return the Arrow type of objects as Python code; "..." if the objects have no common type."""
+    try:
+        return literal(to_arrow(pd.Series(values), None, rounded=False).type)
+    except (ValueError, TypeError, OverflowError, pa.ArrowException):
+        return "..."
+
+
+def text_advice(name: str, type_: str = "pa.binary()") -> str:
+    """Return the advice on how to keep the objects of a column that Dask would convert to text."""
+    return (
+        "give the column an Arrow dtype before Dask loads it, "
+        f'.astype({{"{name}": pd.ArrowDtype({type_})}}), or build the collection under '
+        'dask.config.set({"dataframe.convert-string": False})'
+    )
+
+
+def as_text(name: str) -> Remedy:
+    """Return the remedy that writes the column as text: a value for the argument ``schema=``."""
+    return Remedy("schema", {name: pa.string()}, "write the text itself")
 
 
 def to_table(
@@ -105,7 +486,7 @@ def _convert_or_raise(column: "pd.Series[Any]", item: Field, lossy: Lossy) -> pa
         if isinstance(error, RoundedError):
             remedies = [ROUND]
         elif is_text(column.dtype) and is_bytes_or_list(item.type):
-            advice, remedies = text_guard.advice(item.name), [text_guard.as_text(item.name)]
+            advice, remedies = text_advice(item.name), [as_text(item.name)]
         elif not advice:
             try:
                 type_ = type_of(column)
@@ -155,14 +536,14 @@ def _from_objects(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) ->
     If ``lossy`` is "warn" and rounding changes a value, warn.
     """
     try:
-        return object_columns.to_arrow(column, type_, rounded=lossy == "allow")
+        return to_arrow(column, type_, rounded=lossy == "allow")
     except RoundedError as error:
         if lossy == "raise":
             raise
         warn_client(
             f"the values of {column.name!r} are rounded to {type_}, in row {error.row:,} {error.problem}"
         )
-    return object_columns.to_arrow(column, type_, rounded=True)
+    return to_arrow(column, type_, rounded=True)
 
 
 def first_misfit(convert_first: Callable[[int], object], rows: int) -> int | None:

@@ -1,11 +1,13 @@
 """Convert Arrow arrays to the types that features can store, and back.
 
 `store` and `load` convert whole arrays. `load` is the inverse of `store` for every value that a feature can
-hold. For a value that does not fit, both functions raise `MisfitError` with the row of the value. The module
-`storage_values` knows neither columns nor records.
+hold. For a value that does not fit, both functions raise `MisfitError` with the row of the value. A record
+without any feature of a struct has a null. A struct whose fields are all null has no features either, so its
+record gets a marker: a feature with the name of the struct. The module knows neither columns nor records.
 """
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from functools import reduce
 from typing import Self
 
 import numpy as np
@@ -15,7 +17,7 @@ import pyarrow.compute as pc
 from pyarrow import types
 
 from dask_tfrecord.errors import Remedy
-from dask_tfrecord.schema.storage_types import is_large_list, is_list, is_list_view, kind_and_depth
+from dask_tfrecord.schema.logical_types import is_large_list, is_list, is_list_view, kind_and_depth
 
 Offsets = npt.NDArray[np.int64]
 INT64_MAX = 2**63 - 1
@@ -419,3 +421,29 @@ def _load_dictionary(values: pa.Array, type_: pa.DataType, categories: pa.Array 
             categories = pa.concat_arrays([categories, values.filter(unknown).unique()])
             codes = pc.index_in(values, value_set=categories)
     return pa.DictionaryArray.from_arrays(codes, categories, ordered=type_.ordered)
+
+
+def with_marker(array: pa.StructArray, features: Sequence[pa.Array]) -> list[pa.Array]:
+    """Return the features of an array of structs, the first of which is the marker.
+
+    Parameters
+    ----------
+    array : pyarrow.StructArray
+        The structs to store.
+    features : sequence of pyarrow.Array
+        The values of all features that store the fields of the structs.
+    """
+    needs_marker = reduce(pc.and_, (one.is_null() for one in features), array.is_valid())
+    return [pc.if_else(needs_marker, pa.scalar(1, pa.int64()), None), *features]
+
+
+def from_marker(type_: pa.StructType, marker: pa.Array, fields: Sequence[pa.Array]) -> pa.StructArray:
+    """Return the structs with the given marker and fields: the inverse of `with_marker`."""
+    return structs(type_, reduce(pc.or_, (one.is_valid() for one in fields), marker.is_valid()), fields)
+
+
+def structs(type_: pa.StructType, is_valid: pa.BooleanArray, fields: Sequence[pa.Array]) -> pa.StructArray:
+    """Return an array of structs with the given fields, and with nulls where ``is_valid`` is false."""
+    # `StructArray.from_arrays` refuses structs without fields, and nulls in fields that are not nullable.
+    _, validity = pa.concat_arrays([is_valid]).buffers()
+    return pa.Array.from_buffers(type_, len(is_valid), [validity], children=list(fields))

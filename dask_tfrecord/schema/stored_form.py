@@ -17,10 +17,9 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.codec.columns import Column, Kind
-from dask_tfrecord.schema.storage_types import is_list, kind_and_depth
+from dask_tfrecord.codec import Column, Kind
+from dask_tfrecord.schema.logical_types import arrow_type, is_list, kind_and_depth
 from dask_tfrecord.schema.storage_values import MisfitError, list_offsets, load
-from dask_tfrecord.schema.type_names import arrow_type
 
 Encoding = Literal["none", "bytes", "zlib"]
 

@@ -3,7 +3,7 @@
 The commands run in forks of one process, which has imported the library. Tests of the launcher start the
 command itself.
 
-Modules: cli.show, cli.describe, cli.convert, cli.maintenance.
+Modules: cli.show, cli.convert, cli.maintenance.
 """
 
 import importlib.metadata

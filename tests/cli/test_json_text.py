@@ -1,6 +1,6 @@
 """Values as JSON: exact, valid, and the same for every chunk and slice.
 
-Modules: cli.json_text.
+Modules: cli.output.
 """
 
 import base64
@@ -15,7 +15,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_tfrecord.cli.json_text import json_lines, json_values
+from dask_tfrecord.cli.output import json_lines, json_values
 
 UTC = datetime.UTC
 

@@ -1,6 +1,6 @@
 """What is printed: no characters that control a terminal, strict JSON, tables that cut no name or number.
 
-Modules: cli.output, cli.escapes.
+Modules: cli.output, cli.failures.
 """
 
 import json

@@ -1,6 +1,6 @@
 """`inspect --plot`: the picture has a panel for each column, and something is drawn in each.
 
-Modules: cli.plot.
+Modules: cli.show.
 """
 
 import struct

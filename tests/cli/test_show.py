@@ -1,6 +1,6 @@
 """`inspect`, `head`, `cat`, `count` and `schema`.
 
-Modules: cli.show, cli.describe, cli.progress.
+Modules: cli.show, cli.compute.
 """
 
 import json
@@ -176,9 +176,9 @@ def test_rows_are_a_table_on_a_terminal(people: Path, quick: Path, command: list
 def test_a_terminal_shows_a_progress_bar_on_stderr(
     run: Run, people: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dask_tfrecord.cli.progress.SHORTEST", 0)
+    monkeypatch.setattr("dask_tfrecord.cli.compute.SHORTEST", 0)
     assert "Completed" not in run("verify", people).output
-    monkeypatch.setattr("dask_tfrecord.cli.progress.is_terminal", lambda: True)
+    monkeypatch.setattr("dask_tfrecord.cli.compute.is_terminal", lambda: True)
     result = run("verify", people)
     assert "100% Completed" in result.stderr
     assert "Completed" not in result.stdout

@@ -1,6 +1,6 @@
 """`--where` means what Python means, and evaluates nothing.
 
-Modules: cli.where_option.
+Modules: cli.options.
 """
 
 from typing import Any
@@ -9,9 +9,9 @@ import click
 import pyarrow as pa
 import pytest
 
-from dask_tfrecord.cli.where_option import parse
+from dask_tfrecord.cli.options import parse
 from dask_tfrecord.dataset.query.filters import parse_filters
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.fields import Schema
 
 TABLE = pa.table(
     {

@@ -17,8 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from oracle import Feature, Record
 
-from dask_tfrecord.codec import Decoder, Encoder, Inference, _kernel, scan
-from dask_tfrecord.codec.columns import Column, RecordType
+from dask_tfrecord.codec import Column, Decoder, Encoder, Inference, RecordType, _kernel, scan
 from dask_tfrecord.errors import SchemaError
 
 MESSAGES: list[RecordType] = ["example", "sequence_example"]

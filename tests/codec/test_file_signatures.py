@@ -1,6 +1,6 @@
 """Files of other formats in a dataset: the error names the file and its format.
 
-Modules: codec.file_signatures.
+Modules: codec.codecs.
 """
 
 import bz2
@@ -22,7 +22,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dask_tfrecord import CorruptRecordError, CorruptRecordWarning, read_tfrecord, verify
-from dask_tfrecord.codec.file_signatures import LOOK_BYTES, looks_like
+from dask_tfrecord.codec.codecs import LOOK_BYTES, looks_like
 
 TABLE = pa.table({"a": [1, 2], "b": ["x", "y"]})
 CSV = b'"a","b"\n1,"x"\n2,"y"\n'

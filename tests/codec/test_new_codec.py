@@ -1,6 +1,6 @@
 """One record adds a codec: its files are named, written, detected and read in parts.
 
-Modules: codec.codecs, codec.compressing, codec.decompressing.
+Modules: codec.codecs.
 """
 
 import io
@@ -12,9 +12,7 @@ import pytest
 
 import dask_tfrecord
 from dask_tfrecord import TFRecordError
-from dask_tfrecord.codec.codecs import CODECS, Codec
-from dask_tfrecord.codec.compressing import Compressor, FrameCompressor
-from dask_tfrecord.codec.decompressing import ReadInto
+from dask_tfrecord.codec.codecs import CODECS, Codec, Compressor, FrameCompressor, ReadInto
 
 MAGIC = b"TOY!"
 INVERTED = bytes(range(255, -1, -1))

@@ -1,6 +1,6 @@
 """Every type of the type table is encoded and decoded; google.protobuf judges the records between.
 
-Modules: codec, codec.columns.
+Modules: codec.
 """
 
 import random
@@ -17,9 +17,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from oracle import Feature, Record
 
-from dask_tfrecord.codec import Decoder, Encoder
-from dask_tfrecord.codec.columns import RecordType
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.codec import Decoder, Encoder, RecordType
+from dask_tfrecord.schema.fields import Schema
 
 
 @dataclass(frozen=True)

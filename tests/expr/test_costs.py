@@ -2,7 +2,7 @@
 
 `data/costs.md` is the table. To write it anew after a change: ``python tests/expr/test_costs.py``.
 
-Modules: expr.reading, files.storage.open_file.
+Modules: expr.read_expression, files.storage.open_file.
 """
 
 import tempfile
@@ -20,7 +20,7 @@ import pytest
 
 from dask_tfrecord import read_tfrecord, to_tfrecord
 from dask_tfrecord.codec import Decoder
-from dask_tfrecord.files import reading as files
+from dask_tfrecord.files import record_file
 from dask_tfrecord.files.storage.open_file import FileReader
 from dask_tfrecord.files.storage.store import Store
 
@@ -126,7 +126,7 @@ class Cost:
         with patch.context() as inner:
             inner.setattr(Store, "open", opening)
             inner.setattr(FileReader, "_read", reading)
-            inner.setattr(files, "Decoder", Decoding)
+            inner.setattr(record_file, "Decoder", Decoding)
             yield
 
 

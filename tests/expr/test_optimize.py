@@ -1,6 +1,6 @@
 """The cost of a query: the opened files and the decoded columns.
 
-Modules: expr.reading, expr.writing, expr.masks.
+Modules: expr.read_expression, expr.write_expression, expr.rewrites.
 """
 
 import os
@@ -20,17 +20,16 @@ from dask.base import tokenize
 from dask_tfrecord import Snapshot, TFRecordError, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec import Decoder
 from dask_tfrecord.dataset.read import read_plan
-from dask_tfrecord.dataset.read.plan_partitions import plan_partitions
-from dask_tfrecord.dataset.read.read_plan import ReadPlan
+from dask_tfrecord.dataset.read.read_plan import ReadPlan, plan_partitions
 from dask_tfrecord.dataset.snapshot import model
 from dask_tfrecord.dataset.write.run import WriteRun
-from dask_tfrecord.expr import reading, writing
-from dask_tfrecord.expr.reading import FusedReads
-from dask_tfrecord.files import reading as files
-from dask_tfrecord.files.options import ReadOptions
+from dask_tfrecord.expr import read_expression, write_expression
+from dask_tfrecord.expr.read_expression import FusedReads
+from dask_tfrecord.files import record_file
+from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.storage.listing import FileInfo, info_table
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.fields import Schema
 
 FILES = 5
 
@@ -83,7 +82,7 @@ def cost(monkeypatch: pytest.MonkeyPatch, ddf: Any) -> Cost:
             super().__init__(columns, *args, **options)
 
     monkeypatch.setattr(Store, "open", opening)
-    monkeypatch.setattr(files, "Decoder", Decoding)
+    monkeypatch.setattr(record_file, "Decoder", Decoding)
     return cost
 
 
@@ -191,7 +190,7 @@ def many(count: int) -> ReadPlan:
 
 @pytest.mark.parametrize(("fused", "count", "size"), [(False, 1000, 2500), (True, 67, 4000)])
 def test_a_task_carries_its_own_files_and_not_the_others(fused: bool, count: int, size: int) -> None:
-    ddf = reading.read(many(1000), None if fused else ["c1"])
+    ddf = read_expression.read(many(1000), None if fused else ["c1"])
     graph = (ddf["c1"].sum() if fused else ddf).optimize(fuse=False).__dask_graph__()
     tasks = [task for key, task in graph.items() if key[0].startswith("read_tfrecord")]
     assert len(tasks) == count
@@ -199,14 +198,16 @@ def test_a_task_carries_its_own_files_and_not_the_others(fused: bool, count: int
 
 
 def test_the_graph_of_a_read_makes_no_partitions(monkeypatch: pytest.MonkeyPatch) -> None:
-    ddf = reading.read(many(1000), None)
+    ddf = read_expression.read(many(1000), None)
     monkeypatch.setattr(read_plan, "Partition", None)
     ddf["c1"].sum().optimize().__dask_graph__()
     ddf.optimize().__dask_graph__()
 
 
 def test_fused_partitions_are_divided_once() -> None:
-    [fused] = reading.read(many(1000), None)["c1"].sum().optimize(fuse=False).find_operations(FusedReads)
+    [fused] = (
+        read_expression.read(many(1000), None)["c1"].sum().optimize(fuse=False).find_operations(FusedReads)
+    )
     assert fused._fusion_buckets is fused._fusion_buckets
 
 
@@ -228,8 +229,8 @@ def test_statistics_travel_only_where_they_are_needed(root: Path) -> None:
 
 
 def test_a_plan_of_very_many_files_is_one_task_a_file_and_the_commit() -> None:
-    ddf = reading.read(many(10_000), None)
+    ddf = read_expression.read(many(10_000), None)
     schema = Schema.from_arrow(pa.schema({"c1": pa.int64()}))
     run = WriteRun(Store.at("/nowhere/else"), schema, "0" * 32)
-    lazy = writing.write(ddf[ddf.c2 > 1][["c1"]], run, write_index=False)
+    lazy = write_expression.write(ddf[ddf.c2 > 1][["c1"]], run, write_index=False)
     assert len(lazy.optimize().__dask_graph__()) == 10_001

@@ -1,6 +1,6 @@
 """The types of object columns that Dask reads from Parquet: from the Parquet schema, or from the objects.
 
-Modules: expr.lineage, expr.collection.
+Modules: expr.lineage, expr.write_expression.
 """
 
 import datetime as dt
@@ -17,7 +17,7 @@ import pytest
 
 from dask_tfrecord import SchemaError, to_tfrecord
 from dask_tfrecord.expr import lineage
-from dask_tfrecord.expr.collection import CollectionRows
+from dask_tfrecord.expr.write_expression import CollectionRows
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

@@ -1,6 +1,6 @@
 """`iter_batches`: every row once, in batches of the exact size, whatever the shuffle, shard or state.
 
-Modules: feed.batches, feed.sources, feed.numpy_columns, feed.resuming.
+Modules: feed.batches, feed.batch_sources, feed.numpy_columns, feed.resume_position.
 """
 
 import json
@@ -24,8 +24,8 @@ from dask_tfrecord.feed import batches as module
 from dask_tfrecord.feed import epoch_order
 from dask_tfrecord.feed.batches import Batches, iter_batches
 from dask_tfrecord.feed.epoch_order import plan_batches
-from dask_tfrecord.feed.resuming import sealed
-from dask_tfrecord.files import writing
+from dask_tfrecord.feed.resume_position import sealed
+from dask_tfrecord.files import file_writer
 
 ROWS = 1003
 
@@ -38,7 +38,7 @@ FORMS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr(file_writer, "BLOCK_BYTES", 1 << 10)
     monkeypatch.setattr(epoch_order, "_SHUFFLED_BYTES", 1 << 10)
     monkeypatch.setattr(epoch_order, "_SEQUENTIAL_BYTES", 1 << 12)
 
@@ -61,7 +61,7 @@ def written(frame: pd.DataFrame, tmp_path_factory: pytest.TempPathFactory) -> Pa
     """A dataset of each form."""
     root = tmp_path_factory.mktemp("forms")
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writing, "BLOCK_BYTES", 1 << 10)
+        patch.setattr(file_writer, "BLOCK_BYTES", 1 << 10)
         for form, options in FORMS.items():
             dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=3), root / form, **options)
     return root

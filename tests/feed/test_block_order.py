@@ -1,6 +1,6 @@
 """``shuffle="blocks"``: one order for all doors, every row once, each block read once, and its statistics.
 
-Modules: feed.block_order, feed.epoch_order.
+Modules: feed.epoch_order.
 """
 
 import itertools
@@ -19,7 +19,7 @@ import pytest
 import dask_tfrecord
 from dask_tfrecord import RecordTable, TFRecordError, iter_batches
 from dask_tfrecord.feed import epoch_order, record_buffers, record_table
-from dask_tfrecord.files import writing
+from dask_tfrecord.files import file_writer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -37,7 +37,7 @@ FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "BLOCK_BYTES", 1 << 9)
+    monkeypatch.setattr(file_writer, "BLOCK_BYTES", 1 << 9)
     for module in (record_table, epoch_order):
         monkeypatch.setattr(module, "BLOCK_BYTES", 1 << 9)
     monkeypatch.setattr(epoch_order, "_GROUP_BLOCKS", 5)

@@ -20,7 +20,7 @@ import dask_tfrecord  # noqa: E402
 from dask_tfrecord import TFRecordError  # noqa: E402
 from dask_tfrecord.feed import epoch_order, record_table  # noqa: E402
 from dask_tfrecord.feed.torch import BlockSampler, TFRecordTable  # noqa: E402
-from dask_tfrecord.files import writing  # noqa: E402
+from dask_tfrecord.files import file_writer  # noqa: E402
 
 pytestmark = pytest.mark.filterwarnings(
     "ignore:.*fork.*:DeprecationWarning", "ignore:This DataLoader will create", "ignore:.*set_vital.*"
@@ -32,7 +32,7 @@ ROWS = 503
 @pytest.fixture(autouse=True, scope="module")
 def small_blocks() -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writing, "BLOCK_BYTES", 1 << 9)
+        patch.setattr(file_writer, "BLOCK_BYTES", 1 << 9)
         patch.setattr(record_table, "BLOCK_BYTES", 1 << 9)
         patch.setattr(epoch_order, "_GROUP_BLOCKS", 4)
         yield

@@ -1,6 +1,6 @@
 """Arrow streams: the batches that clients receive, and the errors on both sides if one side fails.
 
-Modules: feed.stream, feed.stream.endpoints, feed.stream.server.
+Modules: feed.stream.
 """
 
 import datetime
@@ -23,7 +23,7 @@ from pyarrow import feather
 import dask_tfrecord
 from dask_tfrecord import SchemaError, TFRecordError
 from dask_tfrecord.feed import stream
-from dask_tfrecord.feed.stream.endpoints import Listener
+from dask_tfrecord.feed.stream import Listener
 
 ROWS = 1003
 
@@ -326,7 +326,7 @@ def test_a_client_that_disconnects_does_not_disturb_the_next(large: dd.DataFrame
 def test_closing_fails_a_client_that_does_not_read(
     large: dd.DataFrame, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dask_tfrecord.feed.stream.server._PATIENCE", 0.1)
+    monkeypatch.setattr("dask_tfrecord.feed.stream._PATIENCE", 0.1)
     with stream.serve(large, batch_size=100_000) as server:
         client = arrow_clients.connect(server.endpoints[0])
         first = client.recv(1)

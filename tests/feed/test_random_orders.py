@@ -1,6 +1,6 @@
 """Random orders: every order is as likely as any other, and no order depends on another one.
 
-Modules: feed.random_streams, feed.epoch_order, feed.block_order, feed.keras, feed.tensorflow_files.
+Modules: feed.epoch_order, feed.keras, feed.tensorflow.
 """
 
 import sys
@@ -21,7 +21,7 @@ import pytest
 from dask_tfrecord import RecordTable, TFRecordError, iter_batches, to_tfrecord
 from dask_tfrecord.feed.batches import Batches
 from dask_tfrecord.feed.epoch_order import make_order
-from dask_tfrecord.feed.resuming import CHECKSUM
+from dask_tfrecord.feed.resume_position import CHECKSUM
 
 LARGE = 1_100_000  # the size of a row that has a block of its own
 

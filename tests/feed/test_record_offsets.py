@@ -1,6 +1,6 @@
 """Offsets in column files: a table opens without the data, and never uses offsets of other files.
 
-Modules: feed.record_offsets, feed.stored_columns.
+Modules: feed.record_buffers, feed.record_table.
 """
 
 import gzip
@@ -30,8 +30,8 @@ from dask_tfrecord import (
     RecordTable,
     to_tfrecord,
 )
-from dask_tfrecord.feed import record_buffers, record_offsets, record_table, stored_columns
-from dask_tfrecord.files import column_file_writer, writing
+from dask_tfrecord.feed import record_buffers, record_table
+from dask_tfrecord.files import column_files, file_writer
 from dask_tfrecord.files.column_files import open_column_file
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -42,9 +42,9 @@ ROWS = 400
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     MemoryFileSystem.store.clear()
-    monkeypatch.setattr(writing, "BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr(file_writer, "BLOCK_BYTES", 1 << 10)
     monkeypatch.setattr(record_table, "BLOCK_BYTES", 1 << 10)
-    monkeypatch.setattr(column_file_writer, "_GROUP_ROWS", 100)
+    monkeypatch.setattr(column_files, "_GROUP_ROWS", 100)
 
 
 @pytest.fixture(params=["local", "memory"])
@@ -62,7 +62,7 @@ def refuse_to_search(monkeypatch: pytest.MonkeyPatch) -> None:
     def search(*args: Any) -> None:
         raise AssertionError("the records are searched")
 
-    monkeypatch.setattr(record_offsets, "_scan", search)
+    monkeypatch.setattr(record_buffers, "_scan", search)
 
 
 @pytest.mark.parametrize("options", [{}, {"partition_on": "key"}, {"max_rows_per_file": 7}])
@@ -121,7 +121,7 @@ def test_stored_columns_need_no_records(
         assert opened[-1] == {name: expected[name][-1].as_py() for name in columns}
         assert opened[pc.field("id") < 9]["key" if "key" in columns else "id"].to_pylist()
         assert opened[:0].schema == opened.schema
-    monkeypatch.setattr(stored_columns, "_KEPT_BYTES", 400)
+    monkeypatch.setattr(record_table, "_KEPT_BYTES", 400)
     with pytest.raises(CorruptRecordError):  # the columns take too much memory
         _ = RecordTable(tmp_path, columns=columns)[rows]
     for path in files:
@@ -198,7 +198,7 @@ def test_a_file_that_was_rewritten_after_the_table_was_made_raises(root: str) ->
 
 
 def test_offsets_take_about_a_byte_for_each_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(column_file_writer, "_GROUP_ROWS", 1 << 17)
+    monkeypatch.setattr(column_files, "_GROUP_ROWS", 1 << 17)
     data = pd.DataFrame({"n": np.random.default_rng(0).integers(0, 1 << 40, 50_000)})
     to_tfrecord(dd.from_pandas(data, npartitions=2), tmp_path, columnar=[])
     assert sum(path.stat().st_size for path in tmp_path.glob("_tfrecord/columns/*")) < 1.2 * len(data)

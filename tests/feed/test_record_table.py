@@ -1,6 +1,6 @@
 """`RecordTable`: records by number in any order, from any codec, and from several threads.
 
-Modules: feed.record_table, feed.record_buffers, feed.record_values.
+Modules: feed.record_table, feed.record_buffers.
 """
 
 import os
@@ -28,7 +28,7 @@ from dask_tfrecord.feed import record_table as module
 from dask_tfrecord.feed.batches import Batches, iter_batches
 from dask_tfrecord.feed.epoch_order import plan_batches
 from dask_tfrecord.feed.record_table import RecordTable
-from dask_tfrecord.files import writing
+from dask_tfrecord.files import file_writer
 
 ROWS = 503
 FORMS: dict[str, dict[str, Any]] = {
@@ -42,7 +42,7 @@ FORMS: dict[str, dict[str, Any]] = {
 
 @pytest.fixture(autouse=True)
 def small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "BLOCK_BYTES", 1 << 10)
+    monkeypatch.setattr(file_writer, "BLOCK_BYTES", 1 << 10)
     monkeypatch.setattr(module, "BLOCK_BYTES", 1 << 10)
     monkeypatch.setattr(record_buffers, "_KEPT_BLOCKS", 3)
     monkeypatch.setattr(record_buffers, "_KEPT_BYTES", 1 << 12)
@@ -280,7 +280,7 @@ def test_a_feature_list_among_inferred_examples_raises_as_a_read_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The sampled files hold Examples only. The list was dropped without a word."""
-    monkeypatch.setattr("dask_tfrecord.dataset.read.sampling._FILES", 2)
+    monkeypatch.setattr("dask_tfrecord.dataset.read.sample._FILES", 2)
     example = oracle.serialize(Record({"a": Feature("int64", [1])}))
     steps = Record({"a": Feature("int64", [2])}, {"steps": [Feature("int64", [3])]})
     payloads = [example, oracle.serialize(steps, "sequence_example"), example]

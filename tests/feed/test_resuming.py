@@ -1,6 +1,6 @@
 """A state resumes with other numbers of shards and parts, and on the version of the dataset that it names.
 
-Modules: feed.resuming, feed.epoch_order.
+Modules: feed.resume_position, feed.epoch_order.
 """
 
 import json
@@ -22,7 +22,7 @@ from dask_tfrecord import TFRecordError
 from dask_tfrecord.feed import epoch_order
 from dask_tfrecord.feed.batches import Batches, iter_batches
 from dask_tfrecord.feed.epoch_order import plan_batches
-from dask_tfrecord.files import writing
+from dask_tfrecord.files import file_writer
 
 ROWS = 403
 
@@ -30,7 +30,7 @@ ROWS = 403
 @pytest.fixture(autouse=True, scope="module")
 def small_blocks() -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writing, "BLOCK_BYTES", 1 << 10)
+        patch.setattr(file_writer, "BLOCK_BYTES", 1 << 10)
         patch.setattr(epoch_order, "_SHUFFLED_BYTES", 1 << 9)
         patch.setattr(epoch_order, "_SEQUENTIAL_BYTES", 1 << 10)
         patch.setattr(epoch_order, "WINDOW_BYTES", 3000)

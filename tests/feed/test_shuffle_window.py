@@ -1,6 +1,6 @@
 """A shuffle that keeps encoded records returns what a shuffle of decoded rows returns, row by row.
 
-Modules: feed.shuffle_window.
+Modules: feed.batch_sources.
 """
 
 import json
@@ -20,11 +20,11 @@ from hypothesis import strategies as st
 
 import dask_tfrecord
 from dask_tfrecord import CorruptRecordError, FileChangedError, TFRecordError
+from dask_tfrecord.feed import batch_sources, epoch_order, record_buffers
 from dask_tfrecord.feed import batches as module
-from dask_tfrecord.feed import epoch_order, record_offsets, shuffle_window
 from dask_tfrecord.feed.batches import Batches, iter_batches
 from dask_tfrecord.feed.epoch_order import Plan, plan_batches
-from dask_tfrecord.files import writing
+from dask_tfrecord.files import file_writer
 
 ROWS = 700
 
@@ -72,10 +72,10 @@ def table() -> pa.Table:
 @pytest.fixture(autouse=True, scope="module")
 def small_blocks() -> Any:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(writing, "BLOCK_BYTES", 1 << 11)
+        patch.setattr(file_writer, "BLOCK_BYTES", 1 << 11)
         patch.setattr(epoch_order, "_SHUFFLED_BYTES", 1 << 12)
-        patch.setattr(shuffle_window, "_TABLE_BYTES", 1 << 12)
-        patch.setattr(shuffle_window, "_PART_BYTES", 1 << 16)
+        patch.setattr(batch_sources, "_TABLE_BYTES", 1 << 12)
+        patch.setattr(batch_sources, "_PART_BYTES", 1 << 16)
         yield
 
 
@@ -140,7 +140,7 @@ def test_encoded_and_decoded_rows_are_shuffled_alike(
     other = decoded(plan)
     with pytest.MonkeyPatch.context() as patch:
         if not is_direct:
-            patch.setattr(record_offsets, "_read_directly", lambda *_: None)
+            patch.setattr(record_buffers, "_read_directly", lambda *_: None)
         batches, expected = Batches(plan, seed, share, part), Batches(other, seed, share, part)
         found = []
         for batch in batches:
@@ -176,8 +176,8 @@ def test_a_window_of_encoded_records_ends_by_its_bytes(
     monkeypatch.setattr(epoch_order, "WINDOW_BYTES", 50_000)
     kept = []
 
-    class Recorded(shuffle_window.ShuffleWindow):
-        def __init__(self, reader: Any, pieces: list[shuffle_window.EncodedRows], order: Any) -> None:
+    class Recorded(batch_sources.ShuffleWindow):
+        def __init__(self, reader: Any, pieces: list[batch_sources.EncodedRows], order: Any) -> None:
             super().__init__(reader, pieces, order)
             kept.append([piece.nbytes for piece in pieces])
 
@@ -201,7 +201,7 @@ def test_damage_raises_the_error_of_a_plain_read(tmp_path: Path, position: int) 
     [part] = path.glob("part-*")
     status = part.stat()
     content = bytearray(part.read_bytes())
-    start = record_offsets.scan(content, final=True, offsets=True).offsets[300].as_py()
+    start = record_buffers.scan(content, final=True, offsets=True).offsets[300].as_py()
     content[start + position] ^= 1
     part.write_bytes(content)
     os.utime(part, ns=(status.st_atime_ns, status.st_mtime_ns))

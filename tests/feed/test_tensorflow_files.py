@@ -1,6 +1,6 @@
 """TensorFlow: files that change while they are read, and reads of no file.
 
-Modules: feed.tensorflow_files, feed.tensorflow.
+Modules: feed.tensorflow.
 """
 
 import os

@@ -3,7 +3,7 @@
 Set DASK_TFRECORD_TFIO_PYTHON to a Python 3.11 with tensorflow-io 0.37.1, tensorflow-cpu 2.16.2, numpy 1.26.4
 and pyarrow.
 
-Modules: feed.stream.tensorflow_io, feed.stream.
+Modules: feed.tensorflow_io, feed.stream.
 """
 
 import json

@@ -1,6 +1,6 @@
 """TensorFlow: a state that travels with the batches resumes an epoch, also from a checkpoint.
 
-Modules: feed.tensorflow, feed.resuming.
+Modules: feed.tensorflow, feed.resume_position.
 """
 
 import json

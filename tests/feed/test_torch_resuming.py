@@ -1,6 +1,6 @@
 """PyTorch: the states of all ranks and workers resume with other numbers of ranks and workers.
 
-Modules: feed.torch, feed.resuming.
+Modules: feed.torch, feed.resume_position.
 """
 
 import json

@@ -1,6 +1,6 @@
 """PyTorch: the tensors of the values of a batch.
 
-Modules: feed.torch_tensors, feed.torch.
+Modules: feed.torch.
 """
 
 from decimal import Decimal

@@ -1,6 +1,6 @@
 """Damaged, hostile and odd files: an error with its place, or all rows of protobuf; no silent loss.
 
-Modules: files.reading, files.damage, codec.
+Modules: files.record_file, files.damage, codec.
 """
 
 import gzip

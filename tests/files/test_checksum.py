@@ -1,6 +1,6 @@
 """The checksum of a file comes from those of its records, and shows the same changes as a second pass.
 
-Modules: files.storage.checksum, files.writing.
+Modules: files.storage.store, files.file_writer.
 """
 
 import random
@@ -15,12 +15,12 @@ from dask_tfrecord.codec import _kernel
 from dask_tfrecord.codec.codecs import CODECS, Compression
 from dask_tfrecord.errors import FileChangedError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
-from dask_tfrecord.files.options import ReadOptions, WriteOptions
+from dask_tfrecord.files.file_options import ReadOptions, WriteOptions
+from dask_tfrecord.files.file_writer import DirectoryGroup, GroupedRows, write_files
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.writing import DirectoryGroup, GroupedRows, write_files
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.fields import Schema
 
 # Sizes of payloads around the size from which on the kernel combines checksums.
 SIZES = [0, 1, 300, 2047, 2048, 2049, 5000]

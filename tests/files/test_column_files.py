@@ -1,6 +1,6 @@
 """Column files hold exactly what decoding the records gives, and any doubt about them is noticed.
 
-Modules: files.column_files, files.column_file_writer, files.writing, dataset.maintenance.column_files.
+Modules: files.column_files, files.file_writer, dataset.maintenance.full_scan.
 """
 
 import itertools
@@ -17,15 +17,15 @@ import pytest
 from split_table import read_table
 
 from dask_tfrecord.codec.codecs import Compression
-from dask_tfrecord.files import column_file_writer, column_files, writing
+from dask_tfrecord.files import column_files, file_writer
 from dask_tfrecord.files.column_files import ColumnFileReader
 from dask_tfrecord.files.entry import FileEntry
-from dask_tfrecord.files.options import ReadOptions, WriteOptions
+from dask_tfrecord.files.file_options import ReadOptions, WriteOptions
+from dask_tfrecord.files.file_writer import DirectoryGroup, GroupedRows, WrittenColumns, write_files
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.writing import DirectoryGroup, GroupedRows, WrittenColumns, write_files
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.fields import Schema
 
 NAME = f"_tfrecord/columns/{'a' * 32}-00000.parquet"
 
@@ -96,9 +96,9 @@ def test_rows_of_a_column_file_equal_decoded_records(
     sizes: list[int] | None,
     max_rows: int | None,
 ) -> None:
-    monkeypatch.setattr(column_file_writer, "_GROUP_ROWS", 9)
-    monkeypatch.setattr(writing, "_CHUNK_ROWS", 13)
-    monkeypatch.setattr(writing, "BLOCK_BYTES", 5_000)
+    monkeypatch.setattr(column_files, "_GROUP_ROWS", 9)
+    monkeypatch.setattr(file_writer, "_CHUNK_ROWS", 13)
+    monkeypatch.setattr(file_writer, "BLOCK_BYTES", 5_000)
     schema, entries = write(tmp_path, every_type(80), compression, sizes, max_rows)
     names = schema.names
     for entry in entries:
@@ -143,7 +143,7 @@ def test_columns_without_nulls_are_required(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize("limit", ["_GROUP_BYTES", "_COLUMN_BYTES"])
 def test_row_groups_end_by_bytes(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limit: str) -> None:
-    monkeypatch.setattr(column_file_writer, limit, 4_000)
+    monkeypatch.setattr(column_files, limit, 4_000)
     texts = pa.table({"text": ["x" * 3_000, "", "y" * 9_000, *"abcdefgh"]})
     schema, [entry] = write(tmp_path, texts)
     metadata = pq.read_metadata(tmp_path / NAME)

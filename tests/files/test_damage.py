@@ -1,6 +1,6 @@
 """Damage raises by default; if it is skipped, exactly the damaged records are lost.
 
-Modules: files.damage, files.reading, codec.damage, files.options.
+Modules: files.damage, files.record_file, codec, files.file_options.
 """
 
 import gzip
@@ -20,17 +20,16 @@ from encoded import encoded_views
 from split_table import read_table
 
 from dask_tfrecord import CorruptRecordError
-from dask_tfrecord.codec import Decoder, Encoder, scan
-from dask_tfrecord.codec.columns import Column
-from dask_tfrecord.files import reading as files
+from dask_tfrecord.codec import Column, Decoder, Encoder, scan
+from dask_tfrecord.files import record_file
 from dask_tfrecord.files.damage import DamagePolicy, Losses
 from dask_tfrecord.files.entry import Block
-from dask_tfrecord.files.options import ReadOptions
-from dask_tfrecord.files.reading import count_records
+from dask_tfrecord.files.file_options import ReadOptions
+from dask_tfrecord.files.record_file import count_records
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import list_files, table_infos
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.fields import Schema
 
 SKIP = ReadOptions(damage=DamagePolicy("skip"))
 NUMBERS = Schema.from_arrow(pa.schema({"n": pa.int64()}))
@@ -230,7 +229,7 @@ def test_damage_of_every_shape_takes_no_record_with_it(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, shape: str, window: int, compression: str | None
 ) -> None:
     """The result does not depend on the size of the window, and the log has exactly the lost bytes."""
-    monkeypatch.setattr(files, "WINDOW_BYTES", window)
+    monkeypatch.setattr(record_file, "WINDOW_BYTES", window)
     parts, lost = SHAPES[shape]
     stored = [part if isinstance(part, bytes) else framed_number(part) for part in parts]
     path = tmp_path / "data.tfrecord"

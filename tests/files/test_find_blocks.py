@@ -1,6 +1,6 @@
 """The search for record boundaries in large files of other writers, with nested records and damage.
 
-Modules: files.find_blocks, files.window, files.entry, files.options.
+Modules: files.find_blocks, files.window, files.entry, files.file_options.
 """
 
 from bisect import bisect
@@ -25,8 +25,8 @@ from dask_tfrecord.files import find_blocks as module
 from dask_tfrecord.files import window as content
 from dask_tfrecord.files.damage import DamagePolicy
 from dask_tfrecord.files.entry import Block
+from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.find_blocks import find_blocks
-from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.splits import BlockIndex
 from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.store import Store

@@ -1,6 +1,6 @@
 """Missing, added and changed bytes: only the damaged records are lost, however long they claim to be.
 
-Modules: files.find_blocks, files.reading, files.window, files.splits.
+Modules: files.find_blocks, files.record_file, files.window, files.splits.
 """
 
 from collections.abc import Iterator
@@ -19,15 +19,15 @@ from split_table import read_table
 
 from dask_tfrecord import CorruptRecordWarning, read_tfrecord, verify
 from dask_tfrecord.dataset.read.discovery import one_by_one
-from dask_tfrecord.files import reading, window
+from dask_tfrecord.files import record_file, window
 from dask_tfrecord.files.damage import DamagePolicy, Losses
+from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.find_blocks import find_blocks
-from dask_tfrecord.files.options import ReadOptions
-from dask_tfrecord.files.reading import count_records
+from dask_tfrecord.files.record_file import count_records
 from dask_tfrecord.files.splits import Split, cut
 from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.fields import Schema
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -43,7 +43,7 @@ SCHEMAS = {
 @contextmanager
 def windows_of(size: int) -> Iterator[None]:
     with (
-        patch.object(reading, "WINDOW_BYTES", size),
+        patch.object(record_file, "WINDOW_BYTES", size),
         patch("dask_tfrecord.files.find_blocks.WINDOW_BYTES", size),
         patch("dask_tfrecord.files.find_blocks.detect", lambda head: None),
         patch.object(window, "detect", lambda head: None),

@@ -1,6 +1,6 @@
 """Files, offsets and columns beyond 2 and 4 GiB, and the memory of large reads.
 
-Modules: files.reading, files.find_blocks, files.intact.
+Modules: files.record_file, files.find_blocks, files.window.
 """
 
 import gzip
@@ -23,19 +23,19 @@ from split_table import read_table
 from dask_tfrecord import CorruptRecordError
 from dask_tfrecord.codec import Encoder
 from dask_tfrecord.dataset.read.read_task import Partition
-from dask_tfrecord.files import reading as files
+from dask_tfrecord.files import record_file
 from dask_tfrecord.files.damage import DamagePolicy, Losses
 from dask_tfrecord.files.entry import Block
-from dask_tfrecord.files.options import ReadOptions
-from dask_tfrecord.files.reading import count_records
+from dask_tfrecord.files.file_options import ReadOptions
+from dask_tfrecord.files.record_file import count_records
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import list_files, table_infos
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.fields import Schema
 
 GIB = 1 << 30
 STARTS = [2 * GIB - 7, 2 * GIB, 4 * GIB - 7, 4 * GIB, 40 * GIB + 3]
-TYPES = pa.schema({"n": pa.int64(), "at": pa.int64(), "from": files.PATH_TYPE})
+TYPES = pa.schema({"n": pa.int64(), "at": pa.int64(), "from": record_file.PATH_TYPE})
 OPTIONS = ReadOptions(path_column="from", offset_column="at")
 COLUMNS = Schema(Schema.from_arrow(TYPES).fields, "example")
 
@@ -144,7 +144,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from dask_tfrecord import read_tfrecord
 from dask_tfrecord.codec import Encoder
-from dask_tfrecord.codec.columns import Column
+from dask_tfrecord.codec import Column
 
 image = bytes(range(256)) * 4096
 encoder = Encoder([Column("image", "bytes", 0)], "example")

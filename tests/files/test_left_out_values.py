@@ -1,6 +1,6 @@
 """With verify_crc=False, large values that no column needs are not read, and the rows stay the same.
 
-Modules: files.reading, files.storage.open_file.
+Modules: files.record_file, files.storage.open_file.
 """
 
 import os
@@ -18,7 +18,7 @@ from typing_extensions import Buffer
 
 from dask_tfrecord import FileChangedError, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec import SparseReader
-from dask_tfrecord.files import reading
+from dask_tfrecord.files import record_file
 from dask_tfrecord.files.storage import open_file
 from dask_tfrecord.files.storage.open_file import FileReader
 
@@ -74,7 +74,7 @@ def test_rows_are_those_of_a_whole_read(
     if not random_.randrange(4):
         read["on_corrupt"] = "skip"
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(reading, "WINDOW_BYTES", random_.choice([64, 70_000, 1 << 22]))
+        patch.setattr(record_file, "WINDOW_BYTES", random_.choice([64, 70_000, 1 << 22]))
         if not random_.randrange(3):
             file = random_.choice(sorted(root.glob("*.tfrecord")))
             os.truncate(file, random_.randrange(file.stat().st_size))

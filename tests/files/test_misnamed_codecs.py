@@ -1,6 +1,6 @@
 """Files whose names have no codec suffix, or the suffix of another codec: the content decides.
 
-Modules: files.storage.open_file, explaining.
+Modules: files.storage.open_file, description.
 """
 
 import shutil

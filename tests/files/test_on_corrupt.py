@@ -1,6 +1,6 @@
 """The keyword `on_corrupt=` of `read_tfrecord`: warnings, limits and the quarantine.
 
-Modules: files.damage, files.reading.
+Modules: files.damage, files.record_file.
 """
 
 import asyncio
@@ -32,7 +32,7 @@ from dask_tfrecord import (
     to_tfrecord,
 )
 from dask_tfrecord.codec import Inference
-from dask_tfrecord.files import reading
+from dask_tfrecord.files import record_file
 
 TYPES = pa.schema({"n": pa.int64()})
 
@@ -229,10 +229,10 @@ from damaged_files import framed_number
 from memory import peak_kib
 from split_table import read_table
 from dask_tfrecord.files.damage import DamagePolicy, Losses
-from dask_tfrecord.files.options import ReadOptions
+from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import list_files, table_infos
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.fields import Schema
 
 def read(path):
     store, files, *_ = list_files(path)
@@ -291,7 +291,7 @@ def test_an_error_after_skipped_damage_names_its_record(
     tmp_path: Path, kind: str, window: int, blocksize: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each damaged range counts as one record."""
-    monkeypatch.setattr(reading, "WINDOW_BYTES", window)
+    monkeypatch.setattr(record_file, "WINDOW_BYTES", window)
     values = [1000] if kind == "a value that the type cannot hold" else [1, 2]
     wrong = oracle.features_file([{"n": ("int64", values)}])
     good, flipped = framed_number(1), framed_number(5)[:-1] + b"?"

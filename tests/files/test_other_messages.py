@@ -16,9 +16,9 @@ from wire_messages import UNKNOWN
 
 from dask_tfrecord import CorruptRecordError, read_tfrecord
 from dask_tfrecord.dataset.read.discovery import open_dataset
-from dask_tfrecord.dataset.read.request import ReadRequest
+from dask_tfrecord.dataset.read.requested_columns import ReadRequest
 from dask_tfrecord.files.damage import DamagePolicy
-from dask_tfrecord.files.options import ReadOptions
+from dask_tfrecord.files.file_options import ReadOptions
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

@@ -1,6 +1,6 @@
 """Path and offset columns, features without a column, and limits of reads.
 
-Modules: files.reading.
+Modules: files.record_file.
 """
 
 import gzip
@@ -25,7 +25,7 @@ from dask_tfrecord import (
     read_tfrecord,
     to_tfrecord,
 )
-from dask_tfrecord.files import writing
+from dask_tfrecord.files import file_writer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -126,7 +126,7 @@ def test_neither_a_name_nor_a_choice_is_refused(two: Path, wrong: Any) -> None:
 def test_offsets_of_splits_are_those_in_the_whole_file(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str | None
 ) -> None:
-    monkeypatch.setattr(writing, "BLOCK_BYTES", 5_000)
+    monkeypatch.setattr(file_writer, "BLOCK_BYTES", 5_000)
     ddf = dd.from_pandas(pd.DataFrame({"n": range(3_000)}), npartitions=1)
     to_tfrecord(ddf, tmp_path / "own", compression=compression)
     options = {"include_path_column": True, "include_offset_column": True}

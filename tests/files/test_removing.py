@@ -1,6 +1,6 @@
 """Files without some of their records: the others are unchanged, and the statistics are true.
 
-Modules: files.removing, files.intact.
+Modules: files.splice, files.window.
 """
 
 import gzip
@@ -16,9 +16,9 @@ from stored_rows import ROWS, SCHEMA, check, foreign, write
 
 from dask_tfrecord.codec.codecs import CODECS, Compression
 from dask_tfrecord.errors import CorruptRecordError, FileChangedError
-from dask_tfrecord.files import splicing, writing
+from dask_tfrecord.files import file_writer, splice
 from dask_tfrecord.files.entry import Block, FileEntry
-from dask_tfrecord.files.removing import Mask, remove_records
+from dask_tfrecord.files.splice import RecordMask, remove_records
 from dask_tfrecord.files.storage.store import Store
 
 every = pytest.mark.parametrize("compression", [None, *CODECS])
@@ -26,11 +26,11 @@ every = pytest.mark.parametrize("compression", [None, *CODECS])
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "BLOCK_BYTES", 10_000)
-    monkeypatch.setattr(splicing, "BLOCK_BYTES", 10_000)
+    monkeypatch.setattr(file_writer, "BLOCK_BYTES", 10_000)
+    monkeypatch.setattr(splice, "BLOCK_BYTES", 10_000)
 
 
-def removed(root: Path, source: FileEntry, mask: Mask, compression: Compression | None) -> FileEntry:
+def removed(root: Path, source: FileEntry, mask: RecordMask, compression: Compression | None) -> FileEntry:
     store = Store.at(root)
     return remove_records(store, source, mask, SCHEMA, compression, store.join("new"), "new")
 
@@ -52,7 +52,7 @@ def check_statistics(entry: FileEntry, rows: pa.Table) -> None:
             assert (low, high) == (min(values), max(values))
 
 
-def some(*gone: int | slice) -> Mask:
+def some(*gone: int | slice) -> RecordMask:
     mask = np.zeros(len(ROWS), bool)
     for rows in gone:
         mask[rows] = True

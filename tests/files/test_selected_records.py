@@ -1,6 +1,6 @@
 """Records that are read by number are those of the whole split, and errors are the same.
 
-Modules: files.selected_records, files.gathering.
+Modules: files.selected_records.
 """
 
 import os
@@ -12,9 +12,9 @@ import numpy as np
 import pandas as pd
 import pytest
 
-from dask_tfrecord import CorruptRecordError, random_access, take, to_tfrecord
+from dask_tfrecord import CorruptRecordError, row_selection, take, to_tfrecord
 from dask_tfrecord.dataset.read import read_task
-from dask_tfrecord.files import reading, selected_records, writing
+from dask_tfrecord.files import file_writer, record_file, selected_records
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -22,8 +22,8 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture(params=[None, "gzip"])
 def root(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """Two files in each of two directories, with blocks of about 50 records."""
-    monkeypatch.setattr(writing, "BLOCK_BYTES", 2_000)
-    monkeypatch.setattr(random_access, "BLOCK_BYTES", 1)
+    monkeypatch.setattr(file_writer, "BLOCK_BYTES", 2_000)
+    monkeypatch.setattr(row_selection, "BLOCK_BYTES", 1)
     frame = pd.DataFrame({"n": range(1000), "text": [str(n) * (n % 9) for n in range(1000)]})
     frame["half"] = frame["n"] // 500
     to_tfrecord(
@@ -66,7 +66,7 @@ def test_selected_records_are_those_of_the_whole_split(root: Path, read: dict[st
 
 
 def test_selected_records_of_several_batches_are_joined(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reading, "WINDOW_BYTES", 500)
+    monkeypatch.setattr(record_file, "WINDOW_BYTES", 500)
     monkeypatch.setattr(selected_records, "TABLE_BYTES", 1)
     check_same(root, range(0, 600, 10))
 

@@ -1,6 +1,6 @@
 """Small files that are read together give the same rows and errors as files that are read one by one.
 
-Modules: files.small_files.
+Modules: files.record_file.
 """
 
 import os
@@ -18,7 +18,7 @@ import pytest
 
 from dask_tfrecord import FileChangedError, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.read import read_task
-from dask_tfrecord.files import small_files
+from dask_tfrecord.files import record_file
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -121,7 +121,7 @@ def test_intact_files_are_read_together(
 
 @pytest.mark.parametrize("window", [1, 500, 10_000])
 def test_groups_do_not_exceed_a_window(tmp_path: Path, window: int, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(small_files, "WINDOW_BYTES", window)
+    monkeypatch.setattr(record_file, "WINDOW_BYTES", window)
     for number, name in enumerate(GOOD * 3):
         (tmp_path / f"{number:02}").write_bytes(FILES[name](100 * number))
     check_same(tmp_path, {"include_path_column": True})

@@ -1,6 +1,6 @@
 """Spliced files: the records, blocks and statistics are those of one written file, and damage is found.
 
-Modules: files.splicing.
+Modules: files.splice.
 """
 
 import bz2
@@ -18,9 +18,10 @@ from stored_rows import ROWS, check, foreign, write
 
 from dask_tfrecord.codec.codecs import CODECS, Compression
 from dask_tfrecord.errors import CorruptRecordError, FileChangedError, TFRecordError
-from dask_tfrecord.files import splicing, writing
+from dask_tfrecord.files import file_writer
+from dask_tfrecord.files import splice as splicing
 from dask_tfrecord.files.entry import Block, FileEntry
-from dask_tfrecord.files.splicing import splice
+from dask_tfrecord.files.splice import splice
 from dask_tfrecord.files.storage.store import Store
 
 every = pytest.mark.parametrize("compression", [None, *CODECS])
@@ -40,7 +41,7 @@ DECOMPRESS: dict[Compression | None, Callable[[bytes], bytes]] = {
 
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "BLOCK_BYTES", SMALL_BLOCK)
+    monkeypatch.setattr(file_writer, "BLOCK_BYTES", SMALL_BLOCK)
     monkeypatch.setattr(splicing, "BLOCK_BYTES", SMALL_BLOCK)
     monkeypatch.setattr(splicing, "_CHUNK_BYTES", 4099)  # so that regions of a file cross chunks
 

@@ -1,6 +1,6 @@
 """The statistics in the receipt of a file are true for the rows that a read returns.
 
-Modules: files.statistics.
+Modules: files.entry.
 """
 
 import datetime
@@ -17,15 +17,13 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_tfrecord.codec import Encoder
-from dask_tfrecord.codec.columns import Column, RecordType
-from dask_tfrecord.files import writing
-from dask_tfrecord.files.entry import ColumnStatistics
-from dask_tfrecord.files.options import WriteOptions
-from dask_tfrecord.files.statistics import continue_statistics, empty_statistics, file_statistics
+from dask_tfrecord.codec import Column, Encoder, RecordType
+from dask_tfrecord.files import file_writer
+from dask_tfrecord.files.entry import ColumnStatistics, continue_statistics, empty_statistics, file_statistics
+from dask_tfrecord.files.file_options import WriteOptions
+from dask_tfrecord.files.file_writer import DirectoryGroup, GroupedRows, write_files
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.writing import DirectoryGroup, GroupedRows, write_files
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.fields import Schema
 
 DAY = datetime.date(2024, 2, 29)
 NOON = datetime.datetime(2024, 2, 29, 12, tzinfo=datetime.UTC)
@@ -189,7 +187,7 @@ def test_rows_outside_the_batch_are_refused() -> None:
 def test_every_file_has_its_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int]
 ) -> None:
-    monkeypatch.setattr(writing, "_CHUNK_ROWS", 77)
+    monkeypatch.setattr(file_writer, "_CHUNK_ROWS", 77)
     table = pa.table(
         {"n": pa.array(range(1000), pa.int16()), "odd": [n if n % 2 else None for n in range(1000)]}
     )

@@ -19,16 +19,16 @@ from split_table import read_table
 
 from dask_tfrecord import CorruptRecordError, TFRecordError, read_tfrecord
 from dask_tfrecord.codec.codecs import CODECS, Compression, suffix_of
-from dask_tfrecord.files import writing
+from dask_tfrecord.files import file_writer
 from dask_tfrecord.files.entry import Block
-from dask_tfrecord.files.options import ReadOptions, WriteOptions
-from dask_tfrecord.files.reading import count_records
+from dask_tfrecord.files.file_options import ReadOptions, WriteOptions
+from dask_tfrecord.files.file_writer import DirectoryGroup, GroupedRows, write_files
+from dask_tfrecord.files.record_file import count_records
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage import open_file
 from dask_tfrecord.files.storage.listing import list_files, table_infos
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.writing import DirectoryGroup, GroupedRows, write_files
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.fields import Schema
 
 ROWS = 3_000
 TABLE = pa.table({"n": pa.array(range(ROWS)), "text": [f"row {n}" * (n % 9) for n in range(ROWS)]})
@@ -55,7 +55,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Written]:
     store = Store.at(tmp_path_factory.mktemp("written"))
     found = Written(Path(store.root), {})
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(writing, "BLOCK_BYTES", 30_000)
+        patched.setattr(file_writer, "BLOCK_BYTES", 30_000)
         for compression in EVERY:
             name = found.name(compression)
 

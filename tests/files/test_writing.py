@@ -1,6 +1,6 @@
 """Written files: blocks where a read can start, limits of size, and reproducible bytes.
 
-Modules: files.writing, files.block_writer.
+Modules: files.file_writer.
 """
 
 import bz2
@@ -22,14 +22,14 @@ from split_table import read_table
 
 from dask_tfrecord.codec.codecs import CODECS, Compression
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.files import writing
+from dask_tfrecord.files import file_writer
 from dask_tfrecord.files.entry import FileEntry
-from dask_tfrecord.files.options import ReadOptions, WriteOptions
+from dask_tfrecord.files.file_options import ReadOptions, WriteOptions
+from dask_tfrecord.files.file_writer import DirectoryGroup, GroupedRows, write_files
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import list_files, table_infos
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.writing import DirectoryGroup, GroupedRows, write_files
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.fields import Schema
 
 every = pytest.mark.parametrize("compression", [None, *CODECS])
 deflates = pytest.mark.parametrize("compression", ["gzip", "zlib"])
@@ -38,7 +38,7 @@ SMALL_BLOCK = 10_000
 
 @pytest.fixture
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(writing, "BLOCK_BYTES", SMALL_BLOCK)
+    monkeypatch.setattr(file_writer, "BLOCK_BYTES", SMALL_BLOCK)
 
 
 small_blocks = pytest.mark.usefixtures("_small_blocks")
@@ -202,7 +202,7 @@ def test_both_limits_hold(tmp_path: Path) -> None:
 def test_a_value_that_cannot_be_stored_names_the_row_of_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: Compression | None, limits: dict[str, int]
 ) -> None:
-    monkeypatch.setattr(writing, "_CHUNK_ROWS", 500)
+    monkeypatch.setattr(file_writer, "_CHUNK_ROWS", 500)
     values = [*range(7_654), 2**63, *range(1_000)]
     table = pa.table({"n": pa.array(values, pa.uint64())})
     with pytest.raises(SchemaError, match="feature 'n'") as caught:
@@ -217,7 +217,7 @@ def test_parts_have_files_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: Compression | None, limits: dict[str, int]
 ) -> None:
     """The files are the same as if each part were written as a separate table."""
-    monkeypatch.setattr(writing, "_CHUNK_ROWS", 64)
+    monkeypatch.setattr(file_writer, "_CHUNK_ROWS", 64)
     table = numbers(1000).append_column("small", pa.array([n % 100 for n in range(1000)], pa.int8()))
     sizes = {"a": 300, "b": 1, None: 699}
     parts = [DirectoryGroup(f"{key or 'c'}-", (key,), rows) for key, rows in sizes.items()]
@@ -248,10 +248,10 @@ import random, sys
 import numpy as np
 import pyarrow as pa
 from memory import peak_kib
-from dask_tfrecord.files.options import WriteOptions
+from dask_tfrecord.files.file_options import WriteOptions
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.writing import DirectoryGroup, GroupedRows, write_files
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.files.file_writer import DirectoryGroup, GroupedRows, write_files
+from dask_tfrecord.schema.fields import Schema
 
 rows = int(sys.argv[3])
 make = {
@@ -303,11 +303,11 @@ import sys
 import numpy as np
 import pyarrow as pa
 from memory import peak_kib
-from dask_tfrecord.dataset.partitioning.grouping import group_by_directory
-from dask_tfrecord.files.options import WriteOptions
+from dask_tfrecord.dataset.partitioning import group_by_directory
+from dask_tfrecord.files.file_options import WriteOptions
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.writing import write_files
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.files.file_writer import write_files
+from dask_tfrecord.schema.fields import Schema
 
 rows = int(sys.argv[3])
 make = {

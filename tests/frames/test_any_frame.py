@@ -1,6 +1,6 @@
 """Random frames cast to random types: each value is read back equal, or the write raises and names it.
 
-Modules: frames.pandas_to_arrow, frames.column_types.
+Modules: frames.pandas_to_arrow.
 """
 
 from collections.abc import Callable
@@ -19,7 +19,7 @@ from hypothesis import given, reject
 from hypothesis import strategies as st
 
 from dask_tfrecord import SchemaError, read_tfrecord, to_tfrecord
-from dask_tfrecord.schema.storage_types import canonical_type
+from dask_tfrecord.schema.logical_types import canonical_type
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

@@ -24,7 +24,7 @@ from dask_tfrecord import SchemaError, TFRecordError, read_tfrecord, to_tfrecord
 from dask_tfrecord.frames import arrow_to_pandas
 from dask_tfrecord.frames.arrow_to_pandas import empty_meta, to_pandas
 from dask_tfrecord.frames.pandas_to_arrow import to_table
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.fields import Schema
 
 TEXT = "str" if int(pd.__version__.partition(".")[0]) >= 3 else "object"
 

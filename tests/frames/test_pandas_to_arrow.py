@@ -1,6 +1,6 @@
 """pandas partitions, converted to Arrow tables of the planned schema.
 
-Modules: frames.pandas_to_arrow, frames.object_columns.
+Modules: frames.pandas_to_arrow.
 """
 
 from typing import Any
@@ -13,7 +13,7 @@ from planned_frames import NAN, arrow_backed, convert, frame_of, objects, planne
 
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.frames.pandas_to_arrow import to_table
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.fields import Schema
 
 
 class TestToTable:

@@ -1,6 +1,6 @@
 """The plan of a write: the Arrow type of every pandas column, before anything is written.
 
-Modules: frames.planning, frames.column_types.
+Modules: frames.schema_plan, frames.pandas_to_arrow.
 """
 
 import datetime as dt

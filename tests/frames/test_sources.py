@@ -1,6 +1,6 @@
 """Rows of pandas and Arrow are written without Dask, with the types, rows and errors of a Dask write.
 
-Modules: frames.sources, frames.python_rows, dataset.shuffle.stream.
+Modules: frames.table_sources, dataset.shuffle.table_stream.
 """
 
 import gc
@@ -27,8 +27,8 @@ from hypothesis import strategies as st
 
 import dask_tfrecord
 from dask_tfrecord import SchemaError, Snapshot, TFRecordError, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.shuffle import stream
-from dask_tfrecord.frames import sources
+from dask_tfrecord.dataset.shuffle import table_stream
+from dask_tfrecord.frames import table_sources
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -178,7 +178,7 @@ def test_a_stream_gives_what_dask_gives(data: st.DataObject, rows: int) -> None:
         for part in parts:
             yield part.combine_chunks().to_batches()[0]
 
-    with patch.object(stream, "_CHUNK_BYTES", 1 if moves else 1 << 26):
+    with patch.object(table_stream, "_CHUNK_BYTES", 1 if moves else 1 << 26):
         batches = pa.RecordBatchReader.from_batches(table.schema, rows_of())
         found = outcome(lambda path: to_tfrecord(batches, path, **options))
     if moves and len(expected) == 3:  # Dask numbers the rows in their partition
@@ -206,7 +206,7 @@ def test_a_frame_gives_what_its_single_partition_gives(
     options: dict[str, Any] = {"write_index": write_index, "lossy": "allow", "custom_metadata": {"a": "b"}}
     expected = outcome(lambda path: to_tfrecord(ddf, path, **options))
     assert outcome(lambda path: to_tfrecord(frame, path, **options)) == expected
-    with patch.object(sources, "_ROWS", 2), patch.object(stream, "_CHUNK_BYTES", 1):
+    with patch.object(table_sources, "_ROWS", 2), patch.object(table_stream, "_CHUNK_BYTES", 1):
         snapshot = to_tfrecord(frame, tmp_path, **options)
     assert (snapshot.columns, len(snapshot.files)) == (expected[1], 2)
 
@@ -255,7 +255,7 @@ def test_a_bag_of_dicts_is_written_by_way_of_a_frame(tmp_path: Path) -> None:
 
 
 def test_a_stream_becomes_numbered_files_of_one_partition(tmp_path: Path) -> None:
-    with patch.object(stream, "_CHUNK_BYTES", 1):
+    with patch.object(table_stream, "_CHUNK_BYTES", 1):
         snapshot = to_tfrecord(TABLE.to_reader(4), tmp_path, partition_on="name", name_function=str)
     names = [file.path.rpartition("/")[2].split("-", 2)[2] for file in snapshot.files]
     assert sorted(names) == [f"00000-of-00001-0000{number}-0.tfrecord" for number in range(8)]
@@ -266,14 +266,14 @@ def test_a_stream_becomes_numbered_files_of_one_partition(tmp_path: Path) -> Non
 
 def test_files_are_full_although_the_rows_come_in_chunks(tmp_path: Path) -> None:
     table = pa.table({"n": np.arange(10)})
-    with patch.object(stream, "_CHUNK_BYTES", 24):
+    with patch.object(table_stream, "_CHUNK_BYTES", 24):
         snapshot = to_tfrecord(table.to_reader(2), tmp_path, max_rows_per_file=3)
     assert [file.records for file in snapshot.files] == [3, 3, 3, 1]
     assert read(tmp_path).equals(table)
 
 
 def test_a_dataset_is_overwritten_by_its_own_rows(tmp_path: Path) -> None:
-    with patch.object(stream, "_CHUNK_BYTES", 1):
+    with patch.object(table_stream, "_CHUNK_BYTES", 1):
         to_tfrecord(TABLE.to_reader(3), tmp_path)
         snapshot = to_tfrecord(dask_tfrecord.iter_batches(tmp_path, 4), tmp_path, overwrite=True)
         assert [file.records for file in snapshot.files] == [4, 4, 2]
@@ -294,8 +294,8 @@ def test_an_error_names_the_row_of_the_stream(
     for table, more in [(inexact, {"lossy": "raise"}), (too_large, {"schema": {"f": "int8"}})]:
         rows = table.to_pandas() if is_pandas else table.to_reader(3)
         with (
-            patch.object(stream, "_CHUNK_BYTES", 1),
-            patch.object(sources, "_ROWS", 3),
+            patch.object(table_stream, "_CHUNK_BYTES", 1),
+            patch.object(table_sources, "_ROWS", 3),
             pytest.raises(SchemaError) as raised,
         ):
             to_tfrecord(rows, tmp_path / "data", **more, **options)
@@ -314,7 +314,7 @@ def test_a_stream_that_fails_leaves_the_old_rows(place: str, options: dict[str, 
     to_tfrecord(TABLE.slice(0, 2), place)
     store = dask_tfrecord.Snapshot.open(place)
     reader = pa.RecordBatchReader.from_batches(TABLE.schema, failing())
-    with patch.object(stream, "_CHUNK_BYTES", 1), pytest.raises(TFRecordError) as raised:
+    with patch.object(table_stream, "_CHUNK_BYTES", 1), pytest.raises(TFRecordError) as raised:
         to_tfrecord(reader, place, overwrite=True, **options)
     assert "RecordBatchReader failed after 10 rows" in str(raised.value)
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
@@ -345,7 +345,7 @@ def test_a_failed_write_leaves_no_generator_open(tmp_path: Path) -> None:
 
     gc.disable()
     try:
-        with suppress(SchemaError), patch.object(stream, "_CHUNK_BYTES", 1):
+        with suppress(SchemaError), patch.object(table_stream, "_CHUNK_BYTES", 1):
             reader = pa.RecordBatchReader.from_batches(TABLE.schema, batches())
             to_tfrecord(reader, tmp_path, schema={"n": "bool"})
         del reader

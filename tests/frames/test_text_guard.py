@@ -1,6 +1,6 @@
 """Objects that Dask converted to text: a write rejects text that is certainly a converted object.
 
-Modules: frames.text_guard.
+Modules: frames.pandas_to_arrow.
 """
 
 import datetime as dt

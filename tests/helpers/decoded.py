@@ -4,8 +4,7 @@ from typing import Any
 
 from guard import exact
 
-from dask_tfrecord.codec import Decoder
-from dask_tfrecord.codec.columns import Column
+from dask_tfrecord.codec import Column, Decoder
 
 # For each number of bytes, the least and the greatest integer whose varint has so many bytes.
 INTEGER_BOUNDS = {n: (1 << 7 * (n - 1) if n > 1 else 0, (1 << 7 * n) - 1) for n in range(1, 10)} | {

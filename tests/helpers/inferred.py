@@ -8,8 +8,8 @@ import pyarrow as pa
 from oracle import Record
 
 from dask_tfrecord.dataset.read.discovery import open_dataset
-from dask_tfrecord.dataset.read.request import ReadRequest
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.dataset.read.requested_columns import ReadRequest
+from dask_tfrecord.schema.fields import Schema
 
 
 def directory_of(tmp_path: Path, *files: bytes) -> Path:

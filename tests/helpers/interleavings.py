@@ -23,7 +23,7 @@ import dask.dataframe as dd
 import pandas as pd
 
 import dask_tfrecord
-from dask_tfrecord.dataset.write import commit as commits
+from dask_tfrecord.dataset.write import transaction
 
 EVENTS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.listdir", "os.scandir"}
 FIRST = (0, 30, 1)  # the rows of version 1; two of them are in one file
@@ -60,7 +60,7 @@ def write_rows(place: Path, number: int) -> None:
 
 def write_and_die(place: Path, number: int) -> None:
     """Overwrite, and die after the commit."""
-    with patch.object(commits, "remove_replaced", lambda *args: None):
+    with patch.object(transaction, "remove_replaced", lambda *args: None):
         write(place, number, overwrite=True)
 
 

@@ -16,8 +16,7 @@ from oracle import (
     read_feature,
 )
 
-from dask_tfrecord.codec import Inference
-from dask_tfrecord.codec.columns import Column
+from dask_tfrecord.codec import Column, Inference
 
 
 class Judged(NamedTuple):

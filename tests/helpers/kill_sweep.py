@@ -24,8 +24,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 import dask_tfrecord
-from dask_tfrecord.dataset.shuffle import stream
-from dask_tfrecord.dataset.snapshot import file_table
+from dask_tfrecord.dataset.shuffle import table_stream
+from dask_tfrecord.dataset.snapshot import file_list
 
 OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.listdir", "os.scandir"}
 
@@ -50,7 +50,7 @@ CALLS: dict[str, Callable[[Path], Any]] = {
     "compact": dask_tfrecord.compact,
     # Some files lose all rows, others some.
     "delete": lambda place: dask_tfrecord.delete(place, [("n", "in", [1, 2, 4, 5, 6])]),
-    "restore": lambda place: dask_tfrecord.restore(place, 1 if file_table.DELTA_PART < 1 else 2),
+    "restore": lambda place: dask_tfrecord.restore(place, 1 if file_list.DELTA_PART < 1 else 2),
     "expire": lambda place: dask_tfrecord.expire(place, versions=1, grace="0s"),
     "repair": dask_tfrecord.repair,
 }
@@ -76,7 +76,7 @@ def prepare(mode: str, place: Path) -> None:
         return
     options: dict[str, Any] = {"partition_on": "key"} if mode == "partitions" else {}
     options |= {"columnar": ["n"]} if mode in COLUMNS else {}
-    if file_table.DELTA_PART > 1:
+    if file_list.DELTA_PART > 1:
         dask_tfrecord.to_tfrecord(rows(*range(3)), place, **options)
         dask_tfrecord.to_tfrecord(rows(*range(3, 7)), place, append=True, **options)
         metadata = pq.read_metadata(place / "_tfrecord" / "00000002.parquet").metadata
@@ -213,11 +213,11 @@ def sweep(mode: str, directory: Path, stride: int) -> dict[str, Any]:
 
 
 if __name__ == "__main__":
-    stream._CHUNK_BYTES = 1  # a stream of two batches becomes two files
+    table_stream._CHUNK_BYTES = 1  # a stream of two batches becomes two files
     with dask.config.set(scheduler="sync"):
         for line in sys.stdin:
             mode, directory, snapshots, stride = json.loads(line)
-            file_table.DELTA_PART = {"full": 0.0, "delta": 1e9}[snapshots]
+            file_list.DELTA_PART = {"full": 0.0, "delta": 1e9}[snapshots]
             try:
                 answer = sweep(mode, Path(directory), stride)
             except Exception:

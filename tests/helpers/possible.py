@@ -8,7 +8,16 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dask_tfrecord.dataset.query.comparison_keys import WrongTypeError, comparison_key, has_nan, is_comparable
+from dask_tfrecord.dataset.query.comparison_keys import (
+    ColumnRange,
+    FileRanges,
+    WrongTypeError,
+    comparison_key,
+    has_nan,
+    is_comparable,
+    range_of_statistics,
+    range_of_values,
+)
 from dask_tfrecord.dataset.query.predicates import (
     COMPARE,
     Ambiguous,
@@ -22,12 +31,10 @@ from dask_tfrecord.dataset.query.predicates import (
     Predicate,
     possible_outcomes,
 )
-from dask_tfrecord.dataset.query.ranges import ColumnRange, FileRanges, range_of_statistics, range_of_values
-from dask_tfrecord.dataset.snapshot.column_statistics import from_entries, statistics_name
+from dask_tfrecord.dataset.snapshot.file_list import from_entries, statistics_name
 from dask_tfrecord.files.entry import ColumnStatistics, FileEntry
-from dask_tfrecord.schema.field import Field
-from dask_tfrecord.schema.model import Schema
-from dask_tfrecord.schema.storage_types import value_type
+from dask_tfrecord.schema.fields import Field, Schema
+from dask_tfrecord.schema.logical_types import value_type
 
 ANY = frozenset((True, False, None))
 

@@ -7,8 +7,8 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from dask_tfrecord.codec.columns import RecordType
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.codec import RecordType
+from dask_tfrecord.schema.fields import Schema
 
 INT64, FLOAT, BYTES, STRING = "int64", "float", "bytes", "string"
 

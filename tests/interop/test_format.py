@@ -1,6 +1,6 @@
 """docs/format.md is enough: a program written from it reads our datasets without our library.
 
-Modules: dataset.snapshot.metadata, dataset.write.next_snapshot, files.writing.
+Modules: dataset.snapshot.versions, dataset.write.operations, files.file_writer.
 """
 
 import base64
@@ -28,7 +28,7 @@ from dask_tfrecord import (
     restore,
     to_tfrecord,
 )
-from dask_tfrecord.files import writing
+from dask_tfrecord.files import file_writer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -104,7 +104,7 @@ def by_number(table: pa.Table) -> list[dict[str, Any]]:
 @pytest.fixture(autouse=True)
 def _small_blocks(monkeypatch: pytest.MonkeyPatch) -> None:
     """Make small blocks, so that a small file has several."""
-    monkeypatch.setattr(writing, "BLOCK_BYTES", 10_000)
+    monkeypatch.setattr(file_writer, "BLOCK_BYTES", 10_000)
 
 
 def test_the_program_cannot_import_the_library() -> None:
@@ -237,7 +237,7 @@ def test_files_of_a_write_that_was_killed_are_ignored(
     table = pa.table({"n": range(ROWS)})
     to_tfrecord(collection(table), tmp_path / "a")
     with monkeypatch.context() as patched:
-        patched.setattr("dask_tfrecord.dataset.write.commit.next_snapshot", kill)
+        patched.setattr("dask_tfrecord.dataset.write.transaction.next_snapshot", kill)
         patched.setattr("dask_tfrecord.writer.abandon", lambda run: None)
         with pytest.raises(KeyboardInterrupt):
             to_tfrecord(collection(table), tmp_path / "a", append=True)

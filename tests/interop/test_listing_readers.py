@@ -1,6 +1,6 @@
 """Column files and snapshots lie where readers that list directories do not look.
 
-Modules: files.column_file_writer, files.part_names.
+Modules: files.column_files, files.entry.
 """
 
 import os

@@ -1,6 +1,6 @@
 """Every cast by `schema=` is exact, is a rounding that `lossy=` allows, or raises and names the row.
 
-Modules: schema.conversion, schema.field.
+Modules: schema.conversion, schema.fields.
 """
 
 from array import array
@@ -19,11 +19,10 @@ from encoded import encoded_views
 from dask_tfrecord.codec import Decoder, Encoder
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.frames.pandas_to_arrow import to_table
-from dask_tfrecord.frames.planning import plan_schema
+from dask_tfrecord.frames.schema_plan import plan_schema
 from dask_tfrecord.schema.conversion import convert
-from dask_tfrecord.schema.field import Lossy
-from dask_tfrecord.schema.model import Schema
-from dask_tfrecord.schema.storage_types import is_list, is_lossy
+from dask_tfrecord.schema.fields import Lossy, Schema
+from dask_tfrecord.schema.logical_types import is_list, is_lossy
 from dask_tfrecord.schema.storage_values import MisfitError
 
 

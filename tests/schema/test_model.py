@@ -1,6 +1,6 @@
 """Schemas: their columns, the types and names that they refuse, their JSON form and how they print.
 
-Modules: schema.model, schema.field, schema.type_names.
+Modules: schema.fields, schema.logical_types.
 """
 
 import datetime as dt
@@ -12,10 +12,9 @@ import pyarrow as pa
 import pytest
 from storage_table import SCALARS, batch_of, scalars, schema_of
 
-from dask_tfrecord.codec.columns import Column, RecordType
+from dask_tfrecord.codec import Column, RecordType
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.schema.field import Field
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.fields import Field, Schema
 
 UNSUPPORTED = [
     (pa.map_(pa.string(), pa.int64()), "two list columns"),

@@ -1,6 +1,6 @@
 """Columns without any value: they are written as absent features and come back with the null type.
 
-Modules: schema.field, schema.widening.
+Modules: schema.fields, schema.conversion.
 """
 
 from functools import partial

@@ -1,6 +1,6 @@
 """`lossy=` covers the rounding to shorter floats, and warns only if a column can be rounded.
 
-Modules: schema.conversion, schema.storage_types.
+Modules: schema.conversion, schema.logical_types.
 """
 
 import warnings

@@ -1,6 +1,6 @@
 """Values of every type, converted to what a feature stores and back.
 
-Modules: schema.storage_values, schema.field.
+Modules: schema.storage_values, schema.fields.
 """
 
 import datetime as dt
@@ -12,9 +12,9 @@ import pyarrow as pa
 import pytest
 from storage_table import batch_of, scalars, schema_of
 
-from dask_tfrecord.codec.columns import Column
+from dask_tfrecord.codec import Column
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.schema.field import Lossy
+from dask_tfrecord.schema.fields import Lossy
 
 VIEWS = [
     (pa.string_view(), "string", ["a value that is not inlined", ""], pa.string()),

@@ -1,6 +1,6 @@
 """Struct columns: a feature for each field, and the struct again when it is read.
 
-Modules: schema.structs.
+Modules: schema.storage_values.
 """
 
 from pathlib import Path

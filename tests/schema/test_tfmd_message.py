@@ -1,6 +1,6 @@
 """A schema of TensorFlow Metadata in protobuf's text format: `schema.tfmd_message` and `schema.tfmd`.
 
-Modules: schema.tfmd_message, schema.tfmd.
+Modules: schema.tfmd_message, schema.tensorflow_schemas.
 """
 
 import sys
@@ -12,7 +12,7 @@ from google.protobuf import descriptor_pool
 
 from dask_tfrecord import Schema, SchemaError
 from dask_tfrecord.schema import tfmd_message
-from dask_tfrecord.schema.tfmd import schema_of
+from dask_tfrecord.schema.tensorflow_schemas import metadata_schema
 
 # Every spelling of the format, and fields and messages that no column needs.
 SPELLINGS = r"""
@@ -26,7 +26,7 @@ annotation { tag: "q" extra_metadata { [type.googleapis.com/other.Message] { siz
 
 
 def test_every_spelling_of_the_format_is_parsed() -> None:
-    found = schema_of(SPELLINGS)
+    found = metadata_schema(SPELLINGS)
     assert dict(zip(found.names, found.arrow.types, strict=True)) == {
         'abéAé😀\n"': pa.list_(pa.int64()),
         "c": pa.int64(),
@@ -57,7 +57,7 @@ def test_an_invalid_text_raises_with_the_line(tmp_path: Path, text: str, problem
 
 
 def test_no_message_is_registered_for_other_libraries() -> None:
-    schema_of(SPELLINGS)
+    metadata_schema(SPELLINGS)
     with pytest.raises(KeyError):
         descriptor_pool.Default().FindFileByName("dask_tfrecord/tfmd.proto")
 
@@ -67,4 +67,4 @@ def test_a_missing_protobuf_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     for name in ("google.protobuf", "google"):
         monkeypatch.setitem(sys.modules, name, None)
     with pytest.raises(ImportError, match=r"pip install 'dask-tfrecord\[tfmd\]'"):
-        schema_of(SPELLINGS)
+        metadata_schema(SPELLINGS)

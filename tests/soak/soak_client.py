@@ -21,8 +21,8 @@ from distributed import Client
 from soak_model import PARTS, Chunk, Seen, Write
 
 import dask_tfrecord
-from dask_tfrecord import inspection
-from dask_tfrecord.dataset.maintenance import compacting, deleting, expiring, restoring
+from dask_tfrecord import dataset_scans
+from dask_tfrecord.dataset.maintenance import metadata_commits, rewrites
 from dask_tfrecord.dataset.write import run as write_run
 
 KEYS = "abcde"
@@ -104,9 +104,9 @@ def run(
     os.environ.update(environment)
     if id_bits < 128:
         shorten_ids(id_bits, client)
-    for module in (compacting, deleting, expiring, restoring):
+    for module in (rewrites, rewrites, metadata_commits, metadata_commits):
         commit_late(module, "commit")
-    commit_late(inspection, "store_snapshot")
+    commit_late(dataset_scans, "store_snapshot")
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it warns of killed workers
     with Client(address):
         while True:

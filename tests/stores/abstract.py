@@ -36,13 +36,12 @@ from dask_tfrecord import (
     restore,
     to_tfrecord,
 )
-from dask_tfrecord.dataset.shuffle import stream
-from dask_tfrecord.dataset.snapshot.kept import DatasetStore
-from dask_tfrecord.dataset.write.commit import commit
+from dask_tfrecord.dataset.shuffle import table_stream
+from dask_tfrecord.dataset.snapshot.visibility import DatasetStore
 from dask_tfrecord.dataset.write.run import WriteRun
+from dask_tfrecord.dataset.write.transaction import commit
 from dask_tfrecord.files.storage import open_file
-from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.storage.uploads import unfinished_uploads
+from dask_tfrecord.files.storage.store import Store, unfinished_uploads
 
 
 @pytest.mark.filterwarnings("ignore:.*the data is written, but:UserWarning")
@@ -229,7 +228,7 @@ class StoreSuite(PatternNames, FailingChanges):
         for more in ({"append": True}, {"overwrite": True, "shuffle": 1}):
             reader = pa.RecordBatchReader.from_batches(STREAM.schema, failing())
             with (
-                patch.object(stream, "_CHUNK_BYTES", 1),
+                patch.object(table_stream, "_CHUNK_BYTES", 1),
                 pytest.raises(TFRecordError, match="failed after 2 rows") as raised,
             ):
                 to_tfrecord(reader, place, storage_options=self.options, **more)

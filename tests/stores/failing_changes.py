@@ -23,7 +23,7 @@ from dask_tfrecord import (
     restore,
     to_tfrecord,
 )
-from dask_tfrecord.dataset.snapshot import file_table
+from dask_tfrecord.dataset.snapshot import file_list
 from dask_tfrecord.dataset.snapshot.names import open_runs
 from dask_tfrecord.files.storage.store import Store
 
@@ -79,7 +79,7 @@ class FailingChanges:
         start = crc32(request.node.nodeid.encode()) % self.stride
         for pair in count(start, self.stride):
             kind = ("full", "delta")[pair % 2]
-            with patch.object(file_table, "DELTA_PART", {"full": 0.0, "delta": 1e9}[kind]):
+            with patch.object(file_list, "DELTA_PART", {"full": 0.0, "delta": 1e9}[kind]):
                 yield pair // 2, kind
 
     def test_any_operation_may_fail_or_its_answer_be_lost(
@@ -172,7 +172,7 @@ class FailingChanges:
         before = self.files(place)
         lazy = self.write(rows(2, 3), place, append=True, compute=False)
         with (
-            patch("dask_tfrecord.expr.writing.commit", side_effect=KeyboardInterrupt),
+            patch("dask_tfrecord.expr.write_expression.commit", side_effect=KeyboardInterrupt),
             pytest.raises(KeyboardInterrupt),
         ):
             lazy.compute()

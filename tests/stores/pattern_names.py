@@ -52,7 +52,7 @@ class PatternNames:
     def abandoned(self, ddf: dd.DataFrame, place: str, **options: Any) -> None:
         """A write that is killed before its commit."""
         with (
-            patch("dask_tfrecord.expr.writing.commit", side_effect=KeyboardInterrupt),
+            patch("dask_tfrecord.expr.write_expression.commit", side_effect=KeyboardInterrupt),
             patch("dask_tfrecord.writer.abandon"),
             pytest.raises(KeyboardInterrupt),
         ):

@@ -4,7 +4,7 @@ A proxy spoils the first request of a job, in the next run its second, and so on
 default, a sample is tried. ``DASK_TFRECORD_FAULTS=1 pytest -s tests/stores/test_faults.py`` spoils every
 request in every way and prints a table of what was tried; 7 in place of 1 tries a seventh of them.
 
-Modules: files.storage.store, dataset.write.commit.
+Modules: files.storage.store, dataset.write.transaction.
 """
 
 import logging
@@ -32,7 +32,7 @@ from strides import IS_FULL, every
 from swift_server import needs_swift, swift_server
 
 from dask_tfrecord import Snapshot, cleanup, index, read_tfrecord, take, to_tfrecord, verify
-from dask_tfrecord.dataset.snapshot import file_table
+from dask_tfrecord.dataset.snapshot import file_list
 from dask_tfrecord.files.storage.store import Store
 
 pytestmark = [
@@ -257,7 +257,7 @@ def with_deltas(work: Callable[[str, dict[str, Any]], None]) -> Callable[[str, d
     """Let appends store only the files that they add to their base."""
 
     def patched(place: str, options: dict[str, Any]) -> None:
-        with patch.object(file_table, "DELTA_PART", 1e9):
+        with patch.object(file_list, "DELTA_PART", 1e9):
             work(place, options)
 
     return patched
@@ -275,7 +275,7 @@ def prepare_abandoned(place: str, options: dict[str, Any]) -> None:
     """A dataset and a write that was killed before its commit."""
     prepare(place, options)
     with (
-        patch("dask_tfrecord.expr.writing.commit", side_effect=KeyboardInterrupt),
+        patch("dask_tfrecord.expr.write_expression.commit", side_effect=KeyboardInterrupt),
         patch("dask_tfrecord.writer.abandon"),
         pytest.raises(KeyboardInterrupt),
     ):

@@ -1,6 +1,6 @@
 """Web servers, with and without support for ranges, with and without pages that list directories.
 
-Modules: files.storage.find_files, files.storage.listing.
+Modules: files.storage.listing.
 """
 
 from collections.abc import Callable, Iterator

@@ -1,6 +1,6 @@
 """The suite of stores on S3: s3fs and a server of moto in this process.
 
-Modules: files.storage.uploads, files.storage.store.
+Modules: files.storage.store.
 """
 
 from collections.abc import Iterator
@@ -40,8 +40,7 @@ from dask_tfrecord import (
 )
 from dask_tfrecord.dataset.write.orphans import last_modified
 from dask_tfrecord.files.storage.listing import list_files
-from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.storage.uploads import unfinished_uploads
+from dask_tfrecord.files.storage.store import Store, unfinished_uploads
 
 
 @pytest.fixture(scope="module")

@@ -88,7 +88,7 @@ def _printable_errors() -> Iterator[None]:
     try:
         yield
     except click.ClickException as error:
-        from dask_tfrecord.cli.escapes import printable  # this import loads the whole package
+        from dask_tfrecord.cli.failures import printable  # this import loads the whole package
 
         text = printable(" ".join(error.format_message().split()))
         if isinstance(error, click.UsageError):

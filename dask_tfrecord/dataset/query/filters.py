@@ -1,20 +1,332 @@
-"""Convert the value of ``filters=`` to a predicate."""
+"""Convert the value of ``filters=``, also a pyarrow expression, to a predicate.
 
-from collections.abc import Iterable, Iterator
-from functools import reduce
-from typing import Any, cast, get_args
+Arrow filters the rows of an expression, and the parts of the expression that can be translated exclude files.
+"""
+
+import ctypes
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator
+from functools import partial, reduce
+from typing import Any, NamedTuple, TypeAlias, cast, get_args
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.dataset.query.arrow_expressions import columns_of, read_expression
-from dask_tfrecord.dataset.query.arrow_filters import arrow_predicate
-from dask_tfrecord.dataset.query.comparison_keys import WrongTypeError
-from dask_tfrecord.dataset.query.comparisons import compare, is_in
-from dask_tfrecord.dataset.query.predicates import And, IsNull, Not, Operator, Or, Predicate
-from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.schema.field import Field
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.dataset.query.comparison_keys import WrongTypeError, has_nan
+from dask_tfrecord.dataset.query.predicates import (
+    COMPARE,
+    OPERATORS,
+    Ambiguous,
+    And,
+    ArrowExpression,
+    IsNull,
+    Not,
+    Operator,
+    Or,
+    Predicate,
+    compare,
+    compare_in_pandas,
+    is_in,
+    is_in_pandas,
+)
+from dask_tfrecord.errors import SchemaError, check_instance
+from dask_tfrecord.schema.fields import Field, Schema
+from dask_tfrecord.schema.logical_types import value_type
+
+# Read the structure of pyarrow expressions, which pyarrow does not show, and rewrite expressions.
+#
+# Arrow serializes an expression as a batch: the metadata of its schema holds the words of the expression, and
+# its columns hold the literals and the options of functions. This module knows this private format, which was
+# checked with pyarrow 18 to 26.
+
+
+class Column(NamedTuple):
+    """A reference to a column by its name."""
+
+    name: str
+
+
+class Literal(NamedTuple):
+    """A constant of an expression."""
+
+    scalar: pa.Scalar
+
+
+class Call(NamedTuple):
+    """A call of an Arrow function. The dict of options is empty if the function has none."""
+
+    function: str
+    arguments: tuple["Node", ...]
+    options: dict[str, Any]
+
+
+Node: TypeAlias = Column | Literal | Call
+
+# The metadata of a schema in the C data interface of Arrow is the third pointer of the struct ArrowSchema.
+_METADATA_POINTER = 2 * ctypes.sizeof(ctypes.c_void_p)
+
+
+def read_expression(expression: pc.Expression) -> Node:
+    """Return the tree of an expression.
+
+    Raises
+    ------
+    pyarrow.ArrowNotImplementedError
+        If the expression refers to a column by its number, which has no name to read.
+    ValueError
+        If the serialized form of the expression is not known.
+    """
+    _, (serialized, *_) = expression.__reduce__()
+    batch = pa.ipc.open_file(serialized).get_batch(0)
+    return _read(deque(_pairs(batch.schema)), batch)
+
+
+def columns_of(node: Node) -> set[str]:
+    """Return the names of the columns that an expression uses."""
+    if isinstance(node, Column):
+        return {node.name}
+    return set().union(*map(columns_of, node.arguments)) if isinstance(node, Call) else set()
+
+
+def _pairs(schema: pa.Schema) -> Iterator[tuple[str, str]]:
+    """Yield the keys and values of the metadata in order. `Schema.metadata` loses pairs with the same key."""
+    pointer = ctypes.pythonapi.PyCapsule_GetPointer
+    pointer.restype, pointer.argtypes = ctypes.c_void_p, [ctypes.py_object, ctypes.c_char_p]
+    capsule = schema.__arrow_c_schema__()
+    address = pointer(capsule, b"arrow_schema") + _METADATA_POINTER
+    at = ctypes.c_void_p.from_address(address).value or 0
+
+    def number() -> int:
+        nonlocal at
+        at += 4
+        return ctypes.c_int32.from_address(at - 4).value
+
+    def text() -> str:
+        nonlocal at
+        size = number()
+        at += size
+        return ctypes.string_at(at - size, size).decode()
+
+    for _ in range(number()):
+        yield text(), text()
+
+
+def _read(words: deque[tuple[str, str]], batch: pa.RecordBatch) -> Node:
+    kind, value = words.popleft()
+    if kind == "field_ref":
+        return Column(value)
+    if kind == "literal":
+        return Literal(batch.column(int(value))[0])
+    if kind == "nested_field_ref":  # a field of a struct column
+        names = [_read(words, batch) for _ in range(int(value))]
+        return Call("struct_field", (names[0],), {})
+    if kind != "call":
+        raise ValueError(f"unknown part of an expression: {kind}={value}")
+    arguments: list[Node] = []
+    options: dict[str, Any] = {}
+    while words[0] != ("end", value):
+        if words[0][0] == "options":
+            options = dict(batch.column(int(words.popleft()[1]))[0].items())
+        else:
+            arguments.append(_read(words, batch))
+    words.popleft()
+    return Call(value, tuple(arguments), options)
+
+
+def value_set(call: Call) -> list[Any]:
+    """Return the values of a call of ``is_in``."""
+    values: list[Any] = call.options["value_set"].as_py()
+    return values
+
+
+# -- Rules of other engines ----------------------------------------------------------------------------------
+
+
+def with_sql_rules(expression: Node, schema: Schema) -> pc.Expression:
+    """Return an expression with which Arrow filters rows as DataFusion does for the given expression.
+
+    In DataFusion, NaN equals NaN and is greater than all other numbers, NaN is not null, and ``IN`` is null
+    for a null. In Arrow, NaN is neither equal to, less than nor greater than any number, and ``is_in`` is
+    false for a null.
+
+    Raises
+    ------
+    SchemaError
+        If the expression uses a function that DataFusion's filters do not use.
+    """
+    floats = {item.name for item in schema.fields if pa.types.is_floating(value_type(item.type))}
+    return _rewritten(expression, floats)
+
+
+def _rewritten(node: Node, floats: set[str]) -> pc.Expression:
+    if isinstance(node, Column):
+        return pc.field(node.name)
+    if isinstance(node, Literal):
+        return pc.scalar(node.scalar)
+    values = [_rewritten(argument, floats) for argument in node.arguments]
+    match node.function:
+        case "and_kleene":
+            return values[0] & values[1]
+        case "or_kleene":
+            return values[0] | values[1]
+        case "invert":
+            return ~values[0]
+        case "is_null":
+            return values[0].is_null()
+        case "is_valid":
+            return values[0].is_valid()
+        case "is_in":
+            found = values[0].isin(value_set(node))
+            return pc.if_else(values[0].is_valid(), found, pa.scalar(None, pa.bool_()))
+        case name if name in OPERATORS:
+            if any(map(partial(_is_float, floats=floats), node.arguments)):
+                return _TOTAL_ORDER[name](*values)
+            return COMPARE[OPERATORS[name]](*values)
+    raise SchemaError(
+        f"the function {node.function} in the filter {node} has no rule", "filter the result of the query"
+    )
+
+
+def _is_float(node: Node, floats: set[str]) -> bool:
+    if isinstance(node, Literal):
+        return bool(pa.types.is_floating(node.scalar.type))
+    return isinstance(node, Column) and node.name in floats
+
+
+def _equal(left: pc.Expression, right: pc.Expression) -> pc.Expression:
+    return (left == right) | (pc.is_nan(left) & pc.is_nan(right))
+
+
+def _less(left: pc.Expression, right: pc.Expression) -> pc.Expression:
+    return (left < right) | (~pc.is_nan(left) & pc.is_nan(right))
+
+
+# Comparisons for which NaN equals NaN and is greater than all other numbers.
+_TOTAL_ORDER: dict[str, Callable[[pc.Expression, pc.Expression], pc.Expression]] = {
+    "equal": _equal,
+    "not_equal": lambda left, right: ~_equal(left, right),
+    "less": _less,
+    "less_equal": lambda left, right: ~_less(right, left),
+    "greater": lambda left, right: _less(right, left),
+    "greater_equal": lambda left, right: ~_less(left, right),
+}
+
+
+_MIRRORED: dict[Operator, Operator] = {"==": "==", "!=": "!=", "<": ">", "<=": ">=", ">": "<", ">=": "<="}
+
+# Values of the option ``null_matching_behavior`` of Arrow's function ``is_in``.
+_MATCH_NULLS, _SKIP_NULLS = 0, 1
+
+
+def arrow_predicate(expression: pc.Expression, schema: Schema, *, sql_rules: bool = False) -> ArrowExpression:
+    """Convert a pyarrow expression to a predicate. Arrow evaluates the expression for rows.
+
+    Parameters
+    ----------
+    expression : pyarrow.compute.Expression
+        The condition that each row of the result meets.
+    schema : Schema
+        All columns of the dataset.
+    sql_rules : bool, default False
+        If True, the expression is a filter of DataFusion, and follows the rules of `with_sql_rules`.
+
+    Raises
+    ------
+    SchemaError
+        If Arrow cannot apply the expression to the columns, or if the expression refers to a column by its
+        number.
+    """
+    check_instance("filters", expression, pc.Expression)
+    try:
+        pa.Table.from_batches([schema.no_rows()]).filter(expression)
+    except pa.ArrowException as error:
+        problem = f"filters= cannot be applied to the columns: {error}"
+        raise SchemaError(problem, "compare columns with values of their types", keyword="filters") from None
+    try:
+        tree = read_expression(expression)
+    except (LookupError, ValueError):  # an unknown version of Arrow: the expression may use all columns
+        if sql_rules:
+            raise
+        return ArrowExpression(expression, tuple(schema.names))
+    except pa.ArrowNotImplementedError:  # how Arrow reports a column that is given by its number
+        names = []
+    else:
+        used = columns_of(tree)
+        # The number of rows comes from a column, so that a constant uses the first column.
+        names = [name for name in schema.names if name in used] if used else schema.names[:1]
+    if not names:
+        problem = f"filters= refers to a column by its number, or the dataset has no columns: {expression}"
+        raise SchemaError(problem, 'name columns, such as pc.field("year") > 2020', keyword="filters")
+    applied = with_sql_rules(tree, schema) if sql_rules else expression
+    return ArrowExpression(applied, tuple(names), pruning_predicate(tree, schema, sql_rules=sql_rules))
+
+
+def pruning_predicate(node: Node, schema: Schema, *, sql_rules: bool = False) -> Predicate:
+    """Return a predicate whose possible outcomes include all outcomes of a pyarrow expression.
+
+    A part of the expression that cannot be translated becomes `Ambiguous`, and excludes no file.
+
+    Parameters
+    ----------
+    node : Node
+        The tree of the expression.
+    schema : Schema
+        All columns of the dataset.
+    sql_rules : bool, default False
+        If True, the expression follows the rules of `with_sql_rules`, which are also those of Polars.
+    """
+
+    def part(node: Node) -> Predicate:
+        return pruning_predicate(node, schema, sql_rules=sql_rules)
+
+    try:
+        match node:
+            case Call("and_kleene", (left, right)):
+                return And(part(left), part(right))
+            case Call("or_kleene", (left, right)):
+                return Or(part(left), part(right))
+            case Call("invert", (operand,)):
+                return Not(part(operand))
+            case Call("is_null", (Column(name),)):
+                return IsNull(name)
+            case Call("is_valid", (Column(name),)):
+                return Not(IsNull(name))
+            case Call("is_in", (Column(name),)):
+                return _pruning_is_in(schema, name, node, sql_rules)
+            case Call("if_else", (Call("is_null", (Column(name),)), Literal(), Call("is_in") as found)):
+                return _pruning_is_in(schema, name, found, True)  # the form of IN in DuckDB
+            case Call(function, (Column(name), Literal(scalar))):
+                return _pruning_compare(schema, name, OPERATORS[function], scalar, sql_rules)
+            case Call(function, (Literal(scalar), Column(name))):
+                return _pruning_compare(schema, name, _MIRRORED[OPERATORS[function]], scalar, sql_rules)
+    # Arrow may compare the values by other rules than comparison keys are compared.
+    except (ArithmeticError, LookupError, TypeError, ValueError):
+        pass
+    return Ambiguous()
+
+
+def _pruning_compare(
+    schema: Schema, name: str, symbol: Operator, scalar: pa.Scalar, sql_rules: bool
+) -> Predicate:
+    [field] = schema.select([name]).fields
+    if pa.types.is_dictionary(field.type) and field.type.ordered and symbol not in ("==", "!="):
+        raise WrongTypeError("Arrow compares the values of categories, not their order")
+    found = compare_in_pandas(field, symbol, scalar.as_py())
+    is_true_for_nan = sql_rules and symbol in (">", ">=") and has_nan(field.type)
+    return Or(found, Ambiguous()) if is_true_for_nan else found
+
+
+def _pruning_is_in(schema: Schema, name: str, call: Call, sql_rules: bool) -> Predicate:
+    [field] = schema.select([name]).fields
+    null_rule = call.options["null_matching_behavior"].as_py()
+    if null_rule not in (_MATCH_NULLS, _SKIP_NULLS):
+        raise WrongTypeError("the outcome is null for some rows")
+    values = value_set(call)
+    found = is_in_pandas(field, [value for value in values if value is not None])
+    if None in values and null_rule == _MATCH_NULLS:
+        found = Or(found, IsNull(name))
+    # In SQL, the outcome is null for a null. The second candidate adds this outcome.
+    return Ambiguous((found, compare_in_pandas(field, "==", values[0]))) if sql_rules else found
 
 
 def parse_filters(filters: Any, schema: Schema) -> Predicate:

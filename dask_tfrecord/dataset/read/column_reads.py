@@ -11,21 +11,22 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.codec import MAX_RECORD_BYTES
-from dask_tfrecord.codec.checked import Ints
-from dask_tfrecord.codec.columns import KIND_TYPES
+from dask_tfrecord.codec import KIND_TYPES, MAX_RECORD_BYTES, Ints
+from dask_tfrecord.dataset.query.comparison_keys import (
+    ColumnRange,
+    FileRanges,
+    range_of_statistics,
+    range_of_values,
+)
 from dask_tfrecord.dataset.query.predicates import Predicate, possible_outcomes
-from dask_tfrecord.dataset.query.ranges import ColumnRange, FileRanges, range_of_statistics, range_of_values
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files.column_files import ColumnFileReader, RowGroup, open_column_file
-from dask_tfrecord.files.gathering import Fetch, plan_fetch, read_fetch
-from dask_tfrecord.files.reading import content_bytes, rows_without_columns
-from dask_tfrecord.files.small_files import groups_of_small_files
+from dask_tfrecord.files.record_file import content_bytes, groups_of_small_files, rows_without_columns
+from dask_tfrecord.files.selected_records import Fetch, plan_fetch, read_fetch
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.change_check import check_unchanged
-from dask_tfrecord.schema.field import Field
-from dask_tfrecord.schema.model import Schema
-from dask_tfrecord.schema.storage_types import value_type
+from dask_tfrecord.files.storage.listing import check_unchanged
+from dask_tfrecord.schema.fields import Field, Schema
+from dask_tfrecord.schema.logical_types import value_type
 
 if TYPE_CHECKING:
     from dask_tfrecord.dataset.read.read_task import Partition

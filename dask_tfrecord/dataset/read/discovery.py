@@ -19,41 +19,41 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.dataset.partitioning.grouping import group
-from dask_tfrecord.dataset.partitioning.hive import to_values
+from dask_tfrecord.dataset.partitioning import group, to_values
 from dask_tfrecord.dataset.query.filters import parse_filters
 from dask_tfrecord.dataset.read.inferred_schema import infer_columns
-from dask_tfrecord.dataset.read.layouts import SPLIT, choose_files, described_directories
-from dask_tfrecord.dataset.read.numbered_sets import warn_of_missing_members
-from dask_tfrecord.dataset.read.partition_columns import (
+from dask_tfrecord.dataset.read.layouts import (
+    SPLIT,
+    choose_files,
+    described_directories,
+    warn_of_missing_members,
+)
+from dask_tfrecord.dataset.read.read_plan import ReadPlan, plan_partitions
+from dask_tfrecord.dataset.read.read_task import wrong_number
+from dask_tfrecord.dataset.read.requested_columns import (
+    ReadRequest,
     feature_clash,
     partition_fields,
+    snapshot_columns,
     values_from_directories,
     values_from_snapshot,
     with_partition_columns,
 )
-from dask_tfrecord.dataset.read.plan_partitions import plan_partitions
-from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.dataset.read.read_task import wrong_number
-from dask_tfrecord.dataset.read.request import ReadRequest
-from dask_tfrecord.dataset.read.requested_columns import snapshot_columns
-from dask_tfrecord.dataset.read.sampling import sample_all, take_sample
-from dask_tfrecord.dataset.snapshot.column_statistics import read_blocks, statistics_name
-from dask_tfrecord.dataset.snapshot.file_table import partition_columns
-from dask_tfrecord.dataset.snapshot.kept import DatasetStore
+from dask_tfrecord.dataset.read.sample import sample_all, take_sample
+from dask_tfrecord.dataset.snapshot.file_list import partition_columns, read_blocks, statistics_name
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.visibility import (
+    DatasetStore,
     are_proven,
     committed_files,
     newest_snapshot,
     snapshot_of_version,
 )
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, located
-from dask_tfrecord.files.entry import BLOCK_BYTES, COLUMN_FILE_NAMES
+from dask_tfrecord.files.entry import BLOCK_BYTES, COLUMN_FILE_NAMES, is_part
+from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.find_blocks import TASK_BYTES, ComputeEach, find_blocks
 from dask_tfrecord.files.inference import Sample
-from dask_tfrecord.files.options import ReadOptions
-from dask_tfrecord.files.part_names import is_part
 from dask_tfrecord.files.splits import BlockIndex, Partitions
 from dask_tfrecord.files.storage.listing import (
     INFO_SCHEMA,
@@ -65,9 +65,9 @@ from dask_tfrecord.files.storage.listing import (
     with_trailing_slash,
 )
 from dask_tfrecord.files.storage.paths import parent_of
-from dask_tfrecord.files.storage.redaction import redact_errors
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.files.storage.store_failures import redact_errors
+from dask_tfrecord.schema.fields import Schema
 from dask_tfrecord.schema.tfds import FEATURES, DescribedColumns, described_columns
 
 logger = logging.getLogger(__name__)

@@ -1,28 +1,244 @@
-"""Find the split of each file in directories that TensorFlow Datasets (TFDS) or TFX wrote.
+"""Understand the directories that other tools wrote: the split of each file, and files that are missing.
 
-TFDS describes the splits in ``dataset_info.json``, and the file names contain the name of the split. TFX
-writes a directory for each split, such as ``Split-train``.
+TensorFlow Datasets (TFDS) describes the splits in ``dataset_info.json``, and the file names contain the name
+of the split. TFX writes a directory for each split, such as ``Split-train``. Apache Beam, TensorFlow and TFX
+number the files of a write, such as ``train-00000-of-00002``. For the files of this library, which have such
+numbers, too, the module `visibility` decides which files must exist.
 """
 
+import json
 import os
 import re
 from collections import Counter
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
-from itertools import accumulate, pairwise
-from typing import NamedTuple, TypeAlias
+from dataclasses import dataclass, field
+from functools import lru_cache
+from itertools import accumulate, islice, pairwise
+from posixpath import commonpath
+from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
 import numpy.typing as npt
 import pyarrow as pa
+import pyarrow.compute as pc
+from fsspec.utils import glob_translate
 
-from dask_tfrecord.dataset.read.tfds_info import SplitDescription, read_descriptions
 from dask_tfrecord.errors import CorruptRecordError, Remedy, TFRecordError, warn_caller
-from dask_tfrecord.files.storage.listing import TFDS_FILES, Listing
-from dask_tfrecord.files.storage.paths import glob_start, name_of, parent_of, unquoted_path
+from dask_tfrecord.files.entry import is_part
+from dask_tfrecord.files.storage.listing import TFDS_FILES, Listing, column_paths, unquoted_column
+from dask_tfrecord.files.storage.paths import expand_braces, glob_start, name_of, parent_of, unquoted_path
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.tfds import INFO, LABELS
+
+# The template of TFDS file names for a split whose description has no template.
+_DEFAULT_TEMPLATE = "{DATASET}-{SPLIT}.{FILEFORMAT}-{SHARD_X_OF_Y}"
+_FORMAT = "tfrecord"
+_FIELD = re.compile(r"\{(\w+)\}")
+_NUMBERS = {"SHARD_INDEX": r"\d{5,}", "NUM_SHARDS": r"\d{5,}", "SHARD_X_OF_Y": r"\d{5,}-of-\d{5,}"}
+
+
+@dataclass(frozen=True)
+class SplitDescription:
+    """The description of a split in the ``dataset_info.json`` of TFDS.
+
+    Attributes
+    ----------
+    name : str
+        The name of the split.
+    template : str
+        The template of the names of the split's files, relative to the directory of the dataset.
+    lengths : tuple of int
+        The number of records of each file of the split, or an empty tuple if the numbers are unknown.
+    fields : dict of str to str
+        The values of those template fields that are the same for all files.
+    """
+
+    name: str
+    template: str
+    lengths: tuple[int, ...]
+    fields: dict[str, str] = field(hash=False)
+
+    @cached_property
+    def pattern(self) -> re.Pattern[str]:
+        """The regular expression that the names of the split's files match."""
+        fixed = {key: re.escape(value) for key, value in self.fields.items()}
+        return re.compile(_filled(self.template, {**_NUMBERS, **fixed}, re.escape))
+
+    @cached_property
+    def shards(self) -> dict[str, int]:
+        """The number of records of each file of the split.
+
+        The dict is empty if the template of the names has unknown fields.
+        """
+        known = {*self.fields, *_NUMBERS}
+        if not known.issuperset(_FIELD.findall(self.template)):
+            return {}
+        count = len(self.lengths)
+        digits = max(5, len(str(count)))
+        total = f"{count:0{digits}d}"
+        found = {}
+        for number, length in enumerate(self.lengths):
+            index = f"{number:0{digits}d}"
+            shard = {"SHARD_INDEX": index, "NUM_SHARDS": total, "SHARD_X_OF_Y": f"{index}-of-{total}"}
+            found[_filled(self.template, {**self.fields, **shard})] = length
+        return found
+
+
+def _filled(template: str, values: dict[str, str], escape: Callable[[str], str] = str) -> str:
+    """Replace the fields of a file name template by values.
+
+    A field without a value becomes a pattern for any text.
+    """
+    parts = _FIELD.split(template)
+    return "".join(values.get(one, "[^/]*") if at % 2 else escape(one) for at, one in enumerate(parts))
+
+
+def read_info(store: Store, directory: str) -> dict[str, Any]:
+    """Return the content of the ``dataset_info.json`` in a directory.
+
+    The dict is empty if the file does not exist.
+
+    Raises
+    ------
+    TFRecordError
+        If the file ``dataset_info.json`` is not valid JSON, or if the dataset has another file format than
+        TFRecord.
+    """
+    path = f"{directory}/{INFO}"
+    try:
+        info = json.loads(store.fs.cat_file(path))
+    except FileNotFoundError:
+        return {}
+    except (ValueError, RecursionError) as error:
+        problem = f"the description of a dataset is not valid JSON ({error})"
+        advice = "correct the file, or pass the data files as a glob"
+        raise TFRecordError(problem, advice, path=store.public(path)) from None
+    if not isinstance(info, dict):
+        return {}
+    if info.get("fileFormat") not in (None, "", _FORMAT):
+        problem = f"the files of the dataset have the format {info['fileFormat']!r} instead of {_FORMAT!r}"
+        advice = f'prepare the dataset with tfds.builder(..., file_format="{_FORMAT}")'
+        raise TFRecordError(problem, advice, path=store.public(directory))
+    return info
+
+
+def supervised_keys(info: Any) -> tuple[str, ...]:
+    """Return the features that ``dataset_info.json`` calls the input and the label of a model."""
+    if not isinstance(info, dict):
+        return ()
+    key = info.get("featureKey")
+    found = [key] if isinstance(key, str) else []
+    children = [info[name] for name in ("tuple", "dict", "input", "output") if name in info]
+    for child in [*children, *(info.get("items") or ())]:
+        found += [child] if isinstance(child, str) else supervised_keys(child)
+    return tuple(found)
+
+
+def read_descriptions(store: Store, directory: str) -> tuple[SplitDescription, ...]:
+    """Return the splits that the ``dataset_info.json`` of TFDS in a directory lists; see `read_info`.
+
+    The tuple is empty if the file does not exist or lists no splits.
+
+    Raises
+    ------
+    TFRecordError
+        If the description lists two splits with one name.
+    """
+    info = read_info(store, directory)
+    splits = info.get("splits")
+    # In a Hugging Face `dataset_info.json`, "splits" is a mapping instead of a list.
+    known = [one for one in splits if isinstance(one, dict)] if isinstance(splits, list) else []
+    names = [one["name"] for one in known if isinstance(one.get("name"), str)]
+    if repeated := [name for name in names if names.count(name) > 1]:
+        problem = f"the description of the dataset has two splits with the name {repeated[0]!r}"
+        advice = "correct the file, or pass the data files as a glob"
+        raise TFRecordError(problem, advice, path=store.public(f"{directory}/{INFO}"))
+    found = []
+    for one in [one for one in known if isinstance(one.get("name"), str)]:
+        lengths = one.get("shardLengths")
+        numbers = [str(length) for length in lengths] if isinstance(lengths, list) else []
+        are_valid = all(number.isdecimal() and len(number) < 20 for number in numbers)
+        template = str(one.get("filepathTemplate") or _DEFAULT_TEMPLATE)
+        fields = {"DATASET": str(info.get("name")), "SPLIT": one["name"]}
+        fields["FILEFORMAT"] = _FORMAT
+        found.append(
+            SplitDescription(one["name"], template, tuple(map(int, numbers)) if are_valid else (), fields)
+        )
+    return tuple(found)
+
+
+# The text before the number, the number, the number of all members, the text after these numbers, and the
+# suffix of a codec, which may differ between the members.
+_MEMBER = re.compile(
+    r"((?:.*\D)?)(\d{1,9})-of-(\d{1,9})((?:[^\d/][^/]*?)??)((?:\.(?:gz|gzip|zz|zlib|zst|zstd|lz4|bz2|xz))?)",
+    re.DOTALL,
+)
+
+_SHOWN = 4
+
+# The most missing members of a set that are compared with a glob, which takes a microsecond for each.
+_MOST = 10_000
+
+
+def warn_of_missing_members(listing: Listing, is_checked: pa.Array) -> None:
+    """Warn if a directory or a glob lacks files of a numbered set.
+
+    A file that a glob would not match is not missing, because the caller did not ask for the file. Files that
+    the caller passed by their full names cause no warning.
+
+    Parameters
+    ----------
+    listing : Listing
+        The listing of the files.
+    is_checked : pyarrow.Array
+        For each file, False if the file is not read, or if a description already lists the files of its set.
+    """
+    globs = np.repeat(np.array([*listing.globs, None], object)[:-1], listing.counts)
+    sets: dict[tuple[str, str, str], tuple[set[int], set[str], str, int]] = {}
+    paths = unquoted_column(listing.files["path"])
+    is_numbered = pc.and_(is_checked, pc.match_substring(paths, "-of-").combine_chunks())
+    for path, glob in zip(
+        column_paths(paths.filter(is_numbered)),
+        globs[is_numbered.to_numpy(zero_copy_only=False)],
+        strict=True,
+    ):
+        if (member := _MEMBER.fullmatch(path)) and not is_part(path):
+            start, number, count, end, codec = member.groups()
+            known = sets.setdefault((start, count, end), (set(), set(), end + codec, len(number)))
+            known[0].add(int(number))
+            known[1].update(() if glob is None else (glob,))
+    missing: list[str] = []
+    for (start, count, _), (present, asked, end, digits) in sets.items():
+        first = int(max(present) == int(count) and 0 not in present)
+        if not asked or max(present) >= first + int(count):
+            continue
+        absent = (number for number in range(first, first + int(count)) if number not in present)
+        lacking = (f"{start}{number:0{digits}d}-of-{count}{end}" for number in absent)
+        missing += [path for path in islice(lacking, _MOST) if any(_covers(glob, path) for glob in asked)]
+    if missing:
+        directory = commonpath(map(parent_of, missing[:_SHOWN]))
+        shown = ", ".join(path[len(directory) :].lstrip("/") for path in missing[:_SHOWN])
+        more = f" and at least {len(missing) - _SHOWN:,} more" if len(missing) > _SHOWN else ""
+        warn_caller(
+            f"{listing.store.public(directory)}: files of numbered sets are missing: {shown}{more}; their "
+            "rows are not read; restore the files, or pass the files that exist as a list to read them "
+            "without this warning"
+        )
+
+
+def _covers(glob: str, path: str) -> bool:
+    """Return True if a glob matches a path or a directory above it. A directory is an empty glob."""
+    while glob and path and not any(pattern.match(path) for pattern in _patterns(glob)):
+        path = parent_of(path)
+    return bool(path)
+
+
+@lru_cache
+def _patterns(glob: str) -> list[re.Pattern[str]]:
+    return [re.compile(glob_translate(one)) for one in expand_braces(unquoted_path(glob))]
+
 
 # The name of the partition column that holds the name of each file's split.
 SPLIT = "split"

@@ -1,13 +1,15 @@
-"""Define the plan of a read: the files, the columns, and the splits that each partition reads.
+"""Plan a read: the files, the columns, the partitions, and the splits that each partition reads.
 
-A read plan is part of the Dask graph.
+Large files are divided, and small files are read together. A read plan is part of the Dask graph. `divisions`
+finds the values of the index at which partitions begin.
 """
 
 import hashlib
 from bisect import bisect_left
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
-from itertools import accumulate
+from itertools import accumulate, groupby, pairwise
+from operator import itemgetter
 from typing import Any, Self, TypeAlias
 
 import numpy as np
@@ -15,25 +17,36 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.codec.columns import FeatureKey
+from dask_tfrecord.codec import FeatureKey
+from dask_tfrecord.dataset.partitioning import comparable
+from dask_tfrecord.dataset.query.comparison_keys import (
+    Mask,
+    comparison_key,
+    file_ranges,
+    has_nan,
+    is_comparable,
+)
 from dask_tfrecord.dataset.query.predicates import Outcomes, Predicate, possible_outcomes
-from dask_tfrecord.dataset.query.ranges import Mask, file_ranges
 from dask_tfrecord.dataset.read.read_task import Partition, RowRanges
 from dask_tfrecord.dataset.read.requested_columns import origin_clash
-from dask_tfrecord.dataset.snapshot.column_statistics import STATISTICS, has_no_nulls, read_blocks
-from dask_tfrecord.dataset.snapshot.metadata import Levels
+from dask_tfrecord.dataset.snapshot.file_list import STATISTICS, has_no_nulls, read_blocks, statistics_name
 from dask_tfrecord.dataset.snapshot.model import short_list
+from dask_tfrecord.dataset.snapshot.versions import Levels
 from dask_tfrecord.errors import FileChangedError
-from dask_tfrecord.files.entry import FileEntry
-from dask_tfrecord.files.options import ReadOptions
-from dask_tfrecord.files.reading import PATH_TYPE
-from dask_tfrecord.files.splits import Partitions, Split, table_token
-from dask_tfrecord.files.storage.change_check import check_unchanged
-from dask_tfrecord.files.storage.listing import INFO_SCHEMA, column_paths, distinct
+from dask_tfrecord.files.entry import Block, FileEntry
+from dask_tfrecord.files.file_options import ReadOptions
+from dask_tfrecord.files.record_file import PATH_TYPE
+from dask_tfrecord.files.splits import BLOCK_TYPE, BlockIndex, Partitions, Split, cut, table_token
+from dask_tfrecord.files.storage.listing import (
+    INFO_SCHEMA,
+    check_unchanged,
+    column_paths,
+    distinct,
+    with_column,
+)
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
-from dask_tfrecord.schema.field import Field
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.fields import Field, Schema
 
 # The numbers of some splits, as an array or as a slice.
 Numbers: TypeAlias = npt.NDArray[np.int64] | slice
@@ -426,3 +439,173 @@ class ReadPlan:
         files = (self.partitions.token, pruned)
         parts = (self.store.__dask_tokenize__(), how, values, files, self.keys)
         return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+# The largest number of files in a partition. The number is limited because opening each file takes time.
+_MOST_FILES = 256
+
+
+def plan_partitions(
+    files: pa.Table,
+    blocks: Mapping[int, BlockIndex] | None = None,
+    values: Mapping[str, pa.Array] | None = None,
+    *,
+    blocksize: int | None,
+) -> tuple[Partitions, dict[str, pa.Array]]:
+    """Divide files into partitions, in the order of the files.
+
+    Parameters
+    ----------
+    files : pyarrow.Table
+        The list of the files. The optional column ``records`` is the number of records of each file, or null
+        if the number is unknown. The values of all other columns are repeated for each split of a file.
+    blocks : mapping of int to BlockIndex, optional
+        Map from the number of a file to its known blocks. A file that is larger than a partition is split
+        only if its blocks are known.
+    values : mapping of str to pyarrow.Array, optional
+        Map from the name of each partition column to its value in each file. Only files with the same
+        partition values share a partition.
+    blocksize : int or None
+        The largest number of stored bytes of a partition. A partition may be larger if its file cannot be
+        split. If None, each file becomes one partition.
+
+    Returns
+    -------
+    Partitions
+        The splits of each partition. There is at least one partition.
+    dict of str to pyarrow.Array
+        Map from the name of each partition column to its value in each partition.
+    """
+    columns = dict(values or {})
+    if "records" not in files.column_names:
+        files = files.append_column("records", pa.nulls(len(files), pa.int64()))
+    rows, file_of, starts = files, np.arange(len(files)), _packed(files, columns, blocksize)
+    ranges = {}
+    if blocks and blocksize is not None:
+        sizes = pc.fill_null(files["size"], 0).take(pa.array([*blocks])).to_pylist()
+        ranges = {at: cut(size, blocks[at], blocksize) for at, size in zip(blocks, sizes, strict=True)}
+        ranges = {at: of_file for at, of_file in ranges.items() if len(of_file) > 1}
+    if ranges:  # a file that is split shares no partition with other files
+        counts = np.ones(len(files), np.int64)
+        counts[[*ranges]] = [len(of_file) for of_file in ranges.values()]
+        firsts, file_of = np.cumsum(counts) - counts, np.repeat(file_of, counts)
+        is_start = np.isin(file_of, [*ranges])
+        is_start[firsts[starts]] = True
+        starts = np.flatnonzero(is_start)
+        rows = _with_ranges(
+            files.take(pa.array(file_of)),
+            {row: one for at, of_file in ranges.items() for row, one in enumerate(of_file, firsts[at])},
+        )
+    taken = pa.array(file_of[starts], pa.int64())
+    partitions = Partitions(rows, np.append(starts, [len(rows)] if len(rows) else [0, 0]).astype(np.int64))
+    return partitions, {name: column.take(taken) for name, column in columns.items()}
+
+
+def _with_ranges(rows: pa.Table, ranges: Mapping[int, tuple[Block, Block | None, int | None]]) -> pa.Table:
+    """Add the columns ``start`` and ``stop`` to rows of `Partitions`, given the ranges of some rows."""
+    records = rows["records"].to_pylist()
+    starts: list[Block | None] = [None] * len(rows)
+    stops = list(starts)
+    for row, (start, stop, count) in ranges.items():
+        starts[row], stops[row], records[row] = start, stop, count
+    rows = with_column(rows, "records", pa.array(records, pa.int64()))
+    for name, blocks in (("start", starts), ("stop", stops)):
+        rows = rows.append_column(name, pa.array(blocks, BLOCK_TYPE))
+    return rows
+
+
+def _packed(files: pa.Table, values: Mapping[str, pa.Array], blocksize: int | None) -> npt.NDArray[np.int64]:
+    """Return the number of the first file of each partition, before large files are split."""
+    if blocksize is None:
+        return np.arange(len(files))
+    # Marks files whose partition values differ from those of the file before.
+    is_other = np.zeros(len(files), bool)
+    for column in values.values():
+        codes = comparable(column).dictionary_encode(null_encoding="encode").indices.to_numpy()
+        is_other[1:] |= codes[1:] != codes[:-1]
+    # The number of bytes of `blocksize` that each file uses. A file of unknown size uses all bytes of a
+    # partition.
+    weights = np.maximum(pc.fill_null(files["size"], blocksize).to_numpy(), -(-blocksize // _MOST_FILES))
+    starts, size = [], 0
+    for number, (weight, is_first) in enumerate(zip(weights.tolist(), is_other.tolist(), strict=True)):
+        if not number or is_first or size + weight > blocksize:
+            starts.append(number)
+            size = 0
+        size += weight
+    return np.array(starts, np.int64)
+
+
+# The largest number of splits whose order is looked at.
+_MOST_SPLITS = 10_000
+
+
+def divisions(plan: ReadPlan, name: str) -> tuple[Any, ...] | None:
+    """Return the Dask divisions of a column: the minimum of each partition, and the maximum of the last
+    partition.
+
+    Returns
+    -------
+    tuple or None
+        The divisions, or None unless every value of a partition is known to be greater than all values of
+        the partition before, and the column is known to have no nulls.
+    """
+    [item] = plan.schema.select([name]).fields
+    if not _is_ordered_by_value(item) or not is_comparable(item.type) or has_nan(item.type):
+        return None
+    bounds = _bounds(plan, item)
+    if bounds is None or not plan.partitions.counts.all():
+        return None
+    lows, highs = ([(comparison_key(one, item.type), one) for one in values] for values in bounds)
+    ranges = [slice(*edges) for edges in pairwise(plan.partitions.starts.tolist())]
+    least: list[Any] = [min(lows[rows], key=itemgetter(0)) for rows in ranges]
+    greatest: list[Any] = [max(highs[rows], key=itemgetter(0)) for rows in ranges]
+    if any(high[0] >= low[0] for high, low in zip(greatest, least[1:], strict=False)):
+        return None
+    return (*(value for _, value in least), greatest[-1][1])
+
+
+def sorting_column(plan: ReadPlan) -> str | None:
+    """Return a column with one value in most files, by which the files are sorted, as labels often are.
+
+    Only partition values and the statistics of a snapshot are used.
+    """
+    if len(plan.partitions.rows) > _MOST_SPLITS:
+        return None
+    for item in plan.schema.fields:
+        bounds = _bounds(plan, item) if is_comparable(item.type) and not has_nan(item.type) else None
+        runs = [one for one, _ in groupby(zip(*bounds, strict=True))] if bounds else []
+        keys: list[Any] = [tuple(comparison_key(value, item.type) for value in one) for one in runs]
+        is_sorted = all(one[1] <= other[0] for one, other in pairwise(keys))
+        if len(runs) > 1 and is_sorted and 2 * sum(low == high for low, high in keys) >= len(runs):
+            return item.name
+    return None
+
+
+def _bounds(plan: ReadPlan, item: Field) -> list[list[Any]] | None:
+    """Return the minima and maxima of a column in each split, or None if they are unknown or if there
+    are nulls.
+    """
+    if item.name in plan.partition_values:
+        values = plan.value_of_splits(item.name)
+        return None if values.null_count else [values.to_pylist()] * 2
+    rows, name = plan.partitions.rows, statistics_name(item.name)
+    if not plan.is_described or name not in rows.column_names or rows["file_records"].null_count:
+        return None
+    statistics = rows[name].combine_chunks()
+    if not has_no_nulls(rows, item.name):
+        return None
+    bounds = [statistics.field(one) for one in ("min", "max")]
+    return None if any(one.null_count for one in bounds) else [one.to_pylist() for one in bounds]
+
+
+def _is_ordered_by_value(item: Field) -> bool:
+    """Return True if pandas sorts a column by value.
+
+    The categories of a categorical column must then be in ascending order.
+    """
+    if not pa.types.is_dictionary(item.type):
+        return True
+    if item.categories is None:
+        return False
+    keys: list[Any] = [comparison_key(value, item.type) for value in item.categories.to_pylist()]
+    return all(one < other for one, other in pairwise(keys))

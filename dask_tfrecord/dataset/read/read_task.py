@@ -1,34 +1,40 @@
-"""Read one partition in a task: decode the records of its splits, and filter the rows."""
+"""Read one partition in a task: decode the records of its splits, and filter the rows; or explain the read.
+
+`explain` evaluates only the filters on column files.
+"""
 
 import logging
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import TypeAlias
+from typing import Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.codec.checked import Ints
-from dask_tfrecord.codec.columns import FeatureKey
+from dask_tfrecord.codec import FeatureKey, Ints
 from dask_tfrecord.dataset.query.predicates import Predicate
 from dask_tfrecord.dataset.read.column_reads import Choice, ColumnReads
-from dask_tfrecord.dataset.read.partition_columns import feature_clash
-from dask_tfrecord.dataset.read.requested_columns import origin_clash
-from dask_tfrecord.dataset.read.schema_drift import explained
+from dask_tfrecord.dataset.read.inferred_schema import explained
+from dask_tfrecord.dataset.read.requested_columns import feature_clash, origin_clash
 from dask_tfrecord.errors import CorruptRecordError, FileChangedError, SchemaError, located
 from dask_tfrecord.files.damage import Losses, Warn, warn_here
-from dask_tfrecord.files.options import ReadOptions
-from dask_tfrecord.files.reading import STREAM_BYTES, TABLE_BYTES, read_split, rows_without_columns
+from dask_tfrecord.files.file_options import ReadOptions
+from dask_tfrecord.files.record_file import (
+    STREAM_BYTES,
+    TABLE_BYTES,
+    groups_of_small_files,
+    read_split,
+    read_together,
+    rows_without_columns,
+)
 from dask_tfrecord.files.selected_records import read_selected
-from dask_tfrecord.files.small_files import groups_of_small_files, read_together
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.change_check import check_unchanged
+from dask_tfrecord.files.storage.listing import check_unchanged
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
-from dask_tfrecord.schema.field import Field
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.fields import Field, Schema
 
 logger = logging.getLogger(__name__)
 
@@ -386,3 +392,75 @@ class Partition:
             return item.load(value.take(pa.repeat(0, count)))
         except SchemaError as error:  # the files may come from a version that did not check categories
             raise error.replaced(path=self.file_names, record=None) from None
+
+
+Read = Literal["all records", "some records", "column file", "no records", "snapshot", "left out"]
+
+_READS: dict[str, Read] = {
+    "decode": "all records",
+    "records": "some records",
+    "columns": "column file",
+    "nothing": "no records",
+}
+
+
+@dataclass(frozen=True)
+class SplitReport:
+    """What is read of a data file, or of a part of a large data file.
+
+    Attributes
+    ----------
+    file : str
+        The path of the data file.
+    read : str
+        What is read: "all records", "some records", the "column file" alone, "no records" because the column
+        file shows that no row passes the filters, or "snapshot" if only the number of records is needed. A
+        file that no row can pass is "left out".
+    rule : str
+        The reason.
+    stored_bytes, data_bytes, column_bytes : int
+        The stored size of the file or part, and the number of bytes that are read of the data file and of its
+        column file.
+    rows : int, optional
+        The number of rows that are read, or None if this number is unknown.
+    column_file : str, optional
+        The path of the column file that is read, relative to the root of the dataset.
+    files : int, default 1
+        The number of files, which is more than 1 only for files that are left out together.
+    """
+
+    file: str
+    read: Read
+    rule: str
+    stored_bytes: int
+    data_bytes: int = 0
+    column_bytes: int = 0
+    rows: int | None = None
+    column_file: str | None = None
+    files: int = 1
+
+
+def explain_partition(partition: Partition) -> list[SplitReport]:
+    """Return what the task of a partition reads of each of its splits."""
+    reads = ColumnReads(partition, picks_rows=partition.predicate is not None)
+    return [_report(partition, reads, split) for split in partition.splits]
+
+
+def _report(partition: Partition, reads: ColumnReads, split: Split) -> SplitReport:
+    path, stored = partition.store.public(split.file.path), split.stored_bytes
+    if (count := partition.known_count(split)) is not None:
+        return SplitReport(path, "snapshot", "the number of records is known", stored, rows=count)
+    choice = reads.choose(split, reads.possible(split))
+    data = {"decode": stored, "records": choice.fetch.bytes if choice.fetch else 0}.get(choice.way, 0)
+    column_bytes = reads.column_bytes(split, choice)
+    column_file = split.columns.path if split.columns is not None and column_bytes else None
+    rows = _rows(split, choice)
+    return SplitReport(path, _READS[choice.way], choice.rule, stored, data, column_bytes, rows, column_file)
+
+
+def _rows(split: Split, choice: Choice) -> int | None:
+    if choice.fetch is not None and choice.way == "records":
+        return len(choice.fetch.rows)
+    if choice.way == "decode":
+        return split.records
+    return sum(one.stop - one.start if one.rows is None else len(one.rows) for one in choice.chunks)

@@ -1,20 +1,34 @@
-"""Define the columns that the caller requests with ``schema=``, ``hive=`` and ``columns=``, and their
-types.
+"""Define which data the caller of a read wants: the keywords, the columns and their types, the partition
+columns.
+
+The columns come from ``schema=``, ``hive=`` and ``columns=``, and the values of partition columns from
+directory names or from a snapshot.
 """
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Any, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import pyarrow as pa
 
-from dask_tfrecord.codec.columns import RecordType
+from dask_tfrecord.codec import RecordType
+from dask_tfrecord.dataset import partitioning as hive
+from dask_tfrecord.dataset.query.filters import names_in
+from dask_tfrecord.dataset.read.layouts import WantedSplits
+from dask_tfrecord.dataset.snapshot.file_list import partition_columns
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, did_you_mean
-from dask_tfrecord.schema.field import Field
-from dask_tfrecord.schema.model import Schema, check_names
-from dask_tfrecord.schema.storage_types import innermost
-from dask_tfrecord.schema.type_names import arrow_type
+from dask_tfrecord.errors import IGNORE_DIRECTORIES, Remedy, SchemaError, TFRecordError, did_you_mean
+from dask_tfrecord.files.file_options import ReadOptions
+from dask_tfrecord.files.inference import AskedType
+from dask_tfrecord.files.storage.filesystem import Filesystem
+from dask_tfrecord.files.storage.listing import Listing
+from dask_tfrecord.files.storage.paths import parent_of, unquoted_path
+from dask_tfrecord.lazy import cached_property
+from dask_tfrecord.schema.conversion import convert
+from dask_tfrecord.schema.fields import Field, Schema, check_names
+from dask_tfrecord.schema.logical_types import arrow_type, innermost, value_type
+from dask_tfrecord.schema.storage_values import MisfitError
+from dask_tfrecord.schema.tfds import Labels
 
 GivenSchema: TypeAlias = Mapping[str, Any] | pa.Schema | Schema | Snapshot
 GivenHive: TypeAlias = bool | Mapping[str, Any]
@@ -229,3 +243,179 @@ def unknown_column(keyword: str, name: str, known: Sequence[str], problem: str) 
     """
     hint = did_you_mean(name, known) or f"there are {', '.join(map(repr, known)) or 'none'}"
     return SchemaError(f"{problem} that {keyword}= names; {hint}", feature=name, keyword=keyword)
+
+
+Infer = Literal["sample", "all"]
+
+
+@dataclass(frozen=True)
+class ReadRequest:
+    """The data that the caller requests with the keywords of `read_tfrecord`.
+
+    Attributes
+    ----------
+    columns : iterable of str, optional
+        The columns to read. If None, all columns are read. The columns that `filters` names are read in
+        addition. Errors that concern only columns that are not read are not raised.
+    version : int, optional
+        The version of the dataset to read. If None, the newest version is read.
+    schema, hive, use_snapshot, record_type, infer, filters, storage_options, filesystem
+        The values of the keywords of the same names of `read_tfrecord`.
+    split : str, tuple of str, optional
+        The name of a split, the names of several splits, or "all". If None, all splits of a directory of
+        TFDS or TFX are read, as with "all". For any other path, such as a glob or a list, reading without
+        ``split`` raises an error if the path holds several splits that no partition column distinguishes.
+    labels : {"names", "codes"}
+        What the column of a class label of TFDS has: the name or the number of the class.
+    options : ReadOptions
+        The options for reading the files, such as the treatment of damaged records.
+    blocksize : int, optional
+        The largest number of stored bytes of a partition. If None, each file becomes one partition.
+    whole_files : bool
+        If True, files that a snapshot lists are not split.
+    partition_by : tuple of str
+        The names of the partition columns that form a key. If the tuple is not empty, each file becomes one
+        partition, and `ReadPlan.keys` holds the partitions of each key.
+    """
+
+    columns: Iterable[str] | None = None
+    schema: GivenSchema | None = None
+    hive: GivenHive = True
+    use_snapshot: bool = True
+    version: int | None = None
+    record_type: AskedType = "infer"
+    infer: Infer = "sample"
+    filters: Any = None
+    split: WantedSplits = None
+    labels: Labels = "names"
+    options: ReadOptions = field(default_factory=ReadOptions)
+    blocksize: int | None = None
+    whole_files: bool = False
+    partition_by: tuple[str, ...] = ()
+    storage_options: dict[str, Any] | None = field(default=None, repr=False)
+    filesystem: Filesystem = field(default=None, repr=False)
+
+    @cached_property
+    def requested(self) -> RequestedColumns:
+        """The columns that `schema` and `hive` request.
+
+        Invalid values of these keywords raise the same errors as `parse_columns`.
+        """
+        return parse_columns(self.schema, self.hive)
+
+    def is_requested(self, name: str) -> bool:
+        """Return True if the column with this name is read."""
+        if name in self.requested.excluded:
+            return False
+        if self.columns is None or self._names_in_filters is None:
+            return True
+        wanted = {*self.columns, *self.partition_by, *self._names_in_filters}
+        return any(name == one or name.startswith(f"{one}/") for one in wanted)
+
+    @cached_property
+    def _names_in_filters(self) -> set[str] | None:
+        return names_in(self.filters)
+
+    @property
+    def known_record_type(self) -> AskedType:
+        """The record type that ``record_type=`` or a whole schema gives, or "infer" if neither gives one."""
+        stated = self.requested.record_type or "infer"
+        return stated if self.record_type == "infer" else self.record_type
+
+
+def values_from_directories(listing: Listing, requested: RequestedColumns) -> dict[str, pa.Array]:
+    """Parse the values of partition columns from the directory names of listed files. Return a map from the
+    name of each column to its value in each file.
+
+    If the user passed one directory, only the names of directories below this directory are parsed. For
+    files, lists and globs, the names of all directories in each path are parsed.
+
+    Raises
+    ------
+    SchemaError
+        If a value does not fit the given type, or if ``hive=`` gives a type for a column that no path has.
+    """
+    if not requested.hive:
+        return {}
+    start = len(unquoted_path(listing.base))
+    directories = [parent_of(unquoted_path(path)[start:]) for path in listing.paths]
+    try:
+        texts = hive.value_texts(directories)
+        for name in requested.hive_types:
+            if name not in texts:
+                raise unknown_column("hive", name, list(texts), "no directory has the partition column")
+        types = {
+            name: requested.partition_type(name) or hive.infer_type(column)
+            for name, column in texts.items()
+            if not requested.is_whole_schema or name in requested.types or name in requested.hive_types
+        }
+        values = {name: hive.to_values(name, texts[name], one, directories) for name, one in types.items()}
+    except SchemaError as error:
+        remedies = [IGNORE_DIRECTORIES]
+        if error.feature in requested.types or error.feature in requested.hive_types:
+            remedies.insert(0, Remedy("hive", {error.feature: pa.string()}, "read the names as text"))
+        raise error.replaced(path=listing.store.public(), remedies=remedies) from None
+    return {name: column for name, column in values.items() if name not in requested.excluded}
+
+
+def values_from_snapshot(snapshot: Snapshot, schema: Schema) -> dict[str, pa.Array]:
+    """Return the values of a snapshot's partition columns, as a map from the name of each column to its value
+    in each file. Columns that are not in the schema are omitted.
+
+
+    Raises
+    ------
+    SchemaError
+        If the values of a partition column do not fit the column's type in the schema.
+    """
+    types = {item.name: value_type(item.type) for item in schema.fields}
+    columns = {}
+    stored = partition_columns(snapshot.file_list, snapshot.partitioning)
+    for name in stored.column_names:
+        if name not in types:
+            continue
+        values = stored[name].combine_chunks()
+        try:
+            columns[name] = convert(values, types[name])
+        except (MisfitError, pa.ArrowException) as error:
+            problem = f"the partition values are {values.type} and cannot be read as {types[name]}: {error}"
+            raise SchemaError(problem, "give no type for the column", feature=name) from None
+    return columns
+
+
+def partition_fields(values: Mapping[str, pa.Array], requested: RequestedColumns) -> tuple[Field, ...]:
+    """Return a `Field` for each partition column, with the requested type or the type of its values."""
+    types = [(name, requested.partition_type(name) or column.type) for name, column in values.items()]
+    return Schema.from_arrow(pa.schema(types)).fields if types else ()
+
+
+def with_partition_columns(
+    schema: Schema, partitioning: Sequence[Field], requested: RequestedColumns
+) -> Schema:
+    """Append the partition columns to a schema. If a whole schema was given, use the order of its columns."""
+    columns = Schema((*schema.fields, *partitioning), schema.record_type)
+    if not requested.is_whole_schema:
+        return columns
+    others = [item.name for item in partitioning if item.name not in requested.types]
+    return columns.select([*requested.types, *others])
+
+
+def feature_clash(name: str) -> SchemaError:
+    """Return the exception for a partition column and a feature of the same name if the user chose neither
+    of them.
+    """
+    one_split = Remedy("split", "train", "read this split, or another one, without a column for it")
+    return SchemaError(
+        f"both a feature of the records and a partition column ({name}=...) have this name",
+        Remedy("hive", False, "read the feature of the records"),
+        Remedy("hive", {name: pa.string()}, "read the values in the directory names"),
+        *[one_split] * (name == "split"),
+        feature=name,
+    )
+
+
+def payload_clash(name: str) -> SchemaError:
+    """Return the exception for a partition column that has the same name as the payload column."""
+    problem = f"both the payload column and a partition column ({name}=...) have this name"
+    remedy = Remedy("schema", {"payload": pa.binary()}, "give the payloads another name")
+    return SchemaError(problem, remedy, IGNORE_DIRECTORIES, feature=name)

@@ -13,11 +13,10 @@ from dask_tfrecord.errors import NotFoundError, SchemaError, located
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.paths import is_http, name_of, parent_of
-from dask_tfrecord.files.storage.redaction import without_credentials
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.schema import tf_specs, tfmd
-from dask_tfrecord.schema.field import Field
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.files.storage.store_failures import without_credentials
+from dask_tfrecord.schema import tensorflow_schemas
+from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.tfds import FEATURES, Labels, described_columns
 
 # The suffixes of files in protobuf's text format, and of files with binary messages.
@@ -54,10 +53,10 @@ def known_schema(
     """
     if isinstance(source, str | os.PathLike) and source not in ("", "infer"):
         return _of_path(source, labels, storage_options, filesystem)
-    if tfmd.is_message(source):
-        return tfmd.schema_of(str(source))
-    if isinstance(source, Mapping) and any(map(tf_specs.is_spec, source.values())):
-        return tf_specs.schema_of(source)
+    if tensorflow_schemas.is_message(source):
+        return tensorflow_schemas.metadata_schema(str(source))
+    if isinstance(source, Mapping) and any(map(tensorflow_schemas.is_spec, source.values())):
+        return tensorflow_schemas.feature_spec_schema(source)
     return source
 
 
@@ -84,14 +83,15 @@ def _of_path(
         return snapshot
     if store.fs.exists(store.join(FEATURES)):
         return tfds_schema(store, labels)
-    if store.fs.exists(store.join(tfmd.SCHEMA_FILE)):
-        return tfmd_schema(store, store.join(tfmd.SCHEMA_FILE))
+    if store.fs.exists(store.join(tensorflow_schemas.SCHEMA_FILE)):
+        return tfmd_schema(store, store.join(tensorflow_schemas.SCHEMA_FILE))
     if store.fs.isdir(store.root):
         return open_version(store, None)  # raises
     raise SchemaError(
         f"schema={without_credentials(os.fspath(path))!r} is not a schema",
         'pass the types of columns, such as schema={"age": pa.int64()}, or the path of a '
-        f"{tfmd.SCHEMA_FILE}, of a {FEATURES}, or of a directory with such a file or with a snapshot",
+        f"{tensorflow_schemas.SCHEMA_FILE}, of a {FEATURES}, or of a directory with such a file or with a "
+        "snapshot",
     )
 
 
@@ -143,7 +143,7 @@ def tfmd_schema(store: Store, path: str) -> Schema:
         )
     try:
         with located(path=public):
-            return tfmd.schema_of(store.fs.cat_file(path).decode("utf-8-sig"))
+            return tensorflow_schemas.metadata_schema(store.fs.cat_file(path).decode("utf-8-sig"))
     except FileNotFoundError:
         raise NotFoundError(f"{public}: no such file") from None
     except IsADirectoryError:

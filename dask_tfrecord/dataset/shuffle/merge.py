@@ -18,14 +18,15 @@ import numpy as np
 import pyarrow as pa
 
 from dask_tfrecord.codec import crc32c
-from dask_tfrecord.dataset.partitioning.grouping import Groups, directory_groups
-from dask_tfrecord.dataset.shuffle.route import Route, Shuffle
+from dask_tfrecord.dataset.partitioning import Groups, directory_groups
 from dask_tfrecord.dataset.shuffle.spill import (
     ROW_ID,
     ROWS,
     Batches,
     Directories,
     Positions,
+    Route,
+    Shuffle,
     Spill,
     Unsigned,
     compact,
@@ -36,9 +37,9 @@ from dask_tfrecord.dataset.shuffle.spill import (
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.file_writer import DirectoryGroup, GroupedRows
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.writing import DirectoryGroup, GroupedRows
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.fields import Schema
 from dask_tfrecord.schema.storage_values import load
 
 # The number of bytes of memory that sorting needs for each row of a pass, in addition to the row itself.

@@ -17,19 +17,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.codec.codecs import Compression
-from dask_tfrecord.dataset.partitioning.grouping import group
-from dask_tfrecord.dataset.snapshot.column_statistics import to_entries
-from dask_tfrecord.dataset.snapshot.columnar import Columnar, listed_paths
-from dask_tfrecord.dataset.snapshot.file_table import (
+from dask_tfrecord.dataset.partitioning import group
+from dask_tfrecord.dataset.snapshot.file_list import (
+    Columnar,
     Stored,
     by_directory,
     invalid_snapshot,
+    listed_paths,
     partition_columns,
+    to_entries,
 )
-from dask_tfrecord.dataset.snapshot.history import history
-from dask_tfrecord.dataset.snapshot.metadata import Levels
 from dask_tfrecord.dataset.snapshot.versions import (
+    Levels,
     find_newest,
+    history,
     read_version,
     readable_versions,
     version_names,
@@ -38,13 +39,11 @@ from dask_tfrecord.dataset.snapshot.versions import (
 from dask_tfrecord.errors import NotFoundError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.filesystem import Filesystem
-from dask_tfrecord.files.storage.listing import with_trailing_slash
-from dask_tfrecord.files.storage.not_found import nothing_at
+from dask_tfrecord.files.storage.listing import nothing_at, with_trailing_slash
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.public_functions import public_function
-from dask_tfrecord.schema.field import Field
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.storage_values import load
 
 # The largest number of column names that the repr of a snapshot shows.

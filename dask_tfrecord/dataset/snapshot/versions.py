@@ -1,27 +1,205 @@
-"""Read and encode the Parquet files of the versions of a dataset. docs/format.md specifies these files.
+"""Read and encode the Parquet files of the versions of a dataset, and their JSON metadata.
 
-If a version has a base, its Parquet file lists only the data files that the base does not list.
+docs/format.md specifies these files, and lists the keys of the metadata, which are not trusted. If a version
+has a base, its Parquet file lists only the data files that the base does not list. `history` reads the
+metadata of many versions at once, without their file lists.
 """
 
 import json
+import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
-from functools import lru_cache
+from datetime import datetime
+from functools import cache, lru_cache
+from importlib.metadata import PackageNotFoundError, version
 from typing import Any
 
+import pandas as pd
 import pyarrow as pa
+import pyarrow.compute as pc
 import pyarrow.parquet as pq
+from fsspec.implementations.local import LocalFileSystem
 
 from dask_tfrecord.codec import crc32c
-from dask_tfrecord.dataset.snapshot.column_statistics import check, check_unique, from_stored, to_stored
-from dask_tfrecord.dataset.snapshot.file_table import Base, Stored, concatenate, invalid_snapshot
-from dask_tfrecord.dataset.snapshot.metadata import dump, parse, strict_json
+from dask_tfrecord.codec.codecs import CODECS
+from dask_tfrecord.dataset.snapshot.file_list import (
+    Base,
+    Stored,
+    check,
+    check_unique,
+    concatenate,
+    from_stored,
+    invalid_snapshot,
+    parse_columnar,
+    to_stored,
+)
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, snapshot_path
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import COLUMN_FILE_NAMES
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.schema.fields import Schema
+
+# The columns that become the index of a DataFrame, each as a pair of the column name and the level name.
+Levels = tuple[tuple[str, str | None], ...]
+
+# The keys of the object that holds the totals of a version.
+TOTALS = ("files", "records", "bytes")
+
+# The number of earlier writes whose ids a snapshot stores. A write that is repeated after more than this
+# number of other writes is not recognised as a repetition.
+_MOST_ANCESTORS = 100
+
+
+@cache  # reading the metadata of an installed package takes milliseconds
+def library_version() -> str:
+    """Return the installed version of this package, or "unknown" if the package is not installed."""
+    try:
+        return version("dask-tfrecord")
+    except PackageNotFoundError:  # the package was imported from its source directory without installation
+        return "unknown"
+
+
+def parse(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the fields of `Snapshot` that the JSON object holds, such as the schema and the run.
+
+    The JSON object holds neither the file list nor the number of the snapshot, nor how the file list is
+    stored.
+
+    Raises
+    ------
+    AttributeError, KeyError, TypeError, ValueError
+        If the JSON object does not describe a valid snapshot.
+    """
+    compression, run, library = (metadata[key] for key in ("compression", "run", "library"))
+    check(compression is None or compression in CODECS, f"unknown compression {compression!r}")
+    check(isinstance(run, str) and isinstance(library, str), "run or library is not a string")
+    schema = Schema.from_json(metadata["schema"])
+    stored = metadata.get("partitioning")
+    partitioning = Schema.from_json(stored).fields if stored else ()
+    custom = metadata.get("custom_metadata", {})
+    check(all(isinstance(value, str) for value in custom.values()), "custom_metadata is not all strings")
+    order = tuple(metadata.get("order", ()))
+    names = sorted(item.name for item in (*schema.fields, *partitioning))
+    check(not order or sorted(order) == names, "order does not name each column once")
+    ancestors = metadata.get("ancestors", [])
+    are_strings = isinstance(ancestors, list) and all(isinstance(one, str) for one in ancestors)
+    check(are_strings, "ancestors is not a list of strings")
+    mode = metadata.get("mode", "")
+    oldest = metadata.get("oldest", 0)
+    check(type(oldest) is int and oldest >= 0, "oldest is not the number of a version")
+    return {
+        "schema": schema,
+        "compression": compression,
+        "run": run,
+        "library": library,
+        "partitioning": partitioning,
+        "custom_metadata": custom,
+        "order": order,
+        "partial": metadata.get("partial", False) is True,
+        "index": _levels(metadata.get("index"), names),
+        "columnar": parse_columnar(metadata.get("columnar")),
+        "mode": mode if isinstance(mode, str) else "",
+        "details": summary(metadata)["details"],
+        "created": parse_time(metadata.get("created")),
+        "ancestors": tuple(ancestors),
+        "oldest": oldest,
+    }
+
+
+def dump(fields: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the JSON object for the fields of a snapshot: the inverse of `parse`."""
+    partitioning, created = fields["partitioning"], fields["created"]
+    metadata = {name: fields[name] for name in ("run", "compression", "library", "custom_metadata", "index")}
+    metadata |= {name: list(fields[name]) for name in ("order", "ancestors")}
+    metadata["schema"] = fields["schema"].to_json()
+    told = {"run": fields["run"], "details": fields["details"]}
+    metadata["summary"] = told | totals(fields["file_list"])
+    metadata["partitioning"] = Schema(partitioning).to_json() if partitioning else None
+    others = {
+        "partial": fields["partial"],
+        "mode": fields["mode"],
+        "created": created and created.isoformat(),
+        "oldest": fields["oldest"],
+        "columnar": fields["columnar"],
+    }
+    return metadata | {name: value for name, value in others.items() if value or value == ()}
+
+
+def totals(rows: pa.Table) -> dict[str, int]:
+    """Return the totals of a file list, for readers that do not read the list."""
+    sums = (pc.sum(rows[name]).as_py() or 0 for name in ("records", "bytes"))
+    return dict(zip(TOTALS, (len(rows), *sums), strict=True))
+
+
+def summary(metadata: Mapping[str, Any]) -> dict[str, Any]:
+    """Return the object that says what a write did: the text ``details``, and the totals of the version.
+
+    If another program has copied the object from the version before, or if a total is invalid, there are no
+    totals.
+    """
+    stored = metadata.get("summary")
+    if not isinstance(stored, dict) or stored.get("run") != metadata.get("run"):
+        stored = {}
+    details = stored.get("details")
+    known = {name: stored.get(name) for name in TOTALS}
+    is_valid = all(type(count) is int and 0 <= count < 2**63 for count in known.values())
+    return {"details": details if isinstance(details, str) else "", **(known if is_valid else {})}
+
+
+def next_ancestors(ancestors: Sequence[str], run: str) -> tuple[str, ...]:
+    """Return the ancestors of the next snapshot, given the ancestors and the run of the current snapshot."""
+    return (*ancestors, run)[-_MOST_ANCESTORS:]
+
+
+def _levels(stored: Any, names: Sequence[str]) -> Levels | None:
+    """Return the index levels that the JSON object holds, or None if the index is unknown.
+
+    Raise if a level is not a column of the dataset.
+    """
+    if stored is None:
+        return None
+    levels = tuple((column, name) for column, name in stored)
+    columns = [column for column, _ in levels]
+    check(all(isinstance(name, str | None) for _, name in levels), "an index name is not a string")
+    distinct = len(set(columns)) == len(columns)
+    check(distinct and set(columns) <= set(names), "index does not name distinct columns")
+    return levels
+
+
+def parse_time(stored: Any) -> datetime | None:
+    """Parse the text of a time with a time zone.
+
+    If the text is invalid, return None, because no data depends on this time.
+    """
+    with suppress(TypeError, ValueError):
+        time = datetime.fromisoformat(stored)
+        return time if time.tzinfo else None
+    return None
+
+
+def strict_json(text: bytes) -> dict[str, Any]:
+    """Parse JSON text.
+
+    Raise a ValueError if an object repeats a key, if the text contains a constant such as NaN, or if the
+    text is nested too deeply.
+    """
+
+    def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+        names = [name for name, _ in pairs]
+        check(len(set(names)) == len(names), "an object has the same key twice")
+        return dict(pairs)
+
+    def constant(name: str) -> Any:
+        raise ValueError(f"{name} is not JSON")
+
+    try:
+        value: dict[str, Any] = json.loads(text, object_pairs_hook=unique, parse_constant=constant)
+    except RecursionError:
+        raise ValueError("the text is nested too deeply") from None
+    return value
+
 
 _NAME = re.compile(r"\d{8}\.parquet")
 
@@ -278,3 +456,114 @@ def to_parquet(fields: Mapping[str, Any], *, delta: bool = False) -> pa.Buffer:
         use_dictionary=[COLUMN_FILE_NAMES[0]],
     )
     return sink.getvalue()
+
+
+# The number of bytes at the end of a snapshot's file that are read. They hold the metadata, unless a dataset
+# has hundreds of columns.
+_TAIL_BYTES = 1 << 16
+
+# The length and the key of the entry in the Parquet footer (Thrift's compact protocol), and the type of the
+# value, whose length and bytes follow. Parsing the whole footer would take ten times as long.
+_ENTRY = b"\x18" + bytes([len(METADATA_KEY)]) + METADATA_KEY + b"\x18"
+
+
+def read_metadata(store: Store, numbers: Sequence[int]) -> dict[int, dict[str, Any]]:
+    """Map the numbers of versions to the JSON objects in the metadata of their Parquet files.
+
+    The result lacks the versions that do not exist or are damaged, that have another format version,
+    or whose metadata is longer than usual. `read_version` reads these versions or raises.
+    """
+    paths = [store.join(snapshot_path(number)) for number in numbers]
+    found = {number: _parse(tail) for number, tail in zip(numbers, _tails(store, paths), strict=True)}
+    return {number: metadata for number, metadata in found.items() if metadata is not None}
+
+
+def _tails(store: Store, paths: list[str]) -> list[Any]:
+    """Return the last bytes of each file, or an exception."""
+    if type(store.fs) is LocalFileSystem:
+        return [_tail(path) for path in paths]
+    count = len(paths)
+    return list(store.fs.cat_ranges(paths, [-_TAIL_BYTES] * count, [None] * count, on_error="return"))
+
+
+def _tail(path: str) -> bytes | OSError:
+    try:
+        with open(path, "rb", buffering=0) as file:
+            size = os.fstat(file.fileno()).st_size
+            file.seek(max(size - _TAIL_BYTES, 0))
+            return file.read()
+    except OSError as error:
+        return error
+
+
+def _parse(tail: Any) -> dict[str, Any] | None:
+    """Return the JSON object in the last bytes of a Parquet file. If there is none, return None."""
+    if not isinstance(tail, bytes) or tail[-4:] != b"PAR1":
+        return None
+    # Only the name of the writing program follows the entries, so the last match is the entry.
+    _, entry, rest = tail.rpartition(_ENTRY)
+    if not entry:
+        return None
+    length = shift = at = 0
+    try:
+        while True:  # the length is stored in groups of seven bits, the lowest first
+            byte = rest[at]
+            length |= (byte & 127) << shift
+            at, shift = at + 1, shift + 7
+            if byte < 128:
+                break
+        metadata = strict_json(rest[at : at + length])
+        base = metadata.get("base")
+        is_valid = base is None or type(base["version"]) is int
+        return metadata if is_valid and metadata["format_version"] == FORMAT_VERSION else None
+    except (IndexError, KeyError, TypeError, ValueError):
+        return None
+
+
+_HISTORY = pa.schema(
+    {
+        "version": pa.int64(),
+        "created": pa.timestamp("s", "UTC"),
+        "mode": pa.string(),
+        "details": pa.string(),
+        "files": pa.int64(),
+        "records": pa.int64(),
+        "bytes": pa.int64(),
+        "run": pa.string(),
+        "library": pa.string(),
+    }
+)
+
+
+def history(store: Store, numbers: Sequence[int]) -> pd.DataFrame:
+    """Return the table of versions that `Snapshot.history` describes. Versions that do not exist are left
+    out.
+    """
+    stored = read_metadata(store, numbers)
+    rows: list[tuple[Any, ...]] = []
+    for number in numbers:
+        described = _described(stored[number]) if number in stored else None
+        with suppress(FileNotFoundError):  # an overwrite has removed this version in the meantime
+            rows.append((number, *(described or _read(store, number))))
+    columns = zip(*rows, strict=True) if rows else [()] * len(_HISTORY)
+    table = pa.table(dict(zip(_HISTORY.names, columns, strict=True)), schema=_HISTORY)
+    frame: pd.DataFrame = table.to_pandas(types_mapper=pd.ArrowDtype)
+    return frame
+
+
+def _described(metadata: dict[str, Any]) -> tuple[Any, ...] | None:
+    """Return the columns of a version except its number. If the metadata lacks one of them, return None."""
+    texts = [metadata.get(name) for name in ("mode", "run", "library")]
+    known = summary(metadata)
+    if not all(name in known for name in TOTALS) or not all(isinstance(text, str) for text in texts):
+        return None
+    mode, *others = texts
+    counts = (known[name] for name in TOTALS)
+    return parse_time(metadata.get("created")), mode or None, known["details"] or None, *counts, *others
+
+
+def _read(store: Store, number: int) -> tuple[Any, ...]:
+    """Return the columns of a version except its number, by reading the list of its files."""
+    fields = read_version(store, number)
+    told = (fields[name] or None for name in ("created", "mode", "details"))
+    return *told, *totals(fields["file_list"]).values(), fields["run"], fields["library"]

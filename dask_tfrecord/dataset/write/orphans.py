@@ -8,8 +8,7 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from uuid import uuid4
 
-from dask_tfrecord.dataset.snapshot.columnar import listed_paths
-from dask_tfrecord.dataset.snapshot.kept import places_of_kept_files
+from dask_tfrecord.dataset.snapshot.file_list import listed_paths
 from dask_tfrecord.dataset.snapshot.model import listed_files
 from dask_tfrecord.dataset.snapshot.names import (
     COLUMNS,
@@ -20,13 +19,12 @@ from dask_tfrecord.dataset.snapshot.names import (
     run_of_column_file,
 )
 from dask_tfrecord.dataset.snapshot.versions import read_part, versions
-from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot
-from dask_tfrecord.dataset.write.staging import finish_newest, move_files, remove_staging
-from dask_tfrecord.files.part_names import is_part, run_of
+from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot, places_of_kept_files
+from dask_tfrecord.dataset.write.transaction import finish_newest, move_files, remove_staging
+from dask_tfrecord.files.entry import is_part, run_of
 from dask_tfrecord.files.storage.listing import column_paths, list_directory
 from dask_tfrecord.files.storage.paths import name_of
-from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.storage.uploads import Upload, abort, unfinished_uploads
+from dask_tfrecord.files.storage.store import Store, Upload, abort, unfinished_uploads
 
 logger = logging.getLogger(__name__)
 

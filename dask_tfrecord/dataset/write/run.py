@@ -10,9 +10,8 @@ from uuid import uuid4
 import pyarrow as pa
 
 from dask_tfrecord.codec.codecs import suffix_of
-from dask_tfrecord.dataset.partitioning.grouping import group_by_directory
-from dask_tfrecord.dataset.snapshot.columnar import Columnar, columnar_features
-from dask_tfrecord.dataset.snapshot.metadata import Levels
+from dask_tfrecord.dataset.partitioning import group_by_directory
+from dask_tfrecord.dataset.snapshot.file_list import Columnar, columnar_features
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, read_snapshot
 from dask_tfrecord.dataset.snapshot.names import (
     column_file_path,
@@ -20,17 +19,15 @@ from dask_tfrecord.dataset.snapshot.names import (
     run_of_column_file,
     staged,
 )
-from dask_tfrecord.dataset.snapshot.versions import newest_number, read_part
+from dask_tfrecord.dataset.snapshot.versions import Levels, newest_number, read_part
 from dask_tfrecord.dataset.snapshot.visibility import has_committed, intact_snapshot
-from dask_tfrecord.files.entry import FileEntry
-from dask_tfrecord.files.options import WriteOptions
-from dask_tfrecord.files.part_names import part_name, run_of
-from dask_tfrecord.files.storage.redaction import redact_errors
+from dask_tfrecord.files.entry import FileEntry, part_name, run_of
+from dask_tfrecord.files.file_options import WriteOptions
+from dask_tfrecord.files.file_writer import GroupedRows, WrittenColumns, write_files
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.writing import GroupedRows, WrittenColumns, write_files
+from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.lazy import cached_property
-from dask_tfrecord.schema.field import Field
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.fields import Field, Schema
 
 logger = logging.getLogger(__name__)
 

@@ -1,25 +1,38 @@
-"""List the files that paths, globs and directories stand for. Listing does not open the files."""
+"""List the files that paths, globs and directories stand for, without opening the files.
+
+A listing for a read leaves out hidden files; `find_files` finds every file below a directory. The errors for
+a path without files are created only when a path has no files. A later check that listed files have not
+changed does not open them either.
+"""
 
 import os
+import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
+from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
+from fsspec import AbstractFileSystem
+from fsspec.asyn import AsyncFileSystem
+from fsspec.utils import glob_translate
 
 from dask_tfrecord.codec.codecs import Compression, known_codec
-from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.files.storage.filesystem import Filesystem, open_path
-from dask_tfrecord.files.storage.find_files import find_files, matching_paths
-from dask_tfrecord.files.storage.local_links import LinkFollowingDisk, is_hidden, without_duplicates
-from dask_tfrecord.files.storage.not_found import nothing_at, unreachable
-from dask_tfrecord.files.storage.open_file import stamp_of
+from dask_tfrecord.errors import Call, NotFoundError, TFRecordError
+from dask_tfrecord.files.storage.filesystem import (
+    Filesystem,
+    LinkFollowingDisk,
+    is_hidden,
+    open_path,
+    without_duplicates,
+)
+from dask_tfrecord.files.storage.open_file import ExpectedFile, removed, stamp_of
 from dask_tfrecord.files.storage.paths import (
     expand_braces,
     glob_start,
@@ -28,9 +41,141 @@ from dask_tfrecord.files.storage.paths import (
     path_text,
     unquoted_path,
 )
-from dask_tfrecord.files.storage.redaction import without_credentials
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.store_failures import without_credentials
 from dask_tfrecord.schema.tfds import FEATURES, INFO
+
+
+def find_files(store: Store, path: str) -> dict[str, Any]:
+    """Find all files below a directory. On a local disk, the search follows symbolic links."""
+    if store.local:
+        return without_duplicates(LinkFollowingDisk().find(path, detail=True))
+    found: dict[str, Any]
+    found = _walk(store.fs, path) if _lists_one_by_one(store.fs) else store.fs.find(path, detail=True)
+    return {path: info for path, info in found.items() if info["type"] != "directory"}
+
+
+def _lists_one_by_one(fs: AbstractFileSystem) -> bool:
+    """Return True if the filesystem lists directories one by one, and fsspec would omit directories that
+    fail.
+    """
+    kind = type(fs)
+    return bool(
+        kind._find is AsyncFileSystem._find if fs.async_impl else kind.find is AbstractFileSystem.find
+    )
+
+
+def _walk(fs: AbstractFileSystem, root: str, depth: int | None = None) -> dict[str, Any]:
+    """Find all files and directories up to ``depth`` levels below a directory.
+
+    Raise if a directory cannot be listed.
+    """
+    found: dict[str, Any] = {}
+    level, waiting = 0, [root]
+    while waiting and level != depth:
+        level, below = level + 1, []
+        for directory in waiting:
+            try:
+                infos = fs.ls(directory, detail=True)
+            except FileNotFoundError:
+                if directory == root:
+                    raise
+                continue  # the directory was removed, or it is a broken link on a page of links
+            for info in infos:
+                path = info["name"]
+                if path in found or (
+                    info["type"] == "directory" and path.rstrip("/") == directory.rstrip("/")
+                ):
+                    continue
+                found[path] = info
+                below += [path] if info["type"] == "directory" else []
+        waiting = below
+    return found
+
+
+def matching_paths(store: Store, pattern: str) -> dict[str, Any]:
+    """List the files and directories that match a glob without braces."""
+    if store.local or not _lists_one_by_one(store.fs):
+        fs = LinkFollowingDisk() if store.local else store.fs
+        matches: dict[str, Any] = fs.glob(pattern, detail=True)
+        return matches
+    root = pattern[: pattern.rfind("/", 0, glob_start(pattern)) + 1]
+    depth = None if "**" in pattern else pattern.count("/", len(root)) + 1
+    matching = re.compile(glob_translate(pattern)).match
+    try:
+        found = _walk(store.fs, root, depth)
+    except FileNotFoundError:
+        return {}
+    end = "/" if pattern.endswith("/") else ""
+    return {path: info for path, info in found.items() if matching(path.rstrip("/") + end)}
+
+
+# A copy of `dataset.snapshot.names.STAGING`. That module imports this module, so this module cannot import
+# it.
+_STAGING = "_tfrecord/staging"
+
+
+def nothing_at(
+    store: Store, otherwise: str, pattern: str = "", *, advice: str | None = None, index: str | None = None
+) -> FileNotFoundError:
+    """Return the error for a directory without files, or for a glob in the directory that matches no files.
+
+    The message says why there are no files. If the reason is not known, the message is ``otherwise`` with
+    ``advice``, and with the advice to call `index` for the effect ``index``.
+    """
+    check_bucket(store)
+    place, root = store.public(pattern or store.root), store.public()
+    with suppress(Exception):  # if the store fails, the reason stays unknown
+        if store.names(_STAGING):
+            return unfinished_only(place, root)
+    calls = [] if index is None else [Call("index", root, {}, index)]
+    return NotFoundError(f"{place}: {otherwise}", advice, calls)
+
+
+def unfinished_only(place: str, root: str) -> FileNotFoundError:
+    """Return the error for a path whose only files belong to a write that has not finished."""
+    return NotFoundError(
+        f"{place}: the only files belong to a write that has not finished",
+        "wait for the write",
+        [Call("cleanup", root, {}, "if the write was interrupted")],
+    )
+
+
+def check_bucket(store: Store) -> None:
+    """Raise FileNotFoundError if the root is in a bucket of S3, or a container of Azure, that does not exist.
+
+    Any other failure is ignored, because a user may have permission to write to a bucket but not to inspect
+    it.
+    """
+    fs, bucket = store.fs, store.root.strip("/").partition("/")[0]
+    is_azure = hasattr(fs, "service_client")
+    try:
+        if is_azure:
+            fs.info(bucket, refresh=True)
+        elif hasattr(fs, "call_s3"):
+            fs.call_s3("head_bucket", Bucket=bucket)
+    except FileNotFoundError:
+        kind = "container" if is_azure else "bucket"
+        raise FileNotFoundError(f"{store.public()}: the {kind} {bucket!r} does not exist") from None
+    # The operation on the bucket either raises the same error or does not need this permission.
+    except Exception:
+        return
+
+
+def unreachable(place: str, error: BaseException) -> TFRecordError | None:
+    """Return the error for a web server that failed; None if the server answered that a file does not exist.
+
+    fsspec reports every HTTP failure as "not found". The text of the failure may contain the URL with its
+    secrets, so the message contains only the HTTP status or the class of the error.
+    """
+    cause = error.__cause__
+    status = getattr(cause, "status", None)
+    if cause is None or isinstance(cause, FileNotFoundError) or status in (404, 410):
+        return None
+    how = f"it answers {status}" if status else type(cause).__name__
+    advice = "check the address, that the server is running, and that it grants you access"
+    return TFRecordError(f"the request to the server failed ({how})", advice, path=place)
+
 
 PathLike = str | os.PathLike[str]
 
@@ -449,3 +594,64 @@ def _is_pipe(info: dict[str, Any]) -> bool:
 
 def _is_hidden(name: str) -> bool:
     return name in SIDE_FILES or name.endswith(_FOLDER_SUFFIX) or is_hidden(name)
+
+
+# The largest number of files that are compared with one request per file; more files are compared with one
+# new listing.
+_FEW = 256
+
+# The number of concurrent requests in a check of many files.
+
+
+def check_unchanged(store: Store, files: Sequence[FileInfo] | pa.Table) -> None:
+    """Raise if a file changed since it was listed. Files with an empty stamp are not checked.
+
+    Parameters
+    ----------
+    store : Store
+        The store that holds the files.
+    files : sequence of FileInfo or pyarrow.Table
+        The files to check, as `FileInfo` objects or as a file list.
+
+    Raises
+    ------
+    FileChangedError
+        If a file was rewritten or removed after it was listed.
+    """
+    if len(files) > _FEW:
+        files = _without_unchanged(store, files if isinstance(files, pa.Table) else info_table(files))
+    infos = table_infos(files) if isinstance(files, pa.Table) else files
+    stamped = list({file.path: file for file in infos if file.stamp}.values())
+    if store.local or len(stamped) < 2:
+        for file in stamped:
+            check_file(store, file)
+    else:
+        with ThreadPoolExecutor(_THREADS) as pool:
+            list(pool.map(partial(check_file, store), stamped))
+
+
+def _without_unchanged(store: Store, files: pa.Table) -> pa.Table:
+    """Return the rows of files that may have changed: those that a new listing does not show to be
+    unchanged.
+    """
+    store.fs.invalidate_cache()
+    listed = list_directory(store)
+    found = listed.take(pc.index_in(unquoted_column(files["path"]), unquoted_column(listed["path"])))
+    is_same = pc.and_(
+        pc.equal(found["stamp"], files["stamp"]),
+        pc.or_kleene(pc.equal(found["size"], files["size"]), files["size"].is_null()),
+    )
+    return files.filter(pc.invert(pc.fill_null(is_same, False)))
+
+
+def check_file(store: Store, file: FileInfo) -> None:
+    """Raise if one file changed since it was listed, as `check_unchanged` does for many files.
+
+    If the file has no stamp, only its size is compared.
+    """
+    expected = ExpectedFile(store.public(file.path), file.size, file.stamp, True, dict)
+    try:
+        now = store.look(file.path)
+    except FileNotFoundError:
+        raise removed(expected.path) from None
+    expected.check(now)

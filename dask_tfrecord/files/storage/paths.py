@@ -11,7 +11,7 @@ from urllib.parse import unquote
 from fsspec import available_protocols, get_filesystem_class
 
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.files.storage.redaction import without_credentials
+from dask_tfrecord.files.storage.store_failures import without_credentials
 
 # Credentials before the name of a bucket, which s3fs and gcsfs would treat as a part of the name. A secret
 # key of AWS may contain slashes, and an ARN in place of a bucket's name contains colons.

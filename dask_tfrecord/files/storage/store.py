@@ -1,6 +1,7 @@
 """Access files on any fsspec filesystem: write them atomically, read them forward, and detect changes.
 
-The module `store` does not know the content of the files. Messages of this module contain no credentials.
+Uploads to S3 that killed writes left unfinished are listed and aborted, too. The module does not know the
+content of the files. Messages of this module contain no credentials.
 """
 
 import io
@@ -10,18 +11,20 @@ import stat
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
+from dataclasses import dataclass, field
+from datetime import datetime
 from functools import reduce
 from glob import has_magic
 from operator import and_
 from threading import Lock
-from typing import Any, BinaryIO, TypeVar
+from typing import Any, BinaryIO, NamedTuple, TypeVar
 
 from fsspec import AbstractFileSystem
 from fsspec.implementations.local import LocalFileSystem
 from fsspec.spec import AbstractBufferedFile
 from fsspec.utils import tokenize
 
+from dask_tfrecord.codec import crc32c
 from dask_tfrecord.errors import DestinationError
 from dask_tfrecord.files.storage.filesystem import (
     ArrowFileSystem,
@@ -38,8 +41,7 @@ from dask_tfrecord.files.storage.open_file import (
     removed,
 )
 from dask_tfrecord.files.storage.paths import check_url, name_of, parent_of, path_text
-from dask_tfrecord.files.storage.redaction import without_credentials
-from dask_tfrecord.files.storage.store_failures import is_precondition_failure
+from dask_tfrecord.files.storage.store_failures import is_precondition_failure, without_credentials
 from dask_tfrecord.lazy import cached_property
 
 _T = TypeVar("_T")
@@ -566,3 +568,84 @@ class Store:
 def _temporary_name(path: str) -> str:
     """Return the path of the temporary file of a new file, without the random end of its name."""
     return f"{parent_of(path)}/.{name_of(path)}"
+
+
+class Upload(NamedTuple):
+    """An unfinished multipart upload to S3: the path of the object, the id of the upload, and the start
+    time.
+    """
+
+    path: str
+    id: str
+    started: datetime
+
+
+def unfinished_uploads(store: Store) -> list[Upload]:
+    """List the unfinished multipart uploads below the root. Stores other than S3 have no such uploads."""
+    if not hasattr(store.fs, "call_s3"):
+        return []
+    bucket, _, key = store.join("").partition("/")
+    found: list[Upload] = []
+    page: dict[str, Any] = {"IsTruncated": True}
+    while page.get("IsTruncated"):
+        markers = {"KeyMarker": "NextKeyMarker", "UploadIdMarker": "NextUploadIdMarker"}
+        start = {name: page[last] for name, last in markers.items() if page.get(last)}
+        page = store.fs.call_s3("list_multipart_uploads", Bucket=bucket, Prefix=key, **start)
+        found += [
+            Upload(f"{bucket}/{one['Key']}", one["UploadId"], one["Initiated"])
+            for one in page.get("Uploads", ())
+        ]
+    return found
+
+
+def abort(store: Store, upload: Upload) -> None:
+    """Abort an unfinished multipart upload to S3."""
+    bucket, _, key = upload.path.partition("/")
+    with suppress(FileNotFoundError):  # the upload was completed or aborted in the meantime
+        store.fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload.id)
+
+
+@dataclass
+class Checksum:
+    """The first bytes of a file, the number of bytes that were read so far, and the CRC-32C of these
+    bytes.
+    """
+
+    head: bytes = b""
+    bytes: int = 0
+    crc32c: int = 0
+
+
+@dataclass(frozen=True, repr=False)
+class ChecksumStore(Store):
+    """A store that computes the CRC-32C of a file while the file is read.
+
+    Only one file of the store may be open at a time.
+    """
+
+    checksum: Checksum = field(default_factory=Checksum)
+
+    @contextmanager
+    def open(self, *args: Any) -> Iterator[FileReader]:
+        """Open a file in the same way as `Store.open`, and add all bytes that are read to the checksum."""
+        with super().open(*args) as reader:
+            yield ChecksumReader(reader, self.checksum)
+
+
+class ChecksumReader(FileReader):
+    """A reader that reads through another reader, and adds all bytes that are read to a checksum."""
+
+    def __init__(self, reader: FileReader, checksum: Checksum) -> None:
+        self._reader = reader
+        self._checksum = checksum
+        self.size = reader.size
+
+    def peek(self, count: int) -> bytes:
+        self._checksum.head = self._reader.peek(count)
+        return self._checksum.head
+
+    def readinto(self, view: memoryview) -> int:
+        count = self._reader.readinto(view)
+        self._checksum.bytes += count
+        self._checksum.crc32c = crc32c(view[:count], self._checksum.crc32c)
+        return count

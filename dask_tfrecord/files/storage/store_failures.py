@@ -1,18 +1,25 @@
-"""Translate failures of remote stores into errors that name the path, the endpoint and what to check.
+"""Turn failures of stores into errors that say what to check, and keep secrets out of all errors.
 
-The module `store_failures` knows the names of the exceptions of the stores' libraries, but imports none of
-these libraries.
+`redact_errors` decorates the public functions, the functions that begin the planning of a read or a write,
+and the functions that run in tasks. A function without this decorator may raise exceptions of a store
+unchanged. The module knows the names of the exceptions of the stores' libraries, but imports none of these
+libraries.
 """
 
 import errno
 import os
-from collections.abc import Iterable
+import re
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from contextlib import suppress
+from functools import partial, wraps
 from http import HTTPStatus
-from typing import Any
-from urllib.parse import urlsplit
+from inspect import signature
+from typing import Any, ParamSpec, TypeVar
+from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
-from dask_tfrecord.errors import Remedy, TFRecordError
+from fsspec import AbstractFileSystem
+
+from dask_tfrecord.errors import Call, NotFoundError, Remedy, TFRecordError, check_instance
 
 # Names of the exceptions that botocore (S3), aiohttp (GCS, HTTP), azure, paramiko (SFTP) and fsspec raise if
 # a server does not answer.
@@ -169,3 +176,278 @@ def is_precondition_failure(error: OSError) -> bool:
     """
     answer = getattr(error.__cause__, "response", None) or {}
     return answer.get("Error", {}).get("Code") in ("PreconditionFailed", "412")
+
+
+Parameters = ParamSpec("Parameters")
+Result = TypeVar("Result")
+
+_HIDDEN = "***"
+
+_SECRET = "key|secret|token|passw|pwd|passphrase|credential|sas|sig|auth|cookie|connection"
+
+# The names of storage options, headers and query parameters whose values are secret.
+_SECRET_NAME = re.compile(_SECRET, re.IGNORECASE)
+
+# Values that are not secret in an option with a secret name, because they are keywords of a filesystem.
+_WORDS = frozenset({"anon", "anonymous", "browser", "cache", "cloud", "google_default", "latin1", "utf-8"})
+
+
+def _user_patterns(ends: str) -> list[re.Pattern[str]]:
+    """Return the patterns of the users and passwords in URLs. In all patterns, the first group comes before
+    the user, and the second group is the user and the password.
+
+    A password may contain `/`, `?`, `#`, `@` and `:`, although these characters should be quoted. Therefore a
+    user and a password end at the last `@`, unless the text before the first `/` is a host. The characters
+    ``ends`` end a URL.
+    """
+    name, rest = f"[^/?#:@{ends}]*", rf"(?:(?![a-z][a-z0-9+.-]{{0,15}}://)[^{ends}])*"
+    host = rf"(?:\[[^]/?#@{ends}]*\]|{name})"
+    # A name without a dot, such as in `name:12/34@host`, may be a user, so that the port may be a password.
+    full_host = rf"(?:\[[^]/?#@{ends}]*\]|localhost|{name}\.{name})"
+    patterns = [
+        # AWS keys may contain slashes, but names of buckets contain no colon.
+        rf"\b((?:s3a?|gs|gcs)://)(?!arn:)({name}:{rest})@",
+        rf"\b((?:https?|ftps?|webdavs?)://)(?!{host}[/?#]|{full_host}:\d{{0,5}}[/?#])({rest})@",
+        rf"\b((?:sftp|ssh|smb)://)(?!{name}@{host}:\d{{0,5}}[/?#]|{full_host}:\d{{0,5}}[/?#])"
+        rf"({name}(?:@{name})*:{rest})@",
+        # In Azure URLs, the text before `@` is the container, not a user.
+        rf"\b(?!abfss?:|wasbs?:|s3a?:|gs:|gcs:|https?:|ftps?:|webdavs?:)([a-z][a-z0-9+.-]{{0,15}}://)"
+        rf"(?:(?!(?:{name}@)?{host}:\d{{0,5}}[/?#]))({name}(?:@{name})*:{rest})@",
+        rf"\b(?!abfss?:|wasbs?:)([a-z][a-z0-9+.-]{{0,15}}://)([^/?#{ends}]*)@",
+        rf"\b([a-z][a-z0-9+.-]{{0,15}}:///+)([^/?#{ends}]*:[^/?#{ends}]*)@",
+    ]
+    return [re.compile(pattern, re.IGNORECASE) for pattern in patterns]
+
+
+# The users and passwords in URLs that are part of a text, and in a text that is a URL.
+_USERS_IN_TEXT = _user_patterns(r"\s'\"<>")
+_USER_OF_URL = _user_patterns("\n")
+
+# The query of a URL that has a parameter with a secret name.
+_QUERY = re.compile(
+    rf"([a-z][a-z0-9+.-]{{0,15}}://[^?#\s'\"<>]*)\?(?:[^#\s'\"<>]*[&;])?[^#\s'\"<>=&;]*(?:{_SECRET})[^\s'\"<>=&;]*=[^\s'\"<>]*",
+    re.IGNORECASE,
+)
+
+# A secret with fewer characters is hidden only as a whole word, because it may be part of harmless words.
+_SHORT = 6
+
+
+def without_credentials(text: str) -> str:
+    """Return a text whose URLs have no user, no password and no query with a secret parameter."""
+    if "://" not in text:  # this is true of most paths, and much faster to check than the patterns
+        return text
+    for pattern in _USERS_IN_TEXT:
+        text = pattern.sub(r"\1", text)
+    return _QUERY.sub(r"\1", text)
+
+
+def secrets_of(*places: Any) -> frozenset[str]:
+    """Return the secrets in paths, in storage options, and in objects that hold a store or a filesystem."""
+    found = set(_secrets(places, set()))
+    found |= {
+        change(text) for text in found for change in (unquote, partial(quote, safe="", errors="replace"))
+    }
+    return frozenset(text for text in found if text and text not in _WORDS)
+
+
+def hide(text: str, secrets: Iterable[str]) -> str:
+    """Replace the given secrets in a text by "***", and remove the credentials from URLs in the text."""
+    text = without_credentials(text)
+    for secret in sorted(secrets, key=len, reverse=True):
+        if len(secret) < _SHORT:
+            text = re.sub(rf"(?<!\w){re.escape(secret)}(?!\w)", _HIDDEN, text)
+        else:
+            text = text.replace(secret, _HIDDEN)
+    return text
+
+
+def hide_secrets(text: str, *places: Any) -> str:
+    """Replace the secrets of paths and storage options in a text by ``***``.
+
+    Users and passwords in URLs of the text are removed in any case. The exceptions of this package never show
+    secrets; use `hide_secrets` for the texts of other packages.
+
+    Parameters
+    ----------
+    text : str
+        Any text, such as the message of an exception.
+    places : object
+        Paths and dicts of storage options, whose secrets are replaced in the text.
+
+    Returns
+    -------
+    str
+        The text without the secrets.
+
+    Examples
+    --------
+    >>> import dask_tfrecord
+    >>> dask_tfrecord.hide_secrets("s3 refused hunter22 of me", {"secret": "hunter22"})
+    's3 refused *** of me'
+    """
+    check_instance("text", text, str)
+    return hide(text, secrets_of(*places))
+
+
+def redact_errors(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
+    """Decorate a function so that its exceptions do not show the secrets in its arguments.
+
+    A failure of a remote store becomes an error that names the path, the endpoint and what to check.
+
+    An exception that shows a secret is replaced by an exception without the secret. If the class of the
+    exception belongs to this library or is built-in, the new exception has the same class. If not, the class
+    of the new exception is the built-in base class. The new exception has neither the cause nor the context
+    of the old exception.
+    """
+
+    @wraps(function)
+    def call(*args: Parameters.args, **kwargs: Parameters.kwargs) -> Result:
+        try:
+            return function(*args, **kwargs)
+        except Exception as error:  # an exception of any class may show a secret
+            safe = _safe(_explained(error, (*args, *kwargs.values())), secrets_of(args, kwargs))
+            if safe is error:
+                del safe  # a reference from this frame would keep the frames of the exception alive
+                raise
+        try:
+            raise safe  # raised outside of the handler, so that the original exception is not the context
+        finally:
+            del safe
+
+    return call
+
+
+def _explained(error: Exception, arguments: tuple[Any, ...]) -> Exception:
+    """Return an actionable error if the exception is a failure of a remote store, and otherwise the
+    exception.
+    """
+    place = place_of(arguments)
+    explained = store_failure(error, None if place is None else without_credentials(place))
+    if explained is None:
+        return error
+    explained.__cause__ = error
+    return explained
+
+
+def _secrets(place: Any, seen: set[int], name: str = "", depth: int = 0) -> Iterator[str]:
+    """Yield the secrets in URLs, storage options and filesystems, and in objects of this package with these.
+
+    If ``name`` is not empty, the value belongs to an option with this secret name. The set ``seen`` has the
+    ids of the objects whose attributes were searched.
+    """
+    if depth > 20:
+        return
+    if isinstance(place, bytes):
+        place = place.decode(errors="replace")
+    if isinstance(place, str):
+        yield from _secrets_of_text(place, name)
+    elif isinstance(place, Mapping):
+        for key, value in place.items():
+            yield from _secrets(value, seen, name or (key if is_secret_name(key) else ""), depth + 1)
+    elif isinstance(place, list | tuple | set | frozenset):
+        for value in place:
+            yield from _secrets(value, seen, name, depth + 1)
+    elif isinstance(place, partial):
+        yield from _secrets((*place.args, place.keywords), seen, depth=depth + 1)
+    elif id(place) in seen:
+        return
+    elif isinstance(place, AbstractFileSystem):
+        seen.add(id(place))
+        names = [*signature(type(place).__init__).parameters][1:]
+        arguments = dict(zip(names, place.storage_args, strict=False))
+        wrapped = vars(place).get("fs")
+        yield from _secrets((arguments, place.storage_options, wrapped), seen, depth=depth + 1)
+    elif type(place).__module__.startswith("pyarrow.") and hasattr(place, "type_name"):
+        # The arguments of a pyarrow filesystem may hold secrets.
+        yield from _secrets(place.__reduce__()[1:], seen, depth=depth + 1)
+    elif name or type(place).__module__.startswith(("dask_tfrecord.", "pyarrow.")):
+        seen.add(id(place))
+        for value in [*getattr(place, "__dict__", {}).values()]:
+            yield from _secrets(value, seen, name, depth + 1)
+
+
+def is_secret_name(key: object) -> bool:
+    return isinstance(key, str) and bool(_SECRET_NAME.search(key))
+
+
+def _secrets_of_text(text: str, name: str) -> Iterator[str]:
+    if name and not (text.endswith(".json") or name.endswith(("file", "filename", "path"))):
+        yield text
+        yield text.rpartition(" ")[2]  # the token in the value of a header such as "Bearer ..."
+        # The secrets in a connection string or in a SAS token of Azure
+        fields = (field.partition("=") for field in re.split("[;&?]", text))
+        yield from (value for key, _, value in fields if is_secret_name(key))
+    for url in re.split("::(?=[A-Za-z])", text):
+        if "://" not in url:
+            continue
+        found = next(filter(None, (pattern.match(url) for pattern in _USER_OF_URL)), None)
+        user = found[2] if found else ""
+        is_web = url.lower().startswith(("http:", "https:"))
+        # A user name without a password is not secret, but over HTTP it may be a token.
+        if ":" in user or is_web:
+            password = user.partition(":")[2] or user
+            yield from (user, password)
+            # A library that takes a part of the password for the port or the path shows this part.
+            yield from (part for part in re.split("[/?#@:]", password) if len(part) > 2)
+        if is_web:
+            query = url[found.end() if found else 0 :].partition("?")[2]
+            yield query
+            yield from (value for key, value in parse_qsl(query) if is_secret_name(key))
+
+
+def _safe(error: BaseException, secrets: frozenset[str]) -> BaseException:
+    """Return the exception, or a replacement if the exception, its cause or its context shows a secret."""
+    if not any(_shows(one, secrets) for one in _chain(error)):
+        return error
+    safe = _rebuilt(error, secrets)
+    safe.__suppress_context__ = True
+    return safe.with_traceback(error.__traceback__)
+
+
+def _chain(error: BaseException | None) -> list[BaseException]:
+    found: list[BaseException] = []
+    waiting = [error]
+    while waiting:
+        one = waiting.pop()
+        if one is not None and all(one is not other for other in found):
+            found.append(one)
+            waiting += [one.__cause__, one.__context__]
+    return found
+
+
+def _shows(error: BaseException, secrets: frozenset[str]) -> bool:
+    parts = [str(error), repr(error), repr(error.args), repr(vars(error))]
+    parts += [str(getattr(error, name, "")) for name in ("filename", "filename2", "strerror")]
+    text = "\n".join(parts)
+    return hide(text, secrets) != text
+
+
+def _rebuilt(error: BaseException, secrets: frozenset[str]) -> BaseException:
+    def clean(value: Any) -> Any:
+        if isinstance(value, Remedy | Call):
+            return type(value)(*map(clean, value))
+        if isinstance(value, tuple | list):
+            return type(value)(map(clean, value))
+        if isinstance(value, dict):
+            return {clean(key): clean(item) for key, item in value.items()}
+        return hide(value, secrets) if isinstance(value, str) else value
+
+    if isinstance(error, TFRecordError):
+        return error.replaced(**{name: clean(value) for name, value in error.fields().items()})
+    if isinstance(error, NotFoundError):
+        return NotFoundError(clean(error.problem), clean(error.advice), clean(error.calls))
+    kind = next(one for one in type(error).__mro__ if one.__module__ == "builtins")
+    text = clean(str(error))
+    if kind not in (Exception, BaseException):
+        try:
+            if isinstance(error, OSError) and error.errno is not None:
+                rebuilt: BaseException = kind(error.errno, clean(error.strerror), clean(error.filename))
+            else:
+                rebuilt = kind(text if kind is type(error) else f"{type(error).__name__}: {text}")
+        except TypeError:  # the class is a built-in exception that takes other arguments
+            pass
+        else:
+            if not _shows(rebuilt, secrets):
+                return rebuilt
+    return TFRecordError(f"{type(error).__name__}: {text}")

@@ -1,6 +1,6 @@
 """A batch goes on after a record that the decoder refused.
 
-Modules: codec.columns, codec.
+Modules: codec.
 """
 
 import oracle
@@ -8,8 +8,7 @@ import pytest
 from guard import exact
 from oracle import Feature, Record, block, bytes_list, entry, example_of, float_list, int64_list, packed
 
-from dask_tfrecord.codec import Decoder
-from dask_tfrecord.codec.columns import Column
+from dask_tfrecord.codec import Column, Decoder
 
 COLUMNS = [
     Column("id", "int64", 0),

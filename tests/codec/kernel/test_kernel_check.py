@@ -1,6 +1,6 @@
 """The kernel's search for damage: the same ranges whatever part of the file each call gets.
 
-Modules: codec, codec.checked.
+Modules: codec.
 """
 
 import oracle
@@ -9,8 +9,7 @@ from guard import exact
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_tfrecord.codec import Inference
-from dask_tfrecord.codec.checked import Checked
+from dask_tfrecord.codec import Checked, Inference
 
 
 @given(damaged_files() | holed_files(), st.integers(1, 60), st.booleans())

@@ -3,7 +3,7 @@
 The fast paths predict an entry from the record before. So the tests put the record under test after similar
 records, and the buffers end at a page that cannot be read.
 
-Modules: codec, codec.columns.
+Modules: codec.
 """
 
 from collections.abc import Iterator
@@ -16,8 +16,7 @@ from guard import exact
 from oracle import block, bytes_list, entry, example_of, float_list, int64_list, packed, tag, varint
 from wire_messages import REFUSED
 
-from dask_tfrecord.codec import MAX_RECORD_BYTES, Decoder, Inference, scan
-from dask_tfrecord.codec.columns import Column
+from dask_tfrecord.codec import MAX_RECORD_BYTES, Column, Decoder, Inference, scan
 
 
 def _shapes() -> Iterator[tuple[str, Column, bytes, Any]]:

@@ -1,6 +1,6 @@
 """The encoder, statistics and `take_bytes`: slices, bitmaps, and the ends of input and output.
 
-Modules: codec, codec.columns.
+Modules: codec.
 """
 
 from collections.abc import Iterator
@@ -12,8 +12,7 @@ import pyarrow as pa
 import pytest
 from guard import exact, room
 
-from dask_tfrecord.codec import MAX_RECORD_BYTES, SPARE_BYTES, Encoder, take_bytes
-from dask_tfrecord.codec.columns import Column
+from dask_tfrecord.codec import MAX_RECORD_BYTES, SPARE_BYTES, Column, Encoder, take_bytes
 from dask_tfrecord.errors import SchemaError
 
 COUNT = 40

@@ -3,7 +3,7 @@
 A decoder learns the layout of records, so what it makes of a record could depend on the records before, on
 the columns, on where a window ends, and on the records that it refused. It must not.
 
-Modules: codec, codec.columns.
+Modules: codec.
 """
 
 import random
@@ -17,8 +17,7 @@ from judge import Judged, judge, seen_by
 from oracle import block, bytes_list, entry, example_of, float_list, int64_list, packed, tag, varint
 from wire_messages import ACCEPTED, REFUSED, UNKNOWN
 
-from dask_tfrecord.codec import Decoder, Inference
-from dask_tfrecord.codec.columns import Column
+from dask_tfrecord.codec import Column, Decoder, Inference
 
 # Heads of entries that fit one window of 32 bytes, two windows or none, and names of one and several bytes.
 NAMES = [

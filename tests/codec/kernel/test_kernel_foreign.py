@@ -1,6 +1,6 @@
 """Whether a record is an Example depends on its bytes alone: not on columns, nor on the records before.
 
-Modules: codec, codec.columns, codec.damage.
+Modules: codec.
 """
 
 from itertools import product
@@ -11,9 +11,7 @@ from guard import exact
 from oracle import block, entry, example_of, int64_list, packed
 from wire_messages import ONE, UNKNOWN, list_entry, sequence
 
-from dask_tfrecord.codec import Decoder, Inference
-from dask_tfrecord.codec.columns import Column, RecordType
-from dask_tfrecord.codec.damage import NOT_AN_EXAMPLE
+from dask_tfrecord.codec import NOT_AN_EXAMPLE, Column, Decoder, Inference, RecordType
 
 FIELD = UNKNOWN["varint"]
 

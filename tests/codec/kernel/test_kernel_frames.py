@@ -1,6 +1,6 @@
 """The kernel's reader of frames: truncation, flipped bits, windows of any size, absurd lengths, checksums.
 
-Modules: codec, codec.columns.
+Modules: codec.
 """
 
 import random
@@ -14,8 +14,7 @@ from guard import exact
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_tfrecord.codec import Decoder, Inference, _kernel, scan
-from dask_tfrecord.codec.columns import Column
+from dask_tfrecord.codec import Column, Decoder, Inference, _kernel, scan
 
 COLUMNS = [Column("a", "int64", 1), Column("s", "string", 0)]
 RECORDS = [

@@ -3,7 +3,7 @@
 A decoder learns the layout of records and then decodes many at a time. A decoder that has seen no record
 decodes field by field. The tests compare the two.
 
-Modules: codec.columns, codec.
+Modules: codec.
 """
 
 import random
@@ -17,8 +17,7 @@ from hypothesis import strategies as st
 from oracle import block, bytes_list, entry, example_of, float_list, int64_list, packed, tag, varint
 from wire_messages import ACCEPTED, REFUSED, UNKNOWN
 
-from dask_tfrecord.codec import Decoder
-from dask_tfrecord.codec.columns import Column, FeatureKey, Kind
+from dask_tfrecord.codec import Column, Decoder, FeatureKey, Kind
 
 # The features of the records. A name of 60 characters is longer than the kernel's fast comparisons.
 FEATURES: dict[str, tuple[Kind, int]] = {

@@ -1,6 +1,6 @@
 """The kernel with many records, large values and threads, and batches that outlive their decoder.
 
-Modules: codec, codec.columns, codec.damage.
+Modules: codec.
 """
 
 import gc
@@ -19,9 +19,7 @@ from guard import exact
 from memory import growth
 from oracle import Feature, Record
 
-from dask_tfrecord.codec import Decoder, Encoder, Inference, scan
-from dask_tfrecord.codec.columns import Column, RecordType
-from dask_tfrecord.codec.damage import Damage
+from dask_tfrecord.codec import Column, Damage, Decoder, Encoder, Inference, RecordType, scan
 
 ROWS = 3_000  # more than one of the kernel's blocks, in records and in bytes
 
@@ -298,7 +296,7 @@ KEEP = """
 import sys
 from pathlib import Path
 from dask_tfrecord.codec import Decoder
-from dask_tfrecord.codec.columns import Column
+from dask_tfrecord.codec import Column
 from memory import peak_kib
 
 file = Path(sys.argv[1]).read_bytes()

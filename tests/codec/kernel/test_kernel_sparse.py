@@ -1,6 +1,6 @@
 """Large values that no column needs are left out of a read, and no result depends on their bytes.
 
-Modules: codec.columns, codec.
+Modules: codec.
 """
 
 import random
@@ -16,8 +16,7 @@ from hypothesis import strategies as st
 from oracle import block, bytes_list, entry, example_of, float_list, int64_list, packed, tag, varint
 from wire_messages import ACCEPTED, REFUSED, UNKNOWN
 
-from dask_tfrecord.codec import Decoder, SparseReader
-from dask_tfrecord.codec.columns import Column
+from dask_tfrecord.codec import Column, Decoder, SparseReader
 
 COLUMNS = [Column("a", "int64", 0), Column("s", "bytes", 0), Column("f", "float", 1)]
 

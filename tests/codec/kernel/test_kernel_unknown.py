@@ -1,6 +1,6 @@
 """Features without a column: whether the kernel reports one, which one, and the column that would read it.
 
-Modules: codec, codec.columns, codec.damage.
+Modules: codec.
 """
 
 import oracle
@@ -9,9 +9,7 @@ from guard import exact
 from oracle import block, bytes_list, entry, example_of, float_list, int64_list, packed
 from wire_messages import ACCEPTED, ONE, SEQUENCES, list_entry, sequence
 
-from dask_tfrecord.codec import Decoder
-from dask_tfrecord.codec.columns import Column, FeatureKey
-from dask_tfrecord.codec.damage import Damage
+from dask_tfrecord.codec import Column, Damage, Decoder, FeatureKey
 from dask_tfrecord.errors import SchemaError
 
 

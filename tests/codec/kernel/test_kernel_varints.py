@@ -1,6 +1,6 @@
 """Varints of every size, as values, lengths and tags: the kernel accepts what protobuf accepts.
 
-Modules: codec, codec.columns.
+Modules: codec.
 """
 
 from typing import Any
@@ -11,8 +11,7 @@ from decoded import BOUNDARY_INTEGERS, decoded_rows
 from guard import exact
 from oracle import block, bytes_list, entry, example_of, float_list, int64_list, packed, tag, varint
 
-from dask_tfrecord.codec import Decoder, Inference
-from dask_tfrecord.codec.columns import Column
+from dask_tfrecord.codec import Column, Decoder, Inference
 
 
 @pytest.mark.parametrize("after", [0, 1, 100])

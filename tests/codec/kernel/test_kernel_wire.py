@@ -1,6 +1,6 @@
 """The kernel decodes odd and damaged messages as protobuf does.
 
-Modules: codec, codec.columns, codec.damage.
+Modules: codec.
 """
 
 from typing import Any
@@ -20,9 +20,7 @@ from wire_messages import (
     UNKNOWN,
 )
 
-from dask_tfrecord.codec import Decoder, Inference
-from dask_tfrecord.codec.columns import Column, RecordType
-from dask_tfrecord.codec.damage import Damage
+from dask_tfrecord.codec import Column, Damage, Decoder, Inference, RecordType
 
 COLUMNS = [Column("a", "int64", 1), Column("f", "float", 1), Column("s", "bytes", 1)]
 

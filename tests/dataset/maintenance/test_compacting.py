@@ -1,6 +1,6 @@
 """Compaction: the same rows in fewer files, beside other writes, and nothing changes if it fails.
 
-Modules: dataset.maintenance.compacting, dataset.maintenance.rewriting.
+Modules: dataset.maintenance.rewrites.
 """
 
 import gzip
@@ -28,9 +28,9 @@ from dask_tfrecord import (
     to_tfrecord,
     verify,
 )
-from dask_tfrecord.dataset.maintenance import compacting, rewriting
+from dask_tfrecord.dataset.maintenance import rewrites
 from dask_tfrecord.dataset.write.run import WriteRun
-from dask_tfrecord.files.splicing import splice
+from dask_tfrecord.files.splice import splice
 from dask_tfrecord.files.storage.store import Store
 
 pytestmark = [
@@ -137,7 +137,7 @@ def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, Other], None]:
                 other(path)
             return splice(*args)
 
-        monkeypatch.setattr(rewriting, "splice", splice_slowly)
+        monkeypatch.setattr(rewrites, "splice", splice_slowly)
 
     return install
 
@@ -186,13 +186,13 @@ def test_a_dataset_that_is_removed_meanwhile_does_not_come_back(monkeypatch: pyt
     place = "memory://bucket/removed"
     for number in range(2):
         to_tfrecord(rows(number), place, append=True, write_index=False)
-    store, commit = Store.at(place), compacting.commit
+    store, commit = Store.at(place), rewrites.commit
 
     def remove_before(run: WriteRun, *args: Any) -> Any:
         store.remove(path for path in store.fs.find(store.root) if run.run not in path)
         return commit(run, *args)
 
-    monkeypatch.setattr(compacting, "commit", remove_before)
+    monkeypatch.setattr(rewrites, "commit", remove_before)
     with pytest.raises(ConcurrentWriteError):
         compact(place)
     with pytest.raises(FileNotFoundError):

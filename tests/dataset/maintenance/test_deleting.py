@@ -1,6 +1,6 @@
 """Deleted rows: those that filters select and no others, unopened files, other writes meanwhile.
 
-Modules: dataset.maintenance.deleting, dataset.maintenance.rewriting.
+Modules: dataset.maintenance.rewrites.
 """
 
 import shutil
@@ -30,10 +30,10 @@ from dask_tfrecord import (
     to_tfrecord,
     verify,
 )
-from dask_tfrecord.dataset.maintenance import rewriting
-from dask_tfrecord.dataset.write import commit as commits
-from dask_tfrecord.files import splicing, writing
-from dask_tfrecord.files.removing import remove_records
+from dask_tfrecord.dataset.maintenance import rewrites
+from dask_tfrecord.dataset.write import transaction
+from dask_tfrecord.files import file_writer, splice
+from dask_tfrecord.files.splice import remove_records
 from dask_tfrecord.files.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -65,7 +65,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The rows as a dataset of each codec, in files of several blocks."""
     root = tmp_path_factory.mktemp("written")
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(writing, "BLOCK_BYTES", 2_000)
+        patched.setattr(file_writer, "BLOCK_BYTES", 2_000)
         for codec in (None, "gzip", "zlib"):
             ddf = dd.from_pandas(ROWS, npartitions=4, sort=False)
             to_tfrecord(ddf, root / str(codec), partition_on="day", compression=codec, write_index=False)
@@ -75,7 +75,7 @@ def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture
 def place(written: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Callable[[Any], Path]:
     """Copy the dataset of a codec."""
-    monkeypatch.setattr(splicing, "BLOCK_BYTES", 2_000)
+    monkeypatch.setattr(splice, "BLOCK_BYTES", 2_000)
 
     def copy(codec: str | None = None) -> Path:
         path = tmp_path / str(codec)
@@ -300,11 +300,11 @@ def test_other_writes_beside_a_deletion(
     def remove_slowly(*args: Any) -> Any:
         calls.append(1)
         if len(calls) == 1:
-            monkeypatch.setattr(rewriting, "remove_records", remove_records)
+            monkeypatch.setattr(rewrites, "remove_records", remove_records)
             other(path)
         return remove_records(*args)
 
-    monkeypatch.setattr(rewriting, "remove_records", remove_slowly)
+    monkeypatch.setattr(rewrites, "remove_records", remove_slowly)
     delete(path, [("n", "<", 20)])
     assert len(read_tfrecord(path)) == expected
     assert is_intact(path)
@@ -318,7 +318,7 @@ def test_a_failure_after_the_commit_only_warns(
         raise OSError("on purpose")
 
     path = place(None)
-    monkeypatch.setattr(commits, "finish_commit", fail)
+    monkeypatch.setattr(transaction, "finish_commit", fail)
     with pytest.warns(UserWarning, match=r"the data is written, but not all files.*on purpose"):
         assert delete(path, [("day", "==", 1), ("n", "<", 210)]).snapshot.number == 2
     monkeypatch.undo()

@@ -1,6 +1,6 @@
 """Deleted values: after `delete`, `expire` and `cleanup`, no byte of the dataset holds one.
 
-Modules: dataset.maintenance.deleting, dataset.maintenance.unused_categories.
+Modules: dataset.maintenance.rewrites.
 """
 
 import base64
@@ -17,7 +17,7 @@ import pyarrow.parquet as pq
 import pytest
 
 from dask_tfrecord import SchemaError, Snapshot, cleanup, delete, expire, export, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.maintenance import deleting
+from dask_tfrecord.dataset.maintenance import rewrites
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -130,13 +130,13 @@ def test_a_category_that_an_append_brings_during_a_delete_can_be_read(
     tmp_path: Path, ordered: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     to_tfrecord(categorical(ordered), tmp_path)
-    commit = deleting.commit
+    commit = rewrites.commit
 
     def after_append(*args: Any) -> Snapshot:
         to_tfrecord(categorical(ordered).iloc[1:2], tmp_path, append=True)
         return commit(*args)
 
-    monkeypatch.setattr(deleting, "commit", after_append)
+    monkeypatch.setattr(rewrites, "commit", after_append)
     delete(tmp_path, [("user", "==", SECRET)])
     assert sorted(read_tfrecord(tmp_path)["user"].compute().astype(str)).count(SECRET) == 1
 

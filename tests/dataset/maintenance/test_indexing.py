@@ -1,6 +1,6 @@
 """`index`: creates a snapshot of a directory of files by any writer.
 
-Modules: dataset.maintenance.indexing, dataset.read.map_files.
+Modules: dataset.maintenance.full_scan, dataset.read.sample.
 """
 
 import os
@@ -29,8 +29,8 @@ from dask_tfrecord import (
     TFRecordError,
     read_tfrecord,
 )
-from dask_tfrecord.dataset.maintenance import indexing
-from dask_tfrecord.dataset.read import map_files
+from dask_tfrecord.dataset.maintenance import full_scan
+from dask_tfrecord.dataset.read import sample
 from dask_tfrecord.files import find_blocks as locate
 from dask_tfrecord.files.storage.store import Store
 
@@ -74,9 +74,9 @@ def root(tmp_path: Path) -> Path:
 @pytest.fixture(params=[1_000, 1 << 27])
 def _task_sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks read parts of files, or whole files."""
-    monkeypatch.setattr(map_files, "TASK_BYTES", request.param)
-    monkeypatch.setattr(indexing, "BLOCK_BYTES", 500)
-    monkeypatch.setattr(map_files, "BLOCK_BYTES", 500)
+    monkeypatch.setattr(sample, "TASK_BYTES", request.param)
+    monkeypatch.setattr(full_scan, "BLOCK_BYTES", 500)
+    monkeypatch.setattr(sample, "BLOCK_BYTES", 500)
 
 
 @pytest.mark.usefixtures("_task_sizes")
@@ -247,7 +247,7 @@ def test_directories_on_other_stores_are_indexed(scheme: str) -> None:
 
 
 def test_other_processes_do_the_work(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(map_files, "TASK_BYTES", 5_000)
+    monkeypatch.setattr(sample, "TASK_BYTES", 5_000)
     monkeypatch.setattr(locate, "TASK_BYTES", 5_000)
     with (
         ProcessPoolExecutor(2, get_context("spawn")) as pool,
@@ -278,14 +278,14 @@ def test_the_number_of_a_removed_version_is_not_taken(
     dask_tfrecord.to_tfrecord(pa.table({"n": [1]}), tmp_path)
     for path in tmp_path.glob("part-*"):
         os.utime(path, ns=(1, 1))
-    create_version, others = indexing.create_version, iter([2, 3])
+    create_version, others = full_scan.create_version, iter([2, 3])
 
     def late(run: Any, snapshot: Snapshot) -> Any:
         for n in others:
             dask_tfrecord.to_tfrecord(pa.table({"n": [n]}), tmp_path, overwrite=True)
         return create_version(run, snapshot)
 
-    monkeypatch.setattr(indexing, "create_version", late)
+    monkeypatch.setattr(full_scan, "create_version", late)
     with pytest.raises(ConcurrentWriteError, match="another write replaced the files"):
         dask_tfrecord.index(tmp_path)
     assert [path.name for path in (tmp_path / "_tfrecord").iterdir()] == ["00000003.parquet"]

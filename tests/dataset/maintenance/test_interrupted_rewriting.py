@@ -1,6 +1,6 @@
 """A compaction or a deletion that loses files to another write and dies: `cleanup` removes its new files.
 
-Modules: dataset.maintenance.compacting, dataset.maintenance.deleting, dataset.maintenance.rewriting.
+Modules: dataset.maintenance.rewrites.
 """
 
 from collections.abc import Callable
@@ -12,7 +12,7 @@ from small_frames import by_key, keyed
 
 import dask_tfrecord
 from dask_tfrecord import Snapshot, to_tfrecord
-from dask_tfrecord.dataset.maintenance import compacting, deleting
+from dask_tfrecord.dataset.maintenance import rewrites
 from dask_tfrecord.files.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -55,7 +55,7 @@ def dies(operation: Callable[[str], Any], place: str, replaced: str, instant: in
         return wrapped
 
     with pytest.MonkeyPatch.context() as patch:
-        for module in (compacting, deleting):
+        for module in (rewrites, rewrites):
             patch.setattr(module, "commit", late(module.commit))
         try:
             operation(place)

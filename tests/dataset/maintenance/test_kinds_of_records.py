@@ -1,6 +1,6 @@
 """Compaction and deletion of every kind of records: only files and rows change, and no type or form.
 
-Modules: dataset.maintenance.rewriting, files.intact.
+Modules: dataset.maintenance.rewrites, files.window.
 """
 
 import shutil

@@ -1,6 +1,6 @@
 """Files of a dataset that were removed from outside: reads and appends raise until the loss is stored.
 
-Modules: dataset.maintenance.repairing, dataset.maintenance.column_files, files.storage.not_found.
+Modules: dataset.maintenance.metadata_commits, dataset.maintenance.full_scan, files.storage.listing.
 """
 
 import logging
@@ -20,9 +20,9 @@ from dask_tfrecord import (
     DestinationError,
     RecordTable,
     Snapshot,
+    dataset_scans,
     export,
     index,
-    inspection,
     read_tfrecord,
     repair,
     restore,
@@ -30,8 +30,8 @@ from dask_tfrecord import (
     to_tfrecord,
     verify,
 )
-from dask_tfrecord.dataset.maintenance import repairing
-from dask_tfrecord.dataset.snapshot import kept, visibility
+from dask_tfrecord.dataset.maintenance import metadata_commits
+from dask_tfrecord.dataset.snapshot import visibility
 from dask_tfrecord.files.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -190,9 +190,9 @@ def test_a_commit_before_that_of_the_repair_is_kept(
             removed.rename(path / "day=1")
             to_tfrecord(days(4), path, partition_on="day", append=True)
             (path / "day=1").rename(removed)
-        return repairing.commit(*arguments)
+        return metadata_commits.commit(*arguments)
 
-    monkeypatch.setattr(repairing, "commit", commit)
+    monkeypatch.setattr(metadata_commits, "commit", commit)
     newest, lost = repair(path)
     assert sum(lost.values()) == 3
     assert newest.mode == {"append": "repair"}.get(other, other)
@@ -218,7 +218,7 @@ def test_a_file_that_moves_back_from_the_kept_files_is_not_lost(
     def find_kept(store: Store, paths: Any, files: pa.Table) -> pa.Table:
         if (tmp_path / "moving").exists():
             (tmp_path / "moving").rename(tmp_path / "day=1")
-        return kept.with_kept_files(store, paths, files)
+        return visibility.with_kept_files(store, paths, files)
 
     monkeypatch.setattr(visibility, "with_kept_files", find_kept)
     assert repair(tmp_path).lost == {}
@@ -238,14 +238,14 @@ def test_an_overwrite_while_index_reads_is_named_as_the_reason(
             file.with_suffix(".new").replace(file)
     if step == "create_snapshot":
         shutil.rmtree(path / "_tfrecord")
-    original = getattr(inspection, step)
+    original = getattr(dataset_scans, step)
 
     def overtaken(*arguments: Any, **keywords: Any) -> Any:
         monkeypatch.undo()
         to_tfrecord(days(4), path, partition_on="day", overwrite=True)
         return original(*arguments, **keywords)
 
-    monkeypatch.setattr(inspection, step, overtaken)
+    monkeypatch.setattr(dataset_scans, step, overtaken)
     with pytest.raises(ConcurrentWriteError, match="another write was committed while index read the files"):
         index(path)
     assert numbers(path) == [4]

@@ -1,6 +1,6 @@
 """`verify`: a row for each file with its damage, its drift, and its agreement with the snapshot.
 
-Modules: dataset.maintenance.verifying, dataset.read.map_files.
+Modules: dataset.maintenance.full_scan, dataset.read.sample.
 """
 
 from contextlib import suppress
@@ -19,8 +19,8 @@ from hypothesis import given
 from dask_tfrecord import CorruptRecordError, read_tfrecord, to_tfrecord, verify
 from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import detect
-from dask_tfrecord.dataset.maintenance import verifying
-from dask_tfrecord.dataset.read import map_files
+from dask_tfrecord.dataset.maintenance import full_scan
+from dask_tfrecord.dataset.read import sample as map_files
 from dask_tfrecord.files import window
 from dask_tfrecord.files.storage.store import Store
 
@@ -150,12 +150,12 @@ def test_drift_from_the_inferred_schema_is_reported(tmp_path: Path) -> None:
 def _verified_like(sample: Path, root: Path) -> pd.DataFrame:
     """The report of a directory whose schema is inferred from this file only."""
     with pytest.MonkeyPatch.context() as patched:
-        take = verifying.take_sample
+        take = full_scan.take_sample
 
         def taking(store: Any, files: Any, **options: Any) -> Any:
             return take(store, files.filter(pc.equal(files["path"], str(sample).encode())), **options)
 
-        patched.setattr(verifying, "take_sample", taking)
+        patched.setattr(full_scan, "take_sample", taking)
         return verify(root)
 
 

@@ -1,6 +1,6 @@
 """Partition columns return exactly the values that were written, for every type and its edge values.
 
-Modules: dataset.partitioning.hive.
+Modules: dataset.partitioning.
 """
 
 from pathlib import Path
@@ -14,7 +14,7 @@ import pytest
 from cast_table import SOURCES, Value, array_of
 
 from dask_tfrecord import SchemaError, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.partitioning import hive
+from dask_tfrecord.dataset import partitioning
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -88,7 +88,7 @@ def test_zeros_and_infinities_are_keys_of_their_own_and_all_nans_are_one(
 )
 def test_a_directory_name_is_no_value_of_a_type_that_cannot_hold_it(text: str, type_: pa.DataType) -> None:
     with pytest.raises(SchemaError, match=r"feature 'k': the directory .* which is no"):
-        hive.to_values("k", pa.array(["0", text])[1:], type_, [f"k={text}"])
+        partitioning.to_values("k", pa.array(["0", text])[1:], type_, [f"k={text}"])
 
 
 @pytest.mark.parametrize(

@@ -1,6 +1,6 @@
 """Partition values as directory names: Spark's spelling, exact in both directions, never outside the root.
 
-Modules: dataset.partitioning.hive, dataset.partitioning.grouping.
+Modules: dataset.partitioning.
 """
 
 import datetime
@@ -16,14 +16,14 @@ from hypothesis import given
 
 from dask_tfrecord import SchemaError, TFRecordError
 from dask_tfrecord.codec import take_bytes
-from dask_tfrecord.dataset.partitioning import hive
-from dask_tfrecord.dataset.partitioning.grouping import group_by_directory
+from dask_tfrecord.dataset import partitioning
+from dask_tfrecord.dataset.partitioning import group_by_directory
 from dask_tfrecord.files.entry import is_inside
-from dask_tfrecord.files.writing import GroupedRows
+from dask_tfrecord.files.file_writer import GroupedRows
 
 
 def directory(value: Any, type_: pa.DataType | None = None, name: str = "c") -> str:
-    return hive.directories(pa.table({name: pa.array([value], type_)}))[0]
+    return partitioning.directories(pa.table({name: pa.array([value], type_)}))[0]
 
 
 @pytest.mark.parametrize(
@@ -62,7 +62,7 @@ def test_a_value_has_one_name(value: Any, name: str) -> None:
 
 def test_times_with_zone_are_in_utc_which_never_repeats_an_hour() -> None:
     hours = pa.array([1729990800, 1729994400], pa.timestamp("s", "Europe/Berlin"))  # 02:00 twice
-    assert hive.directories(pa.table({"c": hours})) == [
+    assert partitioning.directories(pa.table({"c": hours})) == [
         "c=2024-10-27 01%3A00%3A00Z",
         "c=2024-10-27 02%3A00%3A00Z",
     ]
@@ -73,7 +73,7 @@ def test_times_with_zone_are_in_utc_which_never_repeats_an_hour() -> None:
 )
 def test_texts_come_back_and_stay_on_their_level(value: str, name: str) -> None:
     found = directory(value, pa.string(), name)
-    assert hive.parse(found) == [(name, value)]
+    assert partitioning.parse(found) == [(name, value)]
     assert "/" not in found
     assert not found.startswith(".")
     assert is_inside(found)
@@ -81,21 +81,21 @@ def test_texts_come_back_and_stay_on_their_level(value: str, name: str) -> None:
 
 @given(st.binary(max_size=40))
 def test_bytes_come_back(value: bytes) -> None:
-    ((_, text),) = hive.parse(directory(value, pa.binary()))
+    ((_, text),) = partitioning.parse(directory(value, pa.binary()))
     assert text is not None
     assert text.encode("latin-1") == value
 
 
 def test_null_is_neither_the_empty_string_nor_its_own_name() -> None:
-    table = pa.table({"c": ["", None, hive.NULL]})
-    found = [hive.parse(name) for name in hive.directories(table)]
-    assert found == [[("c", "")], [("c", None)], [("c", hive.NULL)]]
+    table = pa.table({"c": ["", None, partitioning.NULL]})
+    found = [partitioning.parse(name) for name in partitioning.directories(table)]
+    assert found == [[("c", "")], [("c", None)], [("c", partitioning.NULL)]]
 
 
 def test_several_columns_are_levels_in_their_order() -> None:
     table = pa.table({"year": [2026], "of=what": ["a/b"]})
-    assert hive.directories(table) == ["year=2026/of%3Dwhat=a%2Fb"]
-    assert hive.parse("year=2026/plain/of%3Dwhat=a%2Fb") == [("year", "2026"), ("of=what", "a/b")]
+    assert partitioning.directories(table) == ["year=2026/of%3Dwhat=a%2Fb"]
+    assert partitioning.parse("year=2026/plain/of%3Dwhat=a%2Fb") == [("year", "2026"), ("of=what", "a/b")]
 
 
 def test_a_name_that_no_disk_holds_is_refused() -> None:
@@ -121,7 +121,7 @@ def numbers(found: GroupedRows) -> dict[tuple[Any, ...], list[int]]:
 def test_rows_go_to_their_part_in_the_order_they_had() -> None:
     table = pa.table({"n": range(6), "c": ["b", "a", None, "b", "a", ""]})
     found = group_by_directory(table, ["c"], max_directories=9)
-    assert [part.directory for part in found.groups] == ["c=b", "c=a", f"c={hive.NULL}", "c="]
+    assert [part.directory for part in found.groups] == ["c=b", "c=a", f"c={partitioning.NULL}", "c="]
     assert numbers(found) == {("b",): [0, 3], ("a",): [1, 4], (None,): [2], ("",): [5]}
     [(rows, order)] = found.pieces
     assert rows.column_names == ["n"]

@@ -1,6 +1,6 @@
 """The columns of directories ``key=value`` in a dataset without a snapshot.
 
-Modules: dataset.partitioning.hive, dataset.read.partition_columns.
+Modules: dataset.partitioning, dataset.read.requested_columns.
 """
 
 import datetime
@@ -15,9 +15,9 @@ import pyarrow as pa
 import pytest
 
 from dask_tfrecord import SchemaError, TFRecordError, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.partitioning import hive
+from dask_tfrecord.dataset import partitioning
 from dask_tfrecord.dataset.read.discovery import open_dataset
-from dask_tfrecord.dataset.read.request import ReadRequest
+from dask_tfrecord.dataset.read.requested_columns import ReadRequest
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
 
@@ -164,7 +164,7 @@ def test_all_that_a_write_spells_is_read_back_by_its_type(tmp_path: Path) -> Non
         "bytes": pa.array([b"\xff/%"]),
         "text": pa.array(["%2F ü="], pa.large_string()),
     }
-    (directory,) = hive.directories(pa.table(columns))
+    (directory,) = partitioning.directories(pa.table(columns))
     given = {name: column.type for name, column in columns.items()}
     dataset = open_dataset(put(tmp_path, directory), ReadRequest(hive=given))
     assert dataset.partition_values == columns

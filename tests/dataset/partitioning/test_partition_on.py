@@ -1,6 +1,6 @@
 """`partition_on=`: directories, keys of every type, and what is refused.
 
-Modules: dataset.partitioning.grouping, dataset.partitioning.hive.
+Modules: dataset.partitioning.
 """
 
 import json

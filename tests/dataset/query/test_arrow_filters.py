@@ -1,6 +1,6 @@
 """A pyarrow expression keeps the rows that Arrow keeps, and opens the files that the list form opens.
 
-Modules: dataset.query.arrow_filters, dataset.query.arrow_expressions, filtering.
+Modules: dataset.query.filters, row_selection.
 """
 
 import os
@@ -17,10 +17,15 @@ import pyarrow.compute as pc
 import pytest
 
 from dask_tfrecord import SchemaError, TFRecordDataset, filter_mask, read_tfrecord, take, to_tfrecord
-from dask_tfrecord.dataset.query.arrow_expressions import Call, Column, Literal, read_expression
-from dask_tfrecord.dataset.query.arrow_filters import arrow_predicate
-from dask_tfrecord.dataset.query.filters import names_in
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.dataset.query.filters import (
+    Call,
+    Column,
+    Literal,
+    arrow_predicate,
+    names_in,
+    read_expression,
+)
+from dask_tfrecord.schema.fields import Schema
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -129,7 +134,7 @@ def test_an_expression_of_an_unknown_form_uses_all_columns(monkeypatch: pytest.M
     def unknown(expression: pc.Expression) -> None:
         raise ValueError
 
-    monkeypatch.setattr("dask_tfrecord.dataset.query.arrow_filters.read_expression", unknown)
+    monkeypatch.setattr("dask_tfrecord.dataset.query.filters.read_expression", unknown)
     schema = Schema.from_arrow(pa.schema({"x": pa.int64(), "y": pa.int64()}))
     predicate = arrow_predicate(pc.field("x") > 1, schema)
     assert predicate.columns() == {"x", "y"}

@@ -1,7 +1,6 @@
 """Pruning skips rows only if pandas agrees, for all types of columns, values and operators.
 
-Modules: dataset.query.comparisons, dataset.query.predicates, dataset.query.ranges,
-dataset.query.comparison_keys.
+Modules: dataset.query.predicates, dataset.query.comparison_keys.
 """
 
 import itertools
@@ -19,12 +18,16 @@ import pytest
 from comparables import COLUMNS, OPERATORS, VALUES, moment
 from possible import as_sets
 
-from dask_tfrecord.dataset.query.comparisons import compare_in_pandas, is_in_pandas
-from dask_tfrecord.dataset.query.predicates import Ambiguous, Predicate, possible_outcomes
-from dask_tfrecord.dataset.query.ranges import ColumnRange, FileRanges, range_of_values
+from dask_tfrecord.dataset.query.comparison_keys import ColumnRange, FileRanges, range_of_values
+from dask_tfrecord.dataset.query.predicates import (
+    Ambiguous,
+    Predicate,
+    compare_in_pandas,
+    is_in_pandas,
+    possible_outcomes,
+)
 from dask_tfrecord.frames import arrow_to_pandas
-from dask_tfrecord.schema.field import Field
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.fields import Field, Schema
 
 
 def columns(array: pa.Array) -> Iterator[tuple[Field, ColumnRange, Any]]:

@@ -1,6 +1,6 @@
 """Filters select the rows that Python selects, for NaN, infinities and both zeros.
 
-Modules: dataset.query.filters, dataset.query.comparisons.
+Modules: dataset.query.filters, dataset.query.predicates.
 """
 
 import math

@@ -1,6 +1,6 @@
 """`filters=` on columns and values of every type selects as plain Python does, or raises an error of ours.
 
-Modules: dataset.query.filters, dataset.query.arrow_filters.
+Modules: dataset.query.filters.
 """
 
 import datetime
@@ -21,8 +21,7 @@ from comparables import COLUMNS, VALUES
 
 from dask_tfrecord import SchemaError, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.query.filters import parse_filters
-from dask_tfrecord.schema.field import Field
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.fields import Field, Schema
 
 OPERATORS = {
     "=": operator.eq,

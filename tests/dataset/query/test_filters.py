@@ -1,7 +1,6 @@
 """Predicates select the same rows as pandas, and skip only files without such rows.
 
-Modules: dataset.query.filters, dataset.query.comparisons, dataset.query.predicates,
-dataset.query.comparison_keys.
+Modules: dataset.query.filters, dataset.query.predicates, dataset.query.comparison_keys.
 """
 
 import datetime
@@ -22,8 +21,7 @@ from hypothesis import strategies as st
 from possible import in_one_file, of_statistics, of_value
 
 from dask_tfrecord.codec import Encoder
-from dask_tfrecord.dataset.query.comparison_keys import WrongTypeError
-from dask_tfrecord.dataset.query.comparisons import compare, is_in
+from dask_tfrecord.dataset.query.comparison_keys import ColumnRange, WrongTypeError
 from dask_tfrecord.dataset.query.filters import parse_filters
 from dask_tfrecord.dataset.query.predicates import (
     Ambiguous,
@@ -34,13 +32,12 @@ from dask_tfrecord.dataset.query.predicates import (
     Operator,
     Or,
     Predicate,
+    compare,
+    is_in,
 )
-from dask_tfrecord.dataset.query.ranges import ColumnRange
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.files.entry import ColumnStatistics
-from dask_tfrecord.files.statistics import file_statistics
-from dask_tfrecord.schema.field import Field
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.files.entry import ColumnStatistics, file_statistics
+from dask_tfrecord.schema.fields import Field, Schema
 
 OPERATORS: list[Operator] = ["==", "!=", "<", "<=", ">", ">="]
 UTC = datetime.UTC

@@ -1,6 +1,6 @@
 """`filters=` and predicates on the frame select the rows of pandas, and open few files.
 
-Modules: dataset.query.predicates, expr.masks.
+Modules: dataset.query.predicates, expr.rewrites.
 """
 
 import operator

@@ -1,7 +1,6 @@
 """The outcomes of many files at once are those of each file by itself, and include those of all its rows.
 
-Modules: dataset.query.ranges, dataset.query.predicates, dataset.query.comparisons,
-dataset.snapshot.column_statistics.
+Modules: dataset.query.comparison_keys, dataset.query.predicates, dataset.snapshot.file_list.
 """
 
 import math
@@ -17,20 +16,19 @@ from hypothesis import strategies as st
 from possible import as_sets, outcomes_in_file
 from test_filters import TYPES, leaves, stored, trees
 
-from dask_tfrecord.dataset.query.comparisons import compare
+from dask_tfrecord.dataset.query.comparison_keys import file_ranges
 from dask_tfrecord.dataset.query.predicates import (
     Ambiguous,
     Compare,
     IsNull,
     Not,
     Predicate,
+    compare,
     possible_outcomes,
 )
-from dask_tfrecord.dataset.query.ranges import file_ranges
-from dask_tfrecord.dataset.snapshot.column_statistics import from_entries
+from dask_tfrecord.dataset.snapshot.file_list import from_entries
 from dask_tfrecord.files.entry import ColumnStatistics, FileEntry
-from dask_tfrecord.schema.field import Field
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.fields import Field, Schema
 
 MORE_TYPES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any], st.SearchStrategy[Any]]] = {
     **TYPES,

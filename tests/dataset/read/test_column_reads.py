@@ -1,6 +1,6 @@
 """Reads that use column files return the rows of reads that decode the records.
 
-Modules: dataset.read.column_reads, dataset.read.requested_columns, explaining, dataset.read.explained.
+Modules: dataset.read.column_reads, dataset.read.requested_columns, description, dataset.read.read_task.
 """
 
 import json
@@ -40,7 +40,7 @@ from dask_tfrecord import (
 )
 from dask_tfrecord.dataset.read import column_reads
 from dask_tfrecord.dataset.read.column_reads import ColumnReads
-from dask_tfrecord.files import column_file_writer, gathering, writing
+from dask_tfrecord.files import column_files, file_writer, selected_records
 from dask_tfrecord.files.column_files import open_column_file
 from dask_tfrecord.files.storage.store import Store
 
@@ -54,12 +54,12 @@ LISTS = ("list", "pair", "words")
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     """Make blocks, row groups, chunks and requests so small that each of these datasets has many."""
     for place, name, size in (
-        (writing, "BLOCK_BYTES", 1_000),
-        (column_file_writer, "_GROUP_ROWS", 16),
+        (file_writer, "BLOCK_BYTES", 1_000),
+        (column_files, "_GROUP_ROWS", 16),
         (column_reads, "_CHUNK_ROWS", 20),
         (column_reads, "_SMALL_BYTES", 0),
         (column_reads, "_LIST_COST", 0),
-        (gathering, "_LOCAL_REQUEST", 100),
+        (selected_records, "_LOCAL_REQUEST", 100),
     ):
         monkeypatch.setattr(place, name, size)
     # The order of rows that Dask shuffles through files differs from run to run.
@@ -300,7 +300,7 @@ def test_only_matching_records_of_other_columns_are_read(images: Path, opened: l
 def test_a_filter_that_most_rows_pass_reads_each_file_once(
     images: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(gathering, "_LOCAL_REQUEST", 1 << 16)
+    monkeypatch.setattr(selected_records, "_LOCAL_REQUEST", 1 << 16)
     explanation = explain(read_tfrecord(images, filters=[("label", "!=", 1)]))
     assert {report.read for of_task in explanation.partitions for report in of_task} == {"all records"}
     assert explanation.totals["data_bytes"] == explanation.totals["stored_bytes"]
@@ -310,9 +310,9 @@ def test_ranges_that_are_read_at_once_are_bounded(images: Path, monkeypatch: pyt
     """A range of all wanted records would also hold most of the other records."""
     if any(images.glob("*.gz")):
         pytest.skip("blocks are decompressed one after the other")
-    monkeypatch.setattr(gathering, "_LOCAL_REQUEST", 8_000)
-    monkeypatch.setattr(gathering, "TABLE_BYTES", 20_000)
-    monkeypatch.setattr(gathering.Fetch, "is_cheaper", True)
+    monkeypatch.setattr(selected_records, "_LOCAL_REQUEST", 8_000)
+    monkeypatch.setattr(selected_records, "TABLE_BYTES", 20_000)
+    monkeypatch.setattr(selected_records.Fetch, "is_cheaper", True)
     sizes: list[int] = []
     read_ranges = Store.read_ranges
 

@@ -1,6 +1,6 @@
 """``schema=`` takes feature specs: reads agree with what TensorFlow parses.
 
-Modules: feed.feature_specs, schema.tf_specs.
+Modules: feed.feature_specs, schema.tensorflow_schemas.
 """
 
 import collections

@@ -1,6 +1,6 @@
 """Numbered sets of files, such as ``a-00001-of-00002``: a directory or a glob that lacks members says so.
 
-Modules: dataset.read.numbered_sets.
+Modules: dataset.read.layouts.
 """
 
 import shutil

@@ -11,9 +11,7 @@ import pytest
 from oracle import Feature, Record, block, entry, example_of, int64_list, packed, tag, varint
 
 from dask_tfrecord import CorruptRecordError, CorruptRecordWarning, read_tfrecord
-from dask_tfrecord.codec import Decoder, Inference
-from dask_tfrecord.codec.columns import Column, FeatureKey, RecordType
-from dask_tfrecord.codec.damage import NOT_AN_EXAMPLE
+from dask_tfrecord.codec import NOT_AN_EXAMPLE, Column, Decoder, FeatureKey, Inference, RecordType
 
 ONE = int64_list(packed(1))
 EXAMPLE = example_of(entry("a", ONE), entry("text", oracle.bytes_list(block(1, b"some words"))))

@@ -1,6 +1,6 @@
 """Files of other writers: all values are read, or the error's advice reads them in one step.
 
-Modules: dataset.read.discovery, dataset.read.tfds_info.
+Modules: dataset.read.discovery, dataset.read.layouts.
 """
 
 from pathlib import Path
@@ -38,7 +38,7 @@ def test_features_of_records_between_empty_ones_are_read(tmp_path: Path, compres
 @pytest.fixture
 def _blind(monkeypatch: pytest.MonkeyPatch) -> None:
     """Sample no additional files, as in a very large dataset."""
-    monkeypatch.setattr("dask_tfrecord.dataset.read.sampling._MORE_BYTES", 0)
+    monkeypatch.setattr("dask_tfrecord.dataset.read.sample._MORE_BYTES", 0)
 
 
 @pytest.mark.usefixtures("_blind")

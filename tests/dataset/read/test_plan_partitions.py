@@ -1,7 +1,6 @@
 """Partitions: large files are split, small files share a partition, and each row is in one partition.
 
-Modules: dataset.read.plan_partitions, dataset.read.read_plan, dataset.read.read_task,
-dataset.read.divisions.
+Modules: dataset.read.read_plan, dataset.read.read_task.
 """
 
 import pickle
@@ -16,8 +15,8 @@ import pytest
 
 from dask_tfrecord import TFRecordError, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec.codecs import CODECS
-from dask_tfrecord.dataset.read.plan_partitions import plan_partitions
-from dask_tfrecord.files import writing
+from dask_tfrecord.dataset.read.read_plan import plan_partitions
+from dask_tfrecord.files import file_writer
 from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.splits import BlockIndex, Split
 from dask_tfrecord.files.storage.listing import FileInfo, info_table
@@ -115,7 +114,7 @@ def frame() -> pd.DataFrame:
 def test_each_partition_alone_holds_its_rows_and_together_they_are_the_file(
     compression: Any, blocksize: int, frame: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(file_writer, "BLOCK_BYTES", 1000)
     snapshot = to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path / "d", compression=compression)
     assert len(snapshot.files[0].blocks) > 30
     ddf = read_tfrecord(tmp_path / "d", blocksize=blocksize)
@@ -131,7 +130,7 @@ def test_each_partition_alone_holds_its_rows_and_together_they_are_the_file(
 def test_a_partition_reads_its_split_only(
     frame: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(writing, "BLOCK_BYTES", 1000)
+    monkeypatch.setattr(file_writer, "BLOCK_BYTES", 1000)
     snapshot = to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path / "d")
     ddf = read_tfrecord(tmp_path / "d", blocksize=snapshot.bytes // 10)
     ranges = []

@@ -1,6 +1,6 @@
 """Random directories of varying records: the defaults read all values, or the error's advice does.
 
-Modules: dataset.read.sampling.
+Modules: dataset.read.sample.
 """
 
 import random
@@ -15,7 +15,7 @@ from oracle import Feature, Record
 from other_writers import advised, fill, read
 
 from dask_tfrecord import TFRecordError
-from dask_tfrecord.dataset.read import sampling
+from dask_tfrecord.dataset.read import sample
 
 Files = dict[str, list[Record]]
 
@@ -116,7 +116,7 @@ def test_all_values_are_read_by_defaults_or_in_one_step(
     )
     options: dict[str, Any] = {}
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(sampling, "_MORE_BYTES", more_bytes)
+        patched.setattr(sample, "_MORE_BYTES", more_bytes)
         try:
             found = read(root)
         except TFRecordError as error:

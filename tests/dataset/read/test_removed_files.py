@@ -1,6 +1,6 @@
 """A file that another operation removes between the plan of a read and the read.
 
-Modules: dataset.read.map_files, files.storage.not_found.
+Modules: dataset.read.sample, files.storage.listing.
 """
 
 from collections.abc import Callable

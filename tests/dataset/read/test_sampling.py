@@ -1,6 +1,6 @@
 """Which records show the columns of a dataset: a bounded sample, or with `infer="all"` every record.
 
-Modules: dataset.read.sampling, dataset.read.discovery, dataset.read.request.
+Modules: dataset.read.sample, dataset.read.discovery, dataset.read.requested_columns.
 """
 
 import pickle
@@ -19,14 +19,13 @@ from inferred import directory_of, file_of, infer, sequence_file, types
 from oracle import Feature, Record
 
 from dask_tfrecord import read_tfrecord
-from dask_tfrecord.codec import Encoder
-from dask_tfrecord.codec.columns import Column
+from dask_tfrecord.codec import Column, Encoder
 from dask_tfrecord.dataset.read.discovery import one_by_one, open_dataset
-from dask_tfrecord.dataset.read.request import ReadRequest
-from dask_tfrecord.dataset.read.sampling import sample_all, take_sample
+from dask_tfrecord.dataset.read.requested_columns import ReadRequest
+from dask_tfrecord.dataset.read.sample import sample_all, take_sample
 from dask_tfrecord.errors import CorruptRecordError, SchemaError
+from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.inference import AskedType, RecordPosition, Sample
-from dask_tfrecord.files.options import ReadOptions
 from dask_tfrecord.files.storage.listing import list_files
 
 

@@ -1,6 +1,6 @@
 """Records whose features differ from the columns: the read raises, and names the arguments that read them.
 
-Modules: dataset.read.schema_drift, dataset.read.inferred_schema, dataset.read.schema_sources.
+Modules: dataset.read.inferred_schema, dataset.read.schema_sources.
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
 """The schemas of other libraries: ``schema.pbtxt``, ``features.json`` and messages.
 
-Modules: dataset.read.schema_sources, dataset.read.inferred_schema, schema.tfds, schema.tfmd.
+Modules: dataset.read.schema_sources, dataset.read.inferred_schema, schema.tfds, schema.tensorflow_schemas.
 """
 
 import base64

@@ -1,6 +1,6 @@
 """The rows of each file of `shuffle=` and `colocate=` against a model in Python, for passes of all sizes.
 
-Modules: dataset.shuffle.merge, dataset.shuffle.spill, dataset.shuffle.route.
+Modules: dataset.shuffle.merge, dataset.shuffle.spill.
 """
 
 import hashlib
@@ -19,11 +19,11 @@ from distributed import Client
 from split_table import read_table
 
 from dask_tfrecord import Snapshot, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.shuffle import merge, route, spill
-from dask_tfrecord.files.options import ReadOptions
+from dask_tfrecord.dataset.shuffle import merge, spill
+from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import list_files, table_infos
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.fields import Schema
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -146,7 +146,7 @@ def set_passes(size: int, least: int, whole: float, sections: int) -> None:
     merge.pass_bytes = spill.pass_bytes = lambda _: size
     spill._LEAST_PIECE_BYTES = least
     merge._WHOLE_SHARE = whole
-    route._MOST_SECTIONS = sections
+    spill._MOST_SECTIONS = sections
 
 
 @pytest.fixture(params=list(PASSES))

@@ -1,6 +1,6 @@
 """`colocate=` and `shuffle=`: rows that move to another partition before they are written.
 
-Modules: dataset.shuffle.spill, dataset.shuffle.route, dataset.shuffle.merge, dataset.snapshot.names.
+Modules: dataset.shuffle.spill, dataset.shuffle.merge, dataset.snapshot.names.
 """
 
 import os
@@ -24,13 +24,13 @@ from distributed import Client, LocalCluster
 from memory import peak_kib
 
 from dask_tfrecord import SchemaError, Snapshot, TFRecordError, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.shuffle import merge, route
+from dask_tfrecord.dataset.shuffle import merge, spill
 from dask_tfrecord.dataset.shuffle import spill as exchange
-from dask_tfrecord.dataset.shuffle.route import Route, Shuffle
+from dask_tfrecord.dataset.shuffle.spill import Route, Shuffle
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.fields import Schema
 
 ROWS = 400
 
@@ -302,7 +302,7 @@ def test_two_rounds_write_the_rows_of_one_with_few_requests(
         return read_ranges(store, ranges)
 
     monkeypatch.setattr(Store, "read_ranges", count)
-    monkeypatch.setattr(route, "_MOST_SECTIONS", 1)
+    monkeypatch.setattr(spill, "_MOST_SECTIONS", 1)
     two = to_tfrecord(collection(sources), tmp_path / "two", **options)
     assert contents(two) == contents(one)
     assert order(tmp_path / "two") == order(tmp_path / "one")
@@ -385,7 +385,7 @@ def test_a_worker_killed_during_a_shuffle_leaves_exactly_the_committed_rows(
     options: dict[str, Any] = {"partition_on": "key", "colocate": True, "shuffle": 5}
     plain = to_tfrecord(collection(8), tmp_path / "a", **options)
     if step == "_read_group":
-        monkeypatch.setattr(route, "_MOST_SECTIONS", 1)
+        monkeypatch.setattr(spill, "_MOST_SECTIONS", 1)
     killed = tmp_path / "killed"
     mortals.wait_for_workers(2)  # the one killed by the test before may still be starting again
     mortals.run(doom, step, str(killed))

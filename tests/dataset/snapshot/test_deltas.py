@@ -1,6 +1,6 @@
 """Snapshots that list only the files that they add to a base: rows, versions, and a base that is gone.
 
-Modules: dataset.snapshot.file_table, dataset.snapshot.versions.
+Modules: dataset.snapshot.file_list, dataset.snapshot.versions.
 """
 
 import json
@@ -21,8 +21,8 @@ from small_frames import by_key, collection, keyed, values
 
 from dask_tfrecord import Snapshot, TFRecordError, cleanup, index, read_tfrecord, to_tfrecord, verify
 from dask_tfrecord.codec import crc32c
-from dask_tfrecord.dataset.snapshot import file_table, model, versions
-from dask_tfrecord.dataset.snapshot.column_statistics import to_entries
+from dask_tfrecord.dataset.snapshot import file_list, model, versions
+from dask_tfrecord.dataset.snapshot.file_list import to_entries
 from dask_tfrecord.dataset.snapshot.model import read_snapshot
 from dask_tfrecord.files.storage.store import Store
 
@@ -32,7 +32,7 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 @pytest.fixture
 def deltas(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every append store only the files that it adds."""
-    monkeypatch.setattr(file_table, "DELTA_PART", 1e9)
+    monkeypatch.setattr(file_list, "DELTA_PART", 1e9)
 
 
 def parquet(place: str, number: int) -> tuple[pa.Table, dict[str, Any]]:
@@ -148,7 +148,7 @@ def test_any_writes_give_the_same_dataset_with_bases_and_without(
 ) -> None:
     found = []
     for part in (0.0, 0.5, 1e9):
-        monkeypatch.setattr(file_table, "DELTA_PART", part)
+        monkeypatch.setattr(file_list, "DELTA_PART", part)
         place = tmp_path / str(part)
         described = []
         for options in steps(seed):

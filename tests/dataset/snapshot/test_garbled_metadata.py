@@ -1,6 +1,6 @@
 """Metadata files that are garbled, cut off, nested too deeply, of wrong types, or directories.
 
-Modules: dataset.snapshot.metadata.
+Modules: dataset.snapshot.versions.
 """
 
 import shutil

@@ -1,6 +1,6 @@
 """The versions of a dataset: their list, and reading an older one.
 
-Modules: dataset.snapshot.history, dataset.snapshot.footers.
+Modules: dataset.snapshot.versions.
 """
 
 import os
@@ -25,7 +25,7 @@ from dask_tfrecord import (
     restore,
     to_tfrecord,
 )
-from dask_tfrecord.dataset.snapshot import history, metadata
+from dask_tfrecord.dataset.snapshot import versions
 
 pytestmark = pytest.mark.usefixtures("one_thread", "appended_snapshots")
 
@@ -137,7 +137,7 @@ def test_history_without_the_file_lists_is_the_same(place: str, monkeypatch: pyt
     to_tfrecord(rows(3), place, append=True, partition_on="key")
     delete(place, [("n", "==", 1)], keep_versions=True)
     with monkeypatch.context() as patch:
-        patch.setattr(metadata, "totals", lambda rows: {"files": True, "records": 1, "bytes": 1})
+        patch.setattr(versions, "totals", lambda rows: {"files": True, "records": 1, "bytes": 1})
         to_tfrecord(rows(5), place, append=True, partition_on="key")
     long = {"text": "x" * 100_000}
     to_tfrecord(rows(7), place, append=True, partition_on="key", custom_metadata=long)
@@ -153,7 +153,7 @@ def test_history_without_the_file_lists_is_the_same(place: str, monkeypatch: pyt
         [7, "restore", "version 2", 3, 4],
         [8, "expire", "versions before 4", 3, 4],
     ]
-    monkeypatch.setattr(history, "read_metadata", lambda store, numbers: {})
+    monkeypatch.setattr(versions, "read_metadata", lambda store, numbers: {})
     pd.testing.assert_frame_equal(Snapshot.history(place), found)
 
 
@@ -162,7 +162,7 @@ def test_history_reads_the_end_of_each_snapshot(tmp_path: Path, monkeypatch: pyt
     newest = delete(tmp_path, [("n", "==", 1)]).snapshot
     os.utime(tmp_path / newest.files[0].path, (1, 1))
     index(tmp_path)
-    monkeypatch.setattr(history, "_read", None)
+    monkeypatch.setattr(versions, "_read", None)
     assert Snapshot.history(tmp_path)["details"].fillna("").tolist() == ["1 rows", ""]
 
 

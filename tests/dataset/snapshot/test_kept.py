@@ -1,6 +1,6 @@
 """The versions before a write that replaces files, with keep_versions=True.
 
-Modules: dataset.snapshot.kept, dataset.write.commit.
+Modules: dataset.snapshot.visibility, dataset.write.transaction.
 """
 
 from typing import Any
@@ -11,7 +11,7 @@ from small_frames import by_key, keyed
 
 import dask_tfrecord
 from dask_tfrecord import RecordTable, Snapshot, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.write import commit as commits
+from dask_tfrecord.dataset.write import transaction
 from dask_tfrecord.files.storage.listing import list_directory
 from dask_tfrecord.files.storage.store import Store
 
@@ -56,7 +56,7 @@ def test_a_killed_overwrite_that_keeps_versions_is_finished(
 ) -> None:
     to_tfrecord(keyed(a=[1]), place, partition_on="key")
     with monkeypatch.context() as patched, dask.config.set({"dask-tfrecord.keep-versions": True}):
-        patched.setattr(commits, "remove_replaced", lambda *args: None)
+        patched.setattr(transaction, "remove_replaced", lambda *args: None)
         to_tfrecord(keyed(a=[2]), place, partition_on="key", overwrite=True)
     assert visible(place) == 2
     assert (rows(place), rows(place, version=1), rows(place, use_snapshot=False)) == ([2], [1], [2])

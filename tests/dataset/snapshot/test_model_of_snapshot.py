@@ -1,6 +1,6 @@
 """The file of a snapshot: a round trip, Parquet readers of other tools, and validation of every field.
 
-Modules: dataset.snapshot.model, dataset.snapshot.column_statistics.
+Modules: dataset.snapshot.model, dataset.snapshot.file_list.
 """
 
 import json
@@ -16,12 +16,12 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dask_tfrecord.dataset.snapshot.column_statistics import from_entries
+from dask_tfrecord.dataset.snapshot.file_list import from_entries
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.versions import assemble, parse_part, to_parquet
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.fields import Schema
 
 WARSAW = ZoneInfo("Europe/Warsaw")
 SCHEMA = Schema.from_arrow(

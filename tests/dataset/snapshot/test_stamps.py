@@ -1,6 +1,6 @@
 """Files that were rewritten after the snapshot raise, or are read as they are now; none is skipped.
 
-Modules: files.storage.change_check.
+Modules: files.storage.listing.
 """
 
 import os
@@ -30,7 +30,7 @@ from dask_tfrecord import (
     read_tfrecord,
     to_tfrecord,
 )
-from dask_tfrecord.files.storage import change_check
+from dask_tfrecord.files.storage import listing
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -175,7 +175,7 @@ def test_a_read_after_index_was_called_again_is_not_the_read_before(foreign: Pla
 def test_many_files_that_are_not_read_are_looked_up_by_one_listing(
     foreign: Place, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(change_check, "_FEW", 0)
+    monkeypatch.setattr(listing, "_FEW", 0)
     late = foreign.read(filters=[("n", "<", 250)])
     assert len(late.compute()) == 10
     foreign.rewrite("1.tfrecord", 240)

@@ -1,6 +1,6 @@
 """An append with schema_change="add" adds columns and widens types, and the rows are those of pandas.
 
-Modules: dataset.write.commit, schema.widening.
+Modules: dataset.write.transaction, schema.conversion.
 """
 
 from collections.abc import Callable
@@ -26,9 +26,9 @@ from dask_tfrecord import (
     to_tfrecord,
     verify,
 )
-from dask_tfrecord.dataset.maintenance import compacting, deleting
-from dask_tfrecord.dataset.write.commit import commit
-from dask_tfrecord.schema.widening import widened
+from dask_tfrecord.dataset.maintenance import rewrites
+from dask_tfrecord.dataset.write.transaction import commit
+from dask_tfrecord.schema.conversion import widened
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -124,7 +124,7 @@ def test_columns_that_are_added_during_a_rewrite(
             compact(tmp_path)
         return commit(*arguments)
 
-    for module in (compacting, deleting):
+    for module in (rewrites, rewrites):
         monkeypatch.setattr(module, "commit", write_first)
     rewrite(tmp_path)
     expected = pa.concat_tables([OLD, OLD.slice(1), NEW], promote_options="permissive")

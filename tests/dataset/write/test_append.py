@@ -1,6 +1,6 @@
 """Appends: the old rows stay, concurrent appends are both kept, and other columns are rejected.
 
-Modules: dataset.write.commit, dataset.write.newest.
+Modules: dataset.write.transaction, dataset.write.operations.
 """
 
 import bz2
@@ -25,8 +25,8 @@ from dask_tfrecord import (
     read_tfrecord,
     to_tfrecord,
 )
-from dask_tfrecord.dataset.snapshot.metadata import next_ancestors
-from dask_tfrecord.dataset.write import commit as commits
+from dask_tfrecord.dataset.snapshot.versions import next_ancestors
+from dask_tfrecord.dataset.write import transaction
 from dask_tfrecord.files.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread", "appended_snapshots")
@@ -251,16 +251,16 @@ def test_a_commit_that_runs_twice_at_once_commits_once(
     run = lazy.expr.run
     table = pa.table({"key": ["a"], "n": [1]})
     files = run.write(table, 0, 1)
-    work = getattr(commits, step)
+    work = getattr(transaction, step)
     twins = iter([run])
 
     def overtaken(*args: Any) -> Any:
         for twin in twins:
-            commits.commit(twin, files)
+            transaction.commit(twin, files)
         return work(*args)
 
-    monkeypatch.setattr(commits, step, overtaken)
-    commits.commit(run, files)
+    monkeypatch.setattr(transaction, step, overtaken)
+    transaction.commit(run, files)
     assert by_key(place) == expected
 
 
@@ -300,14 +300,14 @@ def test_an_append_that_runs_again_after_an_overwrite_is_not_added_again(
     run = to_tfrecord(collection(2), place, append=True, compute=False).expr.run
     table = pa.table({"n": [2]})
     files = run.write(table, 0, 1)
-    assert commits.commit(run, files).number == 2
+    assert transaction.commit(run, files).number == 2
     assert to_tfrecord(collection(3), place, overwrite=True).number == 3
     if later:
         to_tfrecord(collection(4), place, **later)
     before = values(place)
     if lost:
         run.write(table, 0, 1)
-    assert commits.commit(run, files).run != run.run
+    assert transaction.commit(run, files).run != run.run
     assert values(place) == before
     store = Store.at(place)
     names = [path.rpartition("/")[2] for path in store.fs.find(store.root)]
@@ -323,17 +323,17 @@ def test_an_append_whose_twin_is_overwritten_is_not_added_again(
     run = to_tfrecord(collection(2), place, append=True, compute=False).expr.run
     table = pa.table({"n": [2]})
     files = run.write(table, 0, 1)
-    work = commits.create_snapshot
+    work = transaction.create_snapshot
     twins = iter([run])
 
     def overtaken(*args: Any) -> Any:
         for twin in twins:
-            commits.commit(twin, files)
+            transaction.commit(twin, files)
             to_tfrecord(collection(3), place, overwrite=True)
         return work(*args)
 
-    monkeypatch.setattr(commits, "create_snapshot", overtaken)
-    assert commits.commit(run, files).number == 3
+    monkeypatch.setattr(transaction, "create_snapshot", overtaken)
+    assert transaction.commit(run, files).number == 3
     assert values(place) == [3]
     store = Store.at(place)
     assert len(store.fs.glob(store.join("part-*"))) == 1

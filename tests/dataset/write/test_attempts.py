@@ -4,7 +4,7 @@ was only slow: no version lists a file that one of the attempts removes.
 By default, the first attempt stops at a sample of its filesystem calls.
 ``DASK_TFRECORD_FAULTS=1 pytest tests/dataset/write/test_attempts.py`` stops it at every call.
 
-Modules: dataset.write.run, dataset.write.commit, dataset.snapshot.names.
+Modules: dataset.write.run, dataset.write.transaction, dataset.snapshot.names.
 """
 
 from collections.abc import Callable
@@ -21,7 +21,7 @@ from strides import every
 import dask_tfrecord
 from dask_tfrecord import ConcurrentWriteError, SchemaError, Snapshot, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.snapshot.names import ATTEMPT
-from dask_tfrecord.dataset.write import commit as commits
+from dask_tfrecord.dataset.write import transaction
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.storage.store import Store
 
@@ -43,7 +43,7 @@ def planned(place: str, **how: Any) -> tuple[WriteRun, Callable[[], Snapshot]]:
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr("dask_tfrecord.writer.commit", hold)
         to_tfrecord(pa.table({"n": [3], "key": ["a"]}), place, **how)
-    return arguments[0][0], lambda: commits.commit(*arguments[0])
+    return arguments[0][0], lambda: transaction.commit(*arguments[0])
 
 
 def attempts(place: str) -> tuple[WriteRun, Callable[[], bool]]:
@@ -142,7 +142,7 @@ def test_no_attempt_lists_files_that_a_failed_attempt_removes(
         def meanwhile(run: WriteRun = run, attempt: Any = attempt) -> None:
             with patch.object(Store, "create_exclusively", side_effect=ConnectionError):
                 attempt()
-            commits.abandon(run)
+            transaction.abandon(run)
 
         result, is_stopped = stop(Store.at(place).fs, attempt, instant, meanwhile)
         check(place, result, instant)

@@ -1,6 +1,6 @@
 """Column files through the life of a dataset: written, continued, listed and removed with the data files.
 
-Modules: dataset.snapshot.columnar, files.copied_columns.
+Modules: dataset.snapshot.file_list, files.splice.
 """
 
 import itertools
@@ -21,8 +21,7 @@ from small_frames import failing
 import dask_tfrecord
 from dask_tfrecord import DestinationError, FileChangedError, SchemaError, Snapshot, TFRecordError
 from dask_tfrecord.dataset.read.discovery import open_dataset
-from dask_tfrecord.files.column_file_writer import ColumnFileWriter
-from dask_tfrecord.files.column_files import open_column_file
+from dask_tfrecord.files.column_files import ColumnFileWriter, open_column_file
 
 FRAME = pd.DataFrame(
     {"n": range(12), "key": [at % 3 for at in range(12)], "text": [f"t{at}" for at in range(12)]}
@@ -90,7 +89,7 @@ def test_column_files_hold_the_rows_in_the_order_of_the_records(place: str, how:
 def test_a_stream_of_many_chunks_has_a_column_file_for_each(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr("dask_tfrecord.dataset.shuffle.stream._CHUNK_BYTES", 1)
+    monkeypatch.setattr("dask_tfrecord.dataset.shuffle.table_stream._CHUNK_BYTES", 1)
     tables = pa.Table.from_pandas(FRAME).to_batches(max_chunksize=5)
     reader = pa.RecordBatchReader.from_batches(tables[0].schema, tables)
     dask_tfrecord.to_tfrecord(reader, tmp_path, columnar="scalars")
@@ -331,7 +330,7 @@ def test_an_index_that_fails_leaves_no_column_files(place: str, monkeypatch: pyt
     def fail(*_: object) -> None:
         raise RuntimeError("on purpose")
 
-    monkeypatch.setattr("dask_tfrecord.inspection.store_snapshot", fail)
+    monkeypatch.setattr("dask_tfrecord.dataset_scans.store_snapshot", fail)
     with pytest.raises(RuntimeError, match="on purpose"):
         dask_tfrecord.index(place, columnar="scalars")
     assert column_files(place) == set()

@@ -1,6 +1,6 @@
 """The commit of a write is atomic if it is interrupted, repeated or concurrent.
 
-Modules: dataset.write.commit, dataset.write.run, dataset.write.destination.
+Modules: dataset.write.transaction, dataset.write.run, dataset.write.destination.
 """
 
 import os
@@ -15,12 +15,12 @@ import pyarrow as pa
 import pytest
 
 from dask_tfrecord import DestinationError, TFRecordError, compact, delete, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.write.commit import commit
 from dask_tfrecord.dataset.write.destination import check_destination
 from dask_tfrecord.dataset.write.run import WriteRun
-from dask_tfrecord.files.part_names import is_part
+from dask_tfrecord.dataset.write.transaction import commit
+from dask_tfrecord.files.entry import is_part
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.schema.model import Schema
+from dask_tfrecord.schema.fields import Schema
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

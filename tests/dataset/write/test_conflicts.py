@@ -1,7 +1,7 @@
 """Two writes that are planned on the same version: the table in docs/guarantees.md says what happens.
 
-Modules: dataset.write.conflicts, dataset.write.commit, dataset.maintenance.indexing,
-dataset.maintenance.rewriting.
+Modules: dataset.write.operations, dataset.write.transaction, dataset.maintenance.full_scan,
+dataset.maintenance.rewrites.
 """
 
 import os
@@ -17,14 +17,14 @@ from small_frames import keyed
 
 import dask_tfrecord
 from dask_tfrecord import ConcurrentWriteError, FileChangedError, Snapshot, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.maintenance import indexing
-from dask_tfrecord.dataset.maintenance.rewriting import plan_run
-from dask_tfrecord.dataset.write import commit as commits
-from dask_tfrecord.dataset.write.conflicts import Group, GroupsLostError
+from dask_tfrecord.dataset.maintenance import full_scan
+from dask_tfrecord.dataset.maintenance.rewrites import plan_run
+from dask_tfrecord.dataset.write import transaction
+from dask_tfrecord.dataset.write.operations import Group, GroupsLostError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.listing import with_trailing_slash
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.write_request import keeps_versions
+from dask_tfrecord.requests import keeps_versions
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -68,7 +68,7 @@ def rewriting(place: Path, mode: Any, key: str, keeps: Callable[[int], bool]) ->
                 Group(tuple((file.path, file.crc32c) for file in files), tuple(f.path for f in new))
             )
             entries += new
-    return lambda: commits.commit(run, entries, groups)
+    return lambda: transaction.commit(run, entries, groups)
 
 
 def held(name: str, commit: Callable[..., Any], operation: Callable[[], Any]) -> Callable[[], Any]:
@@ -79,7 +79,7 @@ def held(name: str, commit: Callable[..., Any], operation: Callable[[], Any]) ->
         arguments.append(given)
         return (
             Snapshot.open(given[0].store.root, filesystem=given[0].store.fs)
-            if commit is commits.commit
+            if commit is transaction.commit
             else given[1]
         )
 
@@ -94,20 +94,22 @@ def index(place: Path) -> Planned:
     for path in place.glob("*/part-*"):
         os.utime(path, ns=(1, 1))
     name = "inspection.store_snapshot"
-    return Planned(held(name, indexing.store_snapshot, lambda: dask_tfrecord.index(place)), lambda rows: rows)
+    return Planned(
+        held(name, full_scan.store_snapshot, lambda: dask_tfrecord.index(place)), lambda rows: rows
+    )
 
 
 def restore(place: Path, key: str) -> Planned:
     """Restore a version that lacks only rows with this key."""
     version, gone = {"a": (3, {("a", 1), ("a", 2)}), "b": (5, {("b", 5), ("b", 6)})}[key]
     name = "dataset.maintenance.restoring.commit"
-    commit = held(name, commits.commit, lambda: dask_tfrecord.restore(place, version))
+    commit = held(name, transaction.commit, lambda: dask_tfrecord.restore(place, version))
     return Planned(commit, lambda rows: START - gone)
 
 
 def expire(place: Path, versions: int = 4) -> Planned:
     name = "dataset.maintenance.expiring.commit"
-    commit = held(name, commits.commit, lambda: dask_tfrecord.expire(place, versions=versions))
+    commit = held(name, transaction.commit, lambda: dask_tfrecord.expire(place, versions=versions))
     return Planned(commit, lambda rows: rows)
 
 
@@ -223,14 +225,14 @@ def test_a_first_version_that_appears_after_the_check_is_not_replaced(
         to_tfrecord(keyed(a=[n]), tmp_path, partition_on="key", compute=False, **options) for n in (1, 2)
     )
     others = iter([first])
-    next_snapshot = commits.next_snapshot
+    next_snapshot = transaction.next_snapshot
 
     def late(*args: Any) -> Any:
         for other in others:
             other.compute()
         return next_snapshot(*args)
 
-    monkeypatch.setattr(commits, "next_snapshot", late)
+    monkeypatch.setattr(transaction, "next_snapshot", late)
     if "append" in options:
         last.compute()
         assert found(tmp_path) == {("a", 1), ("a", 2)}
@@ -249,7 +251,7 @@ def test_an_attempt_after_a_refused_attempt_does_not_list_files_that_were_remove
     place: Any = tmp_path if renames else f"memory:/{tmp_path}"
     to_tfrecord(keyed(a=[1]), place)
     rows = pa.table({"n": [3], "key": ["a"]})
-    commit = held("writer.commit", commits.commit, lambda: to_tfrecord(rows, place, overwrite=True))
+    commit = held("writer.commit", transaction.commit, lambda: to_tfrecord(rows, place, overwrite=True))
     to_tfrecord(keyed(a=[2]), place, append=True)
     with pytest.raises(ConcurrentWriteError, match="committed a dataset here first"):
         commit()

@@ -1,6 +1,6 @@
 """Partition values whose directory names are the same name for the filesystem, in case or Unicode form.
 
-Modules: dataset.write.commit, dataset.partitioning.hive.
+Modules: dataset.write.transaction, dataset.partitioning.
 """
 
 from collections.abc import Iterator

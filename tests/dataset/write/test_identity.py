@@ -1,6 +1,6 @@
 """A run is recognised by its whole id: runs whose ids begin alike never touch each other's files and rows.
 
-Modules: dataset.write.commit, dataset.write.run, dataset.write.staging, dataset.snapshot.metadata.
+Modules: dataset.write.transaction, dataset.write.run, dataset.snapshot.versions.
 """
 
 from dataclasses import replace
@@ -13,9 +13,9 @@ from small_frames import collection, put, values
 
 import dask_tfrecord
 from dask_tfrecord import Snapshot, TFRecordError, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.write import commit as commits
+from dask_tfrecord.dataset.write import transaction
 from dask_tfrecord.dataset.write.run import WriteRun
-from dask_tfrecord.dataset.write.staging import note_replaced
+from dask_tfrecord.dataset.write.transaction import note_replaced
 from dask_tfrecord.files.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -29,7 +29,7 @@ def planned(place: str | Path, run: str, **options: bool) -> WriteRun:
 
 
 def wrote(run: WriteRun, n: int) -> None:
-    commits.commit(run, run.write(pa.table({"n": [n]}), 0, 1))
+    transaction.commit(run, run.write(pa.table({"n": [n]}), 0, 1))
 
 
 @pytest.mark.usefixtures("appended_snapshots")
@@ -55,7 +55,7 @@ def test_a_new_run_gets_an_id_that_the_dataset_does_not_contain(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The ids of a listed file, of two versions and of an open run are drawn first."""
-    monkeypatch.setattr("dask_tfrecord.dataset.snapshot.metadata._MOST_ANCESTORS", 1)
+    monkeypatch.setattr("dask_tfrecord.dataset.snapshot.versions._MOST_ANCESTORS", 1)
     runs = [to_tfrecord(collection(n), tmp_path, append=True).run for n in range(3)]
     assert Snapshot.open(tmp_path).ancestors == (runs[1],)
     open_run = planned(tmp_path, ALIKE[0], append=True)
@@ -68,7 +68,7 @@ def test_a_new_run_gets_an_id_that_the_dataset_does_not_contain(
 
 def killed_after_the_commit(place: str | Path, n: int, monkeypatch: pytest.MonkeyPatch, **mode: bool) -> None:
     with monkeypatch.context() as patched:
-        patched.setattr(commits, "remove_replaced", lambda *args: None)
+        patched.setattr(transaction, "remove_replaced", lambda *args: None)
         to_tfrecord(collection(n), place, **mode)
 
 
@@ -111,14 +111,14 @@ def test_an_overwrite_that_was_killed_is_finished_after_later_commits(
         to_tfrecord(collection(1), place)
     else:
         put(place, "a.tfrecord", 1)
-    work = commits.publish_files
+    work = transaction.publish_files
 
     def overtaken(run: WriteRun, files: object) -> None:
-        monkeypatch.setattr(commits, "publish_files", work)
+        monkeypatch.setattr(transaction, "publish_files", work)
         killed_after_the_commit(place, 2, monkeypatch, overwrite=True)
         work(run, files)
 
-    monkeypatch.setattr(commits, "publish_files", overtaken)
+    monkeypatch.setattr(transaction, "publish_files", overtaken)
     to_tfrecord(collection(3), place, append=True)
     assert values(place) == [2, 3]
     assert sorted(read_tfrecord(place, use_snapshot=False)["n"].compute()) == [2, 3]

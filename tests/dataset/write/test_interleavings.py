@@ -3,7 +3,7 @@
 By default, the first operation stops at a sample of its filesystem events.
 ``DASK_TFRECORD_FAULTS=1 pytest tests/dataset/write/test_interleavings.py`` stops it at every event.
 
-Modules: dataset.write.commit, dataset.write.orphans, dataset.maintenance.expiring.
+Modules: dataset.write.transaction, dataset.write.orphans, dataset.maintenance.metadata_commits.
 """
 
 import json

@@ -3,7 +3,7 @@
 By default, the writer is killed at a sample of its operations, and at all around the one that makes the new
 rows visible. ``DASK_TFRECORD_FAULTS=1 pytest tests/dataset/write/test_kills.py`` kills it at every operation.
 
-Modules: dataset.write.commit, dataset.write.orphans, dataset.maintenance.restoring.
+Modules: dataset.write.transaction, dataset.write.orphans, dataset.maintenance.metadata_commits.
 """
 
 import json

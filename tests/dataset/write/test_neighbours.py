@@ -1,6 +1,6 @@
 """A directory belongs to one dataset: writes inside a dataset, and around one, are refused by its name.
 
-Modules: dataset.write.neighbours.
+Modules: dataset.write.destination.
 """
 
 import os
@@ -24,7 +24,7 @@ from dask_tfrecord import (
     take,
     to_tfrecord,
 )
-from dask_tfrecord.dataset.write.neighbours import parent_dataset
+from dask_tfrecord.dataset.write.destination import parent_dataset
 from dask_tfrecord.feed.stream import write_feather
 from dask_tfrecord.files.storage.store import Store
 

@@ -1,6 +1,6 @@
 """Overwrites, of a dataset or of partitions: the old data stays readable until the commit.
 
-Modules: dataset.write.next_snapshot.
+Modules: dataset.write.operations.
 """
 
 from pathlib import Path

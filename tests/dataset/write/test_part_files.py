@@ -1,6 +1,6 @@
 """How many files a write makes, and the sizes and names of the files.
 
-Modules: files.part_names, writer.
+Modules: files.entry, writer.
 """
 
 from pathlib import Path

@@ -1,6 +1,7 @@
 """Appends: types that differ only in memory layout, columns of nulls, and columns that were added meanwhile.
 
-Modules: dataset.write.existing, dataset.write.next_snapshot, dataset.shuffle.appender, schema.widening.
+Modules: dataset.write.append_schema, dataset.write.operations, dataset.shuffle.table_stream,
+schema.conversion.
 """
 
 import ctypes

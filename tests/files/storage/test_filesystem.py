@@ -44,8 +44,8 @@ from dask_tfrecord import (
 )
 from dask_tfrecord.feed import flight, stream
 from dask_tfrecord.files.storage.listing import list_files
-from dask_tfrecord.files.storage.redaction import secrets_of
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.store_failures import secrets_of
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

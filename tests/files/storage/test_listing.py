@@ -1,6 +1,6 @@
 """Which files a path means, on a local disk, in memory and over HTTP.
 
-Modules: files.storage.listing, files.storage.find_files, files.storage.paths.
+Modules: files.storage.listing, files.storage.paths.
 """
 
 import os
@@ -26,8 +26,8 @@ from servers import page_server
 
 from dask_tfrecord import read_tfrecord, to_tfrecord
 from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.files.storage.filesystem import LinkFollowingDisk
 from dask_tfrecord.files.storage.listing import _expand_all, list_directory, list_files, table_infos
-from dask_tfrecord.files.storage.local_links import LinkFollowingDisk
 from dask_tfrecord.files.storage.store import Store
 
 TREE = [

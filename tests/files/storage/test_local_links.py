@@ -1,6 +1,6 @@
 """Links, pipes and unreadable directories: no row is lost or doubled silently, and no read hangs.
 
-Modules: files.storage.local_links.
+Modules: files.storage.filesystem.
 """
 
 import errno
@@ -18,7 +18,7 @@ import pytest
 
 import dask_tfrecord
 from dask_tfrecord import DestinationError, TFRecordError, exists, read_tfrecord, to_tfrecord
-from dask_tfrecord.files.storage.local_links import LinkFollowingDisk
+from dask_tfrecord.files.storage.filesystem import LinkFollowingDisk
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -1,6 +1,6 @@
 """No password, key, token or signed URL appears in messages, snapshots or pickles.
 
-Modules: files.storage.redaction, files.storage.store.
+Modules: files.storage.store_failures, files.storage.store.
 """
 
 import base64
@@ -24,8 +24,8 @@ from servers import s3_server, web_server
 import dask_tfrecord
 from dask_tfrecord import NotFoundError, TFRecordError, read_tfrecord, to_tfrecord
 from dask_tfrecord.errors import Call
-from dask_tfrecord.files.storage.redaction import hide, redact_errors, secrets_of, without_credentials
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.store_failures import hide, redact_errors, secrets_of, without_credentials
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -1,0 +1,593 @@
+"""Read every file of a dataset once: to build a snapshot, to write column files anew, or to report damage.
+
+No data file is written. Differences between the files, the schema, the snapshot and the column files are
+reported.
+"""
+
+import logging
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import replace
+from functools import cache, partial
+from itertools import chain, groupby
+from operator import itemgetter
+from typing import NamedTuple
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_tfrecord.codec import Column, Decoder, Encoder, RecordType, Scanned, crc32c_combine, scan
+from dask_tfrecord.codec.codecs import detect, known_codec
+from dask_tfrecord.dataset.read.inferred_schema import find_drift, infer_schema
+from dask_tfrecord.dataset.read.read_plan import ReadPlan
+from dask_tfrecord.dataset.read.sample import TASK_BYTES, merge_by_file, take_sample
+from dask_tfrecord.dataset.snapshot.file_list import (
+    Columnar,
+    column_file_columns,
+    columnar_features,
+    concatenate,
+    from_entries,
+    identities,
+    to_entries,
+    with_known_versions,
+)
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot
+from dask_tfrecord.dataset.snapshot.visibility import are_proven
+from dask_tfrecord.dataset.write.operations import following
+from dask_tfrecord.dataset.write.run import WriteRun
+from dask_tfrecord.dataset.write.transaction import create_version, discard, remove_staging
+from dask_tfrecord.errors import (
+    ConcurrentWriteError,
+    CorruptRecordError,
+    FileChangedError,
+    TFRecordError,
+    index_again,
+)
+from dask_tfrecord.files import entry as statistics
+from dask_tfrecord.files.column_files import OFFSET, ColumnFileReader
+from dask_tfrecord.files.damage import DamagedRange, DamagePolicy, Losses, locate_error
+from dask_tfrecord.files.entry import BLOCK_BYTES, COLUMN_FILE_NAMES, Block, FileEntry, is_part
+from dask_tfrecord.files.file_options import ReadOptions
+from dask_tfrecord.files.find_blocks import ComputeEach
+from dask_tfrecord.files.inference import AskedType, FeatureSummary, Sample, sample_split
+from dask_tfrecord.files.record_file import run_kernel
+from dask_tfrecord.files.splice import feature_schema, rows_of_file, with_column_file
+from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.listing import column_paths, with_column
+from dask_tfrecord.files.storage.store import ChecksumStore, Store
+from dask_tfrecord.files.storage.store_failures import redact_errors
+from dask_tfrecord.files.window import WINDOW_BYTES, changed_since_snapshot
+from dask_tfrecord.schema.fields import Schema
+
+
+@contextmanager
+def with_column_files(
+    store: Store,
+    snapshot: Snapshot,
+    columnar: Columnar | None,
+    wanted: Sequence[int],
+    compute_each: ComputeEach,
+) -> Iterator[Snapshot]:
+    """Write the column files of a snapshot that is not stored yet.
+
+    The caller stores the snapshot, which lists the column files, in the ``with`` block. If the block raises,
+    the column files are removed.
+
+    Parameters
+    ----------
+    store : Store
+        The root of the dataset.
+    snapshot : Snapshot
+        The snapshot, whose run is no other run of the dataset.
+    columnar : tuple of str or "scalars", optional
+        The columns of the column files. If None, no column files are written.
+    wanted : sequence of int
+        The rows of the file list with the data files that get new column files.
+    compute_each : callable
+        Function that runs the tasks that read the data files.
+    """
+    if columnar is None or not wanted:
+        yield snapshot
+        return
+    entries = [*to_entries(snapshot.file_list, snapshot.schema, snapshot.partitioning)]
+    run = WriteRun(store, snapshot.schema, snapshot.run, columnar=columnar)
+    # As long as the run is open, the column files do not count as files that no snapshot lists.
+    run.mark("started")
+    try:
+        groups = _groups([replace(entries[at], columns=None) for at in wanted])
+        found = compute_each(partial(_write, run), enumerate(groups))
+        for at, entry in zip(wanted, (entry for of_group in found for entry in of_group), strict=True):
+            entries[at] = entry
+        rows = snapshot.file_list
+        rows = rows.select([name for name in rows.column_names if name not in COLUMN_FILE_NAMES])
+        for name, column in column_file_columns(entries).items():
+            rows = rows.append_column(name, column)
+        yield replace(snapshot, file_list=rows, columnar=columnar)
+    except BaseException:  # also on KeyboardInterrupt
+        discard(run)
+        raise
+    with suppress(Exception):  # the snapshot is stored, and the next write removes the staging directory
+        remove_staging(store, run.run)
+
+
+def rows_to_store(
+    store: Store, snapshot: Snapshot, columnar: Columnar | None, compute_each: ComputeEach
+) -> list[int]:
+    """Return the rows of the file list with the data files without a usable column file of these columns."""
+    if columnar is None:
+        return []
+    entries = [*to_entries(snapshot.file_list, snapshot.schema, snapshot.partitioning)]
+    is_stored = partial(_are_stored, store, frozenset(columnar_features(snapshot.schema, columnar)))
+    found = chain.from_iterable(compute_each(is_stored, _groups(entries)))
+    return [at for at, one in enumerate(found) if not one]
+
+
+@redact_errors
+def _are_stored(store: Store, features: frozenset[Column], entries: Sequence[FileEntry]) -> list[bool]:
+    """Return, for each data file, if its column file exists and holds these features."""
+    reader = cache(partial(ColumnFileReader, store))
+    return [
+        entry.columns is not None
+        and reader(entry.columns).features >= features
+        and reader(entry.columns).offsets(entry.path, entry.bytes, entry.crc32c, 0, 0) is not None
+        for entry in entries
+    ]
+
+
+def _groups(entries: Sequence[FileEntry]) -> list[list[FileEntry]]:
+    """Divide data files among tasks, each of which reads about `TASK_BYTES`."""
+    ends = np.cumsum([entry.bytes for entry in entries])
+    tasks = ((ends - 1) // TASK_BYTES).tolist()
+    pairs = groupby(zip(tasks, entries, strict=True), key=itemgetter(0))
+    return [[entry for _, entry in group] for _, group in pairs]
+
+
+@redact_errors
+def _write(run: WriteRun, numbered: tuple[int, Sequence[FileEntry]]) -> list[FileEntry]:
+    """Write the column file of some data files. The function `_write` runs in a Dask task."""
+    number, sources = numbered
+    columns = run.column_file(number)
+    assert columns is not None  # because the run has columns
+    columns = columns._replace(path=run.store.join(columns.name))
+    rows = partial(rows_of_file, run.store, features=columns.features, record_type=run.schema.record_type)
+    entries = with_column_file(run.store, columns, ((source, rows(source)) for source in sources))
+    run.store.copy_permissions([run.store.join(source.path) for source in sources], columns.path)
+    return entries
+
+
+# -- Comparison with the records -----------------------------------------------------------------------------
+
+
+@redact_errors
+def column_file_difference(store: Store, record_type: RecordType, entry: FileEntry) -> str:
+    """Return how the column file of a data file differs from its records, or "" if there is no difference.
+
+    The entry must describe the present content of the data file. The function `column_file_difference` runs
+    in a Dask task.
+    """
+    assert entry.columns is not None  # the caller has checked it
+    reader = ColumnFileReader(store, entry.columns)
+    features = sorted(reader.features)
+    schema = feature_schema(features, record_type)
+    unusable = f"the column file {entry.columns.path} is missing, damaged or out of date"
+    of_file = entry.path, entry.bytes, entry.crc32c
+    start = 0
+    try:
+        for values, sizes in rows_of_file(store, replace(entry, columns=None), features, record_type):
+            stop = start + len(sizes)
+            offsets = reader.offsets(*of_file, start, stop)
+            table = reader.read(*of_file, schema, start, stop) if features else values
+            if offsets is None or table is None:
+                return unusable
+            names = [name for name in schema.names if not _are_equal(values[name], table[name])]
+            if not np.array_equal(np.diff(offsets), sizes):
+                names.append(OFFSET)
+            if names:
+                return f"the column {names[0]!r} of {entry.columns.path} differs from the records"
+            start = stop
+    except FileChangedError:  # the data file is no longer the file that the caller has verified
+        raise
+    except TFRecordError:  # the records do not hold the features in this form
+        return unusable
+    return unusable if reader.offsets(*of_file, start, start) is None else ""
+
+
+def _are_equal(first: pa.ChunkedArray, second: pa.ChunkedArray) -> bool:
+    """Compare two columns of features bit by bit, because NaN differs from itself."""
+    one, other = first.combine_chunks(), second.combine_chunks()
+    if pa.types.is_list(one.type):
+        lengths = pc.list_value_length(one).equals(pc.list_value_length(other))
+        return bool(lengths) and _are_equal(
+            pa.chunked_array([one.flatten()]), pa.chunked_array([other.flatten()])
+        )
+    if pa.types.is_floating(one.type):
+        one, other = one.view(pa.int32()), other.view(pa.int32())
+    return bool(one.equals(other))
+
+
+logger = logging.getLogger(__name__)
+
+
+class _Content(NamedTuple):
+    """The part of a file's entry that describes the content, computed for a whole file or for a split of a
+    file.
+
+    The field ``blocks`` is empty for a compressed file.
+    """
+
+    records: int
+    bytes: int
+    crc32c: int
+    columns: statistics.Columns
+    blocks: tuple[Block, ...]
+    codec: str
+
+
+def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach, run: str) -> Snapshot:
+    """Describe the files of a read plan.
+
+    Parameters
+    ----------
+    dataset : ReadPlan
+        The read plan of the dataset, with one partition for each file.
+    compute_each : callable
+        Function that runs the tasks that read the files.
+    run : str
+        The id of the run that creates the snapshot.
+
+    Returns
+    -------
+    Snapshot
+        The content of the new snapshot, for `store_snapshot`.
+
+    Raises
+    ------
+    CorruptRecordError
+        If a record of a file is damaged.
+    SchemaError
+        If a value in a record does not fit its column.
+    """
+    files = dataset.partitions.rows
+    partition_names = dataset.partition_values
+    schema = dataset.schema.select(name for name in dataset.schema.names if name not in partition_names)
+    partitioning = dataset.schema.select(partition_names).fields if partition_names else ()
+    contents = _read_files(dataset.store, files, schema, dataset.options, compute_each)
+    columns = statistics.file_statistics(schema, [content.columns for content in contents], len(contents))
+    values = list(zip(*(column.to_pylist() for column in dataset.partition_values.values()), strict=True))
+    paths = map(dataset.store.relative, column_paths(files["path"]))
+    stamps = files["stamp"].to_pylist()
+    entries = [
+        FileEntry(
+            path, one.bytes, one.records, one.crc32c, of_file, one.blocks, of_columns, stamp, codec=one.codec
+        )
+        for path, one, of_file, of_columns, stamp in zip(
+            paths, contents, values or [()] * len(files), columns, stamps, strict=True
+        )
+    ]
+    codecs = {content.codec for content in contents}
+    return Snapshot(
+        from_entries(entries, schema, partitioning),
+        schema=schema,
+        compression=known_codec(codecs.pop(), "") if len(codecs) == 1 else None,
+        run=run,
+        library="",
+        partitioning=partitioning,
+        order=tuple(dataset.schema.names),
+        partial=bool(dataset.ignored_features) or dataset.options.extra == "ignore",
+    )
+
+
+def renew_snapshot(
+    store: Store, snapshot: Snapshot, files: pa.Table, compute_each: ComputeEach, run: str
+) -> Snapshot:
+    """Describe the files of a dataset again, some of which may have been rewritten or copied.
+
+    Only files whose stamp differs from the stamp in the snapshot are read. A stamp identifies the version of
+    a file. If the content of a file is unchanged, only the stamp in its entry changes.
+
+    Parameters
+    ----------
+    store : Store
+        The root of the dataset.
+    snapshot : Snapshot
+        The newest snapshot.
+    files : pyarrow.Table
+        The existing files of the snapshot, as `snapshot_files` returns them.
+    compute_each : callable
+        Function that runs the tasks that read the files.
+    run : str
+        The id of the run that creates the new snapshot.
+
+    Returns
+    -------
+    Snapshot
+        The content of the next snapshot, for `store_snapshot`.
+
+    Raises
+    ------
+    FileChangedError
+        If the content of a file that this library wrote has changed.
+    CorruptRecordError
+        If a record of a file is damaged.
+    SchemaError
+        If a value in a record does not fit its column in the snapshot.
+    """
+    rows = snapshot.file_list
+    changed = pc.invert(are_proven(files, rows))
+    unproven = files.filter(changed)
+    unproven = with_column(unproven, "crc32c", pa.nulls(len(unproven), pa.uint32()))
+    contents = _read_files(store, unproven, snapshot.schema, ReadOptions(), compute_each)
+    columns = statistics.file_statistics(
+        snapshot.schema, [content.columns for content in contents], len(contents)
+    )
+    entries = []
+    described = to_entries(rows.filter(changed), snapshot.schema, snapshot.partitioning)
+    for path, entry, content, of_columns in zip(
+        column_paths(unproven["path"]), described, contents, columns, strict=True
+    ):
+        if content.crc32c != entry.crc32c:
+            if is_part(path):
+                raise changed_since_snapshot(store, path)
+            names = ("bytes", "records", "crc32c", "blocks", "codec")
+            changes = {name: getattr(content, name) for name in names}
+            entry = replace(entry, **changes, statistics=of_columns, columns=None)
+        entries.append(entry)
+    read = from_entries(entries, snapshot.schema, snapshot.partitioning)
+    known = concatenate([rows.filter(pc.invert(changed)), read])
+    now = with_known_versions(known.take(pc.index_in(rows["path"], known["path"])), rows)
+    return replace(snapshot, file_list=with_column(now, "stamp", files["stamp"]), run=run)
+
+
+def store_snapshot(store: Store, snapshot: Snapshot, before: Snapshot | None) -> Snapshot:
+    """Store a snapshot of the files that ``before`` lists, or of all files if ``before`` is None.
+
+    If other writes were committed after ``before``, their changes are kept.
+    """
+    root = store.public()
+    run = WriteRun(store, snapshot.schema, snapshot.run, base=0 if before is None else before.number)
+    stored = None
+    while stored is None:
+        newest = find_snapshot(store)
+        content = snapshot
+        if newest is not None and newest.number > run.base:
+            content = _described_again(newest, snapshot, before, root)
+        stored = create_version(run, following(content, newest, run.run, "index"))
+    logger.info("%s: index stored version %d: %r", root, stored.number, stored)
+    return stored
+
+
+def _described_again(newest: Snapshot, described: Snapshot, before: Snapshot | None, root: str) -> Snapshot:
+    """Return the content of the newest snapshot, with a later description of the files that it still lists.
+
+    Parameters
+    ----------
+    newest : Snapshot
+        The newest snapshot.
+    described : Snapshot
+        The new description of the files of ``before``, without the files that no longer exist.
+    before : Snapshot, optional
+        The newest snapshot when the description began. If None, there was no snapshot.
+    root : str
+        The directory of the dataset, for the error message.
+
+    Raises
+    ------
+    ConcurrentWriteError
+        If the newest snapshot has other columns, or lists none of the files of ``before``.
+    """
+    rows = newest.file_list
+    planned = {*identities((before or described).file_list)}
+    known = {path: at for at, path in enumerate(described.file_list["path"].to_pylist())}
+    still = [at for at, file in enumerate(identities(rows)) if file in planned]
+    if (newest.schema, newest.partitioning) != (described.schema, described.partitioning) or not still:
+        raise ConcurrentWriteError(
+            "another write replaced the files while index read the files", index_again(root)
+        )
+    paths = rows["path"].to_pylist()
+    again = [at for at in still if paths[at] in known]
+    others = [*{*range(len(rows))}.difference(still)]
+    sets_columnar = described.columnar != (before.columnar if before else None)
+    taken = described.file_list.take(pa.array([known[paths[at]] for at in again], pa.int64()))
+    merged = concatenate([rows.take(pa.array(others, pa.int64())), with_known_versions(taken, rows)])
+    rows = merged.take(np.argsort(np.array(others + again, np.int64), kind="stable"))
+    return replace(newest, file_list=rows, columnar=described.columnar if sets_columnar else newest.columnar)
+
+
+def _read_files(
+    store: Store, files: pa.Table, schema: Schema, options: ReadOptions, compute_each: ComputeEach
+) -> list[_Content]:
+    read = partial(_read_split, store, schema, options)
+    return merge_by_file(read, _merge, store, files, options, compute_each)
+
+
+def _merge(first: _Content, second: _Content) -> _Content:
+    statistics.continue_statistics(first.columns, second.columns)
+    return _Content(
+        first.records + second.records,
+        first.bytes + second.bytes,
+        crc32c_combine(first.crc32c, second.crc32c, second.bytes),
+        first.columns,
+        first.blocks + second.blocks,
+        first.codec,
+    )
+
+
+def _read_split(store: Store, schema: Schema, options: ReadOptions, split: Split) -> _Content:
+    checked = ChecksumStore(store.fs, store.root)
+    decoder = Decoder(
+        schema.columns,
+        schema.record_type,
+        verify_crc=options.verify_crc,
+        max_record_bytes=options.max_record_bytes,
+    )
+    encoder = Encoder(schema.columns, schema.record_type)
+    columns = statistics.empty_statistics(schema)
+    blocks: list[Block] = []
+    records = 0
+    for step in run_kernel(checked, split, options, decoder.decode, schema.columns):
+        batch = step.result.batch
+        if not batch.num_rows:
+            continue
+        try:
+            schema.from_storage(batch)  # this call raises if a value does not fit its column
+        except TFRecordError as error:
+            raise locate_error(error, store.public(split.file.path), step.record) from None
+        encoder.bind(batch)
+        statistics.continue_statistics(columns, encoder.statistics([0, batch.num_rows]))
+        starts = scan(step.data, final=True, verify_crc=False, every=BLOCK_BYTES)
+        blocks += _blocks(starts, step.offset, step.record)
+        records += batch.num_rows
+    total = checked.checksum
+    codec = (detect(total.head) if split.start.offset == 0 else None) or "none"
+    return _Content(
+        records, total.bytes, total.crc32c, columns, tuple(blocks) if codec == "none" else (), codec
+    )
+
+
+def _blocks(scanned: Scanned, offset: int, record: int) -> list[Block]:
+    """Return the blocks of a window of an uncompressed file.
+
+    The window starts at byte ``offset`` and record ``record`` of the file.
+    """
+    if scanned.offsets is None or scanned.numbers is None:
+        return []
+    pairs = zip(scanned.offsets.to_pylist(), scanned.numbers.to_pylist(), strict=True)
+    return [Block(offset + at, offset + at, record + number) for at, number in pairs]
+
+
+_LENIENT = ReadOptions(damage=DamagePolicy("skip"))
+
+
+class FileReport(NamedTuple):
+    """The content and the damage of a file, or of a split of a file.
+
+    Attributes
+    ----------
+    sample : Sample
+        A summary of the undamaged records of the file.
+    bytes, crc32c : int
+        The number of stored bytes of the file, and the CRC-32C of these bytes.
+    damaged : int
+        The number of damaged records, plus the number of damaged ranges without any recognisable record.
+    damaged_bytes : int
+        The total size of the damaged records and ranges in the decompressed file, in bytes.
+    first : DamagedRange, optional
+        The first damaged record or range in the file, or None if the file is undamaged.
+    """
+
+    sample: Sample
+    bytes: int
+    crc32c: int
+    damaged: int
+    damaged_bytes: int
+    first: DamagedRange | None
+
+    @property
+    def records(self) -> int:
+        """The number of undamaged records of the file."""
+        return self.sample.records
+
+
+def unreadable(problem: str) -> FileReport:
+    """Return the report for a file that cannot be read because of `problem`."""
+    return FileReport(Sample("infer"), 0, 0, 1, 0, DamagedRange(0, 0, problem))
+
+
+def verify_files(
+    store: Store, files: pa.Table, record_type: RecordType, compute_each: ComputeEach
+) -> list[FileReport]:
+    """Read files completely, in tasks, and return a report for each file."""
+    verify = partial(_verify_split, store, record_type)
+    return merge_by_file(verify, _merge_findings, store, files, _LENIENT, compute_each)
+
+
+def sampled_schema(store: Store, files: pa.Table, record_type: AskedType) -> tuple[Schema, str]:
+    """Return the schema that `read_tfrecord` would infer from a sample of the files.
+
+    If a feature has several kinds, its column gets the first kind. Damaged records in the sample are skipped.
+
+    Returns
+    -------
+    Schema
+        The schema with the inferred columns.
+    str
+        The reason why records that parse as messages are read as bytes. The text is empty if the records are
+        not read as bytes.
+    """
+    take = partial(take_sample, store, files, record_type=record_type)
+    try:
+        sample = take(options=ReadOptions())
+    except CorruptRecordError:
+        sample = take(options=_LENIENT)
+    if sample.record_type == "bytes":
+        return infer_schema(sample, {}), sample.reason_for_bytes
+    features: dict[str, FeatureSummary] = {}
+    for feature in sample.features:
+        if feature.name not in features or not features[feature.name].kinds:
+            features[feature.name] = replace(feature, kinds=dict(list(feature.kinds.items())[:1]))
+    return infer_schema(replace(sample, features=tuple(features.values())), {}), ""
+
+
+def describe_drift(sample: Sample, schema: Schema) -> str:
+    """Describe how the sampled features differ from the columns of a schema.
+
+    The description is empty if there is no difference.
+    """
+    return "; ".join(drift.problem for drift in find_drift(sample, schema))
+
+
+def describe_changes(report: FileReport, was: Mapping[str, int]) -> str:
+    """Describe how a file differs from its row in a snapshot's file list.
+
+    The description is empty if there is no difference.
+    """
+    now = {"bytes": report.bytes, "records": report.records, "crc32c": report.crc32c}
+    return "; ".join(
+        f"{name}: {now[name]:,} instead of {was[name]:,}" for name in now if now[name] != was[name]
+    )
+
+
+def _verify_split(store: Store, record_type: RecordType, split: Split) -> FileReport:
+    checked = ChecksumStore(store.fs, store.root)
+    losses = Losses(_LENIENT.damage)
+    try:
+        if record_type == "bytes":
+            steps = run_kernel(checked, split, _LENIENT, partial(scan, verify_crc=False), losses=losses)
+            sample = Sample("bytes", (), sum(step.result.records for step in steps))
+        else:
+            sample = sample_split(checked, split, options=_LENIENT, record_type=record_type, losses=losses)
+        _read_the_rest(checked, split)
+    except FileNotFoundError:
+        return unreadable("the file is gone")
+    except CorruptRecordError as error:
+        return unreadable(error.problem)
+    lost = losses.file(store.public(split.file.path))
+    total = checked.checksum
+    first = lost.first[0] if lost.first else None
+    return FileReport(sample, total.bytes, total.crc32c, lost.count, lost.bytes, first)
+
+
+def _read_the_rest(store: ChecksumStore, split: Split) -> None:
+    """Read the rest of a split to complete its checksum, because decoding a compressed file ends at
+    damage.
+    """
+    start = split.start.offset + store.checksum.bytes
+    stop = split.file.size if split.stop is None else split.stop.offset
+    if stop is None or start >= stop:
+        return
+    view = memoryview(bytearray(WINDOW_BYTES))
+    with store.open(split.file.path, split.file.size, start, stop, split.file.stamp) as source:
+        while source.readinto(view):
+            pass  # reading a part of the file adds its bytes to the checksum
+
+
+def _merge_findings(first: FileReport, second: FileReport) -> FileReport:
+    return FileReport(
+        first.sample.merged(second.sample),
+        first.bytes + second.bytes,
+        crc32c_combine(first.crc32c, second.crc32c, second.bytes),
+        first.damaged + second.damaged,
+        first.damaged_bytes + second.damaged_bytes,
+        first.first or second.first,
+    )

@@ -1,0 +1,293 @@
+"""Commit versions that write no data files: restore an older version, drop lost files, expire old versions.
+
+Expiring also removes the files that only expired versions list.
+"""
+
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+from dataclasses import replace
+from datetime import datetime, timedelta
+from typing import Any, NamedTuple
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_tfrecord.dataset.maintenance.rewrites import commit, plan_run
+from dask_tfrecord.dataset.snapshot.file_list import identities, listed_paths
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files, open_version
+from dask_tfrecord.dataset.snapshot.names import KEPT, closed_column_files, snapshot_path, staged
+from dask_tfrecord.dataset.snapshot.versions import (
+    newest_number,
+    oldest_version,
+    read_metadata,
+    read_part,
+    versions,
+)
+from dask_tfrecord.dataset.snapshot.visibility import kept_files, missing_files, snapshot_of_version
+from dask_tfrecord.dataset.write.operations import Group, planned_rows
+from dask_tfrecord.dataset.write.orphans import last_modified, time_of_store
+from dask_tfrecord.errors import CorruptRecordError
+from dask_tfrecord.files.storage.listing import column_paths
+from dask_tfrecord.files.storage.paths import name_of
+from dask_tfrecord.files.storage.store import Store
+
+
+def restore_version(store: Store, version: int) -> Snapshot:
+    """Commit the files, columns and all other properties of a version again.
+
+    Returns
+    -------
+    Snapshot
+        The newest snapshot. If the version is the newest version, nothing is committed.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the dataset does not have this version.
+    CorruptRecordError
+        If a file of the version is missing or has another size than in the snapshot.
+    ConcurrentWriteError
+        If another write changes the rows of the dataset at the same time.
+    """
+    newest = open_version(store, None)
+    try:
+        snapshot_of_version(store, version)
+    except CorruptRecordError as error:
+        raise error.replaced(advice="put the file back from a copy", remedies=()) from None
+    if version == newest.number:
+        return newest
+    planned = planned_rows(store, "restore", newest.number)
+    how: dict[str, Any] = {"details": f"version {version}", "version": version, "planned": planned}
+    return commit(plan_run(store, newest, "restore", keep_versions=True, **how), ())
+
+
+class Repaired(NamedTuple):
+    """What a repair did.
+
+    Attributes
+    ----------
+    snapshot : Snapshot
+        The newest snapshot after the repair.
+    lost : dict of str to int
+        The path of each missing file, relative to the directory of the dataset, and the number of rows that
+        the file had.
+    """
+
+    snapshot: Snapshot
+    lost: dict[str, int]
+
+
+def drop_missing_files(store: Store, *, dry_run: bool) -> Repaired:
+    """Commit a version without the missing files of the newest version. If no file is missing, or for a dry
+    run, commit nothing.
+    """
+    snapshot = open_version(store, None)
+    while len(rows := missing_files(store, snapshot)):
+        newest = open_version(store, None)
+        if newest.number == snapshot.number:
+            break
+        snapshot = newest  # another write may have replaced the files that seemed to be missing
+    lost = dict(zip(rows["path"].to_pylist(), rows["records"].to_pylist(), strict=True))
+    if lost and not dry_run:
+        run = plan_run(store, snapshot, "repair", keep_versions=True, details=f"{len(lost)} missing files")
+        snapshot = commit(run, (), [Group((file,), ()) for file in identities(rows)])
+    return Repaired(snapshot, lost)
+
+
+# The number of versions whose metadata is read at once.
+_BATCH = 100
+
+
+class Expired(NamedTuple):
+    """What a call of `expire` did.
+
+    Attributes
+    ----------
+    snapshot : Snapshot
+        The newest snapshot after the call.
+    versions : tuple of int
+        The numbers of the versions that can no longer be read because of the call.
+    files, bytes : int
+        The number of data files that were removed, and their stored size in bytes. These files may belong to
+        versions that an earlier call expired.
+    """
+
+    snapshot: Snapshot
+    versions: tuple[int, ...]
+    files: int
+    bytes: int
+
+
+class Unneeded(NamedTuple):
+    """The files that only expired versions need.
+
+    Attributes
+    ----------
+    data : pyarrow.Table
+        The list of data files, which are in the directory of kept files.
+    metadata : list of str
+        The full paths of snapshots and of column files.
+    """
+
+    data: pa.Table
+    metadata: list[str]
+
+    @property
+    def paths(self) -> list[str]:
+        """The full paths of all files."""
+        return [*column_paths(self.data["path"]), *self.metadata]
+
+
+def expire_versions(
+    store: Store, versions_to_keep: int | None, older_than: timedelta | None, grace: timedelta
+) -> Expired:
+    """Expire versions, and remove the files of versions that expired before the grace period.
+
+    Parameters
+    ----------
+    store : Store
+        The root of the dataset.
+    versions_to_keep : int, optional
+        The number of versions to keep, not counting those that `expire` created. The default is 1.
+    older_than : timedelta, optional
+        The versions that were created within this time are kept, too.
+    grace : timedelta
+        The time for which the files of an expired version stay.
+    """
+    newest = open_version(store, None)
+    run = plan_run(store, newest, "expire", keep_versions=True)
+    now = time_of_store(store)
+    stored = [number for number in versions(store) if newest.oldest <= number <= newest.number]
+    kept = _newest_states(store, stored, versions_to_keep or 1)
+    if older_than is not None:
+        times = creation_times(store, stored)
+        kept += [number for number in stored if times[number] >= now - older_than][:1]
+    expired = tuple(number for number in stored if number < min(kept))
+    if expired:
+        first = min(kept)
+        newest = commit(replace(run, version=first, details=f"versions before {first}"), ())
+        now = time_of_store(store)
+    unneeded = remove_unneeded(store, now - grace)
+    size = pc.sum(unneeded.data["size"]).as_py() or 0
+    return Expired(newest, expired if newest.run == run.run else (), len(unneeded.data), size)
+
+
+def creation_times(store: Store, numbers: Iterable[int]) -> Mapping[int, datetime]:
+    """Return the time at which each version was created, by the store's modification times.
+
+    No version is older than the versions before it, even if the clock was set back in the meantime.
+    """
+    times: dict[int, datetime] = {}
+    newest: datetime | None = None
+    for number in numbers:
+        time = last_modified(store, [store.join(snapshot_path(number))])
+        times[number] = newest = time if newest is None else max(newest, time)
+    return times
+
+
+def _newest_states(store: Store, stored: list[int], count: int) -> list[int]:
+    """Return the numbers of the newest versions, without those that `expire` created."""
+    states: list[int] = []
+    for end in range(len(stored), 0, -_BATCH):
+        batch = stored[max(end - _BATCH, 0) : end]
+        known = read_metadata(store, batch)
+        states += [one for one in reversed(batch) if _mode(store, one, known.get(one)) != "expire"]
+        if len(states) >= count:
+            return states[:count]
+    return stored[:1]
+
+
+def _mode(store: Store, number: int, metadata: Mapping[str, Any] | None) -> Any:
+    """Return what the write of a version did. If the metadata is None, read the version."""
+    if metadata is not None:
+        return metadata.get("mode")
+    with suppress(FileNotFoundError):  # an overwrite has removed this version in the meantime
+        return read_part(store, number).fields["mode"]
+    return None
+
+
+def remove_unneeded(store: Store, before: datetime, *, dry_run: bool = False) -> Unneeded:
+    """Remove the files that only versions need that expired before a time, and second copies of files.
+
+    Return these files. If ``dry_run`` is True, remove nothing.
+    """
+    unneeded = unneeded_files(store, before)
+    newest = None if store.renames else find_snapshot(store)
+    copies = None if newest is None else _second_copies(store, newest, before)
+    if not dry_run:
+        store.remove(unneeded.paths)
+    if newest is None or copies is None:
+        return unneeded
+    for path in () if dry_run else column_paths(copies["path"]):
+        _remove_copy(store, path, newest)
+    return unneeded._replace(data=pa.concat_tables([unneeded.data, copies]))
+
+
+def _second_copies(store: Store, newest: Snapshot, before: datetime) -> pa.Table:
+    """Return the kept files, made before a time, of which the newest version has a copy at its path.
+
+    A `restore` makes such copies on stores without a rename.
+    """
+    kept, start = kept_files(store), len(store.join(f"{KEPT}/"))
+    sizes = dict(
+        zip(newest.file_list["path"].to_pylist(), newest.file_list["bytes"].to_pylist(), strict=True)
+    )
+    is_copy = []
+    for path, size in zip(column_paths(kept["path"]), kept["size"].to_pylist(), strict=True):
+        found = None
+        if sizes.get(path[start:]) == size and last_modified(store, [path]) <= before:
+            with suppress(FileNotFoundError):
+                found = store.look(store.join(path[start:]))["size"]
+        is_copy.append(found == size)
+    return kept.filter(pa.array(is_copy, pa.bool_()))
+
+
+def _remove_copy(store: Store, path: str, newest: Snapshot) -> None:
+    """Remove a kept file of which the newest version has a copy at its path.
+
+    A commit that replaces the copy moves it to the same path, in two steps: it copies the file, and removes
+    its source. If a newer version shows that such a commit may have copied the file before the removal, the
+    file is put back. The backup survives a kill in the staging directory until `cleanup`.
+    """
+    backup = store.join(staged(uuid4().hex, name_of(path)))
+    store.copy(path, backup)
+    store.remove_file(path)
+    store.fs.invalidate_cache()
+    if newest_number(store) != newest.number and not store.fs.exists(path):
+        store.copy(backup, path)
+    store.remove_file(backup)
+
+
+def unneeded_files(store: Store, before: datetime) -> Unneeded:
+    """Return the files that only versions need that expired before a time."""
+    kept = kept_files(store)
+    closed = closed_column_files(store)
+    numbers = versions(store)  # versions are listed after files, so that no file is newer than the versions
+    nothing = Unneeded(kept[:0], [])
+    if not len(kept) and oldest_version(store) <= min(numbers, default=0):
+        return nothing
+    times = creation_times(store, numbers)
+    try:
+        first = max((number for number in numbers if times[number] <= before), default=0)
+        oldest = read_part(store, first).fields["oldest"] if first else 0
+        if not len(kept) and oldest <= min(numbers):
+            return nothing
+        needed = {number for number in numbers if number >= oldest}
+        beside = {*closed}.difference(listed_files(find_snapshot(store)))
+        must_read = len(kept) or beside  # without files, the bases suffice
+        known = {} if must_read else read_metadata(store, sorted(needed))
+        parts = {number: read_part(store, number) for number in needed - known.keys()}
+        bases = {part.base.version for part in parts.values() if part.base is not None}
+        bases |= {one["base"]["version"] for one in known.values() if one.get("base")}
+        if must_read:
+            parts |= {number: read_part(store, number) for number in bases - needed}
+    except FileNotFoundError:  # an overwrite removes versions at the same time
+        return nothing
+    listed = {path for part in parts.values() for path in listed_paths(part.rows)}
+    kept_listed = {store.join(f"{KEPT}/{path}") for path in listed}
+    is_listed = pa.array([path in kept_listed for path in column_paths(kept["path"])], pa.bool_())
+    gone = [number for number in numbers if number not in needed | bases]
+    metadata = [*map(snapshot_path, gone)]
+    metadata += sorted(beside - listed)
+    return Unneeded(kept.filter(pc.invert(is_listed)), [store.join(path) for path in metadata])

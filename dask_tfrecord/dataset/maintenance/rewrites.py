@@ -1,0 +1,621 @@
+"""Rewrite files of the newest version: replace small files by larger files, and delete rows that pass
+filters.
+
+Records are not decoded where whole files or blocks stay. Files that other writes replaced meanwhile are
+recognised.
+"""
+
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import dataclass, field, replace
+from functools import partial
+from itertools import chain, count
+from typing import Any, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_tfrecord.codec.codecs import known_codec
+from dask_tfrecord.dataset.query.comparison_keys import Mask, file_ranges
+from dask_tfrecord.dataset.query.filters import parse_filters
+from dask_tfrecord.dataset.query.predicates import Outcomes, Predicate, possible_outcomes
+from dask_tfrecord.dataset.read.read_task import Partition, wrong_number
+from dask_tfrecord.dataset.read.requested_columns import values_from_snapshot
+from dask_tfrecord.dataset.snapshot.file_list import identities, to_entries
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files, no_snapshot
+from dask_tfrecord.dataset.snapshot.visibility import DatasetStore, are_proven, newest_snapshot
+from dask_tfrecord.dataset.write import transaction
+from dask_tfrecord.dataset.write.destination import refuse_linked_files
+from dask_tfrecord.dataset.write.operations import Group, GroupsLostError, partition_directories
+from dask_tfrecord.dataset.write.run import Mode, WriteRun, draw_run
+from dask_tfrecord.dataset.write.transaction import discard
+from dask_tfrecord.errors import ConcurrentWriteError, CorruptRecordError, FileChangedError
+from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.file_options import ReadOptions, WriteOptions
+from dask_tfrecord.files.find_blocks import ComputeEach
+from dask_tfrecord.files.splice import (
+    RecordMask,
+    remove_records,
+    rows_of_file,
+    splice,
+    stored_codec,
+    with_column_file,
+    without_rows,
+)
+from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.listing import FileInfo
+from dask_tfrecord.files.storage.paths import parent_of
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.store_failures import redact_errors
+from dask_tfrecord.schema.fields import Schema
+
+Result = TypeVar("Result")
+
+# The largest number of characters of the details that a snapshot stores about a write.
+_LONGEST_DETAILS = 1000
+
+
+def newest_files(store: Store) -> tuple[Snapshot, pa.Table]:
+    """Return the newest snapshot, and its file list with the column ``file_records``.
+
+    ``file_records`` is the number of records of a file. The number is null if the file may have changed since
+    the snapshot was written, so that its statistics prove nothing.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the directory has no snapshot.
+    CorruptRecordError
+        If a file of the snapshot is missing or has another size than in the snapshot.
+    """
+    newest = newest_snapshot(store)
+    if newest is None:
+        raise no_snapshot(store)
+    snapshot, files = newest
+    rows = snapshot.file_list
+    records = pc.if_else(are_proven(files, rows), rows["records"], pa.scalar(None, pa.int64()))
+    return snapshot, rows.append_column("file_records", records)
+
+
+def file_outcomes(snapshot: Snapshot, rows: pa.Table, predicate: Predicate) -> Outcomes:
+    """Return the possible outcomes of a predicate in each file of a list that `newest_files` returned."""
+    names = predicate.columns()
+    columns = [one for item in snapshot.columns.fields for one in item.family if one.name in names]
+    values = values_from_snapshot(snapshot, snapshot.columns)
+    return possible_outcomes(predicate, file_ranges(columns, len(rows), values, rows))
+
+
+def plan_run(
+    store: Store, snapshot: Snapshot, mode: Mode, *, keep_versions: bool, details: str = "", **how: Any
+) -> WriteRun:
+    """Return the plan of a write that replaces files of a snapshot. ``how`` are other fields of the plan.
+
+    If files of the snapshot are behind a link, raise DestinationError.
+    """
+    refuse_linked_files(store, snapshot.file_list)
+    return WriteRun(
+        DatasetStore(store.fs, store.root),  # a restore may not have moved all files back yet
+        snapshot.schema,
+        draw_run(store, snapshot),
+        mode=mode,
+        base=snapshot.number,
+        partitioning=snapshot.partitioning,
+        order=snapshot.order,
+        index=snapshot.index or (),
+        columnar=snapshot.columnar,
+        keep_versions=keep_versions,
+        details=details[:_LONGEST_DETAILS],
+        **how,
+    )
+
+
+def write_again(
+    run: WriteRun, number: int, count: int, sources: Sequence[FileEntry], is_removed: RecordMask | None = None
+) -> FileEntry:
+    """Write a data file with the records of other files, and its column file if the run has column files.
+
+    Parameters
+    ----------
+    run : WriteRun
+        The plan of the write.
+    number, count : int
+        The number of the new file among those of the run, and the number of these files.
+    sources : sequence of FileEntry
+        The data files whose records the new file has, in this order.
+    is_removed : numpy.ndarray of bool, optional
+        A mask of the records of the only source that the new file does not have.
+
+    Returns
+    -------
+    FileEntry
+        The entry of the new file.
+    """
+    codec = stored_codec(run.store, sources)
+    named = replace(run, options=WriteOptions(compression=codec))
+    place = named.place(parent_of(sources[0].path), number, count)
+    if is_removed is None:
+        entry = splice(run.store, sources, codec, *place)
+    else:
+        entry = remove_records(run.store, sources[0], is_removed, run.schema, codec, *place)
+    paths = [run.store.join(source.path) for source in sources]
+    run.store.copy_permissions(paths, place[0])
+    columns = run.column_file(number)
+    if columns is None:
+        return entry
+    record_type = run.schema.record_type
+    found = (rows_of_file(run.store, source, columns.features, record_type) for source in sources)
+    parts = chain.from_iterable(found)
+    kept = parts if is_removed is None else without_rows(parts, is_removed)
+    [entry] = with_column_file(run.store, columns, [(entry, kept)])
+    run.store.copy_permissions(paths, columns.path)
+    return entry
+
+
+def unless_lost(store: Store, sources: Sequence[FileEntry], rewrite: Callable[[], Result]) -> Result | None:
+    """Call a function that reads files of a dataset.
+
+    Return None if the function fails because another write has replaced one of the files.
+    """
+    try:
+        return rewrite()
+    except (FileNotFoundError, FileChangedError):
+        newest = find_snapshot(store)
+        if newest is None:
+            raise
+        if {*identities(newest.file_list)}.issuperset((source.path, source.crc32c) for source in sources):
+            raise
+        return None
+
+
+def compute(
+    run: WriteRun, compute_each: ComputeEach, task: Callable[[Any], Any], items: Iterable[Any]
+) -> list[Any]:
+    """Run a task for each item. If a task fails, remove all files that the tasks have written."""
+    try:
+        return compute_each(task, items)
+    except Exception:
+        transaction.discard(run)
+        raise
+
+
+def commit(run: WriteRun, entries: Iterable[FileEntry], groups: Sequence[Group] = ()) -> Snapshot:
+    """Commit a write that no other process commits. If the commit fails, remove what the write has staged.
+
+    Arguments, result and exceptions are those of `dataset.write.commit.commit`. After a `GroupsLostError`,
+    the new files are still staged, because another attempt needs them.
+    """
+    try:
+        return transaction.commit(run, entries, groups)
+    except GroupsLostError:
+        raise
+    except Exception:
+        transaction.abandon(run)
+        raise
+
+
+# The number of files that are read before it is known which categories are still to be found.
+_BATCH = 64
+
+# Maps the name of a column to some of its categories.
+Categories = Mapping[str, pa.Array]
+
+
+def unused_categories(
+    run: WriteRun,
+    compute_each: ComputeEach,
+    snapshot: Snapshot,
+    rows: pa.Table,
+    changes: Mapping[tuple[str, int], FileEntry | None],
+) -> Categories | None:
+    """Return the categories that rows of replaced files have, but no row of a deletion's result.
+
+    Parameters
+    ----------
+    run : WriteRun
+        The deletion.
+    compute_each : callable
+        Function that runs the tasks that read the files.
+    snapshot : Snapshot
+        The version from which rows are deleted.
+    rows : pyarrow.Table
+        The file list of this version.
+    changes : mapping of (str, int) to FileEntry
+        Maps the identity of each replaced file to the file with its other rows, or to None.
+
+    Returns
+    -------
+    mapping of str to pyarrow.Array
+        The unused categories of each column. None if another write has replaced a file in the meantime.
+    """
+    known = {
+        item.name: item.categories
+        for item in snapshot.columns.fields
+        if item.form is None and item.categories is not None
+    }
+    files = identities(rows)
+    is_dropped = pa.array([one in changes and changes[one] is None for one in files], pa.bool_())
+    unused: dict[str, pa.Array] = {}
+    for name, values in values_from_snapshot(snapshot, snapshot.columns).items():
+        if name in known:
+            gone = _without(values.filter(is_dropped), values.filter(pc.invert(is_dropped)))
+            unused[name] = _among(known.pop(name), gone)
+    if not known:
+        return unused
+    entries = to_entries(rows, snapshot.schema, snapshot.partitioning)
+    before = [(run.store.join(entry.path), entry) for entry in entries]
+    replaced = [file for file, one in zip(before, files, strict=True) if one in changes]
+    written = [(run.path(entry.path), entry) for entry in changes.values() if entry is not None]
+    others = [file for file, one in zip(before, files, strict=True) if one not in changes]
+    find = partial(_find, run, compute_each, snapshot.schema)
+    unfound = find(replaced, known, may_be_damaged=True)
+    if unfound is not None:
+        deleted = {name: _without(known[name], unfound[name]) for name in known}
+        unfound = find([*written, *others], deleted)
+    return None if unfound is None else {**unused, **unfound}
+
+
+def _find(
+    run: WriteRun,
+    compute_each: ComputeEach,
+    schema: Schema,
+    files: Sequence[tuple[str, FileEntry]],
+    wanted: Categories,
+    may_be_damaged: bool = False,
+) -> Categories | None:
+    """Return those of the wanted categories that no row of the files has.
+
+    The files are read until all categories are found. If ``may_be_damaged``, a damaged file counts as if it
+    had all categories. Return None if another write has replaced a file.
+    """
+    for start in range(0, len(files), _BATCH):
+        wanted = {name: categories for name, categories in wanted.items() if len(categories)}
+        if not wanted:
+            break
+        read = partial(_values_of_file, run, schema.select(wanted), may_be_damaged)
+        for values in compute(run, compute_each, read, files[start : start + _BATCH]):
+            if values is None:
+                return None
+            wanted = {name: _without(wanted[name], values[name]) for name in wanted}
+    return wanted
+
+
+@redact_errors
+def _values_of_file(
+    run: WriteRun, columns: Schema, may_be_damaged: bool, file: tuple[str, FileEntry]
+) -> Categories | None:
+    """Return the distinct values of dictionary columns of a file. Return None if the file was replaced."""
+    path, entry = file
+    split = Split(FileInfo(path, entry.bytes, "", entry.crc32c))
+    partition = Partition(run.store, (split,), columns, ReadOptions(), {})
+
+    def values() -> Categories:
+        found = {item.name: [item.no_rows().dictionary[:0]] for item in columns.fields}
+        for table in partition.stream():
+            for name in found:
+                found[name] += [one.dictionary.take(one.indices.unique()) for one in table[name].chunks]
+        return {name: pa.concat_arrays(parts).unique() for name, parts in found.items()}
+
+    try:
+        return unless_lost(run.store, [entry], values)
+    except CorruptRecordError:
+        if not may_be_damaged:
+            raise
+        return {item.name: item.no_rows().dictionary for item in columns.fields}
+
+
+def _without(values: pa.Array, others: pa.Array) -> pa.Array:
+    return values.filter(pc.invert(pc.is_in(values, others)))
+
+
+def _among(values: pa.Array, others: pa.Array) -> pa.Array:
+    return values.filter(pc.is_in(values, others))
+
+
+class Compacted(NamedTuple):
+    """What a compaction did.
+
+    Attributes
+    ----------
+    snapshot : Snapshot
+        The newest snapshot after the compaction.
+    replaced, written : int
+        The number of small files that were replaced, and the number of files that took their place.
+    skipped : int
+        The number of small files that other writes replaced in the meantime, so that the compaction left them
+        out.
+    """
+
+    snapshot: Snapshot
+    replaced: int
+    written: int
+    skipped: int
+
+
+def compact_files(
+    store: Store, target_bytes: int, filters: Any, compute_each: ComputeEach, *, keep_versions: bool
+) -> Compacted:
+    """Replace small files of the newest version by larger files, and commit the result.
+
+    Parameters
+    ----------
+    store : Store
+        The root of the dataset.
+    target_bytes : int
+        The largest stored size of a new file.
+    filters : list or pyarrow.compute.Expression, optional
+        The value of ``filters=``. Only files in which some row may pass the filters are replaced.
+    compute_each : callable
+        Function that runs the tasks that write the files.
+    keep_versions : bool
+        If True, keep the versions before the compaction.
+    """
+    snapshot, rows = newest_files(store)
+    may_match = np.ones(len(rows), bool)
+    if filters is not None:
+        may_match = file_outcomes(snapshot, rows, parse_filters(filters, snapshot.columns)).true
+    directories = partition_directories(rows, snapshot.partitioning)
+    plan = [rows.take(pa.array(group)) for group in plan_groups(rows, directories, may_match, target_bytes)]
+    if not plan:
+        return Compacted(snapshot, 0, 0, 0)
+    run = plan_run(store, snapshot, "compact", keep_versions=keep_versions)
+    sources = [to_entries(group, snapshot.schema, snapshot.partitioning) for group in plan]
+    found = compute(run, compute_each, partial(_compact, run, len(sources)), enumerate(sources))
+    pairs = [(of_group, entry) for of_group, entry in zip(sources, found, strict=True) if entry]
+    groups = [
+        Group(tuple((source.path, source.crc32c) for source in of_group), (entry.path,))
+        for of_group, entry in pairs
+    ]
+    newest = commit(run, [entry for _, entry in pairs], groups)
+    listed = listed_files(newest)
+    committed = [group for group in groups if listed.issuperset(group.added)]
+    replaced = sum(len(group.replaced) for group in committed)
+    return Compacted(newest, replaced, len(committed), sum(map(len, sources)) - replaced)
+
+
+def plan_groups(
+    rows: pa.Table, partitions: Sequence[str], may_match: Mask, target_bytes: int
+) -> list[list[int]]:
+    """Return the positions of the files that become one file, for each new file.
+
+    The files of a group are neighbours in the file list, so that the order of the rows does not change. They
+    are in one directory, and have the same partition values and the same codec. Files of at least half of
+    ``target_bytes`` are left alone, so that another compaction does not copy them again.
+
+    Parameters
+    ----------
+    rows : pyarrow.Table
+        The file list of the dataset.
+    partitions : sequence of str
+        The partition of each file. Files of several partitions may be in one directory, because TensorFlow
+        Datasets writes the files of all splits there.
+    may_match : numpy.ndarray of bool
+        A mask of the files that may become part of a group.
+    target_bytes : int
+        The largest total size of a group.
+    """
+    groups: list[list[int]] = []
+    last: tuple[object, ...] | None = None
+    total = 0
+    columns = (rows[name].to_pylist() for name in ("path", "bytes", "codec"))
+    for at, (path, size, codec) in enumerate(zip(*columns, strict=True)):
+        if not may_match[at] or 2 * size >= target_bytes:
+            last = None
+            continue
+        kind = parent_of(path), partitions[at], known_codec(codec, path)
+        if kind != last or total + size > target_bytes:
+            groups.append([])
+            total, last = 0, kind
+        groups[-1].append(at)
+        total += size
+    return [group for group in groups if len(group) > 1]
+
+
+@redact_errors
+def _compact(run: WriteRun, count: int, numbered: tuple[int, Sequence[FileEntry]]) -> FileEntry | None:
+    """Write one new file in a task.
+
+    Return None if another write has replaced one of the sources in the meantime.
+    """
+    index, sources = numbered
+    return unless_lost(run.store, sources, partial(write_again, run, index, count, sources))
+
+
+# The number of times that a deletion starts again because another write has replaced files.
+_ATTEMPTS = 20
+
+# The path and the CRC-32C of a file, which distinguish the file from all others.
+_Identity: TypeAlias = tuple[str, int]
+
+
+class Deleted(NamedTuple):
+    """What a deletion did.
+
+    Attributes
+    ----------
+    snapshot : Snapshot
+        The newest snapshot after the deletion.
+    dropped, rewritten : int
+        The number of files of which no row was left, and the number of files of which some rows were left.
+    rows : int
+        The number of deleted rows.
+    bytes : int
+        The stored size of the dropped and of the rewritten files, before the deletion.
+    """
+
+    snapshot: Snapshot
+    dropped: int
+    rewritten: int
+    rows: int
+    bytes: int
+
+
+class _Change(NamedTuple):
+    """What a deletion does to one file.
+
+    Attributes
+    ----------
+    rows : int
+        The number of deleted rows of the file.
+    entry : FileEntry, optional
+        The file with the other rows, or None if no row is left, if no row is deleted, or for a dry run.
+    is_dropped : bool
+        True if no row of the file is left.
+    """
+
+    rows: int
+    entry: FileEntry | None
+    is_dropped: bool
+
+
+class _File(NamedTuple):
+    """A file that a task opens.
+
+    Attributes
+    ----------
+    number : int
+        The number in the name of the new file.
+    source : FileEntry
+        The file in the snapshot.
+    columns : Partition
+        All rows of the file, with the columns that the filters need.
+    """
+
+    number: int
+    source: FileEntry
+    columns: Partition
+
+
+def delete_rows(
+    store: Store, filters: Any, compute_each: ComputeEach, *, dry_run: bool, keep_versions: bool
+) -> Deleted:
+    """Delete the rows that pass the filters, and commit the result.
+
+    Parameters
+    ----------
+    store : Store
+        The root of the dataset.
+    filters : list or pyarrow.compute.Expression
+        The value of ``filters=``.
+    compute_each : callable
+        Function that runs the tasks that read and write the files.
+    dry_run : bool
+        If True, change nothing, and return what the deletion would do.
+    keep_versions : bool
+        If True, keep the versions before the deletion.
+    """
+    snapshot, rows = newest_files(store)
+    run = plan_run(store, snapshot, "delete", keep_versions=keep_versions)
+    deletion = _Deletion(run, filters, compute_each, dry_run)
+    for _ in range(_ATTEMPTS):
+        columns = deletion.run.schema, deletion.run.partitioning
+        if (snapshot.schema, snapshot.partitioning) != columns:  # of which the entries have statistics
+            discard(deletion.run)
+            run = plan_run(store, snapshot, "delete", keep_versions=keep_versions)
+            deletion = _Deletion(run, filters, compute_each, dry_run)
+        if deletion.treat(snapshot, rows):
+            sizes = dict(zip(identities(rows), rows["bytes"].to_pylist(), strict=True))
+            listed = [one for one in sizes if one in deletion.changes]
+            changes = {one: change for one in listed if (change := deletion.changes[one]).rows}
+            with suppress(GroupsLostError):
+                newest = deletion.commit(snapshot, rows, changes) or snapshot
+                dropped = sum(change.is_dropped for change in changes.values())
+                deleted = sum(change.rows for change in changes.values())
+                replaced = sum(sizes[one] for one in changes)
+                return Deleted(newest, dropped, len(changes) - dropped, deleted, replaced)
+        snapshot, rows = newest_files(store)
+    discard(run)
+    problem = f"other writes replaced files of the dataset {_ATTEMPTS} times while rows were deleted"
+    raise ConcurrentWriteError(problem, "delete the rows again when fewer writes run")
+
+
+@dataclass
+class _Deletion:
+    """A deletion that is being prepared.
+
+    Attributes
+    ----------
+    changes : dict of (str, int) to _Change
+        The files that were treated so far, also those that do not change.
+    """
+
+    run: WriteRun
+    filters: Any
+    compute_each: ComputeEach
+    dry_run: bool
+    changes: dict[_Identity, _Change] = field(default_factory=dict)
+    _numbers: Iterator[int] = field(default_factory=count)
+
+    def treat(self, snapshot: Snapshot, rows: pa.Table) -> bool:
+        """Find out what happens to the files that were not treated yet, and write their other rows.
+
+        Return False if another write has replaced one of the files in the meantime.
+        """
+        predicate = parse_filters(self.filters, snapshot.columns)
+        outcomes = file_outcomes(snapshot, rows, predicate)
+        files = identities(rows)
+        may_match = outcomes.true & np.array([one not in self.changes for one in files], bool)
+        for at in np.flatnonzero(may_match & outcomes.only_true).tolist():
+            self.changes[files[at]] = _Change(rows["records"][at].as_py(), None, True)
+        opened = np.flatnonzero(may_match & ~outcomes.only_true)
+        columns = snapshot.columns.select(sorted(predicate.columns()))
+        values = values_from_snapshot(snapshot, columns)
+        sources = to_entries(rows.take(pa.array(opened)), snapshot.schema, snapshot.partitioning)
+        tasks = []
+        for at, source in zip(opened.tolist(), sources, strict=True):
+            file = FileInfo(self.run.store.join(source.path), source.bytes, "", source.crc32c, source.codec)
+            of_file = {name: column.take(pa.array([at])) for name, column in values.items()}
+            read = Partition(self.run.store, (Split(file),), columns, ReadOptions(), of_file)
+            tasks.append(_File(next(self._numbers), source, read))
+        numbered = tasks[-1].number + 1 if tasks else 0
+        delete = partial(_delete_in_file, self.run, predicate, numbered, self.dry_run)
+        found = compute(self.run, self.compute_each, delete, tasks) if tasks else []
+        for task, change in zip(tasks, found, strict=True):
+            if change is not None:
+                self.changes[task.source.path, task.source.crc32c] = change
+        return None not in found
+
+    def commit(
+        self, snapshot: Snapshot, rows: pa.Table, changes: dict[_Identity, _Change]
+    ) -> Snapshot | None:
+        """Commit changes of the files that a snapshot lists. Return None if nothing changes.
+
+        The new version names neither the filters nor categories that only deleted rows have, so that no
+        deleted value stays in the dataset.
+        """
+        if self.dry_run:
+            return None
+        if not changes:
+            discard(self.run)
+            return None
+        groups = [
+            Group((one,), (change.entry.path,) if change.entry else ()) for one, change in changes.items()
+        ]
+        entries = [change.entry for change in self.changes.values() if change.entry]
+        written = {one: change.entry for one, change in changes.items()}
+        unused = unused_categories(self.run, self.compute_each, snapshot, rows, written)
+        if unused is None:
+            raise GroupsLostError(snapshot, [])
+        details = f"{sum(change.rows for change in changes.values()):,} rows"
+        run = replace(self.run, details=details, unused=unused, version=snapshot.number)
+        return commit(run, entries, groups)
+
+
+@redact_errors
+def _delete_in_file(
+    run: WriteRun, predicate: Predicate, files: int, dry_run: bool, file: _File
+) -> _Change | None:
+    """Write the other rows of a file in a task. Return None if another write has replaced the file."""
+    store, source = run.store, file.source
+
+    def change() -> _Change:
+        masks = [np.asarray(pc.fill_null(predicate.mask(table), False)) for table in file.columns.stream()]
+        is_removed = np.concatenate([np.zeros(0, bool), *masks])
+        rows = int(is_removed.sum())
+        if len(is_removed) != source.records:
+            raise wrong_number(store.public(store.join(source.path)), len(is_removed), source.records)
+        if dry_run or rows in (0, source.records):
+            return _Change(rows, None, rows == source.records)
+        return _Change(rows, write_again(run, file.number, files, [source], is_removed), False)
+
+    return unless_lost(store, [source], change)

@@ -1,0 +1,371 @@
+"""Handle partition columns: convert values to directory names and back, and group rows by directory.
+
+The directory names have the style of Hive and Spark. Each group of rows belongs to one directory.
+"""
+
+import re
+from collections.abc import Sequence
+from contextlib import suppress
+from typing import Any, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_tfrecord.codec import take_bytes
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
+from dask_tfrecord.files.file_writer import DirectoryGroup, GroupedRows, RowNumbers
+from dask_tfrecord.schema.logical_types import value_type
+
+# The text that stands for a null partition value in a directory name.
+NULL = "__HIVE_DEFAULT_PARTITION__"
+
+# The maximum length in bytes of a file name that all common filesystems allow.
+MAX_NAME_BYTES = 255
+
+# Pattern of the characters that are escaped in directory names: those that Spark escapes, and NUL.
+_SPECIAL = re.compile(r"[\0-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
+_ESCAPED = re.compile("(?:%[0-9A-Fa-f]{2})+")
+
+# Pattern of integers without leading zeros or a plus sign, so that each number has exactly one text.
+_CANONICAL = "^(0|-?[1-9][0-9]{0,18})$"
+
+
+def directories(keys: pa.Table) -> list[str]:
+    """Return the partition directory of each row of a table. The path of a directory has a level
+    ``name=value`` for each column of the table.
+
+    Raises
+    ------
+    SchemaError
+        If the name of a directory level is longer than filesystems allow.
+    """
+    levels = [_level(name, column) for name, column in zip(keys.column_names, keys.columns, strict=True)]
+    return ["/".join(names) for names in zip(*levels, strict=True)]
+
+
+def parse(directory: str) -> list[tuple[str, str | None]]:
+    """Return the names and value texts of the levels ``name=value`` of a directory path."""
+    pairs = (level.partition("=") for level in directory.split("/") if "=" in level)
+    return [(_unescape(name), None if text == NULL else _unescape(text)) for name, _, text in pairs]
+
+
+def value_texts(directories: Sequence[str]) -> dict[str, pa.Array]:
+    """Return the partition columns of directories as text, in order of first appearance.
+
+    Returns
+    -------
+    dict of str to pyarrow.Array
+        Map from the name of each partition column to an array with the text of its value in each directory.
+        The text is null if the value is null, or if the directory has no level with this name.
+
+    Raises
+    ------
+    SchemaError
+        If a directory path has two levels with the same name.
+    """
+    numbers = {directory: number for number, directory in enumerate(dict.fromkeys(directories))}
+    texts: dict[str, list[str | None]] = {}
+    for directory, number in numbers.items():
+        pairs = parse(directory)
+        for name, text in pairs:
+            texts.setdefault(name, [None] * len(numbers))[number] = text
+        if len({name for name, _ in pairs}) < len(pairs):
+            name = next(name for name, _ in pairs if [one for one, _ in pairs].count(name) > 1)
+            raise SchemaError(f"the directory {directory!r} has several values for it", feature=name)
+    rows = pa.array([numbers[directory] for directory in directories], pa.int64())
+    return {name: pa.array(column, pa.string()).take(rows) for name, column in texts.items()}
+
+
+def infer_type(texts: pa.Array) -> pa.DataType:
+    """Return int64 if at least one text is not null and all texts are canonical 64-bit integers, else
+    string.
+    """
+    canonical = pc.match_substring_regex(texts, _CANONICAL)
+    if texts.null_count == len(texts) or not pc.all(canonical).as_py():
+        return pa.string()
+    try:
+        texts.cast(pa.int64())
+    except pa.ArrowInvalid:  # some text is an integer with more than 64 bits
+        return pa.string()
+    return pa.int64()
+
+
+def to_values(name: str, texts: pa.Array, type_: pa.DataType, directories: Sequence[str]) -> pa.Array:
+    """Parse the texts of a partition column: the inverse of `directories`.
+
+    For a dictionary type, the result has the type of the dictionary's values.
+
+    Raises
+    ------
+    SchemaError
+        If a text does not represent a value of the type. The error message names the directory.
+    """
+    type_ = value_type(type_)
+    try:
+        return _cast(texts, type_)
+    except (pa.ArrowException, UnicodeEncodeError):
+        for directory, text in zip(directories, texts.to_pylist(), strict=True):
+            try:
+                _cast(pa.array([text], pa.string()), type_)
+            except (pa.ArrowException, UnicodeEncodeError):
+                problem = f"the directory {directory!r} has the value {text!r}, which is not of type {type_}"
+                raise SchemaError(problem, feature=name) from None
+        raise
+
+
+def _level(name: str, values: pa.ChunkedArray) -> list[str]:
+    start = f"{_escape_name(name)}="
+    level = [start + _escape(text) for text in _texts(values)]
+    for text in level:
+        size = len(text.encode())
+        if size > MAX_NAME_BYTES:
+            raise SchemaError(
+                f"a directory name would have {size:,} bytes, but at most {MAX_NAME_BYTES} are allowed: "
+                f"{text[:60]}...",
+                "partition on a shorter column, such as a hash of this one",
+                feature=name,
+            )
+    return level
+
+
+def _texts(values: pa.ChunkedArray) -> Sequence[str | None]:
+    """Return the text that Spark writes in directory names for each value.
+
+    Different values have different texts.
+    """
+    type_ = values.type
+    if pa.types.is_null(type_):
+        return [None] * len(values)
+    if pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_):
+        return [None if value is None else value.decode("latin-1") for value in values.to_pylist()]
+    if pa.types.is_timestamp(type_) and type_.tz is not None:
+        # The text of a timestamp is in UTC, because a local time occurs twice when clocks go back.
+        values = values.cast(pa.timestamp(type_.unit, "UTC"))
+    texts: list[str | None] = pc.cast(values, pa.large_string()).to_pylist()
+    return texts
+
+
+def _cast(texts: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Parse the texts of values of an Arrow type: the inverse of `_texts`."""
+    if pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_):
+        values = [None if text is None else text.encode("latin-1") for text in texts.to_pylist()]
+        return pa.array(values, type_)
+    if pa.types.is_duration(type_):
+        return texts.cast(pa.int64()).cast(type_)
+    if pa.types.is_time(type_):
+        moments = pc.binary_join_element_wise("1970-01-01", texts, " ")
+        return moments.cast(pa.timestamp(type_.unit)).cast(type_)
+    if pa.types.is_floating(type_):
+        return _floats(texts, type_)
+    return texts.cast(type_)
+
+
+def _floats(texts: pa.Array, type_: pa.DataType) -> pa.Array:
+    """Parse the texts of floats.
+
+    Raise if no float of the type equals the number, for example a large integer.
+    """
+    floats = texts.cast(type_)
+    whole = texts.filter(pc.match_substring_regex(texts, "^-?[0-9]+$"))
+    whole.cast(pa.int64()).cast(pa.float64())
+    wide, back = texts.cast(pa.float64()), floats.cast(pa.string()).cast(pa.float64())
+    same = pc.or_(pc.equal(wide, back), pc.is_nan(wide))
+    if not pc.all(same, min_count=0).as_py():
+        raise pa.ArrowInvalid(f"a number is not equal to any {type_}")
+    return floats
+
+
+def _escape(text: str | None) -> str:
+    if text is None:
+        return NULL
+    escaped = _SPECIAL.sub(_percent, text)
+    return f"%5F{escaped[1:]}" if escaped == NULL else escaped
+
+
+def _escape_name(name: str) -> str:
+    """Escape a column name for a directory name.
+
+    A dot at the start of the name is also escaped, because it would hide the directory.
+    """
+    escaped = _SPECIAL.sub(_percent, name)
+    return f"%2E{escaped[1:]}" if escaped.startswith(".") else escaped
+
+
+def _percent(match: re.Match[str]) -> str:
+    return f"%{ord(match[0]):02X}"
+
+
+def _unescape(text: str) -> str:
+    return _ESCAPED.sub(_unescaped, text)
+
+
+def _unescaped(match: re.Match[str]) -> str:
+    """Decode the percent escapes of a directory name.
+
+    Spark escapes single ASCII characters, and other writers escape the bytes of UTF-8.
+    """
+    found = bytes.fromhex(match[0].replace("%", ""))
+    try:
+        return found.decode()
+    except UnicodeDecodeError:
+        return found.decode("latin-1")
+
+
+# The types whose values the kernel reorders, because it does so faster than Arrow.
+BYTES = (pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
+
+
+class Groups(NamedTuple):
+    """The rows of a table, grouped by the values of some columns.
+
+    Attributes
+    ----------
+    values : pyarrow.Table
+        The columns by which the rows are grouped, with one row for each group.
+    order : numpy.ndarray, optional
+        The row numbers of the table, sorted by group, or None if the rows are already sorted by group. Within
+        a group, the rows keep the order of the table.
+    starts : numpy.ndarray
+        The bounds of the groups: group ``k`` has the rows ``starts[k]`` to ``starts[k + 1] - 1`` of the
+        sorted rows.
+    """
+
+    values: pa.Table
+    order: RowNumbers | None
+    starts: RowNumbers
+
+
+def group_by_directory(table: pa.Table, partition_on: Sequence[str], *, max_directories: int) -> GroupedRows:
+    """Sort the rows of a table by their partition directories.
+
+    The directories are sorted by the first appearance of their value in the first partition column, then in
+    the second partition column, and so on. The result for an empty table has no directories. A table that is
+    already sorted is not copied.
+
+    Raises
+    ------
+    SchemaError
+        If a value of a partition column cannot be written in a directory name.
+    TFRecordError
+        If there are more directories than ``max_directories``.
+    """
+    if not partition_on:
+        return GroupedRows([(table, None)], [DirectoryGroup("", (), table.num_rows)])
+    rows = table.drop_columns(list(partition_on))
+    if not table.num_rows:
+        return GroupedRows([(rows, None)], [])
+    groups = group(table, partition_on)
+    directories = directory_groups(groups, partition_on, max_directories=max_directories)
+    order = groups.order
+    return GroupedRows([(rows if order is None else sorted_rows(rows, order), order)], directories)
+
+
+def directory_groups(
+    groups: Groups, partition_on: Sequence[str], *, max_directories: int
+) -> list[DirectoryGroup]:
+    """Return the partition directory of each group of rows. Raise the same errors as `group_by_directory`."""
+    values = groups.values
+    if values.num_rows > max_directories:
+        raise too_many(f"{values.num_rows:,} different values", partition_on, max_directories)
+    rows = zip(*(_python_values(name, values[name]) for name in partition_on), strict=True)
+    return list(map(DirectoryGroup, directories(values), rows, np.diff(groups.starts).tolist()))
+
+
+def sorted_rows(table: pa.Table, order: RowNumbers) -> pa.Table:
+    """Return the rows of a table in another order.
+
+    The columns are reordered one by one, because this is faster than reordering the table.
+    """
+    numbers = pa.array(order)
+    columns = [_take(column, order, numbers) for column in table.columns]
+    return pa.Table.from_arrays(columns, schema=table.schema)
+
+
+def _take(column: pa.ChunkedArray, order: RowNumbers, numbers: pa.Array) -> pa.Array | pa.ChunkedArray:
+    if column.num_chunks != 1:
+        return column.take(numbers)
+    if column.type in BYTES:
+        return take_bytes(column.chunk(0), order.data)
+    return pc.take(column.chunk(0), numbers, boundscheck=False)
+
+
+def group(table: pa.Table, names: Sequence[str]) -> Groups:
+    """Group the rows of a non-empty table by the values of the columns ``names``."""
+    codes, _ = _codes(table[names[0]])
+    for name in names[1:]:
+        more, count = _codes(table[name])
+        codes = np.unique(codes.astype(np.int64) * count + more, return_inverse=True)[1]
+    order = None if bool((codes[1:] >= codes[:-1]).all()) else sorting(codes)
+    starts = np.concatenate([[0], np.cumsum(np.bincount(codes))])
+    firsts = starts[:-1] if order is None else order[starts[:-1]]
+    of_groups = table.select(list(names)).take(pa.array(firsts))
+    values = [comparable(column) for column in of_groups.columns]
+    return Groups(pa.table(values, names=list(names)), order, starts)
+
+
+def sorting(codes: npt.NDArray[np.integer[Any]]) -> RowNumbers:
+    """Return the positions that sort an array of integer codes.
+
+    If possible, sort 16-bit codes, because this is much faster.
+    """
+    return np.argsort(codes.astype(np.uint16) if codes.max(initial=0) < 1 << 16 else codes, kind="stable")
+
+
+def too_many(what: str, partition_on: Sequence[str], limit: int) -> TFRecordError:
+    """Return the exception for a task that would write more files than ``max_files_per_task`` allows."""
+    columns = ", ".join(map(repr, partition_on))
+    hashes = f'ddf["{partition_on[0]}"].map_partitions(pd.util.hash_pandas_object, index=False)'
+    return TFRecordError(
+        f"one partition holds {what} of {columns}, but a task may write at most {limit:,} files",
+        f"partition on a bucket column, such as {hashes} % 256",
+        Remedy("colocate", True, "bring equal values together first"),
+        Remedy("max_files_per_task", None, "write any number of files"),
+    )
+
+
+def _codes(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.integer[Any]], int]:
+    """Return an integer code for each value of a column, in order of first appearance, and the number of
+    codes.
+    """
+    encoded = pc.dictionary_encode(comparable(column), null_encoding="encode")
+    indices = [chunk.indices.to_numpy() for chunk in encoded.chunks]
+    return np.concatenate(indices), len(encoded.chunks[-1].dictionary)
+
+
+def comparable(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
+    """Convert a column to a form in which Arrow treats equal values as equal.
+
+    Dictionary values replace the codes, because each chunk may number the categories differently. All NaNs
+    get the same bits.
+    """
+    if pa.types.is_dictionary(column.type):
+        column = column.cast(column.type.value_type)
+    if pa.types.is_floating(column.type):
+        wide = column.cast(pa.float64())
+        return pc.if_else(pc.is_nan(wide), np.nan, wide).cast(column.type)
+    if pa.types.is_decimal(column.type) and column.type.bit_width < 128:
+        return column.cast(pa.decimal128(column.type.precision, column.type.scale))
+    return column
+
+
+def _python_values(name: str, column: pa.ChunkedArray) -> list[Any]:
+    """Return the values of a column as Python objects.
+
+    Raise SchemaError if Python cannot represent a value exactly.
+    """
+    # Raised for example for a date in the year 20,000.
+    with suppress(OverflowError, ValueError, pa.ArrowException):
+        values: list[Any] = column.to_pylist()
+        if _same(pa.chunked_array([pa.array(values, column.type)]), column):
+            return values
+    problem = f"a value of the type {column.type} is finer than Python's own type, or out of its range"
+    raise SchemaError(problem, "convert the column to a coarser unit, or to integers", feature=name)
+
+
+def _same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
+    """Return True if two columns have equal values. A NaN counts as equal to a NaN."""
+    if pa.types.is_floating(one.type):
+        return True  # a Python float can represent every value of a floating-point type
+    return bool(one.equals(other))

@@ -1,1 +1,0 @@
-"""Handle partition columns: convert values to directory names and back, and group rows by directory."""

@@ -1,0 +1,321 @@
+"""Write a stream of tables in this process, without Dask: in one commit, or in several commits.
+
+In one commit, the rows may be shuffled on the way. The number of tables is known only at the end of the
+stream. Therefore the stream is the only partition of the write, and each table adds files to this partition.
+A shuffle first writes the rows of each table to a spill file in their order. At the end of the stream, the
+shuffle divides the rows among as many target partitions as there were tables, in the second of the two rounds
+that `dask_tfrecord.dataset.shuffle.spill` describes. An `Appender` commits several times: the rows wait in
+memory and then in staged files, and each commit is one run. It knows neither the clock nor the kinds of rows.
+"""
+
+import logging
+import pickle
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import suppress
+from dataclasses import replace
+from itertools import count
+from uuid import uuid4
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_tfrecord.dataset.partitioning import directory_groups, group
+from dask_tfrecord.dataset.shuffle.merge import regroup, write_target
+from dask_tfrecord.dataset.shuffle.spill import Route, Shuffle, Spill, source_of, spill_unsorted
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot
+from dask_tfrecord.dataset.snapshot.visibility import has_committed
+from dask_tfrecord.dataset.write.operations import Newest
+from dask_tfrecord.dataset.write.run import WriteRun
+from dask_tfrecord.dataset.write.transaction import abandon, commit, discard, finish_newest, remove_replaced
+from dask_tfrecord.errors import SchemaError, TFRecordError, located
+from dask_tfrecord.files.entry import FileEntry, check_labels
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.store_failures import hide, secrets_of
+
+logger = logging.getLogger(__name__)
+
+# Waiting rows of this size in memory are written to staged files, even if files may be larger.
+_WAITING_BYTES = 1 << 27
+
+
+class Appender:
+    """Collect rows and metadata for the next commit, and commit them as one append.
+
+    Parameters
+    ----------
+    store : Store
+        The root of the dataset, which need not exist.
+
+    Attributes
+    ----------
+    newest : Newest or None
+        The newest version of the dataset that the `Appender` has read or made.
+    plan : WriteRun or None
+        The plan of all runs, without an id, or None if the columns are not known yet. The caller sets the
+        plan before the first row.
+    metadata : dict of str to str
+        The metadata of the next commit.
+    commits, committed_rows : int
+        The number of commits so far, and of the rows that they have added.
+    """
+
+    def __init__(self, store: Store) -> None:
+        finish_newest(store)
+        snapshot = find_snapshot(store)
+        self.newest = None if snapshot is None else Newest.of(store, snapshot)
+        self.plan: WriteRun | None = None
+        self.metadata: dict[str, str] = {}
+        self.commits = self.committed_rows = 0
+        self._waiting: list[pa.Table] = []
+        self._waiting_bytes = 0
+        self._run: WriteRun | None = None
+        self._new_run()
+
+    @property
+    def snapshot(self) -> Snapshot | None:
+        """The newest version of the dataset that the `Appender` has read or made, or None."""
+        return None if self.newest is None else self.newest.snapshot
+
+    @property
+    def rows(self) -> int:
+        """The number of rows since the last commit."""
+        return sum(entry.records for entry in self._entries) + sum(map(len, self._waiting))
+
+    @property
+    def bytes(self) -> int:
+        """The size of the rows since the last commit, as they were in memory."""
+        return self._staged_bytes + self._waiting_bytes
+
+    def widen(self, plan: WriteRun) -> None:
+        """Plan the next runs, and give the columns that held only nulls so far their types in this run.
+
+        The plan is copied, because the caller of `Writer` may change the memory of its categories.
+        """
+        if plan is self.plan:
+            return
+        self.plan = plan = pickle.loads(pickle.dumps(plan))
+        if self._run is not None and not self._is_committing:
+            self._run = replace(self._run, schema=plan.schema)
+
+    def add(self, tables: Sequence[pa.Table], metadata: Mapping[str, str]) -> None:
+        """Take a copy of rows with the columns of the plan, and the metadata of these rows."""
+        copies = [_copied(table) for table in tables if len(table)]
+        self._waiting += copies
+        self._waiting_bytes += sum(table.nbytes for table in copies)
+        self.metadata |= metadata
+
+    def stage_full_files(self) -> None:
+        """If many rows wait, write rows to staged files.
+
+        If this fails, the other rows still wait, and the next call tries again.
+        """
+        if self._waiting and self._waiting_bytes >= self._limit:
+            self._stage(self._limit)
+
+    def commit(self) -> None:
+        """Commit the rows and the metadata since the last commit, if there are any.
+
+        If this fails, no row and no metadata is lost, and the next call tries again. The call raises a
+        `TFRecordError` if trying again cannot succeed.
+        """
+        self._stage()
+        if self._entries or self.metadata:
+            self._run = replace(self._begin(), custom_metadata=self.metadata)
+            self.metadata = {}
+            self._commit_run()
+
+    def drop(self) -> None:
+        """Remove the files of the rows since the last commit, unless their commit has succeeded after all."""
+        run = self._run
+        if run is not None and self._is_committing:
+            with suppress(Exception):  # the caller reports the failure of the commit
+                if (found := run.committed_snapshot()) is not None:
+                    self.newest = Newest.of(run.store, found)
+                    remove_replaced(run)
+                    self._count_commit()
+            if self._is_committing:
+                abandon(run)
+        elif run is not None:
+            discard(run)
+
+    def _new_run(self) -> None:
+        """Forget the files of the last run. The next run begins with the next file."""
+        self._run = None
+        self._entries: list[FileEntry] = []
+        self._staged_bytes = 0
+        self._is_committing = False
+
+    def _begin(self) -> WriteRun:
+        if self._run is None:
+            assert self.plan is not None  # the caller has set it
+            newest = self.snapshot
+            ids = (uuid4().hex for _ in count())
+            run = next(one for one in ids if newest is None or not has_committed(newest, one))
+            self._run = replace(self.plan, run=run, base=0 if newest is None else newest.number)
+            if newest is not None and not self.plan.sets_columnar:  # another write may have set it
+                self._run = replace(self._run, columnar=newest.columnar)
+            self._run.mark_started()
+        return self._run
+
+    @property
+    def _limit(self) -> int:
+        """The size of the waiting rows that are written to staged files together."""
+        assert self.plan is not None  # the caller has set it
+        return min(self.plan.options.max_bytes or _WAITING_BYTES, _WAITING_BYTES)
+
+    def _stage(self, least: int = 0) -> None:
+        """Write rows to files that readers do not see yet, until less than ``least`` bytes wait."""
+        if self._is_committing:  # files that are added to a run after its commit would be lost
+            self._commit_run()
+        while self._waiting and self._waiting_bytes >= least:
+            ends = np.cumsum([table.nbytes for table in self._waiting])
+            count = int(np.searchsorted(ends, self._limit)) + 1
+            tables, size = self._waiting[:count], int(ends[:count][-1])
+            run = self._begin()
+            first = sum(entry.records for entry in self._entries)
+            title = f"{run.store.public()}, rows since the last commit"
+            # If this fails, the next attempt replaces the files of this attempt.
+            with located(path=title, first=first):
+                rows = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
+                written = run.write(rows, 0, 1, len(self._entries))
+            self._entries += written
+            self._staged_bytes += size
+            del self._waiting[:count]
+            self._waiting_bytes -= size
+
+    def _commit_run(self) -> None:
+        """Commit the files of the current run. A repeated call commits the same files, and only once."""
+        assert self._run is not None  # `commit` has begun the run
+        self._is_committing = True
+        run, entries = self._run, self._entries
+        try:
+            snapshot = commit(run, entries, known=self.newest)
+        except TFRecordError:
+            raise
+        except Exception as error:  # another attempt often succeeds, and always finds an earlier success
+            logger.info("%s: the commit failed: %s", run.title, hide(repr(error), secrets_of(run.store)))
+            snapshot = commit(run, entries)
+        self.newest = Newest.of(run.store, snapshot)
+        self._count_commit()
+
+    def _count_commit(self) -> None:
+        self.commits += 1
+        self.committed_rows += sum(entry.records for entry in self._entries)
+        self._new_run()
+
+
+def _copied(table: pa.Table) -> pa.Table:
+    """Return a copy of a table, because the caller may change the memory of the table later.
+
+    The stream format of Arrow copies all memory, also that of categories.
+    """
+    stream = pa.BufferOutputStream()
+    with pa.ipc.new_stream(stream, table.schema) as writer:
+        writer.write_table(table.unify_dictionaries())
+    return pa.ipc.open_stream(stream.getvalue()).read_all()
+
+
+def check_values(run: WriteRun, tables: Sequence[pa.Table], title: str) -> None:
+    """Raise SchemaError for values that a record or a directory name cannot hold.
+
+    Rows that pass this check can wait together with other rows. The error has the number of the row in the
+    tables, and ``title`` as its path.
+    """
+    first, keys = 0, run.partition_on
+    for table in tables:
+        if keys and len(table):
+            with located(path=title):
+                directory_groups(group(table, keys), keys, max_directories=run.max_directories)
+        for batch in table.select(run.schema.names).to_batches():
+            with located(path=title, first=first):
+                stored = run.schema.to_storage(batch, lossy=run.options.lossy)
+            if run.schema.record_type == "bytes" and stored.column(0).null_count:
+                row = pc.index(stored.column(0).is_null(), True).as_py()
+                problem, advice = "a record cannot be null", 'drop the row or fill it with b""'
+                name = run.schema.names[0]
+                raise SchemaError(problem, advice, path=title, record=first + row, feature=name)
+            first += batch.num_rows
+
+
+# The number of bytes of Arrow data that are written together.
+_CHUNK_BYTES = 1 << 25
+
+# Function that takes the files that were just written, the number of the chunk of rows, the number of all
+# chunks (0 if the number is not known), the number of the step of the write, and the number of all steps.
+Note = Callable[[list[FileEntry] | list[Spill], int, int, int, int], None]
+
+
+def write_tables(run: WriteRun, tables: Iterable[pa.Table], title: str, note: Note) -> list[FileEntry]:
+    """Write the files of a stream, and return their entries. The rows keep their order.
+
+    Raises
+    ------
+    TFRecordError
+        If a value cannot be stored. The error has the number of the row in the stream, and ``title`` as its
+        path.
+    """
+    entries: list[FileEntry] = []
+    first = 0
+    for number, table in enumerate(_chunks(run, tables, run.options.max_rows)):
+        with located(path=title, first=first):
+            written = list(run.write(table, 0, 1, len(entries)))
+        first += table.num_rows
+        entries += written
+        note(written, number, 0, 1, 1)
+    return entries
+
+
+def write_shuffled(
+    run: WriteRun, tables: Iterable[pa.Table], title: str, note: Note, shuffle: Shuffle
+) -> list[FileEntry]:
+    """Write the files of a stream whose rows move between the files, as `write_tables` does otherwise."""
+    starts: list[int] = [0]
+    unsorted: list[Spill] = []
+    for table in _chunks(run, tables, None):
+        unsorted.append(spill_unsorted(run, table, len(unsorted)))
+        starts.append(starts[-1] + table.num_rows)
+        note(unsorted[-1:], len(unsorted), 0, 1, 3)
+    count = len(unsorted)
+    if run.label is not None:
+        check_labels([run.label(index) for index in range(count)])
+    shuffle = shuffle._replace(npartitions=count)
+    route = Route(groups=1, width=count, chunk=1, chunks=count)
+    spills: list[Spill] = []
+    for number, one in enumerate(unsorted):
+        spills += regroup(run, [one], 0, shuffle, route)
+        run.store.remove([run.store.join(one.path)])
+        note([one], number, count, 2, 3)
+    entries: list[FileEntry] = []
+    for index in range(count):
+        try:
+            written = list(write_target(run, spills, index, shuffle, route))
+        except TFRecordError as error:
+            if error.record is None:
+                raise
+            source, row = source_of(error.record)
+            raise error.replaced(record=starts[source] + row, path=title) from None
+        entries += written
+        note(written, index, count, 3, 3)
+        pa.default_memory_pool().release_unused()
+    return entries
+
+
+def _chunks(run: WriteRun, tables: Iterable[pa.Table], max_rows: int | None) -> Iterator[pa.Table]:
+    """Concatenate tables to larger tables of about `_CHUNK_BYTES`. A stream without rows is one empty table.
+
+    If files have at most ``max_rows`` rows, a table ends where a file is full.
+    """
+    waiting = [pa.Table.from_batches([run.columns.no_rows()])]
+    size = 0
+    for table in tables:
+        waiting.append(table)
+        size += table.nbytes
+        if size >= _CHUNK_BYTES:
+            chunk = pa.concat_tables(waiting)
+            end = len(chunk) - len(chunk) % (max_rows or 1) or len(chunk)
+            yield chunk.slice(0, end)
+            rest = chunk.slice(end)
+            waiting, size = ([rest], rest.nbytes) if len(rest) else ([], 0)
+    if waiting:
+        yield pa.concat_tables(waiting)

@@ -1,0 +1,323 @@
+"""Check that the existing data has the same columns as an append, and adopt the files of other tools."""
+
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from functools import partial
+from typing import Any
+
+import pyarrow as pa
+
+from dask_tfrecord.codec import RecordType
+from dask_tfrecord.codec.codecs import detect
+from dask_tfrecord.dataset import partitioning as hive
+from dask_tfrecord.dataset.read.inferred_schema import infer_schema
+from dask_tfrecord.dataset.read.layouts import SPLIT, find_splits
+from dask_tfrecord.dataset.read.sample import take_sample
+from dask_tfrecord.dataset.snapshot.file_list import from_entries
+from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.snapshot.versions import Levels, library_version
+from dask_tfrecord.dataset.snapshot.visibility import data_files, newest_snapshot
+from dask_tfrecord.dataset.write.destination import (
+    files_unchanged,
+    refuse_datasets_below,
+    refuse_linked_files,
+)
+from dask_tfrecord.errors import DROP_INDEX, READ, Call, Remedy, SchemaError, TFRecordError, located
+from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.file_options import ReadOptions
+from dask_tfrecord.files.record_file import count_records
+from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.listing import FileInfo, column_paths, listing_of, table_infos
+from dask_tfrecord.files.storage.paths import parent_of
+from dask_tfrecord.files.storage.store import ChecksumStore, Store
+from dask_tfrecord.files.storage.store_failures import redact_errors
+from dask_tfrecord.schema.conversion import holds_null, same_layout, widened
+from dask_tfrecord.schema.fields import Field, Schema, check_features
+from dask_tfrecord.schema.logical_types import canonical_type
+from dask_tfrecord.schema.tfds import described_columns
+
+# The largest number of files of other tools that are read at the same time.
+_THREADS = 8
+
+
+@redact_errors
+def check_existing_data(
+    store: Store,
+    schema: Schema,
+    partitioning: Sequence[Field],
+    index: Levels = (),
+    *,
+    adds_columns: bool = False,
+) -> Snapshot | None:
+    """Check that rows with these columns can be appended to the existing data in a directory.
+
+    Return the newest snapshot, or None if the directory has no snapshot.
+
+    Raises
+    ------
+    SchemaError
+        If the columns, types, partition columns or index differ from the existing data. The error names one
+        of the differences.
+    CorruptRecordError, TFRecordError
+        If `newest_snapshot` raises, for example because a file of the snapshot is missing.
+    """
+    newest = newest_snapshot(store)
+    if newest is not None:
+        refuse_linked_files(store, newest[0].file_list)
+        merged_schema(newest[0], schema, partitioning, index, adds_columns=adds_columns)
+        # A column that the rows lack was probably renamed, unless a concurrent append adds the column later.
+        _check_none_missing(schema, newest[0].schema)
+    elif len(files := data_files(store)):
+        refuse_linked_files(store, pa.table({"path": [*map(store.relative, column_paths(files["path"]))]}))
+        refuse_datasets_below(store, "whose files would belong to both")
+        if SPLIT not in [item.name for item in partitioning]:
+            _check_one_split(store)
+        _partition_values(store, files, partitioning)
+        with files_unchanged(store):
+            _foreign_schema(store, files, schema)
+    return None if newest is None else newest[0]
+
+
+def _check_one_split(store: Store) -> None:
+    """Raise TFRecordError if the directory holds several splits of TFDS or TFX, which an append would mix."""
+    found = find_splits(listing_of(store))
+    if found is not None:
+        found.check_one_dataset()
+        try:
+            found.check_one_split()
+        except TFRecordError as error:
+            effect = f"first, and append with partition_on=[{SPLIT!r}]"
+            call = Call("index", store.public(), {"split": "all"}, effect)
+            raise error.replaced(advice=None, remedies=(), calls=[call]) from None
+
+
+def merged_schema(
+    snapshot: Snapshot,
+    schema: Schema,
+    partitioning: Sequence[Field],
+    index: Levels,
+    *,
+    adds_columns: bool,
+    is_overtaken: bool = False,
+) -> Schema:
+    """Return the schema of a dataset after an append of rows with these columns.
+
+    Columns that only the dataset has are null in the new rows. A column that held only nulls gets the type of
+    the new rows. If ``adds_columns`` is True, columns that the dataset does not have follow its columns, and
+    a column may get a wider type. Otherwise, new columns and other types raise. If ``is_overtaken`` is True,
+    another append may have widened a column since the rows were written, so narrower types are accepted.
+
+    Raises
+    ------
+    SchemaError
+        If rows with these columns cannot be appended. The error names the column and both types.
+    """
+    _check_partitioning([item.name for item in partitioning], [*snapshot.partition_on])
+    _check_index(index, snapshot.index)
+    if schema.record_type != snapshot.schema.record_type:
+        raise _record_type_error(schema.record_type, snapshot.schema.record_type)
+    for ours, theirs in zip(partitioning, snapshot.partitioning, strict=True):
+        _check_type(ours, theirs)
+    given = {item.name: item for item in schema.fields}
+    fields = [
+        _widened(given.pop(item.name, item), item, numbers=adds_columns, may_be_narrower=is_overtaken)
+        for item in snapshot.schema.fields
+    ]
+    if given and not adds_columns:
+        raise _column_error("the DataFrame has this column, the dataset does not", next(iter(given)))
+    if given and snapshot.partial:
+        problem = "the column is new, and records of the dataset may have features that are not columns"
+        raise _column_error(problem, next(iter(given)))
+    check_features([*fields, *given.values()])
+    return Schema((*fields, *given.values()), schema.record_type)
+
+
+def _widened(ours: Field, theirs: Field, *, numbers: bool, may_be_narrower: bool = False) -> Field:
+    """Return the column of the dataset with the wider of the two types."""
+    if pa.types.is_null(theirs.type) and theirs.form is None:
+        return ours
+    types = ours.type, theirs.type
+    wider = None
+    if not any(map(pa.types.is_dictionary, types)):
+        wider = widened(theirs.type, ours.type, numbers=numbers)
+        if wider is None and may_be_narrower and widened(theirs.type, ours.type) == theirs.type:
+            wider = theirs.type
+    if wider is None or theirs.form is not None:
+        _check_type(ours, theirs)
+        return theirs
+    return replace(theirs, type=wider)
+
+
+def with_types_of_nulls(schema: Schema, found: Schema) -> Schema:
+    """Return a schema in which columns that held only nulls have the types of the columns of new rows."""
+    given = {item.name: item for item in found.fields}
+    fields = [
+        _widened(given.get(item.name, item), item, numbers=False) if holds_null(item.type) else item
+        for item in schema.fields
+    ]
+    return Schema(tuple(fields), schema.record_type)
+
+
+def check_given_columns(
+    snapshot: Snapshot,
+    types: Mapping[str, pa.DataType],
+    partition_on: Sequence[str] | None,
+    record_type: RecordType | None,
+) -> None:
+    """Check that a dataset with a snapshot takes rows, and that it has the columns that a caller expects.
+
+    Raise SchemaError if a type, the partition columns or the record type are given and differ from those of
+    the dataset, or if the dataset has a column that cannot be written.
+    """
+    for theirs in snapshot.schema.fields:
+        _check_form(theirs)
+    if record_type not in (None, snapshot.schema.record_type):
+        raise _record_type_error(str(record_type), snapshot.schema.record_type)
+    if partition_on is not None:
+        _check_partitioning([*partition_on], [*snapshot.partition_on])
+    existing = {item.name: item.type for item in snapshot.columns.fields}
+    for name, type_ in types.items():
+        if name not in existing:
+            raise _column_error("schema= has this column, the dataset does not", name)
+        if widened(existing[name], canonical_type(type_), numbers=False) is None:
+            problem = f"schema= says {type_}, in the dataset the column is {existing[name]}"
+            raise _column_error(problem, name)
+
+
+def adopt_foreign_files(store: Store, schema: Schema, partitioning: Sequence[Field]) -> Snapshot | None:
+    """Describe the files of other tools as a snapshot with the number 0, which is not stored.
+
+    Every file is read once, because the snapshot needs the number of records of each file. If there are no
+    files, return None. If a file is removed or replaced while the files are read, raise ConcurrentWriteError.
+    """
+    files = data_files(store)
+    if not len(files):
+        return None
+    values = _partition_values(store, files, partitioning)
+    with files_unchanged(store), ThreadPoolExecutor(_THREADS) as pool:
+        existing = _foreign_schema(store, files, schema)
+        entries = list(pool.map(partial(_entry, store), table_infos(files), values))
+    rows = from_entries(entries, existing, partitioning)
+    return Snapshot(rows, existing, None, "", library_version(), tuple(partitioning), 0)
+
+
+def _foreign_schema(store: Store, files: pa.Table, schema: Schema) -> Schema:
+    """Return the schema of files without a snapshot, for an append of rows with the schema `schema`.
+
+    A column without any value in the files gets its type from the append. All other columns keep their
+    inferred types, which readers see. Raise SchemaError if these types differ from those of the append.
+    """
+    described = described_columns(lambda name: store.fs.cat_file(store.join(name)), "codes")
+    if described is not None and described.forms:
+        raise _form_error(next(iter(described.forms)))
+    with located(function=READ):
+        sample = take_sample(store, files, record_type=schema.record_type, options=ReadOptions())
+        inferred = infer_schema(sample, {})
+    if not inferred.fields:  # the files have no records, or records without features
+        return schema
+    _check_names(schema, inferred)
+    ours = {item.name: item for item in schema.fields}
+    for item in inferred.fields:
+        if not pa.types.is_null(item.type) and item.features != ours[item.name].features:
+            _check_type(ours[item.name], item)
+    fields = [ours[item.name] if pa.types.is_null(item.type) else item for item in inferred.fields]
+    return Schema(tuple(fields), schema.record_type)
+
+
+def _check_names(ours: Schema, theirs: Schema) -> None:
+    if ours.record_type != theirs.record_type:
+        raise _record_type_error(ours.record_type, theirs.record_type)
+    for name in ours.names:
+        if name not in theirs.names:
+            raise _column_error("the DataFrame has this column, the dataset does not", name)
+    _check_none_missing(ours, theirs)
+
+
+def _check_none_missing(ours: Schema, theirs: Schema) -> None:
+    for name in theirs.names:
+        if name not in ours.names:
+            raise _column_error("the dataset has this column, the DataFrame does not", name)
+
+
+def _record_type_error(ours: str, theirs: str) -> SchemaError:
+    problem = f"the write makes {ours!r} records, the dataset holds {theirs!r} records"
+    return SchemaError(problem, Remedy("record_type", theirs, "write the same records"))
+
+
+def _check_partitioning(ours: list[str], theirs: list[str]) -> None:
+    if ours != theirs:
+        only_one_has = [name for name in [*theirs, *ours] if (name in theirs) != (name in ours)]
+        there, here = theirs or "nothing", ours or "nothing"
+        problem = f"the dataset is partitioned on {there}, but the write partitions on {here}"
+        remedy = Remedy("partition_on", theirs or None, "write the same directories")
+        raise SchemaError(problem, remedy, feature=(only_one_has or theirs)[0])
+
+
+def _check_index(ours: Levels, theirs: Levels | None) -> None:
+    """Raise SchemaError if the index differs from the index of the dataset, unless the index of the dataset
+    is unknown (None).
+    """
+    if theirs is not None and ours != theirs:
+        there, here = ([column for column, _ in levels] or "none" for levels in (theirs, ours))
+        problem = f"the DataFrame has the index {here}, the dataset was written with {there}"
+        advice = "call set_index or reset_index so that the indexes agree"
+        raise SchemaError(problem, advice, remedies=[] if theirs else [DROP_INDEX])
+
+
+def _check_type(ours: Field, theirs: Field) -> None:
+    _check_form(theirs)
+    # A column of nulls writes records that fit every type. Strings with 32-bit and 64-bit offsets write the
+    # same records. The type of the column in the dataset does not change.
+    alike = pa.types.is_null(ours.type) or same_layout(ours.type, theirs.type)
+    if not alike:
+        raise _column_error(f"the column is {ours.type}, in the dataset it is {theirs.type}", ours.name)
+    if pa.types.is_dictionary(ours.type) and ours.type.ordered and not _are_equal(ours, theirs):
+        raise _column_error("the ordered categories differ from those in the dataset", ours.name)
+
+
+def _are_equal(ours: Field, theirs: Field) -> bool:
+    """Return True if two columns have the same categories in the same order."""
+    lists = (None if item.categories is None else item.categories.to_pylist() for item in (ours, theirs))
+    return next(lists) == next(lists)
+
+
+def _check_form(theirs: Field) -> None:
+    if theirs.form is not None:
+        raise _form_error(theirs.name)
+
+
+def _form_error(name: str) -> SchemaError:
+    problem = "another library stores the column in a form of its own, which to_tfrecord does not write"
+    return SchemaError(problem, "write the rows to a new directory", feature=name)
+
+
+def _column_error(problem: str, name: str) -> SchemaError:
+    return SchemaError(problem, "give the DataFrame the columns and types of the dataset", feature=name)
+
+
+def _partition_values(store: Store, files: pa.Table, partitioning: Sequence[Field]) -> list[tuple[Any, ...]]:
+    """Return the partition values of each file of another tool, which are parsed from its directory names."""
+    paths = column_paths(files["path"])
+    directories = [parent_of(store.relative(path)) for path in paths]
+    expected = [item.name for item in partitioning]
+    for directory, path in dict(zip(directories, paths, strict=True)).items():
+        names = [name for name, _ in hive.parse(directory)]
+        with located(path=store.public(path)):
+            _check_partitioning(expected, names)
+    texts = hive.value_texts(directories)
+    columns = [hive.to_values(item.name, texts[item.name], item.type, directories) for item in partitioning]
+    rows = zip(*(column.to_pylist() for column in columns), strict=True)
+    return list(rows) if columns else [()] * len(files)
+
+
+def _entry(store: Store, file: FileInfo, values: tuple[Any, ...]) -> FileEntry:
+    """Read a file of another tool completely.
+
+    Return the file entry of the file, with the number of records and the checksum.
+    """
+    summing = ChecksumStore(store.fs, store.root)
+    records = count_records(summing, Split(file), ReadOptions())
+    total = summing.checksum
+    path, codec = store.relative(file.path), detect(total.head) or "none"
+    return FileEntry(path, total.bytes, records, total.crc32c, values, stamp=file.stamp, codec=codec)

@@ -1,0 +1,519 @@
+"""Commit a write of a dataset. Readers see the old dataset until the new snapshot exists, and then the new
+dataset.
+
+docs/format.md describes the steps of a commit. Each step may be repeated, also by another process. The
+staging directory of a run holds files until they are published, and lists the files that the commit replaces.
+"""
+
+import json
+import logging
+import unicodedata
+import warnings
+from collections.abc import Collection, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import contextmanager, nullcontext, suppress
+from functools import partial
+from uuid import uuid4
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_tfrecord.dataset.snapshot.file_list import from_entries, listed_paths, rows_of_run
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files
+from dask_tfrecord.dataset.snapshot.names import (
+    ATTEMPT,
+    KEPT,
+    MOVED,
+    REFUSED,
+    REPLACED,
+    STAGING,
+    SUCCESS,
+    open_runs,
+    snapshot_path,
+    staged,
+    stored_paths,
+)
+from dask_tfrecord.dataset.snapshot.versions import newest_number, to_parquet
+from dask_tfrecord.dataset.snapshot.visibility import has_committed, intact_snapshot, unfinished_commits
+from dask_tfrecord.dataset.write.operations import (
+    Group,
+    Newest,
+    as_stored,
+    check_conflicts,
+    lost_groups,
+    next_snapshot,
+)
+from dask_tfrecord.dataset.write.run import WriteRun
+from dask_tfrecord.errors import ConcurrentWriteError, DestinationError, TFRecordError
+from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.storage.listing import list_directory, path_column, with_column
+from dask_tfrecord.files.storage.open_file import stamp_of
+from dask_tfrecord.files.storage.paths import name_of, parent_of
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.store_failures import hide, secrets_of
+
+logger = logging.getLogger(__name__)
+
+# The number of concurrent requests if each file needs one request.
+_THREADS = 16
+
+
+def note_replaced(store: Store, run: str, removed: Sequence[str], kept: Sequence[str] = ()) -> None:
+    """Store the lists of files to remove, and of files to keep for earlier versions, after the commit.
+
+    A later process can then remove and move these files.
+    """
+    for name, paths in ((REPLACED, removed), (MOVED, kept)):
+        if paths:
+            with store.create(store.join(staged(run, name))) as file:
+                file.write(json.dumps(paths).encode())
+
+
+def remove_staging(store: Store, run: str) -> None:
+    """Remove the staging directory of a run and the files in it."""
+    store.remove_tree(f"{STAGING}/{run}")
+
+
+def finish_commit(store: Store, run: str, listed: Collection[str] = ()) -> None:
+    """Finish a commit: remove the replaced files, or move them to the directory of kept files, create
+    ``_SUCCESS``, and remove the staging directory.
+
+    The snapshot of the commit must exist. Files in ``listed`` stay, because the dataset still lists them.
+    """
+    move_files(store, stored_paths(store, staged(run, MOVED)))
+    replaced = stored_paths(store, staged(run, REPLACED))
+    store.remove(store.join(path) for path in replaced if path not in listed)
+    close_run(store, run)
+
+
+def close_run(store: Store, run: str) -> None:
+    """Create ``_SUCCESS``, and remove the staging directory of a run that replaces no files any more."""
+    store.touch(store.join(SUCCESS))
+    remove_staging(store, run)
+
+
+def move_files(store: Store, paths: Sequence[str]) -> None:
+    """Move each file to its path if the newest snapshot lists the file, or to the directory of kept files.
+
+    If another commit follows in the meantime, its snapshot decides.
+    """
+    newest = find_snapshot(store) if paths else None
+    while newest is not None:
+        store.fs.invalidate_cache()
+        move = partial(_move_file, store, listed_files(newest))
+        with ThreadPoolExecutor(1 if store.local else _THREADS) as pool:
+            list(pool.map(move, paths))
+        if newest_number(store) <= newest.number:
+            break
+        newest = find_snapshot(store)
+    kept = (parent_of(f"{KEPT}/{path}") for path in paths)
+    store.remove_empty({*map(store.join, kept), *(store.join(parent_of(path)) for path in paths)})
+
+
+def _move_file(store: Store, listed: Collection[str], path: str) -> None:
+    """Move a file to its path if the newest snapshot lists the file, or to the directory of kept files."""
+    place, kept = store.join(path), store.join(f"{KEPT}/{path}")
+    with suppress(FileNotFoundError):  # the file is there already, or another process has moved the file
+        if path not in listed:
+            store.place(place, kept)
+        elif store.renames:
+            store.place(kept, place)
+        # A move is a copy here. If a process that moves the file to the other place deleted its source late,
+        # the file would be lost. Therefore, the kept file stays until its versions expire.
+        elif store.fs.exists(kept) and not store.fs.exists(place):
+            store.copy(kept, place)
+
+
+def finish_newest(store: Store, *, running: str = "", known: Snapshot | None = None) -> None:
+    """Finish all commits that were interrupted after their snapshot was created.
+
+    If the newest snapshot is damaged or missing, do nothing.
+
+    Parameters
+    ----------
+    store : Store
+        The root of the dataset.
+    running : str
+        The id of the caller's run, which is not finished. The id is empty if the caller does not write.
+    known : Snapshot, optional
+        A version that shows which open runs have committed. If it shows none, nothing is read. By default,
+        the newest version is read if there is an open run.
+    """
+    others = [run for run in open_runs(store) if run != running]
+    if not any(known is None or has_committed(known, run) for run in others):
+        return  # without this test, a large snapshot would be parsed without need
+    newest = intact_snapshot(store)
+    if newest is None:
+        return
+    for run in unfinished_commits(store, newest):
+        if run != running:
+            logger.info("%s: finish the interrupted cleanup of write %s", store.public(), run[:8])
+            finish_commit(store, run, listed_files(newest))
+
+
+# The number of steps of a commit that docs/format.md describes.
+_STEPS = 7
+
+# The largest number of uploaded files whose stamps are requested file by file.
+_FEW_FILES = 4
+
+
+def commit(
+    run: WriteRun, entries: Iterable[FileEntry], groups: Sequence[Group] = (), known: Newest | None = None
+) -> Snapshot:
+    """Commit the files that the tasks wrote: create the next snapshot, which lists these files.
+
+    Parameters
+    ----------
+    run : WriteRun
+        The write.
+    entries : iterable of FileEntry
+        The files that the tasks wrote.
+    groups : sequence of Group
+        In the modes "compact", "delete" and "repair", the files that the new files replace. Each new file
+        belongs to one group. If another write has replaced files of a group, a compaction and a repair leave
+        out the group.
+    known : Newest, optional
+        In an append that no other process may commit, the version for which the append was planned. As long
+        as this version is the newest version, the commit need not read it.
+
+    Returns
+    -------
+    Snapshot
+        The new snapshot. If an earlier attempt at this commit has succeeded, and another write has since
+        replaced the snapshot of that attempt, if no group of a compaction or a repair is left, or if other
+        commits have expired the same versions, the dataset does not change and the result is the newest
+        snapshot.
+
+    Raises
+    ------
+    ConcurrentWriteError
+        If the write would remove rows that were added since the write was planned, or would bring back rows
+        that were removed since.
+    GroupsLostError
+        If another write has replaced files that a delete replaces. The new files are still staged.
+    SchemaError
+        If the write keeps existing data, and the columns of that data have changed since the write was
+        planned.
+    """
+    files = from_entries(list(entries), run.schema, run.partitioning)
+    _log_step(run, 1, "look for an earlier success of this write")
+    snapshot = run.committed_snapshot(None if known is None else known.snapshot)
+    if snapshot is None:
+        with _attempt(run) if known is None else nullcontext("") as attempt:
+            _log_step(run, 2, "finish the cleanup of the previous commit")
+            finish_newest(run.store, running=run.run, known=None if known is None else known.snapshot)
+            snapshot = create_snapshot(run, files, groups, known, attempt)
+    if run.run != snapshot.run:
+        logger.info("%s: has no files in the newest version %d", run.title, snapshot.number)
+    else:
+        logger.info("%s: committed version %d", run.title, snapshot.number)
+    _log_step(run, 7, "remove the replaced files and the staging directory")
+    remove_replaced(run, files if run.run != snapshot.run else None)
+    return snapshot
+
+
+@contextmanager
+def _attempt(run: WriteRun) -> Iterator[str]:
+    """Mark an attempt at the commit. As long as the mark exists, no other attempt removes the files."""
+    name = f"{ATTEMPT}{uuid4().hex}"
+    try:
+        run.mark(name)
+        yield name
+    except BaseException:  # KeyboardInterrupt is included
+        with suppress(Exception):  # the caller reports the failure
+            run.store.remove_file(run.staged(name))  # but not the directory, which hides published files
+        raise
+
+
+def log_summary(run: WriteRun, snapshot: Snapshot, seconds: float) -> None:
+    """Log the number of files, rows and bytes that the write added, without those of earlier writes."""
+    if logger.isEnabledFor(logging.INFO):
+        added = rows_of_run(snapshot.file_list, run.run)
+        rows, size = (pc.sum(added[name]).as_py() or 0 for name in ("records", "bytes"))
+        rate = rows / max(seconds, 1e-9)
+        counts = f"{len(added)} files, {rows} rows, {size} bytes in {seconds:.1f} s ({rate:.0f} rows/s)"
+        logger.info("%s: done: version %d, %s", run.title, snapshot.number, counts)
+
+
+def _log_step(run: WriteRun, step: int, action: str) -> None:
+    logger.info("%s: commit step %d of %d: %s", run.title, step, _STEPS, action)
+
+
+def abandon(run: WriteRun) -> None:
+    """Remove the files of a failed write, so that the write can no longer be committed.
+
+    Files that were uploaded to their final paths stay hidden until `cleanup` removes them. These files are
+    kept because tasks that still run may upload more files.
+    """
+    if run.store.renames:
+        _refuse(run)
+        return
+    with suppress(Exception):  # the caller reports the failure of the write
+        if run.committed_snapshot() is None:
+            run.store.remove(run.store.fs.find(run.staged("rows")))
+
+
+def _refuse(run: WriteRun, attempt: str = "") -> None:
+    """Forbid the commit of a write that has failed, and remove its files.
+
+    The files stay if the commit has succeeded, or if there is another attempt than ``attempt`` at the commit,
+    which may be about to list the files. An attempt makes its mark before it looks for the mark `REFUSED`, so
+    an attempt that begins too late to be seen here finds this mark. This mark is removed after the files.
+    """
+    with suppress(Exception):  # the caller reports the failure of the write
+        run.mark(REFUSED)
+        if all(name == attempt or not name.startswith(ATTEMPT) for name in run.marks()):
+            if run.committed_snapshot() is None:
+                _remove_files(run)
+            else:
+                run.store.remove([run.staged(REFUSED)])
+
+
+def discard(run: WriteRun) -> None:
+    """Remove all files of a failed write whose commit has not begun, and cannot begin in another process."""
+    with suppress(Exception):  # the caller reports the failure of the write
+        _remove_files(run)
+
+
+def _remove_files(run: WriteRun) -> None:
+    """Remove all files of a run, the mark that forbids its commit last."""
+    logger.info("%s: remove what the failed write staged", run.title)
+    run.store.fs.invalidate_cache()
+    run.store.remove(path for path in run.store.fs.find(run.store.root) if run.owns(path))
+    remove_staging(run.store, run.run)
+
+
+def publish_files(run: WriteRun, files: pa.Table) -> None:
+    """Move the files of the run to their final paths, where readers do not see them until the commit.
+
+    On stores without a rename, remove the run's uploaded files that are not in `files`.
+
+    Raises
+    ------
+    ConcurrentWriteError
+        If a file is gone. An attempt of this run that finds a conflict removes all files of the run, and the
+        next attempt may not find this conflict, because another write has undone its cause.
+    DestinationError
+        If the filesystem stores a partition directory under another name.
+    """
+    store = run.store
+    names = listed_paths(files)
+    if store.renames:
+        for name in names:
+            target = store.join(name)
+            try:
+                store.place(run.staged(name), target)
+            except FileNotFoundError:
+                if not store.fs.exists(target):  # no attempt of this run has moved the file yet
+                    raise _removed(run, name) from None
+        directories = _with_parents(map(parent_of, names))
+        for directory in directories:
+            store.sync_directory(store.join(directory))
+        _check_names(store, directories)
+    else:  # the tasks uploaded the files; failed attempts of tasks may have uploaded more files
+        listed = {store.join(name): name for name in names}
+        store.fs.invalidate_cache()
+        present = store.fs.find(store.root)
+        if gone := listed.keys() - present:
+            raise _removed(run, listed[min(gone)])
+        store.remove(path for path in present if run.owns(path) and path not in listed)
+
+
+def _check_names(store: Store, directories: Iterable[str]) -> None:
+    """Raise if the filesystem stores a partition directory under another name, for example because it does
+    not distinguish upper case from lower case.
+    """
+    present: dict[str, set[str]] = {}  # the names in each parent
+    for directory in directories:
+        name = name_of(directory)
+        # Files of older versions are in directories of the same names, below the directory of kept files.
+        for place in (directory, f"{KEPT}/{directory}") if "=" in name else ():
+            parent = parent_of(place)
+            if parent not in present:
+                present[parent] = {*store.names(parent)}
+            # Another process may have removed the directory, if it has already committed and compacted this
+            # run.
+            if present[parent] and name not in present[parent] and store.fs.exists(store.join(place)):
+                alike = [ascii(other) for other in present[parent] if _folded(other) == _folded(name)]
+                stored = alike[0] if alike else "another name"
+                is_old = " of an older version" if place != directory else ""
+                problem = f"this filesystem does not distinguish the directory {name!a} from {stored}{is_old}"
+                advice = "write both partition values in one form, for example in lower case"
+                raise DestinationError(problem, advice, path=store.public(store.join(place)))
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFC", name).casefold()
+
+
+def _removed(run: WriteRun, name: str) -> ConcurrentWriteError:
+    problem = "the file was removed before its write was committed, by `cleanup` or because of a conflict"
+    return ConcurrentWriteError(problem, "start the write again", path=run.store.public(run.store.join(name)))
+
+
+def with_stamps(store: Store, rows: pa.Table) -> pa.Table:
+    """Add the column ``stamp``, the version of each file in the store, to the list of new files.
+
+    If the store fails, the column has no stamps.
+    """
+    try:
+        store.fs.invalidate_cache()
+        paths = [store.join(path) for path in rows["path"].to_pylist()]
+        # A listing of the dataset takes a request for each thousand files, and transfers all of their names.
+        if store.renames or len(paths) <= _FEW_FILES:
+            stamps = pa.array([stamp_of(store.look(path)) for path in paths], pa.string())
+        else:
+            listed = list_directory(store)
+            stamps = listed["stamp"].take(pc.index_in(path_column(paths), listed["path"]))
+    except Exception:  # a commit must not fail because stamps are missing
+        return rows
+    stamps = pc.if_else(pc.equal(stamps, ""), None, stamps)
+    return with_column(rows, "stamp", stamps)
+
+
+def create_snapshot(
+    run: WriteRun, files: pa.Table, groups: Sequence[Group], known: Newest | None, attempt: str
+) -> Snapshot:
+    """Create the file of the next snapshot. The creation of this file commits the write.
+
+    If the number of the snapshot is taken, compare the write with the newer version, and try the next number.
+    If the newest version refuses the write, the files of the write are removed. ``attempt`` is the name of
+    the mark of this attempt, or "" if there is no other attempt.
+    """
+    find = intact_snapshot if run.mode == "overwrite" else find_snapshot  # an overwrite replaces damage
+    while True:
+        _log_step(run, 3, f"compare the newest version with version {run.base}, for which it was planned")
+        newest = find(run.store) if known is None else known.snapshot
+        if newest is not None and (committed := run.committed_snapshot(newest)) is not None:
+            return committed  # another attempt at this commit was faster
+        try:
+            check_conflicts(run, newest, files, groups)
+            if run.mode == "expire" and newest is not None and newest.oldest >= run.version:
+                return newest
+            if run.mode in ("compact", "repair") and newest is not None:
+                groups = _without_lost(newest, groups)
+                if not groups:
+                    _remove_files(run)  # with the list of files that an earlier try would replace
+                    return newest
+            if attempt and REFUSED in run.marks():
+                problem = "another attempt at this commit has found a conflict, or the write was given up"
+                raise ConcurrentWriteError(problem, "start the write again")
+            _log_step(run, 4, f"publish {len(files)} files")
+            if run.store.renames or known is None:  # otherwise, the caller has uploaded exactly these files
+                publish_files(run, files)
+            _log_step(run, 5, "make the next snapshot")
+            used = _of_groups(with_stamps(run.store, files), groups)
+            snapshot, removed, kept = next_snapshot(run, newest, used, groups)
+            moved = [*removed, *kept, *(f"{KEPT}/{path}" for path in kept)]
+            run.store.refuse_links(map(run.store.join, moved), files=True)
+        except TFRecordError:
+            if known is not None:  # the newest version may be another one
+                known = None
+                continue
+            _refuse(run, attempt)
+            raise
+        if known is not None:
+            is_unchanged, known = known.is_unchanged(run.store), None
+            if not is_unchanged:
+                continue
+        action = f"create version {snapshot.number}, which lists {len(snapshot.file_list)} files"
+        replaced = len(removed) + len(kept)
+        _log_step(run, 6, f"{action} and replaces {replaced} files" if replaced else action)
+        unused = {*listed_paths(files)}.difference(listed_paths(used))
+        note_replaced(run.store, run.run, [*removed, *sorted(unused)], kept)
+        if (committed := create_version(run, snapshot)) is not None:
+            return committed
+
+
+def _without_lost(newest: Snapshot, groups: Sequence[Group]) -> list[Group]:
+    """Return the groups without those of which the newest snapshot does not list a replaced file."""
+    lost = {*lost_groups(newest, groups)}
+    return [group for group in groups if group not in lost]
+
+
+def _of_groups(files: pa.Table, groups: Sequence[Group]) -> pa.Table:
+    """Return the rows of the new files that belong to groups. Without groups, return all new files."""
+    if not groups:
+        return files
+    added = pa.array([path for group in groups for path in group.added], pa.string())
+    return files.filter(pc.is_in(files["path"], added))
+
+
+def create_version(run: WriteRun, snapshot: Snapshot) -> Snapshot | None:
+    """Create the Parquet file of a version, which commits a run.
+
+    Return the committed version, as it is stored. Return None if another write has taken the number of the
+    version, so that the caller has to plan a version with another number.
+    """
+    store, path = run.store, run.store.join(snapshot_path(snapshot.number))
+    data = bytes(to_parquet(vars(snapshot), delta=snapshot.mode in ("append", "expire")))
+    failure = None
+    try:
+        store.create_exclusively(path, data)
+        if snapshot.mode not in ("create", "overwrite"):  # the file holds statistics of the files before
+            store.copy_permissions([store.join(snapshot_path(snapshot.number - 1))], path)
+    except Exception as error:  # the file may exist in spite of the error
+        reason = hide(repr(error), secrets_of(store))
+        logger.info("%s: version %d was not created: %s", run.title, snapshot.number, reason)
+        failure = error
+    if failure is None and _is_newest(run, snapshot.number):
+        return as_stored(store, snapshot, data)
+    committed = run.committed_snapshot()
+    if committed is None:
+        if failure is None:  # the number was that of a removed version, so readers ignore this version
+            store.remove([path])
+        elif newest_number(store) < snapshot.number:
+            raise failure
+    return committed
+
+
+def remove_replaced(run: WriteRun, files: pa.Table | None = None) -> None:
+    """Remove the files that the commit replaced, and the staging directory of the run.
+
+    If removing the files fails, only warn, because the new data is already committed. ``files`` is the file
+    list of the run if the newest snapshot may not list all files of the run. The other files are removed.
+    """
+    try:
+        if files is not None:
+            run.store.remove(map(run.store.join, _unlisted(run, files)))
+        (close_run if run.mode == "append" else finish_commit)(run.store, run.run)
+    except Exception as error:  # the snapshot exists, so the write has succeeded in any case
+        reason = hide(str(error), secrets_of(run.store))
+        warnings.warn(
+            f"{run.store.public()}: the data is written, but not all files that it replaces "
+            f"could be removed ({reason}). The next write removes them, and so does dask_tfrecord.cleanup.",
+            UserWarning,
+            stacklevel=2,
+        )
+
+
+def _is_newest(run: WriteRun, number: int) -> bool:
+    """Return True if the snapshot that was just created is the newest snapshot, which readers use.
+
+    An overwrite removes earlier snapshots, so a number below the number of the newest snapshot may be free.
+    """
+    try:
+        return newest_number(run.store) <= number
+    except Exception:  # the new snapshot exists, and no newer snapshot is known
+        return True
+
+
+def _unlisted(run: WriteRun, files: pa.Table) -> list[str]:
+    """Return the paths, relative to the root, of those files that the newest snapshot does not list.
+
+    The newest snapshot may belong to another run and list some of the files, because an append keeps the
+    files that an earlier attempt of this run committed.
+    """
+    listed = listed_files(find_snapshot(run.store))
+    return [name for name in listed_paths(files) if name not in listed]
+
+
+def _with_parents(directories: Iterable[str]) -> set[str]:
+    """Return directories and all of their parents, up to the root, which is ""."""
+    result: set[str] = set()
+    for directory in directories:
+        while directory not in result:
+            result.add(directory)
+            directory = parent_of(directory)
+    return result

@@ -1,0 +1,427 @@
+"""Read all files once, to store a snapshot of their content (`index`) or to report damage (`verify`)."""
+
+import os
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from functools import partial
+from typing import Any, Literal, get_args
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_tfrecord import arguments
+from dask_tfrecord.codec import RecordType
+from dask_tfrecord.dataset.maintenance.full_scan import (
+    FileReport,
+    column_file_difference,
+    create_snapshot,
+    describe_changes,
+    describe_drift,
+    renew_snapshot,
+    rows_to_store,
+    sampled_schema,
+    store_snapshot,
+    unreadable,
+    verify_files,
+    with_column_files,
+)
+from dask_tfrecord.dataset.read.discovery import open_dataset
+from dask_tfrecord.dataset.read.layouts import ALL, SPLIT, warn_of_missing_members
+from dask_tfrecord.dataset.read.read_plan import ReadPlan
+from dask_tfrecord.dataset.read.requested_columns import GivenHive, GivenSchema, ReadRequest
+from dask_tfrecord.dataset.read.schema_sources import known_schema
+from dask_tfrecord.dataset.snapshot.file_list import with_known_versions
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files
+from dask_tfrecord.dataset.snapshot.visibility import (
+    are_proven,
+    data_files,
+    listed_and_others,
+    listed_path,
+    snapshot_files,
+)
+from dask_tfrecord.dataset.write.destination import (
+    check_destination,
+    destination,
+    refuse_datasets_below,
+    refuse_inside_dataset,
+)
+from dask_tfrecord.dataset.write.run import draw_run
+from dask_tfrecord.dataset.write.transaction import finish_newest
+from dask_tfrecord.errors import (
+    ConcurrentWriteError,
+    CorruptRecordError,
+    DestinationError,
+    TFRecordError,
+    index_again,
+)
+from dask_tfrecord.files.entry import is_part
+from dask_tfrecord.files.file_options import ReadOptions
+from dask_tfrecord.files.find_blocks import ComputeEach
+from dask_tfrecord.files.side_files import without_side_files
+from dask_tfrecord.files.storage.filesystem import Filesystem
+from dask_tfrecord.files.storage.listing import (
+    PathLike,
+    column_paths,
+    list_directory,
+    list_files,
+    nothing_at,
+    path_column,
+    unquoted_column,
+    with_trailing_slash,
+)
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.public_functions import public_function
+from dask_tfrecord.requests import plan_columnar
+from dask_tfrecord.scheduler import compute_each
+from dask_tfrecord.schema.fields import Schema
+
+
+@public_function
+def index(
+    path: str | os.PathLike[str],
+    *,
+    schema: GivenSchema | PathLike | None = None,
+    hive: GivenHive = True,
+    record_type: RecordType | Literal["infer"] = "infer",
+    split: Literal["all"] | None = None,
+    columnar: str | Sequence[str] | None = None,
+    storage_options: dict[str, Any] | None = None,
+    filesystem: Filesystem = None,
+) -> Snapshot:
+    """Read all files of a directory that another tool wrote, and store a snapshot of their content.
+
+    After `index`, the directory is a dataset, as if `to_tfrecord` had written the files. `read_tfrecord`
+    opens the dataset without reading any data file, knows the number of rows, skips files that no filter can
+    match, and splits large uncompressed files without searching for records. `take` can then load rows of the
+    dataset by number. `index` does not change the data files.
+
+    Call `index` again, with the same arguments, after files were added, removed or rewritten. The second call
+    of `index` reads all files again. Also call `index` after a dataset that `to_tfrecord` wrote was copied
+    without the modification times of the files. In this case, `index` compares the checksums of the files,
+    keeps the columns and types, and stores a snapshot that recognises the copied files.
+
+    If reading takes long, `index` logs its progress every ten seconds, at the level INFO of the logger
+    ``dask_tfrecord``.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The directory that contains the files.
+    schema : mapping, pyarrow.Schema, Schema, Snapshot, str or path-like, optional
+        The types of the columns, as in `read_tfrecord`. Types that ``schema`` does not give are inferred from
+        all records.
+    hive : bool or mapping of str to pyarrow.DataType, default True
+        If True, create partition columns from directories named ``key=value``, as in `read_tfrecord`.
+    record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
+        The type of the message in each record.
+    split : "all", optional
+        For a directory of TensorFlow Datasets or TFX, the name of each file's split is stored as the
+        partition column ``split``, with and without "all". Pass "all" if such a directory also contains files
+        of no split, because `index` raises for such files without "all". The column ``split`` of these files
+        is null. If the directory has no splits at all, "all" raises.
+    columnar : list of str or "scalars", optional
+        The columns that are also stored in Parquet files below ``_tfrecord/``, as in `to_tfrecord`. The files
+        are written anew from the records, also if the snapshot is up to date. By default, only data files
+        whose Parquet file is missing, out of date or without some of the dataset's columns get a new one.
+    storage_options : dict, optional
+        Options for the filesystem, such as credentials.
+    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
+        The filesystem of the path. Only one of ``filesystem`` and ``storage_options`` may be passed.
+
+    Returns
+    -------
+    Snapshot
+        The snapshot that `index` has stored.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the directory contains no files to read.
+    DestinationError
+        If the path is not a directory, if the directory already has a snapshot that is up to date, or if the
+        directory lies inside another dataset or contains another dataset.
+    FileChangedError
+        If the content of a file that `to_tfrecord` wrote has changed.
+    CorruptRecordError
+        If a record is damaged, or if a file that `to_tfrecord` wrote is missing. `verify` reports the damage
+        of all files, and `repair` drops missing files.
+    SchemaError
+        If a value in a record does not fit its column. `verify` reports all values that do not fit their
+        columns.
+
+    See Also
+    --------
+    verify : Report damaged files, and files that differ from the snapshot or the columns.
+    take : Load rows by their numbers.
+
+    Examples
+    --------
+    Index a directory that another tool wrote, which has no snapshot:
+
+    >>> import shutil
+    >>> import dask_tfrecord
+    >>> from dask import dataframe as dd
+    >>> ddf = dd.from_dict({"name": ["Ada", "Alan"]}, npartitions=2)
+    >>> snapshot = dask_tfrecord.to_tfrecord(ddf, "people")
+    >>> shutil.copytree("people", "foreign", ignore=shutil.ignore_patterns("_*"), copy_function=shutil.copy)
+    'foreign'
+
+    >>> dask_tfrecord.index("foreign")
+    Snapshot(2 files, 2 records, 71 bytes, columns: name)
+    >>> len(dask_tfrecord.read_tfrecord("foreign"))
+    2
+    """
+    arguments.choice("split", split, (None, ALL))
+    schema = known_schema(schema, storage_options=storage_options, filesystem=filesystem)
+    store = destination(path, storage_options, filesystem)
+    root = store.public()
+    refuse_inside_dataset(store, "index")
+    check_destination(store, "append")
+    finish_newest(store)
+    before = find_snapshot(store)
+    ours = before is not None and any(map(is_part, listed_files(before)))
+    each = partial(compute_each, title=f"{root}: index")
+    request = ReadRequest(
+        schema=schema,
+        hive=hive,
+        use_snapshot=False,
+        record_type=record_type,
+        infer="all",
+        split=split,
+        options=ReadOptions(extra="raise" if schema is None or isinstance(schema, Mapping) else "ignore"),
+        storage_options=storage_options,
+        filesystem=filesystem,
+    )
+    try:
+        is_current = False
+        if before is not None and (ours or not _is_outdated(store, before)):
+            files = snapshot_files(store, before)
+            is_current = _all_proven(files, before)
+            snapshot = renew_snapshot(store, before, files, each, draw_run(store))
+        else:
+            snapshot = _described(path, store, request, each)
+            if before is not None:
+                rows = with_known_versions(snapshot.file_list, before.file_list)
+                snapshot = replace(snapshot, file_list=rows)
+        columns = plan_columnar(columnar, snapshot.schema, snapshot.partition_on, before)
+        if columnar is None:
+            wanted = rows_to_store(store, snapshot, columns, each)
+        else:
+            wanted = [*range(len(snapshot.file_list))]
+        if is_current and columnar is None and not wanted:
+            problem = "the directory already has a snapshot, which is up to date"
+            raise DestinationError(problem, index_again(root, "again only after files have changed"))
+        with with_column_files(store, snapshot, columns, wanted, each) as snapshot:
+            return store_snapshot(store, snapshot, before)
+    except (FileNotFoundError, CorruptRecordError):
+        newest = find_snapshot(store)
+        if newest is None or (before is not None and newest.run == before.run):
+            raise
+        problem = "another write was committed while index read the files, and replaced some of them"
+        raise ConcurrentWriteError(problem, index_again(root)) from None
+
+
+def _described(
+    path: str | os.PathLike[str], store: Store, request: ReadRequest, each: ComputeEach
+) -> Snapshot:
+    """Return a snapshot of a directory of files that another tool wrote."""
+    if not store.fs.isdir(store.root):
+        raise nothing_at(store, "no such directory")
+    refuse_datasets_below(store, "whose files the snapshot would list, too")
+    try:
+        dataset = open_dataset(path, request, compute_each=each)
+        if SPLIT in dataset.partition_values:  # otherwise, no description of splits leaves out files
+            _refuse_undescribed_files(store, dataset)
+        return create_snapshot(dataset, each, draw_run(store))
+    except TFRecordError as error:
+        if not any(one.keyword == SPLIT for one in error.remedies):
+            raise
+        # A snapshot describes all files, so only the remedy that reads all splits is suggested.
+        every = [one for one in error.remedies if one.value == ALL]
+        raise error.replaced(advice=None, remedies=every) from None
+
+
+def _refuse_undescribed_files(store: Store, dataset: ReadPlan) -> None:
+    """Raise TFRecordError if the directory has data files that the description of TFDS does not list.
+
+    A snapshot without these files would make all reads of the directory raise.
+    """
+    read = {*column_paths(dataset.partitions.rows["path"])}
+    others = [path for path in column_paths(data_files(store)["path"]) if path not in read]
+    if others:
+        problem = f"the description of the dataset does not list {len(others)} files of the directory"
+        raise TFRecordError(problem, "move these files to another directory", path=store.public(others[0]))
+
+
+def _is_outdated(store: Store, snapshot: Snapshot) -> bool:
+    """Return True if the files in the directory differ from the files that the snapshot describes."""
+    try:
+        files, others = listed_and_others(store, snapshot)
+    except CorruptRecordError:  # a file of the snapshot is missing or has another size
+        return True
+    return bool(others) or not _all_proven(files, snapshot)
+
+
+def _all_proven(files: pa.Table, snapshot: Snapshot) -> bool:
+    proven = are_proven(files, snapshot.file_list)
+    return bool(pc.all(proven, min_count=0).as_py())
+
+
+@public_function
+def verify(
+    path: PathLike | Sequence[PathLike],
+    *,
+    record_type: RecordType | Literal["infer"] = "infer",
+    storage_options: dict[str, Any] | None = None,
+    filesystem: Filesystem = None,
+) -> pd.DataFrame:
+    """Read all files completely, and report damaged files and files that differ from the snapshot.
+
+    `verify` reads files in parallel and in bounded memory. Damage does not raise an error; the returned
+    DataFrame reports the damage. If reading takes long, `verify` logs its progress every ten seconds, at the
+    level INFO of the logger ``dask_tfrecord``.
+
+    Parameters
+    ----------
+    path : str, path-like or list of these
+        A directory, a glob, a file, or a list of these, as in `read_tfrecord`.
+    record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
+        The type of the message in each record. "bytes" accepts any payload and verifies only checksums.
+    storage_options : dict, optional
+        Options for the filesystem, such as credentials.
+    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
+        The filesystem of the path. Only one of ``filesystem`` and ``storage_options`` may be passed.
+
+    Returns
+    -------
+    pandas.DataFrame
+        A DataFrame with one row for each file, and with these Arrow-backed columns:
+
+        - path : path of the file
+        - bytes : stored size of the file, in bytes
+        - records : number of intact records
+        - damaged : number of damaged records; a byte range without recognisable records counts as one
+        - damaged_bytes : number of damaged bytes in the decompressed content
+        - offset : byte offset of the first damage in the decompressed content; null without damage
+        - reason : description of the first damage; null without damage
+        - drift : differences between the features in the file and the columns; empty without differences. The
+          columns come from the snapshot, or are inferred from a sample as `read_tfrecord` does. If
+          `read_tfrecord` would read messages as bytes, this column gives the reason
+        - agrees : false if the file differs from the snapshot; null if there is no snapshot
+        - differs : description of how the file differs from the snapshot; null if there is no snapshot
+
+    Raises
+    ------
+    FileNotFoundError
+        If the path matches no file.
+
+    See Also
+    --------
+    index : Store a snapshot of files that another tool wrote.
+    read_tfrecord : Read the files; ``on_corrupt`` skips or quarantines damage.
+
+    Examples
+    --------
+    Damage the first of two files, and let `verify` find the damaged file:
+
+    >>> import pathlib
+    >>> import dask_tfrecord
+    >>> from dask import dataframe as dd
+    >>> ddf = dd.from_dict({"name": ["Ada", "Alan"]}, npartitions=2)
+    >>> snapshot = dask_tfrecord.to_tfrecord(ddf, "people")
+    >>> file = pathlib.Path("people", snapshot.files[0].path)
+    >>> _ = file.write_bytes(file.read_bytes().replace(b"Ada", b"Eve"))
+
+    >>> report = dask_tfrecord.verify("people")
+    >>> report[["records", "damaged", "offset", "agrees"]]
+       records  damaged  offset agrees
+    0        0        1       0  False
+    1        1        0    <NA>   True
+    """
+    arguments.choice("record_type", record_type, ("infer", *get_args(RecordType)))
+    if isinstance(path, str | os.PathLike):
+        store = with_trailing_slash(Store.at(path, storage_options, filesystem))
+        snapshot = find_snapshot(store)
+        if snapshot is not None:
+            return _verify_snapshot(store, snapshot)
+    listing = list_files(path, storage_options, filesystem)
+    warn_of_missing_members(listing, pa.repeat(True, len(listing.files)))
+    store, files = listing.store, without_side_files(listing.store, listing.files, keep=listing.spelled_out)
+    schema, reason_for_bytes = sampled_schema(store, files, record_type)
+    reports = _verify_files(store, files, schema.record_type)
+    return _report_frame(
+        [*map(store.public, column_paths(files["path"]))],
+        reports,
+        schema,
+        [None] * len(reports),
+        reason_for_bytes and f"is read as bytes: {reason_for_bytes}",
+    )
+
+
+def _verify_snapshot(store: Store, snapshot: Snapshot) -> pd.DataFrame:
+    """Verify the files that a snapshot lists, and report files that the snapshot does not list."""
+    rows = snapshot.file_list.select(["bytes", "records", "crc32c"]).to_pylist()
+    names = snapshot.file_list["path"].to_pylist()
+    entries = {listed_path(store, name): row for name, row in zip(names, rows, strict=True)}
+    found = list_directory(store)
+    is_listed = pa.array(
+        [path in entries for path in column_paths(unquoted_column(found["path"]))], pa.bool_()
+    )
+    others = without_side_files(store, found.filter(pc.invert(is_listed)), data=entries)
+    unlisted = [path for path in column_paths(others["path"]) if not is_part(path)]
+    found = found.filter(pc.or_(is_listed, pc.is_in(found["path"], path_column(unlisted))))
+    verified = _verify_files(store, found, snapshot.schema.record_type)
+    missing = unreadable("the file is missing, but the dataset's snapshot lists it")
+    paths = column_paths(unquoted_column(found["path"]))
+    reports = {**dict.fromkeys(entries, missing), **dict(zip(paths, verified, strict=True))}
+    differs: dict[str, str | None] = {
+        path: describe_changes(report, entries[path]) if path in entries else "the snapshot does not list it"
+        for path, report in reports.items()
+    }
+    differs |= _column_file_differences(store, snapshot, [path for path, text in differs.items() if not text])
+    return _report_frame(
+        [*map(store.public, reports)], [*reports.values()], snapshot.schema, [*differs.values()]
+    )
+
+
+def _verify_files(store: Store, files: pa.Table, record_type: RecordType) -> list[FileReport]:
+    each = partial(compute_each, title=f"{store.public()}: verify")
+    return verify_files(store, files, record_type, each)
+
+
+def _column_file_differences(store: Store, snapshot: Snapshot, same: Sequence[str]) -> dict[str, str]:
+    """Map the path of each data file that is as in the snapshot to how its column file differs from its
+    records.
+    """
+    entries = {listed_path(store, one.path): one for one in snapshot.files if one.columns is not None}
+    paths = [path for path in same if path in entries]
+    compare = partial(column_file_difference, store, snapshot.schema.record_type)
+    title = f"{store.public()}: verify column files"
+    found = compute_each(compare, [entries[path] for path in paths], title) if paths else []
+    return dict(zip(paths, found, strict=True))
+
+
+def _report_frame(
+    paths: Sequence[str],
+    reports: Sequence[FileReport],
+    schema: Schema,
+    differs: Sequence[str | None],
+    reason_for_bytes: str = "",
+) -> pd.DataFrame:
+    columns = {
+        "path": pa.array(paths, pa.string()),
+        "bytes": pa.array([report.bytes for report in reports], pa.int64()),
+        "records": pa.array([report.records for report in reports], pa.int64()),
+        "damaged": pa.array([report.damaged for report in reports], pa.int64()),
+        "damaged_bytes": pa.array([report.damaged_bytes for report in reports], pa.int64()),
+        "offset": pa.array([report.first and report.first.offset for report in reports], pa.int64()),
+        "reason": pa.array([report.first and report.first.reason for report in reports], pa.string()),
+        "drift": pa.array(
+            [reason_for_bytes or describe_drift(report.sample, schema) for report in reports], pa.string()
+        ),
+        "agrees": pa.array([None if text is None else not text for text in differs], pa.bool_()),
+        "differs": pa.array(differs, pa.string()),
+    }
+    frame: pd.DataFrame = pa.table(columns).to_pandas(types_mapper=pd.ArrowDtype)
+    return frame

@@ -1,0 +1,428 @@
+"""Implement `export`: write files that describe a dataset to another library.
+
+`export` does not change the data files.
+"""
+
+import json
+import re
+from collections.abc import Sequence
+from concurrent.futures import ThreadPoolExecutor
+from itertools import pairwise
+from typing import Any, Literal, get_args
+
+import numpy as np
+import numpy.typing as npt
+from pyarrow import types
+
+from dask_tfrecord import arguments
+from dask_tfrecord.codec import HEADER_BYTES, scan
+from dask_tfrecord.codec.codecs import detect
+from dask_tfrecord.dataset.snapshot.model import Snapshot, open_version
+from dask_tfrecord.dataset.snapshot.names import record_exports
+from dask_tfrecord.dataset.snapshot.visibility import newest_snapshot
+from dask_tfrecord.dataset.write.destination import refuse_inside_dataset
+from dask_tfrecord.dataset.write.transaction import finish_newest
+from dask_tfrecord.errors import SchemaError, TFRecordError, check_instance
+from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.storage.filesystem import Filesystem
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.public_functions import public_function
+from dask_tfrecord.schema.fields import Field, stored_fields
+from dask_tfrecord.schema.logical_types import innermost, row_shape
+from dask_tfrecord.schema.tensorflow_schemas import SCHEMA_FILE, TIMES
+from dask_tfrecord.schema.tfds import FEATURES, INFO
+
+Format = Literal["idx", "tfds", "tfmd"]
+
+# The name of the directory that holds the index files. Listings skip this directory, because its name starts
+# with "_".
+_INDEX_DIRECTORY = "_idx"
+
+# The number of bytes of a file in which one step searches for records.
+_WINDOW = 1 << 26
+
+_THREADS = 4
+
+_SPLIT_NAME = re.compile(r"\w*[^\W_]\w*", re.ASCII)
+_NUMBERED = re.compile(r"\d{5,}-of-\d{5,}")
+_ROLLED = re.compile(r"-\d{5}(?=\.tfrecord$)")
+
+# The bytes that need no escape in a string of protobuf's text format.
+_PLAIN = frozenset(range(32, 127)) - frozenset(b'"\\')
+
+_FEATURES = "tensorflow_datasets.core.features"
+
+
+@public_function
+def export(
+    path: Any, format: Format, *, storage_options: dict[str, Any] | None = None, filesystem: Filesystem = None
+) -> list[str]:
+    """Write the files that another library needs to read a dataset, beside the data files.
+
+    A read that uses the snapshot of the dataset ignores the exported files. With ``use_snapshot=False``, or
+    if the snapshot was removed, the exported ``features.json`` and ``dataset_info.json`` decide which columns
+    and files are read, and how many records each file must have.
+
+    An overwrite of the dataset removes the exported files. Call `export` again after an append, because the
+    exported files describe only the earlier rows.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The directory of a dataset with a snapshot, which `to_tfrecord` or `index` has stored.
+    format : "idx", "tfds" or "tfmd"
+        "idx" writes ``_idx/<data file>.idx`` for each data file. Such an index file holds the offset and the
+        size of each record, for NVIDIA DALI and for the ``tfrecord`` package.
+
+        "tfds" writes ``features.json`` and ``dataset_info.json``, for ``builder_from_directory`` of
+        TensorFlow Datasets. Each directory such as ``split=train/`` becomes a split of the TensorFlow
+        dataset. TensorFlow Datasets reads dates and times as integers.
+
+        "tfmd" writes ``schema.pbtxt``, a TensorFlow Metadata schema, for TFX.
+    storage_options : dict, optional
+        Options for the filesystem, such as credentials.
+    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
+        The filesystem of the path. Only one of ``filesystem`` and ``storage_options`` may be passed.
+
+    Returns
+    -------
+    list of str
+        The paths of the written files. The index files of "idx" are in the order of `Snapshot.files`.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the dataset has no snapshot.
+    CorruptRecordError
+        If a file of the dataset is missing.
+    DestinationError
+        If the path lies inside another dataset.
+    SchemaError
+        If the format cannot express a column, for example a column with nulls in "tfds".
+    TFRecordError
+        If the format cannot express the data files, for example compressed files in "idx" and "tfds".
+
+    Examples
+    --------
+    >>> from pathlib import Path
+    >>> import dask.dataframe as dd
+    >>> import dask_tfrecord
+    >>> ddf = dd.from_dict({"x": [1, 2, 3]}, npartitions=1)
+    >>> _ = dask_tfrecord.to_tfrecord(ddf, "numbers")
+    >>> (index,) = dask_tfrecord.export("numbers", "idx")
+    >>> Path(index).read_text().splitlines()
+    ['0 30', '30 30', '60 30']
+    """
+    arguments.choice("format", format, get_args(Format))
+    store = Store.at(path, storage_options, filesystem)
+    refuse_inside_dataset(store, "export")
+    finish_newest(store)  # otherwise an interrupted overwrite would later remove the exported files
+    newest = newest_snapshot(store)  # this call raises if data files are missing
+    snapshot = newest[0] if newest else open_version(store, None)
+    if format == "idx":
+        names = _write_indexes(store, snapshot)
+    else:
+        tfds = format == "tfds"
+        texts = _tfds_files(store, snapshot) if tfds else {SCHEMA_FILE: metadata_schema(snapshot)}
+        names = [*texts]
+        record_exports(store, names)
+        for name, text in texts.items():
+            with store.create(store.join(name)) as file:
+                file.write(text.encode())
+    return [store.public(store.join(name)) for name in names]
+
+
+def _check_uncompressed(store: Store, files: Sequence[FileEntry], reader: str) -> None:
+    ranges = [(store.join(file.path), 0, HEADER_BYTES) for file in files if file.bytes]
+    for (path, _, _), head in zip(ranges, store.read_ranges(ranges), strict=True):
+        if compression := detect(head):
+            problem = f"the file is compressed with {compression}, which {reader} cannot read"
+            raise TFRecordError(problem, "write the dataset without compression=", path=store.public(path))
+
+
+# -- Offsets of records, for DALI and the tfrecord package ---------------------------------------------------
+
+
+def _write_indexes(store: Store, snapshot: Snapshot) -> list[str]:
+    _check_uncompressed(store, snapshot.files, "a reader with an index")
+    names = [f"{_INDEX_DIRECTORY}/{file.path}.idx" for file in snapshot.files]
+    record_exports(store, names)
+
+    def write(file: FileEntry, name: str) -> None:
+        bounds = _record_bounds(store, file).tolist()
+        with store.create(store.join(name)) as target:
+            target.write("".join(f"{start} {stop - start}\n" for start, stop in pairwise(bounds)).encode())
+
+    with ThreadPoolExecutor(_THREADS) as pool:
+        list(pool.map(write, snapshot.files, names))
+    return names
+
+
+def _record_bounds(store: Store, file: FileEntry) -> npt.NDArray[np.int64]:
+    """Return the offset of each record of a file, followed by the offset at which the last record ends."""
+    path = store.join(file.path)
+    found: list[npt.NDArray[np.int64]] = []
+    position, window = 0, _WINDOW
+    while position < file.bytes:
+        stop = min(position + window, file.bytes)
+        (data,) = store.read_ranges([(path, position, stop)])
+        scanned = scan(data, final=stop == file.bytes, offsets=True, verify_crc=False)
+        if scanned.damage is not None:
+            error = scanned.damage.error((), sum(len(offsets) for offsets in found), position)
+            raise error.replaced(path=store.public(path))
+        if scanned.offsets is not None:
+            found.append(scanned.offsets.to_numpy() + position)
+        position += scanned.consumed
+        window = _WINDOW if scanned.consumed else 2 * window  # a record may be larger than the window
+    return np.concatenate([*found, np.array([position])])
+
+
+# -- TensorFlow Datasets -------------------------------------------------------------------------------------
+
+
+def _tfds_files(store: Store, snapshot: Snapshot) -> dict[str, str]:
+    _check_examples(snapshot, "TensorFlow Datasets reads")
+    _check_uncompressed(store, snapshot.files, "TensorFlow Datasets")
+    features = {item.name: _tfds_feature(snapshot, item) for item in snapshot.schema.fields}
+    name = re.sub(r"\W+", "_", store.root.rstrip("/").rpartition("/")[2], flags=re.ASCII).strip("_").lower()
+    info = {
+        "name": name if name[:1].isalpha() else f"dataset_{name}".rstrip("_"),
+        "version": f"{snapshot.number}.0.0",
+        "fileFormat": "tfrecord",
+        "moduleName": "dask_tfrecord",
+        "splits": [_tfds_split(name, files) for name, files in _splits(snapshot).items()],
+    }
+    return {FEATURES: json.dumps(_tfds_dict(features), indent=1), INFO: json.dumps(info, indent=1)}
+
+
+def _splits(snapshot: Snapshot) -> dict[str, list[FileEntry]]:
+    """Map the name of each split of a dataset to the data files of this split."""
+    if not snapshot.partitioning:
+        return {"train": list(snapshot.files)} if snapshot.files else {}
+    if snapshot.partition_on != ("split",):
+        raise TFRecordError(
+            f"the dataset is partitioned on {list(snapshot.partition_on)}, which TensorFlow Datasets ignores",
+            'write the dataset with partition_on="split", or without partition_on=',
+        )
+    found: dict[str, list[FileEntry]] = {}
+    for file in snapshot.files:
+        (value,) = file.values
+        if value is None or not _SPLIT_NAME.fullmatch(str(value)):
+            problem = f"the value {value!r} of the column 'split' cannot be the name of a split"
+            raise TFRecordError(problem, "use letters, digits and underscores")
+        found.setdefault(str(value), []).append(file)
+    return found
+
+
+def _tfds_split(name: str, files: Sequence[FileEntry]) -> dict[str, Any]:
+    records = {file.path: file.records for file in files}
+    template, paths = _template(name, sorted(records))
+    return {
+        "name": name,
+        "filepathTemplate": template,
+        "shardLengths": [str(records[path]) for path in paths],
+        "numBytes": str(sum(file.bytes for file in files)),
+    }
+
+
+def _template(name: str, paths: Sequence[str]) -> tuple[str, list[str]]:
+    """Return TensorFlow Datasets' filename template for a split, and the filenames in the order of the
+    template.
+    """
+    count = len(paths)
+    digits = max(5, len(str(count)))
+    index = [f"{number:0{digits}d}" for number in range(count)]
+    fields = {
+        "{SHARD_X_OF_Y}": (_NUMBERED, [f"{one}-of-{count:0{digits}d}" for one in index]),
+        "-{SHARD_INDEX}": (_ROLLED, [f"-{one}" for one in index]),
+    }
+    stem, dot, suffix = paths[0].rpartition(".")
+    if suffix == "tfrecord" and not re.search("[{}]", stem):
+        for placeholder, (pattern, numbers) in fields.items():
+            start, _, end = _replace_last(pattern, paths[0], placeholder).rpartition(placeholder)
+            names = [start + number + end for number in numbers]
+            if sorted(names) == list(paths):
+                return f"{start}{placeholder}{end}".removesuffix(suffix) + "{FILEFORMAT}", names
+        if count == 1:
+            return stem + dot + "{FILEFORMAT}", list(paths)
+    raise TFRecordError(
+        f"TensorFlow Datasets needs one numbered series of files for each split, and the split {name!r} "
+        f"has others, such as {paths[0]!r} and {paths[-1]!r}",
+        "write the dataset in one run, with colocate=True or without max_rows_per_file= and "
+        "max_bytes_per_file=",
+    )
+
+
+def _replace_last(pattern: re.Pattern[str], text: str, new: str) -> str:
+    matches = list(pattern.finditer(text))
+    return text[: matches[-1].start()] + new + text[matches[-1].end() :] if matches else text
+
+
+def _tfds_dict(features: dict[str, Any]) -> dict[str, Any]:
+    return _tfds("features_dict.FeaturesDict", featuresDict={"features": features})
+
+
+def _tfds_feature(snapshot: Snapshot, item: Field, name: str | None = None) -> dict[str, Any]:
+    """Describe a column. For the field of a struct, ``name`` is the name of the field."""
+    if item.form is not None:
+        problem = "the features.json of TensorFlow Datasets describes the column already"
+        raise SchemaError(problem, "keep that file", feature=item.name)
+    if item.is_struct:
+        if all(_nulls(snapshot, leaf) for leaf in item.leaves):  # some record may have only the marker
+            problem = "TensorFlow Datasets has no nulls, and all fields of the struct may be null"
+            advice = "fill the nulls, or write the dataset without the column"
+            raise SchemaError(problem, advice, feature=item.name)
+        fields = zip((one.name for one in item.type), item.children, strict=True)
+        return _tfds_dict({name: _tfds_feature(snapshot, child, name) for name, child in fields})
+    if "/" in (item.name if name is None else name):
+        raise SchemaError(
+            "TensorFlow Datasets takes a slash in a name for nesting", "rename the column", feature=item.name
+        )
+    shape = row_shape(item.type)
+    if item.depth and shape is None:
+        leaf = _tfds_leaf(item, [])
+        return _tfds("sequence_feature.Sequence", sequence={"feature": leaf, "length": "-1"})
+    if nulls := _nulls(snapshot, item):
+        problem = f"TensorFlow Datasets has no nulls, and the column {nulls}"
+        advice = "fill the nulls, or write the dataset without the column"
+        raise SchemaError(problem, advice, feature=item.name)
+    return _tfds_leaf(item, shape or [])
+
+
+def _tfds_leaf(item: Field, shape: list[int]) -> dict[str, Any]:
+    if item.kind == "string" and not shape:
+        return _tfds("text_feature.Text", text={})
+    dimensions = {"dimensions": list(map(str, shape))} if shape else {}
+    kind = "tensor_feature.Tensor" if shape else "scalar.Scalar"
+    return _tfds(kind, tensor={"shape": dimensions, "dtype": _dtype(item), "encoding": "none"})
+
+
+def _tfds(kind: str, **content: Any) -> dict[str, Any]:
+    return {"pythonClassName": f"{_FEATURES}.{kind}", **content}
+
+
+def _dtype(item: Field) -> str:
+    """Return the name of the NumPy type of a column's scalar values."""
+    type_ = innermost(item.type)
+    if types.is_boolean(type_) or types.is_integer(type_):
+        return str(type_)
+    if types.is_floating(type_):
+        return f"float{type_.bit_width}"
+    return {"int64": "int64", "float": "float32"}.get(item.kind, "string")
+
+
+# -- TensorFlow Metadata -------------------------------------------------------------------------------------
+
+
+def metadata_schema(snapshot: Snapshot) -> str:
+    """Return the TensorFlow Metadata schema of a snapshot, in protobuf's text format.
+
+    ``export(path, "tfmd")`` writes the same text to a file.
+
+    Parameters
+    ----------
+    snapshot : Snapshot
+        The snapshot whose columns the schema describes.
+
+    Returns
+    -------
+    str
+        The text of a ``tensorflow.metadata.v0.Schema`` message.
+
+    Raises
+    ------
+    TFRecordError
+        If the records are not Examples.
+
+    Examples
+    --------
+    >>> import dask.dataframe as dd
+    >>> import dask_tfrecord
+    >>> ddf = dd.from_dict({"x": [1, 2, 3]}, npartitions=1)
+    >>> print(dask_tfrecord.metadata_schema(dask_tfrecord.to_tfrecord(ddf, "numbers")))
+    feature {
+      name: "x"
+      type: INT
+      presence { min_fraction: 1.0 min_count: 1 }
+      shape {  }
+    }
+    <BLANKLINE>
+    """
+    check_instance("snapshot", snapshot, Snapshot)
+    _check_examples(snapshot, "schema.pbtxt describes")
+    fields = (one for item in snapshot.schema.leaves for one in _tfmd_fields(item))
+    return "".join(_tfmd_feature(snapshot, item) for item in fields)
+
+
+def _tfmd_fields(item: Field) -> list[Field]:
+    """Return the columns that describe the features of a column."""
+    is_one = item.form is None or item.form.encoding == "none"
+    return [item] if is_one and [one.name for one in item.features] == [item.name] else stored_fields(item)
+
+
+def _tfmd_feature(snapshot: Snapshot, item: Field) -> str:
+    kind = {"int64": "INT", "float": "FLOAT"}.get(item.kind, "BYTES")
+    shape = row_shape(item.type)
+    is_full = _nulls(snapshot, item) is None
+    lines = [f"name: {_quoted(item.name)}", f"type: {kind}"]
+    lines.append(f"presence {{ {'min_fraction: 1.0 min_count: 1' if is_full else 'min_count: 0'} }}")
+    if item.depth and shape is None:
+        lines.append("value_count { min: 0 }")
+    elif is_full:
+        lines.append(f"shape {{ {' '.join(f'dim {{ size: {size} }}' for size in shape or [])} }}")
+    else:
+        count = int(np.prod(shape or [1]))
+        lines.append(f"value_count {{ min: {count} max: {count} }}")
+    lines += _tfmd_domain(item)
+    return "feature {\n" + "".join(f"  {line}\n" for line in lines) + "}\n"
+
+
+def _tfmd_domain(item: Field) -> list[str]:
+    """Return a domain for a column whose type allows fewer values than its kind of feature."""
+    type_ = innermost(item.type)
+    if types.is_boolean(type_):
+        names = ("false_value", "true_value")
+        spellings = item.form.spellings if item.form is not None and item.form.spellings else ()
+        parts = (f"{name}: {_quoted(one)} " for name, one in zip(names, spellings, strict=False))
+        return [f"bool_domain {{ {''.join(parts)}}}"]
+    if types.is_integer(type_) and type_.bit_width < 64:
+        bounds = np.iinfo(type_.to_pandas_dtype())
+        return [f"int_domain {{ min: {bounds.min} max: {bounds.max} }}"]
+    if item.kind == "string" and item.categories is not None and item.type.ordered:
+        values = " ".join(f"value: {_quoted(value)}" for value in item.categories.to_pylist())
+        return [f"string_domain {{ name: {_quoted(item.name)} {values} }}"]
+    if item.kind == "string" and not item.depth:
+        return ["natural_language_domain { }"]
+    units = [unit for unit, of_unit in TIMES.items() if of_unit == type_]
+    return [f"time_domain {{ integer_format: {unit} }}" for unit in units]
+
+
+def _quoted(text: str) -> str:
+    """Return a text as a quoted and escaped string of protobuf's text format."""
+    signs = (chr(byte) if byte in _PLAIN else f"\\{byte:03o}" for byte in text.encode())
+    return f'"{"".join(signs)}"'
+
+
+# -- Helpers of both schemas ---------------------------------------------------------------------------------
+
+
+def _check_examples(snapshot: Snapshot, reader: str) -> None:
+    if snapshot.schema.record_type != "example":
+        problem = f"{reader} Examples only, and the records are {snapshot.schema.record_type!r}"
+        raise TFRecordError(problem, 'write the dataset with record_type="example"')
+
+
+def _nulls(snapshot: Snapshot, item: Field) -> str | None:
+    """Describe what is known about the nulls of a column.
+
+    Return None if the column is known to have no nulls.
+    """
+    if types.is_null(item.type):
+        return "has only nulls"
+    total = 0
+    for file in snapshot.files:
+        nulls = [column.nulls for column in file.statistics if column.name == item.name]
+        if file.records and not nulls:
+            return "may have nulls, because no statistics exclude them"
+        total += sum(nulls)
+    return f"has {total:,} nulls" if total else None

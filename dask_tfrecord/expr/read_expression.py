@@ -1,0 +1,383 @@
+"""Define the expression and the tasks of a read.
+
+The module `rewrites` decides how the optimizer may change this expression.
+"""
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any, ClassVar, NamedTuple
+
+import pandas as pd
+from dask._task_spec import Task
+from dask.dataframe import methods
+from dask.dataframe.dask_expr import new_collection
+from dask.dataframe.dask_expr._collection import DataFrame
+from dask.dataframe.dask_expr._expr import (
+    Expr,
+    Index,
+    Lengths,
+    Literal,
+    PartitionsFiltered,
+    determine_column_projection,
+)
+from dask.dataframe.dask_expr._reductions import Len
+from dask.dataframe.dask_expr._util import _convert_to_list
+from dask.dataframe.dask_expr.io import BlockwiseIO
+from dask.dataframe.dask_expr.io.io import FusedIO
+from dask.typing import Key
+
+from dask_tfrecord.dataset.read.read_plan import ReadPlan
+from dask_tfrecord.dataset.read.read_task import Partition
+from dask_tfrecord.dataset.snapshot.versions import Levels
+from dask_tfrecord.errors import READ, CorruptRecordWarning, located
+from dask_tfrecord.expr.rewrites import decision, partitions_per_task
+from dask_tfrecord.files.storage.store_failures import redact_errors
+from dask_tfrecord.frames import arrow_to_pandas
+from dask_tfrecord.lazy import cached_property
+from dask_tfrecord.scheduler import check_cluster, warn_client
+from dask_tfrecord.schema.fields import Schema
+
+
+def read(
+    dataset: ReadPlan,
+    columns: list[str] | None,
+    *,
+    numpy: list[str] | None = None,
+    index: Levels = (),
+    divisions: tuple[Any, ...] | None = None,
+) -> DataFrame:
+    """Create the Dask collection that reads a dataset.
+
+    Parameters
+    ----------
+    dataset : ReadPlan
+        The read plan of the dataset.
+    columns : list of str, optional
+        The names of the columns to read. By default, all columns are read.
+    numpy : list of str, optional
+        The names of the columns that get NumPy dtypes. All other columns of the result are Arrow-backed.
+    index : tuple of (str, str or None)
+        The columns that become the index, and the name of the index level for each of these columns.
+    divisions : tuple, optional
+        The divisions of the index, if they are known.
+    """
+    return new_collection(ReadTFRecord(dataset, columns, numpy=numpy, index=index, known_divisions=divisions))
+
+
+@redact_errors
+def read_partition(
+    partition: Partition, numpy: list[str], index: Levels = (), is_sorted: bool = False
+) -> pd.DataFrame:
+    """Read one partition of a dataset as a pandas DataFrame.
+
+    The function `read_partition` runs in a Dask task.
+    """
+    with located(path=lambda: partition.file_names, function=READ):
+        table, numbers = partition.read_possible(partial(warn_client, category=CorruptRecordWarning))
+        row_ranges = partition.row_ranges if numbers is None else None
+        frame = arrow_to_pandas.to_pandas(table, partition.schema, row_ranges, numpy)
+    if numbers is not None:
+        frame.index = pd.Index(numbers)
+    return arrow_to_pandas.with_index(frame, index, is_sorted=is_sorted) if index else frame
+
+
+def read_key(partitions: list[Partition], numpy: list[str], index: Levels, is_sorted: bool) -> pd.DataFrame:
+    """Read all partitions of one key of a dataset as one DataFrame.
+
+    The function `read_key` runs in a Dask task.
+    """
+    frame = read_each(read_partition, partitions, numpy, index, is_sorted)
+    return frame if index else frame.reset_index(drop=True)
+
+
+def read_each(read: Callable[..., pd.DataFrame], parts: Sequence[Any], *arguments: Any) -> pd.DataFrame:
+    """Call `read_partition` or `read_key` with each of ``parts``, and concatenate the rows.
+
+    The function `read_each` runs in a Dask task.
+    """
+    frame: pd.DataFrame = methods.concat([read(part, *arguments) for part in parts])
+    return frame
+
+
+class Reader:
+    """The function of all tasks of a read. The arguments of a call are numbers of partitions."""
+
+    def __init__(self, read: "ReadTFRecord") -> None:
+        self._token = read._name
+        self._plan, self._schema, self._predicate = read.dataset, read._schema, read.predicate
+        # The rows of a key are numbered together.
+        skips_rows = read.operand("skips_rows") and self._plan.keys is None
+        self._partition = self._plan.partitioner(self._schema, self._predicate, skips_rows=skips_rows)
+        self._checking = read._partitions if read._has_divisions else None
+        self._arguments = (read._numpy_columns, read.operand("index"), read._has_divisions)
+
+    def __dask_tokenize__(self) -> str:
+        return self._token
+
+    def __call__(self, *indices: int) -> pd.DataFrame:
+        """Read partitions, and concatenate the rows."""
+        function, *arguments = self.call(*indices)
+        frame: pd.DataFrame = function(*arguments)
+        return frame
+
+    def call(self, *indices: int) -> tuple[Any, ...]:
+        """Return a function and its arguments, which read the rows without the read plan."""
+        function = read_partition if self._plan.keys is None else read_key
+        parts = [*map(self._part, indices)]
+        if len(parts) == 1:
+            return function, parts[0], *self._arguments
+        return read_each, function, parts, *self._arguments
+
+    def partitions(self, index: int) -> list[Partition]:
+        """Return the partitions of the dataset that the task with a number reads."""
+        part = self._part(index)
+        return part if isinstance(part, list) else [part]
+
+    def _part(self, index: int) -> Partition | list[Partition]:
+        """Return what the task of a partition reads: a partition of the dataset, or all those of a key."""
+        if self._plan.keys is None:
+            partition = self._partition(index)
+            if self._checking is not None and index == self._checking[0]:
+                return self._plan.with_file_checks(partition, self._checking)
+            return partition
+        numbers = self._plan.keys[index]
+        partitions = [*map(self._partition, numbers)]
+        if len(numbers) > 1 and self._predicate is not None and any(one.splits for one in partitions):
+            # If some files of a key were skipped, the other rows of the key would get other numbers in the
+            # index.
+            partitions = [*map(self._plan.partitioner(self._schema), numbers)]
+        return partitions
+
+
+class ReadTask(Task):
+    """A task of a read, which holds the numbers of partitions instead of the partitions.
+
+    A graph may have very many tasks, and Python's garbage collector visits all objects of a graph repeatedly
+    while the graph is built. Numbers need no visit. A pickled task holds its partitions and not the read
+    plan, so that its size does not depend on the number of files.
+    """
+
+    __slots__ = ()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the task as a `Task` that holds the partitions."""
+        return partial(Task, _data_producer=True), (self.key, *self.func.call(*self.args))
+
+
+class PlannedRead(NamedTuple):
+    """The partitions that one read of an optimized collection reads.
+
+    Attributes
+    ----------
+    plan : ReadPlan
+        The read plan.
+    numbers : list of list of int
+        For each task, the numbers of the partitions of the plan that the task reads.
+    partitions : list of list of Partition
+        For each task, these partitions.
+    """
+
+    plan: ReadPlan
+    numbers: list[list[int]]
+    partitions: list[list[Partition]]
+
+
+class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
+    """The Dask expression that reads the partitions of a dataset.
+
+    Parameters
+    ----------
+    dataset, columns, numpy, index, known_divisions
+        These parameters have the same meaning as in `read`.
+    predicate : Predicate, optional
+        A predicate that skips the files and blocks for whose rows it is always false. The predicate does not
+        filter the rows that are read.
+    ignores_partitions : bool
+        True if every consumer ignores the boundaries of partitions, so that one task may read several
+        partitions.
+    skips_rows : bool
+        True if the read may also leave out single rows for which the predicate is false.
+    """
+
+    _defaults: ClassVar = {
+        "columns": None,
+        "_partitions": None,
+        "predicate": None,
+        "ignores_partitions": False,
+        "skips_rows": False,
+        "numpy": None,
+        "index": (),
+        "known_divisions": None,
+    }
+    _parameters: ClassVar = ["dataset", *_defaults]
+    _absorb_projections = True
+    _pickle_functools_cache = False
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        """Pickle the expression without the statistics of the files if no predicate needs these
+        statistics.
+        """
+        make, operands = super().__reduce__()
+        if self.predicate is None and self.dataset.filters is None:
+            without_statistics = self.dataset.without_statistics()
+            operands = tuple(without_statistics if one is self.dataset else one for one in operands)
+        return make, operands
+
+    def __str__(self) -> str:
+        """Return a summary of the whole dataset, which Dask prints as the last line of a collection."""
+        root = self.dataset.store.public()
+        return f"ReadTFRecord({root}: {self.dataset.summary})"
+
+    @property
+    def columns(self) -> list[str]:
+        levels = self.index_columns
+        return [name for name in self._schema.names if name not in levels]
+
+    @property
+    def index_columns(self) -> list[str]:
+        """The names of the columns that become the index."""
+        return [column for column, _ in self.operand("index")]
+
+    @cached_property
+    def dataset(self) -> ReadPlan:
+        """The read plan of the dataset.
+
+        The property `dataset` is much faster than Dask's access to an operand by its name.
+        """
+        dataset: ReadPlan = self.operand("dataset")
+        return dataset
+
+    @cached_property
+    def _schema(self) -> Schema:
+        """The columns that are read, including the columns that become the index."""
+        schema: Schema = self.dataset.schema
+        columns = self.operand("columns")
+        return schema if columns is None else schema.select([*columns, *self.index_columns])
+
+    @cached_property
+    def _meta(self) -> pd.DataFrame:
+        meta = arrow_to_pandas.empty_meta(self._schema, self._numpy_columns)
+        index = self.operand("index")
+        return arrow_to_pandas.with_index(meta, index) if index else meta
+
+    @cached_property
+    def _name(self) -> str:
+        return f"read_tfrecord-{self.deterministic_token}"
+
+    @property
+    def _has_divisions(self) -> bool:
+        return self.operand("known_divisions") is not None
+
+    def _divisions(self) -> tuple[Any, ...]:
+        known: tuple[Any, ...] | None = self.operand("known_divisions")
+        keys = self.dataset.keys
+        count = self.dataset.npartitions if keys is None else len(keys)
+        return (None,) * (count + 1) if known is None else known
+
+    @cached_property
+    def _partitions(self) -> Sequence[int]:
+        """The numbers of the selected partitions. Each task needs them, and Dask's property is slower."""
+        selected: Sequence[int] | None = self.operand("_partitions")
+        return range(len(self._divisions()) - 1) if selected is None else selected
+
+    @cached_property
+    def npartitions(self) -> int:
+        """The number of selected partitions. Each task needs it, and Dask's property is slower."""
+        return len(self._partitions)
+
+    def _task(self, name: Key, index: int) -> Task:
+        return ReadTask(name, self.reader, self._partitions[index], _data_producer=True)
+
+    @cached_property
+    def reader(self) -> Reader:
+        """The function of all tasks of the read."""
+        return Reader(self)
+
+    def planned(self) -> PlannedRead:
+        """Return the partitions that the tasks read."""
+        numbers = [self._numbers(index) for index in self._partitions]
+        partitions = [self.reader.partitions(index) for index in self._partitions]
+        return PlannedRead(self.dataset, numbers, partitions)
+
+    @property
+    def _numpy_columns(self) -> list[str]:
+        return [name for name in self.operand("numpy") or () if name in self._schema.names]
+
+    def _numbers(self, *indices: int) -> list[int]:
+        """Return the numbers of the partitions of the dataset that the tasks with these numbers read."""
+        keys = self.dataset.keys
+        return [*indices] if keys is None else [number for index in indices for number in keys[index]]
+
+    def _simplify_up(self, parent: Expr, dependents: Any) -> Expr | None:
+        decided = decision(self, dependents)
+        if decided != (self.predicate, self.ignores_partitions, self.skips_rows):
+            return parent.substitute(self, self.substitute_parameters(decided._asdict()))
+        if isinstance(parent, Lengths | Len):
+            return self._count(parent)
+        if isinstance(parent, Index):
+            return self._project_for_index(parent, dependents)
+        return super()._simplify_up(parent, dependents)
+
+    def _project_for_index(self, parent: Expr, dependents: Any) -> Expr | None:
+        """Read only the columns that other consumers need, because an expression for the index needs no
+        columns.
+        """
+        if not dependents.get(self._name):
+            return None  # the optimizer created the read in this pass, so some consumers are not known
+        needed = _convert_to_list(determine_column_projection(self, parent, dependents))
+        columns = [name for name in self.columns if name in needed]
+        return Index(self.substitute_parameters({"columns": columns})) if columns != self.columns else None
+
+    def _count(self, parent: Expr) -> Expr | None:
+        """Replace a row count by a literal if the snapshot holds the count; otherwise count records
+        without decoding columns.
+        """
+        counts = [[self.dataset.count(one) for one in self._numbers(index)] for index in self._partitions]
+        is_known = not any(None in of_task for of_task in counts)
+        if is_known and self.dataset.is_unchanged(self._numbers(*self._partitions)):
+            sums = tuple(sum(filter(None, of_task)) for of_task in counts)
+            return Literal(sums if isinstance(parent, Lengths) else sum(sums))
+        if not self._schema.fields:
+            return None
+        return type(parent)(self.substitute_parameters({"columns": [], "index": (), "known_divisions": None}))
+
+    @cached_property
+    def _fusion_compression_factor(self) -> float:
+        """The ratio of the number of tasks after fusing to the number of partitions, at most 1."""
+        if not self.ignores_partitions or self._has_divisions:
+            return 1
+        return 1 / partitions_per_task(self._schema, self.dataset.schema, len(self._partitions))
+
+    def _lower(self) -> Any:
+        check_cluster()  # workers may have joined the cluster since the read was planned
+        return super()._lower()
+
+    def _tune_up(self, parent: Expr) -> Expr | None:
+        if self._fusion_compression_factor >= 1:
+            return None
+        return parent.substitute(self, FusedReads(self))
+
+
+def planned_reads(expr: Expr) -> list[PlannedRead]:
+    """Return the reads of an expression after the rewrites of Dask's optimizer."""
+    found = {one._name: one for one in expr.optimize(fuse=False).walk() if isinstance(one, ReadTFRecord)}
+    return [read.planned() for read in found.values()]
+
+
+class FusedReads(FusedIO):
+    """The Dask expression in which each task reads several partitions."""
+
+    _pickle_functools_cache = False
+
+    @cached_property
+    def _name(self) -> str:
+        return f"read_tfrecord-fused-{self.deterministic_token}"
+
+    @cached_property
+    def _fusion_buckets(self) -> list[Sequence[int]]:
+        """The partitions of each task. Dask's property divides all partitions again for each task."""
+        buckets: list[Sequence[int]] = super()._fusion_buckets
+        return buckets
+
+    def _task(self, name: Key, index: int) -> Task:
+        return ReadTask(name, self.operand("_expr").reader, *self._fusion_buckets[index], _data_producer=True)

@@ -1,0 +1,335 @@
+"""Define the expressions and the tasks of a write, and plan the write of a Dask collection."""
+
+from collections.abc import Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any, ClassVar
+
+import dask.dataframe as dd
+import pandas as pd
+import pyarrow as pa
+from dask._task_spec import List, Task, TaskRef
+from dask.dataframe.dask_expr import new_collection
+from dask.dataframe.dask_expr._collection import DataFrame, Scalar
+from dask.dataframe.dask_expr._expr import Blockwise, Expr
+from dask.typing import Key
+
+from dask_tfrecord.codec import RecordType
+from dask_tfrecord.dataset.shuffle.merge import regroup, write_target
+from dask_tfrecord.dataset.shuffle.spill import Route, Shuffle, Spill, source_of, spill
+from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.snapshot.versions import Levels
+from dask_tfrecord.dataset.write.run import WriteRun
+from dask_tfrecord.dataset.write.transaction import commit
+from dask_tfrecord.errors import TFRecordError, located
+from dask_tfrecord.expr import lineage
+from dask_tfrecord.files.storage.store_failures import redact_errors
+from dask_tfrecord.frames import pandas_to_arrow
+from dask_tfrecord.frames.pandas_to_arrow import index_levels
+from dask_tfrecord.frames.schema_plan import Types, plan_schema, rounded_in_frame, text_columns
+from dask_tfrecord.lazy import cached_property
+from dask_tfrecord.row_splits import Splits, assign_splits
+from dask_tfrecord.scheduler import Report, check_cluster, report, restart
+from dask_tfrecord.schema.fields import Schema
+
+
+def write(
+    ddf: DataFrame,
+    run: WriteRun,
+    *,
+    write_index: bool | None,
+    shuffle: Shuffle | None = None,
+) -> Scalar:
+    """Return a lazy scalar of Dask.
+
+    Computing the scalar writes the dataset and returns the snapshot of the dataset.
+    """
+    return new_collection(WriteTFRecord(ddf.expr, run, write_index, shuffle))
+
+
+@redact_errors
+def write_partition(
+    partition: pd.DataFrame,
+    run: WriteRun,
+    write_index: bool | None,
+    shuffle: Shuffle | None,
+    index: int,
+    count: int,
+    route: Route | None,
+) -> Report:
+    """Write the files of a partition, or a spill file from which the shuffled partitions read the rows.
+
+    The result is the report of a tuple of file entries, or of a tuple of one spill file.
+    """
+    try:
+        with located(path=_partition_path(run, index, count), function="to_tfrecord"):
+            table = _to_table(partition, run, write_index)
+            if shuffle is None or route is None:
+                return report(run.run, index, count, run.write(table, index, count))
+            spills = (spill(run, table, index, shuffle, route),)
+            return report(run.run, index, count, spills, steps=_steps(route))
+    finally:
+        if shuffle is not None:
+            _release_memory()
+
+
+def list_spills(reports: list[Report]) -> list[Spill]:
+    """Return the spill files of several tasks in one list. The function `list_spills` runs in a Dask task."""
+    return list(chain.from_iterable(each.result for each in reports))
+
+
+@redact_errors
+def regroup_rows(
+    spills: list[Spill], run: WriteRun, shuffle: Shuffle, route: Route, group: int, chunk: int
+) -> Report:
+    """Spill the rows of a group for the partitions of the group.
+
+    The function `regroup_rows` runs in a Dask task.
+    """
+    try:
+        written = regroup(run, spills, group, shuffle, route)
+        index, count = group * route.chunks + chunk, route.groups * route.chunks
+        return report(run.run, index, count, written, step=2, steps=_steps(route))
+    finally:
+        _release_memory()
+
+
+@redact_errors
+def write_shuffled(
+    spills: list[Spill], run: WriteRun, shuffle: Shuffle, route: Route, index: int, sources: int
+) -> Report:
+    """Write the files of one shuffled partition from the spill files.
+
+    The function `write_shuffled` runs in a Dask task.
+    """
+    last = _steps(route)
+    try:
+        with located(path=_partition_path(run, index, shuffle.npartitions), function="to_tfrecord"):
+            entries = write_target(run, spills, index, shuffle, route)
+            return report(run.run, index, shuffle.npartitions, entries, step=last, steps=last)
+    except TFRecordError as error:
+        if error.record is None:
+            raise
+        source, row = source_of(error.record)
+        raise error.replaced(record=row, path=_partition_path(run, source, sources)) from None
+    finally:
+        _release_memory()
+
+
+def _steps(route: Route) -> int:
+    """Return the number of steps of a shuffled write: spill the rows, perhaps regroup the rows, write."""
+    return 2 if route.groups == 1 else 3
+
+
+def _release_memory() -> None:
+    """Release memory that Arrow does not use to the system, so that Dask does not pause the worker."""
+    pa.default_memory_pool().release_unused()
+
+
+def _to_table(partition: pd.DataFrame, run: WriteRun, write_index: bool | None) -> pa.Table:
+    return pandas_to_arrow.to_table(partition, run.columns, write_index=write_index, lossy=run.options.lossy)
+
+
+def _partition_path(run: WriteRun, index: int, count: int) -> str:
+    """Return the text that replaces the path in an error about a partition that has no file."""
+    return f"{run.store.public()}, partition {index:,} of {count:,}"
+
+
+@redact_errors
+def commit_files(run: WriteRun, reports: list[Report]) -> Snapshot:
+    """Commit the files of all partitions, and return the new snapshot.
+
+    The function `commit_files` runs in a Dask task.
+    """
+    with located(path=run.store.public(), function="to_tfrecord"):
+        return commit(run, chain.from_iterable(each.result for each in reports))
+
+
+class _Step(Expr):
+    """Base class of the expressions that are the steps of a write.
+
+    Each step needs all columns of its input, and returns no pandas objects.
+    """
+
+    @property
+    def _meta(self) -> None:
+        return None
+
+    @property
+    def _projection_columns(self) -> list[str]:
+        columns: list[str] = self.frame.columns
+        return columns
+
+    def _divisions(self) -> tuple[None, ...]:
+        return (None, None)
+
+
+class WriteTFRecord(_Step):
+    """The Dask expression for a whole write, before the expression is lowered.
+
+    The expression has one partition, whose result is the snapshot.
+    """
+
+    _parameters: ClassVar = ["frame", "run", "write_index", "shuffle"]
+
+    def _lower(self) -> Expr:
+        check_cluster()
+        restart(self.run.run)
+        # Only the commit needs these two fields, which may be large.
+        run = replace(self.run, replaceable=frozenset(), planned={})
+        files = WritePartitions(self.frame, run, self.write_index, self.shuffle)
+        if self.shuffle is not None:
+            files = WriteShuffled(files, run, self.shuffle)
+        return CommitTFRecord(files, self.run)
+
+
+class WritePartitions(_Step, Blockwise):
+    """The Dask expression that writes each partition of a collection. A task returns the file entries of its
+    partition, or describes the spill file of its partition.
+
+    The number of partitions may change when the input is lowered.
+    """
+
+    _parameters: ClassVar = ["frame", "run", "write_index", "shuffle"]
+
+    @cached_property
+    def _name(self) -> str:
+        return f"{'totfrecord' if self.shuffle is None else 'spillrows'}-{self.deterministic_token}"
+
+    def _divisions(self) -> tuple[None, ...]:
+        count: int = self.frame.npartitions
+        return (None,) * (count + 1)
+
+    def _broadcast_dep(self, dep: Expr) -> bool:
+        return False
+
+    def _task(self, name: Key, index: int) -> Task:
+        partition = TaskRef((self.frame._name, index))
+        count = self.frame.npartitions
+        route = Route.plan(count, self.shuffle.npartitions) if self.shuffle else None
+        return Task(name, write_partition, partition, *self.operands[1:], index, count, route)
+
+
+class WriteShuffled(_Step):
+    """The Dask expression that writes each shuffled partition from all spill files.
+
+    Each task returns the entries of the files that it wrote.
+    """
+
+    _parameters: ClassVar = ["frame", "run", "shuffle"]
+
+    @cached_property
+    def _name(self) -> str:
+        return f"totfrecord-{self.deterministic_token}"
+
+    def _divisions(self) -> tuple[None, ...]:
+        count: int = self.shuffle.npartitions
+        return (None,) * (count + 1)
+
+    def _layer(self) -> dict[Key, Task]:
+        spills = self.frame.__dask_keys__()
+        sources, shuffle = len(spills), self.shuffle
+        route = Route.plan(sources, shuffle.npartitions)
+        layer: dict[Key, Task] = {}
+
+        def listed(kind: str, number: int, keys: Sequence[Key]) -> TaskRef:
+            # One task collects the descriptions of spill files in a list. If each reader depended on each
+            # spill file, the graph would have (spill files x readers) edges.
+            key = (f"{kind}-{self.deterministic_token}", number)
+            layer[key] = Task(key, list_spills, List(*map(TaskRef, keys)))
+            return TaskRef(key)
+
+        if route.groups > 1:
+            chunks = [
+                listed("spilled", number, spills[at : at + route.chunk])
+                for number, at in enumerate(range(0, sources, route.chunk))
+            ]
+            spills = [
+                (f"regrouprows-{self.deterministic_token}", group, chunk)
+                for group in range(route.groups)
+                for chunk in range(route.chunks)
+            ]
+            for key in spills:
+                layer[key] = Task(key, regroup_rows, chunks[key[2]], self.run, shuffle, route, *key[1:])
+        inputs = len(spills) // route.groups
+        for group in range(route.groups):
+            first = group * route.width
+            group_spills = listed("regrouped", group, spills[group * inputs : (group + 1) * inputs])
+            for index in range(first, min(first + route.width, shuffle.npartitions)):
+                key = (self._name, index)
+                layer[key] = Task(key, write_shuffled, group_spills, self.run, shuffle, route, index, sources)
+        return layer
+
+
+class CommitTFRecord(_Step):
+    """The Dask expression that commits the files of all partitions in one task."""
+
+    _parameters: ClassVar = ["frame", "run"]
+
+    def _layer(self) -> dict[Key, Task]:
+        entries = List(*(TaskRef(key) for key in self.frame.__dask_keys__()))
+        key = (self._name, 0)
+        return {key: Task(key, commit_files, self.run, entries)}
+
+
+class CollectionRows:
+    """The rows of a Dask DataFrame, for a write.
+
+    The methods have the same meaning as those of `dask_tfrecord.frames.table_sources.Source`.
+    """
+
+    def __init__(self, ddf: dd.DataFrame) -> None:
+        self.columns = list(ddf.columns)
+        self.npartitions: int = ddf.npartitions
+        self._ddf = ddf
+
+    def levels(self, write_index: bool | None) -> Levels:
+        return index_levels(self._ddf._meta, write_index)
+
+    def plan(
+        self,
+        schema: Types | pa.Schema | None,
+        record_type: RecordType | None,
+        partition_on: Sequence[str],
+        levels: Levels,
+    ) -> Schema:
+        names = text_columns(self._ddf._meta, schema, levels)
+        self._ddf = lineage.check_string_conversions(self._ddf, names)
+        planned = plan_schema(
+            self._ddf._meta,
+            schema=schema,
+            record_type=record_type or lineage.nested_record_type(self._ddf),
+            write_index=bool(levels),
+            sample=self._computed,
+            partition_on=partition_on,
+            known={**lineage.large_strings(self._ddf), **lineage.parquet_types(self._ddf)},
+        )
+        return planned if record_type else lineage.with_bytes_records(self._ddf, planned, partition_on)
+
+    def _computed(self, names: list[str]) -> Iterator[pd.DataFrame]:
+        """Compute the partitions one by one, with only the named columns."""
+        selected = self._ddf[names]
+        for index in range(selected.npartitions):
+            yield selected.partitions[index].compute()
+
+    def rounded(self, records: Schema, levels: Levels) -> list[str]:
+        names = rounded_in_frame(self._ddf._meta, records, write_index=bool(levels))
+        # Values that were read from the same type are not rounded again.
+        read_types = lineage.read_types(self._ddf, names)
+        return [name for name in names if read_types.get(name) != records.arrow.field(name).type]
+
+    def write(
+        self,
+        run: WriteRun,
+        *,
+        write_index: bool | None,
+        splits: Splits | None,
+        shuffle: Shuffle | None,
+        npartitions: int,
+    ) -> Any:
+        """Return a lazy scalar of Dask. Computing the scalar writes the dataset and returns the snapshot."""
+        ddf = self._ddf if splits is None else assign_splits(self._ddf, splits)
+        if shuffle is None and npartitions != ddf.npartitions:
+            # The divisions would restrict the possible numbers of partitions.
+            ddf = ddf.clear_divisions().repartition(npartitions=npartitions)
+        return write(ddf, run, write_index=write_index, shuffle=shuffle)

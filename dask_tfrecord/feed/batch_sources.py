@@ -1,0 +1,458 @@
+"""Define the sources of batches: a dataset on disk, or the partitions of a Dask collection.
+
+The records of several pieces are shuffled in a window, and stay encoded until a batch needs them. Decoding
+the records of a batch together, in the order of the batch, takes less time and memory than decoding whole
+pieces and copying the rows of each batch from the decoded columns.
+"""
+
+import hashlib
+import os
+import pickle
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+from functools import partial
+from threading import Lock
+from typing import Any, Self, TypeAlias
+
+import dask
+import dask.dataframe as dd
+import numpy as np
+import pyarrow as pa
+from dask.base import get_scheduler
+
+from dask_tfrecord import arguments
+from dask_tfrecord.arguments import ReadKeywords
+from dask_tfrecord.codec import Decoder, Ints, pool_array, raise_pool_limit
+from dask_tfrecord.dataset.read.read_plan import ReadPlan
+from dask_tfrecord.dataset.read.read_task import Partition, wrong_number
+from dask_tfrecord.errors import FileChangedError, Remedy, SchemaError, TFRecordError, check_instance
+from dask_tfrecord.feed.record_buffers import Records, read_block
+from dask_tfrecord.files.storage.listing import check_unchanged
+from dask_tfrecord.files.storage.store_failures import redact_errors
+from dask_tfrecord.files.window import Allocate
+from dask_tfrecord.frames import pandas_to_arrow
+from dask_tfrecord.frames.schema_plan import plan_schema
+from dask_tfrecord.public_functions import calling
+from dask_tfrecord.requests import open_columns
+from dask_tfrecord.scheduler import compute_each
+from dask_tfrecord.schema.fields import Schema
+from dask_tfrecord.schema.storage_values import load
+
+# A window ends when it holds this many bytes, even if it holds fewer rows than the shuffle buffer.
+WINDOW_BYTES = 1 << 29
+
+# The size of the memory that is allocated for several pieces.
+_PART_BYTES = 1 << 24
+
+# The approximate size of the records that are decoded together, unless a batch is larger.
+_TABLE_BYTES = 1 << 23
+
+
+@dataclass(frozen=True)
+class EncodedRows:
+    """The records of one piece, or of a range of one piece.
+
+    Attributes
+    ----------
+    piece : int
+        The number of the piece.
+    blocks : list of Records
+        The records of each split of the piece.
+    """
+
+    piece: int
+    blocks: list[Records]
+
+    @property
+    def num_rows(self) -> int:
+        """The number of records of the range."""
+        return sum(len(block.offsets) - 1 for block in self.blocks)
+
+    @property
+    def nbytes(self) -> int:
+        """The number of bytes that the blocks take in memory."""
+        return sum(block.data.size for block in self.blocks)
+
+    def slice(self, start: int, length: int) -> Self:
+        """Return a part of the range, without the blocks that have no record of the part."""
+        blocks = []
+        for block in self.blocks:
+            first, last = max(start, 0), min(start + length, len(block.offsets) - 1)
+            if first < last:
+                blocks.append(Records(block.data, block.offsets[first : last + 1]))
+            start -= len(block.offsets) - 1
+        return replace(self, blocks=blocks)
+
+
+class RecordReader:
+    """Reads pieces of a dataset as encoded records. The windows of one iteration share the reader's decoder,
+    and its memory, which is allocated in large parts. The kernel uses these parts again for other windows.
+
+    Several threads may call `read`.
+
+    Parameters
+    ----------
+    source : DatasetSource
+        The source of the pieces.
+    """
+
+    def __init__(self, source: "DatasetSource") -> None:
+        raise_pool_limit(_PART_BYTES + WINDOW_BYTES)
+        self._lock = Lock()
+        self._left = memoryview(b"")
+        self.source = source
+        dataset, options = source.dataset, source.dataset.options
+        names = [name for name in source.schema.names if name not in dataset.partition_values]
+        self.stored = source.schema.select(names)
+        self.decoder = Decoder(
+            self.stored.columns,
+            options.decoded_type(self.stored.record_type),
+            verify_crc=options.verify_crc,
+            max_record_bytes=options.max_record_bytes,
+            known=dataset.partition(0, source.schema).allowed_features,
+        )
+
+    def allocate(self, size: int) -> memoryview:
+        """Return uninitialised memory of ``size`` bytes."""
+        with self._lock:
+            if len(self._left) < size:
+                self._left = pool_array(max(size, _PART_BYTES)).data
+            # Processors copy bytes fastest to addresses that are multiples of 64.
+            found, self._left = self._left[:size], self._left[size + -size % 64 :]
+        return found
+
+    def read(self, piece: int) -> EncodedRows:
+        """Read the records of one piece."""
+        return self.source.read_encoded(piece, self.allocate)
+
+
+class ShuffleWindow:
+    """The records of several pieces in a random order, from which `slice` decodes ranges. A window has the
+    methods of a `pyarrow.Table` that batches need.
+
+    Parameters
+    ----------
+    reader : RecordReader
+        The reader of the pieces.
+    pieces : list of EncodedRows
+        The records of the window.
+    order : numpy.ndarray
+        The number of each row of the window in the sequence of all records of ``pieces``.
+    """
+
+    def __init__(self, reader: RecordReader, pieces: list[EncodedRows], order: Ints) -> None:
+        self._reader = reader
+        self._order = order
+        blocks = [block for piece in pieces for block in piece.blocks]
+        self._buffers = [block.data for block in blocks]
+        self._piece_of_buffer = np.repeat(
+            [piece.piece for piece in pieces], [len(piece.blocks) for piece in pieces]
+        )
+        # A row for each record: the index of its buffer, and the start and the end of its frame.
+        self._places = np.frombuffer(reader.allocate(24 * len(order)), np.int64).reshape(-1, 3)
+        last = 0
+        for number, block in enumerate(blocks):
+            first, last = last, last + len(block.offsets) - 1
+            places = self._places[first:last]
+            places[:, 0], places[:, 1], places[:, 2] = number, block.offsets[:-1], block.offsets[1:]
+        size = sum(piece.nbytes for piece in pieces)
+        self._rows_per_table = len(order) * _TABLE_BYTES // max(1, size)
+        self._start, self._decoded = 0, pa.Table.from_batches([], reader.source.schema.arrow)
+
+    @property
+    def num_rows(self) -> int:
+        """The number of rows of the window."""
+        return len(self._order)
+
+    def slice(self, start: int, length: int | None = None) -> pa.Table:
+        """Decode the rows from ``start`` on, at most ``length`` rows.
+
+        Raises
+        ------
+        CorruptRecordError, SchemaError
+            If a record is damaged or does not fit the schema.
+        """
+        stop = len(self._order) if length is None else start + length
+        if not self._start <= start <= stop <= self._start + self._decoded.num_rows:
+            # Decoding the rows of several small batches together is faster.
+            batches = max(1, self._rows_per_table // max(1, stop - start))
+            self._decoded = self._decode(self._order[start : start + batches * (stop - start)])
+            self._start = start
+        return self._decoded.slice(start - self._start, stop - start)
+
+    def _decode(self, rows: Ints) -> pa.Table:
+        decoder, stored, batches = self._reader.decoder, self._reader.stored, []
+        while len(rows):
+            fed = decoder.feed_records(self._buffers, self._places, rows)
+            if fed.damage is not None:
+                raise self._error(rows[fed.records], fed.damage.error(stored.columns, 0, 0))
+            try:
+                batch = stored.from_storage(decoder.take())
+            except TFRecordError as error:
+                raise self._error(rows[error.record or 0], error) from None
+            batches.append(self._with_partition_values(batch, rows[: fed.records]))
+            rows = rows[fed.records :]
+        return pa.Table.from_batches(batches, self._reader.source.schema.arrow)
+
+    def _with_partition_values(self, batch: pa.RecordBatch, rows: Ints) -> pa.RecordBatch:
+        source = self._reader.source
+        if batch.num_columns == len(source.schema.fields):
+            return batch
+        pieces = self._piece_of_buffer[self._places[rows, 0]]
+        return with_partition_values(source.dataset, source.schema, batch, pieces)
+
+    def _error(self, row: int, error: TFRecordError) -> TFRecordError:
+        """Raise the error that a read of the record's piece raises, which names the file and the record.
+
+        Return an error if the read succeeds, because the file has changed.
+        """
+        self._reader.source.read(int(self._piece_of_buffer[self._places[row, 0]]))
+        return FileChangedError(f"a file changed while its records were shuffled: {error}")
+
+
+def with_partition_values(
+    dataset: ReadPlan, schema: Schema, batch: pa.RecordBatch, partitions: Ints
+) -> pa.RecordBatch:
+    """Add the partition columns of a schema to the stored columns of a batch.
+
+    ``partitions`` has the number of the partition of each row.
+    """
+    if batch.num_columns == len(schema.fields):
+        return batch
+    columns = [
+        load(dataset.partition_values[item.name].take(pa.array(partitions)), item.type, item.categories)
+        if item.name in dataset.partition_values
+        else batch[item.name]
+        for item in schema.fields
+    ]
+    return pa.RecordBatch.from_arrays(columns, schema=schema.arrow)
+
+
+class DatasetSource:
+    """A source that reads a TFRecord dataset in pieces. Each piece is returned as one Arrow table.
+
+    Several threads may read pieces of the source at the same time.
+
+    Parameters
+    ----------
+    path, columns, read
+        These parameters have the same meaning as in `open_columns`.
+    blocksize : int
+        The target size of a piece in stored bytes.
+
+    Attributes
+    ----------
+    schema : Schema
+        The columns of each piece.
+    counts : list of int or None
+        The number of rows of each piece, or None if the source is a Dask collection, whose rows are not
+        counted.
+    version : int or None
+        The version of the dataset, or None if the source has no snapshot.
+    fingerprint : str
+        A hash that identifies the rows of the source, as far as the rows are known without reading.
+    keeps_records : bool
+        True if a shuffle keeps encoded records, and decodes the records of each batch together. Otherwise, a
+        shuffle keeps decoded rows: if rows are filtered, if damage is skipped, and if columns of lists or
+        bytes are left out.
+    """
+
+    def __init__(self, path: Any, columns: Any, blocksize: int, read: ReadKeywords) -> None:
+        self.dataset, self.schema = open_columns(path, checked_names(columns), blocksize, read)
+        self.keeps_records = self._keeps_records()
+        self.counts: Sequence[int] | None = self._count()
+        self.version = self.dataset.version
+        self.fingerprint = fingerprint(self.dataset, self.counts)
+        self._partitioner = self.dataset.partitioner(self.schema)
+        self._process: int | None = os.getpid()
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**vars(self), "_partitioner": None, "_process": None}  # made again when a piece is read
+
+    def _count(self) -> list[int]:
+        """Count the rows of each piece. Tasks read the pieces whose number of rows is not known."""
+        counts = [self.dataset.count(piece) for piece in range(self.dataset.npartitions)]
+        # If damage is skipped, rows are counted with the requested columns, because reading other columns
+        # could lose other records.
+        schema = self.schema if self.dataset.options.damage.skips else self.schema.select([])
+        partition = self.dataset.partitioner(schema)
+        unknown = [partition(piece) for piece, count in enumerate(counts) if count is None]
+        store = self.dataset.store
+        found = iter(compute_each(_count_rows, unknown, f"{store.public()}: count rows"))
+        return [next(found) if count is None else count for count in counts]
+
+    @property
+    def npieces(self) -> int:
+        """The number of pieces of the source."""
+        return self.dataset.npartitions
+
+    def read(self, piece: int) -> pa.Table:
+        """Read the records of one piece as an Arrow table."""
+        return self._partition(piece).read()
+
+    def read_encoded(self, piece: int, allocate: Allocate) -> EncodedRows:
+        """Read the records of one piece, but do not decode the records. ``allocate`` returns their memory.
+
+        Raises
+        ------
+        CorruptRecordError, FileChangedError
+            In the same cases as `read`, except that the payloads of the records are not verified.
+        """
+        partition = self._partition(piece)
+        check_unchanged(partition.store, partition.pruned_files or ())
+        try:
+            blocks = [
+                read_block(partition.store, partition.options, split, allocate) for split in partition.splits
+            ]
+        except TFRecordError:
+            partition.read()  # raises the error that explains the cause
+            raise
+        for split, block in zip(partition.splits, blocks, strict=True):
+            if split.records not in (None, len(block.offsets) - 1):
+                path = partition.store.public(split.file.path)
+                raise wrong_number(path, len(block.offsets) - 1, split.records)
+        return EncodedRows(piece, blocks)
+
+    def _partition(self, piece: int) -> Partition:
+        if os.getpid() != self._process:
+            self.dataset, self._process = usable_after_fork(self.dataset), os.getpid()
+            self._partitioner = self.dataset.partitioner(self.schema)
+        return self._partitioner(piece)
+
+    def _keeps_records(self) -> bool:
+        """Return True if a shuffle keeps encoded records.
+
+        The result depends only on the dataset and on the arguments, so that a resumed iteration has the same
+        windows.
+        """
+        dataset = self.dataset
+        if dataset.options.damage.skips or dataset.options.origin_columns:
+            return False
+        if dataset.filters is not None and not dataset.outcomes(dataset.filters).only_true.all():
+            return False
+        stored = self.schema.select(
+            name for name in self.schema.names if name not in dataset.partition_values
+        ).columns
+        # Records whose large values are not read would waste the memory of the window.
+        large = {column.name for column in dataset.schema.columns if column.depth or column.kind == "bytes"}
+        return bool(stored) and large <= {column.name for column in stored}
+
+
+class CollectionSource:
+    """A source that reads the partitions of a Dask collection. Each partition is computed only when it is
+    needed.
+
+    This class has the same attributes as `DatasetSource`.
+
+    Parameters
+    ----------
+    ddf : dask.dataframe.DataFrame or Series
+        The collection to read.
+    columns : list of str, optional
+        The columns to compute. By default, all columns are computed.
+    """
+
+    def __init__(self, ddf: dd.DataFrame | dd.Series, columns: Sequence[str] | None) -> None:
+        frame = ddf.to_frame() if isinstance(ddf, dd.Series) else ddf
+        names = checked_names(columns)
+        frame = frame if names is None else frame[names]
+        frame = frame.optimize()
+        self.schema = plan_schema(
+            frame._meta,
+            schema=None,
+            record_type="example",
+            write_index=False,
+            sample=partial(_computed_partitions, frame),
+        )
+        self.counts: Sequence[int] | None = None
+        self.version: int | None = None
+        self.keeps_records = False
+        self.fingerprint = digest(frame._name)
+        self._partitions = frame.to_delayed(optimize_graph=False)
+        self._scheduler = get_scheduler()  # other threads cannot see the current client
+
+    @property
+    def npieces(self) -> int:
+        """The number of partitions of the collection."""
+        return len(self._partitions)
+
+    def read(self, piece: int) -> pa.Table:
+        """Compute one partition, and return it as an Arrow table."""
+        with calling(None):
+            (frame,) = dask.compute(self._partitions[piece], scheduler=self._scheduler)
+        return pandas_to_arrow.to_table(frame, self.schema, write_index=None, lossy="allow")
+
+
+def _computed_partitions(frame: dd.DataFrame, columns: list[str]) -> Any:
+    for partition in frame[columns].to_delayed():
+        with calling(None):
+            found = dask.compute(partition)
+        yield from found
+
+
+@redact_errors
+def _count_rows(partition: Partition) -> int:
+    return int(partition.read().num_rows)
+
+
+def fingerprint(dataset: ReadPlan, counts: Sequence[int]) -> str:
+    """Hash the names, sizes and checksums of the files, the filters, and the number of rows of each piece."""
+    start = len(dataset.store.join(""))
+    splits = (split for piece in dataset.partitions for split in piece)
+    files = [(split.file.path[start:], split.file.size, split.file.crc32c, split.start) for split in splits]
+    return digest(files, counts, dataset.filters)
+
+
+def digest(*parts: object) -> str:
+    """Return a hash of the texts of some objects."""
+    return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
+
+
+Source: TypeAlias = DatasetSource | CollectionSource
+
+
+def as_source(source: Any, columns: Any, blocksize: int, read: ReadKeywords) -> Source:
+    """Return the source of batches for a path or a Dask collection.
+
+    Raises
+    ------
+    TFRecordError
+        If the object is neither a path nor a collection, or if keywords that only a path accepts are passed
+        with a collection.
+    """
+    if isinstance(source, dd.Series | dd.DataFrame):
+        given = [name for name, value in read.items() if value is not None]
+        if given:
+            raise TFRecordError(f"{given[0]}= suits a path, not a Dask collection")
+        return CollectionSource(source, columns)
+    return DatasetSource(source, columns, blocksize, read)
+
+
+def checked_names(columns: Any, label: str | None = None) -> list[str] | None:
+    """Validate ``columns=``, and return the names of the columns and the label, or None for all columns.
+
+    Raises
+    ------
+    SchemaError
+        If ``columns`` names a column twice, or names no column.
+    """
+    check_instance("label", label, str, type(None))
+    if columns is None:
+        return None
+    names = arguments.names("columns", columns)
+    if not names:
+        remedy = Remedy("columns", None, "read all columns")
+        raise SchemaError("columns= names no column", remedy)
+    if len(set(names)) < len(names):
+        remedy = Remedy("columns", list(dict.fromkeys(names)), "read each column once")
+        problem = "columns= names a column more than once"
+        raise SchemaError(problem, remedy, keyword="columns")
+    return names if label is None or label in names else [*names, label]
+
+
+def usable_after_fork(dataset: ReadPlan) -> ReadPlan:
+    """Return the read plan with a new filesystem.
+
+    The filesystems of object stores do not work in a forked process.
+    """
+    return replace(dataset, store=pickle.loads(pickle.dumps(dataset.store)))

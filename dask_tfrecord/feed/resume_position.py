@@ -1,0 +1,305 @@
+"""Describe the rows that remain of an epoch, and divide the remaining rows among any number of shards.
+
+A state holds the spans of rows that one part of one shard has not yet returned. The states of all parts of
+all shards together hold every row that remains of the epoch, so these rows can be divided anew.
+"""
+
+import json
+import logging
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple, TypeAlias
+
+from dask_tfrecord.errors import Remedy, TFRecordError
+from dask_tfrecord.feed.batch_sources import digest
+from dask_tfrecord.feed.epoch_order import (
+    Order,
+    Plan,
+    Span,
+    check_shards,
+    rows_of_part,
+    rows_of_shard,
+    total_size,
+)
+
+State: TypeAlias = dict[str, Any]
+
+logger = logging.getLogger(__name__)
+
+_STATE_VERSION = 3
+
+# The key of the checksum of all other keys of a state.
+CHECKSUM = "checksum"
+
+
+class Share(NamedTuple):
+    """One of several shares of some rows.
+
+    Attributes
+    ----------
+    number, total : int
+        The number of the share, from 0, and the number of all shares.
+    whole : str
+        A hash of the rows that were divided, and of the way in which they were divided, so that shares that
+        overlap or leave out rows are not mixed.
+    """
+
+    number: int
+    total: int
+    whole: str
+
+
+@dataclass(frozen=True)
+class Beginning:
+    """Where an iteration begins: its shard, its part of the shard, and the rows to return, in order."""
+
+    shard: Share
+    part: Share
+    spans: list[Span]
+
+
+def describe(plan: Plan, epoch: int, begun: Beginning, remaining: Sequence[Span]) -> State:
+    """Return the state of an iteration with these remaining rows, as a JSON-compatible dict."""
+    is_counted = plan.source.counts is not None
+    if is_counted and plan.batch_mode == "drop" and total_size(remaining) < plan.batch_size:
+        remaining = ()  # rows that are dropped
+    return sealed(
+        {
+            "version": _STATE_VERSION,
+            "source": plan.source.fingerprint,
+            "source_version": plan.source.version,
+            "arguments": _arguments(plan),
+            "epoch": epoch,
+            "shard": list(begun.shard),
+            "part": list(begun.part),
+            "remaining": [[one for one in span if one is not None] for span in remaining],
+        }
+    )
+
+
+def sealed(state: State) -> State:
+    """Return a state with its checksum, which shows later whether the state was changed."""
+    return {**state, CHECKSUM: _checksum(state)}
+
+
+def is_sealed(state: Any, keys: Collection[str]) -> bool:
+    """Return True if an object is a state with these keys and its checksum."""
+    return (
+        isinstance(state, dict) and state.keys() == {*keys, CHECKSUM} and state[CHECKSUM] == _checksum(state)
+    )
+
+
+def _checksum(state: State) -> str:
+    text = json.dumps({key: value for key, value in state.items() if key != CHECKSUM}, sort_keys=True)
+    return digest(text)[:16]
+
+
+def _arguments(plan: Plan) -> dict[str, Any]:
+    """Return the arguments that a resumed iteration must repeat."""
+    return {
+        "columns": plan.source.schema.names,
+        "shuffle": plan.shuffle,
+        "shuffle_buffer": plan.shuffle_buffer,
+        "seed": plan.seed,
+    }
+
+
+def checked_states(plan: Plan, start: Any, epoch: int) -> tuple[Plan, list[State]]:
+    """Validate ``start=``, and return the states.
+
+    Also return the plan for the version of the dataset that the states belong to. This version may be older
+    than the newest version.
+
+    Raises
+    ------
+    TFRecordError
+        If ``start`` holds no states, or states of another dataset, of other arguments or of another epoch.
+    """
+    states = list(start) if isinstance(start, list | tuple) else [start]
+    keys = {"version", "source", "source_version", "arguments", "epoch", "shard", "part", "remaining"}
+    if not states or not all(isinstance(state, dict) and "version" in state for state in states):
+        raise TFRecordError(
+            "start= is not a state of iter_batches", "pass the `state` of its result, or a list of these"
+        )
+    if any(state["version"] != _STATE_VERSION for state in states):
+        problem = "the state was taken with another version of the library"
+        raise TFRecordError(problem, Remedy("start", None, "begin the epoch again"))
+    if not all(is_sealed(state, keys) for state in states):
+        raise TFRecordError(
+            "start= is not a state of iter_batches, or the state was changed", "pass its `state` unchanged"
+        )
+    if any(state["source"] != plan.source.fingerprint for state in states):
+        plan = _older_plan(plan, states)
+    for state in states:
+        _check_arguments(plan, state)
+        if state["epoch"] != epoch:
+            problem = f"the state belongs to epoch {state['epoch']}, and this is epoch {epoch}"
+            raise TFRecordError(problem, Remedy("epoch", state["epoch"], "continue this epoch"))
+    return plan, states
+
+
+def epoch_of(start: Any) -> int:
+    """Return the epoch of a state or of the first of several states, or 0 if ``start`` is None."""
+    state = start[0] if isinstance(start, list | tuple) and start else start
+    epoch = state.get("epoch") if isinstance(state, dict) else None
+    return epoch if isinstance(epoch, int) else 0
+
+
+def _older_plan(plan: Plan, states: Sequence[State]) -> Plan:
+    """Return the plan for the version of the dataset that the states belong to."""
+    (version, source), *others = {(state["source_version"], state["source"]) for state in states}
+    problem = "the state belongs to another dataset, or the dataset was rewritten since"
+    if others or version is None or version == plan.source.version:
+        raise TFRecordError(problem, "pass the same source, or begin the epoch again without start=")
+    if plan.open_version is None:
+        problem = f"the state belongs to another dataset, or to version {version} of this dataset"
+        raise TFRecordError(problem, Remedy("version", version, "continue with the rows of this version"))
+    problem = f"the state belongs to another dataset, or to version {version}, which cannot be read"
+    advice = "begin the next epoch without start="
+    try:
+        older = plan.open_version(version)
+    except (TFRecordError, FileNotFoundError) as error:
+        raise TFRecordError(f"{problem}: {error}", advice) from error
+    if older.fingerprint != source:
+        raise TFRecordError(problem, advice)
+    logger.info(
+        "the epoch continues with version %d of the dataset, whose newest version is %s",
+        version,
+        plan.source.version,
+    )
+    return replace(plan, source=older)
+
+
+def _check_arguments(plan: Plan, state: State) -> None:
+    given = _arguments(plan)
+    if not isinstance(state["arguments"], dict) or state["arguments"].keys() != given.keys():
+        raise TFRecordError("start= is not a state of iter_batches", "pass its `state` unchanged")
+    for name, value in state["arguments"].items():
+        if value != given[name]:
+            raise TFRecordError(
+                f"the state belongs to an iteration with other arguments: {name}={value!r}, "
+                f"and not {name}={given[name]!r}",
+                Remedy(name, value, "continue the iteration"),
+            )
+
+
+def begin(plan: Plan, order: Order, shard: tuple[int, int], part: tuple[int, int]) -> Beginning:
+    """Return the rows of a part of a shard in a new epoch.
+
+    Raises
+    ------
+    TFRecordError
+        If there are more shards than rows, or than partitions of a Dask collection.
+    """
+    check_shards(order, shard[1])
+    return _divided(plan, [order.every_row], shard, part)
+
+
+def resume(
+    plan: Plan, order: Order, shard: tuple[int, int], part: tuple[int, int], states: Sequence[State]
+) -> Beginning:
+    """Return the rows of a part of a shard in an epoch that continues.
+
+    If the states were taken with the same numbers of shards and parts, the iteration continues exactly where
+    the same part of the same shard stopped. Otherwise the remaining rows are divided anew.
+
+    Raises
+    ------
+    TFRecordError
+        If a state is missing, or if the states do not belong together.
+    """
+    begun: dict[tuple[Share, Share], Beginning] = {}
+    for state in states:
+        one = _beginning(order, state)
+        if begun.setdefault((one.shard, one.part), one) != one:
+            raise _not_together(f"two different states of shard {one.shard.number}, part {one.part.number}")
+    if any(one.shard.total != shard[1] for one in begun.values()):
+        found = list(begun.values())
+        _check_complete([one.shard for one in found], "shard")
+        indices = sorted({one.shard.number for one in found})
+        spans = [span for index in indices for span in _of_shard(found, index)]
+        return _divided(plan, spans, shard, part)
+    found = [one for one in begun.values() if one.shard.number == shard[0]]
+    if not found:
+        given = ", ".join(str(index) for index in sorted({one.shard.number for one in begun.values()}))
+        raise TFRecordError(
+            f"the state belongs to shard {given}, and not to shard {shard[0]} of {shard[1]}",
+            "pass the state of the same shard, or a list of the states of all shards",
+        )
+    if len({one.shard for one in found}) > 1:
+        raise _not_together(f"states of shard {shard[0]} of different divisions")
+    for one in found:
+        if one.part[:2] == part:
+            return one
+    return _divided_parts(plan, found[0].shard, _of_shard(found, shard[0]), part)
+
+
+def _beginning(order: Order, state: State) -> Beginning:
+    """Return the shard, the part and the remaining rows of a state."""
+    try:
+        shard, part = Share(*state["shard"]), Share(*state["part"])
+        spans = [Span(*span) for span in state["remaining"]]
+        is_valid = all(
+            0 <= share.number < share.total and isinstance(share.whole, str) for share in (shard, part)
+        ) and all(_is_valid(order, span) for span in spans)
+    except TypeError:
+        is_valid = False
+    if not is_valid:
+        raise no_position()
+    return Beginning(shard, part, spans)
+
+
+def no_position() -> TFRecordError:
+    """Return the error for a state whose rows are not in the dataset."""
+    return TFRecordError("the state holds no position of the dataset", "pass a `state` unchanged")
+
+
+def _is_valid(order: Order, span: Span) -> bool:
+    start, stop, first, last = span
+    if not all(isinstance(one, int) for one in span if one is not None):
+        return False
+    if not 0 <= start < stop <= order.every_row.stop:
+        return False
+    if first is None or not order.is_counted:
+        return last is None and (first is None or first >= 0)
+    return last is not None and 0 <= first <= last <= stop - start
+
+
+def _of_shard(begun: Sequence[Beginning], index: int) -> list[Span]:
+    """Return the rows that remain of one shard."""
+    parts = sorted((one.part, one.spans) for one in begun if one.shard.number == index)
+    _check_complete([part for part, _ in parts], f"shard {index}, part")
+    return [span for _, spans in parts for span in spans]
+
+
+def _check_complete(shares: Sequence[Share], what: str) -> None:
+    """Raise unless the shares are all shares of the same rows."""
+    if len({share[1:] for share in shares}) > 1:
+        raise _not_together(f"states of different divisions into {what}s")
+    count = shares[0].total
+    missing = sorted(set(range(count)) - {share.number for share in shares})
+    if missing:
+        raise TFRecordError(
+            f"the state of {what} {missing[0]} of {count} is missing",
+            "pass a list of the states of all shards and parts, because their numbers have changed",
+        )
+
+
+def _not_together(what: str) -> TFRecordError:
+    return TFRecordError(
+        f"there are {what}", "pass the states that all shards returned at the same step of one run"
+    )
+
+
+def _divided(plan: Plan, spans: list[Span], shard: tuple[int, int], part: tuple[int, int]) -> Beginning:
+    of_shard = rows_of_shard(spans, shard, plan.source.counts is not None, plan.uneven)
+    return _divided_parts(plan, Share(*shard, _whole(spans, plan.uneven)), of_shard, part)
+
+
+def _divided_parts(plan: Plan, shard: Share, spans: list[Span], part: tuple[int, int]) -> Beginning:
+    step = 1 if plan.source.counts is None else plan.batch_size
+    return Beginning(shard, Share(*part, _whole(spans, step)), rows_of_part(spans, part, step))
+
+
+def _whole(spans: list[Span], way: str | int) -> str:
+    return digest([tuple(span) for span in spans], way)[:8]

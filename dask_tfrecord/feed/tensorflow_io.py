@@ -1,0 +1,218 @@
+"""Convert batches for the Arrow datasets of TensorFlow I/O, and generate the Python code that constructs
+these datasets.
+
+The module `tensorflow_io` does not import TensorFlow I/O. The limits of TensorFlow I/O were checked on
+version 0.37.1.
+"""
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pyarrow as pa
+import pyarrow.compute as pc
+from pyarrow import types
+
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
+from dask_tfrecord.feed.epoch_order import BatchMode
+from dask_tfrecord.feed.numpy_columns import fill_value
+from dask_tfrecord.lazy import cached_property
+from dask_tfrecord.schema.logical_types import BINARY, INTEGERS, TEXT, is_any, is_list
+from dask_tfrecord.schema.storage_values import integer_type
+
+_MODES: dict[BatchMode, str] = {"keep": "keep_remainder", "drop": "drop_remainder", "auto": "auto"}
+
+# The TensorFlow names of those Arrow types that have another name in Arrow.
+_DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64", "binary": "string"}
+
+
+@dataclass(frozen=True)
+class Client:
+    """Description of a client: the columns that the client receives, and how the client batches the rows.
+
+    Parameters
+    ----------
+    source : pyarrow.Schema
+        The columns that are read from the source.
+    batch_size : int, optional
+        Number of rows in each element of the client's dataset. If None, each row is one element.
+    batch_mode : "keep", "drop" or "auto"
+        What happens if the last batch has fewer rows than ``batch_size``, as in `iter_batches`.
+    fill_nulls : mapping of str to value
+        The value that replaces the nulls of each column.
+
+    Raises
+    ------
+    SchemaError
+        If TensorFlow I/O cannot read the type of a column, or if a value of ``fill_nulls`` does not fit its
+        column.
+    TFRecordError
+        If a value of ``fill_nulls`` is null.
+    """
+
+    source: pa.Schema
+    batch_size: int | None
+    batch_mode: BatchMode
+    fill_nulls: Mapping[str, Any]
+
+    def __post_init__(self) -> None:
+        schema = self.schema  # this property raises for a type that TensorFlow I/O cannot read
+        for name, value in self.fill_nulls.items():
+            if value is None or not fill_value(name, _value_type(schema.field(name).type), value).is_valid:
+                raise TFRecordError(f"fill_nulls= replaces the nulls of the column {name!r} by null")
+
+    @cached_property
+    def schema(self) -> pa.Schema:
+        """The columns of the stream, with the types in which they are sent."""
+        return pa.schema([(item.name, _sent_type(item)) for item in self.source])
+
+    def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Cast a batch to the types in which its columns are sent.
+
+        Raises
+        ------
+        SchemaError
+            If the batch has nulls, or if the client batches rows and the lists differ in length.
+        """
+        schema = self.schema
+        columns = [
+            self._convert(item.name, column, item.type)
+            for item, column in zip(schema, batch.columns, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=schema)
+
+    def _convert(self, name: str, column: pa.Array, target: pa.DataType) -> pa.Array:
+        size = _list_size(column.type) or 0
+        column = _storage(column).cast(target)
+        filler = self.fill_nulls.get(name)
+        if column.null_count:
+            if filler is None:
+                raise _null_error(name, target, f"{column.null_count:,} nulls")
+            new = [filler] * size if types.is_list(target) else filler
+            column = pc.coalesce(column, pa.scalar(new, target))
+        if not types.is_list(target):
+            return column
+        if nulls := column.flatten().null_count:
+            if filler is None:
+                raise _null_error(name, target, f"{nulls:,} nulls inside lists")
+            values = column.values.fill_null(pa.scalar(filler, target.value_type))
+            column = pa.ListArray.from_arrays(column.offsets, values)
+        if self.batch_size is not None or self.batch_mode == "auto":
+            _check_lengths(name, column)
+        return column
+
+    def code(self, dataset: str, first: str, places: Sequence[str]) -> str:
+        """Return Python code that constructs the dataset of the client.
+
+        Parameters
+        ----------
+        dataset : str
+            Name of the dataset class of `tensorflow_io.arrow`.
+        first : str
+            Name of the first parameter of this dataset class.
+        places : list of str
+            Value of this first parameter: the endpoints or the files.
+        """
+        arguments = {
+            first: repr(list(places)),
+            "columns": repr(tuple(range(len(self.source)))),
+            "output_types": _tuple(f"tf.{_dtype(item.type)}" for item in self.schema),
+            "output_shapes": _tuple(_shape(item.type) for item in self.source),
+            "batch_mode": repr(_MODES[self.batch_mode]),
+        }
+        batched = self.batch_size is not None or self.batch_mode == "auto"
+        if self.batch_size is not None and self.batch_mode != "auto":
+            arguments["batch_size"] = repr(self.batch_size)
+        lines = [
+            "import tensorflow as tf",
+            "import tensorflow_io.arrow as arrow_io",
+            "",
+            f"dataset = arrow_io.{dataset}(",
+            *(f"    {name}={value}," for name, value in arguments.items()),
+            ")",
+            f"names = {tuple(self.source.names)!r}",
+            "dataset = dataset.map(lambda *columns: dict(zip(names, columns)))",
+        ]
+        for item in self.source:
+            if isinstance(item.type, pa.FixedShapeTensorType):
+                shape = [-1, *item.type.shape] if batched else list(item.type.shape)
+                tensor = f"tf.reshape(row[{item.name!r}], {shape})"
+                lines.append(f"dataset = dataset.map(lambda row: {{**row, {item.name!r}: {tensor}}})")
+        return "\n".join(lines)
+
+
+def _storage(column: pa.Array) -> pa.Array:
+    """Return the values of an extension type as values of the storage type."""
+    return _storage(column.storage) if isinstance(column.type, pa.BaseExtensionType) else column
+
+
+def _sent_type(item: pa.Field) -> pa.DataType:
+    """Return the type in which TensorFlow I/O can read the values of a column."""
+    plain = _plain_type(item.type)
+    if plain is None:
+        problem = f"TensorFlow I/O cannot read the type {item.type}"
+        advice = "leave the column out with columns=, or convert it before it is served"
+        raise SchemaError(problem, advice, feature=item.name)
+    return plain
+
+
+def _plain_type(type_: pa.DataType) -> pa.DataType | None:
+    """Return the type in which TensorFlow I/O can read values of a type, or None if it cannot."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return _plain_type(type_.storage_type)
+    if types.is_dictionary(type_):
+        return _plain_type(type_.value_type)
+    if is_list(type_):
+        inner = _plain_type(type_.value_type)
+        return None if inner is None or types.is_list(inner) else pa.list_(inner)
+    if types.is_boolean(type_) or types.is_integer(type_) or types.is_floating(type_):
+        return type_
+    if is_any(type_, TEXT) or is_any(type_, BINARY):
+        return pa.string() if is_any(type_, TEXT) else pa.binary()
+    return integer_type(type_) if is_any(type_, INTEGERS) else None
+
+
+def _value_type(type_: pa.DataType) -> pa.DataType:
+    return type_.value_type if types.is_list(type_) else type_
+
+
+def _dtype(type_: pa.DataType) -> str:
+    name = str(_value_type(type_))
+    return _DTYPES.get(name, name)
+
+
+def _list_size(type_: pa.DataType) -> int | None:
+    """Return the length of the lists of a column, or None if the lists have no fixed length."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return _list_size(type_.storage_type)
+    return type_.list_size if types.is_fixed_size_list(type_) else None
+
+
+def _shape(type_: pa.DataType) -> str:
+    """Return the shape of one value of a column, as the text of a Python list."""
+    if not types.is_list(_plain_type(type_)):
+        return "[]"
+    return repr([_list_size(type_)])
+
+
+def _tuple(items: Iterable[str]) -> str:
+    texts = list(items)
+    return f"({', '.join(texts)}{',' * (len(texts) == 1)})"
+
+
+def _null_error(name: str, type_: pa.DataType, what: str) -> SchemaError:
+    plain = _value_type(type_)
+    value: Any = "" if types.is_string(plain) else b"" if types.is_binary(plain) else 0
+    value = False if types.is_boolean(plain) else value
+    problem = f"a batch has {what}, and TensorFlow I/O has no nulls"
+    remedy = Remedy("fill_nulls", {name: value}, "replace nulls by this value, or another one")
+    return SchemaError(problem, "leave the column out with columns=", remedy, feature=name)
+
+
+def _check_lengths(name: str, column: pa.Array) -> None:
+    lengths = pc.min_max(pc.list_value_length(column))
+    least, most = lengths["min"].as_py(), lengths["max"].as_py()
+    if least != most:
+        problem = f"a batch has lists of {least:,} to {most:,} values, which TensorFlow I/O cannot batch"
+        remedy = Remedy("batch_size", None, "let the client batch the rows, as padded_batch does")
+        raise SchemaError(problem, remedy, feature=name)

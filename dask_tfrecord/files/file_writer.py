@@ -1,0 +1,579 @@
+"""Write tables to TFRecord files, in bounded memory: blocks are compressed in parallel, and written in order.
+
+A block holds about 1 MiB of whole records and is compressed independently of the other blocks. Only the
+records determine where a block ends, so the same rows give the same file bytes on every machine. The module
+does not know datasets.
+"""
+
+import os
+from collections import deque
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import Future, ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager
+from dataclasses import replace
+from functools import cache
+from threading import Lock
+from typing import Any, BinaryIO, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dask_tfrecord.codec import SPARE_BYTES, Column, Encoder, crc32c_of_records
+from dask_tfrecord.codec.codecs import compressor
+from dask_tfrecord.errors import SchemaError, TFRecordError
+from dask_tfrecord.files.column_files import ColumnFileWriter, create_column_file
+from dask_tfrecord.files.damage import locate_error
+from dask_tfrecord.files.entry import (
+    BLOCK_BYTES,
+    Block,
+    ColumnFile,
+    Columns,
+    FileEntry,
+    continue_statistics,
+    file_statistics,
+)
+from dask_tfrecord.files.file_options import WriteOptions
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.schema.fields import Lossy, Schema
+from dask_tfrecord.schema.storage_values import storage_bytes
+
+# The total size in bytes of one file's blocks, before compression, that may wait to be compressed. This limit
+# bounds the memory of a task on machines with many processors.
+_PENDING_BYTES = 1 << 24
+
+
+class Buffers:
+    """Keep the buffers that hold blocks, and reuse them.
+
+    Buffers are reused because touching newly allocated memory takes as long as writing a small file.
+    """
+
+    def __init__(self) -> None:
+        self._free: list[memoryview] = []
+
+    def take(self) -> memoryview:
+        """Return a buffer with room for one block."""
+        # NumPy does not fill the buffer with zeros, so a small file touches only a little of the buffer.
+        return self._free.pop() if self._free else np.empty(BLOCK_BYTES + SPARE_BYTES, np.uint8).data
+
+    def give_back(self, buffer: memoryview) -> None:
+        """Take back a buffer, so that `take` can return it again.
+
+        A larger buffer, which was allocated for a long record, is freed instead.
+        """
+        if len(buffer) == BLOCK_BYTES + SPARE_BYTES:
+            self._free.append(buffer)
+
+
+class _PendingBlock(NamedTuple):
+    """A block that is being compressed.
+
+    The content of the block is the first ``size`` bytes of ``buffer``.
+    """
+
+    block: Block
+    buffer: memoryview
+    size: int
+    compressed: Future[bytes]
+
+
+class BlockWriter:
+    """Write the blocks of one file in order, compress them in parallel, and count the written bytes.
+
+    Parameters
+    ----------
+    file : BinaryIO
+        The file to write to.
+    options : WriteOptions
+        The codec and its level. If the options name no codec, the blocks of the file are written
+        uncompressed.
+    threads : SpareThreads
+        The threads that compress blocks.
+    buffers : Buffers
+        The reusable buffers for blocks. A buffer is given back after its block is written.
+
+    Attributes
+    ----------
+    blocks : list of Block
+        The blocks written so far, with their offsets in the file.
+    bytes, crc32c : int
+        Size in bytes and CRC-32C of the part of the file that has been written.
+    """
+
+    def __init__(
+        self, file: BinaryIO, options: WriteOptions, threads: "SpareThreads", buffers: Buffers
+    ) -> None:
+        self._file = file
+        codec = options.compression
+        self._compressor = compressor(codec, options.level) if codec else None
+        self._threads = threads
+        self._buffers = buffers
+        self._pending: deque[_PendingBlock] = deque()
+        self._pending_bytes = 0
+        self.blocks: list[Block] = []
+        self.bytes = 0
+        self.crc32c = 0
+        if self._compressor:
+            self._write(self._compressor.head)
+
+    def buffer(self) -> memoryview:
+        """Return a buffer for the next block of the file.
+
+        The caller writes the block's content into the buffer and passes the buffer to `put`.
+        """
+        while self._pending and self._pending[0].compressed.done():
+            self._write_oldest()
+        return self._buffers.take()
+
+    def put(self, buffer: memoryview, size: int, block: Block, records: int) -> None:
+        """Add the first ``size`` bytes of a buffer, which are ``records`` records, to the file as a block.
+
+        After this call, the caller must not use the buffer.
+        """
+        content = buffer[:size]
+        if self._compressor is None:
+            self._write_block(block, content, records)
+            self._buffers.give_back(buffer)
+            return
+        while self._pending and self._pending_bytes + size > _PENDING_BYTES:
+            self._write_oldest()
+        self._compressor.add(content)
+        compressed = self._threads.run(self._compressor.compress, content)
+        self._pending.append(_PendingBlock(block, buffer, size, compressed))
+        self._pending_bytes += size
+
+    def finish(self) -> None:
+        """Write the blocks that are still being compressed, and then the codec's end of file, if any."""
+        while self._pending:
+            self._write_oldest()
+        if self._compressor:
+            self._write(self._compressor.tail())
+
+    def _write_oldest(self) -> None:
+        """Wait until the oldest pending block is compressed, and write this block."""
+        oldest = self._pending.popleft()
+        self._write_block(oldest.block, oldest.compressed.result())
+        self._buffers.give_back(oldest.buffer)
+        self._pending_bytes -= oldest.size
+
+    def _write_block(self, block: Block, data: bytes | memoryview, records: int = 0) -> None:
+        self.blocks.append(block._replace(offset=self.bytes))
+        self._write(data, records)
+
+    def _write(self, data: bytes | memoryview, records: int = 0) -> None:
+        """Write bytes. If ``records`` is not 0, the bytes are this number of uncompressed records."""
+        if data:
+            self._file.write(data)
+            self.bytes += len(data)
+            self.crc32c = crc32c_of_records(data, records, self.crc32c)
+
+
+class SpareThreads:
+    """Run the compression of blocks on threads while the process has idle processors.
+
+    Every thread that writes a file counts as a busy processor. All writers of a process share one
+    `SpareThreads` instance.
+    """
+
+    def __init__(self, threads: int) -> None:
+        self._pool = ThreadPoolExecutor(threads, thread_name_prefix="dask_tfrecord-compress")
+        self._idle = threads
+        self._lock = Lock()
+
+    @contextmanager
+    def without_this_thread(self) -> Iterator[None]:
+        """Count the calling thread as busy within the ``with`` block."""
+        with self._lock:
+            self._idle -= 1
+        try:
+            yield
+        finally:
+            self._release()
+
+    def run(self, work: Callable[[memoryview], bytes], content: memoryview) -> Future[bytes]:
+        """Call ``work(content)`` on a spare thread, or in the calling thread if no processor is idle."""
+        if self._acquire():
+            future = self._pool.submit(work, content)
+            future.add_done_callback(lambda _: self._release())
+        else:
+            future = Future()
+            future.set_result(work(content))
+        return future
+
+    def _acquire(self) -> bool:
+        with self._lock:
+            acquired = self._idle > 0
+            self._idle -= acquired
+        return acquired
+
+    def _release(self) -> None:
+        with self._lock:
+            self._idle += 1
+
+
+def spare_threads(threads: int | None = None) -> SpareThreads:
+    """Return this process's threads for compressing blocks; by default one thread per available processor."""
+    return _threads_of_process(threads or _available_processors(), os.getpid())
+
+
+@cache
+def _threads_of_process(threads: int, process: int) -> SpareThreads:
+    """Return the `SpareThreads` instance of the process with this id.
+
+    The process id is part of the cache key because a forked process has none of its parent's threads.
+    """
+    return SpareThreads(threads)
+
+
+def _available_processors() -> int:
+    if hasattr(os, "sched_getaffinity"):
+        return len(os.sched_getaffinity(0))
+    return os.cpu_count() or 1
+
+
+# The largest number of rows, and of bytes, that are converted to storage types in one step.
+_CHUNK_ROWS = 1 << 16
+_CHUNK_BYTES = 1 << 24
+
+# Types whose null count counts all nulls. The null count of categories lacks nulls in the list of categories.
+_COUNTS_NULLS = (pa.types.is_primitive, pa.types.is_string, pa.types.is_large_string)
+
+# The type of an array of row numbers.
+RowNumbers = npt.NDArray[np.int64]
+
+
+class DirectoryGroup(NamedTuple):
+    """A group of rows with the same partition values, which belong in one directory.
+
+    Attributes
+    ----------
+    directory : str
+        The partition directory, relative to the dataset's root; "" for a dataset without partition columns.
+    values : tuple
+        The values of the partition columns for this directory.
+    rows : int
+        The number of rows in the group.
+    """
+
+    directory: str
+    values: tuple[Any, ...]
+    rows: int
+
+
+class GroupedRows(NamedTuple):
+    """Rows that are sorted by partition directory.
+
+    Attributes
+    ----------
+    pieces : iterable of (pyarrow.Table, numpy.ndarray or None)
+        Tables that together hold the sorted rows, without the partition columns. The tables may be created
+        lazily. Each table comes with an array of the row numbers to use in errors, or with None if the rows
+        are numbered in the order of the tables.
+    groups : list of DirectoryGroup
+        The groups of rows with the same partition values, in the order of the rows.
+    """
+
+    pieces: Iterable[tuple[pa.Table, RowNumbers | None]]
+    groups: list[DirectoryGroup]
+
+
+class WrittenColumns(NamedTuple):
+    """The column file to write beside data files.
+
+    Attributes
+    ----------
+    features : sequence of Column
+        The features to copy. If the sequence is empty, the column file holds only the offsets of the records.
+    path, name : str
+        The path in the store at which the column file is created, and its path relative to the dataset's
+        root.
+    """
+
+    features: Sequence[Column]
+    path: str
+    name: str
+
+
+def write_files(
+    store: Store,
+    place: Callable[[str, int], tuple[str, str]],
+    rows: GroupedRows,
+    schema: Schema,
+    options: WriteOptions,
+    *,
+    columns: WrittenColumns | None = None,
+    threads: int | None = None,
+) -> list[FileEntry]:
+    """Write one file per partition directory, or several files if one file would exceed a limit.
+
+    Parameters
+    ----------
+    store : Store
+        The store to write to.
+    place : callable
+        Function that takes a partition directory and the number of a file among those of this call, counted
+        from 0. The function returns two paths of the file: the path in the store, and the path relative to
+        the dataset's root, which file entries and error messages show.
+    rows : GroupedRows
+        The rows to write. A group without rows is written as one empty file.
+    schema : Schema
+        The columns of the tables.
+    options : WriteOptions
+        The options for compression, rounding and the size limits of a file.
+    columns : WrittenColumns, optional
+        The column file of the data files. By default, no column file is written.
+    threads : int, optional
+        The number of threads that all calls of `write_files` in this process share. By default, the number of
+        available processors. The written bytes do not depend on the number of threads.
+
+    Returns
+    -------
+    list of FileEntry
+        The file entry of each written file.
+
+    Raises
+    ------
+    SchemaError
+        If a value in the rows cannot be stored. The error names the column and the number that the row had
+        before sorting. The files that were written before the failing row remain.
+    """
+    spare = spare_threads(threads)
+    buffers = Buffers()
+    files: list[tuple[str, int, int, int, tuple[Any, ...], tuple[Block, ...]]] = []
+    end = 0
+    with spare.without_this_thread(), ExitStack() as stack:
+        beside = None
+        if columns is not None and rows.groups:
+            required = _without_nulls(rows, columns.features)
+            beside = stack.enter_context(create_column_file(store, columns.path, columns.features, required))
+        records = _RecordStream(rows.pieces, schema, options.lossy, beside)
+        for group in rows.groups:
+            before, end = len(files), end + group.rows
+            while len(files) == before or records.row < end:
+                path, name = place(group.directory, len(files))
+                first = records.row
+                try:
+                    with store.create(path) as file:
+                        writer = BlockWriter(file, options, spare, buffers)
+                        content = _write_file(writer, records, end, options, buffers)
+                except TFRecordError as error:
+                    raise records.placed(error, store.public(store.join(name))) from None
+                count, starts = records.row - first, tuple(writer.blocks)
+                files.append((name, writer.bytes, count, writer.crc32c, group.values, starts))
+                records.end_file()
+                if beside is not None:
+                    beside.end_file(name, writer.bytes, writer.crc32c, content)
+        records.check_end()
+    described = file_statistics(schema, records.statistics(), len(files))
+    codec = options.compression or "none"
+    entries = [FileEntry(*file, found, codec=codec) for file, found in zip(files, described, strict=True)]
+    if columns is None or beside is None:
+        return entries
+    column_file = ColumnFile(columns.name, *beside.written)
+    return [replace(entry, columns=column_file) for entry in entries]
+
+
+def _without_nulls(rows: GroupedRows, features: Sequence[Column]) -> list[str]:
+    """Return features that have a value in each row. Nothing is known of tables that are created lazily."""
+    if not isinstance(rows.pieces, list):
+        return []
+    names = [one.name for one in features]
+    for table, _ in rows.pieces:
+        plain = {item.name for item in table.schema if any(is_(item.type) for is_ in _COUNTS_NULLS)}
+        names = [name for name in names if name in plain and not table[name].null_count]
+    return names
+
+
+def _write_file(
+    writer: BlockWriter, records: "_RecordStream", end: int, options: WriteOptions, buffers: Buffers
+) -> int:
+    """Write the next records, up to row ``end``, to one file. Return the size of its content in bytes.
+
+    Stop before row ``end`` if the file reaches a size limit.
+    """
+    first = records.row
+    end = min(first + (options.max_rows or end), end)
+    max_bytes = options.max_bytes or 1 << 63
+    content = 0
+    while records.row < end:
+        row = records.row
+        left = max(0, max_bytes - content)
+        buffer = writer.buffer()
+        size, need = records.take(buffer[: min(BLOCK_BYTES, left) + SPARE_BYTES], end)
+        if need:  # not even one record fits into the block's buffer
+            if content and need > left + SPARE_BYTES:
+                buffers.give_back(buffer)
+                break
+            if need > len(buffer):
+                buffers.give_back(buffer)
+                buffer = memoryview(bytearray(need))
+            size, _ = records.take(buffer[:need], end)
+        writer.put(buffer, size, Block(0, content, row - first), records.row - row)
+        content += size
+    writer.finish()
+    return content
+
+
+class _RecordStream:
+    """Encode the rows of tables as records, in order, and write them into one buffer at a time.
+
+    Attributes
+    ----------
+    row : int
+        The number of the next row to encode.
+    """
+
+    def __init__(
+        self,
+        pieces: Iterable[tuple[pa.Table, RowNumbers | None]],
+        schema: Schema,
+        lossy: Lossy,
+        beside: ColumnFileWriter | None = None,
+    ) -> None:
+        self._batches = _batches(pieces)
+        self._batch = pa.record_batch([], [])
+        self._order: RowNumbers | None = None
+        self._batch_start = self._batch_end = 0
+        self._schema = schema
+        self._lossy: Lossy = lossy
+        self._encoder = Encoder(schema.columns, schema.record_type)
+        self._statistics: list[Columns] = []  # each file is one range of rows
+        self._counted = 0  # the statistics contain the rows before this number
+        self._counts_part = False  # the statistics of the last file may lack the last rows of the file
+        self._ends: list[int] = []  # the row numbers at which files end that are not completely counted
+        self._bound_start = self._bound_end = 0  # the range of row numbers that the encoder holds
+        self._storage = self._batch
+        self._beside = beside
+        self._copied = 0  # the column file contains the rows before this number
+        self._content = 0  # the number of bytes of the records of the current file
+        self._starts = np.zeros(0, np.int64)  # where the bound rows begin in their buffers
+        # For each buffer with rows to copy: the bound row after its rows, and where it begins in the file.
+        self._buffers: list[tuple[int, int]] = []
+        self.row = 0
+
+    def placed(self, error: TFRecordError, path: str) -> TFRecordError:
+        """Return a copy of an error of `take` that also names the file and the number of the row before
+        sorting.
+        """
+        error = locate_error(error, path, self._bound_start)
+        if error.record is None or self._order is None:
+            return error
+        return error.replaced(record=int(self._order[error.record - self._batch_start]))
+
+    def take(self, out: memoryview, end: int) -> tuple[int, int]:
+        """Fill ``out`` with the next whole records, up to row ``end``.
+
+        Returns
+        -------
+        size, need : int
+            ``size`` is the number of bytes that were written to ``out``. If not even one record fits,
+            ``size`` is 0, and ``need`` is a sufficient size for ``out`` in bytes. If at least one record
+            fits, ``need`` is 0.
+        """
+        size = 0
+        while self.row < end:
+            if self.row == self._bound_end:
+                self._bind(end)
+            last = min(end, self._bound_end)
+            start = self._bound_start
+            first = self.row - start
+            starts = None if self._beside is None else self._starts[first:]
+            row, count, need = self._encoder.encode_into(first, out[size:], last - start, starts)
+            if starts is not None:
+                self._buffers.append((row, self._content))
+            self.row = start + row
+            size += count
+            self._content += count
+            if self.row < last:
+                return size, 0 if size else need
+        return size, 0
+
+    def check_end(self) -> None:
+        """Raise RuntimeError if rows remain that belong to no group, because these rows would not be
+        written.
+        """
+        if self.row < self._batch_end or next(self._batches, None):
+            raise RuntimeError(f"there are more rows than the {self.row:,} of the groups")
+
+    def end_file(self) -> None:
+        """Note that the rows since the last call of this method are one file."""
+        self._copy()
+        self._content = 0
+        self._ends.append(self.row)
+
+    def _copy(self) -> None:
+        """Add the rows that were encoded since the last call to the column file.
+
+        The encoder must still hold these encoded rows.
+        """
+        if self._beside is not None and self.row > self._copied:
+            start = at = self._copied - self._bound_start
+            for end, content in self._buffers:  # at once, because between two writes each step takes 8 us
+                self._starts[at:end] += content
+                at = end
+            self._beside.add(self._storage.slice(start, at - start), self._starts[start:at])
+            self._copied, self._buffers = self.row, []
+
+    def statistics(self) -> list[Columns]:
+        """Return the statistics of all files that have ended."""
+        self._count()
+        return self._statistics
+
+    def _count(self) -> None:
+        """Add the rows that were encoded since the last call to the statistics.
+
+        The encoder must still hold these encoded rows.
+        """
+        bounds = [self._counted, *self._ends]
+        is_part = self.row > bounds[-1]
+        if is_part:
+            bounds.append(self.row)
+        if len(bounds) > 1:
+            columns = self._encoder.statistics([row - self._bound_start for row in bounds])
+            if self._counts_part:
+                continue_statistics(self._statistics[-1], columns)
+            else:
+                self._statistics.append(columns)
+            self._counts_part = is_part
+        self._counted, self._ends = self.row, []
+
+    def _bind(self, end: int) -> None:
+        """Convert the next rows to storage types and pass them to the encoder.
+
+        The current file ends at row ``end``.
+        """
+        self._count()
+        self._copy()
+        if self.row == self._batch_end:
+            self._batch, self._order = next(self._batches)
+            self._batch_start, self._batch_end = self.row, self.row + self._batch.num_rows
+        batch = self._batch.slice(self.row - self._batch_start)
+        if not self._schema.is_stored(batch):
+            batch = batch.slice(0, _CHUNK_ROWS)
+            while batch.num_rows > 1 and (size := sum(map(storage_bytes, batch.columns))) > _CHUNK_BYTES:
+                batch = batch.slice(0, max(1, batch.num_rows * _CHUNK_BYTES // size - 1))
+        self._bound_start = self.row
+        try:
+            storage = self._schema.to_storage(batch, lossy=self._lossy)
+        # The failing row may belong to a later file, so the current file must be written first.
+        except SchemaError:
+            storage = self._schema.to_storage(batch.slice(0, end - self.row), lossy=self._lossy)
+        self._bound_end = self.row + storage.num_rows
+        self._encoder.bind(storage)
+        self._storage = storage
+        if self._beside is not None:
+            self._starts = np.empty(storage.num_rows, np.int64)
+
+
+def _batches(
+    pieces: Iterable[tuple[pa.Table, RowNumbers | None]],
+) -> Iterator[tuple[pa.RecordBatch, RowNumbers | None]]:
+    """Yield each non-empty batch of all pieces, with the row numbers of its rows or None."""
+    for table, order in pieces:
+        start = 0
+        for batch in table.to_batches():
+            end = start + batch.num_rows
+            if batch.num_rows:
+                yield batch, None if order is None else order[start:end]
+            start = end

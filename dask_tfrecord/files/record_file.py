@@ -1,0 +1,566 @@
+"""Read splits of TFRecord files as Arrow batches, in bounded memory, many small files at once.
+
+Creating a window, a decoder and a batch for each small file would take several times as long as decoding a
+hundred records. Therefore `read_together` joins the bytes of several small files in one buffer. If the files
+cannot be read together, for example because one of them is damaged, the caller reads each file alone, and
+that read reports the error. The module does not know datasets.
+"""
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from functools import partial
+from io import BytesIO
+from operator import itemgetter
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
+
+import numpy as np
+import pyarrow as pa
+
+from dask_tfrecord.codec import (
+    HEADER_BYTES,
+    Checked,
+    Column,
+    Decoded,
+    Decoder,
+    FeatureKey,
+    Fed,
+    Inference,
+    Ints,
+    Scanned,
+    crc32c,
+    scan,
+)
+from dask_tfrecord.codec.codecs import decompressor, detect
+from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.files.damage import Losses, locate_error
+from dask_tfrecord.files.file_options import ReadOptions
+from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.window import (
+    WINDOW_BYTES,
+    Intact,
+    Numbers,
+    Window,
+    must_verify_content,
+    open_window,
+    record_offsets,
+)
+from dask_tfrecord.schema.fields import Schema
+
+# The Arrow type of the path column.
+PATH_TYPE = pa.dictionary(pa.int32(), pa.string())
+
+# The largest decompressed size of the records in one table, in bytes: for a partition, and for a stream.
+# Tables of a stream are smaller, because a consumer waits for each table.
+TABLE_BYTES = 1 << 25
+STREAM_BYTES = 1 << 22
+
+# The assumed ratio of decompressed to compressed bytes for a file whose decompressed size is unknown.
+_EXPANSION = 4
+
+
+def read_split(
+    store: Store,
+    split: Split,
+    schema: Schema,
+    options: ReadOptions,
+    *,
+    known: Sequence[FeatureKey] | None = None,
+    losses: Losses | None = None,
+    batch_bytes: int = STREAM_BYTES,
+) -> Iterator[pa.Table]:
+    """Yield the records of a split as tables of the schema's columns. Features that are not columns of the
+    schema are not parsed.
+
+    If the schema has no columns and any features are allowed, the records are counted but not parsed. If the
+    options skip damage, the records are also parsed, unless their type is "bytes".
+
+    Parameters
+    ----------
+    store : Store
+        The store that holds the file.
+    split : Split
+        The range of the file to read.
+    schema : Schema
+        The columns to read, including the path column and the offset column if the options request these
+        columns.
+    options : ReadOptions
+        The options for reading the file.
+    known : sequence of (str, bool), optional
+        The features that records may have, as pairs of the feature's name and True for a feature list. A
+        feature that is not in this sequence raises an error. If None, records may have any features.
+    losses : Losses, optional
+        Object that collects the damage that is skipped.
+    batch_bytes : int, default 4 MiB
+        The largest decompressed size of the records in a table, in bytes. A record that is longer becomes a
+        table with one row.
+
+    Raises
+    ------
+    CorruptRecordError
+        If a record of the split is damaged and the options do not skip damage. The records before the damaged
+        record are yielded before the error.
+    SchemaError
+        If a value in a record does not fit its column.
+    """
+    if only_counts(schema, options, known):
+        yield rows_without_columns(count_records(store, split, options, losses))
+        return
+    path = store.public(split.file.path)
+    stored, decoder, check = decoding(schema, options, known)
+    wants_offsets = options.offset_column in schema.names
+    gathered = _Batches(decoder, content_bytes(split), batch_bytes, wants_offsets)
+
+    # If only some features are known, the decoder also reads the features that are not columns.
+    is_sparse = known is None and schema.record_type != "bytes"
+    needed = [column.name for column in decoder.columns] if is_sparse else None
+    steps = run_kernel(store, split, options, gathered.feed, decoder.columns, losses, check, needed)
+    for one in gathered.batches(steps):
+        try:
+            batch = stored.from_storage(one.batch)
+        except TFRecordError as error:
+            row = error.record or 0
+            raise locate_error(error, path, one.number(row) - row) from None
+        yield as_table(batch, schema, options, [(path, batch.num_rows)], one.offsets)
+
+
+def only_counts(schema: Schema, options: ReadOptions, known: Sequence[FeatureKey] | None) -> bool:
+    """Return True if `read_split` counts the records with these arguments but does not parse them."""
+    must_parse = options.damage.skips and schema.record_type != "bytes"
+    return not schema.fields and not must_parse and known is None
+
+
+def decoding(
+    schema: Schema, options: ReadOptions, known: Sequence[FeatureKey] | None
+) -> tuple[Schema, Decoder, Callable[..., Checked] | None]:
+    """Return the columns that records hold, their decoder, and the check that finds the damage to skip."""
+    stored = schema
+    if options.origin_columns:
+        stored = schema.select(name for name in schema.names if name not in options.origin_columns)
+    record_type = options.decoded_type(schema.record_type)
+    rules: dict[str, Any] = {"verify_crc": options.verify_crc, "max_record_bytes": options.max_record_bytes}
+    check = None
+    if options.damage.skips:
+        # The check parses all features, so that the same records are skipped whatever columns are read.
+        check = Inference(record_type, **rules).check
+        rules["verify_crc"] = False
+    return stored, Decoder(stored.columns, record_type, known=known, **rules), check
+
+
+def rows_without_columns(rows: int) -> pa.Table:
+    """Return a table with ``rows`` rows and no columns."""
+    return pa.table({"": pa.nulls(rows)}).select([])
+
+
+def count_records(store: Store, split: Split, options: ReadOptions, losses: Losses | None = None) -> int:
+    """Count the records of a split of a file.
+
+    Checksums are verified if the options say so, and the messages in the records are not parsed.
+    """
+    # If damage is skipped, the check verifies the checksums.
+    verify_crc = options.verify_crc and not options.damage.skips
+    scan_all = partial(scan, verify_crc=verify_crc, max_record_bytes=options.max_record_bytes)
+    steps = run_kernel(store, split, options, scan_all, losses=losses, needed=())
+    return sum(step.result.records for step in steps)
+
+
+def content_bytes(split: Split) -> int:
+    """Estimate the decompressed size of a split in bytes.
+
+    Return 0 or less if the size of the file is unknown.
+    """
+    if split.stop is not None:
+        return split.stop.content - split.start.content
+    stored = (split.file.size or 0) - split.start.offset
+    return stored * _EXPANSION if split.file.compression else stored
+
+
+class _Batch(NamedTuple):
+    """A decoded batch of records from one or more windows.
+
+    Parameters
+    ----------
+    batch : pyarrow.RecordBatch
+        The decoded columns of the batch.
+    parts : list of (int, int, Numbers)
+        For each part of the batch: the part's first row, the index of that row's record in the window, and
+        the numbers of the window's records.
+    offsets : list of pyarrow.Array
+        The offsets of the batch's records in the file. The list is empty if the offset column is not
+        requested.
+    """
+
+    batch: pa.RecordBatch
+    parts: list[tuple[int, int, Numbers]]
+    offsets: list[pa.Array]
+
+    def number(self, row: int) -> int:
+        """Return the number in the file of the record from which row ``row`` was decoded."""
+        first, skipped, numbers = self.parts[bisect_right(self.parts, row, key=itemgetter(0)) - 1]
+        return numbers.of(row - first + skipped)
+
+
+class _Batches:
+    """Decode windows of records, and gather the records of several windows in each batch."""
+
+    def __init__(self, decoder: Decoder, content_bytes: int, batch_bytes: int, wants_offsets: bool) -> None:
+        self._decoder = decoder
+        self._left = content_bytes  # estimated bytes of the split that are not decoded yet
+        self._batch_bytes = batch_bytes
+        self._wants_offsets = wants_offsets
+        self._bytes = self._records = 0  # the bytes and the records in the current batch
+        self._parts: list[tuple[int, int, Numbers]] = []
+        self._offsets: list[pa.Array] = []
+        self._done: list[_Batch] = []
+
+    def feed(self, data: memoryview, *, final: bool) -> Fed:
+        """Decode the whole records at the start of ``data``.
+
+        `run_kernel` calls this method as its kernel function.
+        """
+        size = len(data)
+        # The window has grown because of a long record.
+        if self._bytes and self._bytes + size > self._batch_bytes:
+            self._end()
+        more = min(self._left, self._batch_bytes - self._bytes) - size
+        fed = self._decoder.feed(data, final=final, more=max(0, more))
+        self._count(fed.consumed)
+        return fed
+
+    def batches(self, steps: "Iterable[Step[Fed]]") -> Iterator[_Batch]:
+        """Yield the batches that `feed` decodes in the given steps.
+
+        If a step raises an error, the records before the error are yielded first.
+        """
+        try:
+            for step in steps:
+                self._add(step)
+                yield from self._ended()
+        except TFRecordError:
+            self._end()
+            yield from self._ended()
+            raise
+        self._end()
+        yield from self._ended()
+
+    def _add(self, step: "Step[Fed]") -> None:
+        if step.result.records:
+            self._parts.append((self._records, step.row, step.intact.numbers))
+        self._records += step.result.records
+        if self._wants_offsets:
+            self._offsets.append(pa.array(step.offsets(record_offsets(step.data))))
+        if not step.at:
+            self._count(int(step.intact.removed[-1]))
+        if self._bytes + WINDOW_BYTES > self._batch_bytes:
+            self._end()
+
+    def _count(self, size: int) -> None:
+        """Count ``size`` bytes of the split as bytes of the current batch."""
+        self._bytes += size
+        self._left -= size
+
+    def _end(self) -> None:
+        """End the current batch and begin a new one."""
+        if self._records:
+            self._done.append(_Batch(self._decoder.take(), self._parts, self._offsets))
+        self._bytes = self._records = 0
+        self._parts, self._offsets = [], []
+
+    def _ended(self) -> Iterator[_Batch]:
+        """Yield each batch that has ended and has not been yielded."""
+        while self._done:
+            yield self._done.pop(0)
+
+
+# The types that kernel functions return. A kernel function handles the whole records at the start of a
+# buffer.
+Result: TypeAlias = Fed | Decoded | Scanned
+
+_R = TypeVar("_R", bound=Result)
+
+
+@dataclass(frozen=True)
+class Step(Generic[_R]):
+    """The result of one call of a kernel function.
+
+    Attributes
+    ----------
+    result : Result
+        The value that the kernel function returned.
+    data : memoryview
+        The bytes that the kernel function consumed. The view of these bytes is valid only until the next
+        step.
+    intact : Intact
+        All intact records of the window, including the records of this step.
+    row, at : int
+        The number of records, and the number of bytes, of `intact` before the records of this step.
+    """
+
+    result: _R
+    data: memoryview
+    intact: Intact
+    row: int
+    at: int
+
+    @property
+    def offset(self) -> int:
+        """Decompressed offset in the file of the first record of this step."""
+        return int(self.offsets(np.zeros(1, np.int64))[0])
+
+    @property
+    def record(self) -> int:
+        """Number in the file of the first record of this step."""
+        return self.number(0)
+
+    def number(self, row: int) -> int:
+        """Return the number in the file of the record with index ``row`` in this step."""
+        return self.intact.numbers.of(self.row + row)
+
+    def offsets(self, positions: Ints) -> Ints:
+        """Convert the positions in ``data`` at which records begin to decompressed offsets in the file."""
+        return self.intact.offsets(self.at + positions)
+
+
+def run_kernel(
+    store: Store,
+    split: Split,
+    options: ReadOptions,
+    kernel: Callable[..., _R],
+    columns: Sequence[Column] = (),
+    losses: Losses | None = None,
+    check: Callable[..., Checked] | None = None,
+    needed: Sequence[str] | None = None,
+) -> Iterator[Step[_R]]:
+    """Call a kernel function on the records of a split, window by window.
+
+    If the options skip damage, damaged ranges are removed first, and the kernel function gets only the intact
+    records.
+
+    Parameters
+    ----------
+    store, split, options, losses
+        These parameters have the same meaning as in `read_split`.
+    kernel : callable
+        Function that takes bytes and the keyword ``final``, handles the whole records at the start of the
+        bytes, and returns a `Result`.
+    columns : sequence of Column
+        The columns of the schema. The kernel reports damage in a column by an index into this sequence.
+    check : callable, optional
+        A bound method `Inference.check`, which finds the damage to skip. The default check does not parse
+        payloads.
+    needed : sequence of str, optional
+        The features whose values the kernel function reads. If None, all bytes are needed.
+
+    Raises
+    ------
+    CorruptRecordError
+        If a record is damaged and the options do not skip damage.
+    SchemaError
+        If the kernel reports a value that does not fit its column.
+    """
+    path = store.public(split.file.path)
+    record = split.start.record
+    if not options.damage.skips:
+        check = None
+    elif check is None:
+        limit = options.max_record_bytes
+        check = Inference("bytes", verify_crc=options.verify_crc, max_record_bytes=limit).check
+    try:
+        with (
+            (losses or Losses(options.damage)).split(path, split.start.offset) as lost,
+            open_window(store, split, options, WINDOW_BYTES, needed=needed) as window,
+        ):
+            for data in window:
+                checked, intact = None, Intact(data, Numbers(record), window.offset)
+                if check is not None:
+                    checked = _check(check, window, data)
+                    lost.add(window.offset, data, checked)
+                    intact = Intact.of(checked, data, window.offset, record)
+                at = rows = 0
+                is_final = window.final or checked is not None
+                while at < len(intact.data):
+                    result = kernel(intact.data[at:], final=is_final)
+                    end = at + result.consumed
+                    damage = result.damage
+                    if checked is None:
+                        damage = damage or window.overrun(result.records, at, end)
+                    yield Step(result, intact.data[at:end], intact, rows, at)
+                    rows += result.records
+                    if damage is not None:
+                        record = intact.numbers.of(rows)
+                        [offset] = intact.offsets(np.array([at + damage.offset])).tolist()
+                        raise damage._replace(record=0, offset=offset).error(columns, 0, 0)
+                    at = end
+                    if not (is_final and result.records):
+                        break  # a decoder stops before a column exceeds 2 GiB, and is then called again
+                record = intact.numbers.of(rows)
+                if checked is None:
+                    window.advance(at, verified=rows if options.verify_crc else 0)
+                else:
+                    window.advance(checked.consumed)
+                if checked and (error := window.decompression_error):
+                    rest = window.data
+                    damaged = Checked.one_range(len(rest), error.problem, continues=checked.is_open)
+                    return lost.add(window.offset, rest, damaged)
+    except TFRecordError as error:
+        raise locate_error(error, path, record, options.max_record_bytes) from None
+
+
+def _check(check: Callable[..., Checked], window: Window, data: memoryview) -> Checked:
+    """Find the damaged records and ranges in the data of a window."""
+    limit = None if window.stop is None else window.stop - window.offset
+    checked = check(data, final=window.final, limit=limit)
+    is_first = window.offset == 0 and len(checked.starts) and not checked.starts[0]
+    if is_first and (problem := window.other_format()):
+        return checked.with_first_reason(problem)
+    return checked
+
+
+def as_table(
+    batch: pa.RecordBatch,
+    schema: Schema,
+    options: ReadOptions,
+    files: Iterable[tuple[str, int]],
+    offsets: Sequence[pa.Array],
+) -> pa.Table:
+    """Add the path column and the offset column to a batch, if they are in the schema.
+
+    ``files`` has a pair for each file of the batch: the path, and the number of rows.
+    """
+    if not schema.fields:
+        return rows_without_columns(batch.num_rows)
+    if not options.origin_columns:
+        return pa.Table.from_batches([batch])
+    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+    if options.path_column in schema.names:
+        paths, counts = zip(*files, strict=True)
+        number_of_row = np.repeat(np.arange(len(counts)), counts)
+        columns[options.path_column] = pa.array(paths, pa.string()).dictionary_encode().take(number_of_row)
+    if options.offset_column in schema.names:
+        columns[options.offset_column] = pa.concat_arrays(offsets)
+    return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema.arrow)
+
+
+# The factor by which the content of the files may exceed the estimated size. Most of the buffer's memory is
+# never touched.
+_MARGIN = 4
+
+
+def groups_of_small_files(splits: Iterable[Split]) -> Iterator[list[Split]]:
+    """Group consecutive splits that are whole files and together fit in a window.
+
+    Each other split forms a group alone.
+    """
+    group: list[Split] = []
+    left = WINDOW_BYTES
+    for split in splits:
+        is_whole = not split.start.offset and split.stop is None and split.file.size is not None
+        size = content_bytes(split) if is_whole else WINDOW_BYTES + 1
+        if group and size > left:
+            yield group
+            group, left = [], WINDOW_BYTES
+        group.append(split)
+        left -= size
+    if group:
+        yield group
+
+
+def read_together(
+    store: Store,
+    splits: Sequence[Split],
+    schema: Schema,
+    options: ReadOptions,
+    *,
+    known: Sequence[FeatureKey] | None = None,
+) -> tuple[pa.Table, list[int]] | None:
+    """Read all records of a group of small files.
+
+    Parameters
+    ----------
+    store : Store
+        The store that holds the files.
+    splits : sequence of Split
+        A group of splits that `groups_of_small_files` returned.
+    schema, options, known
+        These parameters have the same meaning as in `read_split`.
+
+    Returns
+    -------
+    tuple of (pyarrow.Table, list of int), optional
+        The rows of all files, and the number of rows of each file, or None if each file must be read alone: a
+        file is damaged or has changed, a value does not fit its column, or the content is much larger than
+        estimated.
+    """
+    try:
+        joined = _join(store, splits, options)
+        if joined is None:
+            return None
+        data, starts = joined
+        counts_only = only_counts(schema, options, known)
+        verify_crc, longest = counts_only and options.verify_crc, options.max_record_bytes
+        found = scan(data, final=True, offsets=True, verify_crc=verify_crc, max_record_bytes=longest)
+        offsets = np.append(pa.array(found.offsets), len(data))
+        firsts = np.searchsorted(offsets, starts)
+        # A record must not continue in the next file. The checksum of a record that does so would be correct.
+        if found.damage or not np.array_equal(offsets[firsts], starts):
+            return None
+        counts = np.diff(firsts)
+        if counts_only:
+            return rows_without_columns(found.records), counts.tolist()
+        stored, decoder, check = decoding(schema, options, known)
+        if check is not None and len(check(data, final=True).starts):
+            return None
+        if decoder.feed(data, final=True).damage:
+            return None
+        batch = stored.from_storage(decoder.take())
+    except (TFRecordError, OSError):  # reading each file alone raises the error of the first such file
+        return None
+    paths = [store.public(split.file.path) for split in splits]
+    files = [(path, count) for path, count in zip(paths, counts, strict=True) if count]
+    if not files:
+        return pa.Table.from_batches([schema.no_rows()]), counts.tolist()
+    in_file = pa.array(offsets[:-1] - np.repeat(starts[:-1], counts))
+    return as_table(batch, schema, options, files, [in_file]), counts.tolist()
+
+
+def _join(store: Store, splits: Sequence[Split], options: ReadOptions) -> tuple[memoryview, Ints] | None:
+    """Read the content of files into one buffer, one file after the other.
+
+    Returns
+    -------
+    tuple of (memoryview, numpy.ndarray), optional
+        The decompressed content of the files, and the position of each file in the content, followed by the
+        end of the content, or None if a file must be read alone.
+    """
+    # The buffer has one byte more than the files, so that a file that has grown is noticed.
+    size = _MARGIN * sum(map(content_bytes, splits)) + 1
+    buffer = memoryview(pa.allocate_buffer(size)).cast("B")
+    starts = [0]
+    for split in splits:
+        file, at = split.file, starts[-1]
+        expected = file.size or 0
+        stored = buffer[at : at + expected + 1]
+        with store.open(file.path, file.size, 0, None, file.stamp) as reader:
+            count = got = reader.readinto(stored)
+            while got and count < expected:
+                got = reader.readinto(stored[count:])
+                count += got
+        if count != expected or len(stored) == expected:
+            return None
+        stored = stored[:expected]
+        if must_verify_content(split, options) and crc32c(stored) != file.crc32c:
+            return None
+        codec = detect(bytes(stored[:HEADER_BYTES]))
+        if expected and options.compression not in ("infer", codec):
+            return None
+        at += expected
+        if codec:
+            at = starts[-1]
+            content = decompressor(BytesIO(stored).readinto, codec, inside=False)
+            while at < size and (count := content.readinto(buffer[at:])):
+                at += count
+        if at >= size:
+            return None
+        starts.append(at)
+    return buffer[: starts[-1]], np.array(starts)

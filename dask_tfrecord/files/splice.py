@@ -1,0 +1,482 @@
+"""Make files from the stored bytes of other files, whole or without some of their records.
+
+Blocks that stay whole are neither decompressed nor decoded. Uncompressed files, and the frames of zstd, LZ4,
+bzip2 and xz, are copied one after the other. The blocks of gzip and zlib files become one stream, whose
+checksum is computed from the checksums of the sources. Column files of the new files are copied in the same
+way, or written from decoded records. The module does not know datasets.
+"""
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import replace
+from operator import add
+from typing import Any, BinaryIO, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+
+from dask_tfrecord.codec import (
+    HEADER_BYTES,
+    KIND_TYPES,
+    Column,
+    Decoder,
+    Encoder,
+    Ints,
+    RecordType,
+    crc32c,
+    crc32c_combine,
+    nested,
+    scan,
+    take_bytes,
+)
+from dask_tfrecord.codec.codecs import (
+    Compression,
+    Compressor,
+    FrameCompressor,
+    compressor,
+    decompress_block,
+    detect,
+)
+from dask_tfrecord.errors import CorruptRecordError, located
+from dask_tfrecord.files.column_files import create_column_file, open_column_file
+from dask_tfrecord.files.entry import (
+    BLOCK_BYTES,
+    Block,
+    ColumnFile,
+    ColumnStatistics,
+    FileEntry,
+    continue_statistics,
+    empty_statistics,
+    file_statistics,
+    merge_statistics,
+)
+from dask_tfrecord.files.file_options import ReadOptions
+from dask_tfrecord.files.file_writer import WrittenColumns
+from dask_tfrecord.files.record_file import run_kernel
+from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.listing import FileInfo
+from dask_tfrecord.files.storage.open_file import FileReader
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.window import changed_since_snapshot, record_offsets
+from dask_tfrecord.schema.fields import Field, Schema
+
+# The content of a block, which is valid until the next block is read, its number of records, and its stored
+# bytes. The stored bytes are empty if the content must be compressed.
+StoredBlock: TypeAlias = tuple[memoryview, int, memoryview]
+
+# The number of bytes that are copied in one step.
+_CHUNK_BYTES = 1 << 20
+
+
+def stored_codec(store: Store, sources: Sequence[FileEntry]) -> Compression | None:
+    """Return the codec of the first file that has records, or of the first file."""
+    first = next((source for source in sources if source.records), sources[0])
+    with store.open(store.join(first.path), first.bytes) as reader:
+        return detect(reader.peek(HEADER_BYTES))
+
+
+def splice(
+    store: Store, sources: Sequence[FileEntry], compression: Compression | None, path: str, name: str
+) -> FileEntry:
+    """Write a file with the records of several files, in their order.
+
+    Parameters
+    ----------
+    store : Store
+        The root of the dataset.
+    sources : sequence of FileEntry
+        The files to put together, at least one. All of them have the same partition values.
+    compression : str, optional
+        The codec of the new file. Sources of another codec, and compressed sources without blocks, are
+        decompressed and compressed again.
+    path, name : str
+        The path in the store at which the file is created, and its path relative to the dataset's root.
+
+    Returns
+    -------
+    FileEntry
+        The entry of the new file.
+
+    Raises
+    ------
+    FileChangedError
+        If the content of a source differs from its entry.
+    CorruptRecordError
+        If a source is damaged.
+    FileNotFoundError
+        If a source does not exist.
+    """
+    with store.create(path) as file:
+        spliced = SplicedFile(file, compression)
+        for source in sources:
+            spliced.append_file(store, source)
+        spliced.finish()
+    return spliced.entry(name, sources)
+
+
+class SplicedFile:
+    """A new file that is put together from the stored blocks of other files, and from new blocks.
+
+    Parameters
+    ----------
+    file : BinaryIO
+        The file to write to.
+    compression : str, optional
+        The codec of the file.
+
+    Attributes
+    ----------
+    blocks : list of Block
+        The blocks written so far. Short blocks are joined as long as their content is not longer than
+        `BLOCK_BYTES`.
+    bytes, crc32c : int
+        Size in bytes and CRC-32C of the part of the file that has been written.
+    content, records : int
+        Size in bytes of the content that has been written, before compression, and its number of records.
+    """
+
+    def __init__(self, file: BinaryIO, compression: Compression | None) -> None:
+        self._file = file
+        self._compression = compression
+        self._compressor: Compressor = compressor(compression) if compression else FrameCompressor(bytes)
+        self._buffer = memoryview(bytearray(_CHUNK_BYTES))
+        self.blocks: list[Block] = []
+        self.bytes = self.crc32c = self.content = self.records = 0
+        self._write(self._compressor.head)
+
+    def append_file(self, store: Store, source: FileEntry) -> None:
+        """Append all records of a file, and compare the content of the file with its entry."""
+        path = store.join(source.path)
+        with store.open(path, source.bytes) as reader:
+            codec = detect(reader.peek(HEADER_BYTES))
+            if is_copied := codec == self._compression and self.has_blocks(source):
+                with located(path=store.public(path)):
+                    self._copy(store, source, reader)
+        if not is_copied:
+            first = self.records
+            for content, records, _ in _compressed_again(store, source):
+                self.append_block(content, records)
+            if self.records - first != source.records:
+                problem = (
+                    f"the file has {self.records - first:,} records, but {source.records:,} in the snapshot"
+                )
+                raise CorruptRecordError(problem, path=store.public(path))
+
+    def read_blocks(self, store: Store, source: FileEntry) -> Iterator[StoredBlock]:
+        """Read a file of the codec of this file, and verify all checksums."""
+        if self.has_blocks(source):
+            return _stored_blocks(store, source, self._compression, self._compressor.tail_bytes)
+        return _compressed_again(store, source)
+
+    def has_blocks(self, source: FileEntry) -> bool:
+        """Return True if the entry of a file of the same codec lists blocks, which can be copied."""
+        first = Block(len(self._compressor.head), 0, 0)
+        stop = source.bytes - self._compressor.tail_bytes
+        return source.blocks[:1] == (first,) and source.blocks[-1].offset <= stop
+
+    def append_block(self, content: memoryview, records: int, stored: bytes | memoryview = b"") -> None:
+        """Append a block with this content. ``stored`` is the compressed content, if it is known."""
+        block = Block(self.bytes, self.content, self.records)
+        self._write(stored or self._compressor.compress(content))
+        self._compressor.add(content)
+        self._add_blocks([block], len(content), records)
+
+    def finish(self) -> None:
+        """Write the end of the file."""
+        self._write(self._compressor.tail())
+
+    def entry(self, name: str, sources: Sequence[FileEntry]) -> FileEntry:
+        """Return the entry of the finished file, which has all records of these sources."""
+        return FileEntry(
+            name,
+            self.bytes,
+            self.records,
+            self.crc32c,
+            sources[0].values,
+            tuple(self.blocks),
+            merge_statistics(sources),
+            codec=self._compression or "none",
+        )
+
+    def _copy(self, store: Store, source: FileEntry, reader: FileReader) -> None:
+        """Copy the stored blocks of a file, without the bytes before and after the blocks."""
+        start, last = source.blocks[0].offset, source.blocks[-1].offset
+        stop = source.bytes - self._compressor.tail_bytes
+        end_start = source.bytes - self._compressor.end_bytes
+        must_decompress = self._compression not in (None, "gzip")
+        head, end, last_block = b"", b"", bytearray()
+        at = crc = 0
+        while at < source.bytes:
+            chunk = _read_exactly(reader, self._buffer[: source.bytes - at])
+            body = chunk[max(0, start - at) : max(0, stop - at)]
+            self._file.write(body)
+            crc = crc32c(body, crc)
+            head += chunk[: max(0, start - at)]
+            end += chunk[max(0, end_start - at) :]
+            if must_decompress:
+                last_block += chunk[max(0, last - at) :]
+            at += len(chunk)
+        size = stop - start
+        tail = end[len(end) - self._compressor.tail_bytes :]
+        whole = crc32c_combine(crc32c_combine(crc32c(head), crc, size), crc32c(tail), len(tail))
+        if whole != source.crc32c:
+            raise changed_since_snapshot(store, store.join(source.path))
+        content = self._content_size(source, last_block, end)
+        self._compressor.add_file(end, content)
+        shift = self.bytes - start, self.content, self.records
+        moved = [Block(*map(add, block, shift)) for block in source.blocks]
+        self.bytes += size
+        self.crc32c = crc32c_combine(self.crc32c, crc, size)
+        self._add_blocks(moved, content, source.records)
+
+    def _content_size(self, source: FileEntry, last_block: bytearray, end: bytes) -> int:
+        """Return the size of the content of a file. Only gzip files say the size, modulo 2**32."""
+        if self._compression is None:
+            return source.bytes
+        before = source.blocks[-1].content
+        if self._compression == "gzip":
+            return before + (int.from_bytes(end[-4:], "little") - before & 0xFFFF_FFFF)
+        return before + len(decompress_block(last_block, self._compression))
+
+    def _add_blocks(self, blocks: Sequence[Block], size: int, records: int) -> None:
+        """Add blocks with ``size`` bytes of content and this number of records to the list of blocks."""
+        self.content += size
+        self.records += records
+        ends = [*(block.content for block in blocks[1:]), self.content]
+        for block, end in zip(blocks, ends, strict=True):
+            if not self.blocks or end - self.blocks[-1].content > BLOCK_BYTES:
+                self.blocks.append(block)
+
+    def _write(self, data: bytes | memoryview) -> None:
+        if data:
+            self._file.write(data)
+            self.bytes += len(data)
+            self.crc32c = crc32c(data, self.crc32c)
+
+
+def _read_exactly(reader: FileReader, view: memoryview) -> memoryview:
+    """Fill a view with the next bytes of a file, and return the view. The reader raises if the file ends."""
+    at = 0
+    while at < len(view):
+        at += reader.readinto(view[at:])
+    return view
+
+
+def _stored_blocks(
+    store: Store, source: FileEntry, compression: Compression | None, tail_bytes: int
+) -> Iterator[StoredBlock]:
+    """Yield the blocks of a file that its entry lists.
+
+    After the last block, raise FileChangedError if the checksum of the file is wrong.
+    """
+    path, blocks = store.join(source.path), source.blocks
+    stops = [(block.offset, block.record) for block in blocks[1:]]
+    stops.append((source.bytes - tail_bytes, source.records))
+    with store.open(path, source.bytes) as reader:
+        total = crc32c(_read_exactly(reader, memoryview(bytearray(blocks[0].offset))))
+        for block, (end, last) in zip(blocks, stops, strict=True):
+            stored = _read_exactly(reader, memoryview(bytearray(end - block.offset)))
+            total = crc32c(stored, total)
+            content = memoryview(decompress_block(stored, compression)) if compression else stored
+            yield content, last - block.record, stored
+        tail = _read_exactly(reader, memoryview(bytearray(tail_bytes)))
+        if crc32c(tail, total) != source.crc32c:
+            raise changed_since_snapshot(store, path)
+
+
+def _compressed_again(store: Store, source: FileEntry) -> Iterator[StoredBlock]:
+    """Divide the records of a file of any codec into new blocks, which are not compressed yet."""
+    file = FileInfo(store.join(source.path), source.bytes, "", source.crc32c)
+    for step in run_kernel(store, Split(file), ReadOptions(), scan):
+        bounds = np.append(record_offsets(step.data), len(step.data))
+        first, count = 0, len(bounds) - 1
+        while first < count:
+            fits = int(bounds.searchsorted(bounds[first] + BLOCK_BYTES, "right")) - 1
+            last = max(first + 1, fits)
+            yield step.data[bounds[first] : bounds[last]], last - first, step.data[:0]
+            first = last
+
+
+# A mask with an element for each record of a file.
+RecordMask = npt.NDArray[np.bool_]
+
+
+def remove_records(
+    store: Store,
+    source: FileEntry,
+    is_removed: RecordMask,
+    schema: Schema,
+    compression: Compression | None,
+    path: str,
+    name: str,
+) -> FileEntry:
+    """Write a file with the records of another file, without some records.
+
+    Parameters
+    ----------
+    store : Store
+        The root of the dataset.
+    source : FileEntry
+        The file to read.
+    is_removed : numpy.ndarray of bool
+        A mask with an element for each record of the source. At least one record stays.
+    schema : Schema
+        The columns of the records.
+    compression : str, optional
+        The codec of both files.
+    path, name : str
+        The path in the store at which the file is created, and its path relative to the dataset's root.
+
+    Returns
+    -------
+    FileEntry
+        The entry of the new file. Its statistics describe exactly the records that are left, so that no value
+        of a removed record stays in the dataset.
+
+    Raises
+    ------
+    FileChangedError
+        If the content of the source differs from its entry.
+    CorruptRecordError
+        If the compressed data of the source is damaged.
+    """
+    kept = _KeptRecords(schema)
+    with store.create(path) as file:
+        spliced = SplicedFile(file, compression)
+        record = 0
+        for content, records, stored in spliced.read_blocks(store, source):
+            bounds = np.append(record_offsets(content), len(content))
+            mask = is_removed[record : record + records]
+            if len(bounds) - 1 != records or len(mask) != records:
+                problem = f"a block has {len(bounds) - 1:,} records, but {records:,} in the snapshot"
+                raise CorruptRecordError(problem, path=store.public(store.join(source.path)))
+            record += records
+            if mask.any():
+                content, records, stored = _take(content, bounds, ~mask), int((~mask).sum()), content[:0]
+            if records:
+                kept.add(content)
+                spliced.append_block(content, records, stored)
+        spliced.finish()
+    return replace(spliced.entry(name, [source]), statistics=kept.statistics())
+
+
+def _take(content: memoryview, bounds: Ints, mask: RecordMask) -> memoryview:
+    """Return the joined records that a mask selects. ``bounds`` are their offsets, and the last end."""
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(content)]
+    records = pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, buffers)
+    return memoryview(take_bytes(records, np.flatnonzero(mask).data).buffers()[2])
+
+
+class _KeptRecords:
+    """Collect the statistics of the records of a file."""
+
+    def __init__(self, schema: Schema) -> None:
+        self._schema = schema
+        self._decoder = Decoder(schema.columns, schema.record_type)
+        self._encoder = Encoder(schema.columns, schema.record_type)
+        self._columns = empty_statistics(schema)
+        self._are_known = True
+
+    def add(self, data: memoryview) -> None:
+        """Add records. If a record does not fit the schema, the file has no statistics."""
+        decoded = self._decoder.decode(data, final=True)
+        self._are_known &= decoded.damage is None and decoded.consumed == len(data)
+        if self._are_known and decoded.batch.num_rows:
+            self._encoder.bind(decoded.batch)
+            continue_statistics(self._columns, self._encoder.statistics([0, decoded.batch.num_rows]))
+
+    def statistics(self) -> tuple[ColumnStatistics, ...]:
+        """Return the statistics of all records."""
+        return file_statistics(self._schema, [self._columns], 1)[0] if self._are_known else ()
+
+
+# The number of rows of a column file that are copied in one step.
+_ROWS = 1 << 17
+
+# The values of the features of consecutive records, and the sizes of the frames of these records.
+Rows = tuple[pa.Table, Ints]
+
+
+def with_column_file(
+    store: Store, columns: WrittenColumns, files: Iterable[tuple[FileEntry, Iterable[Rows]]]
+) -> list[FileEntry]:
+    """Write one column file for data files with these rows. Return the entries of the data files with it."""
+    entries = []
+    with create_column_file(store, columns.path, columns.features) as writer:
+        for entry, parts in files:
+            content = 0
+            for values, sizes in parts:
+                ends = content + np.cumsum(sizes)
+                writer.add(values, ends - sizes)
+                content += int(sizes.sum())
+            writer.end_file(entry.path, entry.bytes, entry.crc32c, content)
+            entries.append(entry)
+    column_file = ColumnFile(columns.name, *writer.written)
+    return [replace(entry, columns=column_file) for entry in entries]
+
+
+def feature_schema(features: Sequence[Column], record_type: RecordType) -> Schema:
+    """Return a schema with a column for each feature, of the type that the kernel decodes."""
+    fields = (Field(one.name, nested(KIND_TYPES[one.kind], one.depth)) for one in features)
+    return Schema(tuple(fields), record_type)
+
+
+def rows_of_file(
+    store: Store, source: FileEntry, features: Sequence[Column], record_type: RecordType
+) -> Iterator[Rows]:
+    """Yield the values of features and the sizes of all records of a data file: from its column file, if
+    possible.
+
+    Raises
+    ------
+    CorruptRecordError
+        If the data file is read, and is damaged or changed.
+    """
+    schema = feature_schema(features, record_type)
+    known = 0
+    if source.columns is not None:
+        for rows in _from_column_file(store, source, source.columns, schema):
+            yield rows
+            known += len(rows[1])
+    if known < source.records:
+        for values, sizes in _decoded(store, source, schema):
+            start = min(known, len(sizes))
+            yield values.slice(start), sizes[start:]
+            known -= start
+
+
+def _from_column_file(store: Store, source: FileEntry, file: ColumnFile, schema: Schema) -> Iterator[Rows]:
+    """Yield the rows of a data file from its column file, until a row is missing in the column file."""
+    reader = open_column_file(store, file)
+    for start in range(0, source.records, _ROWS):
+        place = source.path, source.bytes, source.crc32c
+        stop = min(start + _ROWS, source.records)
+        offsets = reader.offsets(*place, start, stop)
+        values = reader.read(*place, schema, start, stop) if schema.fields else pa.table({})
+        if offsets is None or values is None:
+            return
+        yield values, np.diff(offsets)
+
+
+def _decoded(store: Store, source: FileEntry, schema: Schema) -> Iterator[Rows]:
+    file = FileInfo(store.join(source.path), source.bytes, "", source.crc32c)
+    feed: Any = Decoder(schema.columns, schema.record_type).decode if schema.fields else scan
+    count = 0
+    for step in run_kernel(store, Split(file), ReadOptions(), feed, schema.columns):
+        sizes = np.diff(np.append(record_offsets(step.data), len(step.data)))
+        count += len(sizes)
+        values = pa.Table.from_batches([step.result.batch]) if schema.fields else pa.table({})
+        yield values, sizes
+    if count != source.records:
+        problem = f"the file has {count:,} records, but {source.records:,} in the snapshot"
+        raise CorruptRecordError(problem, path=store.public(store.join(source.path)))
+
+
+def without_rows(parts: Iterable[Rows], is_removed: npt.NDArray[np.bool_]) -> Iterator[Rows]:
+    """Yield the rows that a mask with an element for each row does not select."""
+    start = 0
+    kept = ~is_removed
+    for values, sizes in parts:
+        mask = kept[start : start + len(sizes)]
+        start += len(sizes)
+        yield values.filter(pa.array(mask)) if values.num_columns else values, sizes[mask]

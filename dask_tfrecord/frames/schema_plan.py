@@ -1,0 +1,365 @@
+"""Plan the schema with which all partitions of a Dask collection are written."""
+
+from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from dask_tfrecord.codec import RecordType
+from dask_tfrecord.errors import Remedy, SchemaError, literal, warn_caller
+from dask_tfrecord.frames import pandas_to_arrow
+from dask_tfrecord.frames.pandas_to_arrow import (
+    category_array,
+    first_line,
+    index_to_columns,
+    is_bytes_or_list,
+    is_object,
+    is_text,
+    is_untyped,
+    type_of,
+)
+from dask_tfrecord.schema.conversion import convert
+from dask_tfrecord.schema.fields import Field, Schema, check_features, check_names
+from dask_tfrecord.schema.logical_types import arrow_type, canonical_type, is_list, is_lossy, leaf_types
+from dask_tfrecord.schema.storage_values import MisfitError
+
+Types = Mapping[str, Any]
+Sample = Callable[[list[str]], Iterable[pd.DataFrame]]
+
+
+def plan_schema(
+    meta: pd.DataFrame,
+    *,
+    schema: Types | pa.Schema | None,
+    record_type: RecordType,
+    write_index: bool,
+    sample: Sample | None,
+    partition_on: Sequence[str] = (),
+    known: Types | None = None,
+) -> Schema:
+    """Plan the schema of a Dask collection or a DataFrame, with all columns in their order.
+
+    Parameters
+    ----------
+    meta : pandas.DataFrame
+        The meta of the Dask collection, or all rows.
+    schema : mapping of str to types, or pyarrow.Schema, optional
+        The types of some or all columns, as the user gave them.
+    record_type : "example", "sequence_example" or "bytes"
+        The type of message that each record holds.
+    write_index : bool
+        If True, the index levels become the first columns.
+    sample : callable, optional
+        None if ``meta`` has all rows. Otherwise a function that takes column names and returns an iterator
+        over computed partitions with these columns. The function is called only for columns whose dtype does
+        not show the type (object, unknown categories). The iteration stops when all of the named columns have
+        shown a type.
+    partition_on : sequence of str
+        The names of the partition columns. The values of partition columns become directory names and are not
+        stored in the records.
+    known : mapping of str to pyarrow.DataType, optional
+        The Arrow types of columns whose dtype does not show the type any more, such as large strings.
+
+    Raises
+    ------
+    SchemaError
+        If a record cannot hold the name or the type of a column, or if a column shows no type.
+    """
+    if write_index:
+        data = set(meta.columns)
+        levels = meta.index.nlevels
+        meta = index_to_columns(meta)
+        sample = sample and _with_index(sample, data, list(meta.columns[:levels]))
+    given = _given_types_of_columns(schema, list(meta.columns), partition_on)
+    if sample is not None:
+        _warn_of_converted_text(meta, given)
+    given = {**_arrow_types(meta), **(known or {}), **given}
+    typed = _typed_columns({name: meta[name] for name in meta.columns if name not in given}, sample)
+    types = {name: given[name] if name in given else type_of(typed[name]) for name in meta.columns}
+    categories = _shared_categories(typed, types, meta, is_dask=sample is not None)
+    return _with_keys(types, categories, record_type, partition_on)
+
+
+def plan_arrow_schema(
+    source: pa.Schema,
+    categories: Mapping[str, pa.Array],
+    *,
+    schema: Types | pa.Schema | None,
+    record_type: RecordType,
+    partition_on: Sequence[str],
+) -> Schema:
+    """Plan the schema with which a stream of Arrow data is written. The schema has all columns of the stream.
+
+    Parameters
+    ----------
+    source : pyarrow.Schema
+        The columns of the stream.
+    categories : mapping of str to pyarrow.Array
+        The categories of each dictionary column.
+    schema, record_type, partition_on
+        These parameters have the same meaning as in `plan_schema`.
+
+    Raises
+    ------
+    SchemaError
+        If a record cannot hold the name or the type of a column.
+    """
+    given = _given_types_of_columns(schema, source.names, partition_on)
+    types = {item.name: canonical_type(given.get(item.name, item.type)) for item in source}
+    coded = {name: type_ for name, type_ in types.items() if pa.types.is_dictionary(type_)}
+    known = {
+        name: _known_categories(categories.get(name, pa.nulls(0)), type_, name)
+        for name, type_ in coded.items()
+        if type_.ordered or name in categories
+    }
+    return _with_keys(types, known, record_type, partition_on)
+
+
+def _with_keys(
+    types: Mapping[str, pa.DataType],
+    categories: Mapping[str, pa.Array],
+    record_type: RecordType,
+    partition_on: Sequence[str],
+) -> Schema:
+    """Return the schema of columns of these types, some of which are partition columns."""
+    keys = {
+        name: _partition_field(Field(name, canonical_type(types[name]), categories.get(name)))
+        for name in partition_on
+    }
+    stored = pa.schema([item for item in types.items() if item[0] not in keys])
+    records = Schema.from_arrow(stored, record_type, categories=categories)
+    fields = keys | {item.name: item for item in records.fields}
+    check_features([*fields.values()])
+    return Schema(tuple(fields[name] for name in types), record_type)
+
+
+def rounded_columns(types: Mapping[str, pa.DataType], schema: Schema) -> list[str]:
+    """Return the names of the columns of these types whose values a write may round to shorter floats."""
+    return [item.name for item in schema.fields if item.lossy or _is_rounded(types[item.name], item.type)]
+
+
+def rounded_in_frame(meta: pd.DataFrame, schema: Schema, *, write_index: bool) -> list[str]:
+    """Return the names of the columns whose types show that a write may round their values to shorter floats.
+
+    Object columns that are converted to shorter floats are not in the result, because `to_table` checks their
+    values.
+    """
+    if write_index:
+        meta = index_to_columns(meta)
+    known = _arrow_types(meta)
+    return [
+        item.name
+        for item in schema.fields
+        if item.lossy or (known.get(item.name) != item.type and _rounds_column(meta[item.name], item.type))
+    ]
+
+
+def _arrow_types(meta: pd.DataFrame) -> dict[str, pa.DataType]:
+    """Return the Arrow types of the Arrow-backed columns whose dtypes show the type of the values."""
+    found = zip(meta.columns.tolist(), meta.dtypes, strict=True)
+    types = {name: dtype.pyarrow_dtype for name, dtype in found if isinstance(dtype, pd.ArrowDtype)}
+    return {name: type_ for name, type_ in types.items() if not is_untyped(type_)}
+
+
+def _rounds_column(column: "pd.Series[Any]", type_: pa.DataType) -> bool:
+    if is_object(column.dtype) or not any(map(pa.types.is_floating, leaf_types(type_))):
+        return False
+    return _is_rounded(type_of(column), type_)
+
+
+def _is_rounded(source: pa.DataType, target: pa.DataType) -> bool:
+    """Return True if storing values of one type as another turns floats or decimals into shorter floats."""
+    return any(
+        pa.types.is_floating(new)
+        and (is_lossy(old) or (pa.types.is_floating(old) and old.bit_width > new.bit_width))
+        for old, new in zip(leaf_types(source), leaf_types(target), strict=False)
+    )
+
+
+def text_columns(
+    meta: pd.DataFrame, schema: Types | pa.Schema | None, levels: Iterable[tuple[str, str | None]]
+) -> dict[Hashable, str]:
+    """Return the columns and index levels that hold text but have no text type in ``schema``.
+
+    Returns
+    -------
+    dict
+        Map from the label of each column or level in the DataFrame to the name of its column in the records.
+    """
+    given = given_types(schema)
+    dtypes: dict[Any, tuple[Any, Any]] = {name: (name, dtype) for name, dtype in meta.dtypes.items()}
+    for at, (column, name) in enumerate(levels):
+        dtypes[name] = column, meta.index.get_level_values(at).dtype
+    return {
+        label: column
+        for label, (column, dtype) in dtypes.items()
+        if pandas_to_arrow.holds_text(dtype) and (column not in given or is_bytes_or_list(given[column]))
+    }
+
+
+def _with_index(sample: Sample, data: set[str], levels: list[str]) -> Sample:
+    """Wrap ``sample`` so that it returns the index levels as columns.
+
+    ``data`` holds the names of the columns that are not index levels.
+    """
+    return lambda names: (
+        index_to_columns(part, levels if part.index.nlevels == len(levels) else None)
+        for part in sample([name for name in names if name in data])
+    )
+
+
+def given_types(schema: Types | pa.Schema | None) -> dict[str, pa.DataType]:
+    """Return the Arrow types of all columns that the argument ``schema=`` names.
+
+    Raises
+    ------
+    SchemaError
+        If a value in the argument ``schema=`` is not a type.
+    """
+    if isinstance(schema, pa.Schema):
+        schema = {item.name: item.type for item in schema}
+    if not isinstance(schema, Mapping | None):
+        raise SchemaError(
+            f"schema={schema!r} does not map column names to types", 'give a dict such as {"age": pa.int64()}'
+        )
+    return {name: _given_type(name, type_) for name, type_ in (schema or {}).items()}
+
+
+def _given_type(name: str, given: Any) -> pa.DataType:
+    try:
+        type_ = arrow_type(given)
+    except ValueError as error:
+        problem = str(error)
+    else:
+        if not is_untyped(type_) or pa.types.is_null(type_):
+            return type_
+        problem = f"no value has the type {type_}"
+    raise SchemaError(
+        f"schema= has no valid type for the column: {problem}",
+        f"give a type, such as {literal({name: pa.int64()})}",
+        feature=str(name),
+    )
+
+
+def _given_types_of_columns(
+    schema: Types | pa.Schema | None, columns: list[str], partition_on: Sequence[str]
+) -> dict[str, pa.DataType]:
+    """Return the Arrow types of the columns that ``schema=`` names.
+
+    Raise if the names of the columns are invalid, or if ``schema=`` or ``partition_on=`` names something that
+    is not a column.
+    """
+    check_names(columns)
+    _check_partition_on(partition_on, columns)
+    given = given_types(schema)
+    unknown = [name for name in given if name not in columns]
+    if unknown:
+        raise SchemaError(f"schema= names columns that do not exist: {unknown}; the columns are {columns}")
+    return given
+
+
+def _check_partition_on(partition_on: Sequence[str], columns: list[str]) -> None:
+    unknown = [name for name in partition_on if name not in columns]
+    if unknown:
+        raise SchemaError(f"Partitioning on non-existent column {unknown[0]!r}; the columns are {columns}")
+    if len(set(partition_on)) < len(partition_on):
+        raise SchemaError(f"partition_on={list(partition_on)} names a column more than once")
+    if len(partition_on) == len(columns):
+        problem = "No data left to save outside partition columns"
+        raise SchemaError(problem, "partition on fewer columns, or add a column to the DataFrame")
+
+
+def _partition_field(item: Field) -> Field:
+    """Return the field of a partition column. Raise if the values of the column cannot be directory names."""
+    if not pa.types.is_null(item.type) and item.depth:
+        problem = f"values of the type {item.type} cannot be directory names"
+        advice = "partition on a column of numbers, strings, bytes, dates or times"
+        raise SchemaError(problem, advice, feature=item.name)
+    return item
+
+
+def _warn_of_converted_text(meta: pd.DataFrame, given: Types) -> None:
+    """Warn if ``schema=`` gives a bytes or list type to a text column.
+
+    Dask probably converted the objects of such a column to text when it loaded the column.
+    """
+    text = [name for name, type_ in given.items() if is_text(meta[name].dtype) and is_bytes_or_list(type_)]
+    if text:
+        columns = ", ".join(map(repr, text))
+        warn_caller(
+            f"schema= gives {columns} a bytes or list type, but Dask loaded text, perhaps due to its option "
+            f"dataframe.convert-string; {pandas_to_arrow.text_advice(text[0])}, or pass "
+            f"{pandas_to_arrow.as_text(text[0])} to write the text itself.",
+        )
+
+
+def _typed_columns(
+    columns: dict[str, "pd.Series[Any]"],
+    sample: Sample | None,
+) -> dict[str, "pd.Series[Any]"]:
+    """Replace each column whose dtype shows no type by the first partition of the column that shows a type.
+
+    A column without values in any partition keeps the null type.
+    """
+    typed = dict(columns)
+    untyped = [
+        name for name in typed if is_untyped(type_of(typed[name])) and not _is_null_column(typed[name])
+    ]
+    for frame in sample(untyped) if sample and untyped else ():
+        typed |= {name: frame[name] for name in untyped if not pa.types.is_null(type_of(frame[name]))}
+        untyped = [name for name in untyped if is_untyped(type_of(typed[name]))]
+        if not untyped:
+            break
+    for name in untyped:
+        if not pa.types.is_null(type_of(typed[name])):
+            example = pa.list_(pa.string()) if is_list(type_of(typed[name])) else pa.string()
+            problem = "no partition has a value that shows the type of the column"
+            remedy = Remedy("schema", {name: example}, "write this type, or name another")
+            raise SchemaError(problem, "drop the column", remedy, feature=name)
+    return typed
+
+
+def _is_null_column(column: "pd.Series[Any]") -> bool:
+    """Return True if the dtype of a column is Arrow's null type."""
+    return isinstance(column.dtype, pd.ArrowDtype) and bool(pa.types.is_null(column.dtype.pyarrow_dtype))
+
+
+def _shared_categories(
+    typed: Mapping[str, "pd.Series[Any]"], types: Types, meta: pd.DataFrame, *, is_dask: bool
+) -> Types:
+    """Return the known categories of the dictionary columns.
+
+    Raise if the categories of an ordered dictionary column are not known.
+    """
+    categories = {}
+    for name, type_ in types.items():
+        if not pa.types.is_dictionary(type_):
+            continue
+        column = typed[name] if type_.ordered and name in typed else meta[name]
+        dtype = column.dtype
+        known = category_array(dtype) if isinstance(dtype, pd.CategoricalDtype) else pa.nulls(0)
+        if len(known) or type_.ordered:
+            categories[name] = _known_categories(known, type_, name, is_dask=is_dask)
+    return categories
+
+
+def _known_categories(known: pa.Array, type_: pa.DataType, name: str, *, is_dask: bool = False) -> pa.Array:
+    """Convert the categories of a dictionary column to the type of its values.
+
+    Raise if an ordered column has no categories.
+    """
+    if type_.ordered and not len(known):
+        problem = "the categories are ordered, but unknown"
+        advice = f"use ddf.categorize({literal([name])})" if is_dask else None
+        remedy = Remedy("schema", {name: type_.value_type}, "write a column without categories")
+        raise SchemaError(problem, advice, remedy, feature=name)
+    try:
+        return convert(known, type_.value_type)
+    except (MisfitError, pa.ArrowException) as error:
+        raise SchemaError(
+            f"the categories are {known.type}, which does not fit {type_.value_type}: {first_line(error)}",
+            "give the column no type",
+            Remedy("schema", {name: known.type}, "write the type of the categories"),
+            feature=name,
+        ) from None

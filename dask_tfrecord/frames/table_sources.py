@@ -1,0 +1,472 @@
+"""Read pandas DataFrames, Arrow streams and lists of dicts as Arrow tables of the planned schema, without
+Dask.
+"""
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from itertools import chain
+from operator import methodcaller
+from typing import Any, Protocol
+
+import pandas as pd
+import pyarrow as pa
+from dask.dataframe.utils import pyarrow_strings_enabled
+from pandas.api.types import infer_dtype
+
+from dask_tfrecord.codec import RecordType
+from dask_tfrecord.dataset.read.inferred_schema import PAYLOAD
+from dask_tfrecord.dataset.snapshot.versions import Levels
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, located, warn_caller
+from dask_tfrecord.frames import pandas_to_arrow
+from dask_tfrecord.frames.pandas_to_arrow import (
+    CONVERSION_ERRORS,
+    convert_chunks,
+    first_line,
+    first_misfit,
+    index_levels,
+    is_object,
+)
+from dask_tfrecord.frames.schema_plan import (
+    Types,
+    plan_arrow_schema,
+    plan_schema,
+    rounded_columns,
+    rounded_in_frame,
+)
+from dask_tfrecord.row_splits import Splits, split_frame, split_table
+from dask_tfrecord.schema.fields import Field, Lossy, Schema
+from dask_tfrecord.schema.storage_values import ROUND, MisfitError, RoundedError, structs
+
+
+def is_records(rows: list[Any]) -> bool:
+    """Return True if all items of a list are bytes, which are whole records."""
+    return all(issubclass(kind, bytes) for kind in {*map(type, rows)})
+
+
+def table_of(rows: list[Any], types: Mapping[str, pa.DataType], title: str) -> pa.Table:
+    """Convert a list of dicts to a table. The values of a column show the type of the column.
+
+    Parameters
+    ----------
+    rows : list of dict
+        The rows, at least one.
+    types : mapping of str to pyarrow.DataType
+        The columns that the table has in any case. Other keys of the dicts become further columns. A key that
+        a dict lacks is null, also in the dicts of a struct column. The columns of the table need not have
+        these types.
+    title : str
+        The path in error messages.
+
+    Raises
+    ------
+    SchemaError
+        If a key is not a string, or if the values of a key have no common type. The error has the number of
+        the row in the list.
+    TFRecordError
+        If an item of the list is not a dict.
+    """
+    others = {kind.__name__ for kind in {*map(type, rows)} if not issubclass(kind, Mapping)}
+    if others:
+        problem = f"a list of rows holds {', '.join(sorted(others))}"
+        raise TFRecordError(problem, "pass a list of dicts, or a list of bytes", path=title)
+    names = dict.fromkeys(chain(types, *rows))
+    for name in names:
+        if not isinstance(name, str):
+            raise SchemaError("a key is not a string", path=title, feature=repr(name))
+    columns = {name: _column(name, rows, title) for name in names}
+    return pa.table({name: _with_fields(column, types.get(name)) for name, column in columns.items()})
+
+
+def _column(name: str, rows: list[Any], title: str) -> pa.Array:
+    values = [None if one is pd.NA or one is pd.NaT else one for one in map(methodcaller("get", name), rows)]
+
+    def converted(count: int) -> pa.Array:
+        some = values[:count]
+        column = pa.array(some)
+        # Arrow takes values of pandas for values of Python, which have microseconds.
+        return pa.array(some, _exact(column.type)) if _has_nanoseconds(some, column.type) else column
+
+    try:
+        return converted(len(values))
+    except CONVERSION_ERRORS as error:
+        raise SchemaError(
+            f"the values have no common type: {first_line(error)}",
+            "give all values of a key the same type",
+            path=title,
+            record=first_misfit(converted, len(values)),
+            feature=name,
+        ) from None
+
+
+def _has_nanoseconds(values: Iterable[Any], type_: pa.DataType) -> bool:
+    """Return True if values of a type, or values that are nested in them, have more than microseconds."""
+    if _exact(type_) == type_:
+        return False
+    if pa.types.is_list(type_):
+        return any(_has_nanoseconds(one, type_.value_type) for one in values if one is not None)
+    if pa.types.is_struct(type_):
+        known = [one for one in values if one is not None]
+        return any(_has_nanoseconds((one.get(item.name) for one in known), item.type) for item in type_)
+    return any(getattr(one, "nanosecond", 0) or getattr(one, "nanoseconds", 0) for one in values)
+
+
+def _exact(type_: pa.DataType) -> pa.DataType:
+    """Return a type with nanoseconds in place of microseconds."""
+    if type_ == pa.duration("us"):
+        return pa.duration("ns")
+    if pa.types.is_timestamp(type_) and type_.unit == "us":
+        return pa.timestamp("ns", type_.tz)
+    if pa.types.is_list(type_):
+        return pa.list_(_exact(type_.value_type))
+    if pa.types.is_struct(type_):
+        return pa.struct({item.name: _exact(item.type) for item in type_})
+    return type_
+
+
+def _with_fields(column: pa.Array, type_: pa.DataType | None) -> pa.Array:
+    """Add the fields of a struct type that all dicts of a column lack, and give the fields the same order."""
+    if not isinstance(type_, pa.StructType) or not isinstance(column.type, pa.StructType):
+        return column
+    found = dict(zip([item.name for item in column.type], column.flatten(), strict=True))
+    if not {*found} <= {item.name for item in type_}:
+        return column  # a later conversion raises
+    fields = {
+        item.name: _with_fields(found.get(item.name, pa.nulls(len(column))), item.type) for item in type_
+    }
+    made = pa.struct({name: values.type for name, values in fields.items()})
+    return structs(made, column.is_valid(), [*fields.values()])
+
+
+# The largest number of rows, and about the largest number of bytes, that are converted together.
+_ROWS = 1 << 16
+_BYTES = 1 << 24
+
+# The number of rows whose objects are measured to estimate the size of a DataFrame.
+_SAMPLED_ROWS = 100
+
+# Methods of objects that are not accepted, each with an expression that is accepted.
+_ADVICE = {
+    "collect": "pass frame.collect(), or a RecordBatchReader",
+    "to_dataframe": "pass bag.to_dataframe(meta=...)",
+    "to_reader": "pass scanner.to_reader()",
+    "scanner": "pass dataset.scanner().to_reader()",
+    "to_frame": "pass column.to_frame()",
+    "__next__": "pass pyarrow.RecordBatchReader.from_batches(schema, batches)",
+}
+
+
+class ArrowStream(Protocol):
+    """An object that exports rows as an Arrow C stream, such as a `pyarrow.Table` or a Polars DataFrame."""
+
+    def __arrow_c_stream__(self, requested_schema: object | None = None) -> object:
+        """Return a PyCapsule with an ArrowArrayStream."""
+
+
+class ArrowArray(Protocol):
+    """An object that exports its rows as one Arrow C array, such as a `pyarrow.RecordBatch`."""
+
+    def __arrow_c_array__(self, requested_schema: object | None = None) -> tuple[object, object]:
+        """Return PyCapsules with an ArrowSchema and an ArrowArray."""
+
+
+# What `Writer.write` takes.
+Row = Mapping[str, Any] | bytes
+Rows = pd.DataFrame | ArrowStream | ArrowArray | Sequence[Mapping[str, Any]] | Sequence[bytes] | Row
+
+
+class Source(Protocol):
+    """The rows of an object that is not a Dask collection.
+
+    Attributes
+    ----------
+    kind : str
+        The name of the object's class, for messages.
+    columns : list
+        The labels of the columns.
+    npartitions : int
+        1, because the rows are not divided into partitions.
+    """
+
+    kind: str
+    columns: list[Any]
+    npartitions: int
+
+    def levels(self, write_index: bool | None) -> Levels:
+        """Return the index levels to write, each as a pair of its column name and its level name."""
+
+    def plan(
+        self,
+        schema: Types | pa.Schema | None,
+        record_type: RecordType | None,
+        partition_on: Sequence[str],
+        levels: Levels,
+    ) -> Schema:
+        """Plan the schema of all columns, including the index levels to write.
+
+        If ``record_type`` is None, the rows decide the record type.
+        """
+
+    def rounded(self, records: Schema, levels: Levels) -> list[str]:
+        """Return the names of the columns whose values a write may round to shorter floats."""
+
+    def tables(
+        self, schema: Schema, lossy: Lossy, splits: Splits | None, levels: Levels, title: str
+    ) -> Iterator[pa.Table]:
+        """Yield all rows as tables of the planned schema.
+
+        An error about a value has the number of the row in the source, and ``title`` as its path.
+        """
+
+    def close(self) -> None:
+        """Release the stream of the rows, so that for example a database can run its next query.
+
+        A reader that the caller opened, and from which nothing was read, stays open.
+        """
+
+
+def open_source(value: Any) -> Source:
+    """Return the rows of a pandas DataFrame, or of an object that exports Arrow data.
+
+    Raises
+    ------
+    TFRecordError
+        If the object is none of these.
+    """
+    if isinstance(value, pd.DataFrame):
+        return _PandasRows(value)
+    kind = type(value)
+    try:
+        if hasattr(kind, "__arrow_c_stream__"):
+            if isinstance(value, pa.RecordBatchReader):  # whose errors keep their classes
+                return _ArrowRows(kind.__name__, value, is_of_caller=True)
+            return _ArrowRows(kind.__name__, pa.RecordBatchReader.from_stream(value))
+        if hasattr(kind, "__arrow_c_array__"):
+            batch = pa.record_batch(value)
+            return _ArrowRows(kind.__name__, pa.RecordBatchReader.from_batches(batch.schema, [batch]))
+    except TFRecordError:
+        raise
+    except Exception as error:  # an error of any class, which the program of the stream raised
+        problem = f"{kind.__name__} gives no stream of Arrow tables: {first_line(error)}"
+        raise TFRecordError(problem, _advice(kind)) from error
+    raise TFRecordError(
+        f"{kind.__name__} is not a Dask DataFrame, a pandas DataFrame, or a table or stream of Arrow data",
+        _advice(kind),
+    )
+
+
+def check_columns(found: Sequence[Any], expected: Sequence[str], path: str) -> None:
+    """Raise SchemaError if rows do not have exactly the columns of a dataset, in any order."""
+    repeated = [name for name, count in Counter(found).items() if count > 1]
+    problems = (
+        (repeated, "the rows have several columns of this name"),
+        ([name for name in found if name not in expected], "the rows have this column, the dataset does not"),
+        ([name for name in expected if name not in found], "the dataset has this column, the rows do not"),
+    )
+    for names, problem in problems:
+        for name in names:
+            raise SchemaError(problem, path=path, feature=str(name))
+
+
+def _advice(kind: type) -> str | None:
+    if hasattr(kind, "__arrow_c_stream__") and not hasattr(kind, "to_frame"):
+        return None
+    default = "pass for example pandas.DataFrame(rows), or pyarrow.Table.from_pylist(rows)"
+    return next((advice for method, advice in _ADVICE.items() if hasattr(kind, method)), default)
+
+
+class _PandasRows:
+    """The rows of a pandas DataFrame."""
+
+    npartitions = 1
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self.kind = "DataFrame"
+        self.columns = list(frame.columns)
+        self._frame = frame
+
+    def levels(self, write_index: bool | None) -> Levels:
+        return index_levels(self._frame, write_index)
+
+    def plan(
+        self,
+        schema: Types | pa.Schema | None,
+        record_type: RecordType | None,
+        partition_on: Sequence[str],
+        levels: Levels,
+    ) -> Schema:
+        planned = plan_schema(
+            self._frame,
+            schema=schema,
+            record_type=record_type or "example",
+            write_index=bool(levels),
+            sample=None,
+            partition_on=partition_on,
+            known=dict.fromkeys(self._text(levels), pa.string()),
+        )
+        return planned if record_type else _without_payloads(planned)
+
+    def _text(self, levels: Levels) -> Iterator[str]:
+        """Yield the names of the object columns that hold only text, which need no conversion to find their
+        type.
+
+        If Dask's option dataframe.convert-string is on, an object column without values is also text.
+        """
+        kinds = ("string", "empty") if pyarrow_strings_enabled() else ("string",)
+        index = self._frame.index
+        columns: list[tuple[str, Any]] = [
+            (name, index.get_level_values(at)) for at, (name, _) in enumerate(levels)
+        ]
+        columns += [(name, self._frame.iloc[:, at]) for at, name in enumerate(self.columns)]
+        for name, column in columns:
+            if is_object(column.dtype) and infer_dtype(column, skipna=True) in kinds:
+                yield name
+
+    def rounded(self, records: Schema, levels: Levels) -> list[str]:
+        return rounded_in_frame(self._frame.iloc[:0], records, write_index=bool(levels))
+
+    def tables(
+        self, schema: Schema, lossy: Lossy, splits: Splits | None, levels: Levels, title: str
+    ) -> Iterator[pa.Table]:
+        sample = self._frame.iloc[:: max(1, len(self._frame) // _SAMPLED_ROWS)]
+        row_bytes = int(sample.memory_usage(deep=True).sum()) / max(1, len(sample))
+        step = max(1, min(_ROWS, int(_BYTES / max(1, row_bytes))))
+        for first in range(0, len(self._frame), step):
+            part = self._frame.iloc[first : first + step]
+            if splits is not None:
+                part = split_frame(part, splits, first)
+            with located(path=title, first=first):
+                table = pandas_to_arrow.to_table(part, schema, write_index=bool(levels), lossy=lossy)
+            yield table
+
+    def close(self) -> None:
+        """Do nothing, because a DataFrame has no stream."""
+
+
+class _ArrowRows:
+    """The rows of an Arrow stream, which can be read once."""
+
+    npartitions = 1
+
+    def __init__(self, kind: str, reader: pa.RecordBatchReader, *, is_of_caller: bool = False) -> None:
+        self.kind = kind
+        self.columns = reader.schema.names
+        self._reader = reader
+        self._may_be_read_later = is_of_caller
+        self._schema: pa.Schema = reader.schema
+        self._rows = 0
+        self._peeked: list[pa.RecordBatch] = []
+
+    def levels(self, write_index: bool | None) -> Levels:
+        if write_index:
+            problem = f"write_index=True needs an index, and {self.kind} has none"
+            raise TFRecordError(problem, Remedy("write_index", None, "write all columns"))
+        return ()
+
+    def plan(
+        self,
+        schema: Types | pa.Schema | None,
+        record_type: RecordType | None,
+        partition_on: Sequence[str],
+        levels: Levels,
+    ) -> Schema:
+        coded = [item.name for item in self._schema if pa.types.is_dictionary(item.type)]
+        categories = self._first_categories(coded)
+        planned = plan_arrow_schema(
+            self._schema,
+            categories,
+            schema=schema,
+            record_type=record_type or "example",
+            partition_on=partition_on,
+        )
+        return planned if record_type else _without_payloads(planned)
+
+    def _first_categories(self, names: list[str]) -> dict[str, pa.Array]:
+        """Return the categories of each column from its first batch that has categories.
+
+        The batches are kept for `tables`. If they exceed 16 MiB, the other columns have no known categories.
+        """
+        found: dict[str, pa.Array] = {}
+        size = 0
+        while len(found) < len(names) and size < _BYTES and (batch := self._next()) is not None:
+            self._peeked.append(batch)
+            size += batch.nbytes
+            categories = {name: batch[name].dictionary for name in names if name not in found}
+            found |= {name: values for name, values in categories.items() if len(values)}
+        return found
+
+    def rounded(self, records: Schema, levels: Levels) -> list[str]:
+        return rounded_columns({item.name: item.type for item in self._schema}, records)
+
+    def tables(
+        self, schema: Schema, lossy: Lossy, splits: Splits | None, levels: Levels, title: str
+    ) -> Iterator[pa.Table]:
+        first = 0
+        for batch in self._batches():
+            step = max(1, batch.num_rows * _BYTES // max(1, batch.nbytes))
+            for start in range(0, batch.num_rows, step):
+                part = pa.Table.from_batches([batch.slice(start, step)])
+                if splits is not None:
+                    part = split_table(part, splits, first)
+                with located(path=title, first=first):
+                    columns = [_converted(part[item.name], item, lossy) for item in schema.fields]
+                yield pa.Table.from_arrays(columns, schema=schema.arrow)
+                first += part.num_rows
+
+    def _batches(self) -> Iterator[pa.RecordBatch]:
+        while self._peeked:
+            yield self._peeked.pop(0)
+        while (batch := self._next()) is not None:
+            yield batch
+
+    def _next(self) -> pa.RecordBatch | None:
+        """Return the next batch of the stream, or None at the end of the stream."""
+        self._may_be_read_later = False
+        try:
+            batch = self._reader.read_next_batch()
+        except StopIteration:
+            return None
+        except Exception as error:  # an error of any class, which the program of the stream raised
+            raise TFRecordError(
+                f"{self.kind} failed after {self._rows:,} rows, and nothing was written: {first_line(error)}"
+            ) from error
+        self._rows += batch.num_rows
+        return batch
+
+    def close(self) -> None:
+        if not self._may_be_read_later:
+            self._reader.close()
+
+
+def _without_payloads(planned: Schema) -> Schema:
+    """Return a schema of Examples. Warn if the only column looks like records that were read as bytes."""
+    if [(item.name, item.kind) for item in planned.fields] == [(PAYLOAD.name, "bytes")]:
+        warn_caller(
+            f"the values of {PAYLOAD.name!r}, which may be whole records, are written as a feature of "
+            'Examples; pass record_type="bytes" to write whole records, or record_type="example" to write '
+            "features.",
+        )
+    return planned
+
+
+def _converted(column: pa.ChunkedArray, item: Field, lossy: Lossy) -> pa.ChunkedArray:
+    """Convert a column of a stream to the planned type. Raise SchemaError if a value does not fit."""
+    if column.type == item.type:
+        item.check_categories(column)
+        return column
+    rounded = lossy != "raise"
+    try:
+        converted = convert_chunks(column, item.type, rounded=rounded)
+    except CONVERSION_ERRORS as error:
+        advice = error.advice if isinstance(error, MisfitError) else None
+        wider = Remedy("schema", {item.name: column.type}, "hold all values of the column")
+        raise SchemaError(
+            f"a value does not fit {item.type}: {first_line(error)}",
+            advice,
+            remedies=[ROUND] if isinstance(error, RoundedError) else [] if advice else [wider],
+            record=first_misfit(
+                lambda rows: convert_chunks(column.slice(0, rows), item.type, rounded=rounded), len(column)
+            ),
+            feature=item.name,
+        ) from None
+    item.check_categories(converted)
+    return converted

@@ -1,0 +1,415 @@
+"""Validate the keywords that say which rows are read, and how a write divides, names and replaces files.
+
+`read_tfrecord`, `inspect` and other functions that read a path share the keywords of a read. The module
+`reader` handles the keywords that only describe the Dask collection of `read_tfrecord`, such as the index.
+"""
+
+import os
+from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
+from datetime import timedelta
+from functools import partial
+from inspect import signature
+from typing import Any, Literal, SupportsIndex, get_args
+
+import numpy as np
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_tfrecord import arguments
+from dask_tfrecord.arguments import (
+    AnyCompression,
+    AnyRecordType,
+    ReadKeywords,
+    ReadSchema,
+    keyword_or_default,
+)
+from dask_tfrecord.codec import MAX_RECORD_BYTES, RecordType
+from dask_tfrecord.codec.codecs import CODECS, Compression, check_level
+from dask_tfrecord.dataset.read.discovery import open_dataset
+from dask_tfrecord.dataset.read.read_plan import ReadPlan
+from dask_tfrecord.dataset.read.requested_columns import Infer, ReadRequest
+from dask_tfrecord.dataset.read.schema_sources import known_schema
+from dask_tfrecord.dataset.shuffle.spill import Shuffle
+from dask_tfrecord.dataset.snapshot.file_list import Columnar, check_columnar
+from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.write.destination import destination, refuse_other_files
+from dask_tfrecord.dataset.write.run import Mode
+from dask_tfrecord.errors import Remedy, RemedyWarning, SchemaError, TFRecordError, warn_caller
+from dask_tfrecord.files.damage import DamagePolicy, OnCorrupt, check_policy, check_quarantine_path
+from dask_tfrecord.files.entry import check_labels
+from dask_tfrecord.files.file_options import MAX_FEATURES, Extra, ReadOptions, WriteOptions
+from dask_tfrecord.files.storage.filesystem import Filesystem
+from dask_tfrecord.files.storage.listing import PathLike, as_paths
+from dask_tfrecord.files.storage.store_failures import without_credentials
+from dask_tfrecord.public_functions import SHARED_PARAMETERS
+from dask_tfrecord.scheduler import compute_each
+from dask_tfrecord.schema.fields import Lossy, Schema
+from dask_tfrecord.schema.tfds import Labels
+
+
+def read_request(
+    columns: str | Sequence[str] | None = None,
+    *,
+    schema: ReadSchema | None = None,
+    hive: bool | Mapping[str, Any] = True,
+    use_snapshot: bool = True,
+    infer: Infer = "sample",
+    filters: Sequence[Any] | pc.Expression | None = None,
+    split: str | Sequence[str] | None = None,
+    labels: Labels = "names",
+    version: int | None = None,
+    blocksize: SupportsIndex | str | None = "default",
+    partition_by: str | Sequence[str] | None = None,
+    record_type: AnyRecordType = "infer",
+    compression: AnyCompression | Literal["infer"] | None = "infer",
+    extra: Extra = "raise",
+    include_path_column: bool | str = False,
+    include_offset_column: bool | str = False,
+    on_corrupt: OnCorrupt = "raise",
+    max_corrupt: int | float | None = None,
+    quarantine_path: PathLike | None = None,
+    verify_crc: bool = True,
+    max_record_bytes: SupportsIndex | str = MAX_RECORD_BYTES,
+    max_features: int | None = MAX_FEATURES,
+    index: str | Sequence[str] | Literal[False] | None = None,
+    calculate_divisions: bool = False,
+    storage_options: dict[str, Any] | None = None,
+    filesystem: Filesystem = None,
+) -> ReadRequest:
+    """Validate the keywords of a read, which the docstring of `read_tfrecord` describes.
+
+    Raises
+    ------
+    TFRecordError
+        If the value of a keyword is invalid, or if two keywords contradict each other.
+    """
+    arguments.choice("record_type", record_type, ("infer", *get_args(RecordType)))
+    arguments.choice("infer", infer, get_args(Infer))
+    arguments.choice("extra", extra, get_args(Extra))
+    arguments.choice("labels", labels, get_args(Labels))
+    arguments.flags(use_snapshot=use_snapshot, verify_crc=verify_crc, calculate_divisions=calculate_divisions)
+    arguments.mappings(storage_options=storage_options)
+    schema = arguments.schema(
+        known_schema(schema, labels=labels, storage_options=storage_options, filesystem=filesystem)
+    )
+    options = ReadOptions(
+        compression=arguments.compression(compression, "infer"),
+        verify_crc=verify_crc,
+        max_record_bytes=arguments.record_limit(max_record_bytes),
+        max_features=arguments.count("max_features", max_features),
+        extra="ignore" if isinstance(schema, pa.Schema | Schema | Snapshot) else extra,
+        damage=_damage_policy(on_corrupt, max_corrupt, quarantine_path, storage_options, filesystem),
+        path_column=arguments.origin_column(include_path_column, "path"),
+        offset_column=arguments.origin_column(include_offset_column, "offset"),
+    )
+    return ReadRequest(
+        columns=_requested_columns(columns, index),
+        schema=schema,
+        hive=hive,
+        use_snapshot=use_snapshot,
+        record_type=record_type,
+        infer=infer,
+        filters=None if isinstance(filters, list | tuple) and not filters else filters,
+        options=options,
+        split=_requested_splits(split),
+        labels=labels,
+        version=arguments.count("version", version),
+        blocksize=keyword_or_default("blocksize", blocksize, partial(arguments.byte_count, "blocksize")),
+        whole_files=calculate_divisions,
+        partition_by=_key_columns(partition_by, calculate_divisions),
+        storage_options=storage_options,
+        filesystem=filesystem,
+    )
+
+
+SHARED_PARAMETERS.update(signature(read_request).parameters)
+
+
+def open_request(path: Any, request: ReadRequest) -> ReadPlan:
+    """Find the files and the columns of a path, and add the path and offset columns that the request
+    names.
+    """
+    listed = as_paths(path)
+    place = without_credentials(str(listed[0]))
+    each = partial(compute_each, title=f"{place}: read before planning")
+    paths = path if isinstance(path, str | os.PathLike) else listed
+    found = open_dataset(paths, request, compute_each=each).with_origin_columns()
+    quarantine = request.options.damage.quarantine
+    if quarantine is not None:
+        check_quarantine_path(quarantine, found.store)
+        refuse_other_files(quarantine)
+    return found
+
+
+def open_columns(
+    path: Any, columns: str | Sequence[str] | None, blocksize: int | None, read: ReadKeywords
+) -> tuple[ReadPlan, Schema]:
+    """Open a path, and return the read plan and the columns that the caller names, in the order of the names.
+
+    Parameters
+    ----------
+    path, columns, read
+        These parameters have the same meaning as in `read_tfrecord`.
+    blocksize : int, optional
+        The target size of a partition in bytes of the stored files. If None, each file is one partition.
+    """
+    plan = open_request(path, read_request(columns, blocksize=blocksize, **read))
+    if columns is None:
+        return plan, plan.schema
+    return plan, plan.schema.select(existing_names(plan.schema, "columns", columns))
+
+
+def existing_names(schema: Schema, keyword: str, value: Any) -> list[str]:
+    """Return the column names that a caller passed for a keyword. An unknown or repeated name raises.
+
+    For ``columns=``, the name of a group of columns, such as "objects", stands for all columns of the group,
+    such as "objects/bbox" and "objects/label".
+    """
+    names = arguments.names(keyword, value)
+    if keyword == "columns":
+        names = [one for name in names for one in _of_group(schema, name)]
+    try:
+        schema.select(names)
+    except SchemaError as error:
+        raise SchemaError(f"{keyword}={value!r}: {error}") from None
+    fields = [] if keyword == "columns" else [name for name in names if name not in schema.names]
+    if fields:
+        problem = f"{keyword}= needs a column, but only columns= and filters= can name the field of a struct"
+        raise SchemaError(problem, feature=fields[0])
+    repeated = sorted({name for name in names if names.count(name) > 1})
+    if repeated:
+        problem = f"{keyword}= names {', '.join(map(repr, repeated))} more than once"
+        raise SchemaError(problem, Remedy(keyword, list(dict.fromkeys(names)), "name each column once"))
+    return names
+
+
+def _of_group(schema: Schema, name: str) -> list[str]:
+    """Return the columns of a group. If there is no such group, return the name itself."""
+    members = [one for one in schema.names if one.startswith(f"{name}/")]
+    return members if members and name not in schema.names else [name]
+
+
+def _damage_policy(
+    on_corrupt: OnCorrupt,
+    max_corrupt: int | float | None,
+    quarantine_path: PathLike | None,
+    storage_options: dict[str, Any] | None,
+    filesystem: Filesystem,
+) -> DamagePolicy:
+    arguments.choice("on_corrupt", on_corrupt, get_args(OnCorrupt))
+    quarantine = None
+    if quarantine_path is not None:
+        arguments.path(quarantine_path, "quarantine_path")
+        quarantine = destination(quarantine_path, storage_options, filesystem)
+    policy = DamagePolicy(on_corrupt, max_corrupt, quarantine)
+    check_policy(policy)
+    return policy
+
+
+def _requested_splits(split: Any) -> str | tuple[str, ...] | None:
+    if split is None or isinstance(split, str):
+        return split
+    names = tuple(arguments.names("split", split))
+    if not names:
+        raise TFRecordError(f"split={split!r} names no split", Remedy("split", None, "read all splits"))
+    return names
+
+
+def _key_columns(partition_by: Any, calculate_divisions: bool) -> tuple[str, ...]:
+    if partition_by is None:
+        return ()
+    names = arguments.names("partition_by", partition_by)
+    if not names or len(set(names)) < len(names):
+        problem = f"partition_by={partition_by!r} must name at least one column, and none twice"
+        raise TFRecordError(problem, "pass the names of partition columns")
+    if calculate_divisions:
+        raise TFRecordError(
+            "partition_by= and calculate_divisions=True cannot be combined", "pass one of them"
+        )
+    return tuple(names)
+
+
+def _requested_columns(columns: Any, index: Any) -> list[str] | None:
+    """Return the names of the requested columns and index levels, or None if all columns are read."""
+    if columns is None:
+        return None
+    levels = [] if index is None or index is False else arguments.names("index", index)
+    return [*arguments.names("columns", columns), *levels]
+
+
+# What a caller may pass as ``commit_every=``: rows, a size or a duration.
+CommitEvery = int | str | timedelta | None
+
+# The kind of a limit after which a `Writer` commits, and the limit.
+CommitLimit = tuple[Literal["rows", "bytes", "seconds"], float]
+
+
+def write_options(
+    compression: Any, level: int | None, lossy: Any, max_rows: int | None, max_bytes: int | None
+) -> WriteOptions:
+    """Return the options for writing each file.
+
+    Keywords that are not set get their values from Dask's configuration.
+    """
+    codec: Compression | None = keyword_or_default("compression", compression, arguments.compression)
+    check_level(codec, level)
+    lossy = keyword_or_default("lossy", lossy, partial(arguments.choice, "lossy", known=get_args(Lossy)))
+    max_rows = arguments.count("max_rows_per_file", max_rows)  # a NumPy integer could overflow later
+    max_bytes = arguments.count("max_bytes_per_file", max_bytes)
+    return WriteOptions(codec, level, lossy, max_rows, max_bytes)
+
+
+def commit_every_limit(value: CommitEvery) -> CommitLimit | None:
+    """Return when a `Writer` commits, as ``commit_every`` says.
+
+    Returns
+    -------
+    tuple of (str, float), optional
+        The kind of the limit, which is "rows", "bytes" or "seconds", and the limit.
+
+    Raises
+    ------
+    TFRecordError
+        If the value is not a positive number of rows, size or duration.
+    """
+    if value is None:
+        return None
+    if isinstance(value, str | timedelta):
+        with suppress(TFRecordError):  # if the text is not a duration, it may be a size
+            if wait := arguments.duration("commit_every", value):
+                return "seconds", wait.total_seconds()
+        if isinstance(value, str) and value.rstrip()[-1:].isalpha():  # a size without a unit could be rows
+            with suppress(TFRecordError):
+                return "bytes", arguments.byte_count("commit_every", value) or 0
+    else:
+        with suppress(TFRecordError):
+            return "rows", arguments.count("commit_every", value) or 0
+    problem = f"commit_every={value!r} is not a number of rows, or a size or duration with a unit"
+    raise TFRecordError(problem, 'pass for example 10_000, "64 MiB" or "2 s"')
+
+
+def keeps_versions(value: Any) -> bool:
+    """Return True if an operation that replaces files keeps the versions before it.
+
+    If the keyword is not set, its value comes from Dask's configuration.
+    """
+
+    def check(value: Any) -> bool:
+        arguments.flags(keep_versions=value)
+        return bool(value)
+
+    return keyword_or_default("keep_versions", value, check, None)
+
+
+def write_mode(
+    columns: Sequence[Any],
+    append: bool,
+    overwrite: bool | Literal["partitions"],
+    partition_on: tuple[str, ...],
+) -> Mode:
+    """Return what a write does with the existing data, as ``append`` and ``overwrite`` say."""
+    arguments.choice("append", append, (False, True))
+    arguments.choice("overwrite", overwrite, (False, True, "partitions"))
+    if append and overwrite:
+        problem = "append=True keeps the existing data, but overwrite= replaces it"
+        raise TFRecordError(problem, "pass only one of the two keywords")
+    if overwrite == "partitions" and not partition_on:
+        problem = "a replacement of partitions requires partition columns"
+        remedy = Remedy("overwrite", True, "replace all data")
+        raise TFRecordError(problem, *_partition_columns(columns), remedy)
+    if append:
+        return "append"
+    return "partitions" if overwrite == "partitions" else "overwrite" if overwrite else "create"
+
+
+def plan_columnar(
+    value: Any, schema: Schema, partition_on: Sequence[str], existing: Snapshot | None
+) -> Columnar | None:
+    """Return the columns of the column files of a write, as ``columnar`` says.
+
+    By default, a write that adds to a dataset continues the column files of the dataset.
+
+    Raises
+    ------
+    SchemaError
+        If column files cannot hold one of the columns.
+    """
+    columns: Columnar | None
+    if value is None:
+        columns = None if existing is None else existing.columnar
+    elif isinstance(value, str) and value == "scalars":
+        columns = "scalars"
+    else:
+        columns = tuple(dict.fromkeys(arguments.names("columnar", value)))
+    if columns == "scalars" or (columns and value is not None):  # a write may lack columns of the dataset
+        check_columnar(columns, schema, partition_on)
+    return columns
+
+
+def refuse_for_streams(kind: str, **given: Any) -> None:
+    """Raise if a keyword is given that is about the partitions or the scheduler of Dask."""
+    for keyword, value in given.items():
+        if value is not None:
+            problem = f"{keyword}={value!r} is for Dask collections, and this {kind} is written without Dask"
+            raise TFRecordError(problem, f"leave out {keyword}=, or pass a Dask DataFrame")
+
+
+def schema_change_mode(value: Literal["add"] | None, mode: Mode) -> bool:
+    """Return True if an append may add columns, as ``schema_change`` says."""
+    if arguments.choice("schema_change", value, (None, "add")) and mode != "append":
+        problem = f"schema_change={value!r} is for appends, and this write keeps no columns"
+        raise TFRecordError(problem, Remedy("append", True, "keep the existing rows"))
+    return value is not None
+
+
+def _partition_columns(columns: Sequence[Any]) -> list[Remedy]:
+    """Suggest the first column as ``partition_on`` for a write that needs partition columns."""
+    names = list(map(str, columns[:1]))
+    return [Remedy("partition_on", names, "write a directory for each of its values")] if names else []
+
+
+def plan_shuffle(
+    columns: Sequence[Any], partition_on: tuple[str, ...], colocate: bool, seed: int | None, npartitions: int
+) -> Shuffle | None:
+    """Return how the rows move between the partitions of a write, or None if the rows do not move."""
+    if seed is not None and (not isinstance(seed, int | np.integer) or isinstance(seed, bool)):
+        raise TFRecordError(
+            f"shuffle={seed!r} is not an integer seed", Remedy("shuffle", 0, "shuffle with this seed")
+        )
+    if colocate and not partition_on:
+        raise TFRecordError("colocate=True requires partition columns", remedies=_partition_columns(columns))
+    if not colocate and seed is None:
+        return None
+    together = partition_on if colocate else ()
+    return Shuffle(together, None if seed is None else int(seed), npartitions)
+
+
+def check_name_function(name_function: Callable[[int], str] | None, npartitions: int) -> None:
+    """Raise if two partitions get the same text from ``name_function``, or a text that is not a file name."""
+    arguments.function("name_function", name_function)
+    if name_function is not None:
+        check_labels([name_function(index) for index in range(npartitions)])
+
+
+def warn_of_rounding(names: list[str]) -> None:
+    """Warn of columns whose values may be rounded."""
+    if names:
+        columns = ", ".join(map(repr, names))
+        warn_caller(
+            RemedyWarning(
+                f"TFRecord has 32-bit floats only, so the values of {columns} are rounded",
+                [
+                    Remedy("lossy", "allow", "accept this"),
+                    Remedy("lossy", "raise", "refuse values that would change"),
+                ],
+            ),
+        )
+
+
+def warn_of_compression(codec: Compression | None) -> None:
+    """Warn if TensorFlow cannot read files with this codec."""
+    if codec and not CODECS[codec].tensorflow:
+        warn_caller(
+            f"TensorFlow reads only gzip and zlib, so it cannot read files that are compressed with {codec}.",
+        )

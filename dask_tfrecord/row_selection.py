@@ -1,0 +1,460 @@
+"""Select rows by number (`take`) or by filters (`filter_mask`).
+
+`take` and `RecordTable` share `NumberedRows`.
+"""
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import replace
+from itertools import chain
+from typing import Any, TypeAlias, TypeVar, Unpack, overload
+
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_tfrecord.arguments import ReadKeywords
+from dask_tfrecord.dataset.query.filters import names_in, parse_filters
+from dask_tfrecord.dataset.read.read_plan import ReadPlan
+from dask_tfrecord.dataset.read.read_task import Partition
+from dask_tfrecord.dataset.read.requested_columns import unknown_column
+from dask_tfrecord.errors import Remedy, TFRecordError, check_instance
+from dask_tfrecord.files.splits import Partitions
+from dask_tfrecord.files.storage.listing import PathLike, check_unchanged, distinct, nothing_at
+from dask_tfrecord.files.storage.store_failures import redact_errors
+from dask_tfrecord.frames import arrow_to_pandas
+from dask_tfrecord.public_functions import public_function
+from dask_tfrecord.requests import open_columns
+from dask_tfrecord.scheduler import compute_each
+from dask_tfrecord.schema.fields import Field, Schema
+
+
+@public_function
+def filter_mask(table: pa.Table, filters: Sequence[Any] | pc.Expression) -> pa.ChunkedArray:
+    """Return a mask of the rows of a table that pass filters, which are applied exactly as in
+    `read_tfrecord`.
+
+    Parameters
+    ----------
+    table : pyarrow.Table
+        The rows to filter.
+    filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression
+        The filters to apply, in the form that `read_tfrecord` accepts.
+
+    Returns
+    -------
+    pyarrow.ChunkedArray
+        One element for each row of the table, without nulls. An element is True if the row passes the
+        filters.
+
+    Raises
+    ------
+    SchemaError
+        If the filters name an unknown column, or compare a column with a value of an unsuitable type.
+
+    Examples
+    --------
+    >>> import dask_tfrecord
+    >>> import pyarrow as pa
+    >>> people = pa.table({"name": ["Ada", None], "born": [1815, 1912]})
+    >>> dask_tfrecord.filter_mask(people, [("born", ">", 1900)]).to_pylist()
+    [False, True]
+    >>> dask_tfrecord.filter_mask(people, [("name", "!=", "Alan")]).to_pylist()
+    [True, False]
+    """
+    check_instance("table", table, pa.Table)
+    table = _needed_columns(table, names_in(filters))
+    schema = Schema.from_arrow(table.schema, "sequence_example")
+    predicate = parse_filters(filters, schema)
+    needed = predicate.columns() - {*table.column_names}
+    if needed:
+        found = dict(one for item in schema.fields for one in _fields(item, table[item.name]))
+        for name in sorted(needed):
+            table = table.append_column(name, found[name])
+    mask = predicate.mask(table)
+    chunks = mask.chunks if isinstance(mask, pa.ChunkedArray) else [mask]
+    return pa.chunked_array(chunks, pa.bool_()).fill_null(False)
+
+
+def _needed_columns(table: pa.Table, names: set[str] | None) -> pa.Table:
+    """Return the columns that filters use. Return all columns if the names are unknown, or if there are none.
+
+    A name such as "a/b" may be the name of a column, or of a field of the struct column "a".
+    """
+    if not names:
+        return table
+    needed = set()
+    for name in sorted(names):
+        found = {at for at, one in enumerate(table.column_names) if name == one or name.startswith(f"{one}/")}
+        if not found:
+            raise unknown_column("filters", name, table.column_names, "the table does not have a column")
+        needed |= found
+    return table.select(sorted(needed))
+
+
+def _fields(item: Field, values: pa.ChunkedArray) -> Iterator[tuple[str, pa.ChunkedArray]]:
+    """Yield the name and the values of each field of a struct column, at all levels."""
+    for at, child in enumerate(item.children):
+        of_field = pc.struct_field(values, [at])
+        yield child.name, of_field
+        yield from _fields(child, of_field)
+
+
+Numbers: TypeAlias = npt.NDArray[np.int64]
+
+# A partition with one split, the numbers of the wanted rows of the partition, and the number of all its rows.
+Part: TypeAlias = tuple[Partition, Numbers, int]
+
+Result = TypeVar("Result")
+
+_NO_NUMBERS: Numbers = np.zeros(0, np.int64)
+
+# The minimum stored size in bytes of a block, which is the unit that is read for one row. Compressed blocks
+# that `to_tfrecord` wrote are larger.
+BLOCK_BYTES = 1 << 18
+
+# The number of blocks that one task reads. If no more than this number of blocks is needed, they are read
+# without a task.
+_BLOCKS_PER_TASK = 16
+
+
+@overload
+def take(  # type: ignore[overload-overlap]  # a str is also a Sequence[str], so it matches both overloads; the first one wins, and its result is a Series
+    path: PathLike, indices: Sequence[int] | npt.ArrayLike, columns: str, **read: Unpack[ReadKeywords]
+) -> pd.Series: ...
+@overload
+def take(
+    path: PathLike,
+    indices: Sequence[int] | npt.ArrayLike,
+    columns: Sequence[str] | None = None,
+    **read: Unpack[ReadKeywords],
+) -> pd.DataFrame: ...
+@public_function
+def take(
+    path: PathLike,
+    indices: Sequence[int] | npt.ArrayLike,
+    columns: str | Sequence[str] | None = None,
+    **read: Unpack[ReadKeywords],
+) -> pd.DataFrame | pd.Series:
+    """Load rows of a dataset by their row numbers.
+
+    From uncompressed files, and from compressed files that `to_tfrecord` wrote, only the blocks that hold
+    these rows are read. A block of a file holds about 1 MiB. If few records of a block are needed, only these
+    records are decoded, and damage in the other records is not noticed. Other compressed files are read
+    completely. If many blocks are needed, tasks read them in parallel.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The directory of a dataset with a snapshot, which `to_tfrecord` or `index` stored.
+    indices : sequence of int or bool
+        The numbers of the rows, counted from 0 in the row order of `read_tfrecord`. Row numbers may be in any
+        order and may be repeated. As in NumPy, negative numbers count from the end, and a boolean mask with
+        an element for each row selects rows.
+    columns : str or list of str, optional
+        The columns to load, in this order. If ``columns`` is a single name and not a list, the result is a
+        Series. By default, all columns are loaded. An unknown or repeated column name raises.
+    **read
+        Keywords of `read_tfrecord` that say which rows are numbered, such as ``schema``, ``filters`` and
+        ``version``. Only rows that pass ``filters`` have numbers; to number the rows, the columns of the
+        filter are read from all files that may have rows that pass. If ``on_corrupt`` skips damage, all files
+        are read, and only undamaged records have numbers.
+
+    Returns
+    -------
+    pandas.DataFrame or pandas.Series
+        One row for each element of ``indices``, in the same order, with a new range index and the dtypes that
+        `read_tfrecord` gives.
+
+    Raises
+    ------
+    FileNotFoundError
+        If the directory has no snapshot.
+    IndexError
+        If a row number is out of bounds, or if a mask does not have one element for each row.
+    TFRecordError
+        If ``indices`` contains neither integers nor a boolean mask.
+    FileChangedError
+        If a file has changed since the snapshot was stored.
+
+    See Also
+    --------
+    index : Store a snapshot of files that another tool wrote.
+
+    Examples
+    --------
+    >>> import dask_tfrecord
+    >>> from dask import dataframe as dd
+    >>> ddf = dd.from_dict({"name": ["Ada", "Alan", "Grace"], "born": [1815, 1912, 1906]}, npartitions=2)
+    >>> snapshot = dask_tfrecord.to_tfrecord(ddf, "people")
+    >>> dask_tfrecord.take("people", [-1, 0])
+        name  born
+    0  Grace  1906
+    1    Ada  1815
+    >>> dask_tfrecord.take("people", [1], columns="born").tolist()
+    [1912]
+    """
+    plan, schema = open_columns(path, columns, BLOCK_BYTES, read)
+    if plan.version is None:
+        problem = "take() needs a snapshot to find rows, and none is used"
+        effect = "to make a snapshot of files that another tool wrote"
+        raise nothing_at(plan.store, problem, index=effect)
+    rows = NumberedRows(plan, schema)
+    numbers = rows.numbers(indices)
+    if not schema.fields:
+        return pd.DataFrame(index=pd.RangeIndex(numbers.size))
+    frame = arrow_to_pandas.to_pandas(rows.read(numbers), schema)
+    return frame[columns] if isinstance(columns, str) else frame
+
+
+class NumberedRows:
+    """Number the rows of a read from 0, in the order of `read_tfrecord`, and read rows by number.
+
+    A row has two numbers: its row number in the result of the read, and the number of its record in the
+    files. The two numbers differ if filters exclude records.
+
+    Parameters
+    ----------
+    plan : ReadPlan
+        The read plan of the rows.
+    schema : Schema
+        The columns to read.
+
+    Attributes
+    ----------
+    plan : ReadPlan
+        The read plan for all records that have numbers, with one split in each partition.
+    schema : Schema
+        The columns that are read.
+    starts : numpy.ndarray
+        The number of the first record of each partition, followed by the total number of records.
+    """
+
+    def __init__(self, plan: ReadPlan, schema: Schema) -> None:
+        check_unchanged(plan.store, plan.pruned_files)
+        plan = _one_split_each(plan)
+        skips = plan.options.damage.skips
+        counts = pc.fill_null(plan.partitions.rows["records"], -1).to_numpy().copy()
+        if plan.filters is not None or skips:
+            counts[:] = -1
+        partition = plan.partitioner(schema if skips else schema.select([]))
+        unknown = np.flatnonzero(counts < 0)
+        self._root = plan.store.public()
+        masks = self._in_tasks(_passing_rows, [partition(at) for at in unknown.tolist()])
+        counts[unknown] = list(map(len, masks))
+        self.plan = plan if skips else replace(plan, filters=None)
+        self.schema = schema
+        self.starts: Numbers = np.cumsum([0, *counts])
+        self._passing: Numbers | None = None
+        # With filters all partitions have masks, and without filters none has one.
+        if not all(mask.all() for mask in masks):
+            self._passing = np.flatnonzero(np.concatenate(masks))
+
+    def __len__(self) -> int:
+        return int(self.starts[-1]) if self._passing is None else len(self._passing)
+
+    def record(self, number: int) -> int:
+        """Convert a row number to the number of the record that holds the row.
+
+        Raises
+        ------
+        IndexError
+            If no row has this number.
+        """
+        count = len(self)
+        if not -count <= number < count:
+            raise self._no_row(number)
+        return number % count if self._passing is None else int(self._passing[number])
+
+    def row_numbers(self, records: Numbers) -> Numbers:
+        """Convert numbers of records to row numbers, without counting records that the filters exclude."""
+        return records if self._passing is None else np.searchsorted(self._passing, records)
+
+    def numbers(self, indices: Any) -> Numbers:
+        """Convert row numbers or a boolean mask to the numbers of the records, as `checked` does."""
+        rows = self.checked(indices)
+        return rows if self._passing is None else self._passing[rows]
+
+    def checked(self, indices: Any) -> Numbers:
+        """Convert row numbers or a boolean mask to row numbers, none of which is negative.
+
+        Raises
+        ------
+        IndexError
+            If a row number is out of bounds, or if a mask has another number of elements than rows exist.
+        TFRecordError
+            If the indices are neither integers nor a boolean mask.
+        """
+        count = len(self)
+        array = np.atleast_1d(np.asarray(indices))
+        if not array.size and array.dtype != bool:
+            array = array.astype(np.int64)
+        if array.ndim > 1 or array.dtype.kind not in "biu":
+            raise TFRecordError(
+                "indices must be a list of integers or a boolean mask, not a "
+                f"{array.ndim}-dimensional array of {array.dtype}",
+                path=self._root,
+            )
+        if array.dtype == bool:
+            if len(array) != count:
+                problem = f"the mask has {len(array):,} elements, but the dataset {count:,} rows"
+                raise IndexError(f"{self._root}: {problem}")
+            return np.flatnonzero(array)
+        outside = array[(array >= count) | (array < -count)]
+        if outside.size:
+            raise self._no_row(outside[0])
+        numbers = array.astype(np.int64)
+        return np.where(numbers < 0, numbers + count, numbers)
+
+    def matching(self, filters: Any) -> Numbers:
+        """Return the row numbers of the rows that pass filters, in ascending order.
+
+        Raises
+        ------
+        SchemaError
+            If the filters name an unknown column, or compare a column with a value of an unsuitable type.
+        TFRecordError
+            If damage is skipped.
+        """
+        if self.plan.options.damage.skips:
+            raise TFRecordError(
+                "rows cannot be filtered by a later expression if damage is skipped, because reading other "
+                "columns could skip other records",
+                Remedy("filters", filters, "filter the rows when they are numbered"),
+                function="",
+            )
+        predicate = parse_filters(filters, self.plan.schema)
+        plan = replace(self.plan, filters=predicate)
+        check_unchanged(plan.store, distinct(plan.partitions.rows))
+        outcomes, partition = plan.outcomes(predicate), plan.partitioner(self.schema.select([]))
+        counts, is_undecided = np.diff(self.starts), outcomes.true & ~outcomes.only_true
+        parts = [
+            (partition(at), _NO_NUMBERS, int(counts[at])) for at in np.flatnonzero(is_undecided).tolist()
+        ]
+        is_matching = np.repeat(outcomes.only_true, counts)
+        masks = self._in_tasks(_passing_of_parts, parts)
+        is_matching[np.repeat(is_undecided, counts)] = np.concatenate([_NO_NUMBERS > 0, *masks])
+        return np.flatnonzero(is_matching if self._passing is None else is_matching[self._passing])
+
+    def _no_row(self, number: Any) -> IndexError:
+        problem = f"index {number} is out of bounds for a dataset of {len(self):,} rows"
+        return IndexError(f"{self._root}: {problem}")
+
+    def read(self, records: Numbers) -> pa.Table:
+        """Read records by their numbers. Return one row for each number, in the order of the numbers."""
+        rows, order = np.unique(records, return_inverse=True)
+        partition = self.plan.partitioner(self.schema)
+        parts = [
+            (partition(at), of_part - self.starts[at], int(self.starts[at + 1] - self.starts[at]))
+            for at, of_part in self.by_partition(rows)
+        ]
+        empty = pa.Table.from_batches([self.schema.no_rows()])
+        table = pa.concat_tables([empty, *self._in_tasks(_selected_rows, parts)])
+        in_order = np.array_equal(order, np.arange(table.num_rows))
+        # Arrow's `take` cannot copy rows of any size.
+        return table if in_order else table.take(pa.array(order))
+
+    def _in_tasks(self, function: Callable[[Any], list[Result]], parts: Sequence[Any]) -> list[Result]:
+        """Call a function with lists of parts, and join the returned lists.
+
+        If there are many parts, the calls run in Dask tasks.
+        """
+        if len(parts) <= _BLOCKS_PER_TASK:
+            return function(parts)
+        tasks = [parts[start : start + _BLOCKS_PER_TASK] for start in range(0, len(parts), _BLOCKS_PER_TASK)]
+        return list(chain.from_iterable(compute_each(function, tasks, f"{self._root}: read rows")))
+
+    def by_partition(self, records: Numbers) -> Iterator[tuple[int, Numbers]]:
+        """Group ascending record numbers by the partition that holds the records."""
+        partitions = np.searchsorted(self.starts, records, side="right") - 1
+        cuts = np.flatnonzero(np.diff(partitions)) + 1
+        groups = np.split(records, cuts) if len(records) else []
+        for first, group in zip([0, *cuts.tolist()], groups, strict=False):
+            yield int(partitions[first]), group
+
+
+def _one_split_each(plan: ReadPlan) -> ReadPlan:
+    """Return a read plan for the same rows with one split in each partition.
+
+    A plan without splits is returned unchanged.
+    """
+    rows, counts = plan.partitions.rows, plan.partitions.counts
+    if not len(rows):
+        return plan
+    partition_of = pa.array(np.repeat(np.arange(len(counts)), counts))
+    return replace(
+        plan,
+        partitions=Partitions(rows, np.arange(len(rows) + 1)),
+        partition_values={name: values.take(partition_of) for name, values in plan.partition_values.items()},
+    )
+
+
+@redact_errors
+def _passing_rows(partitions: Sequence[Partition]) -> list[npt.NDArray[np.bool_]]:
+    """Return a mask for each partition: the records of the partition that pass its filters."""
+    return [*map(_passing, partitions)]
+
+
+def _passing(partition: Partition) -> npt.NDArray[np.bool_]:
+    """Read the columns that the filters need, and return a mask of the records that pass the filters.
+
+    If damage is skipped, the partition is read with all requested columns and all rows of the result count as
+    passing, because reading other columns could lose other records.
+    """
+    predicate = partition.filters
+    if predicate is None or partition.options.damage.skips:
+        return np.ones(partition.read().num_rows, bool)
+    schema = replace(partition.schema, fields=partition.filter_fields)
+    table = replace(partition, schema=schema, filters=None, filter_fields=()).read()
+    return np.asarray(pc.fill_null(partition.outcome(predicate, table), False))
+
+
+@redact_errors
+def _passing_of_parts(parts: Sequence[Part]) -> list[npt.NDArray[np.bool_]]:
+    """Return masks of all records of the parts. Adjacent splits of a file are read at once."""
+    return [_passing(_joined(run)) for run in _runs(parts)]
+
+
+@redact_errors
+def _selected_rows(parts: Sequence[Part]) -> list[pa.Table]:
+    """Read ascending rows of partitions with one split each. Adjacent splits of a file are read at once."""
+    return [_read_run(run) for run in _runs(parts)]
+
+
+def _runs(parts: Sequence[Part]) -> list[list[Part]]:
+    """Group the parts that can be read at once."""
+    runs: list[list[Part]] = []
+    for part in parts:
+        if runs and _can_join(runs[-1][0][0], runs[-1][-1][0], part[0]):
+            runs[-1].append(part)
+        else:
+            runs.append([part])
+    return runs
+
+
+def _can_join(first: Partition, last: Partition, following: Partition) -> bool:
+    """Return True if the splits of the partitions from ``first`` to ``following`` can be read at once."""
+    start, end, split = (one.splits[0] for one in (first, last, following))
+    is_adjacent = end.file.path == split.file.path and end.stop == split.start
+    # The checksum of a split that is a whole file would be verified.
+    is_whole = not start.start.offset and split.stop is None
+    return is_adjacent and not is_whole and not first.options.damage.skips
+
+
+def _joined(run: Sequence[Part]) -> Partition:
+    """Return the partition with all records of a run."""
+    partition = run[0][0]
+    if len(run) == 1:
+        return partition
+    splits, records = [part.splits[0] for part, _, _ in run], sum(count for _, _, count in run)
+    blocks = tuple(block for split in splits for block in split.blocks)
+    split = replace(splits[0], stop=splits[-1].stop, records=records, blocks=blocks)
+    return replace(partition, splits=(split,))
+
+
+def _read_run(run: Sequence[Part]) -> pa.Table:
+    wanted, counts = [rows for _, rows, _ in run], [count for _, _, count in run]
+    starts = np.cumsum([0, *counts[:-1]])
+    rows = np.concatenate([one + start for one, start in zip(wanted, starts, strict=True)])
+    return _joined(run).read_records(rows, sum(counts))

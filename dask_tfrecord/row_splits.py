@@ -1,0 +1,189 @@
+"""Implement ``split=`` of `to_tfrecord`: assign each row to a split, such as "train", by a hash."""
+
+from collections.abc import Collection, Mapping
+from typing import Any, NamedTuple
+
+import dask.dataframe as dd
+import numpy as np
+import numpy.typing as npt
+import pandas as pd
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_tfrecord import arguments
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
+from dask_tfrecord.schema.conversion import convert
+from dask_tfrecord.schema.fields import Field
+from dask_tfrecord.schema.logical_types import canonical_type
+
+# The name of the partition column that holds the split of each row.
+SPLIT = "split"
+SPLIT_FIELD = Field(SPLIT, pa.string())
+
+_EXAMPLE = Remedy("split", {"train": 0.9, "eval": 0.1}, "write two splits, for example")
+_AT_RANDOM = Remedy("split_by", 0, "split at random with this seed")
+
+_DTYPE = pd.ArrowDtype(pa.string())
+
+# The number of a row is the number of its partition, shifted left by this number of bits, plus its position
+# in the partition.
+_ROW_BITS = 40
+
+# Tells the random numbers of splits apart from those of a shuffle with the same seed.
+_SPAWN_KEY = (1,)
+
+
+class Splits(NamedTuple):
+    """The range of hashes of each split, and the way in which the hash of a row is computed.
+
+    Attributes
+    ----------
+    names : tuple of str
+        The names of the splits.
+    bounds : tuple of float
+        The upper bound of each split's hashes. A row belongs to the first split whose bound exceeds the hash
+        of the row, which lies between 0 and 1.
+    columns : tuple of str
+        The columns that decide the split: rows with equal values in these columns are in the same split. If
+        the tuple is empty, the position of the row decides.
+    seed : int
+        The seed of the hashes of row positions. Another seed gives another random split.
+    """
+
+    names: tuple[str, ...]
+    bounds: tuple[float, ...]
+    columns: tuple[str, ...]
+    seed: int
+
+
+def parse_splits(columns: Collection[str], split: Any, split_by: Any) -> Splits | None:
+    """Validate the arguments ``split=`` and ``split_by=``, given the names of all columns. Return None if the
+    rows are not assigned to splits.
+
+    Raises
+    ------
+    TFRecordError
+        If ``split`` does not map names to fractions that sum to 1, or if ``split_by`` is neither column names
+        nor a seed.
+    SchemaError
+        If the collection has a column named `SPLIT`, or lacks a column that ``split_by`` names.
+    """
+    if split is None:
+        if split_by is not None:
+            raise TFRecordError(
+                "split_by= has no effect without split=", _EXAMPLE, Remedy("split_by", None, "split no rows")
+            )
+        return None
+    shares = dict(split) if isinstance(split, Mapping) else {}
+    is_valid = bool(shares) and all(
+        isinstance(name, str) and name and isinstance(share, int | float) and 0 < share <= 1
+        for name, share in shares.items()
+    )
+    if not is_valid or abs(sum(shares.values()) - 1) > 1e-6:
+        raise TFRecordError(f"split={split!r} is not a dict of shares that sum to 1", _EXAMPLE)
+    split_by = 0 if split_by is None else split_by
+    is_seed = isinstance(split_by, int | np.integer) and not isinstance(split_by, bool)
+    deciding = () if is_seed else tuple(arguments.names("split_by", split_by))
+    if not is_seed and not deciding:
+        raise TFRecordError("split_by= names no column", "name one", _AT_RANDOM)
+    if SPLIT in columns:
+        problem = "split= adds a partition column of this name"
+        advice = "rename the column of the DataFrame"
+        remedy = Remedy("partition_on", SPLIT, "write a directory for each of its values")
+        raise SchemaError(problem, advice, Remedy("split", None), remedy, feature=SPLIT)
+    for name in deciding:
+        if name not in columns:
+            raise SchemaError("split_by= names a column that the DataFrame does not have", feature=name)
+    bounds = tuple(np.cumsum(list(shares.values())).tolist())
+    return Splits(tuple(shares), (*bounds[:-1], 1.0), deciding, int(split_by) if is_seed else 0)
+
+
+def assign_splits(ddf: dd.DataFrame, splits: Splits) -> dd.DataFrame:
+    """Add the column `SPLIT`, which holds the split of each row, to a collection."""
+    meta = ddf._meta.assign(**{SPLIT: pd.Series([], index=ddf._meta.index, dtype=_DTYPE)})
+    return ddf.map_partitions(_with_split, splits, meta=meta)
+
+
+def _with_split(
+    partition: pd.DataFrame, splits: Splits, partition_info: dict[str, Any] | None = None
+) -> pd.DataFrame:
+    """Add the column `SPLIT` to one partition of a collection."""
+    number = 0 if partition_info is None else partition_info["number"]
+    return split_frame(partition, splits, number << _ROW_BITS)
+
+
+def split_frame(frame: pd.DataFrame, splits: Splits, first: int) -> pd.DataFrame:
+    """Add the column `SPLIT` to a DataFrame whose rows are numbered from ``first``."""
+    columns = [pa.array(frame[name], from_pandas=True) for name in splits.columns]
+    return frame.assign(**{SPLIT: pd.array(_split_of(columns, len(frame), splits, first), _DTYPE)})
+
+
+def split_table(table: pa.Table, splits: Splits, first: int) -> pa.Table:
+    """Add the column `SPLIT` to an Arrow table whose rows are numbered from ``first``."""
+    columns = [_canonical(table[name]) for name in splits.columns]
+    return table.append_column(SPLIT, _split_of(columns, table.num_rows, splits, first))
+
+
+def _canonical(column: pa.ChunkedArray) -> pa.ChunkedArray:
+    """Convert a column of a view type, which Arrow cannot hash or cast, to the type without view."""
+    type_ = canonical_type(column.type)
+    return pa.chunked_array([convert(chunk, type_) for chunk in column.chunks], type_)
+
+
+def _split_of(columns: list[Any], rows: int, splits: Splits, first: int) -> pa.Array:
+    """Return the split of each row, given the columns that decide the split."""
+    chosen = np.searchsorted(splits.bounds, _hashes(columns, rows, splits, first), side="right")
+    return pa.array(splits.names, pa.string()).take(pa.array(chosen))
+
+
+def _hashes(columns: list[Any], count: int, splits: Splits, first: int) -> npt.NDArray[np.float64]:
+    """Return a hash between 0 (included) and 1 (excluded) for each row of a partition.
+
+    If columns are given, the hash depends on the values in these columns and not on their types. If no
+    columns are given, the hash depends on the position of the row.
+    """
+    if not columns:
+        rows = np.arange(count, dtype=np.uint64) + np.uint64(first)
+        hashes = pd.util.hash_array(rows ^ _random_number(splits.seed))
+    else:
+        hashes = np.zeros(count, np.uint64)
+        for name, column in zip(splits.columns, columns, strict=True):
+            hashes = hashes * np.uint64(31) + pd.util.hash_array(_texts(column, name))
+        hashes = pd.util.hash_array(hashes)
+    return hashes / 2.0**64
+
+
+def _random_number(seed: int) -> np.uint64:
+    """Return a random number for a seed. With the seed itself, two near seeds would only swap rows."""
+    sequence = np.random.SeedSequence(seed & (1 << 64) - 1, spawn_key=_SPAWN_KEY)
+    return np.uint64(sequence.generate_state(1, np.uint64)[0])
+
+
+def _texts(values: pa.Array | pa.ChunkedArray, name: str) -> npt.NDArray[Any]:
+    """Convert a column to an array of strings, or to an array of bytes if the column is binary.
+
+    A null becomes an empty text.
+    """
+    if isinstance(values, pa.ChunkedArray):
+        values = values.combine_chunks()
+    if pa.types.is_dictionary(values.type):
+        values = values.dictionary_decode()
+    if pa.types.is_floating(values.type):
+        values = values.cast(pa.float32()) if pa.types.is_float16(values.type) else values
+        # -0.0 equals 0.0 but has another text, so it is replaced.
+        values = pc.add(values, pa.scalar(0, values.type))
+    is_binary = pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)
+    try:
+        texts = values.fill_null(b"") if is_binary else values.cast(pa.string()).fill_null("")
+        if pa.types.is_temporal(values.type) or pa.types.is_decimal(values.type):
+            # Remove trailing zeros of fractions, because the number of decimals depends on the type. The text
+            # of a time with a time zone ends in Z.
+            texts = pc.replace_substring_regex(texts, r"(\.[0-9]*?)0+(Z?)$", r"\1\2")
+            texts = pc.replace_substring_regex(texts, r"\.(Z?)$", r"\1")
+    except pa.ArrowException:
+        problem = f"split_by= cannot use a column of {values.type}"
+        raise SchemaError(
+            problem, "name a column of strings, numbers or times", _AT_RANDOM, feature=name
+        ) from None
+    array: npt.NDArray[Any] = texts.to_numpy(zero_copy_only=False)
+    return array

@@ -1,0 +1,336 @@
+"""Run small tasks on the active scheduler, check a `distributed` cluster first, and log how far a job is.
+
+The module never imports the optional package `distributed`, because a process that uses a cluster has already
+imported it. Each task of a job returns a `Report`. Dask's local schedulers pass the reports to a callback in
+this process. A worker of a `distributed` cluster also sends each report, without the result, to the clients.
+"""
+
+import logging
+import sys
+import time
+import warnings
+from collections.abc import Callable, Iterable
+from contextlib import ExitStack, suppress
+from datetime import timedelta
+from functools import partial
+from threading import Timer
+from typing import Any, NamedTuple, Self, TypeVar
+from uuid import uuid4
+from weakref import WeakKeyDictionary, finalize
+
+import dask
+from dask.base import get_scheduler
+from dask.callbacks import Callback
+
+from dask_tfrecord.dataset.snapshot.versions import library_version
+from dask_tfrecord.errors import TFRecordError
+
+logger = logging.getLogger(__name__)
+
+# The shortest time in seconds between two lines, and from the start of a job to its first line.
+INTERVAL = 10.0
+
+# The shortest time in seconds from the end of a task to the next line. Workers often end their tasks at about
+# the same time, and a line that counted only the first of these tasks would show too much time left.
+_DELAY = 1.0
+
+_TOPIC = "dask_tfrecord"
+
+# The jobs of this process, by their ids.
+_jobs: dict[str, "Progress"] = {}
+
+
+class Report(NamedTuple):
+    """The result of a task, with the position of the task in its job.
+
+    Attributes
+    ----------
+    job : str
+        The unique id of the job.
+    step, steps : int
+        The number of the task's step, counted from 1, and the number of steps of the job. A step begins when
+        all tasks of the previous step have ended.
+    task, tasks : int
+        The number of the task in its step, counted from 0, and the number of tasks of the step. The latter is
+        0 if it is not known.
+    rows, bytes : int
+        The number of rows and of stored bytes that the task has read or written.
+    result : object
+        The result of the task.
+    """
+
+    job: str
+    step: int
+    steps: int
+    task: int
+    tasks: int
+    rows: int
+    bytes: int
+    result: Any = None
+
+
+def report(job: str, task: int, tasks: int, result: Any, *, step: int = 1, steps: int = 1) -> Report:
+    """Return the report of a task. In a task on a cluster, also send the report to the clients.
+
+    The number of rows is the result, if it is an integer. Otherwise, the result, or each element of the
+    result, may have the attributes ``records`` and ``bytes``.
+    """
+    if type(result) is int:
+        rows, size = result, 0
+    else:
+        parts = result if type(result) in (list, tuple) else [result]
+        rows, size = (sum(getattr(part, name, 0) for part in parts) for name in ("records", "bytes"))
+    found = Report(job, step, steps, task, tasks, rows, size, result)
+    distributed = sys.modules.get("distributed")
+    if distributed is not None:
+        with suppress(Exception):  # get_worker raises unless a worker runs the task
+            distributed.get_worker().log_event(_TOPIC, found[:-1])
+    return found
+
+
+def listen(client: Any) -> None:
+    """Let a `distributed` client receive the reports of the workers."""
+    client.subscribe_topic(_TOPIC, _receive)
+
+
+def _receive(event: tuple[float, Any]) -> None:
+    with suppress(Exception):  # a worker may have another version of this package
+        received = Report(*event[1])
+        if received.job in _jobs:
+            _jobs[received.job].add(received)
+
+
+def restart(job: str) -> None:
+    """Restart the clock of a job of this process, because Dask now begins to compute the job."""
+    if job in _jobs:
+        _jobs[job].restart()
+
+
+class Progress:
+    """Log a line about a job soon after tasks have ended, but at most once in `INTERVAL` seconds.
+
+    In a ``with`` block, a `Progress` receives the reports of its job. A thread waits for the time of the next
+    line. This thread exists only if tasks have ended since the last line.
+
+    Parameters
+    ----------
+    title : str
+        The start of each line, such as a path without credentials.
+    job : str, optional
+        The unique id of the job. A job without Dask needs no id, and calls `add` itself.
+    unit : str, default "partitions"
+        What a task reads or writes, in the plural.
+    """
+
+    def __init__(self, title: str, job: str = "", unit: str = "partitions") -> None:
+        self._title, self._job, self._unit = title, job, unit
+        self._open = ExitStack()
+        self._timer: Timer | None = None
+        self.restart()
+
+    def restart(self) -> None:
+        """Restart the clock, and forget all tasks that have ended."""
+        self._start = self._logged = time.monotonic()
+        self._last = Report(self._job, 0, 0, 0, 0, 0, 0)
+        self._last_end = self._start
+
+    def __enter__(self) -> Self:
+        if self._job:
+            _jobs[self._job] = self
+            self._open.callback(_jobs.pop, self._job, None)
+            self._open.enter_context(Callback(posttask=self._after_task))
+        self._open.callback(self._cancel)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        timer = self._timer
+        self._open.close()
+        if timer is not None:
+            timer.join()
+
+    def until_deleted(self, owner: object) -> None:
+        """Receive the reports of the job until Python deletes the object ``owner``."""
+        finalize(owner, self.__enter__()._open.close).atexit = False
+
+    def _after_task(self, key: Any, result: Any, dsk: Any, state: Any, worker: Any) -> None:
+        if isinstance(result, Report) and result.job == self._job:
+            self.add(result)
+
+    def add(self, report: Report) -> None:
+        """Count a task that has ended. The next line about the job follows in time.
+
+        A repeated task counts once. Errors are ignored, because no job must fail because of its log.
+        """
+        with suppress(Exception):
+            now = time.monotonic()
+            if report.step > self._last.step:
+                self._step_start = self._last_end
+                self._done: set[int] = set()
+                self._rows = self._bytes = 0
+            if report.step < self._last.step or report.task in self._done:
+                return
+            self._last, self._last_end = report._replace(result=None), now
+            self._done.add(report.task)
+            self._rows += report.rows
+            self._bytes += report.bytes
+            if self._timer is None and logger.isEnabledFor(logging.INFO):
+                self._timer = Timer(max(self._logged + INTERVAL - now, _DELAY), self._log)
+                self._timer.daemon = True
+                self._timer.start()
+
+    def _cancel(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+
+    def _log(self) -> None:
+        with suppress(Exception):
+            self._logged = time.monotonic()
+            logger.info("%s: %s", self._title, self._describe(self._logged))
+        self._timer = None
+
+    def _describe(self, now: float) -> str:
+        _, step, steps, _, tasks, *_ = self._last
+        done, seconds = len(self._done), max(now - self._step_start, 1e-9)
+        amounts = [(n, unit) for n, unit in ((self._rows, "rows"), (self._bytes, "bytes")) if n]
+        text = f"step {step} of {steps}: " if steps > 1 else ""
+        text += f"{done:,} of {tasks:,} {self._unit}" if tasks else f"{done:,} {self._unit}"
+        text += "".join(f", {n:,} {unit}" for n, unit in amounts) + f" in {seconds:.1f} s"
+        if amounts:
+            n, unit = amounts[0]
+            text += f" ({n / seconds:.0f} {unit}/s)"
+        if tasks:
+            part = (step - 1 + done / tasks) / steps
+            left = timedelta(seconds=round((now - self._start) * (1 - part) / part))
+            text += f", about {left} left"
+        return text
+
+
+Argument = TypeVar("Argument")
+Result = TypeVar("Result")
+
+_PACKAGE = "dask-tfrecord"
+_SCHEDULER = "the scheduler"
+
+# The largest number of workers that an error message lists.
+_LISTED_WORKERS = 8
+
+
+# Map from each client to the addresses of the workers that passed the version check.
+_checked: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
+
+
+def compute_each(
+    function: Callable[[Argument], Result], arguments: Iterable[Argument], title: str
+) -> list[Result]:
+    """Call a function with each argument, each call in a separate task, and return the results in order.
+
+    A long computation logs its progress. Each line begins with the title.
+    """
+    check_cluster()
+    given = list(arguments)
+    job = uuid4().hex
+    # Dask searches the arguments of a delayed call for collections, but not the arguments of a partial
+    # function.
+    tasks = [
+        dask.delayed(partial(_reported, function, each, job, index, len(given)), pure=False, traverse=False)()
+        for index, each in enumerate(given)
+    ]
+    with Progress(title, job):
+        reports = dask.compute(*tasks, traverse=False, retries=5)
+    return [each.result for each in reports]
+
+
+def _reported(
+    function: Callable[[Argument], Result], argument: Argument, job: str, index: int, count: int
+) -> Report:
+    """Call a function, and return the report of the call."""
+    return report(job, index, count, function(argument))
+
+
+def check_cluster(scheduler: Any = None) -> None:
+    """Raise if the cluster's scheduler or a worker lacks this package or has another version of the package.
+
+    Without this check, a worker that cannot unpickle a task would shut down, and the client would wait
+    forever.
+
+    Each worker is checked once for each client. The check is omitted inside a task, if there is no cluster,
+    and if the client is asynchronous.
+
+    Parameters
+    ----------
+    scheduler : optional
+        The scheduler to check, as in ``dask.compute(scheduler=...)``. By default, the scheduler that Dask
+        currently uses is checked.
+
+    Raises
+    ------
+    TFRecordError
+        If the scheduler or a worker cannot run the package. The message names the scheduler or worker that
+        cannot run the package.
+    """
+    distributed = sys.modules.get("distributed")
+    if distributed is None or _is_in_task(distributed):
+        return
+    client = _client_of(scheduler)
+    if client is None or client.asynchronous:
+        return
+    checked = _checked.setdefault(client, set())
+    problems: dict[str, list[str]] = {}
+    with suppress(Exception):  # an unreachable cluster raises its own error when tasks are sent to it
+        if checked and checked.issuperset(client.nthreads()):
+            return
+        if not checked:
+            listen(client)
+        versions = client.get_versions(packages=[_PACKAGE])
+        answers = {_SCHEDULER: versions["scheduler"]}
+        answers |= {f"worker {address}": answer for address, answer in versions["workers"].items()}
+        for name, answer in answers.items():
+            if problem := _problem(answer["packages"][_PACKAGE]):
+                problems.setdefault(problem, []).append(name)
+        if not problems:
+            checked.update((_SCHEDULER, *versions["workers"]))
+    if problems:
+        listed = "; ".join(f"{problem} on {_enumerate(names)}" for problem, names in problems.items())
+        raise TFRecordError(
+            f"the cluster cannot run dask_tfrecord: {listed}",
+            f"install dask-tfrecord {library_version()} there and restart it, or compute without the "
+            'cluster under dask.config.set(scheduler="threads")',
+        )
+
+
+def warn_client(message: str, category: type[Warning] = UserWarning) -> None:
+    """Issue a warning in this process and, if this process is a worker of a cluster, also in the client."""
+    distributed = sys.modules.get("distributed")
+    warn = warnings.warn if distributed is None else distributed.warn
+    warn(message, category, 4)
+
+
+def _client_of(scheduler: Any) -> Any:
+    """Return the `distributed` client with which Dask computes, or None if there is no cluster."""
+    try:
+        get = get_scheduler(scheduler=scheduler)
+    except Exception:  # if the scheduler is invalid, Dask raises a clear error when it computes
+        return None
+    client = getattr(get, "__self__", None)
+    return client if hasattr(client, "get_versions") else None
+
+
+def _is_in_task(distributed: Any) -> bool:
+    try:
+        distributed.get_worker()
+    except ValueError:
+        return False
+    return True
+
+
+def _problem(version: str | None) -> str:
+    """Describe the problem with the version of this package on the scheduler or on a worker."""
+    ours = library_version()
+    if ours == "unknown" or version == ours:
+        return ""
+    return "dask_tfrecord is not installed" if version is None else f"dask_tfrecord is version {version}"
+
+
+def _enumerate(names: list[str]) -> str:
+    hidden = len(names) - _LISTED_WORKERS
+    return ", ".join(names[:_LISTED_WORKERS]) + (f" and {hidden:,} more" if hidden > 0 else "")

@@ -1,0 +1,680 @@
+"""Define the schema of a dataset: its fields, the features that store each field, and the type of its
+records.
+
+The module knows Arrow and the kernel's columns, but neither files nor pandas nor Dask. The module
+`storage_values` converts the values of columns.
+"""
+
+import base64
+import html
+from collections import Counter
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field, replace
+from itertools import islice
+from typing import Any, ClassVar, Literal, Self, get_args
+
+import pyarrow as pa
+
+from dask_tfrecord.codec import KIND_TYPES, Column, Kind, RecordType, nested
+from dask_tfrecord.errors import Remedy, SchemaError, check_instance
+from dask_tfrecord.lazy import cached_property
+from dask_tfrecord.schema.logical_types import canonical_type, is_lossy, kind_and_depth, of_column
+from dask_tfrecord.schema.storage_values import (
+    ROUND,
+    STORAGE_TYPES,
+    MisfitError,
+    RoundedError,
+    from_marker,
+    is_stored,
+    load,
+    store,
+    with_marker,
+)
+from dask_tfrecord.schema.stored_form import StoredForm
+
+Lossy = Literal["warn", "allow", "raise"]
+
+# The exceptions of a conversion if a value does not fit a type. `_error` converts these exceptions to a
+# SchemaError that names the column.
+_CAST_ERRORS = (
+    MisfitError,
+    pa.ArrowInvalid,
+    pa.ArrowNotImplementedError,  # how Arrow reports that it has no cast between two types
+)
+
+
+@dataclass(frozen=True, repr=False)
+class Field:
+    """One column of a :class:`Schema`: its name, its logical type and its categories.
+
+    Parameters
+    ----------
+    name : str
+        Name of the column, and of the feature that stores the column. A struct column named "a" with the
+        field "b" is stored in the features "a/b" and "a".
+    type : pyarrow.DataType
+        The logical type, which is the type of the column in a DataFrame.
+    categories : pyarrow.Array, optional
+        The first categories of a dictionary type, in this order. An ordered dictionary type has no other
+        categories.
+    form : StoredForm, optional
+        The features that store the column, if these are not given by the type, as in datasets of TFDS and in
+        feature specs of TensorFlow.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from dask_tfrecord import Field
+    >>> Field("tags", pa.list_(pa.string()))
+    Field('tags', list<item: string>)
+    >>> Field("tags", pa.list_(pa.string())).kind
+    'string'
+    """
+
+    name: str
+    type: pa.DataType
+    categories: pa.Array | None = field(default=None, hash=False)
+    form: StoredForm | None = None
+
+    def __post_init__(self) -> None:
+        check_instance("name", self.name, str)
+        check_instance("type", self.type, pa.DataType)
+        check_instance("categories", self.categories, pa.Array, type(None))
+
+    @classmethod
+    def in_form(cls, name: str, form: StoredForm) -> Self:
+        """Create a column that features store in a form of TFDS."""
+        return cls(name, form.type, None if form.depth else form.categories, form)
+
+    def without_class_names(self) -> Self:
+        """Return the column with the numbers of the classes, if it is a class label of TFDS."""
+        if self.form is None or not self.form.has_codes:
+            return self
+        return type(self).in_form(self.name, replace(self.form, categories=None))
+
+    @property
+    def kind(self) -> Kind:
+        """Kind of the feature that stores the column:
+
+        "int64", "float", "bytes", or "string" for text in a bytes feature.
+        """
+        return self.column.kind
+
+    @property
+    def depth(self) -> int:
+        """Depth of the lists: 0 for a scalar, 1 for a list, 2 for a list of lists.
+
+        A struct has the greatest depth of its fields, and at least 1.
+        """
+        if self.is_struct:
+            depths: list[int] = [child.depth for child in self.children]
+            return max([1, *depths])
+        return self.column.depth if self.form is None else self.form.depth
+
+    @property
+    def is_struct(self) -> bool:
+        """True if each field of the column is stored in features of its own."""
+        return isinstance(self.type, pa.StructType) and self.form is None
+
+    @cached_property
+    def children(self) -> tuple[Self, ...]:
+        """The fields of a struct as columns, such as "a/b" for the field "b" of the column "a"."""
+        fields = self.type if self.is_struct else ()
+        return tuple(type(self)(f"{self.name}/{item.name}", item.type) for item in fields)
+
+    @property
+    def family(self) -> tuple[Self, ...]:
+        """The column itself and, for a struct, its fields at all levels."""
+        if not self.is_struct:  # the cached children of many columns would take memory and time
+            return (self,)
+        return (self, *(one for child in self.children for one in child.family))
+
+    @property
+    def leaves(self) -> tuple[Self, ...]:
+        """The column itself or, for a struct, its fields at all levels that are not structs."""
+        return tuple(one for one in self.family if not one.is_struct)
+
+    @cached_property
+    def features(self) -> tuple[Column, ...]:
+        """The features that store the column, in the form that the kernel needs."""
+        if self.form is not None:
+            return self.form.columns(self.name)
+        return tuple(one.column for one in self.family) if self.is_struct else (self.column,)
+
+    @cached_property
+    def column(self) -> Column:
+        """The name, kind and depth of the column, in the form that the kernel needs.
+
+        For a struct, this is the feature that tells a struct whose fields are all null from a null.
+        """
+        if self.form is not None:
+            return self.features[0]
+        if self.is_struct:
+            return Column(self.name, "int64", 0)
+        if pa.types.is_null(self.type):  # a column of the null type is stored as a feature without values
+            return Column(self.name, "bytes", 1)
+        try:
+            return Column(self.name, *kind_and_depth(self.type))
+        except SchemaError as error:
+            raise of_column(error, self.name) from None
+
+    def with_field_types(self, types: Mapping[str, pa.DataType]) -> Self:
+        """Return the column with other types of some fields of the struct, which ``types`` maps by names such
+        as "a/b".
+        """
+        if self.name in types:
+            return replace(self, type=types[self.name])
+        if not self.is_struct:
+            return self
+        found = (child.with_field_types(types).type for child in self.children)
+        fields = (item.with_type(type_) for item, type_ in zip(self.type, found, strict=True))
+        return replace(self, type=pa.struct(list(fields)))
+
+    def of_struct(self, error: SchemaError) -> SchemaError:
+        """Return a copy of the error of a field of the struct whose remedies give the type of the struct."""
+        remedies = [
+            remedy._replace(value={self.name: self.with_field_types(remedy.value).type})
+            if self.is_struct and remedy.keyword == "schema"
+            else remedy
+            for remedy in error.remedies
+        ]
+        return error.replaced(remedies=remedies)
+
+    @property
+    def is_required(self) -> bool:
+        """True if no value is null, because a record without a value of the column raises an error."""
+        return self.form is not None and self.form.is_plain and not self.form.is_optional
+
+    @property
+    def lossy(self) -> bool:
+        """True if storing values of the column rounds them to 32-bit floats."""
+        return is_lossy(self.type)
+
+    def to_features(self, array: pa.Array, *, lossy: Lossy) -> list[pa.Array]:
+        """Convert values of the column to the values of each feature, as `store` does."""
+        if not self.is_struct:
+            return [self.store(array, lossy=lossy)]
+        self._check_type(array)
+        of_fields = zip(self.children, array.flatten(), strict=True)
+        try:
+            stored = [one for item, values in of_fields for one in item.to_features(values, lossy=lossy)]
+        except SchemaError as error:
+            raise self.of_struct(error) from None
+        return with_marker(array, stored)
+
+    def store(self, array: pa.Array, *, lossy: Lossy) -> pa.Array:
+        """Convert values of a column that is no struct from its logical type to a type that the kernel
+        encodes.
+
+        Raises
+        ------
+        SchemaError
+            If a value of the column cannot be stored, or if a value would be rounded and ``lossy`` is
+            "raise".
+        """
+        self._check_type(array)
+        try:
+            self._check_categories(array)
+            return store(array, exact=lossy == "raise")
+        except _CAST_ERRORS as error:
+            raise self._error(error, "to_tfrecord") from None
+
+    def check_categories(self, column: pa.ChunkedArray | pa.Array) -> None:
+        """Raise SchemaError if a value of an ordered dictionary column is not one of the categories."""
+        first = 0
+        for array in column.chunks if isinstance(column, pa.ChunkedArray) else [column]:
+            try:
+                self._check_categories(array)
+            except MisfitError as error:
+                error.row += first
+                raise self._error(error, "to_tfrecord") from None
+            first += len(array)
+
+    def _check_categories(self, array: pa.Array) -> None:
+        if self.categories is None or not self.type.ordered or array.dictionary.equals(self.categories):
+            return
+        load(array.dictionary_decode(), self.type, self.categories)
+
+    def _check_type(self, array: pa.Array) -> None:
+        if array.type != self.type and canonical_type(array.type) != self.type:
+            raise SchemaError(f"the values are {array.type}, the column is {self.type}", feature=self.name)
+
+    def load(self, *arrays: pa.Array) -> pa.Array:
+        """Convert values that the kernel decoded from each feature of the column to the column's type.
+
+        Raises
+        ------
+        SchemaError
+            If the logical type of the column cannot hold a value.
+        """
+        try:
+            if self.is_struct:
+                marker, *others = arrays
+                features = iter(others)
+                found = [item.load(*islice(features, len(item.features))) for item in self.children]
+                return from_marker(self.type, marker, found)
+            if self.form is not None:
+                return self.form.load(arrays)
+            return load(arrays[0], self.type, self.categories)
+        except SchemaError as error:
+            raise self.of_struct(error) from None
+        except _CAST_ERRORS as error:
+            raise self._error(error, "read_tfrecord") from None
+
+    def no_rows(self) -> pa.Array:
+        """Return an empty array of the logical type of the column.
+
+        For a dictionary type, the array has the known categories.
+        """
+        empty = pa.nulls(0, self.type)
+        if self.categories is None:
+            return empty
+        return pa.DictionaryArray.from_arrays(empty.indices, self.categories, ordered=self.type.ordered)
+
+    def __repr__(self) -> str:
+        categories = "" if self.categories is None else f", categories={self.categories.to_pylist()}"
+        return f"Field({self.name!r}, {self.type}{categories})"
+
+    def _error(self, error: Exception, function: str) -> SchemaError:
+        if not isinstance(error, MisfitError):
+            problem = f"pyarrow {pa.__version__} cannot convert {self.type}: {error}"
+            return SchemaError(problem, feature=self.name)
+        remedies = [ROUND] if isinstance(error, RoundedError) else []
+        if self.form is not None:
+            types = {one.name: nested(KIND_TYPES[one.kind], one.depth) for one in self.features}
+            remedies = [Remedy("schema", types, "read the stored values")]
+        elif error.wider is not None:
+            remedies = [Remedy("schema", {self.name: error.wider}, "hold all values")]
+        found = SchemaError(error.problem, error.advice, *remedies, feature=self.name, function=function)
+        return found.replaced(record=error.row)
+
+
+def stored_fields(item: Field) -> list[Field]:
+    """Return a column for each feature of a struct, or of a column in a form of another library, else the
+    column itself.
+    """
+    if item.form is None:
+        return [Field(one.name, pa.int64()) if one.is_struct else one for one in item.family]
+    return [Field(one.name, nested(KIND_TYPES[one.kind], one.depth)) for one in item.features]
+
+
+def feature_text(item: Field) -> str:
+    """Return the name of the feature that stores a column, as TensorFlow's proto files spell it."""
+    if item.is_struct:
+        return "one for each field"
+    kind = "bytes" if item.kind == "string" else item.kind
+    return f"feature list of {kind}_list" if item.column.depth == 2 else f"{kind}_list"
+
+
+@dataclass(frozen=True, repr=False)
+class Schema:
+    """The columns of a dataset, and the message type of its records.
+
+    ``Snapshot.schema`` is such a schema, :meth:`from_arrow` creates a schema, and
+    ``read_tfrecord(schema=...)`` accepts a schema.
+
+    Parameters
+    ----------
+    fields : tuple of Field
+        The columns of the dataset, in order.
+    record_type : "example", "sequence_example" or "bytes", default "example"
+        The type of message that each record is. "bytes" means that the payload of a record is the value of
+        the dataset's only column.
+
+    Examples
+    --------
+    >>> import pyarrow as pa
+    >>> from dask_tfrecord import Schema
+    >>> schema = Schema.from_arrow(pa.schema({"age": pa.int8(), "tags": pa.list_(pa.string())}))
+    >>> schema
+    Schema of example records:
+      column  type                feature
+      age     int8                int64_list
+      tags    list<item: string>  bytes_list
+    >>> schema.names
+    ['age', 'tags']
+    >>> schema.select(["age"])
+    Schema of example records:
+      column  type  feature
+      age     int8  int64_list
+    """
+
+    fields: tuple[Field, ...]
+    record_type: RecordType = "example"
+
+    def __post_init__(self) -> None:
+        check_instance("fields", self.fields, tuple)
+        for item in self.fields:
+            check_instance("fields", item, Field)
+        _check_record_type(self.record_type)
+
+    # The package sets these functions, because the schema knows no files.
+    from_tfds: ClassVar["Callable[..., Schema]"]
+    from_tfmd: ClassVar["Callable[..., Schema]"]
+
+    @classmethod
+    def from_arrow(
+        cls,
+        schema: pa.Schema,
+        record_type: RecordType = "example",
+        *,
+        categories: Mapping[str, pa.Array] | None = None,
+    ) -> Self:
+        """Create a schema from an Arrow schema. Raise if TFRecord cannot store a type of the Arrow schema.
+
+        A view type such as string_view becomes the type without view, which differs only in memory form.
+        A column of the null type can only hold nulls.
+
+        Parameters
+        ----------
+        schema : pyarrow.Schema
+            The names and the logical types of the columns.
+        record_type : "example", "sequence_example" or "bytes", default "example"
+            The type of message that each record is.
+        categories : mapping of str to pyarrow.Array, optional
+            Map from the name of a dictionary column to the first categories of this column.
+
+        Returns
+        -------
+        Schema
+
+        Raises
+        ------
+        SchemaError
+            If records of this type cannot hold the name or the type of a column.
+
+        Examples
+        --------
+        >>> import pyarrow as pa
+        >>> from dask_tfrecord import Schema
+        >>> Schema.from_arrow(pa.schema({"frames": pa.list_(pa.list_(pa.float32()))}), "sequence_example")
+        Schema of sequence_example records:
+          column  type                           feature
+          frames  list<item: list<item: float>>  feature list of float_list
+        """
+        check_instance("schema", schema, pa.Schema)
+        check_instance("categories", categories, Mapping, type(None))
+        check_names(schema.names)
+        return cls._of_types(schema, record_type, categories or {})
+
+    @classmethod
+    def _of_types(cls, schema: pa.Schema, record_type: RecordType, known: Mapping[str, pa.Array]) -> Self:
+        _check_record_type(record_type)
+        fields = tuple(Field(item.name, canonical_type(item.type), known.get(item.name)) for item in schema)
+        for item in fields:
+            _check_type(item, record_type)
+        check_features(fields)
+        if record_type == "bytes":
+            _check_payload(fields)
+        return cls(fields, record_type)
+
+    @property
+    def names(self) -> list[str]:
+        """The names of the columns, in order."""
+        return [item.name for item in self.fields]
+
+    @cached_property
+    def columns(self) -> tuple[Column, ...]:
+        """The name, kind and depth of each feature that stores a column, as the kernel needs them."""
+        found = (feature for item in self.fields for feature in item.features)
+        return tuple(dict.fromkeys(found) if self._has_forms else found)
+
+    @property
+    def leaves(self) -> tuple[Field, ...]:
+        """The columns, with the fields at all levels of a struct instead of the struct."""
+        return tuple(leaf for item in self.fields for leaf in item.leaves)
+
+    @cached_property
+    def arrow(self) -> pa.Schema:
+        """The Arrow schema with the names and the logical types of the columns."""
+        return pa.schema([(item.name, item.type) for item in self.fields])
+
+    def select(self, names: Iterable[str]) -> Self:
+        """Return a schema with only the named columns, in the given order.
+
+        The name "a/b" stands for the field "b" of the struct column "a", as a column.
+
+        Raises
+        ------
+        SchemaError
+            If no column has one of the names.
+        """
+        check_instance("names", names, Iterable)
+        selected = list(names)
+        if selected == self.names:  # the same object keeps its cached properties
+            return self
+        for name in selected:
+            check_instance("names", name, str)
+        by_name = {item.name: item for item in self.fields}
+        if not by_name.keys() >= set(selected):
+            by_name = {one.name: one for item in self.fields for one in item.family} | by_name
+        unknown = [name for name in selected if name not in by_name]
+        if unknown:
+            raise SchemaError(f"no column is named {_list(unknown)}; there are {_list(self.names)}")
+        return type(self)(tuple(by_name[name] for name in selected), self.record_type)
+
+    def no_rows(self) -> pa.RecordBatch:
+        """Return a batch with the columns of the schema and without rows.
+
+        Dictionary columns of the batch have the known categories.
+        """
+        return pa.RecordBatch.from_arrays([item.no_rows() for item in self.fields], schema=self.arrow)
+
+    def is_stored(self, batch: pa.RecordBatch) -> bool:
+        """Return True if the kernel can encode a batch unchanged.
+
+        For such a batch, `to_storage` returns the batch itself.
+        """
+        return batch.schema.equals(self.arrow) and all(is_stored(batch.column(at)) for at in self._undecided)
+
+    @cached_property
+    def _undecided(self) -> tuple[int, ...]:
+        """Indices of the columns whose values must be checked.
+
+        Their Arrow type does not guarantee that the kernel can encode the values.
+        """
+        return tuple(at for at, item in enumerate(self.fields) if item.type not in STORAGE_TYPES)
+
+    def to_storage(self, batch: pa.RecordBatch, *, lossy: Lossy) -> pa.RecordBatch:
+        """Convert a batch to types that the kernel encodes, without copying where possible.
+
+        Parameters
+        ----------
+        batch : pyarrow.RecordBatch
+            A batch with the columns of this schema, in their logical types.
+        lossy : "warn", "allow" or "raise"
+            If "raise", a value that would be rounded to a 32-bit float raises an error.
+
+        Raises
+        ------
+        SchemaError
+            If a value of the batch cannot be stored. The error has the column and the row of this value.
+        """
+        if self.is_stored(batch):  # creating a batch of many columns takes as long as encoding the batch
+            return batch
+        if batch.schema.names != self.names:
+            raise SchemaError(f"the columns are {_list(batch.schema.names)} instead of {_list(self.names)}")
+        pairs = zip(self.fields, batch.columns, strict=True)
+        stored = [one for item, array in pairs for one in item.to_features(array, lossy=lossy)]
+        return pa.RecordBatch.from_arrays(stored, names=[feature.name for feature in self.columns])
+
+    def from_storage(self, batch: pa.RecordBatch) -> pa.RecordBatch:
+        """Convert a decoded batch from storage types to logical types: the inverse of `to_storage`.
+
+        Raises
+        ------
+        SchemaError
+            If the logical type of a column cannot hold a value. The error has the column and the row of this
+            value.
+        """
+        # A new batch of many columns costs as much as decoding it.
+        if batch.schema.equals(self.arrow) and not self._has_forms:
+            return batch
+        columns = [
+            item.load(*map(batch.column, ats)) for item, ats in zip(self.fields, self._positions, strict=True)
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self.arrow)
+
+    @cached_property
+    def _positions(self) -> list[list[int]]:
+        """For each column, the positions of its features in `columns`.
+
+        Several columns may share a feature.
+        """
+        at = {feature: number for number, feature in enumerate(self.columns)}
+        return [[at[feature] for feature in item.features] for item in self.fields]
+
+    @cached_property
+    def _has_forms(self) -> bool:
+        """True if a column is stored in other features than the feature with its name and type."""
+        return any(item.form is not None or item.is_struct for item in self.fields)
+
+    def to_json(self) -> dict[str, Any]:
+        """Return the schema as JSON values, in the form in which a snapshot stores the schema.
+
+        The key ``columns`` is for people to read. The key ``arrow`` is exact: it holds an Arrow IPC stream
+        without rows, encoded as base64 text.
+        """
+        sink = pa.BufferOutputStream()
+        with pa.ipc.new_stream(sink, self.arrow) as writer:
+            writer.write_batch(self.no_rows())
+        columns = [
+            {
+                "name": item.name,
+                "type": str(item.type),
+                "kind": "struct" if item.is_struct else item.kind,
+                "depth": item.depth,
+            }
+            for item in self.fields
+        ]
+        forms = {item.name: item.form.to_json() for item in self.fields if item.form is not None}
+        return {
+            "record_type": self.record_type,
+            "columns": columns,
+            "known_categories": [
+                item.name for item in self.fields if item.categories is not None and item.form is None
+            ],
+            "arrow": base64.b64encode(sink.getvalue()).decode("ascii"),
+            **({"forms": forms} if forms else {}),
+        }
+
+    @classmethod
+    def from_json(cls, value: Mapping[str, Any]) -> Self:
+        """Create a schema from the value that `to_json` returned.
+
+        Raises
+        ------
+        SchemaError
+            If the value is not in the form that `to_json` returns.
+        """
+        try:
+            stream = base64.b64decode(value["arrow"], validate=True)
+            with pa.ipc.open_stream(stream) as reader:
+                empty = reader.read_all()
+            record_type, forms = value["record_type"], value.get("forms", {})
+            categories = {
+                name: empty.column(name).combine_chunks().dictionary for name in value["known_categories"]
+            }
+            known = {name: StoredForm.from_json(form) for name, form in forms.items()}
+            plain = [item for item in empty.schema if item.name not in known]
+            if not plain and record_type in get_args(RecordType):
+                fields = {}  # records without features, or whose features are all in a form of TFDS
+            else:
+                check_names([item.name for item in plain], may_be_empty=True)  # as in files of other tools
+                schema = cls._of_types(pa.schema(plain), record_type, categories)
+                fields = {item.name: item for item in schema.fields}
+            fields |= {name: Field.in_form(name, form) for name, form in known.items()}
+            return cls(tuple(fields[name] for name in empty.schema.names), record_type)
+        except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
+            raise SchemaError(f"the stored schema is not readable: {error}") from error
+
+    def __repr__(self) -> str:
+        rows = self._rows()
+        widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+        lines = ("  ".join(map(str.ljust, row, widths)).rstrip() for row in rows)
+        return "\n  ".join([f"Schema of {self.record_type} records:", *lines])
+
+    def _repr_html_(self) -> str:
+        cells = ("".join(f"<td>{html.escape(text)}</td>" for text in row) for row in self._rows())
+        lines = "".join(f"<tr>{line}</tr>" for line in cells)
+        return f"<table><caption>Schema of {self.record_type} records</caption>{lines}</table>"
+
+    def _rows(self) -> list[tuple[str, str, str]]:
+        """Return the rows of the table of columns that ``print(schema)`` shows.
+
+        The first row has the titles of the table.
+        """
+        rows = [(item.name, str(item.type), feature_text(item)) for item in self.fields]
+        return [("column", "type", "feature"), *rows]
+
+
+def _list(names: Iterable[object]) -> str:
+    return ", ".join(map(repr, names)) or "none"
+
+
+def _check_record_type(given: object) -> None:
+    known = get_args(RecordType)
+    if not isinstance(given, str) or given not in known:
+        raise SchemaError(f"unknown record_type {given!r}; known are {_list(known)}")
+
+
+def check_names(names: Sequence[object], *, may_be_empty: bool = False) -> None:
+    """Raise SchemaError if the column names cannot be the feature names of a record that is written."""
+    if not names:
+        raise SchemaError("there are no columns to store", "keep at least one column")
+    not_strings = [name for name in names if not isinstance(name, str)]
+    if not_strings:
+        raise SchemaError(
+            f"column names must be strings, not {_list(not_strings)}", "rename with ddf.rename(columns=str)"
+        )
+    if "" in names and not may_be_empty:
+        raise SchemaError("a column has an empty name", "rename it")
+    repeated = [name for name, count in Counter(names).items() if count > 1]
+    if repeated:
+        problem = f"several columns are named {_list(repeated)}, but a record has each name at most once"
+        raise SchemaError(problem, "rename them")
+
+
+def _check_type(item: Field, record_type: RecordType) -> None:
+    if not item.is_struct:
+        return _check_depth(item, record_type)
+    try:
+        for leaf in item.leaves:
+            _check_depth(leaf, record_type)
+    except SchemaError as error:
+        raise item.of_struct(error) from None
+
+
+def _check_depth(item: Field, record_type: RecordType) -> None:
+    depth = item.depth
+    if depth > (1 if record_type == "example" else 2):
+        raise SchemaError(
+            f"{item.type} nests lists deeper than record_type={record_type!r} allows",
+            None if depth == 2 else "flatten the lists",
+            remedies=[Remedy("record_type", "sequence_example", "allow lists of lists")] * (depth == 2),
+            feature=item.name,
+            function="",
+        )
+
+
+def check_features(fields: Sequence[Field]) -> None:
+    """Raise SchemaError if two columns, or two fields of structs, have the name of one feature."""
+    if not any(item.is_struct for item in fields):  # then the names of the columns are those of the features
+        return
+    counts = Counter(one.name for item in fields for one in item.features)
+    for name in (name for name, count in counts.items() if count > 1):
+        raise SchemaError(
+            "two columns or fields have the name of this feature, because the field of a struct is stored as "
+            "column/field",
+            "rename one of the columns or fields",
+            feature=name,
+        )
+
+
+def _check_payload(fields: Sequence[Field]) -> None:
+    """Raise SchemaError unless the only column is a scalar of bytes or strings."""
+    if len(fields) != 1 or fields[0].kind not in ("bytes", "string") or fields[0].depth:
+        names = _list(item.name for item in fields)
+        problem = f'record_type="bytes" stores exactly one binary or string column, not {names}'
+        remedy = Remedy("record_type", "example", "store several columns")
+        raise SchemaError(problem, "select such a column", remedy, function="")

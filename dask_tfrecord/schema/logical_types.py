@@ -1,0 +1,322 @@
+"""Define the Arrow types of columns: the kinds of features that store them, and the names that users give
+them.
+
+The module converts types, never values.
+"""
+
+import re
+from collections.abc import Callable
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pyarrow as pa
+from pyarrow import types
+
+from dask_tfrecord.codec import Kind
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
+
+_Tests = tuple[Callable[[pa.DataType], bool], ...]
+
+# Tests for Arrow types whose values are stored as integers (INTEGERS), as text (TEXT) and as bytes (BINARY).
+INTEGERS: _Tests = (
+    types.is_boolean,
+    types.is_integer,
+    types.is_date,
+    types.is_time,
+    types.is_timestamp,
+    types.is_duration,
+)
+TEXT: _Tests = (types.is_string, types.is_large_string, types.is_string_view)
+BINARY: _Tests = (types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary)
+
+_KINDS: dict[Kind, _Tests] = {
+    "int64": INTEGERS,
+    "float": (types.is_floating, types.is_decimal),
+    "bytes": BINARY,
+    "string": TEXT,
+}
+_ADVICE: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
+    (types.is_null, "name the type of its values"),
+    # The fields of a struct column are stored, so this struct is inside of a list or another type.
+    (
+        types.is_struct,
+        "make each of its fields a list column, which can be a list of lists in sequence examples, or "
+        "serialize the values to bytes",
+    ),
+    (types.is_map, "make its keys and its values two list columns"),
+    (types.is_interval, "make its months, days and nanoseconds three columns"),
+)
+
+
+@lru_cache(maxsize=1024)  # the columns of a dataset have few different types
+def kind_and_depth(type_: pa.DataType) -> tuple[Kind, int]:
+    """Return the kind of the feature that stores values of a type, and the depth of the type's lists.
+
+    Raises
+    ------
+    SchemaError
+        If no feature can hold values of the type. The error does not name the column; `of_column` adds the
+        name.
+    """
+    found = _find(type_)
+    if isinstance(found, pa.DataType):
+        advice = next((text for test, text in _ADVICE if test(found)), None)
+        instead = None if advice else _storable(type_)
+        raise SchemaError(
+            f"TFRecord has no feature for the type {found}",
+            advice or (None if instead else "leave the column out"),
+            remedies=[Remedy("schema", instead, "store the values")] if instead else (),
+            function="",
+        )
+    return found
+
+
+def of_column(error: SchemaError, name: str) -> SchemaError:
+    """Return a copy of an error of `kind_and_depth` that also names the column."""
+    remedies = [remedy._replace(value={name: remedy.value}) for remedy in error.remedies]
+    return error.replaced(feature=name, remedies=remedies)
+
+
+def _find(type_: pa.DataType) -> tuple[Kind, int] | pa.DataType:
+    """Return the kind and the depth of a type, or a type nested in it that no feature can hold."""
+    if isinstance(type_, pa.FixedShapeTensorType):
+        return _find(type_.storage_type)
+    if _is_unsupported(type_):
+        return type_
+    if is_list(type_) or types.is_dictionary(type_):
+        found = _find(type_.value_type)
+        if isinstance(found, pa.DataType):
+            return found
+        kind, depth = found
+        if is_list(type_):
+            return kind, depth + 1
+        return type_ if depth else (kind, 0)
+    for kind, tests in _KINDS.items():
+        if is_any(type_, tests):
+            return kind, 0
+    return type_
+
+
+def _storable(type_: pa.DataType) -> pa.DataType | None:
+    """Return a type that a feature can store and that holds the values of a given type, or None without such
+    a type.
+    """
+    if not isinstance(_find(type_), pa.DataType):
+        return type_
+    if isinstance(type_, pa.BaseExtensionType):
+        return pa.bool_() if isinstance(type_, pa.Bool8Type) else _storable(type_.storage_type)
+    if types.is_fixed_size_binary(type_):
+        return pa.binary()
+    if types.is_decimal(type_):
+        digits = type_.precision - type_.scale
+        return pa.decimal128(digits, 0) if digits <= 38 else pa.float64()
+    if is_list(type_):
+        item = _storable(type_.value_type)
+        return pa.list_(item) if item else None
+    is_encoded = types.is_dictionary(type_) or types.is_run_end_encoded(type_)
+    return _storable(type_.value_type) if is_encoded else None
+
+
+def is_any(type_: pa.DataType, tests: _Tests) -> bool:
+    """Return True if at least one of the tests accepts an Arrow type."""
+    return any(test(type_) for test in tests)
+
+
+def _is_unsupported(type_: pa.DataType) -> bool:
+    """Return True for types of size 0, and for decimals that Arrow cannot convert or use as categories."""
+    if types.is_dictionary(type_):
+        return bool(types.is_decimal(type_.value_type) and type_.value_type.bit_width < 128)
+    if types.is_fixed_size_list(type_):
+        return bool(type_.list_size == 0)
+    if types.is_fixed_size_binary(type_):
+        return bool(type_.byte_width == 0)
+    return bool(types.is_decimal(type_) and type_.scale < 0)
+
+
+def is_list(type_: pa.DataType) -> bool:
+    """Return True for every list type: list, large_list, fixed_size_list and list views."""
+    return is_any(type_, (types.is_list, types.is_large_list, types.is_fixed_size_list)) or is_list_view(
+        type_
+    )
+
+
+def innermost(type_: pa.DataType) -> pa.DataType:
+    """Return the type of the innermost values of nested lists, dictionaries and tensors."""
+    if isinstance(type_, pa.BaseExtensionType):
+        return innermost(type_.storage_type)
+    if is_list(type_) or types.is_dictionary(type_):
+        return innermost(type_.value_type)
+    return type_
+
+
+def leaf_types(type_: pa.DataType) -> list[pa.DataType]:
+    """Return the innermost types of a type: one type for each leaf of a struct, otherwise one type."""
+    type_ = innermost(type_)
+    if not types.is_struct(type_):
+        return [type_]
+    return [leaf for item in type_ for leaf in leaf_types(item.type)]
+
+
+def row_shape(type_: pa.DataType) -> list[int] | None:
+    """Return the shape of one value of a column, or None for lists of any length."""
+    if isinstance(type_, pa.FixedShapeTensorType):
+        return list(type_.shape)
+    if types.is_fixed_size_list(type_):
+        of_value = row_shape(type_.value_type)
+        return None if of_value is None else [type_.list_size, *of_value]
+    return None if is_list(type_) else []
+
+
+def value_type(type_: pa.DataType) -> pa.DataType:
+    """Return the type of the values of a dictionary type.
+
+    Return a type that is no dictionary type unchanged.
+    """
+    return type_.value_type if types.is_dictionary(type_) else type_
+
+
+def is_lossy(type_: pa.DataType) -> bool:
+    """Return True if storing values of this type rounds them to 32-bit floats."""
+    return any(types.is_float64(leaf) or types.is_decimal(leaf) for leaf in leaf_types(type_))
+
+
+def canonical_type(type_: pa.DataType) -> pa.DataType:
+    """Return the type that a column of this type has after the column is written and read back.
+
+    A view type such as string_view becomes the type without view, which differs only in memory layout. The
+    codes of a dictionary type get 32 bits.
+    """
+    if types.is_string_view(type_):
+        return pa.string()
+    if types.is_binary_view(type_):
+        return pa.binary()
+    if types.is_dictionary(type_):
+        return pa.dictionary(pa.int32(), canonical_type(type_.value_type), type_.ordered)
+    if types.is_struct(type_):
+        return pa.struct([item.with_type(canonical_type(item.type)) for item in type_])
+    if not is_list(type_):
+        return type_
+    item = type_.value_field.with_type(canonical_type(type_.value_type))
+    if types.is_fixed_size_list(type_):
+        return pa.list_(item, type_.list_size)
+    return pa.large_list(item) if is_large_list(type_) else pa.list_(item)
+
+
+def is_list_view(type_: pa.DataType) -> bool:
+    """Return True for types of list views, with offsets of 32 or 64 bits."""
+    return bool(types.is_list_view(type_) or types.is_large_list_view(type_))
+
+
+def is_large_list(type_: pa.DataType) -> bool:
+    """Return True for types of lists and list views with offsets of 64 bits."""
+    return bool(types.is_large_list(type_) or types.is_large_list_view(type_))
+
+
+_PYTHON = {int: pa.int64(), float: pa.float64(), bool: pa.bool_(), str: pa.string(), bytes: pa.binary()}
+_NAMES = {"str": pa.string(), "bytes": pa.binary(), "boolean": pa.bool_(), "int": pa.int64()}
+
+_Parse = Callable[..., pa.DataType]
+_FORMS: tuple[tuple[re.Pattern[str], _Parse], ...] = (
+    (re.compile(r"list<(?:\w+: )?(.+)>"), lambda item: pa.list_(_item(item))),
+    (re.compile(r"large_list<(?:\w+: )?(.+)>"), lambda item: pa.large_list(_item(item))),
+    (
+        re.compile(r"fixed_size_list<(?:\w+: )?(.+)>\[(\d+)\]"),
+        lambda item, size: pa.list_(_item(item), int(size)),
+    ),
+    (re.compile(r"struct<(.*)>"), lambda fields: pa.struct(list(map(_field, _split(fields))))),
+    (re.compile(r"fixed_size_binary\[(\d+)\]"), lambda width: pa.binary(int(width))),
+    (re.compile(r"decimal(?:128)?\((\d+), ?(\d+)\)"), lambda *digits: pa.decimal128(*map(int, digits))),
+    (re.compile(r"(?:timestamp|datetime64)\[(s|ms|us|ns), (?:tz=)?(.+)\]"), pa.timestamp),
+    (re.compile(r"(.+)\[py(?:arrow|thon)\]"), lambda name: arrow_type(name)),
+)
+
+
+def arrow_type(given: Any) -> pa.DataType:
+    """Return the Arrow type for a type of Arrow, pandas, NumPy or Python, or for the name of a type.
+
+    Parameters
+    ----------
+    given : pyarrow.DataType, dtype, type or str
+        The type, such as ``pa.int64()``, ``np.dtype("int64")``, ``pd.Int64Dtype()``, ``int`` or
+        ``"list<int64>"``.
+
+    Raises
+    ------
+    ValueError
+        If no Arrow type corresponds to ``given``, or if ``given`` is ``"float"``, which means 32 bits in
+        Arrow and 64 bits in NumPy.
+
+    Examples
+    --------
+    >>> import dask_tfrecord
+    >>> dask_tfrecord.arrow_type("list<int64>")
+    ListType(list<item: int64>)
+    """
+    if isinstance(given, pa.DataType):
+        return given
+    # A dtype of the class ArrowDtype of pandas.
+    if isinstance(found := getattr(given, "pyarrow_dtype", None), pa.DataType):
+        return found
+    if isinstance(given, type) and given in _PYTHON:
+        return _PYTHON[given]
+    if given is None:  # NumPy interprets None as float64
+        raise TFRecordError("None is not an Arrow type")
+    # A NumPy dtype equals its name, so `isinstance` is tested before the comparison with "float".
+    if isinstance(given, str) and given == "float":
+        raise TFRecordError('"float" is ambiguous; write "float32" or "float64"')
+    try:
+        return _by_name(given) if isinstance(given, str) else _by_dtype(given)
+    # Each of these exceptions means that the type or its name is unknown. NumPy and pandas raise TypeError or
+    # ValueError, pandas also NotImplementedError, Arrow its own exceptions, and the tables of this module
+    # KeyError.
+    except (KeyError, NotImplementedError, TypeError, ValueError, pa.ArrowException):
+        raise TFRecordError(f"{given!r} is not an Arrow type") from None
+
+
+def _item(name: str) -> pa.DataType:
+    """Return the type of a list's values, or of a struct's field, from the Arrow name of this type.
+
+    In such a name, "float" means 32 bits.
+    """
+    return pa.float32() if name == "float" else arrow_type(name)
+
+
+def _split(fields: str) -> list[str]:
+    """Split the text of the fields of a struct at the commas that are not part of a field's type."""
+    found: list[str] = []
+    for text in filter(None, fields.split(", ")):
+        if found and len(re.findall(r"[<(\[]", found[-1])) > len(re.findall(r"[>)\]]", found[-1])):
+            found[-1] += f", {text}"
+        else:
+            found.append(text)
+    return found
+
+
+def _field(text: str) -> pa.Field:
+    name, _, type_ = text.partition(": ")
+    plain = type_.removesuffix(" not null")
+    return pa.field(name, _item(plain), nullable=plain == type_)
+
+
+def _by_name(name: str) -> pa.DataType:
+    for pattern, parse in _FORMS:
+        if match := pattern.fullmatch(name):
+            return parse(*match.groups())
+    if name in _NAMES:
+        return _NAMES[name]
+    try:
+        return pa.type_for_alias(name)
+    except ValueError:
+        # The name is that of a nullable type of pandas.
+        if re.fullmatch("U?Int(8|16|32|64)|Float(32|64)", name):
+            return pa.type_for_alias(name.lower())
+        return _by_dtype(name)
+
+
+def _by_dtype(given: Any) -> pa.DataType:
+    name = getattr(given, "name", None)
+    if type(given).__module__.startswith("pandas") and isinstance(name, str):
+        zone = getattr(given, "tz", None)
+        return pa.timestamp(given.unit, str(zone)) if zone is not None else _by_name(name)
+    return pa.from_numpy_dtype(np.dtype(given))
