@@ -12,7 +12,6 @@ from dask_tfrecord.dataset.maintenance.rewrites import Compacted, Deleted
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.versions import library_version
 from dask_tfrecord.dataset_scans import index, verify
-from dask_tfrecord.described_schema import from_tfds, from_tfmd
 from dask_tfrecord.description import ColumnDescription, Description, Explanation, explain, inspect
 from dask_tfrecord.errors import (
     Call,
@@ -28,7 +27,7 @@ from dask_tfrecord.errors import (
     SchemaError,
     TFRecordError,
 )
-from dask_tfrecord.exports import export, metadata_schema
+from dask_tfrecord.exports import export, from_tfds, from_tfmd, metadata_schema
 from dask_tfrecord.feed.arrow_dataset import TFRecordDataset
 from dask_tfrecord.feed.batches import Batches, iter_batches
 from dask_tfrecord.feed.record_table import RecordTable

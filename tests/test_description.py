@@ -1,6 +1,6 @@
 """`inspect` describes a dataset without reading its rows, and iterates over the rows.
 
-Modules: description, described_schema.
+Modules: description, exports.
 """
 
 from contextlib import closing

@@ -1,6 +1,6 @@
 """A keyword of another tool, or a misspelt one, raises an error that names the keyword to pass.
 
-Modules: foreign_keywords, public_functions.
+Modules: public_functions.
 """
 
 import enum
@@ -20,7 +20,7 @@ import pytest
 import dask_tfrecord
 from dask_tfrecord import Snapshot, TFRecordError, read_tfrecord, to_tfrecord
 from dask_tfrecord.feed import flight, stream
-from dask_tfrecord.foreign_keywords import foreign_keywords, unknown_keywords
+from dask_tfrecord.public_functions import foreign_keywords, unknown_keywords
 
 PAGE = Path(__file__).parents[1] / "docs" / "migrating.md"
 
