@@ -16,8 +16,6 @@ def install() -> None:
         name = function.__name__
         present = getattr(owner, name, function)
         if present is not function:
-            warn_caller(
-                f"{owner.__name__}.{name} exists already and stays; use dask_tfrecord.{name}",
-            )
+            warn_caller(f"{owner.__name__}.{name} exists already and stays; use dask_tfrecord.{name}")
         else:
             setattr(owner, name, function)

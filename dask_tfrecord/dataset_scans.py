@@ -1,7 +1,7 @@
 """Read all files once, to store a snapshot of their content (`index`) or to report damage (`verify`)."""
 
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
 from typing import Any, Literal, get_args
@@ -30,7 +30,6 @@ from dask_tfrecord.dataset.read.discovery import open_dataset
 from dask_tfrecord.dataset.read.layouts import ALL, SPLIT, warn_of_missing_members
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.requested_columns import GivenHive, GivenSchema, ReadRequest
-from dask_tfrecord.dataset.read.schema_sources import known_schema
 from dask_tfrecord.dataset.snapshot.file_list import with_known_versions
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files
 from dask_tfrecord.dataset.snapshot.visibility import (
@@ -56,7 +55,6 @@ from dask_tfrecord.errors import (
     index_again,
 )
 from dask_tfrecord.files.entry import is_part
-from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.find_blocks import ComputeEach
 from dask_tfrecord.files.side_files import without_side_files
 from dask_tfrecord.files.storage.filesystem import Filesystem
@@ -72,7 +70,7 @@ from dask_tfrecord.files.storage.listing import (
 )
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.public_functions import public_function
-from dask_tfrecord.requests import plan_columnar
+from dask_tfrecord.requests import plan_columnar, read_request
 from dask_tfrecord.scheduler import compute_each
 from dask_tfrecord.schema.fields import Schema
 
@@ -173,7 +171,18 @@ def index(
     2
     """
     arguments.choice("split", split, (None, ALL))
-    schema = known_schema(schema, storage_options=storage_options, filesystem=filesystem)
+    request = read_request(
+        schema=schema,
+        hive=hive,
+        use_snapshot=False,
+        infer="all",
+        split=split,
+        blocksize=None,
+        record_type=record_type,
+        max_features=None,
+        storage_options=storage_options,
+        filesystem=filesystem,
+    )
     store = destination(path, storage_options, filesystem)
     root = store.public()
     refuse_inside_dataset(store, "index")
@@ -182,17 +191,6 @@ def index(
     before = find_snapshot(store)
     ours = before is not None and any(map(is_part, listed_files(before)))
     each = partial(compute_each, title=f"{root}: index")
-    request = ReadRequest(
-        schema=schema,
-        hive=hive,
-        use_snapshot=False,
-        record_type=record_type,
-        infer="all",
-        split=split,
-        options=ReadOptions(extra="raise" if schema is None or isinstance(schema, Mapping) else "ignore"),
-        storage_options=storage_options,
-        filesystem=filesystem,
-    )
     try:
         is_current = False
         if before is not None and (ours or not _is_outdated(store, before)):

@@ -72,10 +72,7 @@ class ColumnDescription:
 
 @public_function
 def inspect(
-    path: PathLike | Sequence[PathLike],
-    *,
-    columns: Sequence[str] | None = None,
-    **read: Unpack[ReadKeywords],
+    path: PathLike | Sequence[PathLike], *, columns: Sequence[str] | None = None, **read: Unpack[ReadKeywords]
 ) -> "Description":
     """Open a dataset without Dask, to see what it holds or to iterate over its rows.
 
@@ -390,14 +387,13 @@ def explain(collection: "dd.DataFrame | dd.Series | dd.Scalar") -> "Explanation"
         raise TFRecordError(problem, "pass the result of read_tfrecord, or what is computed from it")
     partitions: list[list[SplitReport]] = []
     left_out: list[SplitReport] = []
-    for read in planned_reads(collection.expr):
-        plan, parts = read.plan, read.partitions
-        plan.is_unchanged(chain.from_iterable(read.numbers))  # raises if a file has changed
+    for plan, numbers, parts in planned_reads(collection.expr):
+        plan.is_unchanged(chain.from_iterable(numbers))  # raises if a file has changed
         title = f"{plan.store.public()}: explain"
         # A read of few files needs no tasks.
         found = compute_each(_explain, parts, title) if len(parts) > 1 else [*map(_explain, parts)]
         partitions += found
-        left_out += _left_out(plan, read.numbers, parts)
+        left_out += _left_out(plan, numbers, parts)
     return Explanation(partitions, left_out)
 
 

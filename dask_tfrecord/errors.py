@@ -155,13 +155,8 @@ class TFRecordError(ValueError):
         reason: str | None = None,
     ) -> None:
         super().__init__(problem)
-        self.problem, self.path, self.record, self.offset, self.feature = (
-            problem,
-            path,
-            record,
-            offset,
-            feature,
-        )
+        self.problem, self.path, self.feature = problem, path, feature
+        self.record, self.offset = record, offset
         self.advice = next((one for one in actions if isinstance(one, str)), advice)
         self.calls = (*(one for one in actions if isinstance(one, Call)), *calls)
         self.remedies = (*(one for one in actions if isinstance(one, Remedy)), *remedies)
@@ -176,17 +171,13 @@ class TFRecordError(ValueError):
     # that name.
     def rendered(self, argument: Callable[[Remedy], str] = str, call: Callable[[Call], str] = str) -> str:
         """Return the error message, in which remedies and calls are formatted by the given functions."""
-        where = []
-        if self.path is not None:
-            where.append(self.path)
-        if self.record is not None:
-            where.append(f"record {self.record:,}")
+        where = [self.path] if self.path is not None else []
+        where += [f"record {self.record:,}"] if self.record is not None else []
         place = ", ".join(where)
         if self.offset is not None:
             place = f"{place} (byte {self.offset:,})" if place else f"byte {self.offset:,}"
         feature = f"feature {self.feature!r}: " if self.feature is not None else ""
-        actions = [self.advice] if self.advice else []
-        actions += [f"{call(one)} {one.effect}".rstrip() for one in self.calls]
+        actions = _actions(self, call)
         if self.remedies:
             # Tasks raise errors in compute() and not in read_tfrecord(), so the message names the function
             # read_tfrecord.
@@ -296,9 +287,13 @@ class NotFoundError(FileNotFoundError):
 
     def rendered(self, call: Callable[[Call], str] = str) -> str:
         """Return the error message. ``call`` formats each call."""
-        actions = [self.advice] if self.advice else []
-        actions += [f"{call(one)} {one.effect}".rstrip() for one in self.calls]
+        actions = _actions(self, call)
         return "; ".join([self.problem, ", or ".join(actions)]) if actions else self.problem
+
+
+def _actions(error: TFRecordError | NotFoundError, call: Callable[[Call], str]) -> list[str]:
+    advice = [error.advice] if error.advice else []
+    return [*advice, *(f"{call(one)} {one.effect}".rstrip() for one in error.calls)]
 
 
 def _groups(remedies: Sequence[Remedy]) -> list[list[Remedy]]:

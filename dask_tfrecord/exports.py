@@ -489,10 +489,7 @@ def from_tfds(
 
 @public_function
 def from_tfmd(
-    file: Any,
-    *,
-    storage_options: dict[str, Any] | None = None,
-    filesystem: Filesystem = None,
+    file: Any, *, storage_options: dict[str, Any] | None = None, filesystem: Filesystem = None
 ) -> Schema:
     """Create the schema that a ``schema.pbtxt`` of TensorFlow Metadata describes, as TFX writes it.
 

@@ -93,13 +93,21 @@ def read_request(
     schema = arguments.schema(
         known_schema(schema, labels=labels, storage_options=storage_options, filesystem=filesystem)
     )
+    arguments.choice("on_corrupt", on_corrupt, get_args(OnCorrupt))
+    quarantine = None
+    if quarantine_path is not None:
+        quarantine = destination(
+            arguments.path(quarantine_path, "quarantine_path"), storage_options, filesystem
+        )
+    damage = DamagePolicy(on_corrupt, max_corrupt, quarantine)
+    check_policy(damage)
     options = ReadOptions(
         compression=arguments.compression(compression, "infer"),
         verify_crc=verify_crc,
         max_record_bytes=arguments.record_limit(max_record_bytes),
         max_features=arguments.count("max_features", max_features),
         extra="ignore" if isinstance(schema, pa.Schema | Schema | Snapshot) else extra,
-        damage=_damage_policy(on_corrupt, max_corrupt, quarantine_path, storage_options, filesystem),
+        damage=damage,
         path_column=arguments.origin_column(include_path_column, "path"),
         offset_column=arguments.origin_column(include_offset_column, "offset"),
     )
@@ -188,23 +196,6 @@ def _of_group(schema: Schema, name: str) -> list[str]:
     """Return the columns of a group. If there is no such group, return the name itself."""
     members = [one for one in schema.names if one.startswith(f"{name}/")]
     return members if members and name not in schema.names else [name]
-
-
-def _damage_policy(
-    on_corrupt: OnCorrupt,
-    max_corrupt: int | float | None,
-    quarantine_path: PathLike | None,
-    storage_options: dict[str, Any] | None,
-    filesystem: Filesystem,
-) -> DamagePolicy:
-    arguments.choice("on_corrupt", on_corrupt, get_args(OnCorrupt))
-    quarantine = None
-    if quarantine_path is not None:
-        arguments.path(quarantine_path, "quarantine_path")
-        quarantine = destination(quarantine_path, storage_options, filesystem)
-    policy = DamagePolicy(on_corrupt, max_corrupt, quarantine)
-    check_policy(policy)
-    return policy
 
 
 def _requested_splits(split: Any) -> str | tuple[str, ...] | None:
@@ -403,7 +394,7 @@ def warn_of_rounding(names: list[str]) -> None:
                     Remedy("lossy", "allow", "accept this"),
                     Remedy("lossy", "raise", "refuse values that would change"),
                 ],
-            ),
+            )
         )
 
 
@@ -411,5 +402,5 @@ def warn_of_compression(codec: Compression | None) -> None:
     """Warn if TensorFlow cannot read files with this codec."""
     if codec and not CODECS[codec].tensorflow:
         warn_caller(
-            f"TensorFlow reads only gzip and zlib, so it cannot read files that are compressed with {codec}.",
+            f"TensorFlow reads only gzip and zlib, so it cannot read files that are compressed with {codec}."
         )

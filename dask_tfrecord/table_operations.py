@@ -38,6 +38,15 @@ from dask_tfrecord.scheduler import compute_each
 logger = logging.getLogger(__name__)
 
 
+def _dataset(
+    path: PathLike, storage_options: dict[str, Any] | None, filesystem: Filesystem, function: str
+) -> Store:
+    """Open the directory of a dataset. Raise if it lies inside another dataset."""
+    store = with_trailing_slash(destination(path, storage_options, filesystem))
+    refuse_inside_dataset(store, function)
+    return store
+
+
 @public_function
 def compact(
     path: PathLike,
@@ -114,8 +123,7 @@ def compact(
     Snapshot(1 files, 3 records, 108 bytes, columns: name)
     """
     size = arguments.byte_count("target_bytes", target_bytes) or sys.maxsize
-    store = destination(path, storage_options, filesystem)
-    refuse_inside_dataset(store, "compact")
+    store = _dataset(path, storage_options, filesystem, "compact")
     root = store.public()
     each = partial(compute_each, title=f"{root}: compact")
     done = compact_files(store, size, filters, each, keep_versions=keeps_versions(keep_versions))
@@ -207,8 +215,7 @@ def delete(
     ['Alan', 'Grace']
     """
     arguments.flags(dry_run=dry_run)
-    store = destination(path, storage_options, filesystem)
-    refuse_inside_dataset(store, "delete")
+    store = _dataset(path, storage_options, filesystem, "delete")
     root = store.public()
     each = partial(compute_each, title=f"{root}: delete")
     keeps = keeps_versions(keep_versions)
@@ -297,8 +304,7 @@ def expire(
     if count is None and age is None:
         problem = "neither versions= nor older_than= says which versions expire"
         raise TFRecordError(problem, 'pass versions=10 or older_than="7 days"')
-    store = with_trailing_slash(destination(path, storage_options, filesystem))
-    refuse_inside_dataset(store, "expire")
+    store = _dataset(path, storage_options, filesystem, "expire")
     done = expire_versions(store, count, age, wait)
     what = f"expired {len(done.versions)} versions, removed {done.files} files, {done.bytes} bytes"
     logger.info("%s: version %d: %s", store.public(), done.snapshot.number, what)
@@ -370,14 +376,10 @@ def restore(
     1        2   append       <NA>        4
     2        3  restore  version 1        2
     """
-    number = arguments.count("version", version)
-    if number is None:
-        raise TFRecordError("version=None is not the number of a version", "pass a number")
-    store = with_trailing_slash(destination(path, storage_options, filesystem))
-    refuse_inside_dataset(store, "restore")
+    number = arguments.number("version", version)
+    store = _dataset(path, storage_options, filesystem, "restore")
     newest = restore_version(store, number)
-    restored = f"version {newest.number}: restored version {number}"
-    logger.info("%s: %s", store.public(), restored)
+    logger.info("%s: version %d: restored version %d", store.public(), newest.number, number)
     return newest
 
 
@@ -609,8 +611,7 @@ def repair(
     ['Ada']
     """
     arguments.flags(dry_run=dry_run)
-    store = destination(path, storage_options, filesystem)
-    refuse_inside_dataset(store, "repair")
+    store = _dataset(path, storage_options, filesystem, "repair")
     done = drop_missing_files(store, dry_run=bool(dry_run))
     if done.lost:
         action = "repair would drop" if dry_run else f"version {done.snapshot.number}: repair dropped"

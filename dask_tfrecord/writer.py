@@ -387,11 +387,7 @@ def to_tfrecord(
         if not isinstance(rows, CollectionRows):
             return _finish(run, lambda: _write_source(rows, run, splits, shuffling))
         result = rows.write(
-            run,
-            write_index=bool(levels) or write_index,
-            splits=splits,
-            shuffle=shuffling,
-            npartitions=count,
+            run, write_index=bool(levels) or write_index, splits=splits, shuffle=shuffling, npartitions=count
         )
         if compute:
             return _compute(result, run, compute_kwargs, retries)

@@ -117,7 +117,7 @@ def with_bytes_records(ddf: DataFrame, planned: Schema, partition_on: Sequence[s
             warn_caller(
                 f"each value of {item.name!r} was read as a whole record, but is written as a feature of an "
                 f'Example; pass record_type="bytes" and ddf[[{item.name!r}]] to write whole records, or '
-                'record_type="example" to write features.',
+                'record_type="example" to write features.'
             )
     return planned
 

@@ -5,7 +5,7 @@ The module `rewrites` decides how the optimizer may change this expression.
 
 from collections.abc import Callable, Sequence
 from functools import partial
-from typing import Any, ClassVar, NamedTuple
+from typing import Any, ClassVar, TypeAlias
 
 import pandas as pd
 from dask._task_spec import Task
@@ -164,22 +164,8 @@ class ReadTask(Task):
         return partial(Task, _data_producer=True), (self.key, *self.func.call(*self.args))
 
 
-class PlannedRead(NamedTuple):
-    """The partitions that one read of an optimized collection reads.
-
-    Attributes
-    ----------
-    plan : ReadPlan
-        The read plan.
-    numbers : list of list of int
-        For each task, the numbers of the partitions of the plan that the task reads.
-    partitions : list of list of Partition
-        For each task, these partitions.
-    """
-
-    plan: ReadPlan
-    numbers: list[list[int]]
-    partitions: list[list[Partition]]
+# A read plan, the numbers of the partitions of the plan that each task reads, and these partitions.
+PlannedRead: TypeAlias = tuple[ReadPlan, list[list[int]], list[list[Partition]]]
 
 
 class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
@@ -297,7 +283,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         """Return the partitions that the tasks read."""
         numbers = [self._numbers(index) for index in self._partitions]
         partitions = [self.reader.partitions(index) for index in self._partitions]
-        return PlannedRead(self.dataset, numbers, partitions)
+        return self.dataset, numbers, partitions
 
     @property
     def _numpy_columns(self) -> list[str]:

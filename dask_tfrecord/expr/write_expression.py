@@ -10,7 +10,6 @@ import pandas as pd
 import pyarrow as pa
 from dask._task_spec import List, Task, TaskRef
 from dask.dataframe.dask_expr import new_collection
-from dask.dataframe.dask_expr._collection import DataFrame, Scalar
 from dask.dataframe.dask_expr._expr import Blockwise, Expr
 from dask.typing import Key
 
@@ -26,25 +25,11 @@ from dask_tfrecord.expr import lineage
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.frames import pandas_to_arrow
 from dask_tfrecord.frames.pandas_to_arrow import index_levels
-from dask_tfrecord.frames.schema_plan import Types, plan_schema, rounded_in_frame, text_columns
+from dask_tfrecord.frames.schema_plan import GivenTypes, plan_schema, rounded_in_frame, text_columns
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.row_splits import Splits, assign_splits
 from dask_tfrecord.scheduler import Report, check_cluster, report, restart
 from dask_tfrecord.schema.fields import Schema
-
-
-def write(
-    ddf: DataFrame,
-    run: WriteRun,
-    *,
-    write_index: bool | None,
-    shuffle: Shuffle | None = None,
-) -> Scalar:
-    """Return a lazy scalar of Dask.
-
-    Computing the scalar writes the dataset and returns the snapshot of the dataset.
-    """
-    return new_collection(WriteTFRecord(ddf.expr, run, write_index, shuffle))
 
 
 @redact_errors
@@ -275,7 +260,7 @@ class CommitTFRecord(_Step):
 class CollectionRows:
     """The rows of a Dask DataFrame, for a write.
 
-    The methods have the same meaning as those of `dask_tfrecord.frames.table_sources.Source`.
+    The methods have the same meaning as those of `dask_tfrecord.frames.table_sources.PandasRows`.
     """
 
     def __init__(self, ddf: dd.DataFrame) -> None:
@@ -287,11 +272,7 @@ class CollectionRows:
         return index_levels(self._ddf._meta, write_index)
 
     def plan(
-        self,
-        schema: Types | pa.Schema | None,
-        record_type: RecordType | None,
-        partition_on: Sequence[str],
-        levels: Levels,
+        self, schema: GivenTypes, record_type: RecordType | None, keys: Sequence[str], levels: Levels
     ) -> Schema:
         names = text_columns(self._ddf._meta, schema, levels)
         self._ddf = lineage.check_string_conversions(self._ddf, names)
@@ -301,10 +282,10 @@ class CollectionRows:
             record_type=record_type or lineage.nested_record_type(self._ddf),
             write_index=bool(levels),
             sample=self._computed,
-            partition_on=partition_on,
+            partition_on=keys,
             known={**lineage.large_strings(self._ddf), **lineage.parquet_types(self._ddf)},
         )
-        return planned if record_type else lineage.with_bytes_records(self._ddf, planned, partition_on)
+        return planned if record_type else lineage.with_bytes_records(self._ddf, planned, keys)
 
     def _computed(self, names: list[str]) -> Iterator[pd.DataFrame]:
         """Compute the partitions one by one, with only the named columns."""
@@ -332,4 +313,4 @@ class CollectionRows:
         if shuffle is None and npartitions != ddf.npartitions:
             # The divisions would restrict the possible numbers of partitions.
             ddf = ddf.clear_divisions().repartition(npartitions=npartitions)
-        return write(ddf, run, write_index=write_index, shuffle=shuffle)
+        return new_collection(WriteTFRecord(ddf.expr, run, write_index, shuffle))

@@ -312,11 +312,6 @@ def is_object(dtype: Any) -> bool:
     return not isinstance(dtype, pd.ArrowDtype) and bool(pd.api.types.is_object_dtype(dtype))
 
 
-def is_text(dtype: Any) -> bool:
-    """Return True if a dtype is one of pandas' own string dtypes."""
-    return isinstance(dtype, pd.StringDtype)
-
-
 def is_bytes_or_list(type_: pa.DataType) -> bool:
     """Return True if a type, or the value type of a dictionary, is binary or a list.
 
@@ -485,7 +480,7 @@ def _convert_or_raise(column: "pd.Series[Any]", item: Field, lossy: Lossy) -> pa
         advice, remedies = error.advice if isinstance(error, MisfitError) else None, []
         if isinstance(error, RoundedError):
             remedies = [ROUND]
-        elif is_text(column.dtype) and is_bytes_or_list(item.type):
+        elif isinstance(column.dtype, pd.StringDtype) and is_bytes_or_list(item.type):
             advice, remedies = text_advice(item.name), [as_text(item.name)]
         elif not advice:
             try:

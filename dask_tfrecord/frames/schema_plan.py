@@ -1,7 +1,7 @@
 """Plan the schema with which all partitions of a Dask collection are written."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
-from typing import Any
+from typing import Any, TypeAlias
 
 import pandas as pd
 import pyarrow as pa
@@ -15,7 +15,6 @@ from dask_tfrecord.frames.pandas_to_arrow import (
     index_to_columns,
     is_bytes_or_list,
     is_object,
-    is_text,
     is_untyped,
     type_of,
 )
@@ -25,13 +24,16 @@ from dask_tfrecord.schema.logical_types import arrow_type, canonical_type, is_li
 from dask_tfrecord.schema.storage_values import MisfitError
 
 Types = Mapping[str, Any]
+GivenTypes: TypeAlias = Types | pa.Schema | None
 Sample = Callable[[list[str]], Iterable[pd.DataFrame]]
+
+_NULL_DTYPE = pd.ArrowDtype(pa.null())
 
 
 def plan_schema(
     meta: pd.DataFrame,
     *,
-    schema: Types | pa.Schema | None,
+    schema: GivenTypes,
     record_type: RecordType,
     write_index: bool,
     sample: Sample | None,
@@ -85,7 +87,7 @@ def plan_arrow_schema(
     source: pa.Schema,
     categories: Mapping[str, pa.Array],
     *,
-    schema: Types | pa.Schema | None,
+    schema: GivenTypes,
     record_type: RecordType,
     partition_on: Sequence[str],
 ) -> Schema:
@@ -178,7 +180,7 @@ def _is_rounded(source: pa.DataType, target: pa.DataType) -> bool:
 
 
 def text_columns(
-    meta: pd.DataFrame, schema: Types | pa.Schema | None, levels: Iterable[tuple[str, str | None]]
+    meta: pd.DataFrame, schema: GivenTypes, levels: Iterable[tuple[str, str | None]]
 ) -> dict[Hashable, str]:
     """Return the columns and index levels that hold text but have no text type in ``schema``.
 
@@ -209,7 +211,7 @@ def _with_index(sample: Sample, data: set[str], levels: list[str]) -> Sample:
     )
 
 
-def given_types(schema: Types | pa.Schema | None) -> dict[str, pa.DataType]:
+def given_types(schema: GivenTypes) -> dict[str, pa.DataType]:
     """Return the Arrow types of all columns that the argument ``schema=`` names.
 
     Raises
@@ -243,7 +245,7 @@ def _given_type(name: str, given: Any) -> pa.DataType:
 
 
 def _given_types_of_columns(
-    schema: Types | pa.Schema | None, columns: list[str], partition_on: Sequence[str]
+    schema: GivenTypes, columns: list[str], partition_on: Sequence[str]
 ) -> dict[str, pa.DataType]:
     """Return the Arrow types of the columns that ``schema=`` names.
 
@@ -284,19 +286,19 @@ def _warn_of_converted_text(meta: pd.DataFrame, given: Types) -> None:
 
     Dask probably converted the objects of such a column to text when it loaded the column.
     """
-    text = [name for name, type_ in given.items() if is_text(meta[name].dtype) and is_bytes_or_list(type_)]
+    names = [name for name, type_ in given.items() if is_bytes_or_list(type_)]
+    text = [name for name in names if isinstance(meta[name].dtype, pd.StringDtype)]
     if text:
         columns = ", ".join(map(repr, text))
         warn_caller(
             f"schema= gives {columns} a bytes or list type, but Dask loaded text, perhaps due to its option "
             f"dataframe.convert-string; {pandas_to_arrow.text_advice(text[0])}, or pass "
-            f"{pandas_to_arrow.as_text(text[0])} to write the text itself.",
+            f"{pandas_to_arrow.as_text(text[0])} to write the text itself."
         )
 
 
 def _typed_columns(
-    columns: dict[str, "pd.Series[Any]"],
-    sample: Sample | None,
+    columns: dict[str, "pd.Series[Any]"], sample: Sample | None
 ) -> dict[str, "pd.Series[Any]"]:
     """Replace each column whose dtype shows no type by the first partition of the column that shows a type.
 
@@ -304,7 +306,7 @@ def _typed_columns(
     """
     typed = dict(columns)
     untyped = [
-        name for name in typed if is_untyped(type_of(typed[name])) and not _is_null_column(typed[name])
+        name for name in typed if is_untyped(type_of(typed[name])) and typed[name].dtype != _NULL_DTYPE
     ]
     for frame in sample(untyped) if sample and untyped else ():
         typed |= {name: frame[name] for name in untyped if not pa.types.is_null(type_of(frame[name]))}
@@ -318,11 +320,6 @@ def _typed_columns(
             remedy = Remedy("schema", {name: example}, "write this type, or name another")
             raise SchemaError(problem, "drop the column", remedy, feature=name)
     return typed
-
-
-def _is_null_column(column: "pd.Series[Any]") -> bool:
-    """Return True if the dtype of a column is Arrow's null type."""
-    return isinstance(column.dtype, pd.ArrowDtype) and bool(pa.types.is_null(column.dtype.pyarrow_dtype))
 
 
 def _shared_categories(

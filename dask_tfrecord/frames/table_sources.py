@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import methodcaller
-from typing import Any, Protocol
+from typing import Any, Protocol, TypeAlias
 
 import pandas as pd
 import pyarrow as pa
@@ -27,7 +27,7 @@ from dask_tfrecord.frames.pandas_to_arrow import (
     is_object,
 )
 from dask_tfrecord.frames.schema_plan import (
-    Types,
+    GivenTypes,
     plan_arrow_schema,
     plan_schema,
     rounded_columns,
@@ -174,108 +174,12 @@ Row = Mapping[str, Any] | bytes
 Rows = pd.DataFrame | ArrowStream | ArrowArray | Sequence[Mapping[str, Any]] | Sequence[bytes] | Row
 
 
-class Source(Protocol):
-    """The rows of an object that is not a Dask collection.
+class PandasRows:
+    """The rows of a pandas DataFrame, for a write without Dask.
 
-    Attributes
-    ----------
-    kind : str
-        The name of the object's class, for messages.
-    columns : list
-        The labels of the columns.
-    npartitions : int
-        1, because the rows are not divided into partitions.
+    The attribute ``kind`` is the name of the object's class, for messages. ``columns`` are the labels of the
+    columns.
     """
-
-    kind: str
-    columns: list[Any]
-    npartitions: int
-
-    def levels(self, write_index: bool | None) -> Levels:
-        """Return the index levels to write, each as a pair of its column name and its level name."""
-
-    def plan(
-        self,
-        schema: Types | pa.Schema | None,
-        record_type: RecordType | None,
-        partition_on: Sequence[str],
-        levels: Levels,
-    ) -> Schema:
-        """Plan the schema of all columns, including the index levels to write.
-
-        If ``record_type`` is None, the rows decide the record type.
-        """
-
-    def rounded(self, records: Schema, levels: Levels) -> list[str]:
-        """Return the names of the columns whose values a write may round to shorter floats."""
-
-    def tables(
-        self, schema: Schema, lossy: Lossy, splits: Splits | None, levels: Levels, title: str
-    ) -> Iterator[pa.Table]:
-        """Yield all rows as tables of the planned schema.
-
-        An error about a value has the number of the row in the source, and ``title`` as its path.
-        """
-
-    def close(self) -> None:
-        """Release the stream of the rows, so that for example a database can run its next query.
-
-        A reader that the caller opened, and from which nothing was read, stays open.
-        """
-
-
-def open_source(value: Any) -> Source:
-    """Return the rows of a pandas DataFrame, or of an object that exports Arrow data.
-
-    Raises
-    ------
-    TFRecordError
-        If the object is none of these.
-    """
-    if isinstance(value, pd.DataFrame):
-        return _PandasRows(value)
-    kind = type(value)
-    try:
-        if hasattr(kind, "__arrow_c_stream__"):
-            if isinstance(value, pa.RecordBatchReader):  # whose errors keep their classes
-                return _ArrowRows(kind.__name__, value, is_of_caller=True)
-            return _ArrowRows(kind.__name__, pa.RecordBatchReader.from_stream(value))
-        if hasattr(kind, "__arrow_c_array__"):
-            batch = pa.record_batch(value)
-            return _ArrowRows(kind.__name__, pa.RecordBatchReader.from_batches(batch.schema, [batch]))
-    except TFRecordError:
-        raise
-    except Exception as error:  # an error of any class, which the program of the stream raised
-        problem = f"{kind.__name__} gives no stream of Arrow tables: {first_line(error)}"
-        raise TFRecordError(problem, _advice(kind)) from error
-    raise TFRecordError(
-        f"{kind.__name__} is not a Dask DataFrame, a pandas DataFrame, or a table or stream of Arrow data",
-        _advice(kind),
-    )
-
-
-def check_columns(found: Sequence[Any], expected: Sequence[str], path: str) -> None:
-    """Raise SchemaError if rows do not have exactly the columns of a dataset, in any order."""
-    repeated = [name for name, count in Counter(found).items() if count > 1]
-    problems = (
-        (repeated, "the rows have several columns of this name"),
-        ([name for name in found if name not in expected], "the rows have this column, the dataset does not"),
-        ([name for name in expected if name not in found], "the dataset has this column, the rows do not"),
-    )
-    for names, problem in problems:
-        for name in names:
-            raise SchemaError(problem, path=path, feature=str(name))
-
-
-def _advice(kind: type) -> str | None:
-    if hasattr(kind, "__arrow_c_stream__") and not hasattr(kind, "to_frame"):
-        return None
-    default = "pass for example pandas.DataFrame(rows), or pyarrow.Table.from_pylist(rows)"
-    return next((advice for method, advice in _ADVICE.items() if hasattr(kind, method)), default)
-
-
-class _PandasRows:
-    """The rows of a pandas DataFrame."""
 
     npartitions = 1
 
@@ -285,22 +189,23 @@ class _PandasRows:
         self._frame = frame
 
     def levels(self, write_index: bool | None) -> Levels:
+        """Return the index levels to write, each as a pair of its column name and its level name."""
         return index_levels(self._frame, write_index)
 
     def plan(
-        self,
-        schema: Types | pa.Schema | None,
-        record_type: RecordType | None,
-        partition_on: Sequence[str],
-        levels: Levels,
+        self, schema: GivenTypes, record_type: RecordType | None, keys: Sequence[str], levels: Levels
     ) -> Schema:
+        """Plan the schema of all columns, including the index levels to write.
+
+        ``keys`` are the partition columns. If ``record_type`` is None, the rows decide the record type.
+        """
         planned = plan_schema(
             self._frame,
             schema=schema,
             record_type=record_type or "example",
             write_index=bool(levels),
             sample=None,
-            partition_on=partition_on,
+            partition_on=keys,
             known=dict.fromkeys(self._text(levels), pa.string()),
         )
         return planned if record_type else _without_payloads(planned)
@@ -322,11 +227,16 @@ class _PandasRows:
                 yield name
 
     def rounded(self, records: Schema, levels: Levels) -> list[str]:
+        """Return the names of the columns whose values a write may round to shorter floats."""
         return rounded_in_frame(self._frame.iloc[:0], records, write_index=bool(levels))
 
     def tables(
         self, schema: Schema, lossy: Lossy, splits: Splits | None, levels: Levels, title: str
     ) -> Iterator[pa.Table]:
+        """Yield all rows as tables of the planned schema.
+
+        An error about a value has the number of the row in the source, and ``title`` as its path.
+        """
         sample = self._frame.iloc[:: max(1, len(self._frame) // _SAMPLED_ROWS)]
         row_bytes = int(sample.memory_usage(deep=True).sum()) / max(1, len(sample))
         step = max(1, min(_ROWS, int(_BYTES / max(1, row_bytes))))
@@ -342,8 +252,11 @@ class _PandasRows:
         """Do nothing, because a DataFrame has no stream."""
 
 
-class _ArrowRows:
-    """The rows of an Arrow stream, which can be read once."""
+class ArrowRows:
+    """The rows of an Arrow stream, which can be read once.
+
+    The methods have the same meaning as those of `PandasRows`.
+    """
 
     npartitions = 1
 
@@ -363,20 +276,12 @@ class _ArrowRows:
         return ()
 
     def plan(
-        self,
-        schema: Types | pa.Schema | None,
-        record_type: RecordType | None,
-        partition_on: Sequence[str],
-        levels: Levels,
+        self, schema: GivenTypes, record_type: RecordType | None, keys: Sequence[str], levels: Levels
     ) -> Schema:
         coded = [item.name for item in self._schema if pa.types.is_dictionary(item.type)]
         categories = self._first_categories(coded)
         planned = plan_arrow_schema(
-            self._schema,
-            categories,
-            schema=schema,
-            record_type=record_type or "example",
-            partition_on=partition_on,
+            self._schema, categories, schema=schema, record_type=record_type or "example", partition_on=keys
         )
         return planned if record_type else _without_payloads(planned)
 
@@ -433,8 +338,65 @@ class _ArrowRows:
         return batch
 
     def close(self) -> None:
+        """Release the stream, so that for example a database can run its next query.
+
+        A reader that the caller opened, and from which nothing was read, stays open.
+        """
         if not self._may_be_read_later:
             self._reader.close()
+
+
+Source: TypeAlias = PandasRows | ArrowRows
+
+
+def open_source(value: Any) -> Source:
+    """Return the rows of a pandas DataFrame, or of an object that exports Arrow data.
+
+    Raises
+    ------
+    TFRecordError
+        If the object is none of these.
+    """
+    if isinstance(value, pd.DataFrame):
+        return PandasRows(value)
+    kind = type(value)
+    try:
+        if hasattr(kind, "__arrow_c_stream__"):
+            if isinstance(value, pa.RecordBatchReader):  # whose errors keep their classes
+                return ArrowRows(kind.__name__, value, is_of_caller=True)
+            return ArrowRows(kind.__name__, pa.RecordBatchReader.from_stream(value))
+        if hasattr(kind, "__arrow_c_array__"):
+            batch = pa.record_batch(value)
+            return ArrowRows(kind.__name__, pa.RecordBatchReader.from_batches(batch.schema, [batch]))
+    except TFRecordError:
+        raise
+    except Exception as error:  # an error of any class, which the program of the stream raised
+        problem = f"{kind.__name__} gives no stream of Arrow tables: {first_line(error)}"
+        raise TFRecordError(problem, _advice(kind)) from error
+    raise TFRecordError(
+        f"{kind.__name__} is not a Dask DataFrame, a pandas DataFrame, or a table or stream of Arrow data",
+        _advice(kind),
+    )
+
+
+def check_columns(found: Sequence[Any], expected: Sequence[str], path: str) -> None:
+    """Raise SchemaError if rows do not have exactly the columns of a dataset, in any order."""
+    repeated = [name for name, count in Counter(found).items() if count > 1]
+    problems = (
+        (repeated, "the rows have several columns of this name"),
+        ([name for name in found if name not in expected], "the rows have this column, the dataset does not"),
+        ([name for name in expected if name not in found], "the dataset has this column, the rows do not"),
+    )
+    for names, problem in problems:
+        for name in names:
+            raise SchemaError(problem, path=path, feature=str(name))
+
+
+def _advice(kind: type) -> str | None:
+    if hasattr(kind, "__arrow_c_stream__") and not hasattr(kind, "to_frame"):
+        return None
+    default = "pass for example pandas.DataFrame(rows), or pyarrow.Table.from_pylist(rows)"
+    return next((advice for method, advice in _ADVICE.items() if hasattr(kind, method)), default)
 
 
 def _without_payloads(planned: Schema) -> Schema:
@@ -443,7 +405,7 @@ def _without_payloads(planned: Schema) -> Schema:
         warn_caller(
             f"the values of {PAYLOAD.name!r}, which may be whole records, are written as a feature of "
             'Examples; pass record_type="bytes" to write whole records, or record_type="example" to write '
-            "features.",
+            "features."
         )
     return planned
 

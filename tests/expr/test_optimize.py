@@ -232,5 +232,6 @@ def test_a_plan_of_very_many_files_is_one_task_a_file_and_the_commit() -> None:
     ddf = read_expression.read(many(10_000), None)
     schema = Schema.from_arrow(pa.schema({"c1": pa.int64()}))
     run = WriteRun(Store.at("/nowhere/else"), schema, "0" * 32)
-    lazy = write_expression.write(ddf[ddf.c2 > 1][["c1"]], run, write_index=False)
+    rows = write_expression.CollectionRows(ddf[ddf.c2 > 1][["c1"]])
+    lazy = rows.write(run, write_index=False, splits=None, shuffle=None, npartitions=rows.npartitions)
     assert len(lazy.optimize().__dask_graph__()) == 10_001
