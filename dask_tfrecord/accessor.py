@@ -8,10 +8,7 @@ from dask_tfrecord.writer import to_tfrecord
 
 
 def install() -> None:
-    """Add `to_tfrecord` and `read_tfrecord` to Dask.
-
-    If Dask already has an attribute of that name, keep the attribute and warn.
-    """
+    """Add both functions to Dask. If Dask already has such an attribute, keep the attribute and warn."""
     for owner, function in ((dd.DataFrame, to_tfrecord), (dd, read_tfrecord)):
         name = function.__name__
         present = getattr(owner, name, function)

@@ -46,23 +46,10 @@ dask.config.update_defaults(_DEFAULTS)
 def keyword_or_default(
     keyword: str, value: Any, check: Callable[[Any], Value], unset: str | None = "default"
 ) -> Value:
-    """Return the value that the caller passed for a keyword, or otherwise the value in Dask's configuration.
+    """Return the checked value of a keyword; if the value is ``unset``, take it from Dask's configuration.
 
-    Parameters
-    ----------
-    keyword : str
-        Name of the keyword, which is also the last part of the configuration key, with "-" for "_".
-    value : object
-        The value that the caller passed for the keyword.
-    check : callable
-        Function that returns the valid form of a value, or raises a `TFRecordError`.
-    unset : str or None, default "default"
-        The passed value that stands for the value in the configuration.
-
-    Raises
-    ------
-    TFRecordError
-        If ``check`` refuses the value. The error about a configured value names the configuration key.
+    The last part of the configuration key is the keyword, with "-" for "_". An error about a configured value
+    names this key.
     """
     if not isinstance(value, str | None) or value != unset:
         return check(value)
@@ -81,13 +68,7 @@ def keyword_or_default(
 
 
 def limit_memory_pool() -> None:
-    """Limit the memory that this process keeps for later batches to ``dask-tfrecord.memory-pool`` bytes.
-
-    Raises
-    ------
-    TFRecordError
-        If the configured value is not a number of bytes.
-    """
+    """Limit the memory that this process keeps for later batches to ``dask-tfrecord.memory-pool`` bytes."""
     key = f"{_NAME}.memory-pool"
     configured = dask.config.get(key, default=None)
     if configured is None:
@@ -108,9 +89,7 @@ DtypeBackend = Literal["pyarrow", "numpy"]
 
 
 class DetectedReadKeywords(TypedDict, total=False):
-    """Types of the keywords that say which rows of a path are read, for functions that always detect the
-    codec.
-    """
+    """Types of the keywords of reads, for functions that always detect the codec."""
 
     schema: ReadSchema | None
     hive: GivenHive
@@ -133,10 +112,7 @@ class DetectedReadKeywords(TypedDict, total=False):
 
 
 class ReadKeywords(DetectedReadKeywords, total=False):
-    """Types of the keywords that say which rows of a path are read.
-
-    All functions that read a path share these keywords.
-    """
+    """Types of the keywords that say which rows of a path are read."""
 
     compression: AnyCompression | Literal["infer"] | None
 
@@ -215,12 +191,10 @@ _DEPRECATED_CASE = re.compile(r"(?<![A-Za-z])[dwHS](?![A-Za-z])")
 
 
 def _wrong(keyword: str, value: object, what: str, *actions: str | Remedy) -> TFRecordError:
-    """Return the error for a value of a keyword that is not what the keyword takes."""
     return TFRecordError(f"{keyword}={value!r} is not {what}", *actions)
 
 
 def path(value: Any, keyword: str = "path") -> PathLike:
-    """Return the value if it is a path, and raise otherwise."""
     path_text(value, "" if keyword == "path" else keyword, f'pass a directory, such as {keyword}="train"')
     given: PathLike = value
     return given
@@ -255,10 +229,7 @@ def mappings(**values: Any) -> None:
 
 
 def compression(value: Any, *others: str) -> Any:
-    """Return the name of a codec, or None for no compression.
-
-    TensorFlow's spellings "GZIP", "ZLIB" and "" (no compression) are accepted.
-    """
+    """Return the name of a codec, or None. TensorFlow's "GZIP", "ZLIB" and "" (no codec) are accepted."""
     known: tuple[Compression | str | None, ...] = (*others, None, *CODECS)
     codec = (value.lower() or None) if isinstance(value, str) else value
     if not isinstance(codec, str | None) or codec not in known:
@@ -267,7 +238,7 @@ def compression(value: Any, *others: str) -> Any:
 
 
 def names(keyword: str, value: Any) -> list[str]:
-    """Return a list of column names, given one column name or several column names."""
+    """Convert one column name, or several column names, to a list."""
     if isinstance(value, str):
         return [value]
     # Arrays of NumPy and of Arrow, and indexes of pandas, have the method.
@@ -294,9 +265,7 @@ def schema(value: Any) -> Any:
 
 
 def arrow_schema(value: Any) -> Any:
-    """Validate ``schema=`` as the function `schema` does, and convert a Schema or a Snapshot to a
-    `pyarrow.Schema`.
-    """
+    """Validate ``schema=``, and convert a Schema or a Snapshot to a `pyarrow.Schema`."""
     given = schema(value)
     if isinstance(given, Snapshot):
         given = given.columns
@@ -304,7 +273,7 @@ def arrow_schema(value: Any) -> Any:
 
 
 def metadata(value: Any) -> dict[str, str]:
-    """Return ``custom_metadata=`` as a dict, or raise if a key or a value is not a string."""
+    """Return ``custom_metadata=`` as a dict. Raise if a key or a value is not a string."""
     pairs = value.items() if isinstance(value, Mapping) else ()
     is_text = all(isinstance(text, str) for pair in pairs for text in pair)
     if not isinstance(value, Mapping | None) or not is_text:
@@ -314,10 +283,7 @@ def metadata(value: Any) -> dict[str, str]:
 
 
 def count(keyword: str, value: Any, least: int = 1) -> int | None:
-    """Convert a Python or NumPy integer to int, and return None unchanged.
-
-    Raise if the integer is less than ``least``.
-    """
+    """Convert a Python or NumPy integer to int, and keep None. Raise if it is less than ``least``."""
     is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64)
     is_count = is_integer and value >= least
     if value is not None and not is_count:
@@ -341,9 +307,7 @@ def function(keyword: str, value: Any) -> None:
 
 
 def byte_count(keyword: str, value: Any) -> int | None:
-    """Convert an integer or a string such as "64 MB" to a positive number of bytes, and return None
-    unchanged.
-    """
+    """Convert an integer or a text such as "64 MB" to a positive number of bytes, and keep None."""
     if value is None:
         return None
     size = 0
@@ -386,9 +350,7 @@ def record_limit(value: Any) -> int:
 
 
 def origin_column(value: Any, default: str) -> str | None:
-    """Return the name of the column that ``include_path_column=`` or ``include_offset_column=`` adds, or
-    None.
-    """
+    """Return the name of the column that ``include_path_column=`` or ``include_offset_column=`` adds."""
     if isinstance(value, str) and value:
         return value
     if not isinstance(value, bool):

@@ -223,7 +223,6 @@ def index(
 def _described(
     path: str | os.PathLike[str], store: Store, request: ReadRequest, each: ComputeEach
 ) -> Snapshot:
-    """Return a snapshot of a directory of files that another tool wrote."""
     if not store.fs.isdir(store.root):
         raise nothing_at(store, "no such directory")
     refuse_datasets_below(store, "whose files the snapshot would list, too")
@@ -241,10 +240,7 @@ def _described(
 
 
 def _refuse_undescribed_files(store: Store, dataset: ReadPlan) -> None:
-    """Raise TFRecordError if the directory has data files that the description of TFDS does not list.
-
-    A snapshot without these files would make all reads of the directory raise.
-    """
+    """Raise if `index` would list files that the description of TFDS lacks, so that all reads would raise."""
     read = {*column_paths(dataset.partitions.rows["path"])}
     others = [path for path in column_paths(data_files(store)["path"]) if path not in read]
     if others:
@@ -253,7 +249,6 @@ def _refuse_undescribed_files(store: Store, dataset: ReadPlan) -> None:
 
 
 def _is_outdated(store: Store, snapshot: Snapshot) -> bool:
-    """Return True if the files in the directory differ from the files that the snapshot describes."""
     try:
         files, others = listed_and_others(store, snapshot)
     except CorruptRecordError:  # a file of the snapshot is missing or has another size
@@ -389,9 +384,7 @@ def _verify_files(store: Store, files: pa.Table, record_type: RecordType) -> lis
 
 
 def _column_file_differences(store: Store, snapshot: Snapshot, same: Sequence[str]) -> dict[str, str]:
-    """Map the path of each data file that is as in the snapshot to how its column file differs from its
-    records.
-    """
+    """Map the path of each data file to how its column file differs from its records."""
     entries = {listed_path(store, one.path): one for one in snapshot.files if one.columns is not None}
     paths = [path for path in same if path in entries]
     compare = partial(column_file_difference, store, snapshot.schema.record_type)

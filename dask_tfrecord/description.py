@@ -275,9 +275,7 @@ class Description:
 
     @property
     def _records(self) -> pa.ChunkedArray | None:
-        """The entries of the files in the snapshot, or None if the snapshot does not describe all of the
-        files.
-        """
+        """The numbers of records of the files; None if the snapshot does not describe all files."""
         is_described = self.version is not None and "file_records" in self._files.column_names
         records = self._files["file_records"] if is_described else None
         return None if records is None or records.null_count else records
@@ -312,18 +310,13 @@ def _sum(numbers: pa.Array | pa.ChunkedArray) -> int:
 
 @redact_errors
 def _next(tables: Iterator[pa.Table], store: Store) -> pa.Table | None:
-    """Return the next table, or None if there are no more tables.
-
-    The remedies of an error are those that `inspect` accepts.
-    """
+    """Return the next table, or None. The remedies of an error are those that `inspect` accepts."""
     with calling(inspect):
         return next(tables, None)
 
 
 def _bounds(item: Field, values: pa.Array) -> tuple[Any, Any]:
-    """Return the smallest and the greatest of the values, in the order in which filters compare values of
-    the column.
-    """
+    """Return the smallest and the greatest value, in the order of comparisons in filters."""
     try:
         ordered = sorted(values.drop_null().to_pylist(), key=lambda value: comparison_key(value, item.type))
     except TFRecordError:  # values of the column's type have no order
@@ -399,14 +392,12 @@ def explain(collection: "dd.DataFrame | dd.Series | dd.Scalar") -> "Explanation"
 
 @redact_errors
 def _explain(partitions: list[Partition]) -> list[SplitReport]:
-    """Explain the partitions that one task reads. This function runs in a Dask task."""
     return [report for partition in partitions for report in explain_partition(partition)]
 
 
 def _left_out(
     plan: ReadPlan, numbers: list[list[int]], parts: list[list[Partition]]
 ) -> Iterator[SplitReport]:
-    """Yield the files of a read that no partition reads."""
     files, size = plan.left_out
     if files:
         root = plan.store.public(plan.store.join(""))

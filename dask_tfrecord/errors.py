@@ -207,13 +207,8 @@ class TFRecordError(ValueError):
     def called_as(self, name: str, accepts: Callable[[Remedy], bool]) -> Self:
         """Set the name of the public function or command that raises this error, and return the error.
 
-        Parameters
-        ----------
-        name : str
-            The name of the function or command.
-        accepts : callable
-            Function that returns True for a remedy that the function or command accepts. Of the other
-            remedies, those remain that `function` accepts.
+        ``accepts`` returns True for a remedy that this function or command accepts. Of the other remedies,
+        those remain that `function` accepts.
         """
         groups = [*_groups(self.remedies), *_groups(self.other_remedies)]
         own = [group for group in groups if all(map(accepts, group))]
@@ -238,13 +233,9 @@ def _with_fields(kind: type[_Error], fields: Mapping[str, Any]) -> _Error:
 def located(*, first: int | None = None, **fields: Any) -> Iterator[None]:
     """Add what is known about the place of an error to each error of the ``with`` block.
 
-    Parameters
-    ----------
-    first : int, optional
-        The number of the first record of the ``with`` block. It is added to the number of the record, and
-        then the path of the error is replaced, too.
-    **fields
-        The values of fields that are None in the error, such as ``path``, or functions that return them.
+    Only fields that are None in the error get a value of ``fields``. A value may be a function that returns
+    the value. ``first`` is the number of the first record of the block: it is added to the number of the
+    record, and the path of the error is then replaced, too.
     """
     try:
         yield
@@ -287,8 +278,11 @@ class NotFoundError(FileNotFoundError):
 
     def rendered(self, call: Callable[[Call], str] = str) -> str:
         """Return the error message. ``call`` formats each call."""
-        actions = _actions(self, call)
-        return "; ".join([self.problem, ", or ".join(actions)]) if actions else self.problem
+        return (
+            "; ".join([self.problem, ", or ".join(actions)])
+            if (actions := _actions(self, call))
+            else self.problem
+        )
 
 
 def _actions(error: TFRecordError | NotFoundError, call: Callable[[Call], str]) -> list[str]:
@@ -297,7 +291,7 @@ def _actions(error: TFRecordError | NotFoundError, call: Callable[[Call], str]) 
 
 
 def _groups(remedies: Sequence[Remedy]) -> list[list[Remedy]]:
-    """Group remedies so that each group holds the remedies that must be passed together."""
+    """Group the remedies that must be passed together."""
     groups: list[list[Remedy]] = [[]]
     for remedy in remedies:
         groups[-1].append(remedy)
@@ -307,10 +301,7 @@ def _groups(remedies: Sequence[Remedy]) -> list[list[Remedy]]:
 
 
 def _sentence(remedies: Sequence[Remedy], argument: Callable[[Remedy], str] = str, to: str = "") -> str:
-    """Format remedies as the text ``x=1 to do this, or y=2 and z=3 to do that``.
-
-    The text ``to`` follows the first arguments.
-    """
+    """Return the text ``x=1 to do this, or y=2 and z=3 to do that``; ``to`` follows the first arguments."""
     texts = []
     for group in _groups(remedies):
         effect = f" to {group[-1].effect}" if group[-1].effect else ""
@@ -368,10 +359,7 @@ class FileChangedError(CorruptRecordError):
 
 
 class FileRemovedError(FileChangedError, FileNotFoundError):
-    """Signal that a file or a version of a dataset was removed after it was listed.
-
-    Programs catch `FileChangedError`.
-    """
+    """Signal that a file or a version of a dataset was removed. Programs catch `FileChangedError`."""
 
 
 class CorruptRecordWarning(UserWarning):
@@ -398,7 +386,7 @@ class RemedyWarning(UserWarning):
         return self.rendered()
 
     def rendered(self, argument: Callable[[Remedy], str] = str) -> str:
-        """Return the text of the warning, in which the function ``argument`` formats each remedy."""
+        """Return the text of the warning. ``argument`` formats each remedy."""
         return f"{self.problem}; pass {_sentence(self.remedies, argument)}" if self.remedies else self.problem
 
 

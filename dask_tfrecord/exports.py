@@ -162,7 +162,7 @@ def _write_indexes(store: Store, snapshot: Snapshot) -> list[str]:
 
 
 def _record_bounds(store: Store, file: FileEntry) -> npt.NDArray[np.int64]:
-    """Return the offset of each record of a file, followed by the offset at which the last record ends."""
+    """Return the offset of each record of a file, and the offset at which the last record ends."""
     path = store.join(file.path)
     found: list[npt.NDArray[np.int64]] = []
     position, window = 0, _WINDOW
@@ -199,7 +199,6 @@ def _tfds_files(store: Store, snapshot: Snapshot) -> dict[str, str]:
 
 
 def _splits(snapshot: Snapshot) -> dict[str, list[FileEntry]]:
-    """Map the name of each split of a dataset to the data files of this split."""
     if not snapshot.partitioning:
         return {"train": list(snapshot.files)} if snapshot.files else {}
     if snapshot.partition_on != ("split",):
@@ -229,9 +228,7 @@ def _tfds_split(name: str, files: Sequence[FileEntry]) -> dict[str, Any]:
 
 
 def _template(name: str, paths: Sequence[str]) -> tuple[str, list[str]]:
-    """Return TensorFlow Datasets' filename template for a split, and the filenames in the order of the
-    template.
-    """
+    """Return the filename template of a split, and the filenames in the order of the template."""
     count = len(paths)
     digits = max(5, len(str(count)))
     index = [f"{number:0{digits}d}" for number in range(count)]
@@ -305,7 +302,6 @@ def _tfds(kind: str, **content: Any) -> dict[str, Any]:
 
 
 def _dtype(item: Field) -> str:
-    """Return the name of the NumPy type of a column's scalar values."""
     type_ = innermost(item.type)
     if types.is_boolean(type_) or types.is_integer(type_):
         return str(type_)
@@ -358,7 +354,6 @@ def metadata_schema(snapshot: Snapshot) -> str:
 
 
 def _tfmd_fields(item: Field) -> list[Field]:
-    """Return the columns that describe the features of a column."""
     is_one = item.form is None or item.form.encoding == "none"
     return [item] if is_one and [one.name for one in item.features] == [item.name] else stored_fields(item)
 
@@ -401,7 +396,6 @@ def _tfmd_domain(item: Field) -> list[str]:
 
 
 def _quoted(text: str) -> str:
-    """Return a text as a quoted and escaped string of protobuf's text format."""
     signs = (chr(byte) if byte in _PLAIN else f"\\{byte:03o}" for byte in text.encode())
     return f'"{"".join(signs)}"'
 
@@ -416,10 +410,7 @@ def _check_examples(snapshot: Snapshot, reader: str) -> None:
 
 
 def _nulls(snapshot: Snapshot, item: Field) -> str | None:
-    """Describe what is known about the nulls of a column.
-
-    Return None if the column is known to have no nulls.
-    """
+    """Describe the nulls that a column has or may have. Return None if the column has no nulls."""
     if types.is_null(item.type):
         return "has only nulls"
     total = 0

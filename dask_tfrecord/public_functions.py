@@ -66,14 +66,9 @@ def calling(
 ) -> Iterator[None]:
     """Make errors show only the remedies that a public function or a constructor accepts.
 
-    Use `calling` in a ``with`` statement, or as the decorator of a method.
-
-    Parameters
-    ----------
-    function : callable, optional
-        The public function. None means the computation of a Dask collection, which accepts no remedy.
-    args, kwargs
-        The arguments of the call, if they are known. They hold the path that errors name.
+    Use `calling` in a ``with`` statement, or as the decorator of a method. Without a function, a Dask
+    collection is computed, which accepts no remedy. The arguments of the call, if they are known, hold the
+    path that errors name.
     """
     try:
         yield
@@ -99,7 +94,7 @@ def calling(
 
 
 def _path_in(given: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """Return the path of a dataset that was passed to a function, without secrets; None without a path."""
+    """Return the path of a dataset that was passed to a function, without secrets."""
     arguments = given.bind_partial(*args, **kwargs).arguments
     writer = arguments.get("self")
     path = arguments.get("path", arguments.get("source", getattr(writer, "_root", None)))
@@ -109,9 +104,7 @@ def _path_in(given: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def _expanded(given: Signature) -> Signature:
-    """Replace ``**keywords`` of a typed dict in a signature by the keywords of the typed dict, with their
-    defaults.
-    """
+    """Replace ``**keywords`` of a typed dict in a signature by the keywords of this typed dict."""
     found: list[Parameter] = []
     for parameter in given.parameters.values():
         if parameter.kind is Parameter.VAR_KEYWORD:
@@ -147,17 +140,7 @@ def foreign_keywords() -> tuple[ForeignKeyword, ...]:
 
 
 def unknown_keywords(function: str, known: Collection[str], given: Mapping[str, Any]) -> KeywordError:
-    """Return the error for a call that passes keywords that the function does not have.
-
-    Parameters
-    ----------
-    function : str
-        Name of the function that was called.
-    known : collection of str
-        The keywords that the function has.
-    given : mapping of str to value
-        The unknown keywords and the values that were passed for them.
-    """
+    """Return the error for the keywords in ``given``, which the function does not have."""
     names = ", ".join(map(repr, given))
     word = "an unexpected keyword argument" if len(given) == 1 else "unexpected keyword arguments"
     advice = {name: _advice(function, known, name, value) for name, value in given.items()}

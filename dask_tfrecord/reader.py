@@ -331,7 +331,7 @@ def read_tfrecord(
 
 
 def _index_levels(dataset: ReadPlan, index: Any, columns: Sequence[str] | None) -> Levels:
-    """Return the index columns and their level names, from ``index=`` or otherwise from the snapshot."""
+    """Return the index levels that ``index=`` names. By default, they come from the snapshot."""
     if index is None:
         return tuple(level for level in dataset.index if level[0] not in (columns or ()))
     names = [] if index is False else existing_names(dataset.schema, "index", index)
@@ -348,11 +348,7 @@ def _index_levels(dataset: ReadPlan, index: Any, columns: Sequence[str] | None) 
 
 
 def _numpy_columns(dataset: ReadPlan, schema: Any) -> list[str]:
-    """Return the names of the columns whose values NumPy dtypes can hold.
-
-    Columns of integers and bools are included only if statistics or ``nullable=False`` in ``schema`` exclude
-    nulls.
-    """
+    """Return the columns that NumPy dtypes can hold, as statistics and ``nullable=False`` show."""
     fields = schema if isinstance(schema, pa.Schema) else ()
     not_nullable = {item.name for item in fields if not item.nullable}
     return numpy_names(dataset.schema, dataset.non_null_columns | not_nullable)
@@ -381,7 +377,6 @@ def _divisions(dataset: ReadPlan, levels: Levels) -> tuple[Any, ...] | None:
 
 
 def _with_categories(schema: Schema, categories: Any) -> Schema:
-    """Convert the columns that ``categories=`` names to dictionary columns."""
     # Dask's own readers also accept a mapping from column name to number of categories.
     names = list(categories) if isinstance(categories, Mapping) else categories
     names = existing_names(schema, "categories", names)

@@ -77,13 +77,7 @@ def read_request(
     storage_options: dict[str, Any] | None = None,
     filesystem: Filesystem = None,
 ) -> ReadRequest:
-    """Validate the keywords of a read, which the docstring of `read_tfrecord` describes.
-
-    Raises
-    ------
-    TFRecordError
-        If the value of a keyword is invalid, or if two keywords contradict each other.
-    """
+    """Validate the keywords of a read, which the docstring of `read_tfrecord` describes."""
     arguments.choice("record_type", record_type, ("infer", *get_args(RecordType)))
     arguments.choice("infer", infer, get_args(Infer))
     arguments.choice("extra", extra, get_args(Extra))
@@ -135,9 +129,7 @@ SHARED_PARAMETERS.update(signature(read_request).parameters)
 
 
 def open_request(path: Any, request: ReadRequest) -> ReadPlan:
-    """Find the files and the columns of a path, and add the path and offset columns that the request
-    names.
-    """
+    """Find the files and the columns of a path, and add the requested path and offset columns."""
     listed = as_paths(path)
     place = without_credentials(str(listed[0]))
     each = partial(compute_each, title=f"{place}: read before planning")
@@ -153,14 +145,9 @@ def open_request(path: Any, request: ReadRequest) -> ReadPlan:
 def open_columns(
     path: Any, columns: str | Sequence[str] | None, blocksize: int | None, read: ReadKeywords
 ) -> tuple[ReadPlan, Schema]:
-    """Open a path, and return the read plan and the columns that the caller names, in the order of the names.
+    """Open a path, and return the read plan and the requested columns, in the order of their names.
 
-    Parameters
-    ----------
-    path, columns, read
-        These parameters have the same meaning as in `read_tfrecord`.
-    blocksize : int, optional
-        The target size of a partition in bytes of the stored files. If None, each file is one partition.
+    If ``blocksize`` is None, each file is one partition.
     """
     plan = open_request(path, read_request(columns, blocksize=blocksize, **read))
     if columns is None:
@@ -171,8 +158,8 @@ def open_columns(
 def existing_names(schema: Schema, keyword: str, value: Any) -> list[str]:
     """Return the column names that a caller passed for a keyword. An unknown or repeated name raises.
 
-    For ``columns=``, the name of a group of columns, such as "objects", stands for all columns of the group,
-    such as "objects/bbox" and "objects/label".
+    For ``columns=``, the name of a group, such as "objects", stands for all its columns, such as
+    "objects/bbox".
     """
     names = arguments.names(keyword, value)
     if keyword == "columns":
@@ -222,7 +209,6 @@ def _key_columns(partition_by: Any, calculate_divisions: bool) -> tuple[str, ...
 
 
 def _requested_columns(columns: Any, index: Any) -> list[str] | None:
-    """Return the names of the requested columns and index levels, or None if all columns are read."""
     if columns is None:
         return None
     levels = [] if index is None or index is False else arguments.names("index", index)
@@ -239,10 +225,7 @@ CommitLimit = tuple[Literal["rows", "bytes", "seconds"], float]
 def write_options(
     compression: Any, level: int | None, lossy: Any, max_rows: int | None, max_bytes: int | None
 ) -> WriteOptions:
-    """Return the options for writing each file.
-
-    Keywords that are not set get their values from Dask's configuration.
-    """
+    """Return the options for writing each file. Dask's configuration has the defaults."""
     codec: Compression | None = keyword_or_default("compression", compression, arguments.compression)
     check_level(codec, level)
     lossy = keyword_or_default("lossy", lossy, partial(arguments.choice, "lossy", known=get_args(Lossy)))
@@ -252,18 +235,7 @@ def write_options(
 
 
 def commit_every_limit(value: CommitEvery) -> CommitLimit | None:
-    """Return when a `Writer` commits, as ``commit_every`` says.
-
-    Returns
-    -------
-    tuple of (str, float), optional
-        The kind of the limit, which is "rows", "bytes" or "seconds", and the limit.
-
-    Raises
-    ------
-    TFRecordError
-        If the value is not a positive number of rows, size or duration.
-    """
+    """Return the kind and the size of the limit after which a `Writer` commits."""
     if value is None:
         return None
     if isinstance(value, str | timedelta):
@@ -281,10 +253,7 @@ def commit_every_limit(value: CommitEvery) -> CommitLimit | None:
 
 
 def keeps_versions(value: Any) -> bool:
-    """Return True if an operation that replaces files keeps the versions before it.
-
-    If the keyword is not set, its value comes from Dask's configuration.
-    """
+    """Return True if an operation that replaces files keeps the versions before it."""
 
     def check(value: Any) -> bool:
         arguments.flags(keep_versions=value)
@@ -299,7 +268,6 @@ def write_mode(
     overwrite: bool | Literal["partitions"],
     partition_on: tuple[str, ...],
 ) -> Mode:
-    """Return what a write does with the existing data, as ``append`` and ``overwrite`` say."""
     arguments.choice("append", append, (False, True))
     arguments.choice("overwrite", overwrite, (False, True, "partitions"))
     if append and overwrite:
@@ -320,11 +288,6 @@ def plan_columnar(
     """Return the columns of the column files of a write, as ``columnar`` says.
 
     By default, a write that adds to a dataset continues the column files of the dataset.
-
-    Raises
-    ------
-    SchemaError
-        If column files cannot hold one of the columns.
     """
     columns: Columnar | None
     if value is None:
@@ -355,7 +318,7 @@ def schema_change_mode(value: Literal["add"] | None, mode: Mode) -> bool:
 
 
 def _partition_columns(columns: Sequence[Any]) -> list[Remedy]:
-    """Suggest the first column as ``partition_on`` for a write that needs partition columns."""
+    """Suggest the first column for ``partition_on``."""
     names = list(map(str, columns[:1]))
     return [Remedy("partition_on", names, "write a directory for each of its values")] if names else []
 
@@ -384,7 +347,6 @@ def check_name_function(name_function: Callable[[int], str] | None, npartitions:
 
 
 def warn_of_rounding(names: list[str]) -> None:
-    """Warn of columns whose values may be rounded."""
     if names:
         columns = ", ".join(map(repr, names))
         warn_caller(

@@ -78,7 +78,7 @@ def filter_mask(table: pa.Table, filters: Sequence[Any] | pc.Expression) -> pa.C
 
 
 def _needed_columns(table: pa.Table, names: set[str] | None) -> pa.Table:
-    """Return the columns that filters use. Return all columns if the names are unknown, or if there are none.
+    """Return the columns that filters use, or all columns if no names are known.
 
     A name such as "a/b" may be the name of a column, or of a field of the struct column "a".
     """
@@ -94,7 +94,6 @@ def _needed_columns(table: pa.Table, names: set[str] | None) -> pa.Table:
 
 
 def _fields(item: Field, values: pa.ChunkedArray) -> Iterator[tuple[str, pa.ChunkedArray]]:
-    """Yield the name and the values of each field of a struct column, at all levels."""
     for at, child in enumerate(item.children):
         of_field = pc.struct_field(values, [at])
         yield child.name, of_field
@@ -212,23 +211,8 @@ class NumberedRows:
     """Number the rows of a read from 0, in the order of `read_tfrecord`, and read rows by number.
 
     A row has two numbers: its row number in the result of the read, and the number of its record in the
-    files. The two numbers differ if filters exclude records.
-
-    Parameters
-    ----------
-    plan : ReadPlan
-        The read plan of the rows.
-    schema : Schema
-        The columns to read.
-
-    Attributes
-    ----------
-    plan : ReadPlan
-        The read plan for all records that have numbers, with one split in each partition.
-    schema : Schema
-        The columns that are read.
-    starts : numpy.ndarray
-        The number of the first record of each partition, followed by the total number of records.
+    files. The two numbers differ if filters exclude records. ``plan`` has one split in each partition, and
+    ``starts`` has the number of the first record of each partition, followed by the total number of records.
     """
 
     def __init__(self, plan: ReadPlan, schema: Schema) -> None:
@@ -255,13 +239,7 @@ class NumberedRows:
         return int(self.starts[-1]) if self._passing is None else len(self._passing)
 
     def record(self, number: int) -> int:
-        """Convert a row number to the number of the record that holds the row.
-
-        Raises
-        ------
-        IndexError
-            If no row has this number.
-        """
+        """Convert a row number to the number of its record. Raise IndexError if there is no such row."""
         count = len(self)
         if not -count <= number < count:
             raise self._no_row(number)
@@ -279,12 +257,8 @@ class NumberedRows:
     def checked(self, indices: Any) -> Numbers:
         """Convert row numbers or a boolean mask to row numbers, none of which is negative.
 
-        Raises
-        ------
-        IndexError
-            If a row number is out of bounds, or if a mask has another number of elements than rows exist.
-        TFRecordError
-            If the indices are neither integers nor a boolean mask.
+        An IndexError is raised if a row number is out of bounds, or if a mask does not have one element for
+        each row.
         """
         count = len(self)
         array = np.atleast_1d(np.asarray(indices))
@@ -310,12 +284,7 @@ class NumberedRows:
     def matching(self, filters: Any) -> Numbers:
         """Return the row numbers of the rows that pass filters, in ascending order.
 
-        Raises
-        ------
-        SchemaError
-            If the filters name an unknown column, or compare a column with a value of an unsuitable type.
-        TFRecordError
-            If damage is skipped.
+        If damage is skipped, a TFRecordError is raised.
         """
         if self.plan.options.damage.skips:
             raise TFRecordError(
@@ -356,10 +325,7 @@ class NumberedRows:
         return table if in_order else table.take(pa.array(order))
 
     def _in_tasks(self, function: Callable[[Any], list[Result]], parts: Sequence[Any]) -> list[Result]:
-        """Call a function with lists of parts, and join the returned lists.
-
-        If there are many parts, the calls run in Dask tasks.
-        """
+        """Call a function with lists of parts, in Dask tasks if there are many, and join the results."""
         if len(parts) <= _BLOCKS_PER_TASK:
             return function(parts)
         tasks = [parts[start : start + _BLOCKS_PER_TASK] for start in range(0, len(parts), _BLOCKS_PER_TASK)]
@@ -375,10 +341,7 @@ class NumberedRows:
 
 
 def _one_split_each(plan: ReadPlan) -> ReadPlan:
-    """Return a read plan for the same rows with one split in each partition.
-
-    A plan without splits is returned unchanged.
-    """
+    """Return a read plan for the same rows with one split in each partition."""
     rows, counts = plan.partitions.rows, plan.partitions.counts
     if not len(rows):
         return plan
@@ -392,15 +355,14 @@ def _one_split_each(plan: ReadPlan) -> ReadPlan:
 
 @redact_errors
 def _passing_rows(partitions: Sequence[Partition]) -> list[npt.NDArray[np.bool_]]:
-    """Return a mask for each partition: the records of the partition that pass its filters."""
     return [*map(_passing, partitions)]
 
 
 def _passing(partition: Partition) -> npt.NDArray[np.bool_]:
-    """Read the columns that the filters need, and return a mask of the records that pass the filters.
+    """Return a mask of the records that pass the filters.
 
-    If damage is skipped, the partition is read with all requested columns and all rows of the result count as
-    passing, because reading other columns could lose other records.
+    If damage is skipped, all rows of the result count as passing, because reading only the columns of the
+    filters could lose other records.
     """
     predicate = partition.filters
     if predicate is None or partition.options.damage.skips:
@@ -443,7 +405,6 @@ def _can_join(first: Partition, last: Partition, following: Partition) -> bool:
 
 
 def _joined(run: Sequence[Part]) -> Partition:
-    """Return the partition with all records of a run."""
     partition = run[0][0]
     if len(run) == 1:
         return partition

@@ -36,18 +36,9 @@ _SPAWN_KEY = (1,)
 class Splits(NamedTuple):
     """The range of hashes of each split, and the way in which the hash of a row is computed.
 
-    Attributes
-    ----------
-    names : tuple of str
-        The names of the splits.
-    bounds : tuple of float
-        The upper bound of each split's hashes. A row belongs to the first split whose bound exceeds the hash
-        of the row, which lies between 0 and 1.
-    columns : tuple of str
-        The columns that decide the split: rows with equal values in these columns are in the same split. If
-        the tuple is empty, the position of the row decides.
-    seed : int
-        The seed of the hashes of row positions. Another seed gives another random split.
+    A row belongs to the first split whose bound exceeds the hash of the row, which lies between 0 and 1. Rows
+    with equal values in ``columns`` are in the same split. Without columns, ``seed`` and the position of the
+    row decide.
     """
 
     names: tuple[str, ...]
@@ -57,17 +48,7 @@ class Splits(NamedTuple):
 
 
 def parse_splits(columns: Collection[str], split: Any, split_by: Any) -> Splits | None:
-    """Validate the arguments ``split=`` and ``split_by=``, given the names of all columns. Return None if the
-    rows are not assigned to splits.
-
-    Raises
-    ------
-    TFRecordError
-        If ``split`` does not map names to fractions that sum to 1, or if ``split_by`` is neither column names
-        nor a seed.
-    SchemaError
-        If the collection has a column named `SPLIT`, or lacks a column that ``split_by`` names.
-    """
+    """Validate ``split=`` and ``split_by=``. Return None if the rows are not assigned to splits."""
     if split is None:
         if split_by is not None:
             raise TFRecordError(
@@ -107,7 +88,6 @@ def assign_splits(ddf: dd.DataFrame, splits: Splits) -> dd.DataFrame:
 def _with_split(
     partition: pd.DataFrame, splits: Splits, partition_info: dict[str, Any] | None = None
 ) -> pd.DataFrame:
-    """Add the column `SPLIT` to one partition of a collection."""
     number = 0 if partition_info is None else partition_info["number"]
     return split_frame(partition, splits, number << _ROW_BITS)
 
@@ -131,7 +111,6 @@ def _canonical(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _split_of(columns: list[Any], rows: int, splits: Splits, first: int) -> pa.Array:
-    """Return the split of each row, given the columns that decide the split."""
     chosen = np.searchsorted(splits.bounds, _hashes(columns, rows, splits, first), side="right")
     return pa.array(splits.names, pa.string()).take(pa.array(chosen))
 
@@ -139,8 +118,7 @@ def _split_of(columns: list[Any], rows: int, splits: Splits, first: int) -> pa.A
 def _hashes(columns: list[Any], count: int, splits: Splits, first: int) -> npt.NDArray[np.float64]:
     """Return a hash between 0 (included) and 1 (excluded) for each row of a partition.
 
-    If columns are given, the hash depends on the values in these columns and not on their types. If no
-    columns are given, the hash depends on the position of the row.
+    The hash depends on the values in the columns and not on their types, or on the position of the row.
     """
     if not columns:
         rows = np.arange(count, dtype=np.uint64) + np.uint64(first)
@@ -160,10 +138,7 @@ def _random_number(seed: int) -> np.uint64:
 
 
 def _texts(values: pa.Array | pa.ChunkedArray, name: str) -> npt.NDArray[Any]:
-    """Convert a column to an array of strings, or to an array of bytes if the column is binary.
-
-    A null becomes an empty text.
-    """
+    """Convert a column to strings, or to bytes if the column is binary. A null becomes an empty text."""
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     if pa.types.is_dictionary(values.type):

@@ -384,7 +384,6 @@ class Writer:
         return pa.table({name: pa.array(rows, pa.binary())})
 
     def _planned(self, found: Snapshot) -> WriteRun:
-        """Plan appends to an existing dataset."""
         schema, order, index = found.schema, found.columns.names, found.index or ()
         given = [item for item in self._given.items() if item[0] not in found.partition_on]
         if self._adds_columns and given:

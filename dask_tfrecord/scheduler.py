@@ -43,20 +43,8 @@ _jobs: dict[str, "Progress"] = {}
 class Report(NamedTuple):
     """The result of a task, with the position of the task in its job.
 
-    Attributes
-    ----------
-    job : str
-        The unique id of the job.
-    step, steps : int
-        The number of the task's step, counted from 1, and the number of steps of the job. A step begins when
-        all tasks of the previous step have ended.
-    task, tasks : int
-        The number of the task in its step, counted from 0, and the number of tasks of the step. The latter is
-        0 if it is not known.
-    rows, bytes : int
-        The number of rows and of stored bytes that the task has read or written.
-    result : object
-        The result of the task.
+    A step begins when all tasks of the previous step have ended. Steps are counted from 1, and tasks from 0.
+    The number of tasks is 0 if it is not known. ``rows`` and ``bytes`` are what the task has read or written.
     """
 
     job: str
@@ -72,8 +60,8 @@ class Report(NamedTuple):
 def report(job: str, task: int, tasks: int, result: Any, *, step: int = 1, steps: int = 1) -> Report:
     """Return the report of a task. In a task on a cluster, also send the report to the clients.
 
-    The number of rows is the result, if it is an integer. Otherwise, the result, or each element of the
-    result, may have the attributes ``records`` and ``bytes``.
+    The number of rows is an integer result, or the sum of the attributes ``records`` of the result or its
+    items.
     """
     if type(result) is int:
         rows, size = result, 0
@@ -109,17 +97,9 @@ def restart(job: str) -> None:
 class Progress:
     """Log a line about a job soon after tasks have ended, but at most once in `INTERVAL` seconds.
 
-    In a ``with`` block, a `Progress` receives the reports of its job. A thread waits for the time of the next
-    line. This thread exists only if tasks have ended since the last line.
-
-    Parameters
-    ----------
-    title : str
-        The start of each line, such as a path without credentials.
-    job : str, optional
-        The unique id of the job. A job without Dask needs no id, and calls `add` itself.
-    unit : str, default "partitions"
-        What a task reads or writes, in the plural.
+    In a ``with`` block, a `Progress` receives the reports of its job. A job without Dask needs no id, and
+    calls `add` itself. A thread waits for the time of the next line. This thread exists only if tasks have
+    ended since the last line.
     """
 
     def __init__(self, title: str, job: str = "", unit: str = "partitions") -> None:
@@ -157,9 +137,9 @@ class Progress:
             self.add(result)
 
     def add(self, report: Report) -> None:
-        """Count a task that has ended. The next line about the job follows in time.
+        """Count a task that has ended, unless it is repeated.
 
-        A repeated task counts once. Errors are ignored, because no job must fail because of its log.
+        Errors are ignored, because no job must fail because of its log.
         """
         with suppress(Exception):
             now = time.monotonic()
@@ -222,10 +202,7 @@ _checked: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 def compute_each(
     function: Callable[[Argument], Result], arguments: Iterable[Argument], title: str
 ) -> list[Result]:
-    """Call a function with each argument, each call in a separate task, and return the results in order.
-
-    A long computation logs its progress. Each line begins with the title.
-    """
+    """Call a function with each argument in separate tasks. Lines about the progress begin with the title."""
     check_cluster()
     given = list(arguments)
     job = uuid4().hex
@@ -243,7 +220,6 @@ def compute_each(
 def _reported(
     function: Callable[[Argument], Result], argument: Argument, job: str, index: int, count: int
 ) -> Report:
-    """Call a function, and return the report of the call."""
     return report(job, index, count, function(argument))
 
 
@@ -251,22 +227,8 @@ def check_cluster(scheduler: Any = None) -> None:
     """Raise if the cluster's scheduler or a worker lacks this package or has another version of the package.
 
     Without this check, a worker that cannot unpickle a task would shut down, and the client would wait
-    forever.
-
-    Each worker is checked once for each client. The check is omitted inside a task, if there is no cluster,
-    and if the client is asynchronous.
-
-    Parameters
-    ----------
-    scheduler : optional
-        The scheduler to check, as in ``dask.compute(scheduler=...)``. By default, the scheduler that Dask
-        currently uses is checked.
-
-    Raises
-    ------
-    TFRecordError
-        If the scheduler or a worker cannot run the package. The message names the scheduler or worker that
-        cannot run the package.
+    forever. Each worker is checked once for each client. The check is omitted inside a task, if there is no
+    cluster, and if the client is asynchronous. By default, the scheduler that Dask currently uses is checked.
     """
     distributed = sys.modules.get("distributed")
     if distributed is None or _is_in_task(distributed):
@@ -306,7 +268,6 @@ def warn_client(message: str, category: type[Warning] = UserWarning) -> None:
 
 
 def _client_of(scheduler: Any) -> Any:
-    """Return the `distributed` client with which Dask computes, or None if there is no cluster."""
     try:
         get = get_scheduler(scheduler=scheduler)
     except Exception:  # if the scheduler is invalid, Dask raises a clear error when it computes
@@ -324,7 +285,6 @@ def _is_in_task(distributed: Any) -> bool:
 
 
 def _problem(version: str | None) -> str:
-    """Describe the problem with the version of this package on the scheduler or on a worker."""
     ours = library_version()
     if ours == "unknown" or version == ours:
         return ""

@@ -396,7 +396,6 @@ def to_tfrecord(
 
 
 def _write_source(source: Source, run: WriteRun, splits: Splits | None, shuffle: Shuffle | None) -> Snapshot:
-    """Write rows that are not a Dask collection, in this process."""
     title = f"{run.store.public()}, {source.kind}"
     tables = source.tables(run.columns, run.options.lossy, splits, run.index, title)
 
@@ -418,7 +417,6 @@ def _write_source(source: Source, run: WriteRun, splits: Splits | None, shuffle:
 
 
 def _compute(result: Any, run: WriteRun, kwargs: dict[str, Any] | None, retries: int | None) -> Snapshot:
-    """Compute a write now."""
     kwargs = dict(kwargs or {})
     if retries is not None:
         kwargs["retries"] = retries

@@ -68,10 +68,7 @@ _LOADS = (ArrowStringConversion, FromPandas)
 
 
 def read_types(ddf: DataFrame, names: Iterable[str]) -> dict[str, pa.DataType]:
-    """Return the stored types of those columns whose values come unchanged from TFRecord records.
-
-    Partition columns and computed columns are not in the result.
-    """
+    """Return the stored types of the columns that come unchanged from records, and not from directories."""
     types = {}
     for name in names:
         source = _source(ddf.expr, name, _VALUE_PRESERVING)
@@ -85,14 +82,11 @@ def read_types(ddf: DataFrame, names: Iterable[str]) -> dict[str, pa.DataType]:
 
 
 def _read_schemas(ddf: DataFrame) -> list[Schema]:
-    """Return the schemas of all TFRecord datasets that a collection reads."""
     return [read.dataset.schema for read in ddf.expr.find_operations(ReadTFRecord)]
 
 
 def nested_record_type(ddf: DataFrame) -> RecordType:
-    """Return "sequence_example" if a column with the same name was read as lists of lists, and otherwise
-    "example".
-    """
+    """Return "sequence_example" if a column of the same name was read as lists of lists."""
     schemas = _read_schemas(ddf)
     nested = {item.name for schema in schemas for item in schema.fields if item.depth > 1}
     return "example" if nested.isdisjoint(ddf.columns) else "sequence_example"
@@ -101,7 +95,7 @@ def nested_record_type(ddf: DataFrame) -> RecordType:
 def with_bytes_records(ddf: DataFrame, planned: Schema, partition_on: Sequence[str]) -> Schema:
     """Set the record type "bytes" if the only column in the records holds records that were read as bytes.
 
-    If records that were read as bytes become features of other records, warn.
+    If such records become features of other records, warn.
     """
     schemas = _read_schemas(ddf)
     fields = [item for item in planned.fields if item.name not in partition_on]
@@ -135,11 +129,7 @@ def large_strings(ddf: DataFrame) -> dict[str, pa.DataType]:
 
 
 def parquet_types(ddf: DataFrame) -> dict[str, pa.DataType]:
-    """Return the types of the object columns that come unchanged from Parquet files.
-
-    A column is included only if its type does not depend on its values, so that no partition needs to be
-    computed.
-    """
+    """Return the types of object columns of Parquet files, if these types do not depend on the values."""
     types = {}
     for name in [
         name for name, dtype in ddf._meta.dtypes.items() if is_object(dtype) and isinstance(name, str)
@@ -177,9 +167,7 @@ def _type_of_objects(type_: pa.DataType, *, may_be_null: bool) -> pa.DataType | 
 
 
 def _source(expr: Any, name: str, preserving: Any) -> Any:
-    """Return the source of a column below all ``preserving`` expressions, or None if the column was
-    assigned.
-    """
+    """Return the source of a column below ``preserving`` expressions, or None if it was assigned."""
     while True:
         if isinstance(expr, Assign):
             if name in expr.keys:
@@ -198,14 +186,9 @@ def check_not_read(ddf: DataFrame, store: Store) -> None:
     """Raise if an overwrite would remove TFRecord files that the collection reads.
 
     An overwrite removes the old files after all rows are written, so the new dataset would be correct. But if
-    a worker is lost, Dask computes the tasks of this worker again, even after the commit. Such a task would
-    not find its input files, and the write would fail although the new dataset is committed. Reads of other
-    formats need no check, because an overwrite refuses directories that hold anything but TFRecord files.
-
-    Raises
-    ------
-    DestinationError
-        If the collection reads a file in the directory that would be overwritten.
+    a worker is lost, Dask computes its tasks again, even after the commit. Such a task would not find its
+    input files, and the write would fail although it is committed. Reads of other formats need no check,
+    because an overwrite refuses directories that hold anything but TFRecord files.
     """
     root = f"{os.path.realpath(store.root)}/" if store.local else store.join("")
     for read in ddf.expr.find_operations(ReadTFRecord):
@@ -218,10 +201,7 @@ def check_not_read(ddf: DataFrame, store: Store) -> None:
 
 
 def _paths_on(dataset: ReadPlan, store: Store) -> Iterator[str]:
-    """Yield the real paths of the files that a dataset reads.
-
-    Yield nothing if the dataset is on another filesystem than the store.
-    """
+    """Yield the real paths of the files that a dataset reads, if it is on the filesystem of the store."""
     source = _uncached(dataset.store)
     if type(source.fs) is not type(_uncached(store).fs):
         return
@@ -249,42 +229,22 @@ def _uncached(store: Store) -> Store:
 
 
 class CheckedStringConversion(ArrowStringConversion):
-    """The Dask expression that converts objects to text, but raises if the named columns hold anything but
-    strings.
-    """
+    """Convert objects to text, but raise if the named columns hold anything but strings."""
 
     _parameters: ClassVar = ["frame", "names"]
 
     @staticmethod
     def operation(frame: Any, names: tuple[tuple[Hashable, str], ...]) -> Any:
-        """Check that the objects of a partition are strings, and convert them to text."""
         _check_objects(frame, dict(names))
         return ArrowStringConversion.operation(frame)
 
 
 def check_string_conversions(ddf: DataFrame, names: Names) -> DataFrame:
-    """Check that Dask converts only strings, and no other objects, to text.
+    """Return the collection with a check that Dask converts only strings, and no other objects, to text.
 
     Objects that the graph contains are checked immediately. Objects that a task loads from elsewhere are
-    checked in that task. Text that was computed earlier, for example by persist(), is not checked.
-
-    Parameters
-    ----------
-    ddf : dask.dataframe.DataFrame
-        The collection to check.
-    names : mapping
-        Map from the label of each column or index level that holds text to the name of its column in the
-        records.
-
-    Returns
-    -------
-    dask.dataframe.DataFrame
-        The collection, with a check of the objects before each conversion to text.
-
-    Raises
-    ------
-    SchemaError
-        If the graph contains data in which a text column holds objects other than strings.
+    checked in that task. Text that was computed earlier, for example by persist(), is not checked. ``names``
+    has the columns and index levels that hold text.
     """
     expr = ddf.expr
     conversions: dict[str, tuple[Expr, dict[Hashable, str]]] = {}
@@ -300,9 +260,7 @@ def check_string_conversions(ddf: DataFrame, names: Names) -> DataFrame:
 
 
 def _loads(expr: Expr, names: Names, visited: set[Any]) -> Iterator[tuple[Expr, Names]]:
-    """Yield each expression that loads some of the named columns, with the labels of these columns in the
-    expression.
-    """
+    """Yield each expression that loads some of the named columns, and their labels in the expression."""
     key = expr._name, frozenset(names.items())
     if not names or key in visited:
         return
@@ -315,9 +273,7 @@ def _loads(expr: Expr, names: Names, visited: set[Any]) -> Iterator[tuple[Expr, 
 
 
 def _names_in_child(expr: Expr, child: Expr, names: Names) -> Names:
-    """Translate the labels of columns in an expression to the labels in a child, from which the expression
-    is computed.
-    """
+    """Translate the labels of columns in an expression to their labels in a child of the expression."""
     if isinstance(expr, Filter) and child._name != expr.frame._name:
         return {}  # the labels of a filter are not labels of its mask
     columns, levels = _labels(child)
@@ -340,10 +296,7 @@ def _select(names: Names, labels: list[Hashable]) -> dict[Hashable, str]:
 
 
 def _labels(expr: Expr) -> tuple[list[Hashable], list[Hashable]]:
-    """Return the labels of an expression's columns, and the labels of its index levels.
-
-    Both lists of labels are empty if the expression is not a DataFrame or Series.
-    """
+    """Return the labels of the columns and of the index levels. They are empty for other expressions."""
     try:
         meta = expr._meta
     # An expression that is no DataFrame, such as a delayed value, has no meta. Dask's class of the expression

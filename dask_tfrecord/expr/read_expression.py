@@ -48,18 +48,8 @@ def read(
 ) -> DataFrame:
     """Create the Dask collection that reads a dataset.
 
-    Parameters
-    ----------
-    dataset : ReadPlan
-        The read plan of the dataset.
-    columns : list of str, optional
-        The names of the columns to read. By default, all columns are read.
-    numpy : list of str, optional
-        The names of the columns that get NumPy dtypes. All other columns of the result are Arrow-backed.
-    index : tuple of (str, str or None)
-        The columns that become the index, and the name of the index level for each of these columns.
-    divisions : tuple, optional
-        The divisions of the index, if they are known.
+    ``numpy`` names the columns that get NumPy dtypes. All other columns are Arrow-backed. ``index`` has the
+    columns that become the index, with the names of the levels.
     """
     return new_collection(ReadTFRecord(dataset, columns, numpy=numpy, index=index, known_divisions=divisions))
 
@@ -68,10 +58,6 @@ def read(
 def read_partition(
     partition: Partition, numpy: list[str], index: Levels = (), is_sorted: bool = False
 ) -> pd.DataFrame:
-    """Read one partition of a dataset as a pandas DataFrame.
-
-    The function `read_partition` runs in a Dask task.
-    """
     with located(path=lambda: partition.file_names, function=READ):
         table, numbers = partition.read_possible(partial(warn_client, category=CorruptRecordWarning))
         row_ranges = partition.row_ranges if numbers is None else None
@@ -82,19 +68,13 @@ def read_partition(
 
 
 def read_key(partitions: list[Partition], numpy: list[str], index: Levels, is_sorted: bool) -> pd.DataFrame:
-    """Read all partitions of one key of a dataset as one DataFrame.
-
-    The function `read_key` runs in a Dask task.
-    """
+    """Read all partitions of one key of a dataset as one DataFrame."""
     frame = read_each(read_partition, partitions, numpy, index, is_sorted)
     return frame if index else frame.reset_index(drop=True)
 
 
 def read_each(read: Callable[..., pd.DataFrame], parts: Sequence[Any], *arguments: Any) -> pd.DataFrame:
-    """Call `read_partition` or `read_key` with each of ``parts``, and concatenate the rows.
-
-    The function `read_each` runs in a Dask task.
-    """
+    """Call `read_partition` or `read_key` with each of ``parts``, and concatenate the rows."""
     frame: pd.DataFrame = methods.concat([read(part, *arguments) for part in parts])
     return frame
 
@@ -115,7 +95,6 @@ class Reader:
         return self._token
 
     def __call__(self, *indices: int) -> pd.DataFrame:
-        """Read partitions, and concatenate the rows."""
         function, *arguments = self.call(*indices)
         frame: pd.DataFrame = function(*arguments)
         return frame
@@ -129,12 +108,11 @@ class Reader:
         return read_each, function, parts, *self._arguments
 
     def partitions(self, index: int) -> list[Partition]:
-        """Return the partitions of the dataset that the task with a number reads."""
         part = self._part(index)
         return part if isinstance(part, list) else [part]
 
     def _part(self, index: int) -> Partition | list[Partition]:
-        """Return what the task of a partition reads: a partition of the dataset, or all those of a key."""
+        """Return what a task reads: a partition of the dataset, or all those of a key."""
         if self._plan.keys is None:
             partition = self._partition(index)
             if self._checking is not None and index == self._checking[0]:
@@ -160,7 +138,6 @@ class ReadTask(Task):
     __slots__ = ()
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the task as a `Task` that holds the partitions."""
         return partial(Task, _data_producer=True), (self.key, *self.func.call(*self.args))
 
 
@@ -171,18 +148,10 @@ PlannedRead: TypeAlias = tuple[ReadPlan, list[list[int]], list[list[Partition]]]
 class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
     """The Dask expression that reads the partitions of a dataset.
 
-    Parameters
-    ----------
-    dataset, columns, numpy, index, known_divisions
-        These parameters have the same meaning as in `read`.
-    predicate : Predicate, optional
-        A predicate that skips the files and blocks for whose rows it is always false. The predicate does not
-        filter the rows that are read.
-    ignores_partitions : bool
-        True if every consumer ignores the boundaries of partitions, so that one task may read several
-        partitions.
-    skips_rows : bool
-        True if the read may also leave out single rows for which the predicate is false.
+    ``predicate`` skips the files and blocks for whose rows it is always false, and does not filter the rows
+    that are read. ``ignores_partitions`` is True if every consumer ignores the boundaries of partitions, so
+    that one task may read several. ``skips_rows`` is True if the read may also leave out single rows for
+    which the predicate is false.
     """
 
     _defaults: ClassVar = {
@@ -200,9 +169,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
     _pickle_functools_cache = False
 
     def __reduce__(self) -> tuple[Any, ...]:
-        """Pickle the expression without the statistics of the files if no predicate needs these
-        statistics.
-        """
+        """Pickle the expression without the statistics of the files if no predicate needs them."""
         make, operands = super().__reduce__()
         if self.predicate is None and self.dataset.filters is None:
             without_statistics = self.dataset.without_statistics()
@@ -221,15 +188,11 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     @property
     def index_columns(self) -> list[str]:
-        """The names of the columns that become the index."""
         return [column for column, _ in self.operand("index")]
 
     @cached_property
     def dataset(self) -> ReadPlan:
-        """The read plan of the dataset.
-
-        The property `dataset` is much faster than Dask's access to an operand by its name.
-        """
+        """The read plan of the dataset. Dask's access to an operand by its name is much slower."""
         dataset: ReadPlan = self.operand("dataset")
         return dataset
 
@@ -276,11 +239,9 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     @cached_property
     def reader(self) -> Reader:
-        """The function of all tasks of the read."""
         return Reader(self)
 
     def planned(self) -> PlannedRead:
-        """Return the partitions that the tasks read."""
         numbers = [self._numbers(index) for index in self._partitions]
         partitions = [self.reader.partitions(index) for index in self._partitions]
         return self.dataset, numbers, partitions
@@ -290,7 +251,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         return [name for name in self.operand("numpy") or () if name in self._schema.names]
 
     def _numbers(self, *indices: int) -> list[int]:
-        """Return the numbers of the partitions of the dataset that the tasks with these numbers read."""
+        """Return the numbers of the partitions of the dataset that some tasks read."""
         keys = self.dataset.keys
         return [*indices] if keys is None else [number for index in indices for number in keys[index]]
 
@@ -305,9 +266,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         return super()._simplify_up(parent, dependents)
 
     def _project_for_index(self, parent: Expr, dependents: Any) -> Expr | None:
-        """Read only the columns that other consumers need, because an expression for the index needs no
-        columns.
-        """
+        """Read only the columns that other consumers of the read need."""
         if not dependents.get(self._name):
             return None  # the optimizer created the read in this pass, so some consumers are not known
         needed = _convert_to_list(determine_column_projection(self, parent, dependents))
@@ -315,9 +274,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         return Index(self.substitute_parameters({"columns": columns})) if columns != self.columns else None
 
     def _count(self, parent: Expr) -> Expr | None:
-        """Replace a row count by a literal if the snapshot holds the count; otherwise count records
-        without decoding columns.
-        """
+        """Take a row count from the snapshot. Otherwise, count records without decoding columns."""
         counts = [[self.dataset.count(one) for one in self._numbers(index)] for index in self._partitions]
         is_known = not any(None in of_task for of_task in counts)
         if is_known and self.dataset.is_unchanged(self._numbers(*self._partitions)):
@@ -351,8 +308,6 @@ def planned_reads(expr: Expr) -> list[PlannedRead]:
 
 
 class FusedReads(FusedIO):
-    """The Dask expression in which each task reads several partitions."""
-
     _pickle_functools_cache = False
 
     @cached_property

@@ -113,13 +113,7 @@ def _translate(mask: Expr, read_type: type[Any]) -> Predicate:
 
 
 def _column(expr: Any, read_type: type[Any]) -> Field:
-    """Return the column of a read that an expression selects unchanged.
-
-    Raises
-    ------
-    WrongTypeError
-        If the expression is not an unchanged column of a read.
-    """
+    """Return the column of a read that an expression selects unchanged. Otherwise, raise WrongTypeError."""
     if isinstance(expr, Index) and isinstance(expr.frame, read_type) and len(expr.frame.index_columns) == 1:
         [name], read = expr.frame.index_columns, expr.frame
     else:
@@ -151,16 +145,10 @@ Consumers: TypeAlias = Mapping[str, Mapping[str, Expr]]
 class Decision(NamedTuple):
     """The rewrites of a read that are legal in one pass of the optimizer.
 
-    Attributes
-    ----------
-    predicate : Predicate, optional
-        A predicate that is true for every row that any consumer needs, or None if the consumers need all
-        rows.
-    ignores_partitions : bool
-        True if every consumer of the read ignores the boundaries of partitions.
-    skips_rows : bool
-        True if the read may leave out single rows for which the predicate is false, because no other read
-        gives the same rows to a consumer.
+    ``predicate`` is true for every row that any consumer needs, and None if the consumers need all rows.
+    ``ignores_partitions`` is True if every consumer ignores the boundaries of partitions. ``skips_rows`` is
+    True if the read may leave out single rows for which the predicate is false, because no other read gives
+    the same rows to a consumer.
     """
 
     predicate: Predicate | None
@@ -183,7 +171,7 @@ def decision(read: Expr, dependents: Any) -> Decision:
 
 
 def consumers_of(dependents: Mapping[str, Any]) -> Consumers:
-    """Return the living consumers of each expression: the weak references of ``dependents`` are resolved."""
+    """Resolve the weak references of ``dependents``, and return the living consumers."""
     consumers: dict[str, dict[str, Expr]] = {}
     for name, references in dependents.items():
         alive = (reference() for reference in references)
@@ -216,7 +204,6 @@ def partitions_per_task(needed: Schema, all_columns: Schema, npartitions: int) -
 
 
 def _value_width(field: Field) -> int:
-    """Estimate the size of a column's value in bytes, in order to compare the widths of columns."""
     try:
         return int(field.type.bit_width) // 8 + 1
     except ValueError:  # strings, bytes and lists have no fixed width
@@ -243,9 +230,7 @@ def _ignores_partitions(read: Expr, consumers: Consumers) -> bool:
 
 
 def _unvisited_consumers(expr: Expr, consumers: Consumers, visited: set[str]) -> list[Expr] | None:
-    """Return the consumers of an expression that were not visited yet, or None if the expression has no
-    consumer.
-    """
+    """Return the consumers that were not visited yet, or None if there are no consumers at all."""
     by_name = consumers.get(expr._name)
     if not by_name:
         return None
@@ -267,9 +252,7 @@ def _is_rowwise_of(expr: Expr, read: Expr) -> bool:
 
 
 def _takes_all_partitions(consumer: Expr) -> bool:
-    """Return True if an expression combines all partitions of its input, wherever the partitions begin and
-    end.
-    """
+    """Return True if an expression combines all partitions, wherever the partitions begin and end."""
     if isinstance(consumer, SingleAggregation):
         return bool(consumer.operand("sort"))  # without sorting, groups are in the order of the partitions
     if isinstance(consumer, Repartition):
@@ -278,8 +261,7 @@ def _takes_all_partitions(consumer: Expr) -> bool:
 
 
 def _common_predicate(read: Expr, consumers: Consumers) -> Predicate | None:
-    """Return a predicate that is true for every row that some filter keeps, or None if no such predicate can
-    skip files.
+    """Return a predicate that is true for every row that some filter keeps, or None if it skips no files.
 
     All reads of the same rows get the same predicate, so that all of these reads keep the same rows.
     """

@@ -42,10 +42,7 @@ def write_partition(
     count: int,
     route: Route | None,
 ) -> Report:
-    """Write the files of a partition, or a spill file from which the shuffled partitions read the rows.
-
-    The result is the report of a tuple of file entries, or of a tuple of one spill file.
-    """
+    """Write the files of a partition, or its spill file, from which the shuffled partitions read."""
     try:
         with located(path=_partition_path(run, index, count), function="to_tfrecord"):
             table = _to_table(partition, run, write_index)
@@ -59,7 +56,6 @@ def write_partition(
 
 
 def list_spills(reports: list[Report]) -> list[Spill]:
-    """Return the spill files of several tasks in one list. The function `list_spills` runs in a Dask task."""
     return list(chain.from_iterable(each.result for each in reports))
 
 
@@ -67,10 +63,7 @@ def list_spills(reports: list[Report]) -> list[Spill]:
 def regroup_rows(
     spills: list[Spill], run: WriteRun, shuffle: Shuffle, route: Route, group: int, chunk: int
 ) -> Report:
-    """Spill the rows of a group for the partitions of the group.
-
-    The function `regroup_rows` runs in a Dask task.
-    """
+    """Spill the rows of a group for the partitions of the group."""
     try:
         written = regroup(run, spills, group, shuffle, route)
         index, count = group * route.chunks + chunk, route.groups * route.chunks
@@ -83,10 +76,7 @@ def regroup_rows(
 def write_shuffled(
     spills: list[Spill], run: WriteRun, shuffle: Shuffle, route: Route, index: int, sources: int
 ) -> Report:
-    """Write the files of one shuffled partition from the spill files.
-
-    The function `write_shuffled` runs in a Dask task.
-    """
+    """Write the files of one shuffled partition from the spill files."""
     last = _steps(route)
     try:
         with located(path=_partition_path(run, index, shuffle.npartitions), function="to_tfrecord"):
@@ -102,7 +92,7 @@ def write_shuffled(
 
 
 def _steps(route: Route) -> int:
-    """Return the number of steps of a shuffled write: spill the rows, perhaps regroup the rows, write."""
+    """Return the number of steps: spill the rows, perhaps regroup the rows, write."""
     return 2 if route.groups == 1 else 3
 
 
@@ -122,19 +112,12 @@ def _partition_path(run: WriteRun, index: int, count: int) -> str:
 
 @redact_errors
 def commit_files(run: WriteRun, reports: list[Report]) -> Snapshot:
-    """Commit the files of all partitions, and return the new snapshot.
-
-    The function `commit_files` runs in a Dask task.
-    """
     with located(path=run.store.public(), function="to_tfrecord"):
         return commit(run, chain.from_iterable(each.result for each in reports))
 
 
 class _Step(Expr):
-    """Base class of the expressions that are the steps of a write.
-
-    Each step needs all columns of its input, and returns no pandas objects.
-    """
+    """A step of a write, which needs all columns of its input and returns no pandas objects."""
 
     @property
     def _meta(self) -> None:
@@ -150,10 +133,7 @@ class _Step(Expr):
 
 
 class WriteTFRecord(_Step):
-    """The Dask expression for a whole write, before the expression is lowered.
-
-    The expression has one partition, whose result is the snapshot.
-    """
+    """A whole write, before it is lowered. Its only partition is the snapshot."""
 
     _parameters: ClassVar = ["frame", "run", "write_index", "shuffle"]
 
@@ -169,8 +149,7 @@ class WriteTFRecord(_Step):
 
 
 class WritePartitions(_Step, Blockwise):
-    """The Dask expression that writes each partition of a collection. A task returns the file entries of its
-    partition, or describes the spill file of its partition.
+    """The step that writes each partition of a collection, or spills its rows.
 
     The number of partitions may change when the input is lowered.
     """
@@ -196,10 +175,7 @@ class WritePartitions(_Step, Blockwise):
 
 
 class WriteShuffled(_Step):
-    """The Dask expression that writes each shuffled partition from all spill files.
-
-    Each task returns the entries of the files that it wrote.
-    """
+    """The step that writes each shuffled partition from all spill files."""
 
     _parameters: ClassVar = ["frame", "run", "shuffle"]
 
@@ -247,7 +223,7 @@ class WriteShuffled(_Step):
 
 
 class CommitTFRecord(_Step):
-    """The Dask expression that commits the files of all partitions in one task."""
+    """The step that commits the files of all partitions in one task."""
 
     _parameters: ClassVar = ["frame", "run"]
 
@@ -258,10 +234,7 @@ class CommitTFRecord(_Step):
 
 
 class CollectionRows:
-    """The rows of a Dask DataFrame, for a write.
-
-    The methods have the same meaning as those of `dask_tfrecord.frames.table_sources.PandasRows`.
-    """
+    """The rows of a Dask DataFrame, for a write. The methods are those of `PandasRows`."""
 
     def __init__(self, ddf: dd.DataFrame) -> None:
         self.columns = list(ddf.columns)
@@ -308,7 +281,6 @@ class CollectionRows:
         shuffle: Shuffle | None,
         npartitions: int,
     ) -> Any:
-        """Return a lazy scalar of Dask. Computing the scalar writes the dataset and returns the snapshot."""
         ddf = self._ddf if splits is None else assign_splits(self._ddf, splits)
         if shuffle is None and npartitions != ddf.npartitions:
             # The divisions would restrict the possible numbers of partitions.

@@ -36,23 +36,12 @@ def to_pandas(
 ) -> pd.DataFrame:
     """Convert a table to a pandas partition of Arrow-backed columns. Dictionary columns become categoricals.
 
-    Parameters
-    ----------
-    table : pyarrow.Table
-        The rows to convert.
-    schema : Schema
-        The schema of the table, with its columns in the same order.
-    row_ranges : sequence of (int, int), optional
-        Ranges of row numbers, start inclusive and stop exclusive, that together number the rows of the
-        table. The row numbers become the index. By default, the index counts from 0.
-    numpy : collection of str
-        Names of the columns that get NumPy dtypes. Only names that `numpy_names` returns are allowed.
+    The schema has the columns of the table in the same order. ``row_ranges`` are ranges of numbers, start
+    inclusive and stop exclusive, that become the index. By default, the index counts from 0. Columns in
+    ``numpy``, which must be among those of `numpy_names`, get NumPy dtypes.
 
-    Raises
-    ------
-    SchemaError
-        If a column with a NumPy dtype has a null that the dtype cannot hold, or a value that NumPy interprets
-        as NaT.
+    Raises SchemaError if a column with a NumPy dtype has a null that the dtype cannot hold, or a value that
+    NumPy interprets as NaT.
     """
     if not table.num_rows:  # a table without chunks has no dictionary with categories
         table = pa.Table.from_batches([schema.no_rows()])
@@ -92,8 +81,8 @@ def with_index(
 ) -> pd.DataFrame:
     """Return a DataFrame in which some columns have become the index.
 
-    ``levels`` has a pair for each index level: the name of the column, and the name of the level. If
-    ``is_sorted`` is True, the rows are already sorted by the index.
+    ``levels`` has the names of the column and of the level of each index level. If ``is_sorted`` is True, the
+    result is sorted by the index.
     """
     frame = frame.set_index([column for column, _ in levels])
     frame.index.names = [name for _, name in levels]
@@ -120,8 +109,7 @@ def empty_meta(schema: Schema, numpy: Collection[str] = ()) -> pd.DataFrame:
 def numpy_names(schema: Schema, non_null: Collection[str]) -> list[str]:
     """Return the names of the columns whose values NumPy dtypes can hold.
 
-    Columns of integers and bools are included only if they are in ``non_null``, because NumPy has no nulls
-    for these types.
+    NumPy has no nulls for integers and bools, so such columns are only included if they are in ``non_null``.
     """
     columns = (one for item in schema.fields for one in item.family)
     return [one.name for one in columns if _fits_numpy(one.type, one.name in non_null)]
@@ -144,10 +132,7 @@ def _fits_numpy(type_: pa.DataType, non_null: bool) -> bool:
 
 
 def _converts_to_objects(type_: pa.DataType) -> bool:
-    """Return True if Arrow can convert lists of this type to NumPy arrays.
-
-    Arrow cannot convert lists of fixed-size binary, for example.
-    """
+    """Return True if Arrow can convert lists of this type to NumPy arrays."""
     # The types of lists that Arrow converts depend on Arrow's version. Arrow has no function that lists these
     # types, so the conversion is tried.
     try:
@@ -158,10 +143,7 @@ def _converts_to_objects(type_: pa.DataType) -> bool:
 
 
 def _checked_for_numpy(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
-    """Return the column, or the storage array of an extension column.
-
-    Raise if the column has a value that NumPy cannot hold.
-    """
+    """Raise if the column has a value that NumPy cannot hold. Return the storage of an extension."""
     if isinstance(column.type, pa.BaseExtensionType):
         return _storage(column)
     if column.null_count and (pa.types.is_boolean(column.type) or pa.types.is_integer(column.type)):
@@ -192,10 +174,10 @@ def _check_no_nat(column: pa.ChunkedArray, name: str) -> None:
 
 
 def _object_array(column: pa.ChunkedArray) -> Any:
-    """Convert a list column to an object array of NumPy arrays. Null lists of the column become None.
+    """Convert a list column to an object array of NumPy arrays. Null lists become None.
 
-    Null lists are removed before this conversion. In Arrow, a null fixed-size list still has values, which
-    are null and would turn the integers of all lists into floats.
+    They are removed before the conversion, because a null fixed-size list has values in Arrow. These values
+    are null, and would turn the integers of all lists into floats.
     """
     arrays = np.full(len(column), None, dtype=object)
     present = column.is_valid().to_numpy()
@@ -206,7 +188,7 @@ def _object_array(column: pa.ChunkedArray) -> Any:
 def _extension_array(column: pa.ChunkedArray, type_: pa.DataType) -> Any:
     """Convert a column to an Arrow-backed array, or a dictionary column to a categorical.
 
-    If the installed pandas has no dtype for an extension type, the dtype of its storage type is used.
+    If pandas has no dtype for an extension type, the dtype of its storage type is used.
     """
     if pa.types.is_dictionary(type_):
         return _categorical(column)
@@ -225,10 +207,7 @@ def _storage(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _categorical(column: pa.ChunkedArray) -> Any:
-    """Convert a dictionary column to a categorical.
-
-    A categorical without categories gets the same dtype as in other partitions.
-    """
+    """Convert a dictionary column to a categorical, which has the same dtype also without categories."""
     value_type = column.type.value_type
     # Arrow would drop the time zone of the categories.
     if pa.types.is_timestamp(value_type) and value_type.tz is not None:
@@ -244,9 +223,6 @@ def _categorical(column: pa.ChunkedArray) -> Any:
 
 
 def _string_dtype(type_: pa.DataType) -> Any:
-    """Return pandas' dtype ``str`` for string types, from pandas 3 on.
-
-    None means that Arrow chooses the dtype.
-    """
+    """Return pandas' dtype ``str`` for string types, from pandas 3 on. None leaves the choice to Arrow."""
     is_string = pa.types.is_string(type_) or pa.types.is_large_string(type_)
     return pd.StringDtype(na_value=np.nan) if is_string and _PANDAS_MAJOR >= 3 else None

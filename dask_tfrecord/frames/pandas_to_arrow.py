@@ -51,17 +51,10 @@ _MIXED = "the values are of several kinds, and no single type holds all of them"
 
 
 def to_arrow(column: "pd.Series[Any]", type_: pa.DataType | None, *, rounded: bool) -> pa.Array:
-    """Convert an object column to an Arrow array of the given type. If ``type_`` is None, infer the type from
-    the objects.
+    """Convert an object column to an Arrow array of the given type, or of the type that the objects show.
 
-    Objects that pandas considers missing become null. A NaN inside a list is a value and not a null.
-
-    Raises
-    ------
-    ValueError, TypeError, OverflowError, pyarrow.ArrowException
-        If no Arrow type can hold all objects, or if the objects are not of the given type.
-    MisfitError
-        If converting an object to the given type would change its value.
+    Objects that pandas considers missing become null. A NaN inside a list is a value and not a null. If no
+    Arrow type can hold all objects, or if a value would change, one of `CONVERSION_ERRORS` is raised.
     """
     values, missing = column.to_numpy(), column.isna().to_numpy()
     kind = infer_dtype(column, skipna=True)
@@ -87,19 +80,14 @@ def to_arrow(column: "pd.Series[Any]", type_: pa.DataType | None, *, rounded: bo
 
 
 def _sequences_to_lists(values: Objects) -> Objects:
-    """Replace sequences such as a Series by lists.
-
-    Without this step, Arrow would convert the values of the sequences without checks.
-    """
+    """Replace sequences such as a Series by lists. Arrow would convert their values without checks."""
     if not any(issubclass(kind, _SEQUENCES) for kind in set(map(type, values))):
         return values
     return _object_array([list(value) if isinstance(value, _SEQUENCES) else value for value in values])
 
 
 def _check_scalars(present: Objects) -> None:
-    """Raise if NumPy datetimes are mixed with other NumPy scalars, because Arrow crashes on such a
-    mixture.
-    """
+    """Raise if NumPy datetimes are mixed with other NumPy scalars. Arrow would crash."""
     scalars = {kind for kind in set(map(type, present)) if issubclass(kind, np.generic)}
     if np.datetime64 in scalars and len(scalars) > 1:
         raise ValueError(_MIXED)
@@ -110,10 +98,7 @@ def _arrow_array(values: Objects, missing: npt.NDArray[np.bool_], type_: pa.Data
 
 
 def _infer(values: Objects, missing: npt.NDArray[np.bool_]) -> pa.Array:
-    """Convert objects to the Arrow type that Arrow infers.
-
-    If the time unit of this type is too coarse, use nanoseconds.
-    """
+    """Convert objects to the type that Arrow infers, in nanoseconds if its unit is too coarse."""
     inferred = _arrow_array(values, missing, None)
     present = values[~missing]
     if _are_exact(present) or _are_equal(present, inferred.drop_null()):
@@ -147,11 +132,9 @@ def _are_exact(present: Objects) -> bool:
 
 
 def _are_equal(present: Objects, converted: pa.Array, *, is_inferred: bool = True) -> bool:
-    """Return True if the converted values equal the objects by Python's comparison. A NaN counts as equal to
-    a NaN.
+    """Return True if the converted values equal the objects in Python. A NaN equals a NaN.
 
-    ``is_inferred`` is True if Arrow inferred the type from the objects. In this case, lists of some kinds of
-    values need no comparison.
+    If Arrow inferred the type from the objects, lists of some kinds of values need no comparison.
     """
     kinds = set(map(type, present))
     if is_list(converted.type):
@@ -209,11 +192,7 @@ CONVERSION_ERRORS = (MisfitError, pa.ArrowException, ValueError, TypeError, Over
 def type_of(column: "pd.Series[Any]") -> pa.DataType:
     """Return the Arrow type of a pandas column from its dtype, or from its values if they are Python objects.
 
-    Raises
-    ------
-    SchemaError
-        If no TFRecord feature can hold values of the dtype, or if the objects in the column have no common
-        Arrow type.
+    A SchemaError is raised if no feature can hold the values, or if they have no common type.
     """
     dtype = column.dtype
     try:
@@ -235,7 +214,6 @@ def type_of(column: "pd.Series[Any]") -> pa.DataType:
 
 
 def dense(column: "pd.Series[Any]") -> "pd.Series[Any]":
-    """Convert a sparse pandas column to a dense column."""
     return pd.Series(column.array.to_dense(), column.index, name=column.name)
 
 
@@ -299,39 +277,29 @@ def _without_large_strings(type_: pa.DataType) -> pa.DataType:
 
 
 def is_untyped(type_: pa.DataType) -> bool:
-    """Return True for the null type and for lists and dictionaries of nulls, which show no type of the
-    values.
-    """
+    """Return True for nulls, and for lists and dictionaries of nulls, which show no type of values."""
     if is_list(type_) or pa.types.is_dictionary(type_):
         return is_untyped(type_.value_type)
     return bool(pa.types.is_null(type_))
 
 
 def is_object(dtype: Any) -> bool:
-    """Return True if a dtype is NumPy's object dtype."""
     return not isinstance(dtype, pd.ArrowDtype) and bool(pd.api.types.is_object_dtype(dtype))
 
 
 def is_bytes_or_list(type_: pa.DataType) -> bool:
-    """Return True if a type, or the value type of a dictionary, is binary or a list.
-
-    Text cannot be converted to binary and list types.
-    """
+    """Return True for binary and list types, and dictionaries of them, which text cannot become."""
     values = innermost(type_)
     return is_any(values, BINARY) or value_type(type_) != values
 
 
 def category_array(dtype: pd.CategoricalDtype) -> pa.Array:
-    """Return the categories of a categorical dtype as an Arrow array.
-
-    Unknown categories give an empty array of the null type.
-    """
+    """Return the categories of a dtype. Unknown categories give an empty array of the null type."""
     known = dtype.categories is not None and UNKNOWN_CATEGORIES not in dtype.categories
     return category_values(dtype) if known and len(dtype.categories) else pa.nulls(0)
 
 
 def category_values(dtype: pd.CategoricalDtype) -> pa.Array:
-    """Convert the known categories of a categorical dtype to an Arrow array."""
     if is_object(dtype.categories.dtype):
         return to_arrow(pd.Series(dtype.categories, dtype=dtype.categories.dtype), None, rounded=False)
     return pa.array(dtype.categories, from_pandas=True)
@@ -355,20 +323,7 @@ def holds_text(dtype: Any) -> bool:
 
 
 def check_objects(values: "pd.Series[Any] | pd.Index[Any]", name: str) -> None:
-    """Raise if an object column has values that are not strings, because Dask would convert them to text.
-
-    Parameters
-    ----------
-    values : pandas.Series or pandas.Index
-        The values of the column before the conversion.
-    name : str
-        The name of the column.
-
-    Raises
-    ------
-    SchemaError
-        If a value is not a string. The error names the type of the first such value.
-    """
+    """Raise if an object column has values that are not strings, because Dask would convert them to text."""
     if not pd.api.types.is_object_dtype(values.dtype):
         return
     if pd.api.types.infer_dtype(values, skipna=True) in ("string", "empty"):
@@ -412,26 +367,11 @@ def to_table(
     """Convert a pandas partition to an Arrow table of the planned schema.
 
     Values that pandas considers missing become null. A NaN in an Arrow-backed column or inside a list is a
-    value and not a null.
+    value and not a null. If the index is written, its levels are the first columns of the schema. If
+    ``write_index`` is None, the index is dropped, but an index with a name raises.
 
-    Parameters
-    ----------
-    frame : pandas.DataFrame
-        The partition to convert.
-    schema : Schema
-        The planned schema of the write. If the index is written, its levels are the first columns of the
-        schema.
-    write_index : bool or None
-        If True, the index levels become columns of the table. If False, the index is dropped. If None, the
-        index is dropped, but an index with a name raises an error.
-    lossy : "warn", "allow" or "raise"
-        The treatment of numbers that the column's type would round: warn, allow or raise.
-
-    Raises
-    ------
-    SchemaError
-        If the columns of the partition differ from the schema, or if a value does not fit its column. If a
-        value does not fit, the error has the number of its row.
+    A SchemaError is raised if the columns of the partition differ from the schema, or if a value does not fit
+    its column. The error then has the number of the row.
     """
     if write_index:
         frame = index_to_columns(frame, schema.names[: frame.index.nlevels])
@@ -454,18 +394,13 @@ def to_table(
 
 
 def _column_arrays(frame: Any) -> dict[str, Any]:
-    """Return the arrays of all columns by a private method of pandas, because frame[name] takes 20 times
-    as long.
-    """
+    """Return the arrays of all columns. Here, frame[name] would take 20 times as long."""
     names = frame.columns.tolist()  # iterating over an Index of strings would take nine times as long
     return dict(zip(names, map(frame._mgr.iget_values, range(len(names))), strict=True))
 
 
 def _to_arrow(array: Any, frame: pd.DataFrame, item: Field, lossy: Lossy) -> pa.Array | pa.ChunkedArray:
-    """Return a pandas column as an Arrow array of the planned type.
-
-    A column of another type is converted to the planned type.
-    """
+    """Return a pandas column as an Arrow array of the planned type."""
     if isinstance(array, pd.arrays.ArrowExtensionArray):
         values = array.__arrow_array__()
         if values.type == item.type:
@@ -521,15 +456,11 @@ def _convert(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) -> pa.A
 
 
 def convert_chunks(column: pa.ChunkedArray, type_: pa.DataType, *, rounded: bool) -> pa.ChunkedArray:
-    """Convert each chunk of a column to another type, as `convert` does."""
     return pa.chunked_array([convert(chunk, type_, rounded=rounded) for chunk in column.chunks], type_)
 
 
 def _from_objects(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) -> pa.Array:
-    """Convert an object column to an Arrow type.
-
-    If ``lossy`` is "warn" and rounding changes a value, warn.
-    """
+    """Convert an object column to an Arrow type. If ``lossy`` is "warn" and a value changes, warn."""
     try:
         return to_arrow(column, type_, rounded=lossy == "allow")
     except RoundedError as error:
@@ -542,10 +473,7 @@ def _from_objects(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) ->
 
 
 def first_misfit(convert_first: Callable[[int], object], rows: int) -> int | None:
-    """Return the number of the first of some rows whose value cannot be converted.
-
-    Bisection finds this row. The function ``convert_first`` converts the given number of rows.
-    """
+    """Find the first row that does not convert. ``convert_first(n)`` converts the first n rows."""
 
     def fails(count: int) -> bool:
         try:
@@ -564,18 +492,7 @@ def first_misfit(convert_first: Callable[[int], object], rows: int) -> int | Non
 def index_levels(meta: pd.DataFrame, write_index: bool | None) -> tuple[tuple[str, str | None], ...]:
     """Return the index levels to write, each as a pair of its column name and its level name.
 
-    Parameters
-    ----------
-    meta : pandas.DataFrame
-        The meta of the Dask collection to write.
-    write_index : bool or None
-        If True, the index is written. If False, the index is dropped. If None, an integer index without a
-        name is dropped, because it only counts the rows, and every other index is written.
-
-    Raises
-    ------
-    SchemaError
-        If the name of an index level to write is neither a string nor None.
+    If ``write_index`` is None, an integer index without a name is dropped, because it only counts the rows.
     """
     names: list[Any] = list(meta.index.names)
     counts_rows = names == [None] and pd.api.types.is_integer_dtype(meta.index.dtype)
@@ -589,10 +506,7 @@ def index_levels(meta: pd.DataFrame, write_index: bool | None) -> tuple[tuple[st
 
 
 def index_to_columns(frame: pd.DataFrame, names: Sequence[str] | None = None) -> pd.DataFrame:
-    """Convert the index levels of a DataFrame to its first columns, named ``names``.
-
-    By default, these columns have the names of the levels.
-    """
+    """Convert the index levels to the first columns, which have the names of the levels by default."""
     names = _column_names(frame) if names is None else names
     clash = [name for name in names if name in frame.columns]
     if clash:
@@ -602,10 +516,7 @@ def index_to_columns(frame: pd.DataFrame, names: Sequence[str] | None = None) ->
 
 
 def _column_names(frame: pd.DataFrame) -> list[Any]:
-    """Return the column names for the index levels of a DataFrame.
-
-    A level without a name gets the name that pandas gives it by default.
-    """
+    """Return the names of the index levels, or else the names that pandas gives to such columns."""
     defaults = ["index"] if frame.index.nlevels == 1 else [f"level_{i}" for i in range(frame.index.nlevels)]
     pairs = zip(frame.index.names, defaults, strict=True)
     return [default if name is None else name for name, default in pairs]

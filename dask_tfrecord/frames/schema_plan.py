@@ -42,31 +42,14 @@ def plan_schema(
 ) -> Schema:
     """Plan the schema of a Dask collection or a DataFrame, with all columns in their order.
 
-    Parameters
-    ----------
-    meta : pandas.DataFrame
-        The meta of the Dask collection, or all rows.
-    schema : mapping of str to types, or pyarrow.Schema, optional
-        The types of some or all columns, as the user gave them.
-    record_type : "example", "sequence_example" or "bytes"
-        The type of message that each record holds.
-    write_index : bool
-        If True, the index levels become the first columns.
-    sample : callable, optional
-        None if ``meta`` has all rows. Otherwise a function that takes column names and returns an iterator
-        over computed partitions with these columns. The function is called only for columns whose dtype does
-        not show the type (object, unknown categories). The iteration stops when all of the named columns have
-        shown a type.
-    partition_on : sequence of str
-        The names of the partition columns. The values of partition columns become directory names and are not
-        stored in the records.
-    known : mapping of str to pyarrow.DataType, optional
-        The Arrow types of columns whose dtype does not show the type any more, such as large strings.
+    If ``sample`` is None, ``meta`` has all rows. Otherwise, ``sample`` takes column names and returns an
+    iterator over computed partitions with these columns. It is called only for columns whose dtype does not
+    show the type (object, unknown categories), and only until all of these columns have shown a type.
+    ``known`` has the types of columns whose dtype does not show the type any more, such as large strings. If
+    ``write_index`` is True, the index levels become the first columns.
 
-    Raises
-    ------
-    SchemaError
-        If a record cannot hold the name or the type of a column, or if a column shows no type.
+    A SchemaError is raised if a record cannot hold the name or the type of a column, or if a column shows no
+    type.
     """
     if write_index:
         data = set(meta.columns)
@@ -93,19 +76,8 @@ def plan_arrow_schema(
 ) -> Schema:
     """Plan the schema with which a stream of Arrow data is written. The schema has all columns of the stream.
 
-    Parameters
-    ----------
-    source : pyarrow.Schema
-        The columns of the stream.
-    categories : mapping of str to pyarrow.Array
-        The categories of each dictionary column.
-    schema, record_type, partition_on
-        These parameters have the same meaning as in `plan_schema`.
-
-    Raises
-    ------
-    SchemaError
-        If a record cannot hold the name or the type of a column.
+    ``categories`` has the known categories of dictionary columns. The other parameters are those of
+    `plan_schema`.
     """
     given = _given_types_of_columns(schema, source.names, partition_on)
     types = {item.name: canonical_type(given.get(item.name, item.type)) for item in source}
@@ -124,7 +96,6 @@ def _with_keys(
     record_type: RecordType,
     partition_on: Sequence[str],
 ) -> Schema:
-    """Return the schema of columns of these types, some of which are partition columns."""
     keys = {
         name: _partition_field(Field(name, canonical_type(types[name]), categories.get(name)))
         for name in partition_on
@@ -144,8 +115,7 @@ def rounded_columns(types: Mapping[str, pa.DataType], schema: Schema) -> list[st
 def rounded_in_frame(meta: pd.DataFrame, schema: Schema, *, write_index: bool) -> list[str]:
     """Return the names of the columns whose types show that a write may round their values to shorter floats.
 
-    Object columns that are converted to shorter floats are not in the result, because `to_table` checks their
-    values.
+    Object columns are not in the result, because `to_table` checks their values.
     """
     if write_index:
         meta = index_to_columns(meta)
@@ -171,7 +141,7 @@ def _rounds_column(column: "pd.Series[Any]", type_: pa.DataType) -> bool:
 
 
 def _is_rounded(source: pa.DataType, target: pa.DataType) -> bool:
-    """Return True if storing values of one type as another turns floats or decimals into shorter floats."""
+    """Return True if floats or decimals of one type become shorter floats in another type."""
     return any(
         pa.types.is_floating(new)
         and (is_lossy(old) or (pa.types.is_floating(old) and old.bit_width > new.bit_width))
@@ -184,10 +154,7 @@ def text_columns(
 ) -> dict[Hashable, str]:
     """Return the columns and index levels that hold text but have no text type in ``schema``.
 
-    Returns
-    -------
-    dict
-        Map from the label of each column or level in the DataFrame to the name of its column in the records.
+    The result maps each label in the DataFrame to the name of the column in the records.
     """
     given = given_types(schema)
     dtypes: dict[Any, tuple[Any, Any]] = {name: (name, dtype) for name, dtype in meta.dtypes.items()}
@@ -201,10 +168,7 @@ def text_columns(
 
 
 def _with_index(sample: Sample, data: set[str], levels: list[str]) -> Sample:
-    """Wrap ``sample`` so that it returns the index levels as columns.
-
-    ``data`` holds the names of the columns that are not index levels.
-    """
+    """Make ``sample`` return the index levels as columns. The other columns are ``data``."""
     return lambda names: (
         index_to_columns(part, levels if part.index.nlevels == len(levels) else None)
         for part in sample([name for name in names if name in data])
@@ -212,13 +176,7 @@ def _with_index(sample: Sample, data: set[str], levels: list[str]) -> Sample:
 
 
 def given_types(schema: GivenTypes) -> dict[str, pa.DataType]:
-    """Return the Arrow types of all columns that the argument ``schema=`` names.
-
-    Raises
-    ------
-    SchemaError
-        If a value in the argument ``schema=`` is not a type.
-    """
+    """Return the Arrow types of all columns that ``schema=`` names."""
     if isinstance(schema, pa.Schema):
         schema = {item.name: item.type for item in schema}
     if not isinstance(schema, Mapping | None):
@@ -247,11 +205,7 @@ def _given_type(name: str, given: Any) -> pa.DataType:
 def _given_types_of_columns(
     schema: GivenTypes, columns: list[str], partition_on: Sequence[str]
 ) -> dict[str, pa.DataType]:
-    """Return the Arrow types of the columns that ``schema=`` names.
-
-    Raise if the names of the columns are invalid, or if ``schema=`` or ``partition_on=`` names something that
-    is not a column.
-    """
+    """Return the types that ``schema=`` names. Raise if it, or ``partition_on``, names no column."""
     check_names(columns)
     _check_partition_on(partition_on, columns)
     given = given_types(schema)
@@ -273,7 +227,7 @@ def _check_partition_on(partition_on: Sequence[str], columns: list[str]) -> None
 
 
 def _partition_field(item: Field) -> Field:
-    """Return the field of a partition column. Raise if the values of the column cannot be directory names."""
+    """Return the field. Raise if its values cannot be directory names."""
     if not pa.types.is_null(item.type) and item.depth:
         problem = f"values of the type {item.type} cannot be directory names"
         advice = "partition on a column of numbers, strings, bytes, dates or times"
@@ -282,12 +236,9 @@ def _partition_field(item: Field) -> Field:
 
 
 def _warn_of_converted_text(meta: pd.DataFrame, given: Types) -> None:
-    """Warn if ``schema=`` gives a bytes or list type to a text column.
-
-    Dask probably converted the objects of such a column to text when it loaded the column.
-    """
-    names = [name for name, type_ in given.items() if is_bytes_or_list(type_)]
-    text = [name for name in names if isinstance(meta[name].dtype, pd.StringDtype)]
+    """Warn if ``schema=`` gives a bytes or list type to a text column, which Dask probably converted."""
+    converted = [name for name, type_ in given.items() if is_bytes_or_list(type_)]
+    text = [name for name in converted if isinstance(meta[name].dtype, pd.StringDtype)]
     if text:
         columns = ", ".join(map(repr, text))
         warn_caller(
@@ -300,7 +251,7 @@ def _warn_of_converted_text(meta: pd.DataFrame, given: Types) -> None:
 def _typed_columns(
     columns: dict[str, "pd.Series[Any]"], sample: Sample | None
 ) -> dict[str, "pd.Series[Any]"]:
-    """Replace each column whose dtype shows no type by the first partition of the column that shows a type.
+    """Replace each column whose dtype shows no type by the first partition that shows a type.
 
     A column without values in any partition keeps the null type.
     """
@@ -325,10 +276,7 @@ def _typed_columns(
 def _shared_categories(
     typed: Mapping[str, "pd.Series[Any]"], types: Types, meta: pd.DataFrame, *, is_dask: bool
 ) -> Types:
-    """Return the known categories of the dictionary columns.
-
-    Raise if the categories of an ordered dictionary column are not known.
-    """
+    """Return the known categories of the dictionary columns. Raise if ordered ones are unknown."""
     categories = {}
     for name, type_ in types.items():
         if not pa.types.is_dictionary(type_):
@@ -342,10 +290,7 @@ def _shared_categories(
 
 
 def _known_categories(known: pa.Array, type_: pa.DataType, name: str, *, is_dask: bool = False) -> pa.Array:
-    """Convert the categories of a dictionary column to the type of its values.
-
-    Raise if an ordered column has no categories.
-    """
+    """Convert categories to the type of the values. Raise if an ordered column has no categories."""
     if type_.ordered and not len(known):
         problem = "the categories are ordered, but unknown"
         advice = f"use ddf.categorize({literal([name])})" if is_dask else None

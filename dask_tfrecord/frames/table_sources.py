@@ -46,24 +46,9 @@ def is_records(rows: list[Any]) -> bool:
 def table_of(rows: list[Any], types: Mapping[str, pa.DataType], title: str) -> pa.Table:
     """Convert a list of dicts to a table. The values of a column show the type of the column.
 
-    Parameters
-    ----------
-    rows : list of dict
-        The rows, at least one.
-    types : mapping of str to pyarrow.DataType
-        The columns that the table has in any case. Other keys of the dicts become further columns. A key that
-        a dict lacks is null, also in the dicts of a struct column. The columns of the table need not have
-        these types.
-    title : str
-        The path in error messages.
-
-    Raises
-    ------
-    SchemaError
-        If a key is not a string, or if the values of a key have no common type. The error has the number of
-        the row in the list.
-    TFRecordError
-        If an item of the list is not a dict.
+    The table has at least the columns in ``types``, but need not have these types. A key that a dict lacks is
+    null, also in the dicts of a struct column. ``title`` is the path in errors. An error about a value has
+    the number of the row in the list.
     """
     others = {kind.__name__ for kind in {*map(type, rows)} if not issubclass(kind, Mapping)}
     if others:
@@ -99,7 +84,7 @@ def _column(name: str, rows: list[Any], title: str) -> pa.Array:
 
 
 def _has_nanoseconds(values: Iterable[Any], type_: pa.DataType) -> bool:
-    """Return True if values of a type, or values that are nested in them, have more than microseconds."""
+    """Return True if values, or values nested in them, have more than microseconds."""
     if _exact(type_) == type_:
         return False
     if pa.types.is_list(type_):
@@ -111,7 +96,6 @@ def _has_nanoseconds(values: Iterable[Any], type_: pa.DataType) -> bool:
 
 
 def _exact(type_: pa.DataType) -> pa.DataType:
-    """Return a type with nanoseconds in place of microseconds."""
     if type_ == pa.duration("us"):
         return pa.duration("ns")
     if pa.types.is_timestamp(type_) and type_.unit == "us":
@@ -211,8 +195,8 @@ class PandasRows:
         return planned if record_type else _without_payloads(planned)
 
     def _text(self, levels: Levels) -> Iterator[str]:
-        """Yield the names of the object columns that hold only text, which need no conversion to find their
-        type.
+        """Yield the names of the object columns that hold only text, whose type is known without a
+        conversion.
 
         If Dask's option dataframe.convert-string is on, an object column without values is also text.
         """
@@ -288,7 +272,7 @@ class ArrowRows:
     def _first_categories(self, names: list[str]) -> dict[str, pa.Array]:
         """Return the categories of each column from its first batch that has categories.
 
-        The batches are kept for `tables`. If they exceed 16 MiB, the other columns have no known categories.
+        The batches are kept for `tables`. After 16 MiB, the other columns have no known categories.
         """
         found: dict[str, pa.Array] = {}
         size = 0
@@ -324,7 +308,6 @@ class ArrowRows:
             yield batch
 
     def _next(self) -> pa.RecordBatch | None:
-        """Return the next batch of the stream, or None at the end of the stream."""
         self._may_be_read_later = False
         try:
             batch = self._reader.read_next_batch()
@@ -350,13 +333,7 @@ Source: TypeAlias = PandasRows | ArrowRows
 
 
 def open_source(value: Any) -> Source:
-    """Return the rows of a pandas DataFrame, or of an object that exports Arrow data.
-
-    Raises
-    ------
-    TFRecordError
-        If the object is none of these.
-    """
+    """Return the rows of a pandas DataFrame, or of an object that exports Arrow data."""
     if isinstance(value, pd.DataFrame):
         return PandasRows(value)
     kind = type(value)
@@ -411,7 +388,6 @@ def _without_payloads(planned: Schema) -> Schema:
 
 
 def _converted(column: pa.ChunkedArray, item: Field, lossy: Lossy) -> pa.ChunkedArray:
-    """Convert a column of a stream to the planned type. Raise SchemaError if a value does not fit."""
     if column.type == item.type:
         item.check_categories(column)
         return column
