@@ -12,33 +12,14 @@ import pyarrow.compute as pc
 
 from dask_tfrecord import arguments
 from dask_tfrecord.codec import RecordType
-from dask_tfrecord.dataset.maintenance.full_scan import (
-    FileReport,
-    column_file_difference,
-    create_snapshot,
-    describe_changes,
-    describe_drift,
-    renew_snapshot,
-    rows_to_store,
-    sampled_schema,
-    store_snapshot,
-    unreadable,
-    verify_files,
-    with_column_files,
-)
+from dask_tfrecord.dataset.maintenance import full_scan
 from dask_tfrecord.dataset.read.discovery import open_dataset
 from dask_tfrecord.dataset.read.layouts import ALL, SPLIT, warn_of_missing_members
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.requested_columns import GivenHive, GivenSchema, ReadRequest
+from dask_tfrecord.dataset.snapshot import visibility
 from dask_tfrecord.dataset.snapshot.file_list import with_known_versions
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files
-from dask_tfrecord.dataset.snapshot.visibility import (
-    are_proven,
-    data_files,
-    listed_and_others,
-    listed_path,
-    snapshot_files,
-)
 from dask_tfrecord.dataset.write.destination import (
     check_destination,
     destination,
@@ -194,9 +175,9 @@ def index(
     try:
         is_current = False
         if before is not None and (ours or not _is_outdated(store, before)):
-            files = snapshot_files(store, before)
+            files = visibility.snapshot_files(store, before)
             is_current = _all_proven(files, before)
-            snapshot = renew_snapshot(store, before, files, each, draw_run(store))
+            snapshot = full_scan.renew_snapshot(store, before, files, each, draw_run(store))
         else:
             snapshot = _described(path, store, request, each)
             if before is not None:
@@ -204,14 +185,14 @@ def index(
                 snapshot = replace(snapshot, file_list=rows)
         columns = plan_columnar(columnar, snapshot.schema, snapshot.partition_on, before)
         if columnar is None:
-            wanted = rows_to_store(store, snapshot, columns, each)
+            wanted = full_scan.rows_to_store(store, snapshot, columns, each)
         else:
             wanted = [*range(len(snapshot.file_list))]
         if is_current and columnar is None and not wanted:
             problem = "the directory already has a snapshot, which is up to date"
             raise DestinationError(problem, index_again(root, "again only after files have changed"))
-        with with_column_files(store, snapshot, columns, wanted, each) as snapshot:
-            return store_snapshot(store, snapshot, before)
+        with full_scan.with_column_files(store, snapshot, columns, wanted, each) as snapshot:
+            return full_scan.store_snapshot(store, snapshot, before)
     except (FileNotFoundError, CorruptRecordError):
         newest = find_snapshot(store)
         if newest is None or (before is not None and newest.run == before.run):
@@ -230,7 +211,7 @@ def _described(
         dataset = open_dataset(path, request, compute_each=each)
         if SPLIT in dataset.partition_values:  # otherwise, no description of splits leaves out files
             _refuse_undescribed_files(store, dataset)
-        return create_snapshot(dataset, each, draw_run(store))
+        return full_scan.create_snapshot(dataset, each, draw_run(store))
     except TFRecordError as error:
         if not any(one.keyword == SPLIT for one in error.remedies):
             raise
@@ -242,7 +223,7 @@ def _described(
 def _refuse_undescribed_files(store: Store, dataset: ReadPlan) -> None:
     """Raise if `index` would list files that the description of TFDS lacks, so that all reads would raise."""
     read = {*column_paths(dataset.partitions.rows["path"])}
-    others = [path for path in column_paths(data_files(store)["path"]) if path not in read]
+    others = [path for path in column_paths(visibility.data_files(store)["path"]) if path not in read]
     if others:
         problem = f"the description of the dataset does not list {len(others)} files of the directory"
         raise TFRecordError(problem, "move these files to another directory", path=store.public(others[0]))
@@ -250,14 +231,14 @@ def _refuse_undescribed_files(store: Store, dataset: ReadPlan) -> None:
 
 def _is_outdated(store: Store, snapshot: Snapshot) -> bool:
     try:
-        files, others = listed_and_others(store, snapshot)
+        files, others = visibility.listed_and_others(store, snapshot)
     except CorruptRecordError:  # a file of the snapshot is missing or has another size
         return True
     return bool(others) or not _all_proven(files, snapshot)
 
 
 def _all_proven(files: pa.Table, snapshot: Snapshot) -> bool:
-    proven = are_proven(files, snapshot.file_list)
+    proven = visibility.are_proven(files, snapshot.file_list)
     return bool(pc.all(proven, min_count=0).as_py())
 
 
@@ -341,7 +322,7 @@ def verify(
     listing = list_files(path, storage_options, filesystem)
     warn_of_missing_members(listing, pa.repeat(True, len(listing.files)))
     store, files = listing.store, without_side_files(listing.store, listing.files, keep=listing.spelled_out)
-    schema, reason_for_bytes = sampled_schema(store, files, record_type)
+    schema, reason_for_bytes = full_scan.sampled_schema(store, files, record_type)
     reports = _verify_files(store, files, schema.record_type)
     return _report_frame(
         [*map(store.public, column_paths(files["path"]))],
@@ -356,7 +337,7 @@ def _verify_snapshot(store: Store, snapshot: Snapshot) -> pd.DataFrame:
     """Verify the files that a snapshot lists, and report files that the snapshot does not list."""
     rows = snapshot.file_list.select(["bytes", "records", "crc32c"]).to_pylist()
     names = snapshot.file_list["path"].to_pylist()
-    entries = {listed_path(store, name): row for name, row in zip(names, rows, strict=True)}
+    entries = {visibility.listed_path(store, name): row for name, row in zip(names, rows, strict=True)}
     found = list_directory(store)
     is_listed = pa.array(
         [path in entries for path in column_paths(unquoted_column(found["path"]))], pa.bool_()
@@ -365,11 +346,13 @@ def _verify_snapshot(store: Store, snapshot: Snapshot) -> pd.DataFrame:
     unlisted = [path for path in column_paths(others["path"]) if not is_part(path)]
     found = found.filter(pc.or_(is_listed, pc.is_in(found["path"], path_column(unlisted))))
     verified = _verify_files(store, found, snapshot.schema.record_type)
-    missing = unreadable("the file is missing, but the dataset's snapshot lists it")
+    missing = full_scan.unreadable("the file is missing, but the dataset's snapshot lists it")
     paths = column_paths(unquoted_column(found["path"]))
     reports = {**dict.fromkeys(entries, missing), **dict(zip(paths, verified, strict=True))}
     differs: dict[str, str | None] = {
-        path: describe_changes(report, entries[path]) if path in entries else "the snapshot does not list it"
+        path: full_scan.describe_changes(report, entries[path])
+        if path in entries
+        else "the snapshot does not list it"
         for path, report in reports.items()
     }
     differs |= _column_file_differences(store, snapshot, [path for path, text in differs.items() if not text])
@@ -378,16 +361,18 @@ def _verify_snapshot(store: Store, snapshot: Snapshot) -> pd.DataFrame:
     )
 
 
-def _verify_files(store: Store, files: pa.Table, record_type: RecordType) -> list[FileReport]:
+def _verify_files(store: Store, files: pa.Table, record_type: RecordType) -> list[full_scan.FileReport]:
     each = partial(compute_each, title=f"{store.public()}: verify")
-    return verify_files(store, files, record_type, each)
+    return full_scan.verify_files(store, files, record_type, each)
 
 
 def _column_file_differences(store: Store, snapshot: Snapshot, same: Sequence[str]) -> dict[str, str]:
     """Map the path of each data file to how its column file differs from its records."""
-    entries = {listed_path(store, one.path): one for one in snapshot.files if one.columns is not None}
+    entries = {
+        visibility.listed_path(store, one.path): one for one in snapshot.files if one.columns is not None
+    }
     paths = [path for path in same if path in entries]
-    compare = partial(column_file_difference, store, snapshot.schema.record_type)
+    compare = partial(full_scan.column_file_difference, store, snapshot.schema.record_type)
     title = f"{store.public()}: verify column files"
     found = compute_each(compare, [entries[path] for path in paths], title) if paths else []
     return dict(zip(paths, found, strict=True))
@@ -395,7 +380,7 @@ def _column_file_differences(store: Store, snapshot: Snapshot, same: Sequence[st
 
 def _report_frame(
     paths: Sequence[str],
-    reports: Sequence[FileReport],
+    reports: Sequence[full_scan.FileReport],
     schema: Schema,
     differs: Sequence[str | None],
     reason_for_bytes: str = "",
@@ -409,7 +394,8 @@ def _report_frame(
         "offset": pa.array([report.first and report.first.offset for report in reports], pa.int64()),
         "reason": pa.array([report.first and report.first.reason for report in reports], pa.string()),
         "drift": pa.array(
-            [reason_for_bytes or describe_drift(report.sample, schema) for report in reports], pa.string()
+            [reason_for_bytes or full_scan.describe_drift(report.sample, schema) for report in reports],
+            pa.string(),
         ),
         "agrees": pa.array([None if text is None else not text for text in differs], pa.bool_()),
         "differs": pa.array(differs, pa.string()),

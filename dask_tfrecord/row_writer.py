@@ -16,18 +16,13 @@ from typing import Any, Literal, Self, SupportsIndex, get_args
 
 import pyarrow as pa
 
-from dask_tfrecord import arguments
+from dask_tfrecord import arguments, requests
 from dask_tfrecord.arguments import AnyCompression, AnyRecordType, AnySchema
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.dataset.read.inferred_schema import PAYLOAD
 from dask_tfrecord.dataset.shuffle.table_stream import Appender, check_values
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.dataset.write.append_schema import (
-    check_existing_data,
-    check_given_columns,
-    merged_schema,
-    with_types_of_nulls,
-)
+from dask_tfrecord.dataset.write import append_schema
 from dask_tfrecord.dataset.write.destination import (
     check_destination,
     destination,
@@ -43,15 +38,6 @@ from dask_tfrecord.frames.pandas_to_arrow import first_line
 from dask_tfrecord.frames.schema_plan import given_types
 from dask_tfrecord.frames.table_sources import Rows, Source, check_columns, is_records, open_source, table_of
 from dask_tfrecord.public_functions import public_function
-from dask_tfrecord.requests import (
-    CommitEvery,
-    commit_every_limit,
-    plan_columnar,
-    schema_change_mode,
-    warn_of_compression,
-    warn_of_rounding,
-    write_options,
-)
 from dask_tfrecord.schema.conversion import holds_null
 from dask_tfrecord.schema.fields import Lossy, Schema
 
@@ -163,7 +149,7 @@ class Writer:
         lossy: Lossy | Literal["default"] = "default",
         max_rows_per_file: int | None = None,
         max_bytes_per_file: SupportsIndex | str | None = "128 MiB",
-        commit_every: CommitEvery = None,
+        commit_every: requests.CommitEvery = None,
         schema_change: Literal["add"] | None = None,
         storage_options: dict[str, Any] | None = None,
         filesystem: Filesystem = None,
@@ -172,23 +158,23 @@ class Writer:
         arguments.mappings(storage_options=storage_options)
         arguments.choice("record_type", record_type, ("infer", *get_args(RecordType)))
         most = arguments.byte_count("max_bytes_per_file", max_bytes_per_file)
-        self._options = write_options(compression, compression_level, lossy, max_rows_per_file, most)
+        self._options = requests.write_options(compression, compression_level, lossy, max_rows_per_file, most)
         self._keys = None if partition_on is None else arguments.names("partition_on", partition_on)
         self._record_type = None if record_type == "infer" else record_type
-        self._limit = commit_every_limit(commit_every)
-        self._adds_columns = schema_change_mode(schema_change, "append")
+        self._limit = requests.commit_every_limit(commit_every)
+        self._adds_columns = requests.schema_change_mode(schema_change, "append")
         self._given = given_types(arguments.arrow_schema(schema))
         self._columnar = columnar
 
         self._store = destination(path, storage_options, filesystem)
         refuse_write_inside(self._store, "append")
         check_destination(self._store, "append")
-        warn_of_compression(self._options.compression)
+        requests.warn_of_compression(self._options.compression)
         self._appender = Appender(self._store)
         if self.snapshot is not None:
             refuse_linked_files(self._store, self.snapshot.file_list)
             fixed = {} if self._adds_columns else self._given
-            check_given_columns(self.snapshot, fixed, self._keys, self._record_type)
+            append_schema.check_given_columns(self.snapshot, fixed, self._keys, self._record_type)
             self._appender.plan = self._planned(self.snapshot)
         self._rounded: set[str] = set()  # the columns of which a warning was issued
         self._start = time.monotonic()  # which no change of the clock affects
@@ -355,7 +341,7 @@ class Writer:
             plan = self._planned_for(source, record_type)
         elif any(map(holds_null, plan.schema.arrow.types)):
             columns = source.plan(self._given, plan.schema.record_type, [*plan.partition_on], levels)
-            plan = replace(plan, schema=with_types_of_nulls(plan.schema, columns))
+            plan = replace(plan, schema=append_schema.with_types_of_nulls(plan.schema, columns))
         columns = plan.columns
         found = [*source.columns, *(column for column, _ in levels)]
         check_columns(found, columns.names, self._root)
@@ -364,7 +350,7 @@ class Writer:
         check_values(plan, tables, title)
         if self._options.lossy == "warn":
             rounded = source.rounded(plan.schema, levels)
-            warn_of_rounding([name for name in rounded if name not in self._rounded])
+            requests.warn_of_rounding([name for name in rounded if name not in self._rounded])
             self._rounded.update(rounded)
         return plan, tables
 
@@ -388,7 +374,7 @@ class Writer:
         given = [item for item in self._given.items() if item[0] not in found.partition_on]
         if self._adds_columns and given:
             columns = Schema.from_arrow(pa.schema(given), schema.record_type)
-            schema = merged_schema(found, columns, found.partitioning, index, adds_columns=True)
+            schema = append_schema.merged_schema(found, columns, found.partitioning, index, adds_columns=True)
             order += [name for name in schema.names if name not in order]
         return self._run(schema, found, partitioning=found.partitioning, order=(*order,), index=index)
 
@@ -398,13 +384,13 @@ class Writer:
         planned = source.plan(self._given, record_type, keys, levels)
         records = planned.select(name for name in planned.names if name not in keys)
         partitioning = planned.select(keys).fields
-        check_existing_data(self._store, records, partitioning, levels)
+        append_schema.check_existing_data(self._store, records, partitioning, levels)
         return self._run(records, None, partitioning=partitioning, order=(*planned.names,), index=levels)
 
     def _run(self, schema: Schema, found: Snapshot | None, **how: Any) -> WriteRun:
         sets, adds = self._columnar is not None, self._adds_columns
         keys = [item.name for item in how["partitioning"]]
-        how["columnar"] = plan_columnar(self._columnar, schema, keys, found)
+        how["columnar"] = requests.plan_columnar(self._columnar, schema, keys, found)
         how |= {"mode": "append", "sets_columnar": sets, "adds_columns": adds}
         return WriteRun(self._store, schema, "", self._options, **how)
 

@@ -12,14 +12,7 @@ from typing import Any
 import pyarrow.compute as pc
 
 from dask_tfrecord import arguments
-from dask_tfrecord.dataset.maintenance.metadata_commits import (
-    Expired,
-    Repaired,
-    drop_missing_files,
-    expire_versions,
-    remove_unneeded,
-    restore_version,
-)
+from dask_tfrecord.dataset.maintenance import metadata_commits
 from dask_tfrecord.dataset.maintenance.rewrites import Compacted, Deleted, compact_files, delete_rows
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY
@@ -235,7 +228,7 @@ def expire(
     grace: str | timedelta = "1 hour",
     storage_options: dict[str, Any] | None = None,
     filesystem: Filesystem = None,
-) -> Expired:
+) -> metadata_commits.Expired:
     """Expire old versions of a dataset, and remove the files that only expired versions need.
 
     A version expires if it is neither one of the newest ``versions`` versions nor younger than
@@ -305,7 +298,7 @@ def expire(
         problem = "neither versions= nor older_than= says which versions expire"
         raise TFRecordError(problem, 'pass versions=10 or older_than="7 days"')
     store = _dataset(path, storage_options, filesystem, "expire")
-    done = expire_versions(store, count, age, wait)
+    done = metadata_commits.expire_versions(store, count, age, wait)
     what = f"expired {len(done.versions)} versions, removed {done.files} files, {done.bytes} bytes"
     logger.info("%s: version %d: %s", store.public(), done.snapshot.number, what)
     return done
@@ -378,7 +371,7 @@ def restore(
     """
     number = arguments.number("version", version)
     store = _dataset(path, storage_options, filesystem, "restore")
-    newest = restore_version(store, number)
+    newest = metadata_commits.restore_version(store, number)
     logger.info("%s: version %d: restored version %d", store.public(), newest.number, number)
     return newest
 
@@ -540,7 +533,7 @@ def cleanup(
         now = datetime.now(UTC)
     before = now - age
     removed = remove_orphans(store, before, dry_run=bool(dry_run))
-    unneeded = remove_unneeded(store, before, dry_run=bool(dry_run)).paths
+    unneeded = metadata_commits.remove_unneeded(store, before, dry_run=bool(dry_run)).paths
     removed = sorted({*removed, *map(store.relative, unneeded)})
     action = "would remove" if dry_run else "removed"
     logger.info("%s: cleanup %s %d files", store.public(), action, len(removed))
@@ -554,7 +547,7 @@ def repair(
     dry_run: bool = False,
     storage_options: dict[str, Any] | None = None,
     filesystem: Filesystem = None,
-) -> Repaired:
+) -> metadata_commits.Repaired:
     """Drop the files that were removed from outside from the list of files of a dataset.
 
     If files of a dataset were removed by other means than this library, such as `rm` or a lifecycle rule of a
@@ -612,7 +605,7 @@ def repair(
     """
     arguments.flags(dry_run=dry_run)
     store = _dataset(path, storage_options, filesystem, "repair")
-    done = drop_missing_files(store, dry_run=bool(dry_run))
+    done = metadata_commits.drop_missing_files(store, dry_run=bool(dry_run))
     if done.lost:
         action = "repair would drop" if dry_run else f"version {done.snapshot.number}: repair dropped"
         files, rows = len(done.lost), sum(done.lost.values())

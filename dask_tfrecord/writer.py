@@ -11,7 +11,7 @@ from typing import Any, Literal, Unpack, get_args, overload
 import dask.dataframe as dd
 import pandas as pd
 
-from dask_tfrecord import arguments
+from dask_tfrecord import arguments, requests
 from dask_tfrecord.arguments import (
     AnyCompression,
     AnyRecordType,
@@ -41,18 +41,6 @@ from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.store_failures import hide, secrets_of
 from dask_tfrecord.frames.table_sources import ArrowArray, ArrowStream, Source, open_source
 from dask_tfrecord.public_functions import public_function
-from dask_tfrecord.requests import (
-    check_name_function,
-    keeps_versions,
-    plan_columnar,
-    plan_shuffle,
-    refuse_for_streams,
-    schema_change_mode,
-    warn_of_compression,
-    warn_of_rounding,
-    write_mode,
-    write_options,
-)
 from dask_tfrecord.row_splits import SPLIT, SPLIT_FIELD, Splits, parse_splits
 from dask_tfrecord.scheduler import Progress, check_cluster, report
 from dask_tfrecord.schema.fields import Lossy
@@ -310,7 +298,7 @@ def to_tfrecord(
             rows = open_source(ddf)
             closing.callback(rows.close)
             unpartitioned = {"npartitions": npartitions, "retries": retries}
-            refuse_for_streams(
+            requests.refuse_for_streams(
                 rows.kind,
                 compute=None if compute is True else compute,
                 compute_kwargs=compute_kwargs,
@@ -325,15 +313,17 @@ def to_tfrecord(
             write_index = bool(write_index)
         arguments.count("max_files_per_task", max_files_per_task)
         retries = keyword_or_default("retries", retries, partial(arguments.count, "retries", least=0), None)
-        options = write_options(compression, compression_level, lossy, max_rows_per_file, max_bytes_per_file)
+        options = requests.write_options(
+            compression, compression_level, lossy, max_rows_per_file, max_bytes_per_file
+        )
         keys = () if partition_on is None else tuple(arguments.names("partition_on", partition_on))
         splits = parse_splits(rows.columns, split, split_by)
         directories = keys if splits is None else (SPLIT, *keys)
-        mode = write_mode(rows.columns, append, overwrite, directories)
-        adds_columns = schema_change_mode(schema_change, mode)
+        mode = requests.write_mode(rows.columns, append, overwrite, directories)
+        adds_columns = requests.schema_change_mode(schema_change, mode)
         count = arguments.count("npartitions", npartitions) or rows.npartitions
-        shuffling = plan_shuffle(rows.columns, directories, colocate, shuffle, count)
-        check_name_function(name_function, count)
+        shuffling = requests.plan_shuffle(rows.columns, directories, colocate, shuffle, count)
+        requests.check_name_function(name_function, count)
         metadata = arguments.metadata(custom_metadata)
         schema = arguments.arrow_schema(schema)
         if isinstance(rows, CollectionRows):
@@ -355,8 +345,8 @@ def to_tfrecord(
             partition_fields, order = (SPLIT_FIELD, *partition_fields), (*order, SPLIT)
         records = planned.select(name for name in planned.names if name not in keys)
         if options.lossy == "warn":
-            warn_of_rounding(rows.rounded(records, levels))
-        warn_of_compression(options.compression)
+            requests.warn_of_rounding(rows.rounded(records, levels))
+        requests.warn_of_compression(options.compression)
         newest = None
         if mode in ("append", "partitions"):
             newest = check_existing_data(store, records, partition_fields, levels, adds_columns=adds_columns)
@@ -374,12 +364,12 @@ def to_tfrecord(
             custom_metadata=metadata,
             label=name_function,
             index=levels,
-            columnar=plan_columnar(columnar, records, keys, newest),
+            columnar=requests.plan_columnar(columnar, records, keys, newest),
             sets_columnar=columnar is not None,
             adds_columns=adds_columns,
             replaceable=replaceable,
             planned=planned_rows(store, mode, base),
-            keep_versions=keeps_versions(keep_versions),
+            keep_versions=requests.keeps_versions(keep_versions),
         )
         unit = f"{count} partitions" if isinstance(rows, CollectionRows) else rows.kind
         plan = f"{unit}, {len(order)} columns, compression {options.compression}"

@@ -184,7 +184,7 @@ def test_values_of_other_tools_become_values_that_are_accepted(ddf: dd.DataFrame
                     continue  # the records of the dataset are examples
                 mode = {} if remedy.keys() & {"append", "overwrite"} else {"overwrite": True}
                 with pytest.MonkeyPatch.context() as patch:
-                    patch.setattr("dask_tfrecord.writer.warn_of_compression", lambda codec: None)
+                    patch.setattr("dask_tfrecord.requests.warn_of_compression", lambda codec: None)
                     to_tfrecord(ddf, tmp_path, **usual, **mode, **remedy)
 
 

@@ -45,7 +45,8 @@ def write_partition(
     """Write the files of a partition, or its spill file, from which the shuffled partitions read."""
     try:
         with located(path=_partition_path(run, index, count), function="to_tfrecord"):
-            table = _to_table(partition, run, write_index)
+            lossy = run.options.lossy
+            table = pandas_to_arrow.to_table(partition, run.columns, write_index=write_index, lossy=lossy)
             if shuffle is None or route is None:
                 return report(run.run, index, count, run.write(table, index, count))
             spills = (spill(run, table, index, shuffle, route),)
@@ -99,10 +100,6 @@ def _steps(route: Route) -> int:
 def _release_memory() -> None:
     """Release memory that Arrow does not use to the system, so that Dask does not pause the worker."""
     pa.default_memory_pool().release_unused()
-
-
-def _to_table(partition: pd.DataFrame, run: WriteRun, write_index: bool | None) -> pa.Table:
-    return pandas_to_arrow.to_table(partition, run.columns, write_index=write_index, lossy=run.options.lossy)
 
 
 def _partition_path(run: WriteRun, index: int, count: int) -> str:

@@ -28,13 +28,9 @@ from dask_tfrecord.schema.fields import Field, Lossy, Schema
 from dask_tfrecord.schema.logical_types import BINARY, TEXT, innermost, is_any, is_list, value_type
 from dask_tfrecord.schema.storage_values import ROUND, MisfitError, RoundedError
 
-# Convert pandas columns of Python objects to Arrow arrays whose values equal the objects.
-#
-# Arrow silently drops details that a type cannot hold: the nanoseconds of a pandas timestamp, the fraction of
-# a float among integers, the time zone of a datetime. Therefore the converted array is compared with the
-# objects, unless all objects are of one kind that Arrow is known to convert exactly. The module
-# `object_columns` does not know schemas.
-
+# Arrow silently drops details of objects that a type cannot hold: the nanoseconds of a pandas timestamp, the
+# fraction of a float among integers, the time zone of a datetime. Therefore the converted array is compared
+# with the objects, unless all objects are of one kind that Arrow is known to convert exactly.
 
 Objects = npt.NDArray[np.object_]
 

@@ -207,15 +207,6 @@ def _given_types_of_columns(
 ) -> dict[str, pa.DataType]:
     """Return the types that ``schema=`` names. Raise if it, or ``partition_on``, names no column."""
     check_names(columns)
-    _check_partition_on(partition_on, columns)
-    given = given_types(schema)
-    unknown = [name for name in given if name not in columns]
-    if unknown:
-        raise SchemaError(f"schema= names columns that do not exist: {unknown}; the columns are {columns}")
-    return given
-
-
-def _check_partition_on(partition_on: Sequence[str], columns: list[str]) -> None:
     unknown = [name for name in partition_on if name not in columns]
     if unknown:
         raise SchemaError(f"Partitioning on non-existent column {unknown[0]!r}; the columns are {columns}")
@@ -224,6 +215,11 @@ def _check_partition_on(partition_on: Sequence[str], columns: list[str]) -> None
     if len(partition_on) == len(columns):
         problem = "No data left to save outside partition columns"
         raise SchemaError(problem, "partition on fewer columns, or add a column to the DataFrame")
+    given = given_types(schema)
+    unknown = [name for name in given if name not in columns]
+    if unknown:
+        raise SchemaError(f"schema= names columns that do not exist: {unknown}; the columns are {columns}")
+    return given
 
 
 def _partition_field(item: Field) -> Field:

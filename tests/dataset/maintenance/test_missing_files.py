@@ -20,7 +20,6 @@ from dask_tfrecord import (
     DestinationError,
     RecordTable,
     Snapshot,
-    dataset_scans,
     export,
     index,
     read_tfrecord,
@@ -30,7 +29,7 @@ from dask_tfrecord import (
     to_tfrecord,
     verify,
 )
-from dask_tfrecord.dataset.maintenance import metadata_commits
+from dask_tfrecord.dataset.maintenance import full_scan, metadata_commits
 from dask_tfrecord.dataset.snapshot import visibility
 from dask_tfrecord.files.storage.store import Store
 
@@ -238,14 +237,15 @@ def test_an_overwrite_while_index_reads_is_named_as_the_reason(
             file.with_suffix(".new").replace(file)
     if step == "create_snapshot":
         shutil.rmtree(path / "_tfrecord")
-    original = getattr(dataset_scans, step)
+    module = visibility if step == "snapshot_files" else full_scan
+    original = getattr(module, step)
 
     def overtaken(*arguments: Any, **keywords: Any) -> Any:
         monkeypatch.undo()
         to_tfrecord(days(4), path, partition_on="day", overwrite=True)
         return original(*arguments, **keywords)
 
-    monkeypatch.setattr(dataset_scans, step, overtaken)
+    monkeypatch.setattr(module, step, overtaken)
     with pytest.raises(ConcurrentWriteError, match="another write was committed while index read the files"):
         index(path)
     assert numbers(path) == [4]

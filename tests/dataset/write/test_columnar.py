@@ -330,7 +330,7 @@ def test_an_index_that_fails_leaves_no_column_files(place: str, monkeypatch: pyt
     def fail(*_: object) -> None:
         raise RuntimeError("on purpose")
 
-    monkeypatch.setattr("dask_tfrecord.dataset_scans.store_snapshot", fail)
+    monkeypatch.setattr("dask_tfrecord.dataset.maintenance.full_scan.store_snapshot", fail)
     with pytest.raises(RuntimeError, match="on purpose"):
         dask_tfrecord.index(place, columnar="scalars")
     assert column_files(place) == set()
