@@ -63,9 +63,6 @@ _VALUE_PRESERVING = (
 # A map from the label of a column or index level in an expression to the name of its column in the records.
 Names = Mapping[Hashable, str]
 
-_RENAMING = (RenameFrame, AddPrefix, RenameSeries, ToFrame)
-_LOADS = (ArrowStringConversion, FromPandas)
-
 
 def read_types(ddf: DataFrame, names: Iterable[str]) -> dict[str, pa.DataType]:
     """Return the stored types of the columns that come unchanged from records, and not from directories."""
@@ -116,31 +113,24 @@ def with_bytes_records(ddf: DataFrame, planned: Schema, partition_on: Sequence[s
     return planned
 
 
-def large_strings(ddf: DataFrame) -> dict[str, pa.DataType]:
-    """Return the columns that were large strings before Dask converted them (dataframe.convert-string)."""
+def lost_types(ddf: DataFrame) -> dict[str, pa.DataType]:
+    """Return the types of unchanged columns whose dtype does not show the type any more.
+
+    Such columns were large strings before Dask converted them (dataframe.convert-string), or come as objects
+    from Parquet files and have a type that does not depend on the objects.
+    """
     types = {}
     for name, dtype in ddf._meta.dtypes.items():
-        if not isinstance(dtype, pd.StringDtype):
-            continue
-        source = _source(ddf.expr, name, (*_VALUE_PRESERVING, ArrowStringConversion))
-        if source is not None and _dtype(source, name) == pd.ArrowDtype(pa.large_string()):
-            types[name] = pa.large_string()
-    return types
-
-
-def parquet_types(ddf: DataFrame) -> dict[str, pa.DataType]:
-    """Return the types of object columns of Parquet files, if these types do not depend on the values."""
-    types = {}
-    for name in [
-        name for name, dtype in ddf._meta.dtypes.items() if is_object(dtype) and isinstance(name, str)
-    ]:
-        source = _source(ddf.expr, name, _VALUE_PRESERVING)
-        if isinstance(source, ReadParquet) and name in source.columns and _has_default_conversion(source):
-            item = source._dataset_info["schema"].field(name)
-            type_ = _type_of_objects(item.type, may_be_null=item.nullable)
-            if type_ is not None:
-                types[name] = type_
-    return types
+        if isinstance(dtype, pd.StringDtype):
+            source = _source(ddf.expr, name, (*_VALUE_PRESERVING, ArrowStringConversion))
+            if source is not None and _dtype(source, name) == pd.ArrowDtype(pa.large_string()):
+                types[name] = pa.large_string()
+        elif is_object(dtype) and isinstance(name, str):
+            source = _source(ddf.expr, name, _VALUE_PRESERVING)
+            if isinstance(source, ReadParquet) and name in source.columns and _has_default_conversion(source):
+                item = source._dataset_info["schema"].field(name)
+                types[name] = _type_of_objects(item.type, may_be_null=item.nullable)
+    return {name: type_ for name, type_ in types.items() if type_ is not None}
 
 
 def _has_default_conversion(source: ReadParquet) -> bool:
@@ -265,7 +255,7 @@ def _loads(expr: Expr, names: Names, visited: set[Any]) -> Iterator[tuple[Expr, 
     if not names or key in visited:
         return
     visited.add(key)
-    if isinstance(expr, _LOADS):
+    if isinstance(expr, ArrowStringConversion | FromPandas):
         yield expr, names
         return
     for child in expr.dependencies():
@@ -277,7 +267,7 @@ def _names_in_child(expr: Expr, child: Expr, names: Names) -> Names:
     if isinstance(expr, Filter) and child._name != expr.frame._name:
         return {}  # the labels of a filter are not labels of its mask
     columns, levels = _labels(child)
-    if isinstance(expr, _RENAMING):
+    if isinstance(expr, RenameFrame | AddPrefix | RenameSeries | ToFrame):
         pairs = zip(_labels(expr)[0], columns, strict=False)
         return {old: names[new] for new, old in pairs if new in names} | _select(names, levels)
     if isinstance(expr, Assign):

@@ -253,7 +253,7 @@ class CollectionRows:
             write_index=bool(levels),
             sample=self._computed,
             partition_on=keys,
-            known={**lineage.large_strings(self._ddf), **lineage.parquet_types(self._ddf)},
+            known=lineage.lost_types(self._ddf),
         )
         return planned if record_type else lineage.with_bytes_records(self._ddf, planned, keys)
 

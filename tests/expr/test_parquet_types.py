@@ -96,10 +96,10 @@ def test_the_parquet_schema_gives_the_type_that_the_objects_show(
         if not parquet(source, type_, rows_of(values)):
             continue
         ddf = dd.read_parquet(source, filesystem=["fsspec", "arrow"][number % 2])
-        known |= bool(lineage.parquet_types(ddf))
+        known |= bool(lineage.lost_types(ddf))
         fast = planned(ddf, tmp_path / "out")
         with monkeypatch.context() as patch:
-            patch.setattr(lineage, "parquet_types", lambda ddf: {})
+            patch.setattr(lineage, "lost_types", lambda ddf: {})
             assert fast == planned(ddf, tmp_path / "out"), name
     item = type_.value_type if hasattr(type_, "value_type") else type_
     is_plain_list = pa.types.is_list(type_) and item in (pa.float32(), pa.string(), pa.binary())
@@ -131,9 +131,9 @@ def test_only_unchanged_columns_take_the_type_of_the_file(
     query, is_known = QUERIES[name]
     assert parquet(tmp_path / "in", pa.list_(pa.float32()), [[[0.5], None], [[1.0], []]])
     ddf = query(dd.read_parquet(tmp_path / "in"))
-    assert (lineage.parquet_types(ddf).get("x") == pa.list_(pa.float32())) is is_known
+    assert (lineage.lost_types(ddf).get("x") == pa.list_(pa.float32())) is is_known
     fast = planned(ddf, tmp_path / "out")
-    monkeypatch.setattr(lineage, "parquet_types", lambda ddf: {})
+    monkeypatch.setattr(lineage, "lost_types", lambda ddf: {})
     assert fast == planned(ddf, tmp_path / "out")
 
 
@@ -148,7 +148,7 @@ def test_only_unchanged_columns_take_the_type_of_the_file(
 )
 def test_options_of_the_conversion_mean_the_slow_way(tmp_path: Path, options: Any) -> None:
     assert parquet(tmp_path / "in", pa.list_(pa.float32()), [[[0.5]]])
-    assert lineage.parquet_types(dd.read_parquet(tmp_path / "in", **options)) == {}
+    assert lineage.lost_types(dd.read_parquet(tmp_path / "in", **options)) == {}
 
 
 def test_planning_computes_no_partition(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
