@@ -212,11 +212,11 @@ def _unknown(keyword: str, value: object, known: Sequence[object]) -> TFRecordEr
     return TFRecordError(f"unknown {keyword} {value!r}", f"pass one of {listed}", keyword=keyword)
 
 
-def flags(**values: Any) -> None:
-    """Raise if the value of a keyword is not a bool."""
-    for keyword, value in values.items():
-        if not isinstance(value, bool | np.bool_):
-            raise _wrong(keyword, value, "True or False")
+def flag(keyword: str, value: Any) -> bool:
+    """Convert a bool of Python or NumPy to bool. Raise for any other value."""
+    if not isinstance(value, bool | np.bool_):
+        raise _wrong(keyword, value, "True or False")
+    return bool(value)
 
 
 def mappings(**values: Any) -> None:

@@ -82,7 +82,9 @@ def read_request(
     arguments.choice("infer", infer, get_args(Infer))
     arguments.choice("extra", extra, get_args(Extra))
     arguments.choice("labels", labels, get_args(Labels))
-    arguments.flags(use_snapshot=use_snapshot, verify_crc=verify_crc, calculate_divisions=calculate_divisions)
+    arguments.flag("use_snapshot", use_snapshot)
+    arguments.flag("verify_crc", verify_crc)
+    arguments.flag("calculate_divisions", calculate_divisions)
     arguments.mappings(storage_options=storage_options)
     schema = arguments.schema(
         known_schema(schema, labels=labels, storage_options=storage_options, filesystem=filesystem)
@@ -254,12 +256,7 @@ def commit_every_limit(value: CommitEvery) -> CommitLimit | None:
 
 def keeps_versions(value: Any) -> bool:
     """Return True if an operation that replaces files keeps the versions before it."""
-
-    def check(value: Any) -> bool:
-        arguments.flags(keep_versions=value)
-        return bool(value)
-
-    return keyword_or_default("keep_versions", value, check, None)
+    return keyword_or_default("keep_versions", value, partial(arguments.flag, "keep_versions"), None)
 
 
 def write_mode(

@@ -194,7 +194,6 @@ _SCHEDULER = "the scheduler"
 # The largest number of workers that an error message lists.
 _LISTED_WORKERS = 8
 
-
 # Map from each client to the addresses of the workers that passed the version check.
 _checked: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 

@@ -207,12 +207,12 @@ def delete(
     >>> dask_tfrecord.read_tfrecord("people")["name"].compute().tolist()
     ['Alan', 'Grace']
     """
-    arguments.flags(dry_run=dry_run)
+    dry_run = arguments.flag("dry_run", dry_run)
     store = _dataset(path, storage_options, filesystem, "delete")
     root = store.public()
     each = partial(compute_each, title=f"{root}: delete")
     keeps = keeps_versions(keep_versions)
-    done = delete_rows(store, filters, each, dry_run=bool(dry_run), keep_versions=keeps)
+    done = delete_rows(store, filters, each, dry_run=dry_run, keep_versions=keeps)
     action = "would delete" if dry_run else f"version {done.snapshot.number}: deleted"
     counts = f"{done.rows} rows, dropped {done.dropped} and rewrote {done.rewritten} files"
     logger.info("%s: %s %s", root, action, counts)
@@ -522,7 +522,7 @@ def cleanup(
     check_bucket(store)
     if store.fs.isfile(store.root):
         raise DestinationError("is a file, not a directory", "pass the dataset's directory")
-    arguments.flags(dry_run=dry_run)
+    dry_run = arguments.flag("dry_run", dry_run)
     refuse_inside_dataset(store, "cleanup")
     age = arguments.duration("older_than", older_than)
     try:
@@ -532,8 +532,8 @@ def cleanup(
             raise
         now = datetime.now(UTC)
     before = now - age
-    removed = remove_orphans(store, before, dry_run=bool(dry_run))
-    unneeded = metadata_commits.remove_unneeded(store, before, dry_run=bool(dry_run)).paths
+    removed = remove_orphans(store, before, dry_run=dry_run)
+    unneeded = metadata_commits.remove_unneeded(store, before, dry_run=dry_run).paths
     removed = sorted({*removed, *map(store.relative, unneeded)})
     action = "would remove" if dry_run else "removed"
     logger.info("%s: cleanup %s %d files", store.public(), action, len(removed))
@@ -603,9 +603,9 @@ def repair(
     >>> dask_tfrecord.read_tfrecord("people")["name"].compute().tolist()
     ['Ada']
     """
-    arguments.flags(dry_run=dry_run)
+    dry_run = arguments.flag("dry_run", dry_run)
     store = _dataset(path, storage_options, filesystem, "repair")
-    done = metadata_commits.drop_missing_files(store, dry_run=bool(dry_run))
+    done = metadata_commits.drop_missing_files(store, dry_run=dry_run)
     if done.lost:
         action = "repair would drop" if dry_run else f"version {done.snapshot.number}: repair dropped"
         files, rows = len(done.lost), sum(done.lost.values())

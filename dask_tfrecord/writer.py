@@ -307,10 +307,9 @@ def to_tfrecord(
         arguments.path(path)
         arguments.mappings(compute_kwargs=compute_kwargs, storage_options=storage_options)
         arguments.choice("record_type", record_type, ("infer", *get_args(RecordType)))
-        arguments.flags(colocate=colocate, compute=compute)
-        if write_index is not None:
-            arguments.flags(write_index=write_index)
-            write_index = bool(write_index)
+        arguments.flag("colocate", colocate)
+        arguments.flag("compute", compute)
+        write_index = None if write_index is None else arguments.flag("write_index", write_index)
         arguments.count("max_files_per_task", max_files_per_task)
         retries = keyword_or_default("retries", retries, partial(arguments.count, "retries", least=0), None)
         options = requests.write_options(
