@@ -15,6 +15,7 @@ from pyarrow import json as arrow_json
 
 import dask_tfrecord
 from dask_tfrecord import DestinationError, SchemaError
+from dask_tfrecord.cli.failures import option_name
 from dask_tfrecord.cli.options import Filters, names_in
 
 Format = Literal["tfrecord", "parquet", "csv", "jsonl"]
@@ -81,10 +82,11 @@ def open_source(
         return dask_tfrecord.read_tfrecord(paths, index=index, **read)
     types, columns, filters = read.get("schema"), read.get("columns"), read.get("filters")
     known = {"columns", "filters", "storage_options", *(("schema",) if format != "parquet" else ())}
-    others = sorted(read.keys() - known)
-    if others or not isinstance(types, dict | None):
-        option = others[0].replace("_", "-") if others else "schema"
-        raise click.UsageError(f"the option for {option} is for TFRecord, and SRC is {format}")
+    others = [option_name(name, value) for name, value in read.items() if name not in known]
+    if not isinstance(types, dict | None):
+        others = ["schema"]
+    if others:
+        raise click.UsageError(f"--{others[0]} is for TFRecord, and SRC is {format}")
     # With Dask's default for this option, Dask would convert all strings once more.
     with dask.config.set({"dataframe.convert-string": False}):
         ddf = _open(paths, files, format, types or {}, nulls, index, read["storage_options"])
