@@ -321,11 +321,7 @@ class Decoder:
         self.columns = tuple(columns)
         self._schema = decoded_schema(self.columns)
         self._kernel = _kernel.Decoder(
-            self.columns,
-            record_type,
-            verify_crc=verify_crc,
-            max_record_bytes=max_record_bytes,
-            known=known,
+            self.columns, record_type, verify_crc=verify_crc, max_record_bytes=max_record_bytes, known=known
         )
 
     def decode(self, data: Buffer, *, final: bool) -> Decoded:

@@ -213,11 +213,7 @@ class _Feed:
 
 
 def _note_places(
-    places: dict[int, RecordPosition],
-    inference: Inference,
-    before: int,
-    step: Step[Result],
-    path: str,
+    places: dict[int, RecordPosition], inference: Inference, before: int, step: Step[Result], path: str
 ) -> None:
     """Store the positions of the records of this step in which a feature has a kind for the first time."""
     numbers = {number for feature in inference.features() for number in feature.kinds.values()}

@@ -62,11 +62,7 @@ def without_side_files(
         names = ", ".join(sorted(map(name_of, skipped))[:_MOST_NAMES])
         more = f" and {len(skipped) - _MOST_NAMES} more" if len(skipped) > _MOST_NAMES else ""
         logger.info(
-            "%s: skipped %d files that are no TFRecord files: %s%s",
-            store.public(),
-            len(skipped),
-            names,
-            more,
+            "%s: skipped %d files that are no TFRecord files: %s%s", store.public(), len(skipped), names, more
         )
     return files.filter(pc.invert(pc.is_in(files["path"], path_column(skipped))))
 

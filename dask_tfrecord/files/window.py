@@ -217,14 +217,7 @@ def open_window(
             reader.leave_out_values(needed)
         consumed = None if codec else checksum
         window = Window(
-            readinto,
-            size,
-            start.content,
-            end,
-            stored=head,
-            codec=codec,
-            checksum=consumed,
-            allocate=allocate,
+            readinto, size, start.content, end, stored=head, codec=codec, checksum=consumed, allocate=allocate
         )
         try:
             yield window
