@@ -1,6 +1,6 @@
 """Implement `Writer`, which writes rows that arrive over time, without Dask.
 
-The module `row_writer` converts rows to tables and decides when to commit. An `Appender` collects and commits
+A `Writer` converts rows to tables and decides when to commit. An `Appender` collects and commits
 the tables.
 """
 

@@ -195,8 +195,7 @@ class PandasRows:
         return planned if record_type else _without_payloads(planned)
 
     def _text(self, levels: Levels) -> Iterator[str]:
-        """Yield the names of the object columns that hold only text, whose type is known without a
-        conversion.
+        """Yield the names of the object columns that hold only text.
 
         If Dask's option dataframe.convert-string is on, an object column without values is also text.
         """
