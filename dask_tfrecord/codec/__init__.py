@@ -196,9 +196,7 @@ class Checked(NamedTuple):
         """Copy the intact spans of the data if ``first`` is 0, or the damaged ranges if ``first`` is 1."""
         bounds = np.zeros(2 * len(self.starts) + 2, np.int64)
         bounds[1:-1:2], bounds[2:-1:2], bounds[-1] = self.starts, self.ends, self.consumed
-        buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data)]
-        spans = pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, buffers)
-        return pa.array(_kernel.take_bytes(spans, np.arange(first, len(spans), 2).data))
+        return take_bytes(spans(data, bounds), np.arange(first, len(bounds) - 1, 2).data)
 
 
 # This is an assignment because import-linter mistakes a from-import of the compiled module for an import of
@@ -235,8 +233,7 @@ def frame_size(header: Buffer) -> int:
 def _damage(fields: "_kernel.Damage | None") -> Damage | None:
     if fields is None:
         return None
-    *_, unknown = fields
-    return Damage(*fields[:6], unknown and Column(*unknown))
+    return Damage(*fields[:6], fields[6] and Column(*fields[6]))
 
 
 class Decoded(NamedTuple):
@@ -481,6 +478,12 @@ def find_record(
             data, start, final=final, lenient=lenient, max_record_bytes=max_record_bytes, limit=limit
         )
     )
+
+
+def spans(data: Buffer, bounds: Ints) -> pa.Array:
+    """Return the spans of the data from each bound to the next, without copying them."""
+    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(data)]
+    return pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, buffers)
 
 
 def take_bytes(array: pa.Array, rows: Buffer) -> pa.Array:

@@ -179,11 +179,8 @@ class ColumnFileReader:
         except _StoreError as error:
             self._log(error.__cause__)
         except Exception as error:  # fsspec and the libraries of stores raise exceptions of many classes
-            self._forget(error)
-
-    def _forget(self, reason: object) -> None:
-        self._features, self._files, self._is_known = frozenset(), {}, True
-        self._log(reason)
+            self._features, self._files, self._is_known = frozenset(), {}, True
+            self._log(error)
 
     def _log(self, reason: object) -> None:
         """Log why records are decoded, once for each column file."""

@@ -341,14 +341,9 @@ def _bounds(column: Field, stored: list[Any]) -> list[Any]:
     try:
         return _plain(column, pa.array(stored, storage))
     except _NOT_PLAIN:  # some value has no Python equivalent, such as a date in the year 20,000
-        return [_bound(column, value) for value in stored]
-
-
-def _bound(column: Field, stored: Any) -> Any:
-    try:
-        return _plain(column, pa.array([stored], KIND_TYPES[column.kind]))[0]
-    except _NOT_PLAIN:
-        return None
+        if len(stored) == 1:
+            return [None]
+        return [bound for value in stored for bound in _bounds(column, [value])]
 
 
 def _plain(column: Field, stored: pa.Array) -> list[Any]:

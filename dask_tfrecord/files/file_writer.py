@@ -161,7 +161,10 @@ class SpareThreads:
 
     def run(self, work: Callable[[memoryview], bytes], content: memoryview) -> Future[bytes]:
         """Call ``work(content)`` on a spare thread, or in the calling thread if no processor is idle."""
-        if self._acquire():
+        with self._lock:
+            is_idle = self._idle > 0
+            self._idle -= is_idle
+        if is_idle:
             future = self._pool.submit(work, content)
             future.add_done_callback(lambda _: self._release())
         else:
@@ -169,20 +172,9 @@ class SpareThreads:
             future.set_result(work(content))
         return future
 
-    def _acquire(self) -> bool:
-        with self._lock:
-            acquired = self._idle > 0
-            self._idle -= acquired
-        return acquired
-
     def _release(self) -> None:
         with self._lock:
             self._idle += 1
-
-
-def spare_threads(threads: int | None = None) -> SpareThreads:
-    """Return this process's threads for compressing blocks; by default one thread per available processor."""
-    return _threads_of_process(threads or _available_processors(), os.getpid())
 
 
 @cache
@@ -261,10 +253,10 @@ def write_files(
     A SchemaError names the column and the number that the row had before sorting. Files before the failing
     row remain.
     """
-    spare = spare_threads(threads)
+    spare = _threads_of_process(threads or _available_processors(), os.getpid())
     buffers = Buffers()
-    files: list[tuple[str, int, int, int, tuple[Any, ...], tuple[Block, ...]]] = []
-    end = 0
+    files: list[FileEntry] = []
+    codec, end = options.compression or "none", 0
     with spare.without_this_thread(), ExitStack() as stack:
         beside = None
         if columns is not None and rows.groups:
@@ -283,18 +275,17 @@ def write_files(
                 except TFRecordError as error:
                     raise records.placed(error, store.public(store.join(name))) from None
                 count, starts = records.row - first, tuple(writer.blocks)
-                files.append((name, writer.bytes, count, writer.crc32c, group.values, starts))
+                files.append(
+                    FileEntry(name, writer.bytes, count, writer.crc32c, group.values, starts, codec=codec)
+                )
                 records.end_file()
                 if beside is not None:
                     beside.end_file(name, writer.bytes, writer.crc32c, content)
         records.check_end()
     described = file_statistics(schema, records.statistics(), len(files))
-    codec = options.compression or "none"
-    entries = [FileEntry(*file, found, codec=codec) for file, found in zip(files, described, strict=True)]
-    if columns is None or beside is None:
-        return entries
-    column_file = ColumnFile(columns.name, *beside.written)
-    return [replace(entry, columns=column_file) for entry in entries]
+    column_file = ColumnFile(columns.name, *beside.written) if columns and beside else None
+    pairs = zip(files, described, strict=True)
+    return [replace(file, statistics=found, columns=column_file) for file, found in pairs]
 
 
 def _without_nulls(rows: GroupedRows, features: Sequence[Column]) -> list[str]:

@@ -82,7 +82,14 @@ def find_blocks(
     sized = [file for file in files if file.size]
     are_plain = compute_each(partial(_is_plain, store), sized)
     plain = [file for file, is_plain in zip(sized, are_plain, strict=True) if is_plain]
-    ranges = [_ranges(file, task_bytes, block_bytes, options) for file in plain]
+    ranges = [
+        [
+            _Range(file, size, start, min(start + task_bytes, size), block_bytes, options)
+            for start in range(0, size, task_bytes)
+        ]
+        for file in plain
+        if (size := file.size)
+    ]
     walks = iter(compute_each(partial(_scan_range, store), [part for parts in ranges for part in parts]))
     claims = [[(part, next(walks)) for part in parts] for parts in ranges]
     indexes = compute_each(partial(_prove, store), claims)
@@ -104,14 +111,6 @@ def _is_plain(store: Store, file: FileInfo) -> bool:
     except TFRecordError:  # the file is on a web server that sends only whole files
         return False
     return True
-
-
-def _ranges(file: FileInfo, task_bytes: int, block_bytes: int, options: ReadOptions) -> list[_Range]:
-    size = file.size or 0
-    return [
-        _Range(file, size, start, min(start + task_bytes, size), block_bytes, options)
-        for start in range(0, size, task_bytes)
-    ]
 
 
 @redact_errors

@@ -16,7 +16,6 @@ from dask_tfrecord.codec import (
     PAYLOAD_REASONS,
     TOO_MANY_FEATURES,
     Checked,
-    Damage,
     Feature,
     Fed,
     Inference,
@@ -165,11 +164,8 @@ def sample_split(
             raise
         non_message = error
     features = tuple(_summary(feature, path, places) for feature in inference.features())
-    reason_for_bytes = (
-        "" if feed.other is None else f"{path}, record {feed.other:,} is a message of another type"
-    )
-    payload += feed.payload
-    return Sample(record_type, features, records, payload, non_message, reason_for_bytes)
+    reason = "" if feed.other is None else f"{path}, record {feed.other:,} is a message of another type"
+    return Sample(record_type, features, records, payload + feed.payload, non_message, reason)
 
 
 class _Feed:
@@ -190,8 +186,10 @@ class _Feed:
         self._records += fed.records
         if fed.damage and fed.damage.reason == NOT_AN_EXAMPLE:
             self.other = self._records if self.other is None else self.other
-        if fed.damage and _is_framed(data, fed.damage):
-            self.payload += fed.damage.size - FRAME_BYTES
+        if fed.damage and fed.damage.size:
+            frame = data[fed.damage.offset : fed.damage.offset + fed.damage.size]
+            if scan(frame, final=True).damage is None:
+                self.payload += len(frame) - FRAME_BYTES
         return fed
 
     def check(self, data: memoryview, *, final: bool, limit: int | None) -> Checked:
@@ -225,13 +223,6 @@ def _note_places(
             places[number] = RecordPosition(path, step.number(at), int(offsets[at]))
 
 
-def _is_framed(data: memoryview, damage: Damage) -> bool:
-    frame = data[damage.offset : damage.offset + damage.size]
-    return damage.size > 0 and scan(frame, final=True).damage is None
-
-
 def _summary(feature: Feature, path: str, places: Mapping[int, RecordPosition]) -> FeatureSummary:
     kinds = {kind: places[number] for kind, number in sorted(feature.kinds.items(), key=itemgetter(1))}
-    return FeatureSummary(
-        feature.name, feature.feature_list, path, kinds, feature.max_values, feature.utf8, feature.text
-    )
+    return FeatureSummary(**feature._asdict() | {"path": path, "kinds": kinds})

@@ -12,7 +12,7 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dask_tfrecord.codec import FeatureKey, Ints, scan, take_bytes
+from dask_tfrecord.codec import FeatureKey, Ints, scan, spans, take_bytes
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.record_file import TABLE_BYTES, decoding, run_kernel
@@ -49,13 +49,9 @@ def read_selected(
             bounds = np.append(pa.array(step.result.offsets), len(step.data))
             first, count = count, count + step.result.records
             here = wanted[slice(*np.searchsorted(wanted, (first, count)))] - first
-            buffers = [None, pa.py_buffer(bounds), pa.py_buffer(step.data)]
-            records = take_bytes(
-                pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, buffers), here.data
-            )
             if not len(here):
                 continue
-            data = records.buffers()[2]
+            data = take_bytes(spans(step.data, bounds), here.data).buffers()[2]
             if waiting and waiting + data.size > TABLE_BYTES:
                 batches.append(stored.from_storage(decoder.take()))
                 waiting = 0
@@ -80,16 +76,14 @@ class Fetch(NamedTuple):
 
     ``rows`` are the numbers of the records within the split, in ascending order. ``records`` has the start
     and the end of each record in the file, or is None for a compressed file, whose ranges are whole blocks.
-    ``whole`` is the stored size of the split, and ``request`` the number of bytes that could be read in the
-    time of one request.
     """
 
+    store: Store
+    split: Split
     rows: Ints
     starts: Ints
     stops: Ints
     records: Ints | None
-    whole: int
-    request: int
 
     @property
     def bytes(self) -> int:
@@ -98,15 +92,75 @@ class Fetch(NamedTuple):
     @property
     def is_cheaper(self) -> bool:
         """True if reading the ranges takes less time than reading the split, by the number of bytes."""
-        return self.bytes + len(self.starts) * self.request < self.whole
+        return self.bytes + len(self.starts) * _request(self.store) < self.split.stored_bytes
 
     @property
     def rule(self) -> str:
-        sign = "<" if self.is_cheaper else ">="
+        sign, whole = "<" if self.is_cheaper else ">=", self.split.stored_bytes
         return (
             f"{len(self.rows):,} records in {len(self.starts):,} requests: {self.bytes:,} bytes + "
-            f"{len(self.starts):,} x {self.request:,} {sign} {self.whole:,} bytes of the whole"
+            f"{len(self.starts):,} x {_request(self.store):,} {sign} {whole:,} bytes of the whole"
         )
+
+    def read(
+        self, schema: Schema, options: ReadOptions, known: Sequence[FeatureKey] | None
+    ) -> pa.Table | None:
+        """Read the records.
+
+        Return None if the split must be read completely, because a record is damaged, is not where it should
+        be, or does not fit the schema.
+        """
+        try:
+            if self.records is None:
+                return self._read_blocks(schema, options, known)
+            return self._read_ranges(self.records, schema, options, known)
+        except (TFRecordError, OSError, IndexError):  # reading the whole split says where the error is
+            return None
+
+    def _read_ranges(
+        self, records: Ints, schema: Schema, options: ReadOptions, known: Sequence[FeatureKey] | None
+    ) -> pa.Table | None:
+        stored, decoder, _ = decoding(schema, options, known)
+        batches = []
+        for first, last in _groups(self.stops - self.starts):
+            starts, stops = self.starts[first:last], self.stops[first:last]
+            wanted = [
+                (self.split.file.path, *one) for one in zip(starts.tolist(), stops.tolist(), strict=True)
+            ]
+            data = self.store.read_ranges(wanted)
+            here = records[slice(*np.searchsorted(records[:, 0], (starts[0], stops[-1])))]
+            buffers = np.searchsorted(starts, here[:, 0], side="right") - 1
+            places = np.column_stack([buffers, here - starts[buffers][:, None]])
+            at = 0
+            while at < len(here):
+                fed = decoder.feed_records(data, places, np.arange(at, len(here)))
+                if fed.damage is not None or not fed.records:
+                    return None
+                at += fed.records
+                batches.append(stored.from_storage(decoder.take()))
+        return pa.Table.from_batches(batches or [stored.no_rows()])
+
+    def _read_blocks(
+        self, schema: Schema, options: ReadOptions, known: Sequence[FeatureKey] | None
+    ) -> pa.Table | None:
+        split = self.split
+        at = {block.offset: block for block in split.blocks}
+        tables = []
+        for first, last in zip(self.starts.tolist(), self.stops.tolist(), strict=True):
+            start, stop = at[first], at.get(last, split.stop)
+            end = split.start.record + (split.records or 0) if stop is split.stop else at[last].record
+            part = replace(split, start=start, stop=stop, records=end - start.record)
+            rows = self.rows + split.start.record - start.record
+            here = rows[slice(*np.searchsorted(rows, (0, end - start.record)))]
+            found = read_selected(self.store, part, here, schema, options, known=known)
+            if found is None or found[1] != part.records:
+                return None
+            tables.append(found[0])
+        return pa.concat_tables(tables)
+
+
+def _request(store: Store) -> int:
+    return _LOCAL_REQUEST if store.local else _REMOTE_REQUEST
 
 
 def plan_fetch(store: Store, split: Split, rows: Ints, offsets: Ints | None) -> Fetch | None:
@@ -118,19 +172,19 @@ def plan_fetch(store: Store, split: Split, rows: Ints, offsets: Ints | None) -> 
     stop = split.file.size if split.stop is None else split.stop.offset
     if stop is None:
         return None
-    request = _LOCAL_REQUEST if store.local else _REMOTE_REQUEST
-    whole = stop - split.start.offset
     if split.file.compression:
         if not split.blocks:
             return None
         bounds = np.array([block.offset for block in split.blocks] + [stop])
         firsts = np.array([block.record for block in split.blocks]) - split.start.record
         blocks = np.unique(np.searchsorted(firsts, rows, side="right") - 1)
-        return Fetch(rows, *_joined(bounds[blocks], bounds[blocks + 1], request), None, whole, request)
+        ranges = _joined(bounds[blocks], bounds[blocks + 1], _request(store))
+        return Fetch(store, split, rows, *ranges, None)
     if offsets is None or len(offsets) != (split.records or 0) + 1:
         return None
     records = np.column_stack([offsets[rows], offsets[rows + 1]])
-    return Fetch(rows, *_joined(records[:, 0], records[:, 1], request), records, whole, request)
+    ranges = _joined(records[:, 0], records[:, 1], _request(store))
+    return Fetch(store, split, rows, *ranges, records)
 
 
 def _joined(starts: Ints, stops: Ints, gap: int) -> tuple[Ints, Ints]:
@@ -145,80 +199,7 @@ def _joined(starts: Ints, stops: Ints, gap: int) -> tuple[Ints, Ints]:
     return starts[is_first], stops[is_last]
 
 
-def read_fetch(
-    store: Store,
-    split: Split,
-    fetch: Fetch,
-    schema: Schema,
-    options: ReadOptions,
-    *,
-    known: Sequence[FeatureKey] | None = None,
-) -> pa.Table | None:
-    """Read the records that `plan_fetch` planned.
-
-    Return None if the split must be read completely, because a record is damaged, is not where it should be,
-    or does not fit the schema.
-    """
-    try:
-        if fetch.records is None:
-            return _read_blocks(store, split, fetch, schema, options, known)
-        return _read_ranges(store, split, fetch, fetch.records, schema, options, known)
-    except (TFRecordError, OSError, IndexError):  # reading the whole split raises the error with its position
-        return None
-
-
-def _read_ranges(
-    store: Store,
-    split: Split,
-    fetch: Fetch,
-    records: Ints,
-    schema: Schema,
-    options: ReadOptions,
-    known: Sequence[FeatureKey] | None,
-) -> pa.Table | None:
-    stored, decoder, _ = decoding(schema, options, known)
-    batches = []
-    for first, last in _groups(fetch.stops - fetch.starts):
-        starts, stops = fetch.starts[first:last], fetch.stops[first:last]
-        wanted = [(split.file.path, *one) for one in zip(starts.tolist(), stops.tolist(), strict=True)]
-        data = store.read_ranges(wanted)
-        here = records[slice(*np.searchsorted(records[:, 0], (starts[0], stops[-1])))]
-        buffers = np.searchsorted(starts, here[:, 0], side="right") - 1
-        places = np.column_stack([buffers, here - starts[buffers][:, None]])
-        at = 0
-        while at < len(here):
-            fed = decoder.feed_records(data, places, np.arange(at, len(here)))
-            if fed.damage is not None or not fed.records:
-                return None
-            at += fed.records
-            batches.append(stored.from_storage(decoder.take()))
-    return pa.Table.from_batches(batches or [stored.no_rows()])
-
-
 def _groups(sizes: Ints) -> Iterator[tuple[int, int]]:
     """Divide ranges of the given sizes into groups that are read at once, of about `TABLE_BYTES` bytes."""
     numbers = np.cumsum(sizes) // TABLE_BYTES
     return pairwise([0, *(np.flatnonzero(numbers[1:] > numbers[:-1]) + 1).tolist(), len(sizes)])
-
-
-def _read_blocks(
-    store: Store,
-    split: Split,
-    fetch: Fetch,
-    schema: Schema,
-    options: ReadOptions,
-    known: Sequence[FeatureKey] | None,
-) -> pa.Table | None:
-    at = {block.offset: block for block in split.blocks}
-    tables = []
-    for first, last in zip(fetch.starts.tolist(), fetch.stops.tolist(), strict=True):
-        start, stop = at[first], at.get(last, split.stop)
-        end = split.start.record + (split.records or 0) if stop is split.stop else at[last].record
-        part = replace(split, start=start, stop=stop, records=end - start.record)
-        rows = fetch.rows + split.start.record - start.record
-        here = rows[slice(*np.searchsorted(rows, (0, end - start.record)))]
-        found = read_selected(store, part, here, schema, options, known=known)
-        if found is None or found[1] != part.records:
-            return None
-        tables.append(found[0])
-    return pa.concat_tables(tables)

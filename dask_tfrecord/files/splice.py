@@ -27,6 +27,7 @@ from dask_tfrecord.codec import (
     crc32c_combine,
     nested,
     scan,
+    spans,
     take_bytes,
 )
 from dask_tfrecord.codec.codecs import (
@@ -43,7 +44,6 @@ from dask_tfrecord.files.entry import (
     BLOCK_BYTES,
     Block,
     ColumnFile,
-    ColumnStatistics,
     FileEntry,
     continue_statistics,
     empty_statistics,
@@ -272,10 +272,12 @@ def remove_records(
     stays.
 
     The statistics of the entry describe exactly the records that are left, so that no value of a removed
-    record stays in the dataset. Raise FileChangedError if the source differs from its entry, and
-    CorruptRecordError if it is damaged.
+    record stays in the dataset. There are none if a record does not fit the schema. Raise FileChangedError if
+    the source differs from its entry, and CorruptRecordError if it is damaged.
     """
-    kept = _KeptRecords(schema)
+    decoder = Decoder(schema.columns, schema.record_type)
+    encoder = Encoder(schema.columns, schema.record_type)
+    columns, fit_schema = empty_statistics(schema), True
     with store.create(path) as file:
         spliced = SplicedFile(file, compression)
         record = 0
@@ -287,40 +289,19 @@ def remove_records(
                 raise CorruptRecordError(problem, path=store.public(store.join(source.path)))
             record += records
             if mask.any():
-                content, records, stored = _take(content, bounds, ~mask), int((~mask).sum()), content[:0]
+                rows, stored = np.flatnonzero(~mask), content[:0]
+                records = len(rows)
+                content = memoryview(take_bytes(spans(content, bounds), rows.data).buffers()[2])
             if records:
-                kept.add(content)
+                decoded = decoder.decode(content, final=True)
+                fit_schema &= decoded.damage is None and decoded.consumed == len(content)
+                if fit_schema:
+                    encoder.bind(decoded.batch)
+                    continue_statistics(columns, encoder.statistics([0, records]))
                 spliced.append_block(content, records, stored)
         spliced.finish()
-    return replace(spliced.entry(name, [source]), statistics=kept.statistics())
-
-
-def _take(content: memoryview, bounds: Ints, mask: RecordMask) -> memoryview:
-    buffers = [None, pa.py_buffer(bounds), pa.py_buffer(content)]
-    records = pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, buffers)
-    return memoryview(take_bytes(records, np.flatnonzero(mask).data).buffers()[2])
-
-
-class _KeptRecords:
-    """Collect the statistics of the records of a file."""
-
-    def __init__(self, schema: Schema) -> None:
-        self._schema = schema
-        self._decoder = Decoder(schema.columns, schema.record_type)
-        self._encoder = Encoder(schema.columns, schema.record_type)
-        self._columns = empty_statistics(schema)
-        self._are_known = True
-
-    def add(self, data: memoryview) -> None:
-        """Add records. If a record does not fit the schema, the file has no statistics."""
-        decoded = self._decoder.decode(data, final=True)
-        self._are_known &= decoded.damage is None and decoded.consumed == len(data)
-        if self._are_known and decoded.batch.num_rows:
-            self._encoder.bind(decoded.batch)
-            continue_statistics(self._columns, self._encoder.statistics([0, decoded.batch.num_rows]))
-
-    def statistics(self) -> tuple[ColumnStatistics, ...]:
-        return file_statistics(self._schema, [self._columns], 1)[0] if self._are_known else ()
+    statistics = file_statistics(schema, [columns], 1)[0] if fit_schema else ()
+    return replace(spliced.entry(name, [source]), statistics=statistics)
 
 
 # The number of rows of a column file that are copied in one step.

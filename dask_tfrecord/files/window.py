@@ -81,7 +81,8 @@ class Window:
     def __iter__(self) -> Iterator[memoryview]:
         while not self.final:
             if len(self.data) >= self._size:
-                self._check_first_length()
+                if damage := self.overrun(0, 0, 0):
+                    raise CorruptRecordError(damage.reason, offset=self.offset)
                 self._size *= 2
             try:
                 self.fill(self._size)
@@ -158,16 +159,8 @@ class Window:
         if self.stop is None or self.final or len(header) < HEADER_BYTES:
             return None
         claimed, left = frame_size(header), self.stop - self.offset - end
-        return None if claimed <= left else Damage(record, end - start, 0, _overrun(claimed, left), -1, "")
-
-    def _check_first_length(self) -> None:
-        claimed = frame_size(self.data)
-        if self.stop is not None and self.offset + claimed > self.stop:
-            raise CorruptRecordError(_overrun(claimed, self.stop - self.offset), offset=self.offset)
-
-
-def _overrun(claimed: int, left: int) -> str:
-    return f"the record's length is {claimed:,} bytes, but only {left:,} bytes of the file are left"
+        reason = f"the record's length is {claimed:,} bytes, but only {left:,} bytes of the file are left"
+        return None if claimed <= left else Damage(record, end - start, 0, reason, -1, "")
 
 
 def _allocate(size: int, allocate: Allocate | None = None) -> memoryview:

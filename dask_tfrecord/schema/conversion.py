@@ -163,7 +163,7 @@ def _cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
             return _cast_through(array, pa.float32(), type_)
         if types.is_boolean(one) and types.is_decimal(other):
             return _cast_through(array, pa.int64(), type_)
-        if types.is_integer(one) and _is_time_unit_count(other) and one != integer_type(other):
+        if types.is_integer(one) and types.is_temporal(other) and one != integer_type(other):
             return _cast_through(array, integer_type(other), type_)
     wide = pa.decimal256(76, type_.scale) if types.is_decimal(type_) else type_
     # Arrow requires a decimal type with room for all integers of the type.
@@ -174,11 +174,6 @@ def _cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
 
 def _cast_through(array: pa.Array, between: pa.DataType, type_: pa.DataType) -> pa.Array:
     return _cast(_cast(array, between), type_)
-
-
-def _is_time_unit_count(type_: pa.DataType) -> bool:
-    """Return True if values of the type are stored as a number of time units, such as milliseconds."""
-    return _is_moment(type_) or bool(types.is_duration(type_))
 
 
 def _check_same(

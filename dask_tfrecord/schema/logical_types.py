@@ -129,9 +129,7 @@ def _is_unsupported(type_: pa.DataType) -> bool:
 
 def is_list(type_: pa.DataType) -> bool:
     """Return True for every list type: list, large_list, fixed_size_list and list views."""
-    return is_any(type_, (types.is_list, types.is_large_list, types.is_fixed_size_list)) or is_list_view(
-        type_
-    )
+    return is_any(type_, (types.is_list, types.is_large_list, types.is_fixed_size_list, is_list_view))
 
 
 def innermost(type_: pa.DataType) -> pa.DataType:

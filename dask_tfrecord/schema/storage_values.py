@@ -46,7 +46,8 @@ class MisfitError(Exception):
     def in_list(self, offsets: Offsets) -> Self:
         """Return a copy of the error whose row is the row of the list that contains the value."""
         wider = None if self.wider is None else pa.list_(self.wider)
-        return type(self)(_list_of(self.row, offsets), self.problem, self.advice, wider)
+        row = int(np.searchsorted(offsets, self.row, side="right")) - 1
+        return type(self)(row, self.problem, self.advice, wider)
 
 
 ROUND = Remedy("lossy", "allow", "store the nearest float")
@@ -73,7 +74,7 @@ def store(array: pa.Array, *, exact: bool) -> pa.Array:
         return store(array.dictionary_decode(), exact=exact)
     if is_list(type_):
         return _store_list(array, exact=exact)
-    if types.is_date(type_) or types.is_time(type_) or types.is_timestamp(type_) or types.is_duration(type_):
+    if types.is_temporal(type_):
         check_range(array)
         return array.view(integer_type(type_)).cast(pa.int64())
     if types.is_uint64(type_):
@@ -176,10 +177,6 @@ def _raise_at_first(
     row = pc.index(mask, True).as_py()
     if row >= 0:
         raise error(row, problem(row), advice, wider)
-
-
-def _list_of(value: int, offsets: Offsets) -> int:
-    return int(np.searchsorted(offsets, value, side="right")) - 1
 
 
 def list_offsets(lists: pa.Array) -> Offsets:

@@ -91,17 +91,14 @@ def _fields(schema: Message) -> Iterator[Field]:
         if one.HasField("ragged_tensor")
     }
     hidden = {one.feature for form in joined.values() for one in form.partitions if one is not None}
-    of_values = {form.value_feature: key for key, form in joined.items()}
     shapes = {one.dense_tensor.column_name: one.dense_tensor for one in tensors.values()}
     for name, item in features.items():
-        if name in of_values:
-            yield from (
-                Field.in_form(key, form) for key, form in joined.items() if form.value_feature == name
-            )
+        if of_values := [(key, form) for key, form in joined.items() if form.value_feature == name]:
+            yield from (Field.in_form(*one) for one in of_values)
         elif name in joined:
             problem = "a feature and a ragged tensor of other features have this name"
             raise _problem(name, problem, "rename the ragged tensor in tensor_representation_group")
-        elif name not in hidden and not _is_unused(item):
+        elif name not in hidden and not item.deprecated and enum_name(item, "lifecycle_stage") not in _UNUSED:
             yield _field(name, item, schema, shapes.get(name))
 
 
@@ -139,10 +136,6 @@ def _name_of(item: Message) -> str:
         raise ValueError("a feature has no name")
     name: str = item.name
     return name
-
-
-def _is_unused(item: Message) -> bool:
-    return enum_name(item, "lifecycle_stage") in _UNUSED or item.deprecated
 
 
 def _is_required(item: Message) -> bool:
@@ -277,7 +270,7 @@ def _ragged(key: str, tensor: Message, features: Mapping[str, Message], schema: 
     )
 
 
-def _problem(name: str, problem: str, advice: str) -> Any:
+def _problem(name: str, problem: str, advice: str) -> SchemaError:
     return SchemaError(problem, advice, feature=name)
 
 
@@ -311,14 +304,12 @@ def feature_spec_schema(specs: Mapping[Any, Any]) -> Schema:
             raise SchemaError(problem, "pass only feature specs, or only types of columns", feature=str(name))
         for item in _spec_fields(name, spec):
             if found.setdefault(item.name, item) != item:
-                raise _spec_problem(
-                    item.name, "two specs describe this column differently", "remove one of them"
-                )
+                raise _problem(item.name, "two specs describe this column differently", "remove one of them")
     schema = Schema(tuple(found.values()))
     names = [one.name for one in schema.columns]
     if repeated := [name for name in names if names.count(name) > 1]:
         problem = "two specs read this feature, but as different types or with different numbers of values"
-        raise _spec_problem(repeated[0], problem, "remove one of the specs")
+        raise _problem(repeated[0], problem, "remove one of the specs")
     return schema
 
 
@@ -326,13 +317,15 @@ def _spec_fields(name: str, spec: Any) -> Iterator[Field]:
     dtype = str(getattr(spec.dtype, "name", spec.dtype))
     if dtype not in _TYPES:
         known = ", ".join(f"tf.{one}" for one in _TYPES)
-        raise _spec_problem(
+        raise _problem(
             name, f"features cannot hold {dtype}", f"use one of {known}, and cast the column after reading"
         )
     type_ = _TYPES[dtype]
     match type(spec).__name__:
         case "FixedLenFeature":
-            yield _fixed(name, type_, _spec_shape(name, spec), spec.default_value is not None)
+            shape, is_optional = _spec_shape(name, spec), spec.default_value is not None
+            form = StoredForm(type_, shape, is_optional=is_optional)
+            yield Field(name, type_) if is_optional and not shape else Field.in_form(name, form)
         case "FixedLenSequenceFeature":
             shape = _spec_shape(name, spec)
             form = StoredForm(type_, shape, (None,), is_optional=True)
@@ -348,19 +341,13 @@ def _spec_fields(name: str, spec: Any) -> Iterator[Field]:
             yield Field(spec.value_key, pa.list_(type_))
 
 
-def _fixed(name: str, type_: pa.DataType, shape: tuple[int, ...], is_optional: bool) -> Field:
-    if is_optional and not shape:
-        return Field(name, type_)
-    return Field.in_form(name, StoredForm(type_, shape, is_optional=is_optional))
-
-
 def _spec_shape(name: str, spec: Any) -> tuple[int, ...]:
     sizes = spec.shape.as_list() if hasattr(spec.shape, "as_list") else spec.shape
     sizes = [sizes] if isinstance(sizes, int) else [*sizes]
     if any(size is None or int(size) < 0 for size in sizes):
         problem = f"the shape {sizes} has an unknown dimension"
         advice = "use FixedLenSequenceFeature if the first dimension is unknown, or RaggedFeature"
-        raise _spec_problem(name, problem, advice)
+        raise _problem(name, problem, advice)
     return tuple(map(int, sizes))
 
 
@@ -378,7 +365,7 @@ def _ragged_spec(name: str, type_: pa.DataType, spec: Any) -> Field:
             sizes.append(None)
             partitions.append(RowPartition(_PARTITIONS[kind], one.key))
         else:
-            raise _spec_problem(
+            raise _problem(
                 name, f"the partition {one!r} cannot be read", "read the values with a VarLenFeature"
             )
     return Field.in_form(
@@ -391,7 +378,3 @@ def _ragged_spec(name: str, type_: pa.DataType, spec: Any) -> Field:
             partitions=tuple(partitions),
         ),
     )
-
-
-def _spec_problem(name: str, problem: str, advice: str) -> SchemaError:
-    return SchemaError(problem, advice, feature=name)

@@ -44,25 +44,20 @@ _TYPES = {
 
 _ENCODINGS: dict[str, Encoding] = {"none": "none", "bytes": "bytes", "zlib": "zlib"}
 
-# The key of a feature's content, for the names of messages and classes in files that TFDS wrote before 4.4.
+# The key of a feature's content, for the names of messages and classes, without the end "Feature", in files
+# that TFDS wrote before 4.4.
 _KEYS = {
     "FeaturesDict": "featuresDict",
-    "TensorFeature": "tensor",
     "Tensor": "tensor",
     "Scalar": "tensor",
     "ClassLabel": "classLabel",
-    "ImageFeature": "image",
     "Image": "image",
     "LabeledImage": "image",
-    "VideoFeature": "video",
     "Video": "video",
-    "AudioFeature": "audio",
     "Audio": "audio",
-    "BoundingBoxFeature": "boundingBox",
-    "BBoxFeature": "boundingBox",
-    "TextFeature": "text",
+    "BoundingBox": "boundingBox",
+    "BBox": "boundingBox",
     "Text": "text",
-    "TranslationFeature": "translation",
     "Translation": "translation",
     "TranslationVariableLanguages": "translation",
     "Sequence": "sequence",
@@ -153,7 +148,8 @@ def _content(node: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
         return key, node.get(key) or {}
     # The form of TFDS before version 4.4 has the class and sometimes the name of the message.
     message = str(node.get("proto_cls") or "").rpartition(".")[2]
-    key = _KEYS.get(message) or _KEYS.get(_class_of(node), "")
+    names = (name.removesuffix("Feature") for name in (message, _class_of(node)))
+    key = next((_KEYS[name] for name in names if name in _KEYS), "")
     content = node["content"]
     if not isinstance(content, Mapping):
         return key, {}

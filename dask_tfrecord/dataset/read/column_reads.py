@@ -22,7 +22,7 @@ from dask_tfrecord.dataset.query.predicates import Predicate, possible_outcomes
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files.column_files import ColumnFileReader, RowGroup, open_column_file
 from dask_tfrecord.files.record_file import content_bytes, groups_of_small_files, rows_without_columns
-from dask_tfrecord.files.selected_records import Fetch, plan_fetch, read_fetch
+from dask_tfrecord.files.selected_records import Fetch, plan_fetch
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import check_unchanged
 from dask_tfrecord.schema.fields import Field, Schema
@@ -376,14 +376,7 @@ class ColumnReads:
 
     def _fetched(self, split: Split, fetch: Fetch) -> pa.Table | None:
         partition = self._partition
-        table = read_fetch(
-            partition.store,
-            split,
-            fetch,
-            partition.stored_columns,
-            partition.options,
-            known=partition.allowed_features,
-        )
+        table = fetch.read(partition.stored_columns, partition.options, partition.allowed_features)
         if table is None:
             return None
         found = partition.filtered(partition.with_partition_values(table, partition.all_columns))

@@ -228,9 +228,9 @@ INFO_SCHEMA = pa.schema(
 
 
 def info_table(files: Iterable[FileInfo]) -> pa.Table:
-    rows = [(file.path, file.size, file.stamp, file.crc32c, file.codec) for file in files]
-    paths, *others = zip(*rows, strict=True) if rows else [()] * len(INFO_SCHEMA)
-    return pa.table([path_column(paths), *map(list, others)], schema=INFO_SCHEMA)
+    given = [*files]
+    paths, *others = ([getattr(file, name) for file in given] for name in INFO_SCHEMA.names)
+    return pa.table([path_column(paths), *others], schema=INFO_SCHEMA)
 
 
 def table_infos(table: pa.Table) -> list[FileInfo]:
@@ -336,7 +336,7 @@ def list_files(
     )
     return Listing(
         store,
-        _file_list([info for match in matches for info in match.infos]),
+        _file_list(info for match in matches for info in match.infos),
         store.root if is_directory else "",
         frozenset(info["name"] for match in matches if match.kind == "file" for info in match.infos),
         tuple(len(match.infos) for match in matches),
@@ -383,8 +383,7 @@ def with_trailing_slash(store: Store) -> Store:
 
 def list_directory(store: Store) -> pa.Table:
     """List the visible files below the store's root, sorted by path. There are none if it does not exist."""
-    found = _find_any(store)
-    return _file_list([found[path] for path in _visible_paths(found, store.root)])
+    return _file_list(_directory(store).infos)
 
 
 def _find_any(store: Store) -> dict[str, Any]:
@@ -395,15 +394,8 @@ def _find_any(store: Store) -> dict[str, Any]:
         return {}
 
 
-def _file_list(infos: Sequence[dict[str, Any]]) -> pa.Table:
-    columns = [
-        path_column(info["name"] for info in infos),
-        [info.get("size") for info in infos],
-        [stamp_of(info) for info in infos],
-        [None] * len(infos),
-        [None] * len(infos),
-    ]
-    return pa.table(columns, schema=INFO_SCHEMA)
+def _file_list(infos: Iterable[dict[str, Any]]) -> pa.Table:
+    return info_table(FileInfo(info["name"], info.get("size"), stamp_of(info)) for info in infos)
 
 
 def directories_holding(store: Store, name: str) -> list[str]:
@@ -510,18 +502,15 @@ def _visible_paths(found: dict[str, Any], base: str) -> list[str]:
     for path in sorted(found):
         info = found[path]
         directory, _, name = path.rpartition("/")
-        if not name or info["type"] == "directory" or _is_pipe(info) or _is_hidden(name):
+        # A caching filesystem also lists pipes, sockets and devices.
+        is_pipe = info["type"] == "other" and not info.get("islink")
+        if not name or info["type"] == "directory" or is_pipe or _is_hidden(name):
             continue
         if directory not in hidden:
             hidden[directory] = any(map(_is_hidden, directory[start:].split("/")))
         if not hidden[directory]:
             paths.append(path)
     return paths
-
-
-def _is_pipe(info: dict[str, Any]) -> bool:
-    """Return True if a caching filesystem lists a pipe, a socket or a device."""
-    return info["type"] == "other" and not info.get("islink")
 
 
 def _is_hidden(name: str) -> bool:

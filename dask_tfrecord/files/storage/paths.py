@@ -4,7 +4,7 @@ import os
 import re
 from contextlib import suppress
 from inspect import signature
-from itertools import pairwise
+from itertools import chain
 from typing import Any
 from urllib.parse import unquote
 
@@ -63,23 +63,12 @@ def glob_start(path: str) -> int:
 
 def expand_braces(pattern: str) -> list[str]:
     """Expand a glob with braces, also nested ones, such as ``{a,b}`` to globs without braces."""
-    start = depth = 0
-    commas: list[int] = []
-    for at, sign in enumerate(pattern):
-        if sign == "{":
-            if not depth:
-                start, commas = at, []
-            depth += 1
-        elif depth and sign == ",":
-            commas += [at] if depth == 1 else []
-        elif depth and sign == "}":
-            depth -= 1
-            if not depth:
-                edges = [start, *commas, at]
-                choices = (pattern[one + 1 : other] for one, other in pairwise(edges))
-                whole = (f"{pattern[:start]}{choice}{pattern[at + 1 :]}" for choice in choices)
-                return list(dict.fromkeys(each for one in whole for each in expand_braces(one)))
-    return [pattern]
+    innermost = re.search(r"\{([^{}]*)\}", pattern)
+    if innermost is None:
+        return [pattern]
+    before, after = pattern[: innermost.start()], pattern[innermost.end() :]
+    found = (expand_braces(f"{before}{choice}{after}") for choice in innermost[1].split(","))
+    return list(dict.fromkeys(chain.from_iterable(found)))
 
 
 def check_url(text: str) -> None:

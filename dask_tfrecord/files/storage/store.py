@@ -146,8 +146,8 @@ class Store:
         root itself may be reached through links. A path that is itself a link is refused only with ``files``,
         because a link is replaced and removed without its target.
         """
-        is_link = self._is_link
-        if is_link is None:
+        is_link = os.path.islink if self.local else getattr(self.fs, "is_link", None)
+        if is_link is None:  # a filesystem without links
             return
         top, paths = self.join(""), list(paths)
         for directory in {parent_of(path) for path in paths if not self._is_root(path)}:
@@ -171,11 +171,6 @@ class Store:
         problem = f"{what} are never changed, moved or removed"
         advice = "remove the link, or put the files in its place"
         return DestinationError(problem, advice, path=self.public(link))
-
-    @property
-    def _is_link(self) -> Callable[[str], bool] | None:
-        """The function that tells if a path is a symbolic link, or None on filesystems without links."""
-        return os.path.islink if self.local else getattr(self.fs, "is_link", None)
 
     @contextmanager
     def create(self, path: str, *, durable: bool = True) -> Iterator[BinaryIO]:
@@ -470,9 +465,8 @@ class Store:
         if self.local:
             status = os.fstat(file.fileno())
             return {"size": status.st_size, "mtime": status.st_mtime}
-        if isinstance(file, io.BytesIO):
-            return self.look(path)
-        if isinstance(self.fs, ArrowFileSystem):  # open files of pyarrow do not say when they were written
+        # Open files of pyarrow do not say when they were written.
+        if isinstance(file, io.BytesIO) or isinstance(self.fs, ArrowFileSystem):
             return self.look(path)
         may_be_old = self.renames and isinstance(file, AbstractBufferedFile)
         return {} if may_be_old else dict(getattr(file, "details", None) or {})

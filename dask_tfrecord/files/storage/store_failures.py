@@ -118,11 +118,10 @@ def _azure_refusal(error: Any, place: str | None) -> OSError | None:
     if status == HTTPStatus.PRECONDITION_FAILED:
         return None
     text = str(error).partition("\n")[0].rstrip(".")
-    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN) or status is None:
+    if status in (HTTPStatus.UNAUTHORIZED, HTTPStatus.FORBIDDEN, None):
         return PermissionError(errno.EACCES, f"{text}; check the credentials and what they allow", place)
-    if status == HTTPStatus.NOT_FOUND:
-        return FileNotFoundError(errno.ENOENT, text, place)
-    return OSError(errno.EIO, text, place)
+    kind = FileNotFoundError if status == HTTPStatus.NOT_FOUND else OSError
+    return kind(_ERRNO.get(kind, errno.EIO), text, place)
 
 
 def _code(error: BaseException) -> str | None:
@@ -308,11 +307,10 @@ def redact_errors(function: Callable[Parameters, Result]) -> Callable[Parameters
 
 def _explained(error: Exception, arguments: tuple[Any, ...]) -> Exception:
     place = place_of(arguments)
-    explained = store_failure(error, None if place is None else without_credentials(place))
-    if explained is None:
-        return error
-    explained.__cause__ = error
-    return explained
+    explained = store_failure(error, place and without_credentials(place))
+    if explained is not None:
+        explained.__cause__ = error
+    return explained or error
 
 
 def _secrets(place: Any, seen: set[int], name: str = "", depth: int = 0) -> Iterator[str]:
