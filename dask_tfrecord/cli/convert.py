@@ -94,6 +94,8 @@ def convert_command(
     sources = [source] if isinstance(source, str) else source
     read["storage_options"] = options.storage_of(sources[0], shared)
     how["storage_options"] = options.storage_of(target, shared)
+    if how.get("compression") == "none":
+        how["compression"] = None
     modes = [f"--{name}" for name in ("append", "overwrite") if name in how]
     if overwrite_partitions:
         modes.append("--overwrite-partitions")
@@ -126,10 +128,8 @@ def convert_command(
 def _source_of(source: Any, files: dict[str, int], format: Format, read: dict[str, Any]) -> dict[str, Any]:
     sizes = [*files.values()]
     if format == "tfrecord":
-        of_rows = {"columns", "filters", "blocksize"}
-        sizes = dask_tfrecord.inspect(
-            source, **{name: value for name, value in read.items() if name not in of_rows}
-        ).sizes
+        of_files = {name: read[name] for name in read.keys() - {"columns", "filters", "blocksize"}}
+        sizes = dask_tfrecord.inspect(source, **of_files).sizes
     return {"source": format, "source_files": len(sizes), "source_bytes": sum(sizes)}
 
 
@@ -144,7 +144,7 @@ def _plan(ddf: Any, target: str, to: Format, how: dict[str, Any]) -> dict[str, A
         "schema": {name: str(type_) for name, type_ in types_of(ddf).items()},
     }
     if to == "tfrecord":
-        dask_tfrecord.to_tfrecord(ddf, target, compute=False, **_keywords(how))
+        dask_tfrecord.to_tfrecord(ddf, target, compute=False, **how)
         replaced = list_files(target, how["storage_options"]) if mode == "overwrite" else {}
         planned |= {"replaced_files": len(replaced), "replaced_bytes": sum(replaced.values())}
     if mode == "partitions":
@@ -162,7 +162,7 @@ def _write(ddf: Any, target: str, to: Format, how: dict[str, Any], start: float)
     with suppress(FileNotFoundError):
         old = dask_tfrecord.Snapshot.open(target, storage_options=how["storage_options"])
         before = {file.path for file in old.files}
-    snapshot = dask_tfrecord.to_tfrecord(ddf, target, **_keywords(how))
+    snapshot = dask_tfrecord.to_tfrecord(ddf, target, **how)
     seconds = time.perf_counter() - start
     files = [file for file in snapshot.files if file.path not in before]
     rows, size = sum(file.records for file in files), sum(file.bytes for file in files)
@@ -174,7 +174,3 @@ def _write(ddf: Any, target: str, to: Format, how: dict[str, Any], start: float)
         "rows_per_second": round(rows / seconds),
         "bytes_per_second": round(size / seconds),
     }
-
-
-def _keywords(how: dict[str, Any]) -> dict[str, Any]:
-    return {**how, "compression": None} if how.get("compression") == "none" else how

@@ -99,9 +99,11 @@ def one_line_errors(ctx: click.Context) -> Iterator[None]:
                 lines = "".join(traceback.format_exception(error)).rstrip("\n").split("\n")
                 for line in lines:
                     click.echo(printable(hide_secrets(line, *ctx.meta.get(_SECRETS, ()))), err=True)
-            raise click.ClickException(
-                _one_line(ctx, describe(_as_command(ctx, error), ctx.meta.get(_PATHS, ())))
-            ) from None
+            if isinstance(error, TFRecordError) and ctx.invoked_subcommand is not None:
+                # Show only the remedies that the subcommand accepts as options.
+                error = error.called_as(ctx.invoked_subcommand, lambda remedy: _accepts(ctx, remedy))
+            text = describe(error, ctx.meta.get(_PATHS, ()))
+            raise click.ClickException(_one_line(ctx, text)) from None
 
 
 def describe(error: BaseException, paths: Sequence[str] = ()) -> str:
@@ -128,13 +130,6 @@ def describe(error: BaseException, paths: Sequence[str] = ()) -> str:
     if isinstance(error, PermissionError) and "://" not in str(error.filename):
         return f"{text}; check the owner and the permissions, or run it as another user"
     return text
-
-
-def _as_command(ctx: click.Context, error: Exception) -> Exception:
-    """Make an error of the library show only the remedies that the subcommand accepts as options."""
-    if not isinstance(error, TFRecordError) or ctx.invoked_subcommand is None:
-        return error
-    return error.called_as(ctx.invoked_subcommand, lambda remedy: _accepts(ctx, remedy))
 
 
 def _accepts(ctx: click.Context, remedy: Remedy) -> bool:

@@ -359,23 +359,17 @@ def command(name: str, *params: click.Parameter) -> Callable[[Callable[..., Any]
 
     def decorate(function: Callable[..., Any]) -> click.Command:
         def run(**values: Any) -> Any:
-            return function(
-                **_with_schema({name: value for name, value in values.items() if value is not None})
-            )
+            given = {name: value for name, value in values.items() if value is not None}
+            if "schema_of" in given:
+                if "schema" in given:
+                    raise click.UsageError("--type and --schema exclude one another")
+                given["schema"] = given.pop("schema_of")
+            return function(**given)
 
         text = f"{COMMANDS[name][1]}\n\n{inspect.getdoc(function) or ''}"
         return click.Command(name, params=list(params), callback=run, help=text)
 
     return decorate
-
-
-def _with_schema(given: dict[str, Any]) -> dict[str, Any]:
-    place = given.pop("schema_of", None)
-    if place is None:
-        return given
-    if "schema" in given:
-        raise click.UsageError("--type and --schema exclude one another")
-    return {**given, "schema": place}
 
 
 def storage_of(path: str, storage_options: dict[str, Any] | None) -> dict[str, Any] | None:

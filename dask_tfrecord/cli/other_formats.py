@@ -22,7 +22,7 @@ Format = Literal["tfrecord", "parquet", "csv", "jsonl"]
 FORMATS = get_args(Format)
 
 # The suffixes of codecs of text, by which Dask and pandas recognise the codec.
-_TEXT_CODECS = {"gzip": ".gz", "bz2": ".bz2", "xz": ".xz", "zstd": ".zst", "none": ""}
+_TEXT_CODECS = {"gzip": ".gz", "bz2": ".bz2", "xz": ".xz", "zstd": ".zst", None: ""}
 # The number of bytes of the first CSV file from which types are inferred.
 _SAMPLE_BYTES = 1 << 24
 
@@ -86,9 +86,26 @@ def open_source(
         others = ["schema"]
     if others:
         raise click.UsageError(f"--{others[0]} is for TFRecord, and SRC is {format}")
+    shared: dict[str, Any] = {"storage_options": read["storage_options"]}
     # With Dask's default for this option, Dask would convert all strings once more.
     with dask.config.set({"dataframe.convert-string": False}):
-        ddf = _open(paths, files, format, types or {}, nulls, index, read["storage_options"])
+        if format == "parquet":
+            # With another dtype backend, integers with nulls would become floats.
+            ddf = dd.read_parquet(paths, index=index, dtype_backend="pyarrow", **shared)
+        elif format == "csv":
+            ddf = dd.read_csv(
+                list(files),
+                blocksize=None,  # a block might end inside of a quoted line break
+                sample=_SAMPLE_BYTES,
+                sample_rows=_SAMPLE_BYTES,  # all rows of the sample
+                dtype={name: pd.ArrowDtype(type_) for name, type_ in (types or {}).items()},
+                dtype_backend="pyarrow",
+                na_values=["", *nulls],
+                keep_default_na=False,
+                **shared,
+            )
+        else:
+            ddf = dd.read_json(list(files), lines=True, engine=_parse_json, types=types or {}, **shared)
     needed = list(dict.fromkeys([*(columns or ddf.columns), *names_in(filters), *(types or ())]))
     if unknown := [name for name in needed if name not in ddf.columns]:
         raise SchemaError(f"no column is named {unknown[0]!r}; there are {', '.join(ddf.columns)}")
@@ -98,36 +115,6 @@ def open_source(
         dask_tfrecord.filter_mask(pa.Table.from_pandas(ddf._meta, preserve_index=False), filters)
         ddf = ddf.map_partitions(_filtered, filters, meta=ddf._meta, enforce_metadata=False)
     return ddf if columns is None else ddf[columns]
-
-
-def _open(
-    paths: str | list[str],
-    files: Sequence[str],
-    format: Format,
-    types: dict[str, pa.DataType],
-    nulls: tuple[str, ...],
-    index: Literal[False] | None,
-    storage_options: dict[str, Any] | None,
-) -> dd.DataFrame:
-    """Open files with Dask. A text file is one partition: a block may end inside of a quoted line break."""
-    if format == "parquet":
-        # With another dtype backend, integers with nulls would become floats.
-        return dd.read_parquet(paths, index=index, dtype_backend="pyarrow", storage_options=storage_options)
-    if format == "csv":
-        return dd.read_csv(
-            list(files),
-            blocksize=None,
-            sample=_SAMPLE_BYTES,
-            sample_rows=_SAMPLE_BYTES,  # all rows of the sample
-            dtype={name: pd.ArrowDtype(type_) for name, type_ in types.items()},
-            dtype_backend="pyarrow",
-            na_values=["", *nulls],
-            keep_default_na=False,
-            storage_options=storage_options,
-        )
-    return dd.read_json(
-        list(files), lines=True, engine=_parse_json, types=types, storage_options=storage_options
-    )
 
 
 def _parse_json(file: Any, *, types: dict[str, pa.DataType], **_: Any) -> pd.DataFrame:
@@ -158,9 +145,9 @@ def check_target(ddf: dd.DataFrame, path: str, format: Format, how: dict[str, An
     if unsuitable := sorted(how.keys() - known):
         option = unsuitable[0].replace("_", "-")
         raise click.UsageError(f"--{option} is not for {format}, which is the format of DST")
-    compression = how.get("compression", "none")
+    compression = how.get("compression")
     if format != "parquet" and compression not in _TEXT_CODECS:
-        known_codecs = ", ".join(_TEXT_CODECS)
+        known_codecs = ", ".join(name or "none" for name in _TEXT_CODECS)
         raise click.UsageError(f"--compression of {format} is one of {known_codecs}, not {compression!r}")
     fs, root = url_to_fs(path, **(how["storage_options"] or {}))
     fs.invalidate_cache()
@@ -191,9 +178,10 @@ def _refusal(type_: Any, format: Format) -> str:
     if types.is_binary(type_) or types.is_large_binary(type_) or types.is_fixed_size_binary(type_):
         return "bytes"
     if types.is_nested(type_):
-        inner = [type_.field(number).type for number in range(type_.num_fields)]
-        kept = "" if format == "jsonl" else "lists and structs"
-        return kept or next(filter(None, (_refusal(one, format) for one in inner)), "")
+        if format == "csv":
+            return "lists and structs"
+        inner = (_refusal(type_.field(at).type, format) for at in range(type_.num_fields))
+        return next(filter(None, inner), "")
     return "durations" if types.is_duration(type_) else ""
 
 
@@ -202,8 +190,7 @@ def write_other(ddf: dd.DataFrame, path: str, format: Format, how: dict[str, Any
     if "npartitions" in how:
         ddf = ddf.clear_divisions().repartition(npartitions=how["npartitions"])
     options = how["storage_options"]
-    compression = how.get("compression", "snappy" if format == "parquet" else "none")
-    codec = None if compression == "none" else compression
+    codec = how.get("compression", "snappy" if format == "parquet" else None)
     if format == "parquet":
         keys = how.get("partition_on", [])
         types = {name: type_ for name, type_ in types_of(ddf).items() if name not in keys}
@@ -217,7 +204,7 @@ def write_other(ddf: dd.DataFrame, path: str, format: Format, how: dict[str, Any
         )
         return list_files(path, options)
     text: dict[str, Any] = {"compression": codec, "storage_options": options}
-    name = f"{path.rstrip('/')}/part-*.{format}{_TEXT_CODECS[compression]}"
+    name = f"{path.rstrip('/')}/part-*.{format}{_TEXT_CODECS[codec]}"
     if format == "csv":
         ddf.to_csv(name, index=False, name_function="{:05d}".format, **text)
     else:

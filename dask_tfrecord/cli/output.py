@@ -134,24 +134,18 @@ def _base64(array: pa.Array) -> pa.Array:
 
     Each value is padded to groups of 3 bytes, which keeps the values separate.
     """
+    if not len(array):
+        return array.cast(_TEXT)
     lengths = pc.fill_null(pc.binary_length(array), 0).to_numpy()
-    padded = (lengths + 2) // 3 * 3
-    ends = np.cumsum(padded)
-    data = np.zeros(int(padded.sum()), np.uint8)
-    _, offsets, content = array.fill_null(b"").buffers() if array.null_count else array.buffers()
-    starts = np.frombuffer(offsets, np.int64)[array.offset if not array.null_count else 0 :][: len(array)]
-    if content is not None and data.size:
-        shifts = np.repeat(ends - padded - (np.cumsum(lengths) - lengths), lengths)
-        source = np.frombuffer(content, np.uint8)
-        first = int(starts[0]) if len(starts) else 0
-        data[np.arange(lengths.sum()) + shifts] = source[first : first + int(lengths.sum())]
-    text = np.frombuffer(binascii.b2a_base64(data.data, newline=False), np.uint8).copy()
-    text_ends = ends // 3 * 4
-    text[text_ends[lengths % 3 > 0] - 1] = ord("=")
-    text[text_ends[lengths % 3 == 1] - 2] = ord("=")
-    bounds = np.concatenate([[0], text_ends]).astype(np.int64)
+    padding = pa.array([b"", b"\0\0", b"\0"], pa.large_binary()).take(pa.array(lengths % 3))
+    padded = pc.binary_join_element_wise(array.fill_null(b""), padding, pa.scalar(b"", pa.large_binary()))
+    _, offsets, content = padded.buffers()
+    text = np.frombuffer(binascii.b2a_base64(content or b"", newline=False), np.uint8).copy()
+    bounds = np.frombuffer(offsets, np.int64)[: len(array) + 1] // 3 * 4
+    text[bounds[1:][lengths % 3 > 0] - 1] = ord("=")
+    text[bounds[1:][lengths % 3 == 1] - 2] = ord("=")
     found = pa.LargeStringArray.from_buffers(len(array), pa.py_buffer(bounds), pa.py_buffer(text))
-    return pc.if_else(array.is_valid(), found, None) if array.null_count else found
+    return pc.if_else(array.is_valid(), found, None)
 
 
 def _quoted(array: pa.Array) -> pa.Array:

@@ -7,7 +7,7 @@ only file of the parent class does not exist, so that such a read raises an erro
 
 import pickle
 from collections.abc import Callable, Generator, Iterator, Sequence
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import partial
 from typing import Any, NoReturn, Unpack
 
@@ -258,20 +258,18 @@ class TFRecordDataset(pads.FileSystemDataset):
         """Return all rows as an Arrow stream. Each call reads the dataset anew."""
         return self.scanner().to_reader().__arrow_c_stream__(requested_schema)
 
+    # Arrow cannot read the files, as these methods of the parent class would do.
+
     def sort_by(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raise an error, because Arrow cannot read the files."""
         raise _refused("sort_by")
 
     def join(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raise an error, because Arrow cannot read the files."""
         raise _refused("join")
 
     def join_asof(self, *args: Any, **kwargs: Any) -> NoReturn:
-        """Raise an error, because Arrow cannot read the files."""
         raise _refused("join_asof")
 
     def replace_schema(self, schema: pa.Schema) -> NoReturn:
-        """Raise an error, because Arrow cannot read the files."""
         raise TFRecordError(
             "a TFRecordDataset cannot replace its schema", "pass schema= or columns= to TFRecordDataset"
         )
@@ -286,12 +284,7 @@ class _Fragment(TFRecordDataset):
         columns: Any = None,
         filter: pc.Expression | None = None,
         batch_size: int = _BATCH_ROWS,
-        batch_readahead: int = 0,
-        fragment_readahead: int = 0,
-        fragment_scan_options: Any = None,
-        use_threads: bool = True,
-        cache_metadata: bool | None = None,
-        memory_pool: Any = None,
+        **_: Any,
     ) -> "Scan":
         """Return an object that reads the rows of a query. With ``schema``, DataFusion's rules apply."""
         if schema is not None and not schema.equals(self.schema):
@@ -299,6 +292,7 @@ class _Fragment(TFRecordDataset):
         return self._scan(columns, filter, batch_size, sql_rules=schema is not None)
 
 
+@dataclass(eq=False, repr=False)
 class Scan:
     """The rows of a query on a `TFRecordDataset`. The scan reads the files anew for each method call.
 
@@ -306,19 +300,11 @@ class Scan:
     even if a query needs only a few rows.
     """
 
-    def __init__(
-        self,
-        dataset_schema: pa.Schema,
-        projected_schema: pa.Schema,
-        tables: Callable[[bool], Generator[pa.Table, None, None]],
-        computed: dict[str, pc.Expression] | None,
-        batch_size: int,
-    ) -> None:
-        self.dataset_schema = dataset_schema
-        self.projected_schema = projected_schema
-        self._tables = tables
-        self._computed = computed
-        self._batch_size = batch_size
+    dataset_schema: pa.Schema
+    projected_schema: pa.Schema
+    _tables: Callable[[bool], Generator[pa.Table, None, None]]
+    _computed: dict[str, pc.Expression] | None
+    _batch_size: int
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
         for table in self._tables(False):

@@ -22,11 +22,12 @@ from dask.base import get_scheduler
 
 from dask_tfrecord import arguments
 from dask_tfrecord.arguments import ReadKeywords
-from dask_tfrecord.codec import Decoder, Ints, pool_array, raise_pool_limit
+from dask_tfrecord.codec import Ints, pool_array, raise_pool_limit
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition, wrong_number
 from dask_tfrecord.errors import FileChangedError, Remedy, SchemaError, TFRecordError, check_instance
 from dask_tfrecord.feed.record_buffers import Records, read_block
+from dask_tfrecord.files.record_file import decoding
 from dask_tfrecord.files.storage.listing import check_unchanged
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.files.window import Allocate
@@ -86,16 +87,11 @@ class RecordReader:
         self._lock = Lock()
         self._left = memoryview(b"")
         self.source = source
-        dataset, options = source.dataset, source.dataset.options
+        dataset = source.dataset
         names = [name for name in source.schema.names if name not in dataset.partition_values]
         self.stored = source.schema.select(names)
-        self.decoder = Decoder(
-            self.stored.columns,
-            options.decoded_type(self.stored.record_type),
-            verify_crc=options.verify_crc,
-            max_record_bytes=options.max_record_bytes,
-            known=dataset.partition(0, source.schema).allowed_features,
-        )
+        known = dataset.partition(0, source.schema).allowed_features
+        _, self.decoder, _ = decoding(self.stored, dataset.options, known)
 
     def allocate(self, size: int) -> memoryview:
         """Return uninitialised memory of ``size`` bytes."""
@@ -149,7 +145,8 @@ class ShuffleWindow:
         return self._decoded.slice(start - self._start, stop - start)
 
     def _decode(self, rows: Ints) -> pa.Table:
-        decoder, stored, batches = self._reader.decoder, self._reader.stored, []
+        source, decoder, stored = self._reader.source, self._reader.decoder, self._reader.stored
+        batches = []
         while len(rows):
             fed = decoder.feed_records(self._buffers, self._places, rows)
             if fed.damage is not None:
@@ -158,16 +155,10 @@ class ShuffleWindow:
                 batch = stored.from_storage(decoder.take())
             except TFRecordError as error:
                 raise self._error(rows[error.record or 0], error) from None
-            batches.append(self._with_partition_values(batch, rows[: fed.records]))
+            pieces = self._piece_of_buffer[self._places[rows[: fed.records], 0]]
+            batches.append(with_partition_values(source.dataset, source.schema, batch, pieces))
             rows = rows[fed.records :]
-        return pa.Table.from_batches(batches, self._reader.source.schema.arrow)
-
-    def _with_partition_values(self, batch: pa.RecordBatch, rows: Ints) -> pa.RecordBatch:
-        source = self._reader.source
-        if batch.num_columns == len(source.schema.fields):
-            return batch
-        pieces = self._piece_of_buffer[self._places[rows, 0]]
-        return with_partition_values(source.dataset, source.schema, batch, pieces)
+        return pa.Table.from_batches(batches, source.schema.arrow)
 
     def _error(self, row: int, error: TFRecordError) -> TFRecordError:
         """Raise the error that a read of the record's piece raises, which names the file and the record.
@@ -335,13 +326,17 @@ def digest(*parts: object) -> str:
 Source: TypeAlias = DatasetSource | CollectionSource
 
 
-def as_source(source: Any, columns: Any, blocksize: int, read: ReadKeywords) -> Source:
+def as_source(
+    source: Any, columns: Any, blocksize: int, read: ReadKeywords, version: int | None = None
+) -> Source:
     if isinstance(source, dd.Series | dd.DataFrame):
         given = [name for name, value in read.items() if value is not None]
         if given:
             raise TFRecordError(f"{given[0]}= suits a path, not a Dask collection")
         return CollectionSource(source, columns)
-    return DatasetSource(source, columns, blocksize, read)
+    return DatasetSource(
+        source, columns, blocksize, read if version is None else {**read, "version": version}
+    )
 
 
 def checked_names(columns: Any, label: str | None = None) -> list[str] | None:

@@ -32,7 +32,7 @@ from dask_tfrecord.feed.epoch_order import (
     total_size,
 )
 from dask_tfrecord.feed.numpy_columns import one_chunk
-from dask_tfrecord.feed.resume_position import State, begin, checked_states, describe, no_position, resume
+from dask_tfrecord.feed.resume_position import State, begin, checked_states, describe, resume
 from dask_tfrecord.public_functions import calling, public_function
 
 
@@ -209,7 +209,7 @@ class Batches:
         else:
             plan, states = checked_states(plan, start, epoch)
             self._order = order_rows(plan, epoch)
-            self._beginning = resume(plan, self._order, shard, part, states)
+            self._beginning = resume(plan, shard, part, states)
         self._plan = plan
         self._epoch = epoch
         self._position = Position(None, 0, 0, self._beginning.spans)
@@ -378,7 +378,8 @@ def _windows(
                 if is_shuffled or not order.is_counted:
                     rest = Span(start, stop, first, last if order.is_counted else None)
                 if first > count:
-                    raise no_position()
+                    problem = "the state holds no position of the dataset"
+                    raise TFRecordError(problem, "pass a `state` unchanged")
                 if first < last:
                     yield rest, _in_order(reader, order, start, pieces, count), first, last, following
                 pieces, count, size, start = [], 0, 0, stop

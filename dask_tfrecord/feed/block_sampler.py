@@ -1,6 +1,7 @@
 """Provide a batch sampler of PyTorch that shuffles the rows of groups of blocks."""
 
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from typing import Any, NamedTuple, cast, get_args
 
 import numpy as np
@@ -16,7 +17,7 @@ from dask_tfrecord.feed.epoch_order import (
     OrderedRows,
     Plan,
     Uneven,
-    check_ranks,
+    checked_ranks,
     checked_shard,
     rows_of_spans,
     total_size,
@@ -106,7 +107,7 @@ class BlockSampler(Sampler[Numbers]):
         if not isinstance(table, RecordTable):
             problem = f"table= is a {type(table).__name__}, not a RecordTable"
             raise TFRecordError(problem, "pass the attribute `table` of a TFRecordTable")
-        check_ranks(rank, world_size)
+        self._shard = checked_ranks(rank, world_size)
         arguments.number("batch_size", batch_size)
         arguments.count("workers", workers, 0)
         arguments.choice("batch_mode", batch_mode, get_args(LastBatch))
@@ -117,7 +118,6 @@ class BlockSampler(Sampler[Numbers]):
         self._plan = Plan(
             cast(Any, source), batch_size, batch_mode, "blocks", 1, seed, uneven, 0, BlockSampler.__init__
         )
-        self._shard = None if rank is None or world_size is None else (rank, world_size)
         self._workers = max(1, workers)
         # The epoch of the next iteration, and the loaded states from which the next iteration continues.
         self._next: tuple[int, list[State]] = 0, []
@@ -126,11 +126,12 @@ class BlockSampler(Sampler[Numbers]):
 
     def _begin(self, epoch: int, states: Sequence[State] = ()) -> list[Beginning]:
         """Return the rows of each worker in an epoch, or after some states of this epoch."""
-        shard, order = self._shard or distributed_shard() or (0, 1), self._order(epoch)
+        shard = self._shard or distributed_shard() or (0, 1)
         parts = [(worker, self._workers) for worker in range(self._workers)]
         with calling(BlockSampler.__init__):
             if states:
-                return [resume(self._plan, order, shard, part, states) for part in parts]
+                return [resume(self._plan, shard, part, states) for part in parts]
+            order = self._order(epoch)
             return [begin(self._plan, order, checked_shard(shard), part) for part in parts]
 
     def _order(self, epoch: int) -> Order:
@@ -196,7 +197,7 @@ class BlockSampler(Sampler[Numbers]):
             key=lambda part: -self._batches(part[1]),
         )
         size = self._plan.batch_size
-        running = self._running = _Running(epoch, parts)
+        running = self._running = _Running(epoch, parts, [0] * len(parts))
         for number in range(self._count(sum(len(rows.numbers) for _, rows in parts))):
             turn, worker = divmod(number, self._workers)
             running.returned[worker] = (turn + 1) * size
@@ -216,13 +217,14 @@ class _TableSource(NamedTuple):
     schema: pa.Schema
 
 
+@dataclass
 class _Running:
     """An iteration that has begun: its epoch, the rows of each part, and the numbers of returned rows."""
 
-    def __init__(self, epoch: int, parts: list[tuple[Beginning, OrderedRows]]) -> None:
-        self.epoch, self.parts = epoch, parts
-        self.returned = [0] * len(parts)
-        self.ended = False
+    epoch: int
+    parts: list[tuple[Beginning, OrderedRows]]
+    returned: list[int]
+    ended: bool = False
 
     def state(self, plan: Plan) -> State:
         parts = [

@@ -121,7 +121,7 @@ def plan_batches(
         _warn_of_sorted_rows(opened, shuffle_buffer)
     open_version = None
     if opened.version is not None and read.get("version") is None:
-        open_version = partial(_open_version, source, columns, blocksize, read)
+        open_version = partial(as_source, source, columns, blocksize, read)
     return Plan(
         opened, batch_size, batch_mode, shuffle, shuffle_buffer, seed, uneven, prefetch, surface, open_version
     )
@@ -147,10 +147,6 @@ def _warn_of_sorted_rows(source: DatasetSource, buffer: int) -> None:
         ),
     ]
     warn_caller(RemedyWarning(problem, remedies))
-
-
-def _open_version(source: Any, columns: Any, blocksize: int, read: ReadKeywords, version: int) -> Source:
-    return as_source(source, columns, blocksize, {**read, "version": version})
 
 
 SHARED_PARAMETERS.update(signature(plan_batches).parameters)
@@ -342,10 +338,13 @@ def checked_shard(shard: Any) -> tuple[int, int]:
     raise TFRecordError(problem, Remedy("shard", (0, 1), "read all rows"))
 
 
-def check_ranks(rank: int | None, world_size: int | None) -> None:
-    if (rank is None) != (world_size is None):
+def checked_ranks(rank: int | None, world_size: int | None) -> tuple[int, int] | None:
+    if rank is None and world_size is None:
+        return None
+    if rank is None or world_size is None:
         remedies = Remedy("rank", 0), Remedy("world_size", 1, "read all rows")
         raise TFRecordError("rank= and world_size= belong together", *remedies)
+    return rank, world_size
 
 
 def read_slices(
@@ -464,21 +463,15 @@ class ShuffleStatistics:
     def __str__(self) -> str:
         # The distance of two uniform numbers has the mean 1/3 and the quantiles 1 - sqrt(1 - q).
         uniform = (1 / 3, *(1 - (1 - q) ** 0.5 for q in (0.1, 0.5, 0.9)))
+        names = ("mean", "quantile 0.1", "median", "quantile 0.9")
+        distances = zip(names, self.displacement, uniform, strict=True)
         lines = [
             (
                 f"{self.rows:,} rows, {self.blocks:,} blocks, batches of {self.batch_size:,}",
                 "order",
                 "uniform",
             ),
-            *(
-                (f"displacement, {name}", f"{one:.3f}", f"{expected:.3f}")
-                for name, one, expected in zip(
-                    ("mean", "quantile 0.1", "median", "quantile 0.9"),
-                    self.displacement,
-                    uniform,
-                    strict=True,
-                )
-            ),
+            *((f"displacement, {name}", f"{one:.3f}", f"{other:.3f}") for name, one, other in distances),
             ("blocks in a batch", f"{self.batch_blocks:,.1f}", f"{self.uniform_batch_blocks:,.1f}"),
             ("two rows of a batch in one block", f"{self.same_block:.2%}", f"{self.uniform_same_block:.2%}"),
             ("variance of a batch mean, at worst", f"{self.design_effect:.1f} x", "1.0 x"),

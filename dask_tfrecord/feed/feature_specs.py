@@ -158,7 +158,6 @@ def spec_of(dataset: ReadPlan, schema: Schema, fill_nulls: Mapping[str, Any], li
     context: dict[str, Any] = {}
     sequence: dict[str, Any] = {}
     casts: dict[str, Any] = {}
-    decimals = [item for item in fields if pa.types.is_decimal(innermost(item.type))]
     for item in fields:
         parsed, tensor = _PARSED[item.kind], tensor_type(item)
         shape = row_shape(item.type)
@@ -170,7 +169,9 @@ def spec_of(dataset: ReadPlan, schema: Schema, fill_nulls: Mapping[str, Any], li
             context[item.name] = tf.io.FixedLenFeature(shape, parsed, default)
         if tensor != parsed:
             casts[item.name] = tensor
-    return FeatureSpec(context, sequence, casts, {item.name: innermost(item.type).scale for item in decimals})
+    types = {item.name: innermost(item.type) for item in fields}
+    scales = {name: type_.scale for name, type_ in types.items() if pa.types.is_decimal(type_)}
+    return FeatureSpec(context, sequence, casts, scales)
 
 
 def _list_feature(parsed: Any, lists: Lists, *, nested: bool) -> Any:

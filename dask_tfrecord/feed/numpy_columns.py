@@ -1,7 +1,7 @@
 """Convert Arrow columns to NumPy arrays for tensors, without a copy where possible."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any, NamedTuple, TypeAlias
 
 import numpy as np
@@ -18,15 +18,7 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 class Ragged(NamedTuple):
-    """A list column whose rows have different numbers of values.
-
-    Attributes
-    ----------
-    values : numpy.ndarray or Ragged
-        The values of all rows, one row after the other.
-    offsets : numpy.ndarray of int64
-        The position in ``values`` at which each row begins, followed by the end of the last row.
-    """
+    """A list column: row i has the values from ``offsets[i]`` to ``offsets[i + 1]``."""
 
     values: "Array | Ragged"
     offsets: npt.NDArray[np.int64]
@@ -60,13 +52,16 @@ def numpy_columns(
         If a column of integers or booleans has nulls and no value in ``fill_nulls``, or if no tensor can hold
         the type of a column.
     """
+    return converted_columns(batch, fill_nulls, column_to_numpy)
+
+
+def converted_columns(batch: Any, fill_nulls: Any, convert: Callable[[str, Any, Any], Any]) -> dict[str, Any]:
+    """Validate the arguments of a conversion, and convert each column of a batch."""
     check_instance("batch", batch, pa.RecordBatch, pa.Table)
     arguments.mappings(fill_nulls=fill_nulls)
     fill = fill_nulls or {}
-    return {
-        name: column_to_numpy(name, column, fill.get(name))
-        for name, column in zip(batch.schema.names, batch.columns, strict=True)
-    }
+    columns = zip(batch.schema.names, batch.columns, strict=True)
+    return {name: convert(name, column, fill.get(name)) for name, column in columns}
 
 
 def checked_fill_nulls(fill_nulls: Any, names: Sequence[str]) -> dict[str, Any]:

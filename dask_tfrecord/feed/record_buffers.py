@@ -71,12 +71,14 @@ def find_units(dataset: ReadPlan, splits: Sequence[Split]) -> list[Unit]:
         if not store.local:
             return [None if known is None else _of_split(known, split) for split in group]
         if known is None:
-            known = _joined([_scan(store, dataset.options, split, data) for split in group])
+            parts = [_scan(store, dataset.options, split, data) for split in group]
+            known = np.concatenate([*(part[:-1] for part in parts), parts[-1][-1:]])
         return [known]
 
     firsts, groups = zip(*splits_by_file(splits), strict=True) if splits else ((), ())
     units: list[Unit] = []
-    with ThreadPoolExecutor(THREADS) as pool, Progress(_title(dataset.store)) as progress:
+    title = f"{dataset.store.public()}: find records"
+    with ThreadPoolExecutor(THREADS) as pool, Progress(title) as progress:
         for index, found in enumerate(pool.map(find, groups)):
             units += map(Unit, range(firsts[index], firsts[index] + len(found)), found)
             rows = sum(len(one) - 1 for one in found if one is not None)
@@ -102,10 +104,6 @@ def map_file(store: Store, path: str) -> pa.Buffer:
     return store.follow(path, lambda at: pa.memory_map(at).read_buffer())
 
 
-def _title(store: Store) -> str:
-    return f"{store.public()}: find records"
-
-
 def splits_by_file(splits: Sequence[Split]) -> Iterator[tuple[int, list[Split]]]:
     """Yield the splits of each file, with the number of the first of these splits."""
     for _, group in groupby(enumerate(splits), key=lambda item: item[1].file.path):
@@ -122,9 +120,7 @@ def _scan(store: Store, options: ReadOptions, split: Split, data: memoryview) ->
     """Return the file offset of each record of a split, followed by the end of the split."""
     start = split.start.offset
     stop = len(data) if split.stop is None else split.stop.offset
-    offsets = _offsets(store, options, split, data[start:stop])
-    offsets += start
-    return offsets
+    return _offsets(store, options, split, data[start:stop]) + start
 
 
 def _offsets(store: Store, options: ReadOptions, split: Split, data: memoryview) -> Ints:
@@ -183,10 +179,6 @@ def _read_directly(store: Store, options: ReadOptions, split: Split, allocate: A
     return data if count == len(data) and is_frame(bytes(data[:HEADER_BYTES])) else None
 
 
-def _joined(parts: Sequence[Ints]) -> Ints:
-    return np.concatenate([*(part[:-1] for part in parts), parts[-1][-1:]])
-
-
 # The least number and size in bytes of decompressed blocks that are kept in memory. Two groups of blocks of
 # `RecordTable.block_order` fit, because a batch may have rows of two groups.
 _KEPT_BLOCKS = 32
@@ -227,11 +219,12 @@ class RecordBuffers:
 
     def find(self, dataset: ReadPlan, groups: Sequence[tuple[int, Numbers]]) -> list[tuple[Records, Numbers]]:
         """Return a buffer for each unit, and the indices in it of the wanted records, which must ascend."""
-        alone = [(unit, rows) for unit, rows in groups if self._reads_range(dataset.store, unit, rows)]
-        ranges = _read_ranges(dataset.store, [self._range(*one) for one in alone]) if alone else []
+        found_ranges = ((unit, self._range(dataset.store, unit, rows)) for unit, rows in groups)
+        ranges = {unit: one for unit, one in found_ranges if one is not None}
+        stored = _read_ranges(dataset.store, [*ranges.values()]) if ranges else []
         # A compressed file may have a name without a suffix. Its ranges do not begin with a record.
         read = {
-            unit: data for (unit, _), data in zip(alone, ranges, strict=True) if is_frame(data[:HEADER_BYTES])
+            unit: data for unit, data in zip(ranges, stored, strict=True) if is_frame(data[:HEADER_BYTES])
         }
         found = []
         for unit, rows in groups:
@@ -244,24 +237,22 @@ class RecordBuffers:
                 found.append((self._records(dataset, unit), rows))
         return found
 
-    def _reads_range(self, store: Store, unit: int, rows: Numbers) -> bool:
-        """Return True if only a range of a remote split is read, which happens once for each split."""
+    def _range(self, store: Store, unit: int, rows: Numbers) -> tuple[str, int, int] | None:
+        """Return the path, start and stop of the wanted range of a remote split.
+
+        Return None to read the whole split: after one range, or if the range is half of the split or more.
+        """
         offsets = self.offsets[unit]
         if store.local or offsets is None:
-            return False
-        if 2 * (offsets[rows[-1] + 1] - offsets[rows[0]]) >= offsets[-1] - offsets[0]:
-            return False
+            return None
+        start, stop = int(offsets[rows[0]]), int(offsets[rows[-1] + 1])
+        if 2 * (stop - start) >= offsets[-1] - offsets[0]:
+            return None
         with self._lock:
             if unit in self._kept:
-                return False
+                return None
             self._keep(unit, None)
-        return True
-
-    def _range(self, unit: int, rows: Numbers) -> tuple[str, int, int]:
-        """Return the path, start and stop of the byte range that holds all of the given rows of a split."""
-        offsets = self.offsets[unit]
-        assert offsets is not None  # `_reads_range` has checked that the offsets are known
-        return self._splits[unit].file.path, int(offsets[rows[0]]), int(offsets[rows[-1] + 1])
+        return self._splits[unit].file.path, start, stop
 
     def _keep(self, unit: int, records: Records | None) -> None:
         self._kept_bytes += _size(records) - _size(self._kept.pop(unit, None))

@@ -22,7 +22,6 @@ import pyarrow.compute as pc
 
 from dask_tfrecord import arguments
 from dask_tfrecord.arguments import ReadKeywords
-from dask_tfrecord.codec import Decoder
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.batch_sources import (
@@ -45,6 +44,7 @@ from dask_tfrecord.feed.epoch_order import (
 )
 from dask_tfrecord.feed.record_buffers import THREADS, RecordBuffers, Unit, find_units, splits_by_file
 from dask_tfrecord.files.damage import locate_error
+from dask_tfrecord.files.record_file import decoding
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import PathLike, check_unchanged
 from dask_tfrecord.public_functions import calling, public_function
@@ -456,14 +456,7 @@ class RecordTable:
         """Decode the records ``order`` of ``places``, which have these numbers and units."""
         decoder = getattr(self._local, "decoder", None)
         if decoder is None:  # each thread uses a separate decoder
-            options = self._dataset.options
-            decoder = Decoder(
-                self._stored.columns,
-                options.decoded_type(self._stored.record_type),
-                verify_crc=options.verify_crc,
-                max_record_bytes=options.max_record_bytes,
-                known=self._allowed,
-            )
+            _, decoder, _ = decoding(self._stored, self._dataset.options, self._allowed)
             self._local.decoder = decoder
         fed = decoder.feed_records(buffers, places, order)
         decoded = decoder.take()

@@ -36,12 +36,12 @@ class ClientLeftError(Exception):
     """Signal that the client has closed its end of the stream."""
 
 
+@dataclass(eq=False, repr=False)
 class Sink:
     """Send a stream to one client, through a socket or a pipe. The sink closes the file descriptor."""
 
-    def __init__(self, number: int, connection: socket.socket | None = None) -> None:
-        self._number = number
-        self._connection = connection
+    _number: int
+    _connection: socket.socket | None = None
 
     def send(self, data: memoryview) -> None:
         """Send all bytes of ``data``. Block until the client has received or buffered the bytes."""

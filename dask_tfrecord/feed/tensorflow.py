@@ -63,26 +63,6 @@ checks: WeakSet[Callable[[Any], bytes]] = WeakSet()
 _MISCOUNTED = "FileChangedError: the file has not as many records as when the dataset was listed:"
 
 
-def read_files(
-    dataset: ReadPlan,
-    schema: Schema,
-    batch_size: int,
-    shuffle: int | None,
-    shuffle_buffer: int,
-    shard: tuple[int, int],
-    drop_remainder: bool,
-    fill_nulls: Mapping[str, Any],
-) -> "tf.data.Dataset":
-    """Read a dataset with TensorFlow's own reader.
-
-    Batches are formed and parsed in parallel, inside the interleave.
-    """
-    with _without_global_seed():
-        return _read_files(
-            dataset, schema, batch_size, shuffle, shuffle_buffer, shard, drop_remainder, fill_nulls
-        )
-
-
 @contextmanager
 def _without_global_seed() -> Iterator[None]:
     """Build a pipeline whose random numbers do not depend on `tf.random.set_seed`.
@@ -100,7 +80,8 @@ def _without_global_seed() -> Iterator[None]:
         found._seed = before
 
 
-def _read_files(
+@_without_global_seed()
+def read_files(
     dataset: ReadPlan,
     schema: Schema,
     batch_size: int,
@@ -110,6 +91,7 @@ def _read_files(
     drop_remainder: bool,
     fill_nulls: Mapping[str, Any],
 ) -> "tf.data.Dataset":
+    """Read a dataset with TensorFlow's own reader. Batches are parsed in parallel, inside the interleave."""
     if problem := unlike_tensorflow(dataset):
         raise TFRecordError(f"TensorFlow's own reader cannot {problem}", KERNEL)
     check_unchanged(dataset.store, dataset.pruned_files)
@@ -125,11 +107,16 @@ def _read_files(
         for item in schema.fields
         if item.name in dataset.partition_values
     }
-    paths = [_current_path(dataset, splits[number].file.path) for number in numbers]
+    looks = [_look(dataset, splits[number].file.path) for number in numbers]
+    paths = [dataset.store.public(path) for path, _ in looks]
+    for path, (_, codec) in zip(paths, looks, strict=True):
+        if codec not in CODECS:
+            problem = f"TensorFlow cannot decompress {codec}"
+            raise TFRecordError(problem, "write the dataset with gzip", KERNEL, path=path)
     files = {
         "number": np.array(numbers, np.int64),
-        "path": tf.constant([dataset.store.public(path) for path in paths], tf.string),
-        "codec": tf.constant([_codec_name(dataset, path) for path in paths], tf.string),
+        "path": tf.constant(paths, tf.string),
+        "codec": tf.constant([CODECS[codec] for _, codec in looks], tf.string),
         "rows": np.array([-1 if count is None else count for count in counts], np.int64),
         "keys": keys,
     }
@@ -202,30 +189,14 @@ def _unchanged_check(dataset: ReadPlan, files: Sequence[FileInfo]) -> Callable[[
     return check
 
 
-def codec_of(dataset: ReadPlan, path: str) -> Compression | None:
-    def look(at: str) -> Compression | None:
+def _look(dataset: ReadPlan, path: str) -> tuple[str, Compression | None]:
+    """Return the current path of a file, which a write may have moved, and the codec of its content."""
+
+    def look(at: str) -> tuple[str, Compression | None]:
         with dataset.store.fs.open(at, "rb") as file:
-            return detect(file.read(HEADER_BYTES))
+            return at, detect(file.read(HEADER_BYTES))
 
     return dataset.store.follow(path, look)
-
-
-def _current_path(dataset: ReadPlan, path: str) -> str:
-    """Return the current path of a file, which a write may have moved since it was listed."""
-
-    def look(at: str) -> str:
-        dataset.store.fs.info(at)
-        return at
-
-    return dataset.store.follow(path, look)
-
-
-def _codec_name(dataset: ReadPlan, path: str) -> str:
-    codec = codec_of(dataset, path)
-    if codec not in CODECS:
-        problem = f"TensorFlow cannot decompress {codec}"
-        raise TFRecordError(problem, "write the dataset with gzip", KERNEL, path=dataset.store.public(path))
-    return CODECS[codec]
 
 
 def _partition_tensor(dataset: ReadPlan, item: Field, fill_nulls: Mapping[str, Any]) -> Any:
@@ -423,7 +394,7 @@ def _best_engine(dataset: ReadPlan, schema: Schema) -> Engine:
     if not rows or sum(filter(None, sizes)) / rows < _LARGE_RECORD_BYTES:
         return "kernel"
     is_binary = any(item.kind == "bytes" and not item.depth for item in schema.fields)
-    codecs = (codec_of(dataset, splits[0].file.path) for splits in dataset.partitions if splits)
+    codecs = (_look(dataset, splits[0].file.path)[1] for splits in dataset.partitions if splits)
     return "native" if is_binary and all(codec in CODECS for codec in codecs) else "kernel"
 
 
@@ -488,10 +459,9 @@ def _drop_iterators() -> None:
 
 
 def _stacks(signature: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Group the names of numeric columns by their type. A type that only one column has is left out.
+    """Group the names of numeric columns by type, except for types that only one column has.
 
-    `tf.data` spends 30 microseconds on each tensor of a generator, so the columns of one type are passed as
-    one tensor.
+    `tf.data` spends 30 microseconds on each tensor, so the columns of one type are passed as one tensor.
     """
     found: dict[str, list[str]] = {}
     for name, spec in signature.items():

@@ -13,15 +13,16 @@ from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from dask_tfrecord import arguments
 from dask_tfrecord.arguments import BatchKeywords, ReadKeywords
-from dask_tfrecord.errors import TFRecordError, check_instance
+from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.batches import Batches, as_batch
 from dask_tfrecord.feed.block_sampler import BlockSampler, distributed_shard
-from dask_tfrecord.feed.epoch_order import LastBatch, Uneven, check_ranks, plan_batches
+from dask_tfrecord.feed.epoch_order import LastBatch, Uneven, checked_ranks, plan_batches
 from dask_tfrecord.feed.numpy_columns import (
     Array,
     Ragged,
     checked_fill_nulls,
     column_to_numpy,
+    converted_columns,
     fill_value,
     is_text,
     one_chunk,
@@ -62,13 +63,7 @@ def to_tensors(batch: pa.RecordBatch | pa.Table, fill_nulls: Mapping[str, Any] |
     -----
     Do not write to a tensor that shares the memory of a batch.
     """
-    check_instance("batch", batch, pa.RecordBatch, pa.Table)
-    arguments.mappings(fill_nulls=fill_nulls)
-    fill = fill_nulls or {}
-    return {
-        name: _tensor(name, column, fill.get(name))
-        for name, column in zip(batch.schema.names, batch.columns, strict=True)
-    }
+    return converted_columns(batch, fill_nulls, _tensor)
 
 
 def _tensor(name: str, column: pa.Array | pa.ChunkedArray, fill: Any) -> Any:
@@ -208,7 +203,7 @@ class TFRecordBatches(IterableDataset[Any]):
         fill_nulls: Mapping[str, Any] | None = None,
         **keywords: Unpack[BatchKeywords],
     ) -> None:
-        check_ranks(rank, world_size)
+        self._shard = checked_ranks(rank, world_size)
         arguments.choice("batch_mode", batch_mode, get_args(LastBatch))
         self._plan = plan_batches(
             path,
@@ -221,7 +216,6 @@ class TFRecordBatches(IterableDataset[Any]):
         )
         self._convert = convert
         self._fill_nulls = checked_fill_nulls(fill_nulls, self._plan.source.schema.names)
-        self._shard = None if rank is None or world_size is None else (rank, world_size)
         # Memory that this process and the DataLoader workers share. The three numbers are the epoch of the
         # last `set_epoch` call, the number of `set_epoch` calls, and the number of iterations that began in
         # workers.
@@ -465,10 +459,7 @@ class TFRecordTable(Dataset[Any]):
 
 
 class _Collated(dict[str, Any]):
-    """The tensors of a batch, in a class of its own.
-
-    PyTorch's default collation would expect a list of rows instead.
-    """
+    """The tensors of a batch. PyTorch's default collation would expect a list of rows instead."""
 
     def __missing__(self, key: Any) -> Any:
         if key != 0:

@@ -24,7 +24,6 @@ from dask_tfrecord.feed import batches as module
 from dask_tfrecord.feed import epoch_order
 from dask_tfrecord.feed.batches import Batches, iter_batches
 from dask_tfrecord.feed.epoch_order import plan_batches
-from dask_tfrecord.feed.resume_position import sealed
 from dask_tfrecord.files import file_writer
 
 ROWS = 1003
@@ -256,13 +255,6 @@ def test_a_dataset_that_was_rewritten_with_the_same_sizes_raises(dataset: str, f
     first.write_bytes(first.read_bytes())
     with pytest.raises(FileChangedError):
         list(Batches(plan, 1))
-
-
-def test_a_state_behind_the_rows_is_refused(dataset: str) -> None:
-    state = iter_batches(dataset, 64).state
-    for span in ([0, ROWS + 1], [-1, 5], [5, 5], [0, 10, 3, 11], [0, 10, 3], [0, 10, 4, 3], ["0", 5], [3], 3):
-        with pytest.raises(TFRecordError, match="no position"):
-            list(iter_batches(dataset, 64, start=sealed({**state, "remaining": [span]})))
 
 
 @pytest.mark.parametrize("source", ["frame", "snapshot"])
