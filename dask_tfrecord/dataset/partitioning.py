@@ -313,13 +313,9 @@ def _python_values(name: str, column: pa.ChunkedArray) -> list[Any]:
     # Raised for example for a date in the year 20,000.
     with suppress(OverflowError, ValueError, pa.ArrowException):
         values: list[Any] = column.to_pylist()
-        if _same(pa.chunked_array([pa.array(values, column.type)]), column):
+        # A Python float can represent every value of a floating-point type, and NaN differs from itself.
+        back = pa.chunked_array([pa.array(values, column.type)])
+        if pa.types.is_floating(column.type) or back.equals(column):
             return values
     problem = f"a value of the type {column.type} is finer than Python's own type, or out of its range"
     raise SchemaError(problem, "convert the column to a coarser unit, or to integers", feature=name)
-
-
-def _same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
-    if pa.types.is_floating(one.type):
-        return True  # a Python float can represent every value of a floating-point type
-    return bool(one.equals(other))

@@ -203,14 +203,15 @@ def unused_categories(
     for name, values in values_from_snapshot(snapshot, snapshot.columns).items():
         if name in known:
             gone = _without(values.filter(is_dropped), values.filter(pc.invert(is_dropped)))
-            unused[name] = _among(known.pop(name), gone)
+            categories = known.pop(name)
+            unused[name] = categories.filter(pc.is_in(categories, gone))
     if not known:
         return unused
     entries = to_entries(rows, snapshot.schema, snapshot.partitioning)
     before = [(run.store.join(entry.path), entry) for entry in entries]
     replaced = [file for file, one in zip(before, files, strict=True) if one in changes]
-    written = [(run.path(entry.path), entry) for entry in changes.values() if entry is not None]
     others = [file for file, one in zip(before, files, strict=True) if one not in changes]
+    written = [(run.path(entry.path), entry) for entry in changes.values() if entry is not None]
     find = partial(_find, run, compute_each, snapshot.schema)
     unfound = find(replaced, known, may_be_damaged=True)
     if unfound is not None:
@@ -270,10 +271,6 @@ def _values_of_file(
 
 def _without(values: pa.Array, others: pa.Array) -> pa.Array:
     return values.filter(pc.invert(pc.is_in(values, others)))
-
-
-def _among(values: pa.Array, others: pa.Array) -> pa.Array:
-    return values.filter(pc.is_in(values, others))
 
 
 class Compacted(NamedTuple):

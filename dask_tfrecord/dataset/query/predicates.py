@@ -251,7 +251,8 @@ class Ambiguous(Predicate):
 
     def outcomes(self, ranges: FileRanges) -> Outcomes:
         if not self.candidates:
-            return _any(ranges)
+            anything = np.ones(len(ranges.may_have_rows), bool)
+            return Outcomes(anything, anything, anything)
         found = zip(*(candidate.outcomes(ranges) for candidate in self.candidates), strict=True)
         return Outcomes(*(reduce(np.logical_or, masks) for masks in found))
 
@@ -295,11 +296,6 @@ class ArrowExpression(Predicate):
 def possible_outcomes(predicate: Predicate, ranges: FileRanges) -> Outcomes:
     """Return the possible outcomes of a predicate in each file. A file without rows has none."""
     return Outcomes(*(mask & ranges.may_have_rows for mask in predicate.outcomes(ranges)))
-
-
-def _any(ranges: FileRanges) -> Outcomes:
-    anything = np.ones(len(ranges.may_have_rows), bool)
-    return Outcomes(anything, anything, anything)
 
 
 def _can_be(symbol: Operator, column: ColumnRange, key: Any, answer: bool) -> Mask:

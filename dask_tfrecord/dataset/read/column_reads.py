@@ -111,6 +111,7 @@ class ColumnReads:
         self._wanted = every.select(name for name in partition.schema.names if name not in values)
         used = set() if partition.filters is None else partition.filters.columns() - values.keys()
         self._used = every.select(sorted(used))
+        self._needed = self._wanted if partition.filters is None else self._used
         self._small = {*_small_files(partition.splits)}
         self._readers: dict[Split, ColumnFileReader] = {}
         if not self._problem():
@@ -266,16 +267,14 @@ class ColumnReads:
         if split in self._small:
             return "small files are decoded together"
         reader = open_column_file(self._partition.store, split.columns)
-        needed = self._used if self._partition.filters is not None else self._wanted
-        return _lacks(reader, needed) if reader.features else _UNUSABLE
+        return _lacks(reader, self._needed) if reader.features else _UNUSABLE
 
     def _open(self, split: Split) -> ColumnFileReader | None:
         """Return the reader of the column file of a split, or None if the column file cannot be used."""
         if split.columns is None or split.records is None or split in self._small:
             return None
         reader = open_column_file(self._partition.store, split.columns)
-        needed = self._used if self._partition.filters is not None else self._wanted
-        return reader if self._picks_rows or reader.stores(needed) else None
+        return reader if self._picks_rows or reader.stores(self._needed) else None
 
     def _place(self, split: Split) -> tuple[str, int | None, int | None]:
         file = split.file
@@ -338,14 +337,10 @@ class ColumnReads:
                 tables.append(part.take(table))
             found = pa.concat_tables(tables)
             known |= dict(zip(found.column_names, found.columns, strict=True))
-        count = len(next(iter(known.values())))
-        schema = self._partition.schema
-        if not schema.fields:
-            return rows_without_columns(count)
-        rows = rows_without_columns(count)
+        rows, schema = rows_without_columns(len(next(iter(known.values())))), self._partition.schema
         if self._wanted.fields:
             rows = pa.table({name: known[name] for name in self._wanted.names})
-        return self._partition.with_partition_values(rows, schema)
+        return self._partition.with_partition_values(rows, schema) if schema.fields else rows
 
     def _fetched(self, split: Split, fetch: Fetch) -> pa.Table | None:
         partition = self._partition

@@ -125,23 +125,22 @@ def read_descriptions(store: Store, directory: str) -> tuple[SplitDescription, .
     info = read_info(store, directory)
     splits = info.get("splits")
     # In a Hugging Face `dataset_info.json`, "splits" is a mapping instead of a list.
-    known = [one for one in splits if isinstance(one, dict)] if isinstance(splits, list) else []
-    names = [one["name"] for one in known if isinstance(one.get("name"), str)]
+    listed = splits if isinstance(splits, list) else []
+    known = [one for one in listed if isinstance(one, dict) and isinstance(one.get("name"), str)]
+    names = [one["name"] for one in known]
     if repeated := [name for name in names if names.count(name) > 1]:
         problem = f"the description of the dataset has two splits with the name {repeated[0]!r}"
         advice = "correct the file, or pass the data files as a glob"
         raise TFRecordError(problem, advice, path=store.public(f"{directory}/{INFO}"))
     found = []
-    for one in [one for one in known if isinstance(one.get("name"), str)]:
+    for one in known:
         lengths = one.get("shardLengths")
         numbers = [str(length) for length in lengths] if isinstance(lengths, list) else []
         are_valid = all(number.isdecimal() and len(number) < 20 for number in numbers)
         template = str(one.get("filepathTemplate") or _DEFAULT_TEMPLATE)
-        fields = {"DATASET": str(info.get("name")), "SPLIT": one["name"]}
-        fields["FILEFORMAT"] = _FORMAT
-        found.append(
-            SplitDescription(one["name"], template, tuple(map(int, numbers)) if are_valid else (), fields)
-        )
+        fields = {"DATASET": str(info.get("name")), "SPLIT": one["name"], "FILEFORMAT": _FORMAT}
+        counts = tuple(map(int, numbers)) if are_valid else ()
+        found.append(SplitDescription(one["name"], template, counts, fields))
     return tuple(found)
 
 

@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.codec import FeatureKey, Ints
 from dask_tfrecord.dataset.query.predicates import Predicate
-from dask_tfrecord.dataset.read.column_reads import Choice, ColumnReads
+from dask_tfrecord.dataset.read.column_reads import Choice, Chunk, ColumnReads
 from dask_tfrecord.dataset.read.inferred_schema import explained
 from dask_tfrecord.dataset.read.requested_columns import feature_clash, origin_clash
 from dask_tfrecord.errors import CorruptRecordError, FileChangedError, SchemaError, located
@@ -152,9 +152,7 @@ class Partition:
         if table.num_rows != count:
             problem = f"{table.num_rows:,} records were read where {count:,} were counted before"
             raise FileChangedError(problem, path=self.file_names)
-        mask = np.zeros(count, bool)  # Arrow's `take` could join too large chunks
-        mask[wanted] = True
-        return table.filter(pa.array(mask))
+        return Chunk(0, count, wanted).take(table)
 
     def read_column_file(self, most_bytes: int) -> pa.Table | None:
         """Read the rows of a partition that has one split from the column file of the split.

@@ -150,11 +150,9 @@ def spill(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle, route: R
 
 def _write_source(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle, route: Route) -> Spill:
     table = _with_row_ids(table, index)
-    directories = Directories.of(table, run.partition_on)
     if route.groups == 1:
-        rows = _sort(table, directories, _targets(directories, table, shuffle), route.width, shuffle.seed)
-        return _write_spill(run, f"{index:05d}", rows, run.schema, route.chunk)
-    groups = _targets(directories, table, shuffle) // route.width
+        return write_group(run, table, 0, route.chunk, shuffle, route, name=f"{index:05d}")
+    groups = _targets(Directories.of(table, run.partition_on), table, shuffle) // route.width
     return _write_groups(run, table, index, groups, route.groups)
 
 
@@ -176,11 +174,12 @@ def _write_groups(run: WriteRun, table: pa.Table, index: int, groups: Positions,
 
 
 def _with_row_ids(table: pa.Table, index: int) -> pa.Table:
-    return table.add_column(0, ROW_ID, pa.array(_row_ids(index, np.arange(table.num_rows))))
+    ids = np.arange(table.num_rows, dtype=np.uint64) + np.uint64(index << _ROW_BITS)
+    return table.add_column(0, ROW_ID, pa.array(ids))
 
 
 def write_group(
-    run: WriteRun, table: pa.Table, group: int, count: int, shuffle: Shuffle, route: Route
+    run: WriteRun, table: pa.Table, group: int, count: int, shuffle: Shuffle, route: Route, name: str = ""
 ) -> Spill:
     """Write a spill file of rows of a group, with a section for each target partition of the group.
 
@@ -190,7 +189,7 @@ def write_group(
     directories = Directories.of(table, run.partition_on)
     targets = _targets(directories, table, shuffle) - group * route.width
     rows = _sort(table, directories, targets, route.width, shuffle.seed)
-    return _write_spill(run, f"group-{group:05d}", rows, run.schema, count)
+    return _write_spill(run, name or f"group-{group:05d}", rows, run.schema, count)
 
 
 def _write_spill(run: WriteRun, name: str, rows: "_SortedRows", schema: Schema, count: int) -> Spill:
@@ -228,7 +227,7 @@ def _write_pieces(
         taken = batches.take(rows)
         ids = taken[ROW_ID].to_numpy()
         for at in range(0, len(rows), step):
-            data = _to_ipc(taken.slice(at, step), schema)
+            data = _to_stream(compact(taken.slice(at, step), schema))
             file.write(data)
             pieces.append((len(data), crc32c(data), len(ids[at : at + step]), ids[at]))
     columns = [pa.array(column, pa.uint64()) for column in zip(*pieces, strict=True)]
@@ -315,8 +314,8 @@ def _sort(
 
 
 def _to_json(spill: Spill) -> bytes:
-    _, *numbers = spill
-    return json.dumps([spill.path, *(array.tolist() for array in numbers)]).encode()
+    path, *numbers = spill
+    return json.dumps([path, *(array.tolist() for array in numbers)]).encode()
 
 
 def _read_receipt(run: WriteRun, receipt: str) -> Spill:
@@ -373,10 +372,6 @@ class Batches:
         return sorted_rows(pa.concat_tables(taken).combine_chunks(), back)
 
 
-def _to_ipc(table: pa.Table, schema: Schema) -> pa.Buffer:
-    return _to_stream(compact(table, schema))
-
-
 def _to_stream(table: pa.Table) -> pa.Buffer:
     """Serialize a table as an Arrow IPC stream."""
     sink = pa.BufferOutputStream()
@@ -390,17 +385,12 @@ def compact(table: pa.Table, schema: Schema) -> pa.Table:
 
     The table must have the column of row ids and the columns that `Batches.take` returned.
     """
-    columns = [
-        table[item.name].combine_chunks().dictionary_encode()
-        if _is_category_of_text(item.type)
-        else table[item.name]
-        for item in schema.fields
-    ]
-    return pa.table([table[ROW_ID], *columns], names=[ROW_ID, *schema.names])
-
-
-def _is_category_of_text(type_: pa.DataType) -> bool:
-    return pa.types.is_dictionary(type_) and type_.value_type in BYTES
+    columns = [table[ROW_ID]]
+    for item in schema.fields:
+        column = table[item.name]
+        is_category_of_text = pa.types.is_dictionary(item.type) and item.type.value_type in BYTES
+        columns.append(column.combine_chunks().dictionary_encode() if is_category_of_text else column)
+    return pa.table(columns, names=[ROW_ID, *schema.names])
 
 
 def _decode_categories(table: pa.Table) -> pa.Table:
@@ -410,10 +400,6 @@ def _decode_categories(table: pa.Table) -> pa.Table:
         for column in table.columns
     ]
     return pa.table(columns, names=table.column_names)
-
-
-def _row_ids(index: int, rows: Positions) -> Numbers:
-    return rows.astype(np.uint64) + np.uint64(index << _ROW_BITS)
 
 
 def sort_keys(row_ids: Numbers, seed: int | None) -> Numbers:

@@ -8,7 +8,6 @@ snapshot's Parquet file holds the whole file list, or the difference to the file
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import chain, repeat
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -149,7 +148,6 @@ _VALUES = "partition"
 STATISTICS = "statistics"
 
 _NULLS = pa.field("nulls", pa.int64())
-_LENGTH_FIELDS = [_NULLS, pa.field("min_length", pa.int64()), pa.field("max_length", pa.int64())]
 
 # The value that stands for the statistics of a file without statistics.
 _NO_STATISTICS: tuple[Any, ...] = (None,) * len(ColumnStatistics._fields)
@@ -171,7 +169,10 @@ def statistics_name(column: str) -> str:
 
 def from_entries(files: Sequence[FileEntry], schema: Schema, partitioning: Sequence[Field]) -> pa.Table:
     """Return the file list of a snapshot that has these file entries."""
-    columns = {name: _column(files, name) for name in ("path", "bytes", "records", "crc32c")}
+    columns = {
+        name: pa.array([getattr(file, name) for file in files], _TABLE.field(name).type)
+        for name in ("path", "bytes", "records", "crc32c")
+    }
     columns["blocks"] = _blocks(files)
     columns[_STAMP] = pa.array([file.stamp or None for file in files], pa.string())
     columns[_CODEC] = pa.array([file.codec for file in files], pa.string())
@@ -227,10 +228,6 @@ def _rows(columns: Sequence[Sequence[Any]], count: int) -> Iterable[tuple[Any, .
     return zip(*columns, strict=True) if columns else [()] * count
 
 
-def _column(files: Sequence[FileEntry], name: str) -> pa.Array:
-    return pa.array([getattr(file, name) for file in files], _TABLE.field(name).type)
-
-
 def _blocks(files: Sequence[FileEntry]) -> pa.Array:
     offsets = [0]
     for file in files:
@@ -281,11 +278,9 @@ def _column_statistics(found: Sequence[ColumnStatistics | None], column: Field) 
 
 def _statistics_fields(column: Field) -> list[pa.Field]:
     """Return the fields of a column's statistics: bounds of scalar values, or bounds of list lengths."""
-    return _LENGTH_FIELDS if column.depth else _bound_fields(value_type(column.type))
-
-
-@lru_cache(maxsize=64)
-def _bound_fields(type_: pa.DataType) -> list[pa.Field]:
+    if column.depth:
+        return [_NULLS, pa.field("min_length", pa.int64()), pa.field("max_length", pa.int64())]
+    type_ = value_type(column.type)
     return [_NULLS, pa.field("min", type_), pa.field("max", type_)]
 
 

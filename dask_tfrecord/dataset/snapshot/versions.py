@@ -6,7 +6,6 @@ metadata of many versions at once, without their file lists.
 """
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +19,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from fsspec.implementations.local import LocalFileSystem
 
 from dask_tfrecord.codec import crc32c
 from dask_tfrecord.codec.codecs import CODECS
@@ -418,25 +416,10 @@ def read_metadata(store: Store, numbers: Sequence[int]) -> dict[int, dict[str, A
     metadata is longer than usual. `read_version` reads these versions or raises.
     """
     paths = [store.join(snapshot_path(number)) for number in numbers]
-    found = {number: _parse(tail) for number, tail in zip(numbers, _tails(store, paths), strict=True)}
-    return {number: metadata for number, metadata in found.items() if metadata is not None}
-
-
-def _tails(store: Store, paths: list[str]) -> list[Any]:
-    if type(store.fs) is LocalFileSystem:
-        return [_tail(path) for path in paths]
     count = len(paths)
-    return list(store.fs.cat_ranges(paths, [-_TAIL_BYTES] * count, [None] * count, on_error="return"))
-
-
-def _tail(path: str) -> bytes | OSError:
-    try:
-        with open(path, "rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            file.seek(max(size - _TAIL_BYTES, 0))
-            return file.read()
-    except OSError as error:
-        return error
+    tails = store.fs.cat_ranges(paths, [-_TAIL_BYTES] * count, [None] * count, on_error="return")
+    found = {number: _parse(tail) for number, tail in zip(numbers, tails, strict=True)}
+    return {number: metadata for number, metadata in found.items() if metadata is not None}
 
 
 def _parse(tail: Any) -> dict[str, Any] | None:

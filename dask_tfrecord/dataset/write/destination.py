@@ -158,8 +158,6 @@ _FSSPEC_SYNTAX = {
     "?versionId=": "selects a version of an object on S3",
 }
 
-# The largest number of files that are opened at the same time.
-
 # The largest number of names that an error lists. For other names, the error gives only their number.
 _MOST_NAMES = 5
 

@@ -7,6 +7,7 @@ newest version is remembered, so that a process that appends again need not read
 module writes no files.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -161,12 +162,11 @@ def partition_directories(rows: pa.Table, partitioning: Sequence[Field]) -> list
 
 def count_rows(rows: pa.Table, partitioning: Sequence[Field]) -> dict[str, int]:
     """Return the number of records in each partition directory that has records."""
-    counts: dict[str, int] = {}
-    for name, records in zip(
-        partition_directories(rows, partitioning), rows["records"].to_pylist(), strict=True
-    ):
-        counts[name] = counts.get(name, 0) + records
-    return {name: records for name, records in counts.items() if records}
+    counts: Counter[str] = Counter()
+    names = partition_directories(rows, partitioning)
+    for name, records in zip(names, rows["records"].to_pylist(), strict=True):
+        counts[name] += records
+    return dict(+counts)  # without the directories that have no records
 
 
 @redact_errors
@@ -374,8 +374,7 @@ def _with_types_of(existing: Snapshot, files: pa.Table, own: Schema) -> pa.Table
 
 def _with_known_statistics(files: pa.Table, own: Schema, schema: Schema) -> pa.Table:
     """Return a file list without the statistics of columns that another write has changed in the meantime."""
-    known = {*own.leaves}.intersection(schema.leaves)
-    changed = {statistics_name(item.name) for item in {*own.leaves}.difference(known)}
+    changed = {statistics_name(item.name) for item in {*own.leaves}.difference(schema.leaves)}
     return files.drop_columns([name for name in files.column_names if name in changed])
 
 
@@ -457,20 +456,15 @@ def _appended(existing: Snapshot, new: Snapshot) -> Snapshot:
 
 def _with_partitions(run: WriteRun, existing: Snapshot, new: Snapshot) -> Change:
     """Replace the old files of each partition directory for which there are new files."""
-    old = existing.file_list
-    replaced = _in_partitions(run, new.file_list, old)["path"].to_pylist()
+    old, written = existing.file_list, {*partition_directories(new.file_list, run.partitioning)}
+    directories = partition_directories(old, run.partitioning)
+    paths = zip(old["path"].to_pylist(), directories, strict=True)
+    replaced = [path for path, directory in paths if directory in written]
     if not existing.number:  # other tools may have added files after the write was planned
         replaced = [path for path in replaced if path in run.replaceable]
     kept = old.filter(pc.invert(pc.is_in(old["path"], pa.array(replaced, pa.string()))))
     new = replace(new, file_list=concatenate([kept, new.file_list]))
     return _replacing(run, new, replaced) if replaced else Change(new)
-
-
-def _in_partitions(run: WriteRun, files: pa.Table, rows: pa.Table) -> pa.Table:
-    """Return the rows of those files that belong to the same partitions as the new files of a write."""
-    written = {*partition_directories(files, run.partitioning)}
-    names = partition_directories(rows, run.partitioning)
-    return rows.filter(pa.array([name in written for name in names], pa.bool_()))
 
 
 def _overwritten_files(run: WriteRun, current: Snapshot | None) -> list[str]:

@@ -352,7 +352,8 @@ def create_snapshot(
             if run.mode == "expire" and newest is not None and newest.oldest >= run.version:
                 return newest
             if run.mode in ("compact", "repair") and newest is not None:
-                groups = _without_lost(newest, groups)
+                lost = {*lost_groups(newest, groups)}
+                groups = [group for group in groups if group not in lost]
                 if not groups:
                     _remove_files(run)  # with the list of files that an earlier try would replace
                     return newest
@@ -384,11 +385,6 @@ def create_snapshot(
         note_replaced(run.store, run.run, [*removed, *sorted(unused)], kept)
         if (committed := create_version(run, snapshot)) is not None:
             return committed
-
-
-def _without_lost(newest: Snapshot, groups: Sequence[Group]) -> list[Group]:
-    lost = {*lost_groups(newest, groups)}
-    return [group for group in groups if group not in lost]
 
 
 def _of_groups(files: pa.Table, groups: Sequence[Group]) -> pa.Table:
