@@ -129,7 +129,6 @@ class ReadPlan:
         """
         filter_names = sorted(self.filters.columns() - set(schema.names)) if self.filters is not None else []
         filter_fields = self.schema.select(filter_names).fields
-        value_names = [name for name in schema.names if name in self.partition_values]
         allowed_features = self._allowed_features(schema)
         outcomes = None if predicate is None else self.outcomes(predicate)
         by_values = None if predicate is None else self.outcomes(predicate, use_statistics=False)
@@ -144,7 +143,7 @@ class ReadPlan:
             rows_by = predicate if skips_rows and filters is None and fields and schema.fields else None
             if filters is not None or rows_by is not None:
                 splits = tuple(map(self._with_blocks, splits))
-            names = value_names if filters is None else [*value_names, *filter_names]
+            names = schema.names if filters is None else [*schema.names, *filter_names]
             values = {
                 # A slice would pickle the values of all partitions.
                 name: self.partition_values[name].take(pa.array([index]))
@@ -186,9 +185,7 @@ class ReadPlan:
 
     def with_file_checks(self, partition: Partition, indices: Iterable[int]) -> Partition:
         """Make the task of a partition also check the files of the partitions outside ``indices``."""
-        is_other = np.ones(self.npartitions, bool)
-        is_other[list(indices)] = False
-        others = self._file_list(self._splits_of(is_other))
+        others = self._files_of(~self._is_among(indices))
         pruned = [] if partition.pruned_files is None else [partition.pruned_files]
         return replace(partition, pruned_files=pa.concat_tables([*pruned, others]))
 
@@ -199,9 +196,7 @@ class ReadPlan:
         Return False if it is unknown: the process of the optimizer may be unable to reach the store.
         """
         try:
-            is_wanted = np.zeros(self.npartitions, bool)
-            is_wanted[list(indices)] = True
-            files = self._file_list(self._splits_of(is_wanted))
+            files = self._files_of(self._is_among(indices))
             check_unchanged(self.store, pa.concat_tables([files, self.pruned_files]))
         except FileChangedError:
             raise
@@ -209,8 +204,11 @@ class ReadPlan:
             return False
         return True
 
-    def _splits_of(self, partitions: Mask) -> npt.NDArray[np.int64]:
-        return np.flatnonzero(np.repeat(partitions, self.partitions.counts))
+    def _is_among(self, indices: Iterable[int]) -> Mask:
+        return np.isin(np.arange(self.npartitions), [*indices])
+
+    def _files_of(self, partitions: Mask) -> pa.Table:
+        return self._file_list(np.flatnonzero(np.repeat(partitions, self.partitions.counts)))
 
     def _file_list(self, splits: npt.NDArray[np.int64]) -> pa.Table:
         """Return the file list of some splits, without the columns that come from a snapshot."""

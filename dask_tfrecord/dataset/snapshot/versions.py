@@ -400,13 +400,9 @@ def to_parquet(fields: Mapping[str, Any], *, delta: bool = False) -> pa.Buffer:
     return sink.getvalue()
 
 
-# The number of bytes at the end of a snapshot's file that are read. They hold the metadata, unless a dataset
-# has hundreds of columns.
+# The number of bytes at the end of a snapshot's file that are read. They hold the Parquet footer with the
+# metadata, unless a dataset has hundreds of columns.
 _TAIL_BYTES = 1 << 16
-
-# The length and the key of the entry in the Parquet footer (Thrift's compact protocol), and the type of the
-# value, whose length and bytes follow. Parsing the whole footer would take ten times as long.
-_ENTRY = b"\x18" + bytes([len(METADATA_KEY)]) + METADATA_KEY + b"\x18"
 
 
 def read_metadata(store: Store, numbers: Sequence[int]) -> dict[int, dict[str, Any]]:
@@ -424,25 +420,14 @@ def read_metadata(store: Store, numbers: Sequence[int]) -> dict[int, dict[str, A
 
 def _parse(tail: Any) -> dict[str, Any] | None:
     """Return the JSON object in the last bytes of a Parquet file, or None if there is none."""
-    if not isinstance(tail, bytes) or tail[-4:] != b"PAR1":
+    if not isinstance(tail, bytes):  # the file could not be read
         return None
-    # Only the name of the writing program follows the entries, so the last match is the entry.
-    _, entry, rest = tail.rpartition(_ENTRY)
-    if not entry:
-        return None
-    length = shift = at = 0
     try:
-        while True:  # the length is stored in groups of seven bits, the lowest first
-            byte = rest[at]
-            length |= (byte & 127) << shift
-            at, shift = at + 1, shift + 7
-            if byte < 128:
-                break
-        metadata = strict_json(rest[at : at + length])
+        metadata = strict_json(pq.read_metadata(pa.BufferReader(tail)).metadata[METADATA_KEY])
         base = metadata.get("base")
         is_valid = base is None or type(base["version"]) is int
         return metadata if is_valid and metadata["format_version"] == FORMAT_VERSION else None
-    except (IndexError, KeyError, TypeError, ValueError):
+    except (pa.ArrowException, AttributeError, KeyError, OSError, TypeError, ValueError):
         return None
 
 
