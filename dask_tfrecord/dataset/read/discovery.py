@@ -350,11 +350,7 @@ def _sort_by_key(
 
 
 def _sample(
-    store: Store,
-    files: pa.Table,
-    options: ReadOptions,
-    request: ReadRequest,
-    compute_each: ComputeEach,
+    store: Store, files: pa.Table, options: ReadOptions, request: ReadRequest, compute_each: ComputeEach
 ) -> Sample:
     record_type = request.known_record_type
     if request.infer == "sample":

@@ -121,12 +121,7 @@ def _splits(files: pa.Table, rows: list[int]) -> list[Split]:
 
 
 def sample_all(
-    store: Store,
-    files: pa.Table,
-    *,
-    record_type: AskedType,
-    options: ReadOptions,
-    compute_each: ComputeEach,
+    store: Store, files: pa.Table, *, record_type: AskedType, options: ReadOptions, compute_each: ComputeEach
 ) -> Sample:
     """Read every record of the files in tasks, and merge the results into one sample."""
     if record_type == "bytes":

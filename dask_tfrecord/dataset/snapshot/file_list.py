@@ -245,9 +245,7 @@ def read_blocks(table: pa.Table) -> Iterable[tuple[Block, ...]]:
     return (tuple(blocks[start:end]) for start, end in zip(starts, ends.tolist(), strict=False))
 
 
-def _block_numbers(
-    table: pa.Table,
-) -> tuple[list[npt.NDArray[np.int64]], npt.NDArray[np.int64]]:
+def _block_numbers(table: pa.Table) -> tuple[list[npt.NDArray[np.int64]], npt.NDArray[np.int64]]:
     """Return the three fields of all blocks of a file list, and the end of each file's blocks in these
     arrays.
     """

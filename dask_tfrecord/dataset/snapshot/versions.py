@@ -391,11 +391,7 @@ def to_parquet(fields: Mapping[str, Any], *, delta: bool = False) -> pa.Buffer:
     # Readers read the whole snapshot file, so Parquet's column statistics would only cost time, as would
     # dictionaries of values that mostly occur once. Many files may have the same column file.
     pq.write_table(
-        table,
-        sink,
-        write_page_checksum=True,
-        write_statistics=False,
-        use_dictionary=[COLUMN_FILE_NAMES[0]],
+        table, sink, write_page_checksum=True, write_statistics=False, use_dictionary=[COLUMN_FILE_NAMES[0]]
     )
     return sink.getvalue()
 

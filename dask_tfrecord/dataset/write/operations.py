@@ -318,12 +318,7 @@ def next_snapshot(
 
 def _schema_after(run: WriteRun, newest: Snapshot) -> Schema:
     return merged_schema(
-        newest,
-        run.schema,
-        run.partitioning,
-        run.index,
-        adds_columns=run.adds_columns,
-        is_overtaken=True,
+        newest, run.schema, run.partitioning, run.index, adds_columns=run.adds_columns, is_overtaken=True
     )
 
 
