@@ -33,13 +33,9 @@ _CANONICAL = "^(0|-?[1-9][0-9]{0,18})$"
 
 
 def directories(keys: pa.Table) -> list[str]:
-    """Return the partition directory of each row of a table. The path of a directory has a level
-    ``name=value`` for each column of the table.
+    """Return the partition directory of each row of a table, with a level ``name=value`` for each column.
 
-    Raises
-    ------
-    SchemaError
-        If the name of a directory level is longer than filesystems allow.
+    Raise SchemaError if the name of a level is longer than filesystems allow.
     """
     levels = [_level(name, column) for name, column in zip(keys.column_names, keys.columns, strict=True)]
     return ["/".join(names) for names in zip(*levels, strict=True)]
@@ -52,18 +48,11 @@ def parse(directory: str) -> list[tuple[str, str | None]]:
 
 
 def value_texts(directories: Sequence[str]) -> dict[str, pa.Array]:
-    """Return the partition columns of directories as text, in order of first appearance.
+    """Map the partition columns of directories, in order of first appearance, to the text of their value in
+    each directory.
 
-    Returns
-    -------
-    dict of str to pyarrow.Array
-        Map from the name of each partition column to an array with the text of its value in each directory.
-        The text is null if the value is null, or if the directory has no level with this name.
-
-    Raises
-    ------
-    SchemaError
-        If a directory path has two levels with the same name.
+    The text is null if the value is null, or if the directory has no level with this name. Raise SchemaError
+    if a directory has two levels with the same name.
     """
     numbers = {directory: number for number, directory in enumerate(dict.fromkeys(directories))}
     texts: dict[str, list[str | None]] = {}
@@ -79,9 +68,7 @@ def value_texts(directories: Sequence[str]) -> dict[str, pa.Array]:
 
 
 def infer_type(texts: pa.Array) -> pa.DataType:
-    """Return int64 if at least one text is not null and all texts are canonical 64-bit integers, else
-    string.
-    """
+    """Return int64 if all texts are canonical 64-bit integers and at least one is not null, else string."""
     canonical = pc.match_substring_regex(texts, _CANONICAL)
     if texts.null_count == len(texts) or not pc.all(canonical).as_py():
         return pa.string()
@@ -95,12 +82,8 @@ def infer_type(texts: pa.Array) -> pa.DataType:
 def to_values(name: str, texts: pa.Array, type_: pa.DataType, directories: Sequence[str]) -> pa.Array:
     """Parse the texts of a partition column: the inverse of `directories`.
 
-    For a dictionary type, the result has the type of the dictionary's values.
-
-    Raises
-    ------
-    SchemaError
-        If a text does not represent a value of the type. The error message names the directory.
+    For a dictionary type, the result has the type of the dictionary's values. Raise SchemaError, which names
+    the directory, if a text does not represent a value of the type.
     """
     type_ = value_type(type_)
     try:
@@ -131,9 +114,8 @@ def _level(name: str, values: pa.ChunkedArray) -> list[str]:
 
 
 def _texts(values: pa.ChunkedArray) -> Sequence[str | None]:
-    """Return the text that Spark writes in directory names for each value.
-
-    Different values have different texts.
+    """Return the text that Spark writes in directory names for each value. Different values have different
+    texts.
     """
     type_ = values.type
     if pa.types.is_null(type_):
@@ -163,9 +145,8 @@ def _cast(texts: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _floats(texts: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Parse the texts of floats.
-
-    Raise if no float of the type equals the number, for example a large integer.
+    """Parse the texts of floats. Raise if no float of the type equals the number, for example a large
+    integer.
     """
     floats = texts.cast(type_)
     whole = texts.filter(pc.match_substring_regex(texts, "^-?[0-9]+$"))
@@ -185,10 +166,7 @@ def _escape(text: str | None) -> str:
 
 
 def _escape_name(name: str) -> str:
-    """Escape a column name for a directory name.
-
-    A dot at the start of the name is also escaped, because it would hide the directory.
-    """
+    """Escape a column name. A dot at its start would hide the directory."""
     escaped = _SPECIAL.sub(_percent, name)
     return f"%2E{escaped[1:]}" if escaped.startswith(".") else escaped
 
@@ -202,10 +180,7 @@ def _unescape(text: str) -> str:
 
 
 def _unescaped(match: re.Match[str]) -> str:
-    """Decode the percent escapes of a directory name.
-
-    Spark escapes single ASCII characters, and other writers escape the bytes of UTF-8.
-    """
+    """Decode percent escapes. Spark escapes single ASCII characters, other writers the bytes of UTF-8."""
     found = bytes.fromhex(match[0].replace("%", ""))
     try:
         return found.decode()
@@ -220,16 +195,9 @@ BYTES = (pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
 class Groups(NamedTuple):
     """The rows of a table, grouped by the values of some columns.
 
-    Attributes
-    ----------
-    values : pyarrow.Table
-        The columns by which the rows are grouped, with one row for each group.
-    order : numpy.ndarray, optional
-        The row numbers of the table, sorted by group, or None if the rows are already sorted by group. Within
-        a group, the rows keep the order of the table.
-    starts : numpy.ndarray
-        The bounds of the groups: group ``k`` has the rows ``starts[k]`` to ``starts[k + 1] - 1`` of the
-        sorted rows.
+    ``values`` has a row for each group. ``order`` has the row numbers sorted by group, or is None if the rows
+    are already sorted; within a group, rows keep their order. Group ``k`` has the rows ``starts[k]`` to
+    ``starts[k + 1] - 1`` of the sorted rows.
     """
 
     values: pa.Table
@@ -241,15 +209,9 @@ def group_by_directory(table: pa.Table, partition_on: Sequence[str], *, max_dire
     """Sort the rows of a table by their partition directories.
 
     The directories are sorted by the first appearance of their value in the first partition column, then in
-    the second partition column, and so on. The result for an empty table has no directories. A table that is
-    already sorted is not copied.
-
-    Raises
-    ------
-    SchemaError
-        If a value of a partition column cannot be written in a directory name.
-    TFRecordError
-        If there are more directories than ``max_directories``.
+    the second, and so on. An empty table has no directories. A table that is already sorted is not copied.
+    Raise SchemaError if a value cannot be written in a directory name, and TFRecordError if there are more
+    directories than ``max_directories``.
     """
     if not partition_on:
         return GroupedRows([(table, None)], [DirectoryGroup("", (), table.num_rows)])
@@ -274,9 +236,8 @@ def directory_groups(
 
 
 def sorted_rows(table: pa.Table, order: RowNumbers) -> pa.Table:
-    """Return the rows of a table in another order.
-
-    The columns are reordered one by one, because this is faster than reordering the table.
+    """Return the rows of a table in another order. Reordering column by column is faster than reordering the
+    table.
     """
     numbers = pa.array(order)
     columns = [_take(column, order, numbers) for column in table.columns]
@@ -306,10 +267,7 @@ def group(table: pa.Table, names: Sequence[str]) -> Groups:
 
 
 def sorting(codes: npt.NDArray[np.integer[Any]]) -> RowNumbers:
-    """Return the positions that sort an array of integer codes.
-
-    If possible, sort 16-bit codes, because this is much faster.
-    """
+    """Return the positions that sort an array of integer codes. Sorting 16-bit codes is much faster."""
     return np.argsort(codes.astype(np.uint16) if codes.max(initial=0) < 1 << 16 else codes, kind="stable")
 
 
@@ -326,9 +284,7 @@ def too_many(what: str, partition_on: Sequence[str], limit: int) -> TFRecordErro
 
 
 def _codes(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.integer[Any]], int]:
-    """Return an integer code for each value of a column, in order of first appearance, and the number of
-    codes.
-    """
+    """Return a code for each value of a column, in order of first appearance, and the number of codes."""
     encoded = pc.dictionary_encode(comparable(column), null_encoding="encode")
     indices = [chunk.indices.to_numpy() for chunk in encoded.chunks]
     return np.concatenate(indices), len(encoded.chunks[-1].dictionary)
@@ -351,21 +307,15 @@ def comparable(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array
 
 
 def _python_values(name: str, column: pa.ChunkedArray) -> list[Any]:
-    """Return the values of a column as Python objects.
-
-    Raise SchemaError if Python cannot represent a value exactly.
+    """Return the values of a column as Python objects. Raise SchemaError if they cannot be represented
+    exactly.
     """
     # Raised for example for a date in the year 20,000.
     with suppress(OverflowError, ValueError, pa.ArrowException):
         values: list[Any] = column.to_pylist()
-        if _same(pa.chunked_array([pa.array(values, column.type)]), column):
+        # A Python float can represent every value of a floating-point type, and NaN differs from itself.
+        back = pa.chunked_array([pa.array(values, column.type)])
+        if pa.types.is_floating(column.type) or back.equals(column):
             return values
     problem = f"a value of the type {column.type} is finer than Python's own type, or out of its range"
     raise SchemaError(problem, "convert the column to a coarser unit, or to integers", feature=name)
-
-
-def _same(one: pa.ChunkedArray, other: pa.ChunkedArray) -> bool:
-    """Return True if two columns have equal values. A NaN counts as equal to a NaN."""
-    if pa.types.is_floating(one.type):
-        return True  # a Python float can represent every value of a floating-point type
-    return bool(one.equals(other))

@@ -69,23 +69,10 @@ def with_column_files(
     wanted: Sequence[int],
     compute_each: ComputeEach,
 ) -> Iterator[Snapshot]:
-    """Write the column files of a snapshot that is not stored yet.
+    """Write the column files of a snapshot that is not stored yet, for the rows ``wanted`` of its file list.
 
     The caller stores the snapshot, which lists the column files, in the ``with`` block. If the block raises,
-    the column files are removed.
-
-    Parameters
-    ----------
-    store : Store
-        The root of the dataset.
-    snapshot : Snapshot
-        The snapshot, whose run is no other run of the dataset.
-    columnar : tuple of str or "scalars", optional
-        The columns of the column files. If None, no column files are written.
-    wanted : sequence of int
-        The rows of the file list with the data files that get new column files.
-    compute_each : callable
-        Function that runs the tasks that read the data files.
+    the column files are removed. Without ``columnar``, no column files are written.
     """
     if columnar is None or not wanted:
         yield snapshot
@@ -145,7 +132,7 @@ def _groups(entries: Sequence[FileEntry]) -> list[list[FileEntry]]:
 
 @redact_errors
 def _write(run: WriteRun, numbered: tuple[int, Sequence[FileEntry]]) -> list[FileEntry]:
-    """Write the column file of some data files. The function `_write` runs in a Dask task."""
+    """Write the column file of some data files, in a task."""
     number, sources = numbered
     columns = run.column_file(number)
     assert columns is not None  # because the run has columns
@@ -161,10 +148,9 @@ def _write(run: WriteRun, numbered: tuple[int, Sequence[FileEntry]]) -> list[Fil
 
 @redact_errors
 def column_file_difference(store: Store, record_type: RecordType, entry: FileEntry) -> str:
-    """Return how the column file of a data file differs from its records, or "" if there is no difference.
+    """Return how the column file of a data file differs from its records, or "". Runs in a task.
 
-    The entry must describe the present content of the data file. The function `column_file_difference` runs
-    in a Dask task.
+    The entry must describe the present content of the data file.
     """
     assert entry.columns is not None  # the caller has checked it
     reader = ColumnFileReader(store, entry.columns)
@@ -210,11 +196,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Content(NamedTuple):
-    """The part of a file's entry that describes the content, computed for a whole file or for a split of a
-    file.
-
-    The field ``blocks`` is empty for a compressed file.
-    """
+    """The content of a file, or of a split of a file. A compressed file has no blocks."""
 
     records: int
     bytes: int
@@ -225,28 +207,9 @@ class _Content(NamedTuple):
 
 
 def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach, run: str) -> Snapshot:
-    """Describe the files of a read plan.
+    """Return the content of a snapshot of the files of a read plan, which has one partition for each file.
 
-    Parameters
-    ----------
-    dataset : ReadPlan
-        The read plan of the dataset, with one partition for each file.
-    compute_each : callable
-        Function that runs the tasks that read the files.
-    run : str
-        The id of the run that creates the snapshot.
-
-    Returns
-    -------
-    Snapshot
-        The content of the new snapshot, for `store_snapshot`.
-
-    Raises
-    ------
-    CorruptRecordError
-        If a record of a file is damaged.
-    SchemaError
-        If a value in a record does not fit its column.
+    Raise CorruptRecordError for a damaged record, and SchemaError for a value that does not fit its column.
     """
     files = dataset.partitions.rows
     partition_names = dataset.partition_values
@@ -283,35 +246,10 @@ def renew_snapshot(
 ) -> Snapshot:
     """Describe the files of a dataset again, some of which may have been rewritten or copied.
 
-    Only files whose stamp differs from the stamp in the snapshot are read. A stamp identifies the version of
-    a file. If the content of a file is unchanged, only the stamp in its entry changes.
-
-    Parameters
-    ----------
-    store : Store
-        The root of the dataset.
-    snapshot : Snapshot
-        The newest snapshot.
-    files : pyarrow.Table
-        The existing files of the snapshot, as `snapshot_files` returns them.
-    compute_each : callable
-        Function that runs the tasks that read the files.
-    run : str
-        The id of the run that creates the new snapshot.
-
-    Returns
-    -------
-    Snapshot
-        The content of the next snapshot, for `store_snapshot`.
-
-    Raises
-    ------
-    FileChangedError
-        If the content of a file that this library wrote has changed.
-    CorruptRecordError
-        If a record of a file is damaged.
-    SchemaError
-        If a value in a record does not fit its column in the snapshot.
+    ``files`` are the existing files of the newest ``snapshot``, from `snapshot_files`. Only files whose stamp
+    differs from the stamp in the snapshot are read. If the content of a file is unchanged, only its stamp
+    changes. Raise FileChangedError if the content of a file that this library wrote has changed, and the
+    errors of `create_snapshot`.
     """
     rows = snapshot.file_list
     changed = pc.invert(are_proven(files, rows))
@@ -360,21 +298,9 @@ def store_snapshot(store: Store, snapshot: Snapshot, before: Snapshot | None) ->
 def _described_again(newest: Snapshot, described: Snapshot, before: Snapshot | None, root: str) -> Snapshot:
     """Return the content of the newest snapshot, with a later description of the files that it still lists.
 
-    Parameters
-    ----------
-    newest : Snapshot
-        The newest snapshot.
-    described : Snapshot
-        The new description of the files of ``before``, without the files that no longer exist.
-    before : Snapshot, optional
-        The newest snapshot when the description began. If None, there was no snapshot.
-    root : str
-        The directory of the dataset, for the error message.
-
-    Raises
-    ------
-    ConcurrentWriteError
-        If the newest snapshot has other columns, or lists none of the files of ``before``.
+    ``described`` has the files of ``before``, the newest snapshot when the description began, without the
+    files that no longer exist. Raise ConcurrentWriteError if the newest snapshot has other columns, or none
+    of these files.
     """
     rows = newest.file_list
     planned = {*identities((before or described).file_list)}
@@ -446,10 +372,7 @@ def _read_split(store: Store, schema: Schema, options: ReadOptions, split: Split
 
 
 def _blocks(scanned: Scanned, offset: int, record: int) -> list[Block]:
-    """Return the blocks of a window of an uncompressed file.
-
-    The window starts at byte ``offset`` and record ``record`` of the file.
-    """
+    """Return the blocks of a window of an uncompressed file, which begins at this offset and record."""
     if scanned.offsets is None or scanned.numbers is None:
         return []
     pairs = zip(scanned.offsets.to_pylist(), scanned.numbers.to_pylist(), strict=True)
@@ -462,18 +385,9 @@ _LENIENT = ReadOptions(damage=DamagePolicy("skip"))
 class FileReport(NamedTuple):
     """The content and the damage of a file, or of a split of a file.
 
-    Attributes
-    ----------
-    sample : Sample
-        A summary of the undamaged records of the file.
-    bytes, crc32c : int
-        The number of stored bytes of the file, and the CRC-32C of these bytes.
-    damaged : int
-        The number of damaged records, plus the number of damaged ranges without any recognisable record.
-    damaged_bytes : int
-        The total size of the damaged records and ranges in the decompressed file, in bytes.
-    first : DamagedRange, optional
-        The first damaged record or range in the file, or None if the file is undamaged.
+    ``sample`` summarizes the undamaged records. ``damaged`` counts damaged records and damaged ranges without
+    any recognisable record, and ``damaged_bytes`` is their size in the decompressed file. ``first`` is the
+    first of them.
     """
 
     sample: Sample
@@ -485,12 +399,10 @@ class FileReport(NamedTuple):
 
     @property
     def records(self) -> int:
-        """The number of undamaged records of the file."""
         return self.sample.records
 
 
 def unreadable(problem: str) -> FileReport:
-    """Return the report for a file that cannot be read because of `problem`."""
     return FileReport(Sample("infer"), 0, 0, 1, 0, DamagedRange(0, 0, problem))
 
 
@@ -503,17 +415,11 @@ def verify_files(
 
 
 def sampled_schema(store: Store, files: pa.Table, record_type: AskedType) -> tuple[Schema, str]:
-    """Return the schema that `read_tfrecord` would infer from a sample of the files.
+    """Return the schema that `read_tfrecord` would infer from a sample of the files, and why records are read
+    as bytes.
 
-    If a feature has several kinds, its column gets the first kind. Damaged records in the sample are skipped.
-
-    Returns
-    -------
-    Schema
-        The schema with the inferred columns.
-    str
-        The reason why records that parse as messages are read as bytes. The text is empty if the records are
-        not read as bytes.
+    The reason is empty if the records are not read as bytes, or are no messages. If a feature has several
+    kinds, its column gets the first kind. Damaged records in the sample are skipped.
     """
     take = partial(take_sample, store, files, record_type=record_type)
     try:
@@ -530,18 +436,11 @@ def sampled_schema(store: Store, files: pa.Table, record_type: AskedType) -> tup
 
 
 def describe_drift(sample: Sample, schema: Schema) -> str:
-    """Describe how the sampled features differ from the columns of a schema.
-
-    The description is empty if there is no difference.
-    """
     return "; ".join(drift.problem for drift in find_drift(sample, schema))
 
 
 def describe_changes(report: FileReport, was: Mapping[str, int]) -> str:
-    """Describe how a file differs from its row in a snapshot's file list.
-
-    The description is empty if there is no difference.
-    """
+    """Describe how a file differs from its row in a snapshot's file list, or return ""."""
     now = {"bytes": report.bytes, "records": report.records, "crc32c": report.crc32c}
     return "; ".join(
         f"{name}: {now[name]:,} instead of {was[name]:,}" for name in now if now[name] != was[name]
@@ -569,9 +468,7 @@ def _verify_split(store: Store, record_type: RecordType, split: Split) -> FileRe
 
 
 def _read_the_rest(store: ChecksumStore, split: Split) -> None:
-    """Read the rest of a split to complete its checksum, because decoding a compressed file ends at
-    damage.
-    """
+    """Read the rest of a split for its checksum, because decoding a compressed file ends at damage."""
     start = split.start.offset + store.checksum.bytes
     stop = split.file.size if split.stop is None else split.stop.offset
     if stop is None or start >= stop:

@@ -34,21 +34,10 @@ from dask_tfrecord.files.storage.store import Store
 
 
 def restore_version(store: Store, version: int) -> Snapshot:
-    """Commit the files, columns and all other properties of a version again.
+    """Commit the files, columns and all other properties of a version again, unless it is the newest version.
 
-    Returns
-    -------
-    Snapshot
-        The newest snapshot. If the version is the newest version, nothing is committed.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the dataset does not have this version.
-    CorruptRecordError
-        If a file of the version is missing or has another size than in the snapshot.
-    ConcurrentWriteError
-        If another write changes the rows of the dataset at the same time.
+    Return the newest snapshot. Raise the errors of `snapshot_of_version`, and ConcurrentWriteError if another
+    write changes the rows of the dataset at the same time.
     """
     newest = open_version(store, None)
     try:
@@ -79,8 +68,8 @@ class Repaired(NamedTuple):
 
 
 def drop_missing_files(store: Store, *, dry_run: bool) -> Repaired:
-    """Commit a version without the missing files of the newest version. If no file is missing, or for a dry
-    run, commit nothing.
+    """Commit a version without the missing files of the newest version, if there are any. A dry run commits
+    nothing.
     """
     snapshot = open_version(store, None)
     while len(rows := missing_files(store, snapshot)):
@@ -122,12 +111,8 @@ class Expired(NamedTuple):
 class Unneeded(NamedTuple):
     """The files that only expired versions need.
 
-    Attributes
-    ----------
-    data : pyarrow.Table
-        The list of data files, which are in the directory of kept files.
-    metadata : list of str
-        The full paths of snapshots and of column files.
+    ``data`` lists the data files, which are in the directory of kept files. ``metadata`` has the full paths
+    of snapshots and of column files.
     """
 
     data: pa.Table
@@ -135,7 +120,6 @@ class Unneeded(NamedTuple):
 
     @property
     def paths(self) -> list[str]:
-        """The full paths of all files."""
         return [*column_paths(self.data["path"]), *self.metadata]
 
 
@@ -144,16 +128,8 @@ def expire_versions(
 ) -> Expired:
     """Expire versions, and remove the files of versions that expired before the grace period.
 
-    Parameters
-    ----------
-    store : Store
-        The root of the dataset.
-    versions_to_keep : int, optional
-        The number of versions to keep, not counting those that `expire` created. The default is 1.
-    older_than : timedelta, optional
-        The versions that were created within this time are kept, too.
-    grace : timedelta
-        The time for which the files of an expired version stay.
+    ``versions_to_keep`` is 1 by default, and does not count versions that `expire` created. Versions that
+    were created within ``older_than`` are kept, too.
     """
     newest = open_version(store, None)
     run = plan_run(store, newest, "expire", keep_versions=True)

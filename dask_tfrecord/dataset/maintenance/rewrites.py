@@ -59,15 +59,8 @@ _LONGEST_DETAILS = 1000
 def newest_files(store: Store) -> tuple[Snapshot, pa.Table]:
     """Return the newest snapshot, and its file list with the column ``file_records``.
 
-    ``file_records`` is the number of records of a file. The number is null if the file may have changed since
-    the snapshot was written, so that its statistics prove nothing.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the directory has no snapshot.
-    CorruptRecordError
-        If a file of the snapshot is missing or has another size than in the snapshot.
+    The number of records is null if the file may have changed since the snapshot was written, so that its
+    statistics prove nothing. Raise FileNotFoundError without a snapshot, and the errors of `newest_snapshot`.
     """
     newest = newest_snapshot(store)
     if newest is None:
@@ -113,23 +106,10 @@ def plan_run(
 def write_again(
     run: WriteRun, number: int, count: int, sources: Sequence[FileEntry], is_removed: RecordMask | None = None
 ) -> FileEntry:
-    """Write a data file with the records of other files, and its column file if the run has column files.
+    """Write file ``number`` of the ``count`` files of a run, with the records of ``sources``, and its column
+    file.
 
-    Parameters
-    ----------
-    run : WriteRun
-        The plan of the write.
-    number, count : int
-        The number of the new file among those of the run, and the number of these files.
-    sources : sequence of FileEntry
-        The data files whose records the new file has, in this order.
-    is_removed : numpy.ndarray of bool, optional
-        A mask of the records of the only source that the new file does not have.
-
-    Returns
-    -------
-    FileEntry
-        The entry of the new file.
+    ``is_removed`` is a mask of the records of the only source that the new file does not have.
     """
     codec = stored_codec(run.store, sources)
     named = replace(run, options=WriteOptions(compression=codec))
@@ -153,9 +133,8 @@ def write_again(
 
 
 def unless_lost(store: Store, sources: Sequence[FileEntry], rewrite: Callable[[], Result]) -> Result | None:
-    """Call a function that reads files of a dataset.
-
-    Return None if the function fails because another write has replaced one of the files.
+    """Call a function that reads files. Return None if it fails because another write has replaced one of
+    them.
     """
     try:
         return rewrite()
@@ -182,8 +161,7 @@ def compute(
 def commit(run: WriteRun, entries: Iterable[FileEntry], groups: Sequence[Group] = ()) -> Snapshot:
     """Commit a write that no other process commits. If the commit fails, remove what the write has staged.
 
-    Arguments, result and exceptions are those of `dataset.write.commit.commit`. After a `GroupsLostError`,
-    the new files are still staged, because another attempt needs them.
+    After a `GroupsLostError`, the new files are still staged, because another attempt needs them.
     """
     try:
         return transaction.commit(run, entries, groups)
@@ -210,23 +188,9 @@ def unused_categories(
 ) -> Categories | None:
     """Return the categories that rows of replaced files have, but no row of a deletion's result.
 
-    Parameters
-    ----------
-    run : WriteRun
-        The deletion.
-    compute_each : callable
-        Function that runs the tasks that read the files.
-    snapshot : Snapshot
-        The version from which rows are deleted.
-    rows : pyarrow.Table
-        The file list of this version.
-    changes : mapping of (str, int) to FileEntry
-        Maps the identity of each replaced file to the file with its other rows, or to None.
-
-    Returns
-    -------
-    mapping of str to pyarrow.Array
-        The unused categories of each column. None if another write has replaced a file in the meantime.
+    ``rows`` is the file list of the version from which rows are deleted. ``changes`` maps the identity of
+    each replaced file to the file with its other rows, or to None. Return None if another write has replaced
+    a file.
     """
     known = {
         item.name: item.categories
@@ -239,14 +203,15 @@ def unused_categories(
     for name, values in values_from_snapshot(snapshot, snapshot.columns).items():
         if name in known:
             gone = _without(values.filter(is_dropped), values.filter(pc.invert(is_dropped)))
-            unused[name] = _among(known.pop(name), gone)
+            categories = known.pop(name)
+            unused[name] = categories.filter(pc.is_in(categories, gone))
     if not known:
         return unused
     entries = to_entries(rows, snapshot.schema, snapshot.partitioning)
     before = [(run.store.join(entry.path), entry) for entry in entries]
     replaced = [file for file, one in zip(before, files, strict=True) if one in changes]
-    written = [(run.path(entry.path), entry) for entry in changes.values() if entry is not None]
     others = [file for file, one in zip(before, files, strict=True) if one not in changes]
+    written = [(run.path(entry.path), entry) for entry in changes.values() if entry is not None]
     find = partial(_find, run, compute_each, snapshot.schema)
     unfound = find(replaced, known, may_be_damaged=True)
     if unfound is not None:
@@ -284,7 +249,7 @@ def _find(
 def _values_of_file(
     run: WriteRun, columns: Schema, may_be_damaged: bool, file: tuple[str, FileEntry]
 ) -> Categories | None:
-    """Return the distinct values of dictionary columns of a file. Return None if the file was replaced."""
+    """Return the distinct values of dictionary columns of a file, or None if the file was replaced."""
     path, entry = file
     split = Split(FileInfo(path, entry.bytes, "", entry.crc32c))
     partition = Partition(run.store, (split,), columns, ReadOptions(), {})
@@ -306,10 +271,6 @@ def _values_of_file(
 
 def _without(values: pa.Array, others: pa.Array) -> pa.Array:
     return values.filter(pc.invert(pc.is_in(values, others)))
-
-
-def _among(values: pa.Array, others: pa.Array) -> pa.Array:
-    return values.filter(pc.is_in(values, others))
 
 
 class Compacted(NamedTuple):
@@ -335,20 +296,9 @@ class Compacted(NamedTuple):
 def compact_files(
     store: Store, target_bytes: int, filters: Any, compute_each: ComputeEach, *, keep_versions: bool
 ) -> Compacted:
-    """Replace small files of the newest version by larger files, and commit the result.
+    """Replace small files of the newest version by files of at most ``target_bytes``, and commit the result.
 
-    Parameters
-    ----------
-    store : Store
-        The root of the dataset.
-    target_bytes : int
-        The largest stored size of a new file.
-    filters : list or pyarrow.compute.Expression, optional
-        The value of ``filters=``. Only files in which some row may pass the filters are replaced.
-    compute_each : callable
-        Function that runs the tasks that write the files.
-    keep_versions : bool
-        If True, keep the versions before the compaction.
+    With ``filters``, only files in which some row may pass the filters are replaced.
     """
     snapshot, rows = newest_files(store)
     may_match = np.ones(len(rows), bool)
@@ -379,20 +329,9 @@ def plan_groups(
     """Return the positions of the files that become one file, for each new file.
 
     The files of a group are neighbours in the file list, so that the order of the rows does not change. They
-    are in one directory, and have the same partition values and the same codec. Files of at least half of
-    ``target_bytes`` are left alone, so that another compaction does not copy them again.
-
-    Parameters
-    ----------
-    rows : pyarrow.Table
-        The file list of the dataset.
-    partitions : sequence of str
-        The partition of each file. Files of several partitions may be in one directory, because TensorFlow
-        Datasets writes the files of all splits there.
-    may_match : numpy.ndarray of bool
-        A mask of the files that may become part of a group.
-    target_bytes : int
-        The largest total size of a group.
+    are in one directory, and have the same codec and the same of the ``partitions``: TensorFlow Datasets
+    writes the files of all splits in one directory. Files of at least half of ``target_bytes`` are left
+    alone, so that another compaction does not copy them again.
     """
     groups: list[list[int]] = []
     last: tuple[object, ...] | None = None
@@ -413,10 +352,7 @@ def plan_groups(
 
 @redact_errors
 def _compact(run: WriteRun, count: int, numbered: tuple[int, Sequence[FileEntry]]) -> FileEntry | None:
-    """Write one new file in a task.
-
-    Return None if another write has replaced one of the sources in the meantime.
-    """
+    """Write one new file in a task. Return None if another write has replaced one of the sources."""
     index, sources = numbered
     return unless_lost(run.store, sources, partial(write_again, run, index, count, sources))
 
@@ -453,14 +389,8 @@ class Deleted(NamedTuple):
 class _Change(NamedTuple):
     """What a deletion does to one file.
 
-    Attributes
-    ----------
-    rows : int
-        The number of deleted rows of the file.
-    entry : FileEntry, optional
-        The file with the other rows, or None if no row is left, if no row is deleted, or for a dry run.
-    is_dropped : bool
-        True if no row of the file is left.
+    ``entry`` is the file with the other rows, or None if no row is left or deleted, or for a dry run.
+    ``is_dropped`` is True if no row is left.
     """
 
     rows: int
@@ -471,14 +401,8 @@ class _Change(NamedTuple):
 class _File(NamedTuple):
     """A file that a task opens.
 
-    Attributes
-    ----------
-    number : int
-        The number in the name of the new file.
-    source : FileEntry
-        The file in the snapshot.
-    columns : Partition
-        All rows of the file, with the columns that the filters need.
+    ``number`` is in the name of the new file. ``columns`` has all rows, with the columns that the filters
+    need.
     """
 
     number: int
@@ -489,21 +413,7 @@ class _File(NamedTuple):
 def delete_rows(
     store: Store, filters: Any, compute_each: ComputeEach, *, dry_run: bool, keep_versions: bool
 ) -> Deleted:
-    """Delete the rows that pass the filters, and commit the result.
-
-    Parameters
-    ----------
-    store : Store
-        The root of the dataset.
-    filters : list or pyarrow.compute.Expression
-        The value of ``filters=``.
-    compute_each : callable
-        Function that runs the tasks that read and write the files.
-    dry_run : bool
-        If True, change nothing, and return what the deletion would do.
-    keep_versions : bool
-        If True, keep the versions before the deletion.
-    """
+    """Delete the rows that pass the filters, and commit the result. A dry run only returns the result."""
     snapshot, rows = newest_files(store)
     run = plan_run(store, snapshot, "delete", keep_versions=keep_versions)
     deletion = _Deletion(run, filters, compute_each, dry_run)
@@ -531,12 +441,8 @@ def delete_rows(
 
 @dataclass
 class _Deletion:
-    """A deletion that is being prepared.
-
-    Attributes
-    ----------
-    changes : dict of (str, int) to _Change
-        The files that were treated so far, also those that do not change.
+    """A deletion that is being prepared. ``changes`` has all files that were treated, also those that do not
+    change.
     """
 
     run: WriteRun

@@ -38,14 +38,11 @@ _INFINITE = (math.inf, -math.inf)  # `math.isinf` raises for an integer that is 
 
 
 class WrongTypeError(TypeError):
-    """The error for a value that cannot be compared with a column.
-
-    The message says why, or which values can be compared with the column.
-    """
+    """The error for a value that cannot be compared with a column. The message says why."""
 
 
 def is_comparable(type_: pa.DataType) -> bool:
-    """Return True if the values of a type have comparison keys. Lists and tensors have no comparison keys."""
+    """Return True if the values of a type have comparison keys. Lists and tensors have none."""
     type_ = value_type(type_)
     return _is_stored_as_integer(type_) or types.is_floating(type_) or is_text(type_) or is_binary(type_)
 
@@ -58,16 +55,8 @@ def has_nan(type_: pa.DataType) -> bool:
 def comparison_key(value: Any, type_: pa.DataType) -> ComparisonKey | Fraction:
     """Return the comparison key of a value for a column of the given type.
 
-    Returns
-    -------
-    int, float, str, bytes or Fraction
-        The comparison key of the value. The key is a Fraction if the value lies between two values that the
-        column's type can hold.
-
-    Raises
-    ------
-    WrongTypeError
-        If the value is null, or is of a type that cannot be compared with the column.
+    The key is a Fraction if the value lies between two values that the type can hold. Raise WrongTypeError if
+    the value is null, or cannot be compared with the column.
     """
     type_ = value_type(type_)
     value = value.as_py() if isinstance(value, pa.Scalar) else value
@@ -112,12 +101,10 @@ def _is_stored_as_integer(type_: pa.DataType) -> bool:
 
 
 def is_text(type_: pa.DataType) -> bool:
-    """Return True if the comparison keys of an Arrow type are strings."""
     return bool(types.is_string(type_) or types.is_large_string(type_))
 
 
 def is_binary(type_: pa.DataType) -> bool:
-    """Return True if the comparison keys of an Arrow type are bytes."""
     return bool(types.is_binary(type_) or types.is_large_binary(type_) or types.is_fixed_size_binary(type_))
 
 
@@ -165,8 +152,6 @@ def _ticks(type_: pa.DataType) -> Fraction:
 def _seconds(value: Any, type_: pa.DataType) -> Fraction:
     """Convert a time value to seconds: since 1970 for a date or timestamp, since midnight for a time, or the
     duration.
-
-    The number of seconds is a Fraction.
     """
     if value is None or value != value:  # the value is NaT, which differs from itself
         raise WrongTypeError(f"{value!r} is null and cannot be compared, the column is {type_}")
@@ -223,12 +208,8 @@ def _seconds_of_duration(value: Any) -> Fraction:
 
 
 def _unit(value: np.datetime64 | np.timedelta64) -> str:
-    """Return the unit of a NumPy time value. For units that are longer than a second, return "s".
-
-    Raises
-    ------
-    WrongTypeError
-        If the value has no unit, or a unit that is shorter than a nanosecond.
+    """Return the unit of a NumPy time value, or "s" for longer units. Raise WrongTypeError without such a
+    unit.
     """
     unit = np.datetime_data(value.dtype)[0]
     if unit in ("ps", "fs", "as", "generic"):
@@ -243,15 +224,9 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 class ColumnRange(NamedTuple):
     """The known limits of the values of a column in each file.
 
-    Attributes
-    ----------
-    low, high : pyarrow.Array, optional
-        Arrays with an element for each file. No value of the column in the file is less than `low` or greater
-        than `high`, except NaN. An element is null if the limit is unknown for its file. None instead of an
-        array means that the limit is unknown for all files.
-    may_have_values, may_have_nulls, may_have_nan : numpy.ndarray of bool
-        Masks with an element for each file. An element is False if the column is known to have no values, no
-        nulls, or no NaN in the file.
+    No value of the column in a file is less than its element of ``low`` or greater than that of ``high``,
+    except NaN. A null, or None instead of an array, means that the limit is unknown. The elements of the
+    masks are False if the column is known to have no values, no nulls, or no NaN in the file.
     """
 
     low: pa.Array | None
@@ -263,22 +238,16 @@ class ColumnRange(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FileRanges:
-    """The known limits of the columns of several files.
+    """The known limits of the columns of several files. Nothing is known about columns that are not in the
+    map.
 
-    Attributes
-    ----------
-    may_have_rows : numpy.ndarray of bool
-        A mask with an element for each file. An element is False if the file is known to have no rows.
-    columns : mapping of str to ColumnRange
-        Map from column names to the limits of the column's values. Nothing is known about a column that is
-        not in the map.
+    An element of ``may_have_rows`` is False if the file is known to have no rows.
     """
 
     may_have_rows: Mask
     columns: Mapping[str, ColumnRange]
 
     def column(self, name: str) -> ColumnRange:
-        """Return the known limits of a column in each file."""
         anything = np.ones(len(self.may_have_rows), bool)
         return self.columns.get(name, ColumnRange(None, None, anything, anything, anything))
 
@@ -286,21 +255,11 @@ class FileRanges:
 def file_ranges(
     fields: Iterable[Field], count: int, values: Mapping[str, pa.Array], files: pa.Table | None
 ) -> FileRanges:
-    """Return the known limits of the given columns in each file.
+    """Return the known limits of the given columns in each of ``count`` files.
 
-    Parameters
-    ----------
-    fields : iterable of Field
-        The columns whose limits are returned.
-    count : int
-        The number of files.
-    values : mapping of str to pyarrow.Array
-        Map from the name of each partition column to an array with its value in each file.
-    files : pyarrow.Table, optional
-        The file list with statistics. The column ``file_records`` of the file list is the number of records
-        of each file. The number of records is null if nothing proves that the statistics describe the present
-        content of the file. Without the column ``file_records``, no statistics are used. The columns with the
-        statistics have the same names as in `Snapshot.file_list`.
+    ``values`` maps each partition column to its value in each file. ``files`` is the file list with
+    statistics. Its column ``file_records`` is the number of records of each file, or null if nothing proves
+    that the statistics describe the present content. Without this column, no statistics are used.
     """
     ranges = {item.name: range_of_values(item, values[item.name]) for item in fields if item.name in values}
     if files is None or "file_records" not in files.column_names:
@@ -318,8 +277,8 @@ def range_of_statistics(
 ) -> ColumnRange:
     """Return the limits of a column that the statistics of each file prove.
 
-    ``records`` is the number of records of each file. If the number is negative, the statistics of this file
-    are not used.
+    ``records`` is the number of records of each file. If it is negative, the statistics of this file are not
+    used.
     """
     is_known = _mask(statistics.is_valid()) & (records >= 0)
     nulls = pc.fill_null(statistics.field("nulls"), 0).to_numpy()
@@ -356,9 +315,8 @@ def comparable_values(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.Chunk
 
 
 def _bounds(field: Field, values: pa.Array, is_known: Mask) -> pa.Array | None:
-    """Convert bounds from statistics to comparable values. NaN and unknown bounds become null.
-
-    Return None if the bounds do not have the type of the column.
+    """Convert bounds to comparable values, or None if they do not have the type of the column. NaN and
+    unknown bounds become null.
     """
     if value_type(values.type) != value_type(field.type):
         return None

@@ -69,12 +69,8 @@ _METADATA_POINTER = 2 * ctypes.sizeof(ctypes.c_void_p)
 def read_expression(expression: pc.Expression) -> Node:
     """Return the tree of an expression.
 
-    Raises
-    ------
-    pyarrow.ArrowNotImplementedError
-        If the expression refers to a column by its number, which has no name to read.
-    ValueError
-        If the serialized form of the expression is not known.
+    Raise ArrowNotImplementedError if the expression refers to a column by its number, which has no name to
+    read, and ValueError if its serialized form is not known.
     """
     _, (serialized, *_) = expression.__reduce__()
     batch = pa.ipc.open_file(serialized).get_batch(0)
@@ -82,7 +78,6 @@ def read_expression(expression: pc.Expression) -> Node:
 
 
 def columns_of(node: Node) -> set[str]:
-    """Return the names of the columns that an expression uses."""
     if isinstance(node, Column):
         return {node.name}
     return set().union(*map(columns_of, node.arguments)) if isinstance(node, Call) else set()
@@ -134,7 +129,6 @@ def _read(words: deque[tuple[str, str]], batch: pa.RecordBatch) -> Node:
 
 
 def value_set(call: Call) -> list[Any]:
-    """Return the values of a call of ``is_in``."""
     values: list[Any] = call.options["value_set"].as_py()
     return values
 
@@ -147,12 +141,7 @@ def with_sql_rules(expression: Node, schema: Schema) -> pc.Expression:
 
     In DataFusion, NaN equals NaN and is greater than all other numbers, NaN is not null, and ``IN`` is null
     for a null. In Arrow, NaN is neither equal to, less than nor greater than any number, and ``is_in`` is
-    false for a null.
-
-    Raises
-    ------
-    SchemaError
-        If the expression uses a function that DataFusion's filters do not use.
+    false for a null. Raise SchemaError for a function that DataFusion's filters do not use.
     """
     floats = {item.name for item in schema.fields if pa.types.is_floating(value_type(item.type))}
     return _rewritten(expression, floats)
@@ -221,20 +210,9 @@ _MATCH_NULLS, _SKIP_NULLS = 0, 1
 def arrow_predicate(expression: pc.Expression, schema: Schema, *, sql_rules: bool = False) -> ArrowExpression:
     """Convert a pyarrow expression to a predicate. Arrow evaluates the expression for rows.
 
-    Parameters
-    ----------
-    expression : pyarrow.compute.Expression
-        The condition that each row of the result meets.
-    schema : Schema
-        All columns of the dataset.
-    sql_rules : bool, default False
-        If True, the expression is a filter of DataFusion, and follows the rules of `with_sql_rules`.
-
-    Raises
-    ------
-    SchemaError
-        If Arrow cannot apply the expression to the columns, or if the expression refers to a column by its
-        number.
+    If ``sql_rules`` is True, the expression is a filter of DataFusion, and follows the rules of
+    `with_sql_rules`. Raise SchemaError if Arrow cannot apply the expression to the columns, or if it refers
+    to a column by its number.
     """
     check_instance("filters", expression, pc.Expression)
     try:
@@ -264,16 +242,8 @@ def arrow_predicate(expression: pc.Expression, schema: Schema, *, sql_rules: boo
 def pruning_predicate(node: Node, schema: Schema, *, sql_rules: bool = False) -> Predicate:
     """Return a predicate whose possible outcomes include all outcomes of a pyarrow expression.
 
-    A part of the expression that cannot be translated becomes `Ambiguous`, and excludes no file.
-
-    Parameters
-    ----------
-    node : Node
-        The tree of the expression.
-    schema : Schema
-        All columns of the dataset.
-    sql_rules : bool, default False
-        If True, the expression follows the rules of `with_sql_rules`, which are also those of Polars.
+    A part that cannot be translated becomes `Ambiguous`, and excludes no file. With ``sql_rules``, the rules
+    of `with_sql_rules` hold, which are also those of Polars.
     """
 
     def part(node: Node) -> Predicate:
@@ -330,20 +300,7 @@ def _pruning_is_in(schema: Schema, name: str, call: Call, sql_rules: bool) -> Pr
 
 
 def parse_filters(filters: Any, schema: Schema) -> Predicate:
-    """Convert the value of the keyword ``filters=`` to a predicate.
-
-    Parameters
-    ----------
-    filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression
-        The value of the keyword ``filters=``.
-    schema : Schema
-        All columns of the dataset.
-
-    Raises
-    ------
-    SchemaError
-        If the value is not a filter, or if the filter cannot be applied to the columns.
-    """
+    """Convert the value of ``filters=`` to a predicate. Raise SchemaError if it does not fit the columns."""
     if isinstance(filters, pc.Expression):
         return arrow_predicate(filters, schema)
     if not isinstance(filters, list | tuple) or not filters:
@@ -357,10 +314,7 @@ def parse_filters(filters: Any, schema: Schema) -> Predicate:
 
 
 def names_in(filters: Any) -> set[str] | None:
-    """Return the names of the columns that ``filters=`` uses, or None if pyarrow does not show them.
-
-    The set of names is empty if ``filters=`` is None.
-    """
+    """Return the names of the columns that ``filters=`` uses, or None if pyarrow does not show them."""
     if isinstance(filters, pc.Expression):
         try:
             return columns_of(read_expression(filters))

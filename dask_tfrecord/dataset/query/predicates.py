@@ -46,14 +46,7 @@ Operator = Literal["==", "!=", "<", "<=", ">", ">="]
 
 
 class Outcomes(NamedTuple):
-    """The possible outcomes of a predicate in each file.
-
-    Attributes
-    ----------
-    true, false, null : numpy.ndarray of bool
-        One array for each outcome of the predicate. An element is True if some row of that file may have the
-        outcome.
-    """
+    """The possible outcomes of a predicate: for each file, True if some row may have the outcome."""
 
     true: Mask
     false: Mask
@@ -94,9 +87,7 @@ class Predicate(ABC):
 
     @abstractmethod
     def outcomes(self, ranges: FileRanges) -> Outcomes:
-        """Return the possible outcomes of the predicate in each file, given the known limits of the file's
-        columns.
-        """
+        """Return the possible outcomes of the predicate in each file."""
 
     @abstractmethod
     def mask(self, table: pa.Table) -> pa.ChunkedArray:
@@ -105,8 +96,6 @@ class Predicate(ABC):
 
 @dataclass(frozen=True)
 class _OfColumn(Predicate):
-    """The base class of predicates about the values of one column."""
-
     name: str
 
     def columns(self) -> set[str]:
@@ -115,10 +104,7 @@ class _OfColumn(Predicate):
 
 @dataclass(frozen=True)
 class Compare(_OfColumn):
-    """The predicate that compares a column with a comparison key.
-
-    The outcome is null where the column is null.
-    """
+    """The predicate that compares a column with a comparison key. It is null where the column is null."""
 
     operator: Operator
     key: ComparisonKey
@@ -139,9 +125,8 @@ class Compare(_OfColumn):
 
 @dataclass(frozen=True)
 class IsIn(_OfColumn):
-    """A predicate that is true in rows whose column has one of the keys.
-
-    In rows with a null, the outcome is `matches_null`.
+    """A predicate that is true in rows whose column has one of the keys, and `matches_null` in rows with a
+    null.
     """
 
     keys: tuple[ComparisonKey, ...]
@@ -190,7 +175,7 @@ class IsNull(_OfColumn):
 
 @dataclass(frozen=True)
 class _Pair(Predicate):
-    """Base class of two predicates that are combined with the three-valued logic of SQL."""
+    """Two predicates that are combined with the three-valued logic of SQL."""
 
     left: Predicate
     right: Predicate
@@ -224,9 +209,7 @@ class Or(_Pair):
 
 
 def _conjunction(left: Outcomes, right: Outcomes) -> Outcomes:
-    """Return the possible outcomes of a conjunction, under the assumption that every pair of outcomes can
-    occur.
-    """
+    """Assume that every pair of outcomes can occur."""
     true = left.true & right.true
     false = (left.false & (right.true | right.false | right.null)) | (right.false & (left.true | left.null))
     null = (left.null & (right.true | right.null)) | (left.true & right.null)
@@ -239,7 +222,7 @@ def _negation(outcomes: Outcomes) -> Outcomes:
 
 @dataclass(frozen=True)
 class Not(Predicate):
-    """The negation of a predicate. Where the predicate is null, its negation is null, too."""
+    """The negation of a predicate, which is null where the predicate is null."""
 
     operand: Predicate
 
@@ -255,11 +238,10 @@ class Not(Predicate):
 
 @dataclass(frozen=True)
 class Ambiguous(Predicate):
-    """A pandas filter that is equivalent to one of several candidate predicates, but it is unknown to which
-    one.
+    """A pandas filter that is equivalent to one of several predicates, but it is unknown to which one.
 
-    If there are no candidates, the filter may be equivalent to any predicate. An `Ambiguous` predicate cannot
-    compute a mask, because only pandas applies the filter.
+    Without candidates, it may be equivalent to any predicate. It cannot compute a mask: only pandas applies
+    the filter.
     """
 
     candidates: tuple[Predicate, ...] = ()
@@ -269,7 +251,8 @@ class Ambiguous(Predicate):
 
     def outcomes(self, ranges: FileRanges) -> Outcomes:
         if not self.candidates:
-            return _any(ranges)
+            anything = np.ones(len(ranges.may_have_rows), bool)
+            return Outcomes(anything, anything, anything)
         found = zip(*(candidate.outcomes(ranges) for candidate in self.candidates), strict=True)
         return Outcomes(*(reduce(np.logical_or, masks) for masks in found))
 
@@ -279,10 +262,8 @@ class Ambiguous(Predicate):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ArrowExpression(Predicate):
-    """A predicate that is a pyarrow expression, which Arrow evaluates.
-
-    The possible outcomes of the predicate ``pruning`` include the outcomes of the expression. By default, all
-    outcomes are possible in each file.
+    """A pyarrow expression, which Arrow evaluates. The outcomes of ``pruning`` include those of the
+    expression.
     """
 
     expression: pc.Expression
@@ -308,32 +289,17 @@ class ArrowExpression(Predicate):
             ) from None
 
     def __repr__(self) -> str:
-        """Return a text with a hash of the expression, because Arrow abbreviates the text of an
-        expression.
-        """
+        """Show a hash, because Arrow abbreviates the text of an expression."""
         return f"ArrowExpression({sha256(pickle.dumps(self.expression)).hexdigest()}, {self.names})"
 
 
 def possible_outcomes(predicate: Predicate, ranges: FileRanges) -> Outcomes:
-    """Return the possible outcomes of a predicate in each file.
-
-    A file without rows has no possible outcomes.
-    """
+    """Return the possible outcomes of a predicate in each file. A file without rows has none."""
     return Outcomes(*(mask & ranges.may_have_rows for mask in predicate.outcomes(ranges)))
 
 
-def _any(ranges: FileRanges) -> Outcomes:
-    """Return the outcomes of a predicate about which nothing is known: all outcomes are possible in each
-    file.
-    """
-    anything = np.ones(len(ranges.may_have_rows), bool)
-    return Outcomes(anything, anything, anything)
-
-
 def _can_be(symbol: Operator, column: ColumnRange, key: Any, answer: bool) -> Mask:
-    """Return, for each file, True if comparing a value within the file's limits with the key can give
-    `answer`.
-    """
+    """Return, for each file, True if comparing a value within the limits with the key can give `answer`."""
     if symbol in ("!=", "<=", ">="):
         opposite: dict[str, Operator] = {"!=": "==", "<=": ">", ">=": "<"}
         if key != key:  # every comparison with NaN is false
@@ -351,9 +317,7 @@ def _can_be(symbol: Operator, column: ColumnRange, key: Any, answer: bool) -> Ma
 def _test(
     column: ColumnRange, bound: Literal["low", "high"], symbol: Operator, key: Any, unknown: bool
 ) -> Mask:
-    """Return, for each file, the result of comparing a bound with the key, or `unknown` if the bound is
-    unknown.
-    """
+    """Compare a bound with the key in each file. The result is `unknown` where the bound is unknown."""
     bounds = column.low if bound == "low" else column.high
     if bounds is None:
         return np.full(len(column.may_have_values), unknown)
@@ -362,9 +326,8 @@ def _test(
 
 
 def _compare(values: Any, symbol: Operator, key: ComparisonKey) -> Any:
-    """Compare the values that `comparable_values` returned with a comparison key.
-
-    The result of a comparison is null if the value is null.
+    """Compare values of `comparable_values` with a comparison key. The result is null where the value is
+    null.
     """
     scalar = scalar_from_key(key, values.type)
     if scalar is None:  # the key is greater or less than all values of the type
@@ -374,9 +337,8 @@ def _compare(values: Any, symbol: Operator, key: ComparisonKey) -> Any:
 
 
 def _arrow_value(scalar: pa.Scalar) -> Any:
-    """Convert an Arrow scalar to a value that `pyarrow.array` accepts.
-
-    A time is converted to an integer, because Python's time types cannot represent all times of Arrow.
+    """Convert an Arrow scalar to a value for `pyarrow.array`. Python's time types cannot represent all times
+    of Arrow.
     """
     return scalar.value if pa.types.is_temporal(scalar.type) else scalar.as_py()
 
@@ -413,13 +375,7 @@ _COMPARED_EXACTLY: tuple[tuple[Callable[[pa.DataType], bool], tuple[type, ...]],
 
 
 def compare(field: Field, symbol: Operator, value: Any) -> Predicate:
-    """Return the predicate that compares a column with a value.
-
-    Raises
-    ------
-    WrongTypeError
-        If the value cannot be compared with the column.
-    """
+    """Return the predicate that compares a column with a value, or raise WrongTypeError."""
     _check_comparable(field)
     key = comparison_key(value, field.type)
     if pa.types.is_dictionary(field.type) and field.type.ordered and symbol not in ("==", "!="):
@@ -430,13 +386,8 @@ def compare(field: Field, symbol: Operator, value: Any) -> Predicate:
 
 
 def is_in(field: Field, values: Iterable[Any]) -> Predicate:
-    """Return the predicate that is true for rows whose value in a column is one of the given values. The
-    value None in ``values`` matches nulls.
-
-    Raises
-    ------
-    WrongTypeError
-        If a value cannot be compared with the column.
+    """Return the predicate that is true for rows with one of the given values; None in ``values`` matches
+    nulls.
     """
     _check_comparable(field)
     values = list(values)
@@ -447,12 +398,8 @@ def is_in(field: Field, values: Iterable[Any]) -> Predicate:
 def compare_in_pandas(field: Field, symbol: Operator, value: Any) -> Predicate:
     """Return the predicate that is equivalent to a comparison in pandas.
 
-    The predicate is `Ambiguous` if the result in pandas depends on the dtype backend.
-
-    Raises
-    ------
-    WrongTypeError
-        If pandas may compare the value with the column in another way than comparison keys are compared.
+    The predicate is `Ambiguous` if the result in pandas depends on the dtype backend. Raise WrongTypeError if
+    pandas may compare the value in another way than comparison keys are compared.
     """
     exact = compare(field, symbol, _exactly_compared(field, value))
     rounded = _rounded(field, value)
@@ -462,14 +409,9 @@ def compare_in_pandas(field: Field, symbol: Operator, value: Any) -> Predicate:
 def is_in_pandas(field: Field, values: Iterable[Any]) -> Predicate:
     """Return the predicate that is equivalent to ``isin`` in pandas.
 
-    The predicate is `Ambiguous` if the result in pandas depends on the dtype backend. For ``isin``, pandas
-    converts the values to one array. Therefore values of different types raise an error, unless the column
-    holds floats.
-
-    Raises
-    ------
-    WrongTypeError
-        If pandas may compare a value with the column in another way than comparison keys are compared.
+    The predicate is `Ambiguous` if the result depends on the dtype backend. For ``isin``, pandas converts the
+    values to one array. Therefore values of different types raise WrongTypeError, unless the column holds
+    floats.
     """
     checked = [_exactly_compared(field, value) for value in values]
     type_ = value_type(field.type)
@@ -490,9 +432,8 @@ def is_in_pandas(field: Field, values: Iterable[Any]) -> Predicate:
 
 
 def _exactly_compared(field: Field, value: Any) -> Any:
-    """Return the value if pandas compares it like its comparison key, with every dtype backend.
-
-    If pandas may compare the value in another way, raise an error.
+    """Return the value if pandas compares it like its comparison key, with every dtype backend. Otherwise
+    raise.
     """
     type_ = value_type(field.type)
     kinds = next((kinds for is_type, kinds in _COMPARED_EXACTLY if is_type(type_)), ())
@@ -541,9 +482,7 @@ def _is_int64(key: Any) -> bool:
 
 
 def _rounded(field: Field, value: Any) -> Any:
-    """Return a number, rounded as NumPy rounds it before a comparison with a column of 16-bit or 32-bit
-    floats.
-    """
+    """Round a number as NumPy does before it compares the number with 16-bit or 32-bit floats."""
     type_ = value_type(field.type)
     if not pa.types.is_floating(type_) or pa.types.is_float64(type_):
         return value
@@ -559,7 +498,7 @@ def _check_comparable(field: Field) -> None:
 
 
 def _compare_categories(field: Field, symbol: Operator, key: Any) -> Predicate:
-    """Return the predicate that compares an ordered categorical column by the order of its categories."""
+    """Compare an ordered categorical column by the order of its categories."""
     if field.categories is None:
         raise WrongTypeError(f"the order of the categories of {field.type} is not known")
     keys: list[Any] = [comparison_key(value, field.type) for value in field.categories.to_pylist()]
@@ -573,8 +512,8 @@ def _compare_categories(field: Field, symbol: Operator, key: Any) -> Predicate:
 
 
 def _between(symbol: Operator, key: Fraction, *, real: bool) -> tuple[Operator, int | float]:
-    """Convert a comparison with a key that lies between two values of the column's type to an equivalent
-    operator and key.
+    """Convert a comparison with a key between two values of the column's type to an equivalent operator and
+    key.
     """
     if symbol in ("==", "!="):
         return symbol, float(BEYOND_ALL) if real else BEYOND_ALL

@@ -59,14 +59,8 @@ _UNUSABLE = "the column file is missing, damaged or describes other data"
 class Chunk:
     """Some adjacent rows of a split.
 
-    Attributes
-    ----------
-    start, stop : int
-        The number of the first row within the split, and the number after the last row.
-    rows : numpy.ndarray, optional
-        The wanted rows, counted from `start`, in ascending order. None if all rows are wanted.
-    known : pyarrow.Table, optional
-        Columns of the wanted rows that were already read.
+    The ``rows`` that are wanted are counted from ``start``, in ascending order. None means all rows.
+    ``known`` are columns of the wanted rows that were already read.
     """
 
     start: int
@@ -87,18 +81,9 @@ class Chunk:
 class Choice:
     """How a split is read.
 
-    Attributes
-    ----------
-    way : "decode", "columns", "records" or "nothing"
-        "decode" reads all records of the split. "columns" reads the rows from the column file. "records"
-        reads only the records of wanted rows. "nothing" means that no row is wanted.
-    reason : str
-        The reason for the way, unless there is a `fetch`.
-    chunks : tuple of Chunk
-        The wanted rows, if the way is "columns".
-    fetch : Fetch, optional
-        The ranges of the data file that hold the wanted records, if these ranges were compared with a read of
-        the whole split.
+    "decode" reads all records of the split, "columns" the ``chunks`` from the column file, and "records" only
+    the records of wanted rows. "nothing" means that no row is wanted. ``fetch`` has the ranges of the data
+    file with the wanted records, if they were compared with a read of the whole split.
     """
 
     way: Literal["decode", "columns", "records", "nothing"]
@@ -113,15 +98,10 @@ class Choice:
 
 
 class ColumnReads:
-    """The splits of a partition whose column files may be used. To create the object, check that the data
-    files of these splits are unchanged.
+    """The splits of a partition whose column files may be used.
 
-    Parameters
-    ----------
-    partition : Partition
-        The partition, with the columns, the filters and the options of the read.
-    picks_rows : bool, default False
-        True if the caller passes the numbers of the wanted rows to `choose`.
+    Creating the object checks that the data files of these splits are unchanged. ``picks_rows`` is True if
+    the caller passes the numbers of the wanted rows to `choose`.
     """
 
     def __init__(self, partition: "Partition", *, picks_rows: bool = False) -> None:
@@ -131,6 +111,7 @@ class ColumnReads:
         self._wanted = every.select(name for name in partition.schema.names if name not in values)
         used = set() if partition.filters is None else partition.filters.columns() - values.keys()
         self._used = every.select(sorted(used))
+        self._needed = self._wanted if partition.filters is None else self._used
         self._small = {*_small_files(partition.splits)}
         self._readers: dict[Split, ColumnFileReader] = {}
         if not self._problem():
@@ -138,11 +119,10 @@ class ColumnReads:
         check_unchanged(partition.store, [split.file for split in self._readers])
 
     def choose(self, split: Split, rows: Ints | None = None) -> Choice:
-        """Choose how a split is read. If the column file has the columns of the filters, this method
-        evaluates the filters.
+        """Choose how a split is read, and evaluate the filters if the column file has their columns.
 
         If the partition has no filters, ``rows`` may hold the numbers of the wanted rows within the split, in
-        ascending order. By default, all rows are wanted.
+        ascending order.
         """
         partition, reader = self._partition, self._readers.get(split)
         if reader is None:
@@ -202,8 +182,7 @@ class ColumnReads:
         return Schema(tuple(stored), record_type)
 
     def read(self, split: Split, choice: Choice) -> Iterator[pa.Table | None]:
-        """Yield the wanted rows of a split, with the columns of the schema of the partition. The way of the
-        choice must not be "decode".
+        """Yield the wanted rows of a split, unless the choice is "decode".
 
         The last element is None if the column file turns out to be unusable. The rows that follow the yielded
         rows must then be decoded.
@@ -240,8 +219,8 @@ class ColumnReads:
         )
 
     def _costly_lists(self, split: Split) -> str:
-        """Return the reason why decoding all records of a split takes less time than reading lists from the
-        column file, or an empty text.
+        """Return the reason why decoding all records is faster than reading lists from the column file, or
+        "".
         """
         if not any(column.depth for column in self._wanted.columns):
             return ""
@@ -251,9 +230,8 @@ class ColumnReads:
         return f"the lists take {needed:,} bytes, the records {size:,}" if _LIST_COST * needed > size else ""
 
     def _parts(self, split: Split, chunk: Chunk) -> list[Chunk]:
-        """Divide a chunk into the row groups of the column file that have wanted rows.
-
-        Adjacent row groups are one part.
+        """Divide a chunk into the row groups of the column file that have wanted rows, of which adjacent ones
+        are one part.
         """
         if chunk.rows is None:
             return [chunk]
@@ -271,7 +249,7 @@ class ColumnReads:
         return parts
 
     def _problem(self) -> str:
-        """Return the reason why no column file of the partition can be used, or an empty text."""
+        """Return the reason why no column file of the partition can be used, or ""."""
         options = self._partition.options
         if options.damage.skips:
             return "damaged records are skipped"
@@ -284,22 +262,19 @@ class ColumnReads:
         return ""
 
     def _problem_of(self, split: Split) -> str:
-        """Return the reason why the column file of a split cannot be used."""
         if split.columns is None or split.records is None:
             return "the file has no current column file"
         if split in self._small:
             return "small files are decoded together"
         reader = open_column_file(self._partition.store, split.columns)
-        needed = self._used if self._partition.filters is not None else self._wanted
-        return _lacks(reader, needed) if reader.features else _UNUSABLE
+        return _lacks(reader, self._needed) if reader.features else _UNUSABLE
 
     def _open(self, split: Split) -> ColumnFileReader | None:
         """Return the reader of the column file of a split, or None if the column file cannot be used."""
         if split.columns is None or split.records is None or split in self._small:
             return None
         reader = open_column_file(self._partition.store, split.columns)
-        needed = self._used if self._partition.filters is not None else self._wanted
-        return reader if self._picks_rows or reader.stores(needed) else None
+        return reader if self._picks_rows or reader.stores(self._needed) else None
 
     def _place(self, split: Split) -> tuple[str, int | None, int | None]:
         file = split.file
@@ -312,9 +287,7 @@ class ColumnReads:
         return self._readers[split].read(*place, schema, first + chunk.start, first + chunk.stop)
 
     def _possible_chunks(self, split: Split, predicate: Predicate, schema: Schema) -> list[Chunk]:
-        """Return the chunks of a split with the row groups in which a predicate may be true, by Parquet's
-        statistics of the columns of a schema.
-        """
+        """Return the chunks of the row groups in which a predicate may be true, by Parquet's statistics."""
         first, count, reader = split.start.record, split.records or 0, self._readers[split]
         groups = reader.groups(*self._place(split), first, first + count)
         # The statistics of the snapshot say as much about a file with one row group. There is no row group if
@@ -335,8 +308,7 @@ class ColumnReads:
     def _passing(
         self, split: Split, filters: Predicate, chunks: list[Chunk], *, keeps_values: bool
     ) -> list[Chunk] | None:
-        """Return the chunks of a split with rows that pass the filters, and the values of these rows if
-        ``keeps_values`` is True.
+        """Return the chunks with rows that pass the filters, and their values if ``keeps_values`` is True.
 
         Return None if the column file is unusable.
         """
@@ -365,14 +337,10 @@ class ColumnReads:
                 tables.append(part.take(table))
             found = pa.concat_tables(tables)
             known |= dict(zip(found.column_names, found.columns, strict=True))
-        count = len(next(iter(known.values())))
-        schema = self._partition.schema
-        if not schema.fields:
-            return rows_without_columns(count)
-        rows = rows_without_columns(count)
+        rows, schema = rows_without_columns(len(next(iter(known.values())))), self._partition.schema
         if self._wanted.fields:
             rows = pa.table({name: known[name] for name in self._wanted.names})
-        return self._partition.with_partition_values(rows, schema)
+        return self._partition.with_partition_values(rows, schema) if schema.fields else rows
 
     def _fetched(self, split: Split, fetch: Fetch) -> pa.Table | None:
         partition = self._partition
@@ -385,9 +353,7 @@ class ColumnReads:
 
 
 def _range_of_groups(reader: ColumnFileReader, item: Field, groups: Sequence[RowGroup]) -> ColumnRange | None:
-    """Return the limits of a column in each row group, or None if the statistics of Parquet do not show
-    them.
-    """
+    """Return the limits of a column in each row group, or None if Parquet's statistics do not show them."""
     if item.form is not None or not any(test(item.type) for test in _ORDERED_TYPES):
         return None
     found = [reader.statistics(number, item.name) for _, _, number in groups]
@@ -427,7 +393,7 @@ def _small_files(splits: Sequence[Split]) -> Iterator[Split]:
 
 
 def _lacks(reader: ColumnFileReader, schema: Schema) -> str:
-    """Return a text about the columns that a column file does not have, or an empty text."""
+    """Return a text about the columns that a column file does not have, or ""."""
     lacking = [repr(item.name) for item in schema.fields if not reader.features.issuperset(item.features)]
     more = f" and {len(lacking) - 3:,} more" if len(lacking) > 3 else ""
     return f"the column file does not have {', '.join(lacking[:3])}{more}" if lacking else ""

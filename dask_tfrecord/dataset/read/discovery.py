@@ -76,10 +76,7 @@ Positions: TypeAlias = npt.NDArray[np.int64]
 
 
 def one_by_one(function: Callable[[Any], Any], arguments: Iterable[Any]) -> list[Any]:
-    """Call a function with each argument, one after the other.
-
-    The function `one_by_one` is the simplest `ComputeEach`.
-    """
+    """Call a function with each argument, one after the other: the simplest `ComputeEach`."""
     return list(map(function, arguments))
 
 
@@ -92,23 +89,9 @@ def open_dataset(
 ) -> ReadPlan:
     """Find the files and the columns of a path, and plan how they are read.
 
-    Parameters
-    ----------
-    paths : str, path-like or list of these
-        A directory, a file, a glob, or a list of directories, files and globs.
-    request : ReadRequest, optional
-        The columns, filters and options of the read. By default, all data is read.
-    compute_each : callable, default `one_by_one`
-        Function that runs the tasks that read many files or large files.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the path has no files to read.
-    CorruptRecordError
-        If a record of the sample is damaged, or if a file that the snapshot lists is missing.
-    SchemaError
-        If the requested columns contradict the columns of the files.
+    ``compute_each`` runs the tasks that read many files or large files. Raise FileNotFoundError if the path
+    has no files to read, CorruptRecordError if a record of the sample is damaged or a file of the snapshot is
+    missing, and SchemaError if the requested columns contradict those of the files.
     """
     request = request or ReadRequest()
     places = as_paths(paths)
@@ -184,11 +167,7 @@ def _described_columns(store: Store, directory: str, request: ReadRequest) -> De
 def _discover_by_snapshot(
     store: Store, snapshot: Snapshot, files: pa.Table, request: ReadRequest, compute_each: ComputeEach
 ) -> ReadPlan:
-    """Take the files and the columns from a snapshot.
-
-    If the request gives a record type that differs from the record type of the snapshot, the columns are
-    inferred.
-    """
+    """Take the files and columns from a snapshot. Infer the columns if another record type is requested."""
     requested = request.requested
     options = replace(request.options, extra="ignore") if snapshot.partial else request.options
     excluded = (item for item in snapshot.columns.fields if item.name in requested.excluded)
@@ -219,7 +198,6 @@ def _discover_by_snapshot(
 
 
 def _whole_files(files: pa.Table) -> Partitions:
-    """Return `Partitions` in which each file is one partition."""
     return Partitions(files, np.arange(len(files) + 1))
 
 
@@ -314,7 +292,6 @@ def _blocks_beside_columns(files: pa.Table) -> pa.Table | None:
 
 
 def _taken(data: Any, positions: Positions) -> Any:
-    """Return the rows of a table or an array at the given positions, in the order of the positions."""
     if not len(positions):
         return data[:0]
     is_all = np.array_equal(positions, np.arange(len(data)))
@@ -358,10 +335,7 @@ def _blocks_of_large(
 def _sort_by_key(
     found: ReadPlan, kept: Positions, names: Sequence[str]
 ) -> tuple[Positions, tuple[range, ...]]:
-    """Make the files of each key adjacent.
-
-    Return the positions of the files, and the range of positions of each key.
-    """
+    """Make the files of each key adjacent. Return their positions, and the range of positions of each key."""
     unknown = [name for name in names if name not in found.partition_values]
     if unknown:
         known = ", ".join(map(repr, found.partition_values)) or "none"
@@ -376,13 +350,8 @@ def _sort_by_key(
 
 
 def _sample(
-    store: Store,
-    files: pa.Table,
-    options: ReadOptions,
-    request: ReadRequest,
-    compute_each: ComputeEach,
+    store: Store, files: pa.Table, options: ReadOptions, request: ReadRequest, compute_each: ComputeEach
 ) -> Sample:
-    """Read a sample of the records, or read all records if ``infer="all"``."""
     record_type = request.known_record_type
     if request.infer == "sample":
         return take_sample(store, files, record_type=record_type, options=options)

@@ -41,16 +41,10 @@ PAYLOAD = pa.field("record", pa.binary())
 
 
 class InferredColumns(NamedTuple):
-    """The columns that were inferred from a sample of the records or requested by the caller.
+    """The columns of the records that were inferred from a sample or requested, without partition columns.
 
-    Attributes
-    ----------
-    schema : Schema
-        The columns of the records, without partition columns.
-    ignored_features : frozenset of str
-        Features that records may have although no column reads these features.
-    evidence : SchemaEvidence, optional
-        The facts from the sample that error messages use, or None if no schema was inferred.
+    Records may have the ``ignored_features``, although no column reads them. Error messages use the
+    ``evidence`` from the sample, which is None if no schema was inferred.
     """
 
     schema: Schema
@@ -66,26 +60,10 @@ def infer_columns(
 ) -> InferredColumns:
     """Combine the requested columns with the columns that are inferred from a sample of the records.
 
-    Parameters
-    ----------
-    request : ReadRequest
-        The data that the caller requests.
-    partition_names : sequence of str
-        The names of the partition columns, which are not read from the records.
-    take_sample : callable
-        Function that reads the sample. The function is not called if all columns are given or described.
-    described : DescribedColumns, optional
-        The columns that a file beside the data describes. The types that the caller gives override them.
-
-    Warns
-    -----
-    UserWarning
-        If records that parse as messages are read as bytes, or if ``schema=`` seems to misspell a name.
-
-    Raises
-    ------
-    SchemaError
-        If a requested column contradicts the sample, or if no type fits all values of a column.
+    Partition columns are not read from the records. ``take_sample`` is not called if all columns are given or
+    ``described`` by a file beside the data; given types override described ones. Warn if records that parse
+    as messages are read as bytes, or if ``schema=`` seems to misspell a name. Raise SchemaError if a
+    requested column contradicts the sample, or if no type fits all values of a column.
     """
     requested, record_type, certain = request.requested, request.known_record_type, request.infer == "all"
     types = {name: type_ for name, type_ in requested.types.items() if name not in partition_names}
@@ -162,17 +140,12 @@ def _described_columns(
 
 
 def infer_schema(sample: Sample, given: Mapping[str, pa.DataType], excluded: Iterable[str] = ()) -> Schema:
-    """Infer the columns that hold the sampled values. The argument ``given`` maps column names to the types
-    that the caller gave.
+    """Infer the columns that hold the sampled values. ``given`` are the types that the caller gave.
 
     A feature becomes a list column if a sampled record has several values of the feature, and otherwise a
     scalar column. A feature list becomes a list of lists. A feature of bytes becomes a string column if all
-    sampled values are text. A feature without any value becomes a column of the null type.
-
-    Raises
-    ------
-    SchemaError
-        If no type fits all sampled values of a feature. The error names all features of this kind.
+    sampled values are text. A feature without any value becomes a column of the null type. Raise SchemaError,
+    which names all such features, if no type fits all sampled values.
     """
     types = dict(given)
     if sample.record_type == "bytes":
@@ -280,14 +253,12 @@ def _joined(errors: Sequence[SchemaError]) -> SchemaError:
 
 
 def _exclusion(names: Sequence[str]) -> dict[str, Any]:
-    """Return the advice and the remedy for features that no column can read."""
     effect = "leave the column out" if len(names) == 1 else "leave these columns out"
     remedy = Remedy("schema", dict.fromkeys(names), effect)
     return {"advice": "read files of one kind at a time, or only other columns", "remedies": [remedy]}
 
 
 def _evidence(sample: Sample, given: Iterable[str], *, all_records: bool) -> SchemaEvidence:
-    """Return the facts from a sample about the given columns, which later error messages use."""
     kinds: dict[str, tuple[str, ...]] = {}
     for feature in sample.features:
         kinds[feature.name] = (*kinds.get(feature.name, ()), *feature.kinds)
@@ -297,8 +268,7 @@ def _evidence(sample: Sample, given: Iterable[str], *, all_records: bool) -> Sch
 
 
 def _check_nesting(sample: Sample, given: Mapping[str, pa.DataType]) -> None:
-    """Raise SchemaError if the type of a column reads the context but the feature is a feature list, or the
-    reverse.
+    """Raise SchemaError if a column reads the context but its feature is a feature list, or the reverse.
 
     A column with such a type would be all null.
     """
@@ -348,41 +318,19 @@ def _in_both_maps(one: FeatureSummary, other: FeatureSummary) -> SchemaError:
 
 
 class Drift(NamedTuple):
-    """A feature that differs from the schema: either its column cannot read its values, or it has no column.
-
-    Attributes
-    ----------
-    name : str
-        The name of the feature.
-    problem : str
-        A sentence that begins with the feature's name and says how the feature differs from its column.
-    type : pyarrow.DataType
-        The type of a column that could read the feature.
-    kinds : tuple of str
-        The kinds of the feature's values.
-    expected : str, optional
-        The kind that the column reads, or None if the column has the null type or does not exist.
-    is_in_other_map : bool
-        True if the column reads the context but the feature is a feature list, or the reverse.
-    has_two_maps : bool
-        True if some records have the feature in the context, and other records have a feature list of the
-        same name.
-    """
+    """A feature without a column, or whose column cannot read its values."""
 
     name: str
-    problem: str
-    type: pa.DataType
+    problem: str  # begins with the name
+    type: pa.DataType  # of a column that could read the feature
     kinds: tuple[str, ...]
-    expected: str | None
-    is_in_other_map: bool
-    has_two_maps: bool
+    expected: str | None  # the kind that the column reads; None without a column, or if it is null
+    is_in_other_map: bool  # the column reads the context but the feature is a feature list, or the reverse
+    has_two_maps: bool  # some records have the feature in the context, and others in the feature lists
 
 
 def find_drift(sample: Sample, schema: Schema, allowed: Iterable[FeatureKey] = ()) -> list[Drift]:
-    """Return the sampled features that differ from their columns.
-
-    Features that are in `allowed` need no column.
-    """
+    """Return the sampled features that differ from their columns. Those in `allowed` need no column."""
     columns = {one.name: one for item in schema.fields for one in stored_fields(item)}
     allowed = set(allowed)
     maps = Counter(feature.name for feature in sample.features if feature.kinds)
@@ -409,18 +357,8 @@ def explained(
 ) -> SchemaError:
     """Add all other columns of the split whose values do not fit to the error of one value.
 
-    If possible, one remedy of the new error corrects all of these columns. To find these columns, the whole
-    split is read again.
-
-    Parameters
-    ----------
-    error : SchemaError
-        The error that one value caused.
-    store, split, schema, options
-        The arguments of the read that raised this error.
-    allowed : sequence of (str, bool), optional
-        The features that need no column, each with True for a feature list. If None, every feature is
-        allowed.
+    If possible, one remedy of the new error corrects all of these columns. To find them, the whole split is
+    read again. If ``allowed`` is None, no feature needs a column.
     """
     record_type: AskedType = "sequence_example" if options.is_type_inferred else schema.record_type
     lenient = replace(options, damage=DamagePolicy("skip"))
@@ -446,7 +384,7 @@ def explained(
 
 
 def _remedies(drifts: Sequence[Drift], schema: Schema, evidence: SchemaEvidence | None) -> list[Remedy]:
-    """Return the remedies: arguments of `read_tfrecord` with which all of these features can be read."""
+    """Return arguments of `read_tfrecord` with which all of these features can be read."""
     counts = Counter(drift.name for drift in drifts)
     unreadable = [drift.name for drift in drifts if counts[drift.name] > 1 or _is_unreadable(drift, evidence)]
     types = {drift.name: None if drift.name in unreadable else drift.type for drift in drifts}
@@ -512,20 +450,14 @@ def _kind(column: Field) -> str:
 
 
 def _no_column(feature: FeatureSummary) -> str:
-    """Describe the problem of a feature without a column.
-
-    The text is empty if the feature has no values, so that any type fits.
-    """
+    """Describe the problem of a feature without a column, or return "" if it has no values: any type fits."""
     if not feature.kinds and not feature.feature_list:
         return ""
     return f"{feature.name!r} ({', '.join(feature.kinds) or 'no values'}) is not in the schema"
 
 
 def _problem(feature: FeatureSummary, column: Field) -> str:
-    """Describe the way in which a feature differs from its column.
-
-    The text is empty if the column can read the feature.
-    """
+    """Describe how a feature differs from its column, or return "" if the column can read the feature."""
     is_null = pa.types.is_null(column.type)
     wrong = [kind for kind in feature.kinds if is_null or kind != _kind(column)]
     # Empty lists of bytes are also read as null.

@@ -43,16 +43,9 @@ _NUMBERS = {"SHARD_INDEX": r"\d{5,}", "NUM_SHARDS": r"\d{5,}", "SHARD_X_OF_Y": r
 class SplitDescription:
     """The description of a split in the ``dataset_info.json`` of TFDS.
 
-    Attributes
-    ----------
-    name : str
-        The name of the split.
-    template : str
-        The template of the names of the split's files, relative to the directory of the dataset.
-    lengths : tuple of int
-        The number of records of each file of the split, or an empty tuple if the numbers are unknown.
-    fields : dict of str to str
-        The values of those template fields that are the same for all files.
+    ``template`` is that of the file names, relative to the directory of the dataset, and ``fields`` are the
+    values that are the same for all files. ``lengths`` has the number of records of each file, or nothing if
+    they are unknown.
     """
 
     name: str
@@ -62,16 +55,12 @@ class SplitDescription:
 
     @cached_property
     def pattern(self) -> re.Pattern[str]:
-        """The regular expression that the names of the split's files match."""
         fixed = {key: re.escape(value) for key, value in self.fields.items()}
         return re.compile(_filled(self.template, {**_NUMBERS, **fixed}, re.escape))
 
     @cached_property
     def shards(self) -> dict[str, int]:
-        """The number of records of each file of the split.
-
-        The dict is empty if the template of the names has unknown fields.
-        """
+        """The number of records of each file of the split. Empty if the template has unknown fields."""
         known = {*self.fields, *_NUMBERS}
         if not known.issuperset(_FIELD.findall(self.template)):
             return {}
@@ -87,24 +76,16 @@ class SplitDescription:
 
 
 def _filled(template: str, values: dict[str, str], escape: Callable[[str], str] = str) -> str:
-    """Replace the fields of a file name template by values.
-
-    A field without a value becomes a pattern for any text.
-    """
+    """Fill in a file name template. A field without a value becomes a pattern for any text."""
     parts = _FIELD.split(template)
     return "".join(values.get(one, "[^/]*") if at % 2 else escape(one) for at, one in enumerate(parts))
 
 
 def read_info(store: Store, directory: str) -> dict[str, Any]:
-    """Return the content of the ``dataset_info.json`` in a directory.
+    """Return the content of the ``dataset_info.json`` in a directory, or an empty dict without this file.
 
-    The dict is empty if the file does not exist.
-
-    Raises
-    ------
-    TFRecordError
-        If the file ``dataset_info.json`` is not valid JSON, or if the dataset has another file format than
-        TFRecord.
+    Raise TFRecordError if the file is not valid JSON, or if the dataset has another file format than
+    TFRecord.
     """
     path = f"{directory}/{INFO}"
     try:
@@ -137,35 +118,29 @@ def supervised_keys(info: Any) -> tuple[str, ...]:
 
 
 def read_descriptions(store: Store, directory: str) -> tuple[SplitDescription, ...]:
-    """Return the splits that the ``dataset_info.json`` of TFDS in a directory lists; see `read_info`.
+    """Return the splits that the ``dataset_info.json`` of TFDS in a directory lists, if there are any.
 
-    The tuple is empty if the file does not exist or lists no splits.
-
-    Raises
-    ------
-    TFRecordError
-        If the description lists two splits with one name.
+    Raise TFRecordError if two splits have one name, and the errors of `read_info`.
     """
     info = read_info(store, directory)
     splits = info.get("splits")
     # In a Hugging Face `dataset_info.json`, "splits" is a mapping instead of a list.
-    known = [one for one in splits if isinstance(one, dict)] if isinstance(splits, list) else []
-    names = [one["name"] for one in known if isinstance(one.get("name"), str)]
+    listed = splits if isinstance(splits, list) else []
+    known = [one for one in listed if isinstance(one, dict) and isinstance(one.get("name"), str)]
+    names = [one["name"] for one in known]
     if repeated := [name for name in names if names.count(name) > 1]:
         problem = f"the description of the dataset has two splits with the name {repeated[0]!r}"
         advice = "correct the file, or pass the data files as a glob"
         raise TFRecordError(problem, advice, path=store.public(f"{directory}/{INFO}"))
     found = []
-    for one in [one for one in known if isinstance(one.get("name"), str)]:
+    for one in known:
         lengths = one.get("shardLengths")
         numbers = [str(length) for length in lengths] if isinstance(lengths, list) else []
         are_valid = all(number.isdecimal() and len(number) < 20 for number in numbers)
         template = str(one.get("filepathTemplate") or _DEFAULT_TEMPLATE)
-        fields = {"DATASET": str(info.get("name")), "SPLIT": one["name"]}
-        fields["FILEFORMAT"] = _FORMAT
-        found.append(
-            SplitDescription(one["name"], template, tuple(map(int, numbers)) if are_valid else (), fields)
-        )
+        fields = {"DATASET": str(info.get("name")), "SPLIT": one["name"], "FILEFORMAT": _FORMAT}
+        counts = tuple(map(int, numbers)) if are_valid else ()
+        found.append(SplitDescription(one["name"], template, counts, fields))
     return tuple(found)
 
 
@@ -186,14 +161,8 @@ def warn_of_missing_members(listing: Listing, is_checked: pa.Array) -> None:
     """Warn if a directory or a glob lacks files of a numbered set.
 
     A file that a glob would not match is not missing, because the caller did not ask for the file. Files that
-    the caller passed by their full names cause no warning.
-
-    Parameters
-    ----------
-    listing : Listing
-        The listing of the files.
-    is_checked : pyarrow.Array
-        For each file, False if the file is not read, or if a description already lists the files of its set.
+    the caller passed by their full names cause no warning. ``is_checked`` is False for files that are not
+    read, or whose set a description already lists.
     """
     globs = np.repeat(np.array([*listing.globs, None], object)[:-1], listing.counts)
     sets: dict[tuple[str, str, str], tuple[set[int], set[str], str, int]] = {}
@@ -263,21 +232,9 @@ _MOST_NAMES = 8
 class FoundSplits:
     """The splits to which listed files belong.
 
-    Attributes
-    ----------
-    listing : Listing
-        The listing of the files.
-    names : list of str or None
-        The split of each file, or None if a file belongs to no split.
-    roots : list of str or None
-        The directory of the dataset to which each file belongs, or None if a file belongs to no dataset.
-    records : list of int or None
-        The number of records of each file according to a description, or None if no description has the
-        number.
-    missing : dict of str to str
-        Map from the name of a split to the first missing file that the description of the split lists.
-    descriptions : dict of str to tuple of SplitDescription
-        Map from each directory with a description of TFDS to the splits that the description lists.
+    ``names``, ``roots`` and ``records`` have an element for each file: its split, the directory of its
+    dataset, and its number of records in a description, or None. ``missing`` maps splits to the first missing
+    file that a description lists, and ``descriptions`` maps each directory that TFDS describes to its splits.
     """
 
     listing: Listing
@@ -296,7 +253,7 @@ class FoundSplits:
 
     @property
     def description(self) -> str | None:
-        """The directory whose description applies to all files. None if there is no such directory."""
+        """The directory whose description applies to all files, or None."""
         roots = {*self.roots}
         root = roots.pop() if len(roots) == 1 else None
         return root if root in self.descriptions and self.is_whole_dataset else None
@@ -383,13 +340,7 @@ class FoundSplits:
 
 
 def find_splits(listing: Listing) -> FoundSplits | None:
-    """Find the splits of listed files. If no directory has the layout of TFDS or TFX, return None.
-
-    Raises
-    ------
-    TFRecordError
-        If the description of a dataset is not valid JSON.
-    """
+    """Find the splits of listed files. If no directory has the layout of TFDS or TFX, return None."""
     store, paths = listing.store, list(map(unquoted_path, listing.paths))
     described = listing.described | _described_by_names(store, listing, paths)
     if not described and not any("/Split-" in path for path in paths):
@@ -419,7 +370,7 @@ def find_splits(listing: Listing) -> FoundSplits | None:
 def _split_of(
     path: str, descriptions: dict[str, tuple[SplitDescription, ...]]
 ) -> tuple[str | None, str | None]:
-    """Return the split of a file, and the directory of the file's dataset. Each of the two may be None."""
+    """Return the split of a file, and the directory of the file's dataset. Each may be None."""
     directory = parent_of(path)
     while directory and directory not in descriptions:
         directory = parent_of(directory)
@@ -436,7 +387,7 @@ def _split_of(
 
 
 def _described_by_names(store: Store, listing: Listing, paths: Sequence[str]) -> frozenset[str]:
-    """Return the directories that TFDS describes among the directories whose file names hold several splits.
+    """Return the directories that TFDS describes among those whose file names hold several splits.
 
     This search is needed for globs and lists of files, which do not list the description files. The listing
     of a directory already includes the description files.
@@ -455,9 +406,7 @@ def _described_by_names(store: Store, listing: Listing, paths: Sequence[str]) ->
 
 
 def described_directories(store: Store, directories: Iterable[str]) -> frozenset[str]:
-    """Return the directories that hold a file in which TFDS describes a dataset, such as
-    ``dataset_info.json``.
-    """
+    """Return the directories that hold a file in which TFDS describes a dataset."""
 
     def is_described(directory: str) -> bool:
         return any(store.fs.exists(f"{directory}/{name}") for name in TFDS_FILES)
@@ -491,18 +440,10 @@ def _unknown_split(
 
 
 class ChosenFiles(NamedTuple):
-    """The listed files that are read.
+    """The listed files that are read: a mask of the listed files, then facts about each chosen file.
 
-    Attributes
-    ----------
-    mask : pyarrow.Array
-        An element for each listed file, which is True if the file is read.
-    names : pyarrow.Array, optional
-        The split of each chosen file. None if the result has no column of splits.
-    records : pyarrow.Array, optional
-        The number of records of each chosen file in the description of TFDS. None without a description.
-    description : str, optional
-        The directory whose ``features.json`` describes the columns. None if no directory describes them all.
+    There are no ``names`` of splits if the result has no column of splits, and no ``records`` without a
+    description of TFDS. The ``features.json`` in the directory ``description`` describes the columns.
     """
 
     mask: pa.Array
@@ -514,30 +455,15 @@ class ChosenFiles(NamedTuple):
 def choose_files(listing: Listing, known: pa.Array | None, wanted: WantedSplits) -> ChosenFiles:
     """Choose the files of the wanted splits.
 
-    Parameters
-    ----------
-    listing : Listing
-        The listing of the files.
-    known : pyarrow.Array, optional
-        The value of the partition column ``split`` for each file. If None, the splits are found from the
-        layout of the directories.
-    wanted : str or tuple of str, optional
-        The name of a split, the names of several splits, or "all". If None, all files are chosen. If the
-        caller passed a directory that holds a whole dataset, None means "all"; otherwise an error is raised
-        if the layout shows several splits.
+    ``known`` is the value of the partition column ``split`` for each file. If None, the splits are found from
+    the layout of the directories. If ``wanted`` is None, all files are chosen. If the caller passed a
+    directory that holds a whole dataset, None means "all"; otherwise an error is raised if the layout shows
+    several splits. Warn of files in a directory of TFDS that are not read, because the description does not
+    list them.
 
-    Warns
-    -----
-    UserWarning
-        If files in a directory of TFDS are not read, because the description does not list them.
-
-    Raises
-    ------
-    TFRecordError
-        If one path leads to several datasets, if ``wanted`` is None and one path leads to several splits, or
-        if ``wanted`` names an unknown split.
-    CorruptRecordError
-        If a file of a chosen split is missing, although the description of the dataset lists the file.
+    Raise TFRecordError if one path leads to several datasets, if ``wanted`` is None and one path leads to
+    several splits, or if ``wanted`` names an unknown split. Raise CorruptRecordError if a file of a chosen
+    split is missing, although the description of the dataset lists the file.
     """
     found = find_splits(listing)
     is_read = np.ones(len(listing.files), bool)

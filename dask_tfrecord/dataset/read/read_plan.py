@@ -54,60 +54,30 @@ Numbers: TypeAlias = npt.NDArray[np.int64] | slice
 
 @dataclass(frozen=True, repr=False)
 class ReadPlan:
-    """The files to read, the columns to read, and the division of the files into partitions.
-
-    Attributes
-    ----------
-    store : Store
-        The store that holds the files.
-    partitions : Partitions
-        The splits of files that each partition reads. There is at least one partition, which may be empty. If
-        the dataset has a snapshot, the table of splits has the columns ``bytes``, ``file_records`` and the
-        statistics of each file. The column ``file_records`` is the number of records of the whole file, or
-        null if nothing proves that the snapshot describes the present content of the file.
-    schema : Schema
-        All columns of the dataset, including partition columns.
-    options : ReadOptions
-        The options for reading the files.
-    partition_values : dict of str to pyarrow.Array
-        Map from the name of each partition column to its value in each partition.
-    filters : Predicate, optional
-        The condition that each row of the result meets. A file in which no row can meet the condition belongs
-        to no partition.
-    refused_features : frozenset of str
-        Names of partition columns. A feature with one of these names raises an error, because the user has
-        not chosen between the feature and the partition column.
-    pruned_files : pyarrow.Table
-        The list of the files that belong to no partition only because of the statistics in a snapshot.
-    ignored_features : frozenset of str
-        Features that records may have although no column reads these features.
-    index : tuple of (str, str or None)
-        The columns that were the index of the written DataFrame, each with the name of its index level.
-    keys : tuple of range, optional
-        The numbers of the partitions of each key if a task reads all rows of one key, or None if a task reads
-        one partition.
-    version : int, optional
-        The number of the snapshot, or None if no snapshot is used.
-    blocks : pyarrow.Table, optional
-        The columns ``path`` and ``blocks`` of the files that have column files and several blocks.
-    left_out : tuple of int
-        The number and the stored bytes of the files that belong to no partition because of partition values.
-    """
+    """The files to read, the columns to read, and the division of the files into partitions."""
 
     store: Store
+    # There is at least one partition, which may be empty. If the dataset has a snapshot, the table of splits
+    # has the columns ``bytes``, ``file_records`` and the statistics of each file. ``file_records`` is the
+    # number of records of the whole file, or null if nothing proves that the snapshot describes the present
+    # content of the file.
     partitions: Partitions
-    schema: Schema
+    schema: Schema  # all columns, including partition columns
     options: ReadOptions
-    partition_values: dict[str, pa.Array] = field(default_factory=dict, hash=False)
-    filters: Predicate | None = None
+    partition_values: dict[str, pa.Array] = field(default_factory=dict, hash=False)  # of each partition
+    filters: Predicate | None = None  # a file in which no row can meet the filters belongs to no partition
+    # Partition columns. A feature with one of these names raises an error, because the user has not chosen
+    # between the feature and the partition column.
     refused_features: frozenset[str] = frozenset()
+    # The files that belong to no partition only because of the statistics in a snapshot.
     pruned_files: pa.Table = field(default_factory=INFO_SCHEMA.empty_table, hash=False)
-    ignored_features: frozenset[str] = frozenset()
-    index: Levels = ()
-    keys: tuple[range, ...] | None = None
+    ignored_features: frozenset[str] = frozenset()  # records may have them, although no column reads them
+    index: Levels = ()  # the columns that were the index of the written DataFrame
+    keys: tuple[range, ...] | None = None  # the partitions of each key, if a task reads all rows of one key
     version: int | None = None
+    # The paths and the blocks of the files that have column files and several blocks.
     blocks: pa.Table | None = field(default=None, hash=False)
-    left_out: tuple[int, int] = (0, 0)
+    left_out: tuple[int, int] = (0, 0)  # the files, and their bytes, that the partition values exclude
 
     @property
     def summary(self) -> str:
@@ -125,17 +95,13 @@ class ReadPlan:
 
     @property
     def npartitions(self) -> int:
-        """The number of partitions of the read plan."""
+        """The number of partitions."""
         return len(self.partitions)
 
     def with_origin_columns(self) -> Self:
-        """Return a plan whose last columns are the path column and the offset column, if the options name
-        these columns.
+        """Append the path column and the offset column, if the options name them.
 
-        Raises
-        ------
-        SchemaError
-            If another column has the name of the path column or of the offset column.
+        Raise SchemaError if another column has the name of one of them.
         """
         names = self.options.origin_columns
         clash = [name for at, name in enumerate(names) if name in (*self.schema.names, *names[:at])]
@@ -148,10 +114,7 @@ class ReadPlan:
     # -- Partitions ------------------------------------------------------------------------------------------
 
     def partition(self, index: int, schema: Schema, predicate: Predicate | None = None) -> Partition:
-        """Return the `Partition` that the task of partition ``index`` reads.
-
-        The method `partitioner` describes the parameters.
-        """
+        """Return the `Partition` that the task of partition ``index`` reads; see `partitioner`."""
         return self.partitioner(schema, predicate)(index)
 
     def partitioner(
@@ -159,19 +122,13 @@ class ReadPlan:
     ) -> Callable[[int], Partition]:
         """Return a function that maps the number of a partition to the `Partition` that its task reads.
 
-        Parameters
-        ----------
-        schema : Schema
-            The columns to read, which may be some of the columns of the dataset.
-        predicate : Predicate, optional
-            The condition of a filter that Dask applies after the read. Splits in which no row can meet the
-            condition are left out. The rows of the other splits are not filtered by this condition.
-        skips_rows : bool, default False
-            If True, `Partition.read_possible` may leave out rows that do not meet the condition.
+        ``schema`` has the columns to read. ``predicate`` is a filter that Dask applies after the read: splits
+        in which no row can meet the condition are left out, but the rows of the other splits are not
+        filtered. If ``skips_rows`` is True, `Partition.read_possible` may leave out rows that do not meet the
+        condition.
         """
         filter_names = sorted(self.filters.columns() - set(schema.names)) if self.filters is not None else []
         filter_fields = self.schema.select(filter_names).fields
-        value_names = [name for name in schema.names if name in self.partition_values]
         allowed_features = self._allowed_features(schema)
         outcomes = None if predicate is None else self.outcomes(predicate)
         by_values = None if predicate is None else self.outcomes(predicate, use_statistics=False)
@@ -186,7 +143,7 @@ class ReadPlan:
             rows_by = predicate if skips_rows and filters is None and fields and schema.fields else None
             if filters is not None or rows_by is not None:
                 splits = tuple(map(self._with_blocks, splits))
-            names = value_names if filters is None else [*value_names, *filter_names]
+            names = schema.names if filters is None else [*schema.names, *filter_names]
             values = {
                 # A slice would pickle the values of all partitions.
                 name: self.partition_values[name].take(pa.array([index]))
@@ -223,36 +180,23 @@ class ReadPlan:
 
     @cached_property
     def _files_with_blocks(self) -> dict[str, int]:
-        """Map the path of each file in `blocks` to its number."""
         paths = [] if self.blocks is None else column_paths(self.blocks["path"])
         return {path: number for number, path in enumerate(paths)}
 
     def with_file_checks(self, partition: Partition, indices: Iterable[int]) -> Partition:
         """Make the task of a partition also check the files of the partitions outside ``indices``."""
-        is_other = np.ones(self.npartitions, bool)
-        is_other[list(indices)] = False
-        others = self._file_list(self._splits_of(is_other))
+        others = self._files_of(~self._is_among(indices))
         pruned = [] if partition.pruned_files is None else [partition.pruned_files]
         return replace(partition, pruned_files=pa.concat_tables([*pruned, others]))
 
     def is_unchanged(self, indices: Iterable[int]) -> bool:
-        """Check that the files of some partitions have not changed since they were listed.
+        """Check that the files of some partitions have not changed since they were listed, or raise
+        FileChangedError.
 
-        Returns
-        -------
-        bool
-            False if it is unknown whether the files changed. For example, the process of the optimizer may be
-            unable to reach the store.
-
-        Raises
-        ------
-        FileChangedError
-            If a file changed since it was listed.
+        Return False if it is unknown: the process of the optimizer may be unable to reach the store.
         """
         try:
-            is_wanted = np.zeros(self.npartitions, bool)
-            is_wanted[list(indices)] = True
-            files = self._file_list(self._splits_of(is_wanted))
+            files = self._files_of(self._is_among(indices))
             check_unchanged(self.store, pa.concat_tables([files, self.pruned_files]))
         except FileChangedError:
             raise
@@ -260,9 +204,11 @@ class ReadPlan:
             return False
         return True
 
-    def _splits_of(self, partitions: Mask) -> npt.NDArray[np.int64]:
-        """Return the numbers of the splits of the partitions that a mask selects."""
-        return np.flatnonzero(np.repeat(partitions, self.partitions.counts))
+    def _is_among(self, indices: Iterable[int]) -> Mask:
+        return np.isin(np.arange(self.npartitions), [*indices])
+
+    def _files_of(self, partitions: Mask) -> pa.Table:
+        return self._file_list(np.flatnonzero(np.repeat(partitions, self.partitions.counts)))
 
     def _file_list(self, splits: npt.NDArray[np.int64]) -> pa.Table:
         """Return the file list of some splits, without the columns that come from a snapshot."""
@@ -292,9 +238,8 @@ class ReadPlan:
 
     @cached_property
     def entries(self) -> dict[str, FileEntry]:
-        """Map the path in the store of each file that a snapshot describes to its file entry.
-
-        The file entries have no blocks, no statistics and no partition values.
+        """Map the paths of the files that a snapshot describes to entries without blocks, statistics and
+        values.
         """
         if not self.is_described:
             return {}
@@ -314,9 +259,7 @@ class ReadPlan:
         return replace(self, partitions=Partitions(rows.select(names), self.partitions.starts), blocks=None)
 
     def can_prune(self, predicate: Predicate) -> bool:
-        """Return True if the columns of a predicate have values or statistics, so that the predicate may
-        exclude files.
-        """
+        """Return True if a predicate may exclude files: its columns have values or statistics."""
         columns = predicate.columns()
         return bool(columns and self.is_described) or not columns.isdisjoint(self.partition_values)
 
@@ -346,15 +289,8 @@ class ReadPlan:
     ) -> tuple[tuple[Split, ...], Numbers, RowRanges | None]:
         """Return the splits of a partition that may hold a row for which a predicate is true.
 
-        Returns
-        -------
-        tuple of Split
-            The splits that are needed.
-        slice or numpy.ndarray
-            The numbers of the needed splits within the partition.
-        tuple of (int, int), optional
-            The range of row numbers of each needed split, or None if the needed splits are the first splits
-            of the partition, or if the row numbers are unknown.
+        Also return their numbers within the partition, and the range of row numbers of each, or None if they
+        are the first splits of the partition, or if the row numbers are unknown.
         """
         splits = self.partitions[index]
         if outcomes is None:
@@ -369,8 +305,7 @@ class ReadPlan:
         return tuple(splits[at] for at in needed.tolist()), needed, ranges
 
     def _pruned(self, index: int, needed: Numbers, outcomes: Outcomes | None) -> pa.Table | None:
-        """Return the list of the files that are left out only because of statistics. The task checks these
-        files for changes.
+        """List the files that are left out only because of statistics, which the task checks for changes.
 
         ``outcomes`` are the possible outcomes of the predicate without the statistics.
         """
@@ -390,9 +325,7 @@ class ReadPlan:
 
     @cached_property
     def _passes_filters(self) -> npt.NDArray[np.bool_]:
-        """A mask with an element for each split, which is True if all rows of the split are known to pass
-        the filters.
-        """
+        """A mask of the splits of which all rows are known to pass the filters."""
         if self.filters is None:
             return np.ones(len(self.partitions.rows), bool)
         return self.outcomes(self.filters).only_true
@@ -454,27 +387,12 @@ def plan_partitions(
 ) -> tuple[Partitions, dict[str, pa.Array]]:
     """Divide files into partitions, in the order of the files.
 
-    Parameters
-    ----------
-    files : pyarrow.Table
-        The list of the files. The optional column ``records`` is the number of records of each file, or null
-        if the number is unknown. The values of all other columns are repeated for each split of a file.
-    blocks : mapping of int to BlockIndex, optional
-        Map from the number of a file to its known blocks. A file that is larger than a partition is split
-        only if its blocks are known.
-    values : mapping of str to pyarrow.Array, optional
-        Map from the name of each partition column to its value in each file. Only files with the same
-        partition values share a partition.
-    blocksize : int or None
-        The largest number of stored bytes of a partition. A partition may be larger if its file cannot be
-        split. If None, each file becomes one partition.
-
-    Returns
-    -------
-    Partitions
-        The splits of each partition. There is at least one partition.
-    dict of str to pyarrow.Array
-        Map from the name of each partition column to its value in each partition.
+    The optional column ``records`` of ``files`` is the number of records of each file, or null. The values of
+    all other columns are repeated for each split of a file. ``blocks`` has the known blocks of files by their
+    number: a file that is larger than ``blocksize`` is split only if its blocks are known. ``values`` maps
+    each partition column to its value in each file: only files with the same values share a partition. If
+    ``blocksize`` is None, each file becomes one partition. Return at least one partition, and the values of
+    each partition.
     """
     columns = dict(values or {})
     if "records" not in files.column_names:
@@ -540,14 +458,10 @@ _MOST_SPLITS = 10_000
 
 
 def divisions(plan: ReadPlan, name: str) -> tuple[Any, ...] | None:
-    """Return the Dask divisions of a column: the minimum of each partition, and the maximum of the last
-    partition.
+    """Return the Dask divisions of a column: the minimum of each partition, and the maximum of the last one.
 
-    Returns
-    -------
-    tuple or None
-        The divisions, or None unless every value of a partition is known to be greater than all values of
-        the partition before, and the column is known to have no nulls.
+    Return None unless every value of a partition is known to be greater than all values of the partition
+    before, and the column is known to have no nulls.
     """
     [item] = plan.schema.select([name]).fields
     if not _is_ordered_by_value(item) or not is_comparable(item.type) or has_nan(item.type):
@@ -582,9 +496,7 @@ def sorting_column(plan: ReadPlan) -> str | None:
 
 
 def _bounds(plan: ReadPlan, item: Field) -> list[list[Any]] | None:
-    """Return the minima and maxima of a column in each split, or None if they are unknown or if there
-    are nulls.
-    """
+    """Return the minima and maxima of a column in each split, or None if unknown or if there are nulls."""
     if item.name in plan.partition_values:
         values = plan.value_of_splits(item.name)
         return None if values.null_count else [values.to_pylist()] * 2
@@ -599,10 +511,7 @@ def _bounds(plan: ReadPlan, item: Field) -> list[list[Any]] | None:
 
 
 def _is_ordered_by_value(item: Field) -> bool:
-    """Return True if pandas sorts a column by value.
-
-    The categories of a categorical column must then be in ascending order.
-    """
+    """Return True if pandas sorts a column by value: the categories must be in ascending order."""
     if not pa.types.is_dictionary(item.type):
         return True
     if item.categories is None:

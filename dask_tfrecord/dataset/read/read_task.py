@@ -15,7 +15,7 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.codec import FeatureKey, Ints
 from dask_tfrecord.dataset.query.predicates import Predicate
-from dask_tfrecord.dataset.read.column_reads import Choice, ColumnReads
+from dask_tfrecord.dataset.read.column_reads import Choice, Chunk, ColumnReads
 from dask_tfrecord.dataset.read.inferred_schema import explained
 from dask_tfrecord.dataset.read.requested_columns import feature_clash, origin_clash
 from dask_tfrecord.errors import CorruptRecordError, FileChangedError, SchemaError, located
@@ -54,53 +54,25 @@ def wrong_number(path: str, rows: int, expected: int) -> CorruptRecordError:
 
 @dataclass(frozen=True, repr=False)
 class Partition:
-    """The part of a read plan that one task reads.
-
-    Attributes
-    ----------
-    store : Store
-        The store that holds the files.
-    splits : tuple of Split
-        The splits of files to read, in the order of their rows. The tuple is empty if there is nothing to
-        read.
-    schema : Schema
-        The columns of the result, in the order of the result.
-    options : ReadOptions
-        The options for reading the files.
-    partition_values : dict of str to pyarrow.Array
-        Map from the name of each partition column to an array with its value, which all rows have.
-    filters : Predicate, optional
-        The condition that each row of the result meets. If None, all rows are returned.
-    filter_fields : tuple of Field
-        The columns that `filters` needs but that are not in `schema`.
-    row_ranges : tuple of (int, int), optional
-        The range of row numbers within the partition for each element of `splits`, or None if the row numbers
-        are unknown or are consecutive from 0.
-    allowed_features : tuple of (str, bool), optional
-        The features that records may have, each with True for a feature list. Any other feature raises an
-        error. If None, records may have any feature.
-    pruned_files : pyarrow.Table, optional
-        The list of the files that were left out because of the statistics in a snapshot. The task checks that
-        these files are unchanged, because the statistics of a changed file prove nothing.
-    predicate : Predicate, optional
-        A condition that `read_possible` uses to leave out rows. `read` and other methods ignore the
-        condition.
-    predicate_fields : tuple of Field
-        The columns that `predicate` needs, without partition columns.
-    """
+    """The part of a read plan that one task reads."""
 
     store: Store
-    splits: tuple[Split, ...]
-    schema: Schema
+    splits: tuple[Split, ...]  # in the order of their rows
+    schema: Schema  # the columns of the result
     options: ReadOptions
-    partition_values: dict[str, pa.Array]
+    partition_values: dict[str, pa.Array]  # the value that all rows have, as an array of length 1
     filters: Predicate | None = None
-    filter_fields: tuple[Field, ...] = ()
+    filter_fields: tuple[Field, ...] = ()  # the columns that `filters` needs, but `schema` does not have
+    # The range of row numbers within the partition for each of `splits`, or None if the row numbers are
+    # unknown or are consecutive from 0.
     row_ranges: RowRanges | None = None
+    # The features that records may have. Any other feature raises an error. None allows any feature.
     allowed_features: tuple[FeatureKey, ...] | None = None
+    # The files that were left out because of the statistics in a snapshot. The task checks that these files
+    # are unchanged, because the statistics of a changed file prove nothing.
     pruned_files: pa.Table | None = None
-    predicate: Predicate | None = None
-    predicate_fields: tuple[Field, ...] = ()
+    predicate: Predicate | None = None  # only `read_possible` uses it, to leave out rows
+    predicate_fields: tuple[Field, ...] = ()  # the columns of `predicate`, without partition columns
 
     def __repr__(self) -> str:
         return f"Partition({self.file_names or 'no files'})"
@@ -111,26 +83,12 @@ class Partition:
         return ", ".join(dict.fromkeys(self.store.public(split.file.path) for split in self.splits))
 
     def read(self, warn: Warn = warn_here) -> pa.Table:
-        """Read the rows of the partition that pass the filters.
+        """Read the rows that pass the filters. ``warn`` gets a text for each file in which damaged records
+        were skipped.
 
-        Parameters
-        ----------
-        warn : callable
-            Function that is called with a warning text for each file in which damaged records were skipped.
-
-        Returns
-        -------
-        pyarrow.Table
-            The rows that pass the filters, with the columns of `schema`.
-
-        Raises
-        ------
-        CorruptRecordError
-            If a record is damaged, unless the options skip damaged records.
-        FileChangedError
-            If a file changed after it was listed.
-        SchemaError
-            If a value does not fit its column, or if a record has a feature that is not allowed.
+        Raise CorruptRecordError for a damaged record, unless the options skip damage, FileChangedError if a
+        file changed after it was listed, and SchemaError if a value does not fit its column, or a feature is
+        not allowed.
         """
         tables = list(self._tables(warn, TABLE_BYTES))
         if not self.schema.fields:
@@ -140,12 +98,7 @@ class Partition:
     def read_possible(self, warn: Warn = warn_here) -> tuple[pa.Table, Ints | None]:
         """Read the rows for which `predicate` may be true, as far as column files tell.
 
-        Returns
-        -------
-        pyarrow.Table
-            The rows, with the columns of `schema`.
-        numpy.ndarray or None
-            The numbers of the rows within the partition, or None if no row is left out.
+        Return the rows, and their numbers within the partition, or None if no row is left out.
         """
         possible: list[Ints | None] = [None]
         if self.predicate is not None:
@@ -169,28 +122,14 @@ class Partition:
         return pa.concat_tables(tables), np.concatenate(numbers)
 
     def stream(self, warn: Warn = warn_here) -> Generator[pa.Table, None, None]:
-        """Yield the rows that `read` returns, as tables of a few MiB. Each table is read only when it is
-        needed.
-
-        If the caller stops early, the remaining records are not read. The method raises the same errors as
-        `read`.
-        """
+        """Yield the rows that `read` returns, as tables of a few MiB, which are read when they are needed."""
         return self._tables(warn, STREAM_BYTES)
 
     def read_records(self, wanted: Ints, count: int) -> pa.Table:
-        """Read some records of a partition that has one split.
+        """Read some records of a partition that has one split with ``count`` records.
 
-        Parameters
-        ----------
-        wanted : numpy.ndarray
-            The numbers of the records within the split, in ascending order without repetitions.
-        count : int
-            The number of all records that the split has.
-
-        Raises
-        ------
-        FileChangedError
-            If the split has another number of records. `read` raises the same error and other errors.
+        ``wanted`` has their numbers within the split, in ascending order without repetitions. Raise
+        FileChangedError if the split has another number of records, and the errors of `read`.
         """
         schema = self.stored_columns
         [split] = self.splits
@@ -213,9 +152,7 @@ class Partition:
         if table.num_rows != count:
             problem = f"{table.num_rows:,} records were read where {count:,} were counted before"
             raise FileChangedError(problem, path=self.file_names)
-        mask = np.zeros(count, bool)  # Arrow's `take` could join too large chunks
-        mask[wanted] = True
-        return table.filter(pa.array(mask))
+        return Chunk(0, count, wanted).take(table)
 
     def read_column_file(self, most_bytes: int) -> pa.Table | None:
         """Read the rows of a partition that has one split from the column file of the split.
@@ -328,9 +265,7 @@ class Partition:
             self._check_rows(split, rows)
 
     def with_partition_values(self, table: pa.Table, schema: Schema) -> pa.Table:
-        """Return a table with the columns of a schema, given a table of the columns that are not partition
-        columns.
-        """
+        """Add the partition columns to a table, in the order of a schema."""
         if not self.partition_values:
             return table
         columns = [
@@ -372,9 +307,7 @@ class Partition:
 
     @contextmanager
     def _explained_errors(self, split: Split) -> Iterator[None]:
-        """Replace a SchemaError in the ``with`` block by an error that explains its cause, for example
-        other types.
-        """
+        """Replace a SchemaError in the ``with`` block by an error that explains its cause."""
         schema = self.stored_columns
         try:
             yield
@@ -406,38 +339,17 @@ _READS: dict[str, Read] = {
 
 @dataclass(frozen=True)
 class SplitReport:
-    """What is read of a data file, or of a part of a large data file.
-
-    Attributes
-    ----------
-    file : str
-        The path of the data file.
-    read : str
-        What is read: "all records", "some records", the "column file" alone, "no records" because the column
-        file shows that no row passes the filters, or "snapshot" if only the number of records is needed. A
-        file that no row can pass is "left out".
-    rule : str
-        The reason.
-    stored_bytes, data_bytes, column_bytes : int
-        The stored size of the file or part, and the number of bytes that are read of the data file and of its
-        column file.
-    rows : int, optional
-        The number of rows that are read, or None if this number is unknown.
-    column_file : str, optional
-        The path of the column file that is read, relative to the root of the dataset.
-    files : int, default 1
-        The number of files, which is more than 1 only for files that are left out together.
-    """
+    """What is read of a data file, or of a part of a large data file."""
 
     file: str
-    read: Read
-    rule: str
-    stored_bytes: int
-    data_bytes: int = 0
-    column_bytes: int = 0
-    rows: int | None = None
-    column_file: str | None = None
-    files: int = 1
+    read: Read  # "snapshot" if only the number of records is needed
+    rule: str  # the reason
+    stored_bytes: int  # of the file or part
+    data_bytes: int = 0  # that are read of the data file
+    column_bytes: int = 0  # that are read of the column file
+    rows: int | None = None  # that are read, if the number is known
+    column_file: str | None = None  # the path relative to the root of the dataset
+    files: int = 1  # more only for files that are left out together
 
 
 def explain_partition(partition: Partition) -> list[SplitReport]:

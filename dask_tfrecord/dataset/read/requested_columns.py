@@ -36,34 +36,18 @@ GivenHive: TypeAlias = bool | Mapping[str, Any]
 
 @dataclass(frozen=True)
 class RequestedColumns:
-    """The columns that the caller requests, with their types.
+    """The columns that the caller requests, with their types."""
 
-    Attributes
-    ----------
-    types : dict of str to pyarrow.DataType
-        The types that ``schema=`` gives to columns. Columns that are not in this dict have no given type.
-    is_whole_schema : bool
-        If True, the columns of `types` are read in this order, and no other columns of the records are read.
-    hive : bool
-        If False, directory names are not read as partition columns.
-    hive_types : dict of str to pyarrow.DataType
-        The types that ``hive=`` gives to partition columns. The values of these columns come from the
-        directory names, even if the records have features of the same names.
-    given : dict of str to Field
-        The columns of a whole schema, which also have categories and the forms of TFDS.
-    record_type : RecordType, optional
-        The record type that a whole schema states, or None if no record type is stated.
-    excluded : frozenset of str
-        The names of the columns that ``schema=`` maps to None, and that are therefore not read.
-    """
-
-    types: dict[str, pa.DataType] = field(default_factory=dict)
-    is_whole_schema: bool = False
-    hive: bool = True
+    types: dict[str, pa.DataType] = field(default_factory=dict)  # what ``schema=`` gives
+    is_whole_schema: bool = False  # only the columns of `types` are read, in this order
+    hive: bool = True  # directory names are read as partition columns
+    # The types that ``hive=`` gives to partition columns. The values of these columns come from the directory
+    # names, even if the records have features of the same names.
     hive_types: dict[str, pa.DataType] = field(default_factory=dict)
+    # The columns of a whole schema, which also have categories and the forms of TFDS.
     given: dict[str, Field] = field(default_factory=dict, hash=False)
-    record_type: RecordType | None = None
-    excluded: frozenset[str] = frozenset()
+    record_type: RecordType | None = None  # what a whole schema states
+    excluded: frozenset[str] = frozenset()  # the columns that ``schema=`` maps to None
 
     def fields(self, types: Mapping[str, pa.DataType], record_type: RecordType) -> tuple[Field, ...]:
         """Return a `Field` for each column in ``types``, with the known categories of the column."""
@@ -77,19 +61,12 @@ class RequestedColumns:
         return tuple(fields[name] for name in types)
 
     def partition_type(self, name: str) -> pa.DataType | None:
-        """Return the type that the caller gives for a partition column, or None if no type is given."""
         return self.hive_types.get(name) or self.types.get(name)
 
 
 def parse_columns(schema: GivenSchema | None, hive: GivenHive) -> RequestedColumns:
-    """Interpret the values of ``schema=`` and ``hive=``.
-
-    Raises
-    ------
-    SchemaError
-        If ``schema=`` and ``hive=`` contradict each other.
-    TFRecordError
-        If ``schema=`` or ``hive=`` does not map names to types.
+    """Interpret the values of ``schema=`` and ``hive=``. Raise TFRecordError if they are no types, or
+    SchemaError if they contradict each other.
     """
     if isinstance(schema, Snapshot):
         schema = schema.columns
@@ -128,26 +105,9 @@ def origin_clash(name: str) -> SchemaError:
 
 
 def check_given_names(names: Sequence[str], known: Sequence[str], *, certain: bool) -> str | None:
-    """Check that all columns that ``schema=`` names exist.
+    """Return the text of a warning if a name that ``schema=`` gives is unknown and similar to a known name.
 
-    Parameters
-    ----------
-    names : sequence of str
-        The names of the columns in ``schema=``.
-    known : sequence of str
-        The names of the known features and partition columns.
-    certain : bool
-        If True, all features are known, so an unknown name is an error.
-
-    Returns
-    -------
-    str or None
-        The text of a warning if an unknown name is similar to a known name, and otherwise None.
-
-    Raises
-    ------
-    SchemaError
-        If ``certain`` is True and a name is unknown.
+    Raise SchemaError for an unknown name if ``certain`` is True: all features are known.
     """
     unknown = [name for name in names if name not in known]
     if certain and unknown:
@@ -159,10 +119,7 @@ def check_given_names(names: Sequence[str], known: Sequence[str], *, certain: bo
 
 
 def snapshot_columns(snapshot: Snapshot, requested: RequestedColumns) -> Schema:
-    """Return the columns of a snapshot with the requested types.
-
-    If the caller gives a whole schema, return only the columns of that schema.
-    """
+    """Return the columns of a snapshot with the requested types: of a whole schema, only its columns."""
     partition_names = snapshot.partition_on
     schema = snapshot.columns
     if not requested.hive:
@@ -195,9 +152,8 @@ def snapshot_columns(snapshot: Snapshot, requested: RequestedColumns) -> Schema:
 
 
 def _check_units(name: str, stored: pa.DataType, given: pa.DataType) -> None:
-    """Raise SchemaError if a given time type has another unit than the stored integers.
-
-    Such a type would change the meaning of the stored integers.
+    """Raise SchemaError if a given time type has another unit than the stored integers, whose meaning would
+    change.
     """
     units = _unit(innermost(stored)), _unit(innermost(given))
     if None not in units and units[0] != units[1]:
@@ -207,9 +163,8 @@ def _check_units(name: str, stored: pa.DataType, given: pa.DataType) -> None:
 
 
 def _unit(type_: pa.DataType) -> tuple[object, ...] | None:
-    """Return the properties of a time type that determine the meaning of a stored integer, or None.
-
-    The result is None for types that are not time types.
+    """Return the properties of a time type that determine the meaning of a stored integer. Other types give
+    None.
     """
     if pa.types.is_timestamp(type_):
         return "timestamp", type_.unit, type_.tz is None
@@ -237,10 +192,7 @@ def _not_types(problem: str) -> TFRecordError:
 
 
 def unknown_column(keyword: str, name: str, known: Sequence[str], problem: str) -> SchemaError:
-    """Return the exception for a keyword that names an unknown column.
-
-    The message lists the names of similar columns.
-    """
+    """Return the exception for a keyword that names an unknown column. It lists similar columns."""
     hint = did_you_mean(name, known) or f"there are {', '.join(map(repr, known)) or 'none'}"
     return SchemaError(f"{problem} that {keyword}= names; {hint}", feature=name, keyword=keyword)
 
@@ -250,34 +202,10 @@ Infer = Literal["sample", "all"]
 
 @dataclass(frozen=True)
 class ReadRequest:
-    """The data that the caller requests with the keywords of `read_tfrecord`.
+    """The data that the caller requests with the keywords of `read_tfrecord`."""
 
-    Attributes
-    ----------
-    columns : iterable of str, optional
-        The columns to read. If None, all columns are read. The columns that `filters` names are read in
-        addition. Errors that concern only columns that are not read are not raised.
-    version : int, optional
-        The version of the dataset to read. If None, the newest version is read.
-    schema, hive, use_snapshot, record_type, infer, filters, storage_options, filesystem
-        The values of the keywords of the same names of `read_tfrecord`.
-    split : str, tuple of str, optional
-        The name of a split, the names of several splits, or "all". If None, all splits of a directory of
-        TFDS or TFX are read, as with "all". For any other path, such as a glob or a list, reading without
-        ``split`` raises an error if the path holds several splits that no partition column distinguishes.
-    labels : {"names", "codes"}
-        What the column of a class label of TFDS has: the name or the number of the class.
-    options : ReadOptions
-        The options for reading the files, such as the treatment of damaged records.
-    blocksize : int, optional
-        The largest number of stored bytes of a partition. If None, each file becomes one partition.
-    whole_files : bool
-        If True, files that a snapshot lists are not split.
-    partition_by : tuple of str
-        The names of the partition columns that form a key. If the tuple is not empty, each file becomes one
-        partition, and `ReadPlan.keys` holds the partitions of each key.
-    """
-
+    # None means all columns. The columns that `filters` names are read in addition. Errors that concern only
+    # columns that are not read are not raised.
     columns: Iterable[str] | None = None
     schema: GivenSchema | None = None
     hive: GivenHive = True
@@ -286,25 +214,23 @@ class ReadRequest:
     record_type: AskedType = "infer"
     infer: Infer = "sample"
     filters: Any = None
-    split: WantedSplits = None
+    split: WantedSplits = None  # see `choose_files`
     labels: Labels = "names"
     options: ReadOptions = field(default_factory=ReadOptions)
-    blocksize: int | None = None
-    whole_files: bool = False
+    blocksize: int | None = None  # the most stored bytes of a partition; None makes each file a partition
+    whole_files: bool = False  # files that a snapshot lists are not split
+    # The partition columns that form a key. If there are any, each file becomes one partition, and
+    # `ReadPlan.keys` holds the partitions of each key.
     partition_by: tuple[str, ...] = ()
     storage_options: dict[str, Any] | None = field(default=None, repr=False)
     filesystem: Filesystem = field(default=None, repr=False)
 
     @cached_property
     def requested(self) -> RequestedColumns:
-        """The columns that `schema` and `hive` request.
-
-        Invalid values of these keywords raise the same errors as `parse_columns`.
-        """
+        """The columns that `schema` and `hive` request, or the errors of `parse_columns`."""
         return parse_columns(self.schema, self.hive)
 
     def is_requested(self, name: str) -> bool:
-        """Return True if the column with this name is read."""
         if name in self.requested.excluded:
             return False
         if self.columns is None or self._names_in_filters is None:
@@ -318,22 +244,17 @@ class ReadRequest:
 
     @property
     def known_record_type(self) -> AskedType:
-        """The record type that ``record_type=`` or a whole schema gives, or "infer" if neither gives one."""
+        """The record type that ``record_type=`` or a whole schema gives, or "infer"."""
         stated = self.requested.record_type or "infer"
         return stated if self.record_type == "infer" else self.record_type
 
 
 def values_from_directories(listing: Listing, requested: RequestedColumns) -> dict[str, pa.Array]:
-    """Parse the values of partition columns from the directory names of listed files. Return a map from the
-    name of each column to its value in each file.
+    """Map each partition column to its value in each listed file, parsed from the directory names.
 
     If the user passed one directory, only the names of directories below this directory are parsed. For
-    files, lists and globs, the names of all directories in each path are parsed.
-
-    Raises
-    ------
-    SchemaError
-        If a value does not fit the given type, or if ``hive=`` gives a type for a column that no path has.
+    files, lists and globs, the names of all directories in each path are parsed. Raise SchemaError if a value
+    does not fit the given type, or if ``hive=`` gives a type for a column that no path has.
     """
     if not requested.hive:
         return {}
@@ -359,14 +280,9 @@ def values_from_directories(listing: Listing, requested: RequestedColumns) -> di
 
 
 def values_from_snapshot(snapshot: Snapshot, schema: Schema) -> dict[str, pa.Array]:
-    """Return the values of a snapshot's partition columns, as a map from the name of each column to its value
-    in each file. Columns that are not in the schema are omitted.
+    """Map each partition column of a snapshot that is in the schema to its value in each file.
 
-
-    Raises
-    ------
-    SchemaError
-        If the values of a partition column do not fit the column's type in the schema.
+    Raise SchemaError if the values do not fit the column's type in the schema.
     """
     types = {item.name: value_type(item.type) for item in schema.fields}
     columns = {}
@@ -392,7 +308,7 @@ def partition_fields(values: Mapping[str, pa.Array], requested: RequestedColumns
 def with_partition_columns(
     schema: Schema, partitioning: Sequence[Field], requested: RequestedColumns
 ) -> Schema:
-    """Append the partition columns to a schema. If a whole schema was given, use the order of its columns."""
+    """Append the partition columns to a schema. A whole schema gives the order of its columns."""
     columns = Schema((*schema.fields, *partitioning), schema.record_type)
     if not requested.is_whole_schema:
         return columns
@@ -401,8 +317,8 @@ def with_partition_columns(
 
 
 def feature_clash(name: str) -> SchemaError:
-    """Return the exception for a partition column and a feature of the same name if the user chose neither
-    of them.
+    """Return the exception for a partition column and a feature of one name if the user chose neither of
+    them.
     """
     one_split = Remedy("split", "train", "read this split, or another one, without a column for it")
     return SchemaError(
@@ -415,7 +331,6 @@ def feature_clash(name: str) -> SchemaError:
 
 
 def payload_clash(name: str) -> SchemaError:
-    """Return the exception for a partition column that has the same name as the payload column."""
     problem = f"both the payload column and a partition column ({name}=...) have this name"
     remedy = Remedy("schema", {"payload": pa.binary()}, "give the payloads another name")
     return SchemaError(problem, remedy, IGNORE_DIRECTORIES, feature=name)

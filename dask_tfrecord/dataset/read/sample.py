@@ -44,27 +44,8 @@ def merge_by_file(
 ) -> list[Result]:
     """Call a function with every split of the files, and merge the results of each file.
 
-    Large uncompressed files are split, and several small files are read in one task.
-
-    Parameters
-    ----------
-    function : callable
-        Function that reads a split and returns a result.
-    merge : callable
-        Function that merges the results of two adjacent splits of a file.
-    store : Store
-        The store that holds the files.
-    files : pyarrow.Table
-        The list of the files to read. A file that is listed twice is read only once.
-    options : ReadOptions
-        The options for reading the files.
-    compute_each : callable
-        Function that runs the tasks.
-
-    Returns
-    -------
-    list
-        The merged result of each file.
+    Large uncompressed files are split, and several small files are read in one task. ``merge`` merges the
+    results of two adjacent splits. A file that is listed twice is read only once.
     """
     once = distinct(files)
     large = np.flatnonzero(pc.fill_null(once["size"], 0).to_numpy() > TASK_BYTES)
@@ -113,14 +94,9 @@ def take_sample(store: Store, files: pa.Table, *, record_type: AskedType, option
 
     Additional files are read if the sampled records have no features, or have a feature without any value.
     With ``record_type="infer"``, the inferred record type is "sequence_example" if a record has a feature
-    list. The inferred record type is "bytes" if the records are not valid messages, or are messages that do
-    not look like Examples.
-
-    Raises
-    ------
-    CorruptRecordError
-        If a record in the first part of the sample is damaged. Damaged records in the additional files are
-        skipped at this point, because the tasks that read these files raise.
+    list. It is "bytes" if the records are not valid messages, or are messages that do not look like Examples.
+    Raise CorruptRecordError if a record in the first part of the sample is damaged. Damaged records in the
+    additional files are skipped, because the tasks that read these files raise.
     """
     if record_type == "bytes":
         return Sample("bytes")
@@ -145,20 +121,9 @@ def _splits(files: pa.Table, rows: list[int]) -> list[Split]:
 
 
 def sample_all(
-    store: Store,
-    files: pa.Table,
-    *,
-    record_type: AskedType,
-    options: ReadOptions,
-    compute_each: ComputeEach,
+    store: Store, files: pa.Table, *, record_type: AskedType, options: ReadOptions, compute_each: ComputeEach
 ) -> Sample:
-    """Read every record of the files in tasks, and merge the results into one sample.
-
-    Raises
-    ------
-    CorruptRecordError
-        If a record is damaged.
-    """
+    """Read every record of the files in tasks, and merge the results into one sample."""
     if record_type == "bytes":
         return Sample("bytes")
     partitions, _ = plan_partitions(files, blocksize=TASK_BYTES)
@@ -170,7 +135,6 @@ def sample_all(
 def _sample_splits(
     store: Store, options: ReadOptions, record_type: AskedType, splits: Sequence[Split]
 ) -> Sample:
-    """Sample the splits of one task, and merge the samples, so that the task returns little data."""
     sample = partial(sample_split, store, options=options, record_type=record_type)
     return _merged(map(sample, splits), record_type, options)
 
@@ -185,8 +149,8 @@ def _merged(samples: Iterable[Sample], record_type: AskedType, options: ReadOpti
 
 
 def _choose(files: pa.Table) -> list[int]:
-    """Choose a few of the files and return their numbers, in ascending order. Every call for the same files
-    makes the same choice.
+    """Choose a few of the files and return their numbers in ascending order: for the same files, the same
+    numbers.
 
     Empty files are chosen only if all files are empty.
     """
@@ -198,9 +162,7 @@ def _choose(files: pa.Table) -> list[int]:
 
 
 def _needs_more(samples: Iterable[Sample]) -> bool:
-    """Return True if the sampled records may be Examples, but have no feature, or a feature without any
-    value.
-    """
+    """Return True if the records may be Examples, but have no feature, or a feature without any value."""
     merged = reduce(Sample.merged, samples)
     if merged.non_message or (merged.payload and not merged.features):
         return False
@@ -208,10 +170,7 @@ def _needs_more(samples: Iterable[Sample]) -> bool:
 
 
 def _choose_more(files: pa.Table) -> tuple[list[int], int]:
-    """Return the numbers of the additional files to sample, and the number of windows to read from each file.
-
-    All files of a small dataset are chosen. Only some files of a large dataset are chosen.
-    """
+    """Return the numbers of the additional files to sample, and the number of windows to read from each."""
     sizes = {at: size for at, size in enumerate(files["size"].to_pylist()) if size is not None}
     if len(sizes) <= _MORE_FILES and sum(sizes.values()) <= _MORE_BYTES:
         return [*sizes], _MORE_WINDOWS
@@ -222,7 +181,7 @@ def _choose_more(files: pa.Table) -> tuple[list[int], int]:
 
 
 def _with_record_type(sample: Sample, record_type: AskedType) -> Sample:
-    """Set the record type of a sample to the requested type, or infer the record type from its records."""
+    """Set the record type of a sample to the requested type, or infer it from the records."""
     if record_type == "infer" and (reason := _reason_for_bytes(sample)):
         return replace(sample, record_type="bytes", reason_for_bytes=reason)
     if sample.non_message and (sample.features or record_type != "infer"):
@@ -237,9 +196,7 @@ def _with_record_type(sample: Sample, record_type: AskedType) -> Sample:
 
 
 def _reason_for_bytes(sample: Sample) -> str:
-    """Return the reason why records that parse as messages are not Examples, or an empty text if they may
-    be Examples.
-    """
+    """Return the reason why records that parse as messages are not Examples, or ""."""
     if not sample.features:
         return sample.reason_for_bytes
     return "" if any(feature.kinds for feature in sample.features) else "no feature has a value"

@@ -33,23 +33,10 @@ def known_schema(
 ) -> Any:
     """Convert a schema of another library to a `Schema`. Return any other value of ``schema=`` unchanged.
 
-    Parameters
-    ----------
-    source : object
-        The value of ``schema=``. Converted are the path of a ``schema.pbtxt``, of a ``features.json`` or of a
-        directory with one of these files or with a snapshot, a ``Schema`` message of TensorFlow Metadata, and
-        a mapping from names to feature specs of TensorFlow.
-    labels : {"names", "codes"}, default "names"
-        Type of the columns of class labels of TFDS, as in `read_tfrecord`.
-    storage_options, filesystem
-        How a path is opened. The options are only used for a remote path.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the file or the directory does not exist.
-    SchemaError
-        If the schema is not valid, or if no column can express a feature.
+    Converted are the path of a ``schema.pbtxt``, of a ``features.json`` or of a directory with one of these
+    files or with a snapshot, a ``Schema`` message of TensorFlow Metadata, and a mapping from names to feature
+    specs of TensorFlow. Raise FileNotFoundError if the path does not exist, and SchemaError if the schema is
+    not valid, or if no column can express a feature.
     """
     if isinstance(source, str | os.PathLike) and source not in ("", "infer"):
         return _of_path(source, labels, storage_options, filesystem)
@@ -96,17 +83,7 @@ def _of_path(
 
 
 def tfds_schema(directory: Store, labels: Labels, features: str = FEATURES) -> Schema:
-    """Return the columns that the files of TFDS in a directory describe.
-
-    Parameters
-    ----------
-    directory : Store
-        The directory of one version of a dataset.
-    labels : {"names", "codes"}
-        Type of the columns of class labels.
-    features : str, default "features.json"
-        The name of the file that describes the columns.
-    """
+    """Return the columns that the file ``features`` of TFDS in a directory describes."""
 
     def read(name: str) -> bytes:
         place = directory.join(features if name == FEATURES else name)

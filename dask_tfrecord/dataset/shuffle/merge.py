@@ -68,10 +68,7 @@ def regroup(
 
 
 def _windows(spills: Sequence[Spill], group: int) -> list[list[Spill]]:
-    """Divide a sequence of spill files into lists.
-
-    The sections of the group in the files of one list may be read at once.
-    """
+    """Divide spill files into lists, of whose files the sections of the group may be read at once."""
     windows: list[list[Spill]] = []
     most, taken = _whole_bytes(spills), 0
     for spill in spills:
@@ -94,15 +91,11 @@ def _read_group(store: Store, spills: Sequence[Spill], group: int) -> pa.Table:
 def write_target(
     run: WriteRun, spills: Sequence[Spill], index: int, shuffle: Shuffle, route: Route
 ) -> tuple[FileEntry, ...]:
-    """Write the files of the target partition ``index``. The directories of the partition are sorted by name.
+    """Write the files of the target partition ``index``, whose directories are sorted by name.
 
-    The argument ``spills`` has the spill files of the target partition's group.
-
-    Raises
-    ------
-    TFRecordError
-        If a spill file is missing or damaged, or if a value cannot be stored. If a value cannot be stored,
-        the ``record`` of the error is a row id, which `dask_tfrecord.dataset.shuffle.spill.source_of` splits.
+    ``spills`` are the spill files of the target partition's group. Raise TFRecordError if a spill file is
+    missing or damaged, or if a value cannot be stored. The ``record`` of the latter error is a row id, which
+    `dask_tfrecord.dataset.shuffle.spill.source_of` splits.
     """
     sections = _open_sections(run.store, spills, index % route.width, _whole_bytes(spills))
     groups, sections = _numbered(run, sections)
@@ -111,7 +104,6 @@ def write_target(
 
 
 def _largest(spills: Sequence[Spill]) -> int:
-    """Return the size in bytes of the largest spill file."""
     return max((spill.bytes for spill in spills), default=0)
 
 
@@ -130,22 +122,10 @@ def _whole_bytes(spills: Sequence[Spill]) -> int:
 class _Section(NamedTuple):
     """The section of a spill file: its rows belong to one target partition.
 
-    Attributes
-    ----------
-    path : str
-        The path of the spill file in the store.
-    start : int
-        The byte offset of the section in the spill file.
-    tail_start : int
-        The byte offset of ``tail`` in the spill file.
-    tail : bytes
-        The end of the section: either the index of the section, or the whole section.
-    pieces : pyarrow.Table
-        A table with the size in bytes, the checksum, the number of rows and the first row id of each piece.
-    directories : pyarrow.Table
-        A table with the partition values and the number of rows of each directory, in the order of the rows.
-    numbers : numpy.ndarray
-        For each directory of this section, its number among the directories of all sections.
+    Both starts are byte offsets in the file. ``tail`` is the end of the section: either its index, or the
+    whole section. ``pieces`` has the size in bytes, the checksum, the number of rows and the first row id of
+    each piece. ``directories`` has the partition values and the number of rows of each directory, in the
+    order of the rows, and ``numbers`` the number of each directory among those of all sections.
     """
 
     path: str
@@ -163,9 +143,7 @@ class _Section(NamedTuple):
 
 
 def _open_sections(store: Store, spills: Sequence[Spill], index: int, most: int) -> list[_Section]:
-    """Read the indexes of all sections that have rows; read whole sections if they have at most `most`
-    bytes.
-    """
+    """Read the indexes of all sections with rows, or the whole sections if they have at most `most` bytes."""
     filled = [
         (store.join(spill.path), start, int(spill.indexes[index]), stop, int(spill.checksums[index]))
         for spill in spills
@@ -190,10 +168,7 @@ def _open_sections(store: Store, spills: Sequence[Spill], index: int, most: int)
 
 
 def _numbered(run: WriteRun, sections: list[_Section]) -> tuple[list[DirectoryGroup], list[_Section]]:
-    """Number the directories of all sections.
-
-    Return the directories, and copies of the sections with these numbers.
-    """
+    """Number the directories of all sections. Return the directories, and the sections with these numbers."""
     if not sections:
         return [] if run.partition_on else [DirectoryGroup("", (), 0)], []
     every = pa.concat_tables([section.directories for section in sections])
@@ -212,16 +187,8 @@ def _numbered(run: WriteRun, sections: list[_Section]) -> tuple[list[DirectoryGr
 class _Piece(NamedTuple):
     """A piece of a section, which consists of consecutive rows. Pieces are sorted by their first rows.
 
-    Attributes
-    ----------
-    directory, key : int
-        The number of the directory of the piece's first row, and the sort key of this row.
-    section : int
-        The number of the section to which the piece belongs.
-    offset, size, checksum : int
-        The byte offset of the piece in the spill file, its size in bytes, and the CRC-32C of its bytes.
-    first, rows : int
-        The position of the piece's first row in the section, and the number of rows of the piece.
+    The directory number and the sort key are those of the first row, whose position in the section is
+    ``first``. The ``offset`` is that of the piece in the spill file, in bytes.
     """
 
     directory: int
@@ -235,7 +202,6 @@ class _Piece(NamedTuple):
 
 
 def _sorted_pieces(sections: list[_Section], seed: int | None) -> list[_Piece]:
-    """Return the pieces of all sections, sorted by their first rows."""
     pieces = []
     for number, section in enumerate(sections):
         ids = section.pieces["first_id"].to_numpy()
@@ -253,15 +219,7 @@ def _sorted_pieces(sections: list[_Section], seed: int | None) -> list[_Piece]:
 
 
 class _Rows(NamedTuple):
-    """Rows of a target partition that are not sorted yet.
-
-    Attributes
-    ----------
-    table : pyarrow.Table
-        A table with the column of row ids and the columns of the records.
-    directories : numpy.ndarray
-        The directory number of each row.
-    """
+    """Rows of a target partition that are not sorted yet, with the directory number of each row."""
 
     table: pa.Table
     directories: Unsigned
@@ -270,9 +228,8 @@ class _Rows(NamedTuple):
 def _merge(
     run: WriteRun, sections: list[_Section], seed: int | None, size: int
 ) -> Iterator[tuple[pa.Table, Positions]]:
-    """Yield the sorted rows of all sections as tables, each with the row ids of the table.
-
-    Each pass of the merge reads about ``size`` bytes.
+    """Yield the sorted rows of all sections as tables, each with its row ids. Each pass reads about ``size``
+    bytes.
     """
     pieces = _sorted_pieces(sections, seed)
     held = None
@@ -302,10 +259,7 @@ def _merge_pass(
     seed: int | None,
     held: _Rows | None,
 ) -> Generator[tuple[pa.Table, Positions], None, _Rows | None]:
-    """Yield the sorted rows that come before the first row of the piece ``limit``.
-
-    Return the rows that come after them.
-    """
+    """Yield the sorted rows before the first row of the piece ``limit``, and return the rows after them."""
     table, directories = _read(run.store, sections, pieces, held)
     ids = table[ROW_ID].to_numpy()
     keys = sort_keys(ids, seed)
@@ -324,10 +278,7 @@ def _merge_pass(
 
 
 def _read(store: Store, sections: list[_Section], pieces: list[_Piece], held: _Rows | None) -> _Rows:
-    """Read the rows of some pieces.
-
-    Return these rows together with the rows that the pass before has left.
-    """
+    """Read the rows of some pieces, and add them to the rows that the pass before has left."""
     batches = held.table.to_batches() if held else []
     directories = [held.directories] if held else []
     runs = _adjacent(pieces)
@@ -385,10 +336,7 @@ def _damaged(store: Store, path: str) -> TFRecordError:
 
 
 def _with_categories(table: pa.Table, schema: Schema) -> pa.Table:
-    """Return the columns of the schema from a table.
-
-    Convert values that `Batches.take` decoded to categories again.
-    """
+    """Return the columns of the schema. Convert values that `Batches.take` decoded to categories again."""
     columns = [
         load(column.combine_chunks(), item.type, item.categories)
         if pa.types.is_dictionary(item.type)

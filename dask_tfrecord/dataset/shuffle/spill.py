@@ -42,15 +42,9 @@ _MOST_SECTIONS = 1 << 18
 class Shuffle(NamedTuple):
     """The way in which rows move between partitions before they are written.
 
-    Attributes
-    ----------
-    together : tuple of str
-        Names of columns: rows with equal values in these columns move to the same partition. If the tuple is
-        empty, the rows are spread over the partitions by their sort keys.
-    seed : int, optional
-        The seed of the random row order. If None, the rows keep the order of the collection.
-    npartitions : int
-        The number of target partitions.
+    Rows with equal values in the columns ``together`` move to the same partition. Without such columns, the
+    rows are spread over the partitions by their sort keys. Without a ``seed``, they keep the order of the
+    collection. There are ``npartitions`` target partitions.
     """
 
     together: tuple[str, ...]
@@ -62,19 +56,10 @@ class Route(NamedTuple):
     """The number of rounds in which rows move from source partitions to target partitions.
 
     If there is one round, all target partitions are one group, and every source partition spills rows for
-    each target partition. If there are two rounds, every source partition spills rows for each group. The
-    group ``target // width`` has the section ``target % width`` for a target partition.
-
-    Attributes
-    ----------
-    groups : int
-        The number of groups of target partitions, which is 1 if there is one round.
-    width : int
-        The number of target partitions in a group. The last group may have fewer target partitions.
-    chunk : int
-        The number of source partitions from which a task of the second round reads the sections of a group.
-    chunks : int
-        The number of tasks of the second round for each group.
+    each target partition. If there are two rounds, every source partition spills rows for each group of
+    ``width`` target partitions. The group ``target // width`` has the section ``target % width`` for a target
+    partition. For each group, the second round has ``chunks`` tasks, each of which reads the sections of
+    ``chunk`` source partitions.
     """
 
     groups: int
@@ -86,9 +71,8 @@ class Route(NamedTuple):
     def plan(cls, sources: int, targets: int) -> "Route":
         """Choose the number of rounds and the size of the groups.
 
-        With two rounds, there are at most about (sources + targets) x sqrt(targets) sections.
-        A task of the second round holds about as many rows as the larger one of a source partition and a
-        target partition.
+        With two rounds, there are at most about (sources + targets) x sqrt(targets) sections. A task of the
+        second round holds about as many rows as the larger one of a source partition and a target partition.
         """
         groups = 1 if sources * targets <= _MOST_SECTIONS else isqrt(targets)
         width = ceil(targets / groups)
@@ -126,23 +110,14 @@ _IPC_OPTIONS = pa.ipc.IpcWriteOptions()
 
 
 class Spill(NamedTuple):
-    """The description of a spill file, which holds rows of one source partition, or of a group.
+    """A spill file, which holds rows of one source partition, or of a group.
 
     Each section of the file holds the rows for one target partition. In the first of two rounds, each section
     holds the rows for one group of target partitions, and these rows are not sorted. A section consists of
     Arrow IPC streams, which are called *pieces*, followed by the index of the section. A section without rows
-    has no bytes.
-
-    Attributes
-    ----------
-    path : str
-        The path of the spill file, relative to the root of the dataset.
-    starts : numpy.ndarray
-        The byte offset of each section in the file, followed by the size of the file.
-    indexes : numpy.ndarray
-        The byte offset in the file of the index of each section.
-    checksums : numpy.ndarray
-        The CRC-32C of the index of each section.
+    has no bytes. ``path`` is relative to the root of the dataset. ``starts`` has the byte offset of each
+    section and the size of the file, ``indexes`` the byte offset of the index of each section, and
+    ``checksums`` the CRC-32C of this index.
     """
 
     path: str
@@ -152,7 +127,6 @@ class Spill(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """The size of the spill file."""
         return int(self.starts[-1])
 
 
@@ -175,13 +149,10 @@ def spill(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle, route: R
 
 
 def _write_source(run: WriteRun, table: pa.Table, index: int, shuffle: Shuffle, route: Route) -> Spill:
-    """Write the spill file of a source partition under a unique name. Return the description of the file."""
     table = _with_row_ids(table, index)
-    directories = Directories.of(table, run.partition_on)
     if route.groups == 1:
-        rows = _sort(table, directories, _targets(directories, table, shuffle), route.width, shuffle.seed)
-        return _write_spill(run, f"{index:05d}", rows, run.schema, route.chunk)
-    groups = _targets(directories, table, shuffle) // route.width
+        return write_group(run, table, 0, route.chunk, shuffle, route, name=f"{index:05d}")
+    groups = _targets(Directories.of(table, run.partition_on), table, shuffle) // route.width
     return _write_groups(run, table, index, groups, route.groups)
 
 
@@ -203,12 +174,12 @@ def _write_groups(run: WriteRun, table: pa.Table, index: int, groups: Positions,
 
 
 def _with_row_ids(table: pa.Table, index: int) -> pa.Table:
-    """Add the column of row ids to the table of source partition ``index``."""
-    return table.add_column(0, ROW_ID, pa.array(_row_ids(index, np.arange(table.num_rows))))
+    ids = np.arange(table.num_rows, dtype=np.uint64) + np.uint64(index << _ROW_BITS)
+    return table.add_column(0, ROW_ID, pa.array(ids))
 
 
 def write_group(
-    run: WriteRun, table: pa.Table, group: int, count: int, shuffle: Shuffle, route: Route
+    run: WriteRun, table: pa.Table, group: int, count: int, shuffle: Shuffle, route: Route, name: str = ""
 ) -> Spill:
     """Write a spill file of rows of a group, with a section for each target partition of the group.
 
@@ -218,7 +189,7 @@ def write_group(
     directories = Directories.of(table, run.partition_on)
     targets = _targets(directories, table, shuffle) - group * route.width
     rows = _sort(table, directories, targets, route.width, shuffle.seed)
-    return _write_spill(run, f"group-{group:05d}", rows, run.schema, count)
+    return _write_spill(run, name or f"group-{group:05d}", rows, run.schema, count)
 
 
 def _write_spill(run: WriteRun, name: str, rows: "_SortedRows", schema: Schema, count: int) -> Spill:
@@ -250,16 +221,13 @@ def pass_bytes(partition_bytes: int) -> int:
 def _write_pieces(
     file: BinaryIO, schema: Schema, batches: "Batches", order: Positions, step: int
 ) -> tuple[int, pa.Table]:
-    """Write rows in pieces of at most ``step`` rows.
-
-    Return the total number of bytes, and a table of the pieces.
-    """
+    """Write rows in pieces of at most ``step`` rows. Return the number of bytes, and a table of pieces."""
     pieces = []
     for rows in batches.pieces(order):
         taken = batches.take(rows)
         ids = taken[ROW_ID].to_numpy()
         for at in range(0, len(rows), step):
-            data = _to_ipc(taken.slice(at, step), schema)
+            data = _to_stream(compact(taken.slice(at, step), schema))
             file.write(data)
             pieces.append((len(data), crc32c(data), len(ids[at : at + step]), ids[at]))
     columns = [pa.array(column, pa.uint64()) for column in zip(*pieces, strict=True)]
@@ -268,16 +236,10 @@ def _write_pieces(
 
 
 class Directories(NamedTuple):
-    """The partition directories of the rows of a table, sorted by name.
+    """The partition directories of the rows of a table, sorted by name, and the directory number of each row.
 
-    Attributes
-    ----------
-    names : list of str
-        The names of the directories. Without partition columns, there is one directory with an empty name.
-    values : pyarrow.Table
-        A table with the partition values of each directory.
-    of_rows : numpy.ndarray
-        The directory number of each row of the table.
+    Without partition columns, there is one directory with an empty name. ``values`` has a row for each
+    directory.
     """
 
     names: list[str]
@@ -286,7 +248,6 @@ class Directories(NamedTuple):
 
     @classmethod
     def of(cls, table: pa.Table, partition_on: tuple[str, ...]) -> "Directories":
-        """Find the partition directory of each row of a table."""
         if not partition_on or not table.num_rows:
             return cls([""], table.select([]), np.zeros(table.num_rows, np.uint8))
         groups = group(table, partition_on)
@@ -310,18 +271,9 @@ class Directories(NamedTuple):
 class _SortedRows(NamedTuple):
     """The rows of a table, sorted by section, then by directory, then by the sort keys that the seed gives.
 
-    Attributes
-    ----------
-    table : pyarrow.Table
-        The rows in their order before sorting, with the column of row ids.
-    directories : Directories
-        The partition directories of the table.
-    order : numpy.ndarray
-        The positions of the sorted rows in the table.
-    bounds : list of int
-        The position of the first sorted row of each section, followed by the number of rows.
-    keys : numpy.ndarray
-        A key for each sorted row: number of the section x number of directories + directory number.
+    ``table`` has the rows in their order before, and ``order`` the positions of the sorted rows. ``bounds``
+    has the first sorted row of each section, and the number of rows. The key of a sorted row is: number of
+    the section x number of directories + directory number.
     """
 
     table: pa.Table
@@ -346,10 +298,7 @@ def _targets(directories: Directories, table: pa.Table, shuffle: Shuffle) -> Pos
 def _sort(
     table: pa.Table, directories: Directories, sections: Positions, count: int, seed: int | None
 ) -> _SortedRows:
-    """Sort rows by the numbers of their sections, which are below ``count``.
-
-    The array of section numbers is changed.
-    """
+    """Sort rows by the numbers of their sections, which are below ``count``. The array is changed."""
     names, _, of_rows = directories
     bounds = np.cumsum(np.bincount(sections, minlength=count))
     sections *= len(names)
@@ -365,9 +314,8 @@ def _sort(
 
 
 def _to_json(spill: Spill) -> bytes:
-    """Return the JSON content of the file that describes a spill file."""
-    _, *numbers = spill
-    return json.dumps([spill.path, *(array.tolist() for array in numbers)]).encode()
+    path, *numbers = spill
+    return json.dumps([path, *(array.tolist() for array in numbers)]).encode()
 
 
 def _read_receipt(run: WriteRun, receipt: str) -> Spill:
@@ -402,11 +350,9 @@ class Batches:
         return (rows[at : at + self._step] for at in range(0, len(rows), self._step))
 
     def take(self, rows: Positions) -> pa.Table:
-        """Return the rows at the given positions, in the order of the positions. Categories are replaced by
-        their values.
+        """Return the rows at the given positions, in their order. Categories are replaced by their values.
 
-        The method `take` does not use Arrow's ``take``, which first concatenates all batches and fails for
-        more than 2 GiB of text.
+        Arrow's ``take`` would first concatenate all batches, and fail for more than 2 GiB of text.
         """
         numbers = np.searchsorted(self._bounds, rows, side="right") - 1
         order = sorting(numbers)
@@ -426,11 +372,6 @@ class Batches:
         return sorted_rows(pa.concat_tables(taken).combine_chunks(), back)
 
 
-def _to_ipc(table: pa.Table, schema: Schema) -> pa.Buffer:
-    """Serialize rows and their row ids as an Arrow IPC stream."""
-    return _to_stream(compact(table, schema))
-
-
 def _to_stream(table: pa.Table) -> pa.Buffer:
     """Serialize a table as an Arrow IPC stream."""
     sink = pa.BufferOutputStream()
@@ -444,17 +385,12 @@ def compact(table: pa.Table, schema: Schema) -> pa.Table:
 
     The table must have the column of row ids and the columns that `Batches.take` returned.
     """
-    columns = [
-        table[item.name].combine_chunks().dictionary_encode()
-        if _is_category_of_text(item.type)
-        else table[item.name]
-        for item in schema.fields
-    ]
-    return pa.table([table[ROW_ID], *columns], names=[ROW_ID, *schema.names])
-
-
-def _is_category_of_text(type_: pa.DataType) -> bool:
-    return pa.types.is_dictionary(type_) and type_.value_type in BYTES
+    columns = [table[ROW_ID]]
+    for item in schema.fields:
+        column = table[item.name]
+        is_category_of_text = pa.types.is_dictionary(item.type) and item.type.value_type in BYTES
+        columns.append(column.combine_chunks().dictionary_encode() if is_category_of_text else column)
+    return pa.table(columns, names=[ROW_ID, *schema.names])
 
 
 def _decode_categories(table: pa.Table) -> pa.Table:
@@ -464,11 +400,6 @@ def _decode_categories(table: pa.Table) -> pa.Table:
         for column in table.columns
     ]
     return pa.table(columns, names=table.column_names)
-
-
-def _row_ids(index: int, rows: Positions) -> Numbers:
-    """Return the ids of the rows at these positions in the source partition ``index``."""
-    return rows.astype(np.uint64) + np.uint64(index << _ROW_BITS)
 
 
 def sort_keys(row_ids: Numbers, seed: int | None) -> Numbers:

@@ -42,22 +42,7 @@ _WAITING_BYTES = 1 << 27
 class Appender:
     """Collect rows and metadata for the next commit, and commit them as one append.
 
-    Parameters
-    ----------
-    store : Store
-        The root of the dataset, which need not exist.
-
-    Attributes
-    ----------
-    newest : Newest or None
-        The newest version of the dataset that the `Appender` has read or made.
-    plan : WriteRun or None
-        The plan of all runs, without an id, or None if the columns are not known yet. The caller sets the
-        plan before the first row.
-    metadata : dict of str to str
-        The metadata of the next commit.
-    commits, committed_rows : int
-        The number of commits so far, and of the rows that they have added.
+    The caller sets the ``plan`` of all runs, which has no id, before the first row.
     """
 
     def __init__(self, store: Store) -> None:
@@ -160,7 +145,6 @@ class Appender:
 
     @property
     def _limit(self) -> int:
-        """The size of the waiting rows that are written to staged files together."""
         assert self.plan is not None  # the caller has set it
         return min(self.plan.options.max_bytes or _WAITING_BYTES, _WAITING_BYTES)
 
@@ -206,10 +190,7 @@ class Appender:
 
 
 def _copied(table: pa.Table) -> pa.Table:
-    """Return a copy of a table, because the caller may change the memory of the table later.
-
-    The stream format of Arrow copies all memory, also that of categories.
-    """
+    """Copy a table, whose memory the caller may change later. The stream format also copies categories."""
     stream = pa.BufferOutputStream()
     with pa.ipc.new_stream(stream, table.schema) as writer:
         writer.write_table(table.unify_dictionaries())
@@ -247,13 +228,10 @@ Note = Callable[[list[FileEntry] | list[Spill], int, int, int, int], None]
 
 
 def write_tables(run: WriteRun, tables: Iterable[pa.Table], title: str, note: Note) -> list[FileEntry]:
-    """Write the files of a stream, and return their entries. The rows keep their order.
+    """Write the files of a stream, whose rows keep their order, and return their entries.
 
-    Raises
-    ------
-    TFRecordError
-        If a value cannot be stored. The error has the number of the row in the stream, and ``title`` as its
-        path.
+    The error of a value that cannot be stored has the number of the row in the stream, and ``title`` as its
+    path.
     """
     entries: list[FileEntry] = []
     first = 0

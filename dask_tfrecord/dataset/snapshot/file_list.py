@@ -8,7 +8,6 @@ snapshot's Parquet file holds the whole file list, or the difference to the file
 
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import lru_cache
 from itertools import chain, repeat
 from typing import Any, Literal, NamedTuple, TypeAlias
 
@@ -112,7 +111,6 @@ def stored_column_files(rows: pa.Table) -> pa.StructArray:
 
 
 def checked_column_files(stored: pa.ChunkedArray) -> dict[str, pa.Array]:
-    """Check the untrusted struct of a snapshot's Parquet file that names column files."""
     arrays = stored.combine_chunks().cast(pa.struct(_FIELDS)).flatten()
     nulls = [array.is_null() for array in arrays]
     if not all(one.equals(nulls[0]) for one in nulls):
@@ -150,7 +148,6 @@ _VALUES = "partition"
 STATISTICS = "statistics"
 
 _NULLS = pa.field("nulls", pa.int64())
-_LENGTH_FIELDS = [_NULLS, pa.field("min_length", pa.int64()), pa.field("max_length", pa.int64())]
 
 # The value that stands for the statistics of a file without statistics.
 _NO_STATISTICS: tuple[Any, ...] = (None,) * len(ColumnStatistics._fields)
@@ -160,12 +157,10 @@ _SUSPICIOUS_PATH = r"(^|/)\.{0,2}(/|$)|[\\:\x00]"
 
 
 def value_name(column: str) -> str:
-    """Return the name of the file list's column that holds the values of the partition column `column`."""
     return f"{_VALUES}.{column}"
 
 
 def statistics_name(column: str) -> str:
-    """Return the name of the file list's column that holds the statistics of the data column `column`."""
     return f"{STATISTICS}.{column}"
 
 
@@ -174,7 +169,10 @@ def statistics_name(column: str) -> str:
 
 def from_entries(files: Sequence[FileEntry], schema: Schema, partitioning: Sequence[Field]) -> pa.Table:
     """Return the file list of a snapshot that has these file entries."""
-    columns = {name: _column(files, name) for name in ("path", "bytes", "records", "crc32c")}
+    columns = {
+        name: pa.array([getattr(file, name) for file in files], _TABLE.field(name).type)
+        for name in ("path", "bytes", "records", "crc32c")
+    }
     columns["blocks"] = _blocks(files)
     columns[_STAMP] = pa.array([file.stamp or None for file in files], pa.string())
     columns[_CODEC] = pa.array([file.codec for file in files], pa.string())
@@ -194,10 +192,8 @@ def from_entries(files: Sequence[FileEntry], schema: Schema, partitioning: Seque
 def to_entries(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) -> tuple[FileEntry, ...]:
     """Return the file entries that a file list describes: the inverse of `from_entries`.
 
-    Raises
-    ------
-    OverflowError, TypeError, ValueError, pyarrow.ArrowException
-        If Python cannot represent a value in the file list.
+    Raise OverflowError, TypeError, ValueError or ArrowException if Python cannot represent a value in the
+    file list.
     """
     required = [table[name].to_pylist() for name in _TABLE.names[:-1]]
     stamps = [stamp or "" for stamp in table[_STAMP].to_pylist()]
@@ -232,10 +228,6 @@ def _rows(columns: Sequence[Sequence[Any]], count: int) -> Iterable[tuple[Any, .
     return zip(*columns, strict=True) if columns else [()] * count
 
 
-def _column(files: Sequence[FileEntry], name: str) -> pa.Array:
-    return pa.array([getattr(file, name) for file in files], _TABLE.field(name).type)
-
-
 def _blocks(files: Sequence[FileEntry]) -> pa.Array:
     offsets = [0]
     for file in files:
@@ -247,18 +239,15 @@ def _blocks(files: Sequence[FileEntry]) -> pa.Array:
 
 
 def read_blocks(table: pa.Table) -> Iterable[tuple[Block, ...]]:
-    """Return, for each file of a file list, the blocks of the file."""
     numbers, ends = _block_numbers(table)
     blocks = list(map(Block, *(number.tolist() for number in numbers)))
     starts = [0, *ends[:-1].tolist()]
     return (tuple(blocks[start:end]) for start, end in zip(starts, ends.tolist(), strict=False))
 
 
-def _block_numbers(
-    table: pa.Table,
-) -> tuple[list[npt.NDArray[np.int64]], npt.NDArray[np.int64]]:
-    """Return the three fields of all blocks of a file list as arrays, and the end of each file's blocks in
-    these arrays.
+def _block_numbers(table: pa.Table) -> tuple[list[npt.NDArray[np.int64]], npt.NDArray[np.int64]]:
+    """Return the three fields of all blocks of a file list, and the end of each file's blocks in these
+    arrays.
     """
     lists = table["blocks"].combine_chunks()
     fields = lists.flatten().flatten()
@@ -277,7 +266,6 @@ def _by_column(files: Sequence[FileEntry]) -> dict[str, Sequence[ColumnStatistic
 
 
 def _column_statistics(found: Sequence[ColumnStatistics | None], column: Field) -> pa.Array:
-    """Return an array with the statistics of a column in each file; null for files without statistics."""
     fields = _statistics_fields(column)
     mask = pa.array([one is None for one in found]) if None in found else None
     known = zip(*(one or _NO_STATISTICS for one in found), strict=True)
@@ -287,14 +275,10 @@ def _column_statistics(found: Sequence[ColumnStatistics | None], column: Field) 
 
 
 def _statistics_fields(column: Field) -> list[pa.Field]:
-    """Return the Arrow fields of a column's statistics: bounds of scalar values, or bounds of list
-    lengths.
-    """
-    return _LENGTH_FIELDS if column.depth else _bound_fields(value_type(column.type))
-
-
-@lru_cache(maxsize=64)
-def _bound_fields(type_: pa.DataType) -> list[pa.Field]:
+    """Return the fields of a column's statistics: bounds of scalar values, or bounds of list lengths."""
+    if column.depth:
+        return [_NULLS, pa.field("min_length", pa.int64()), pa.field("max_length", pa.int64())]
+    type_ = value_type(column.type)
     return [_NULLS, pa.field("min", type_), pa.field("max", type_)]
 
 
@@ -312,16 +296,7 @@ def _read_statistics(column: pa.ChunkedArray, name: str) -> list[ColumnStatistic
 def with_schema(table: pa.Table, own: Schema, schema: Schema) -> pa.Table:
     """Convert the statistics of a file list to the types of a schema that has more columns, or wider types.
 
-    The columns that the files do not have are null in all records of these files.
-
-    Parameters
-    ----------
-    table : pyarrow.Table
-        The file list.
-    own : Schema
-        The columns in the records of the files.
-    schema : Schema
-        The columns of the dataset.
+    ``own`` are the columns in the records of the files. Other columns are null in all records of these files.
     """
     types = {item.name: item.type for item in own.leaves}
     columns = dict(zip(table.column_names, table.columns, strict=True))
@@ -340,7 +315,6 @@ def with_schema(table: pa.Table, own: Schema, schema: Schema) -> pa.Table:
 
 
 def to_stored(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) -> pa.Table:
-    """Convert a file list to the columns of a snapshot's Parquet file."""
     columns = {name: table[name] for name in _TABLE.names}
     for name in (_STAMP, _CODEC, VERSION):
         if name in table.column_names and table[name].null_count < len(table):
@@ -364,12 +338,8 @@ def to_stored(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) ->
 def from_stored(stored: pa.Table, schema: Schema, partitioning: Sequence[Field], number: int) -> pa.Table:
     """Check the untrusted columns of a snapshot's Parquet file, and convert them to a file list.
 
-    ``number`` is the number of the snapshot. Unknown columns of the Parquet file are ignored.
-
-    Raises
-    ------
-    TypeError, ValueError, KeyError, pyarrow.ArrowException
-        If the columns of the Parquet file are invalid, so that `to_stored` cannot have returned them.
+    ``number`` is the number of the snapshot. Unknown columns are ignored. Raise TypeError, ValueError,
+    KeyError or ArrowException if `to_stored` cannot have returned the columns.
     """
     required = stored.select(_TABLE.names).cast(_TABLE)
     columns = {name: required[name] for name in _TABLE.names}
@@ -435,14 +405,11 @@ def _check_files(table: pa.Table) -> None:
 
 
 def check_unique(paths: pa.ChunkedArray) -> None:
-    """Raise a ValueError if several files in a file list have the same path."""
     check(len(paths.unique()) == len(paths), "several files have the same path")
 
 
 def _files_with_bad_blocks(table: pa.Table) -> npt.NDArray[np.intp]:
-    """Return the row numbers of the files with invalid blocks: blocks outside the file, or not in
-    ascending order.
-    """
+    """Return the row numbers of the files with blocks outside the file, or not in ascending order."""
     numbers, ends = _block_numbers(table)
     files = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
     is_last = np.ones(len(files), bool)
@@ -459,7 +426,6 @@ def _files_with_bad_blocks(table: pa.Table) -> npt.NDArray[np.intp]:
 
 
 def check(valid: bool, problem: str) -> None:
-    """Raise a ValueError with the message `problem` unless `valid` is true."""
     if not valid:
         raise ValueError(problem)
 
@@ -483,13 +449,7 @@ DELTA_PART = 0.1
 class Base:
     """The Parquet file of a snapshot that lists all of its files, to which later snapshots add files.
 
-    Attributes
-    ----------
-    version : int
-        The number of the base's snapshot.
-    crc32c : int
-        CRC-32C of the bytes of the base's Parquet file. This checksum distinguishes the base from another
-        snapshot with the same number.
+    The checksum distinguishes the base from another snapshot with the same number.
     """
 
     version: int
@@ -499,14 +459,8 @@ class Base:
 class Stored(NamedTuple):
     """The way in which the file list of a snapshot is stored.
 
-    Attributes
-    ----------
-    path : str
-        The path of the snapshot's Parquet file, for error messages.
-    base : Base
-        The base to whose file list the next append may add files.
-    added : pyarrow.Table
-        The file list of those files of the snapshot that the base does not list.
+    ``path`` is the path of the Parquet file, for error messages. The next append may add files to the list of
+    ``base``, which lacks the files ``added`` of this snapshot.
     """
 
     path: str
@@ -519,15 +473,11 @@ class Stored(NamedTuple):
 
 
 def concatenate(tables: list[pa.Table]) -> pa.Table:
-    """Concatenate tables whose columns may differ.
-
-    If a table lacks a column, the column is null in the rows of this table.
-    """
+    """Concatenate tables. If a table lacks a column, the column is null in the rows of this table."""
     return pa.concat_tables(tables, promote_options="default")
 
 
 def rows_of_run(rows: pa.Table, run: str) -> pa.Table:
-    """Return the rows of a file list whose files were written by the run with the id `run`."""
     candidates = rows.filter(pc.match_substring(rows["path"], f"part-{run}-"))
     return candidates.filter(
         pa.array([run_of(path) == run for path in candidates["path"].to_pylist()], pa.bool_())
@@ -540,7 +490,7 @@ def identities(rows: pa.Table) -> list[tuple[str, int]]:
 
 
 def with_known_versions(rows: pa.Table, known: pa.Table) -> pa.Table:
-    """Return a file list in which the files of another file list have the version of the other file list.
+    """Give the files of a file list the versions that another file list has for the same files.
 
     All other files have no version, so they count as added by the snapshot that will list them.
     """
@@ -552,18 +502,12 @@ def with_known_versions(rows: pa.Table, known: pa.Table) -> pa.Table:
 
 
 def partition_columns(rows: pa.Table, partitioning: Sequence[Field]) -> pa.Table:
-    """Return a table of the partition columns, with a row for each file.
-
-    The values of a dictionary column replace its codes.
-    """
+    """Return a table of the partition columns, with a row for each file."""
     return pa.table({item.name: rows[value_name(item.name)] for item in partitioning})
 
 
 def by_directory(rows: pa.Table) -> pa.Table:
-    """Reorder a file list so that the files of each directory are adjacent.
-
-    The files of a directory keep their order.
-    """
+    """Reorder a file list so that the files of each directory are adjacent, in the order that they had."""
     paths = rows["path"]
     # A regular expression would take three times as long.
     parents = pc.list_element(pc.split_pattern(paths, "/", max_splits=1, reverse=True), 0)
@@ -575,6 +519,5 @@ def by_directory(rows: pa.Table) -> pa.Table:
 
 
 def invalid_snapshot(error: Exception, path: str) -> TFRecordError:
-    """Return the exception for a file that is not a valid snapshot file."""
     remedy = WITHOUT_SNAPSHOT
     return TFRecordError(f"not a valid snapshot ({error})", remedy, path=path)

@@ -193,10 +193,7 @@ class Snapshot:
 
     @property
     def partitions(self) -> int:
-        """The number of keys, which are the rows of `partition_values`.
-
-        It is 0 if the dataset has no partition columns.
-        """
+        """The number of keys, which are the rows of `partition_values`: 0 without partition columns."""
         keys = partition_columns(self.file_list, self.partitioning)
         return len(keys.group_by(keys.column_names).aggregate([])) if self.partitioning else 0
 
@@ -365,9 +362,8 @@ class Snapshot:
 
 
 def short_list(names: Sequence[str]) -> str:
-    """Join a list of names into one line of text.
-
-    If there are many names, the line has only the first names and the number of the other names.
+    """Join names into one line of text. Of many names, only the first are shown, and the number of the
+    others.
     """
     more = len(names) - _MOST_COLUMNS
     return ", ".join(names[:_MOST_COLUMNS]) + (f" and {more:,} more" if more > 0 else "")
@@ -379,19 +375,14 @@ def listed_files(snapshot: Snapshot | None) -> frozenset[str]:
 
 
 def no_snapshot(store: Store) -> FileNotFoundError:
-    """Return the error for a directory that has no snapshot."""
     problem = "the directory has no snapshot"
     return nothing_at(store, problem, advice="check the path", index="to make a snapshot")
 
 
 def open_version(store: Store, number: int | None) -> Snapshot:
-    """Return one version of the dataset in the root directory of the store. If ``number`` is None, return the
-    newest version.
+    """Return one version of the dataset in the store's root, or the newest if ``number`` is None.
 
-    Raises
-    ------
-    FileNotFoundError
-        If the root has no snapshot, or if the dataset does not have this version.
+    Raise FileNotFoundError if the dataset does not have this version, or has no snapshot.
     """
     if isinstance(number, bool) or not isinstance(number, int | np.integer | None):
         raise TFRecordError(f"version={number!r} is not the number of a version", "pass a number")
@@ -418,17 +409,13 @@ def open_version(store: Store, number: int | None) -> Snapshot:
 
 
 def find_snapshot(store: Store) -> Snapshot | None:
-    """Return the newest snapshot in the store's root, or None if the root has no snapshot.
-
-    Raises
-    ------
-    TFRecordError
-        If the snapshot is damaged, or if its base is missing.
+    """Return the newest snapshot in the store's root, or None. Raise TFRecordError if the snapshot is
+    damaged.
     """
     found = find_newest(store)
     return None if found is None else Snapshot(**found)
 
 
 def read_snapshot(store: Store, number: int) -> Snapshot:
-    """Return one version of the dataset in the store's root. Raise the same errors as `read_version`."""
+    """Return one version of the dataset. Raise the same errors as `read_version`."""
     return Snapshot(**read_version(store, number))

@@ -51,17 +51,15 @@ _COLUMN_FILE = re.compile(r"(?:.*/)?_tfrecord/columns/([0-9a-f]{32})-\d{5,}\.par
 
 
 def snapshot_path(number: int) -> str:
-    """Return the path of the snapshot with this number, relative to the root of the dataset."""
     return f"{METADATA_DIRECTORY}/{number:08d}.parquet"
 
 
 def column_file_path(run: str, number: int) -> str:
-    """Return the path of a column file of a run, relative to the root of the dataset."""
     return f"{COLUMNS}/{run}-{number:05d}.parquet"
 
 
 def run_of_column_file(path: str) -> str | None:
-    """Return the run that made a column file. Return None if the path is not that of a column file."""
+    """Return the run that made a column file, or None if the path is not that of a column file."""
     match = _COLUMN_FILE.fullmatch(path)
     return match[1] if match else None
 
@@ -72,9 +70,7 @@ def staged(run: str, name: str) -> str:
 
 
 def open_runs(store: Store) -> list[str]:
-    """Return the ids of the runs that have a staging directory, because they are active or were
-    interrupted.
-    """
+    """Return the ids of the runs that have a staging directory: they are active or were interrupted."""
     return [name for name in store.names(STAGING) if _RUN_ID.fullmatch(name)]
 
 
@@ -90,20 +86,17 @@ def closed_column_files(store: Store) -> list[str]:
 
 
 def exported_files(store: Store) -> list[str]:
-    """Return the paths of the files that `export` wrote, and of the list of these files."""
     paths = stored_paths(store, EXPORTS)
     return [*paths, EXPORTS] if paths else []
 
 
 def record_exports(store: Store, paths: Sequence[str]) -> None:
-    """Add paths to the stored list of the files that `export` wrote."""
     known = dict.fromkeys([*stored_paths(store, EXPORTS), *paths])
     with store.create(store.join(EXPORTS)) as file:
         file.write(json.dumps(list(known)).encode())
 
 
 def _is_file_path(value: object) -> bool:
-    """Return True if a value can be the path of a file that an operation of this library replaces."""
     directories = (METADATA_DIRECTORY, STAGING, KEPT, COLUMNS)
     if not isinstance(value, str) or not is_inside(value) or value in directories:
         return False
@@ -115,14 +108,10 @@ def _is_file_path(value: object) -> bool:
 
 
 def stored_paths(store: Store, name: str) -> list[str]:
-    """Return the paths that a JSON file in the metadata directory lists, relative to the root.
+    """Return the paths that a JSON file in the metadata directory lists, or no path if this file does not
+    exist.
 
-    If the JSON file does not exist, the list is empty.
-
-    Raises
-    ------
-    TFRecordError
-        If the JSON file is damaged.
+    Raise TFRecordError if the JSON file is damaged.
     """
     path = store.join(name)
     problem = "not a list of paths inside the dataset"

@@ -6,7 +6,6 @@ metadata of many versions at once, without their file lists.
 """
 
 import json
-import os
 import re
 from collections.abc import Mapping, Sequence
 from contextlib import suppress
@@ -20,7 +19,6 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pyarrow.parquet as pq
-from fsspec.implementations.local import LocalFileSystem
 
 from dask_tfrecord.codec import crc32c
 from dask_tfrecord.codec.codecs import CODECS
@@ -62,15 +60,11 @@ def library_version() -> str:
 
 
 def parse(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of `Snapshot` that the JSON object holds, such as the schema and the run.
+    """Return the fields of `Snapshot` that the JSON object holds. It holds neither the file list nor the
+    number.
 
-    The JSON object holds neither the file list nor the number of the snapshot, nor how the file list is
-    stored.
-
-    Raises
-    ------
-    AttributeError, KeyError, TypeError, ValueError
-        If the JSON object does not describe a valid snapshot.
+    Raise AttributeError, KeyError, TypeError or ValueError if the JSON object does not describe a valid
+    snapshot.
     """
     compression, run, library = (metadata[key] for key in ("compression", "run", "library"))
     check(compression is None or compression in CODECS, f"unknown compression {compression!r}")
@@ -134,7 +128,7 @@ def totals(rows: pa.Table) -> dict[str, int]:
 
 
 def summary(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the object that says what a write did: the text ``details``, and the totals of the version.
+    """Return what a write did: the text ``details``, and the totals of the version.
 
     If another program has copied the object from the version before, or if a total is invalid, there are no
     totals.
@@ -149,15 +143,10 @@ def summary(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def next_ancestors(ancestors: Sequence[str], run: str) -> tuple[str, ...]:
-    """Return the ancestors of the next snapshot, given the ancestors and the run of the current snapshot."""
     return (*ancestors, run)[-_MOST_ANCESTORS:]
 
 
 def _levels(stored: Any, names: Sequence[str]) -> Levels | None:
-    """Return the index levels that the JSON object holds, or None if the index is unknown.
-
-    Raise if a level is not a column of the dataset.
-    """
     if stored is None:
         return None
     levels = tuple((column, name) for column, name in stored)
@@ -169,9 +158,8 @@ def _levels(stored: Any, names: Sequence[str]) -> Levels | None:
 
 
 def parse_time(stored: Any) -> datetime | None:
-    """Parse the text of a time with a time zone.
-
-    If the text is invalid, return None, because no data depends on this time.
+    """Parse the text of a time with a time zone. Return None if the text is invalid: no data depends on this
+    time.
     """
     with suppress(TypeError, ValueError):
         time = datetime.fromisoformat(stored)
@@ -180,10 +168,8 @@ def parse_time(stored: Any) -> datetime | None:
 
 
 def strict_json(text: bytes) -> dict[str, Any]:
-    """Parse JSON text.
-
-    Raise a ValueError if an object repeats a key, if the text contains a constant such as NaN, or if the
-    text is nested too deeply.
+    """Parse JSON text. Raise ValueError for a repeated key, a constant such as NaN, and text that is nested
+    too deeply.
     """
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -220,21 +206,7 @@ _MOST_NUMBERS = 12
 class Part:
     """The content of a snapshot's Parquet file.
 
-    Attributes
-    ----------
-    number : int
-        The number of the snapshot.
-    path : str
-        The path of the Parquet file, for error messages.
-    crc32c : int
-        CRC-32C of the bytes of the Parquet file.
-    fields : dict
-        The fields of `Snapshot` that the metadata of the Parquet file holds.
-    base : Base, optional
-        The full snapshot whose files also belong to this snapshot, or None if the Parquet file lists all
-        files of the snapshot.
-    rows : pyarrow.Table
-        The data files that the Parquet file lists.
+    ``rows`` lists the files that are not in the base. Without a base, it lists all files of the snapshot.
     """
 
     number: int
@@ -246,9 +218,7 @@ class Part:
 
 
 class _LostBaseError(FileNotFoundError):
-    """The error for a version whose base is missing: an overwrite has just removed it, or the dataset is
-    damaged.
-    """
+    """The base of a version is missing: an overwrite has just removed it, or the dataset is damaged."""
 
 
 def versions(store: Store) -> list[int]:
@@ -257,26 +227,25 @@ def versions(store: Store) -> list[int]:
 
 
 def newest_number(store: Store) -> int:
-    """Return the number of the newest snapshot in the root of the store, or 0 if there is no snapshot."""
+    """Return the number of the newest snapshot in the root of the store, or 0."""
     return int(max(filter(_NAME.fullmatch, store.names(METADATA_DIRECTORY)), default="0")[:8])
 
 
 def readable_versions(store: Store) -> list[int]:
-    """Return the numbers of the versions that the dataset keeps, the newest last."""
     oldest = oldest_version(store)
     return [number for number in versions(store) if number >= oldest]
 
 
 def version_names(numbers: Sequence[int]) -> str:
-    """Return the numbers of versions as a text. If there are many, the text has the first and the last."""
+    """Return the numbers of versions as a text: of many versions, only the first and the last."""
     few = len(numbers) <= _MOST_NUMBERS
     return ", ".join(map(str, numbers)) if few else f"{numbers[0]} to {numbers[-1]}"
 
 
 def oldest_version(store: Store) -> int:
-    """Return the number of the oldest version that the dataset keeps, or 0 if it keeps all stored versions.
+    """Return the number of the oldest version that the dataset keeps.
 
-    If the newest snapshot is damaged, the result is 0.
+    The number is 0 if the dataset keeps all stored versions, or if the newest snapshot is damaged.
     """
     with suppress(TFRecordError):
         newest = find_newest(store)
@@ -287,10 +256,7 @@ def oldest_version(store: Store) -> int:
 def find_newest(store: Store) -> dict[str, Any] | None:
     """Return the fields of the newest snapshot in the root of the store, or None if there is no snapshot.
 
-    Raises
-    ------
-    TFRecordError
-        If the file of the snapshot or of its base is damaged, or if its base is missing.
+    Raise TFRecordError if the file of the snapshot or of its base is damaged, or if its base is missing.
     """
     while numbers := versions(store):
         try:
@@ -308,12 +274,8 @@ def find_newest(store: Store) -> dict[str, Any] | None:
 def read_version(store: Store, number: int) -> dict[str, Any]:
     """Return the fields of the snapshot with this number in the root of the store.
 
-    Raises
-    ------
-    FileNotFoundError
-        If the file of the snapshot or of its base does not exist.
-    TFRecordError
-        If the file of the snapshot or of its base is damaged.
+    Raise FileNotFoundError if the file of the snapshot or of its base does not exist, and TFRecordError if it
+    is damaged.
     """
     part = read_part(store, number)
     return assemble(part, None if part.base is None else _read_base(store, part.base))
@@ -333,10 +295,7 @@ def _read_base(store: Store, base: Base) -> Part:
 def assemble(part: Part, base: Part | None) -> dict[str, Any]:
     """Return the fields of a snapshot, given the contents of its file and of its base's file.
 
-    Raises
-    ------
-    TFRecordError
-        If the snapshot and the base do not belong together.
+    Raise TFRecordError if the two do not belong together.
     """
     rows, added = part.rows, part.rows.slice(0, 0)
     try:
@@ -361,14 +320,8 @@ def assemble(part: Part, base: Part | None) -> dict[str, Any]:
 
 
 def read_part(store: Store, number: int) -> Part:
-    """Read the file of a snapshot, but not the file of its base.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the file of the snapshot does not exist.
-    TFRecordError
-        If the file is not a snapshot, or if it has another format version.
+    """Read the file of a snapshot, but not the file of its base. Raise FileNotFoundError if it does not
+    exist.
     """
     path = store.join(snapshot_path(number))
     try:
@@ -380,13 +333,7 @@ def read_part(store: Store, number: int) -> Part:
 
 
 def parse_part(data: bytes, path: str, number: int) -> Part:
-    """Parse and check the untrusted content of a snapshot's file. Error messages name the file as ``path``.
-
-    Raises
-    ------
-    TFRecordError
-        If the content is not a valid snapshot, or if it has another format version.
-    """
+    """Parse and check the untrusted content of a snapshot's file. Raise TFRecordError if it is not valid."""
     try:
         # This read uses no threads, because a thread of Arrow may free the buffer after the call has
         # returned. If the process ended at that moment, it would abort.
@@ -426,15 +373,10 @@ def _base(metadata: Mapping[str, Any], number: int) -> Base | None:
 
 
 def to_parquet(fields: Mapping[str, Any], *, delta: bool = False) -> pa.Buffer:
-    """Return the content of a snapshot's Parquet file.
+    """Return the content of a snapshot's Parquet file for the fields that `assemble` returns.
 
-    Parameters
-    ----------
-    fields : mapping
-        The fields of the snapshot, as `assemble` returns them.
-    delta : bool, default False
-        If True, store only the files that the base does not list, unless there are too many. The dataset must
-        then keep the file of the base.
+    If ``delta`` is True, store only the files that the base does not list, unless there are too many. The
+    dataset must then keep the file of the base.
     """
     rows, stored, base = fields["file_list"], fields["stored"], None
     if delta and stored is not None and stored.is_delta(rows):
@@ -449,74 +391,39 @@ def to_parquet(fields: Mapping[str, Any], *, delta: bool = False) -> pa.Buffer:
     # Readers read the whole snapshot file, so Parquet's column statistics would only cost time, as would
     # dictionaries of values that mostly occur once. Many files may have the same column file.
     pq.write_table(
-        table,
-        sink,
-        write_page_checksum=True,
-        write_statistics=False,
-        use_dictionary=[COLUMN_FILE_NAMES[0]],
+        table, sink, write_page_checksum=True, write_statistics=False, use_dictionary=[COLUMN_FILE_NAMES[0]]
     )
     return sink.getvalue()
 
 
-# The number of bytes at the end of a snapshot's file that are read. They hold the metadata, unless a dataset
-# has hundreds of columns.
+# The number of bytes at the end of a snapshot's file that are read. They hold the Parquet footer with the
+# metadata, unless a dataset has hundreds of columns.
 _TAIL_BYTES = 1 << 16
-
-# The length and the key of the entry in the Parquet footer (Thrift's compact protocol), and the type of the
-# value, whose length and bytes follow. Parsing the whole footer would take ten times as long.
-_ENTRY = b"\x18" + bytes([len(METADATA_KEY)]) + METADATA_KEY + b"\x18"
 
 
 def read_metadata(store: Store, numbers: Sequence[int]) -> dict[int, dict[str, Any]]:
     """Map the numbers of versions to the JSON objects in the metadata of their Parquet files.
 
-    The result lacks the versions that do not exist or are damaged, that have another format version,
-    or whose metadata is longer than usual. `read_version` reads these versions or raises.
+    The result lacks the versions that do not exist or are damaged, that have another format version, or whose
+    metadata is longer than usual. `read_version` reads these versions or raises.
     """
     paths = [store.join(snapshot_path(number)) for number in numbers]
-    found = {number: _parse(tail) for number, tail in zip(numbers, _tails(store, paths), strict=True)}
+    count = len(paths)
+    tails = store.fs.cat_ranges(paths, [-_TAIL_BYTES] * count, [None] * count, on_error="return")
+    found = {number: _parse(tail) for number, tail in zip(numbers, tails, strict=True)}
     return {number: metadata for number, metadata in found.items() if metadata is not None}
 
 
-def _tails(store: Store, paths: list[str]) -> list[Any]:
-    """Return the last bytes of each file, or an exception."""
-    if type(store.fs) is LocalFileSystem:
-        return [_tail(path) for path in paths]
-    count = len(paths)
-    return list(store.fs.cat_ranges(paths, [-_TAIL_BYTES] * count, [None] * count, on_error="return"))
-
-
-def _tail(path: str) -> bytes | OSError:
-    try:
-        with open(path, "rb", buffering=0) as file:
-            size = os.fstat(file.fileno()).st_size
-            file.seek(max(size - _TAIL_BYTES, 0))
-            return file.read()
-    except OSError as error:
-        return error
-
-
 def _parse(tail: Any) -> dict[str, Any] | None:
-    """Return the JSON object in the last bytes of a Parquet file. If there is none, return None."""
-    if not isinstance(tail, bytes) or tail[-4:] != b"PAR1":
+    """Return the JSON object in the last bytes of a Parquet file, or None if there is none."""
+    if not isinstance(tail, bytes):  # the file could not be read
         return None
-    # Only the name of the writing program follows the entries, so the last match is the entry.
-    _, entry, rest = tail.rpartition(_ENTRY)
-    if not entry:
-        return None
-    length = shift = at = 0
     try:
-        while True:  # the length is stored in groups of seven bits, the lowest first
-            byte = rest[at]
-            length |= (byte & 127) << shift
-            at, shift = at + 1, shift + 7
-            if byte < 128:
-                break
-        metadata = strict_json(rest[at : at + length])
+        metadata = strict_json(pq.read_metadata(pa.BufferReader(tail)).metadata[METADATA_KEY])
         base = metadata.get("base")
         is_valid = base is None or type(base["version"]) is int
         return metadata if is_valid and metadata["format_version"] == FORMAT_VERSION else None
-    except (IndexError, KeyError, TypeError, ValueError):
+    except (pa.ArrowException, AttributeError, KeyError, OSError, TypeError, ValueError):
         return None
 
 
@@ -536,9 +443,7 @@ _HISTORY = pa.schema(
 
 
 def history(store: Store, numbers: Sequence[int]) -> pd.DataFrame:
-    """Return the table of versions that `Snapshot.history` describes. Versions that do not exist are left
-    out.
-    """
+    """Return the table of versions that `Snapshot.history` describes, without those that do not exist."""
     stored = read_metadata(store, numbers)
     rows: list[tuple[Any, ...]] = []
     for number in numbers:
@@ -552,7 +457,7 @@ def history(store: Store, numbers: Sequence[int]) -> pd.DataFrame:
 
 
 def _described(metadata: dict[str, Any]) -> tuple[Any, ...] | None:
-    """Return the columns of a version except its number. If the metadata lacks one of them, return None."""
+    """Return the columns of a version except its number, or None if the metadata lacks one of them."""
     texts = [metadata.get(name) for name in ("mode", "run", "library")]
     known = summary(metadata)
     if not all(name in known for name in TOTALS) or not all(isinstance(text, str) for text in texts):

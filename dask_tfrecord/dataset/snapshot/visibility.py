@@ -62,15 +62,14 @@ _T = TypeVar("_T")
 class DatasetStore(Store):
     """A store that also finds files that were moved to the directory of kept files, or back.
 
-    A reader that has planned to read a file is not disturbed by a commit that replaces the file and keeps the
-    earlier versions.
+    A commit that replaces a file and keeps the earlier versions does not disturb a reader that has planned to
+    read the file.
     """
 
     @contextmanager
     def open(
         self, path: str, size: int | None, start: int = 0, stop: int | None = None, stamp: str = ""
     ) -> Iterator[FileReader]:
-        """Open a file in the same way as `Store.open`."""
         opened = super().open
         with ExitStack() as stack:
 
@@ -85,7 +84,6 @@ class DatasetStore(Store):
             yield file if self.local else _FollowedFile(file, start, open_at)  # local files stay open
 
     def look(self, path: str) -> dict[str, Any]:
-        """Return the current info of a file in the same way as `Store.look`."""
         look = super().look
 
         def info(at: str) -> dict[str, Any]:
@@ -95,7 +93,6 @@ class DatasetStore(Store):
         return self.follow(path, info)
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        """Read byte ranges of files in the same way as `Store.read_ranges`."""
         read = super().read_ranges
         with suppress(FileNotFoundError):
             return read(ranges)
@@ -106,7 +103,6 @@ class DatasetStore(Store):
         return [self.follow(path, partial(read_one, start, stop)) for path, start, stop in ranges]
 
     def follow(self, path: str, read: Callable[[str], _T]) -> _T:
-        """Call a function in the same way as `Store.follow`, with the new path of a file that was moved."""
         try:
             return read(path)
         except FileNotFoundError as error:
@@ -141,7 +137,7 @@ class _FollowedFile(FileReader):
 
 
 def kept_files(store: Store) -> pa.Table:
-    """Return the list of the files in the directory of kept files."""
+    """List the files in the directory of kept files."""
     return list_directory(Store(store.fs, store.join(f"{KEPT}/")))
 
 
@@ -152,16 +148,10 @@ def places_of_kept_files(store: Store) -> set[str]:
 
 
 def with_kept_files(store: Store, paths: pa.Array | pa.ChunkedArray, files: pa.Table) -> pa.Table:
-    """Return the list of a snapshot's files, with the sizes and stamps of files that were moved.
+    """Fill in the sizes and stamps of a snapshot's files that were moved.
 
-    Parameters
-    ----------
-    store : Store
-        The root of the dataset.
-    paths : pyarrow.Array
-        The full path of each file of the snapshot.
-    files : pyarrow.Table
-        The file list with a row for each path. All values of a file that is not at its path are null.
+    ``paths`` has the full path of each file of the snapshot. The rows of ``files`` that are not at their
+    paths are null.
     """
     for directory in (f"{KEPT}/", ""):  # a restore may move a file back between the listings
         missing = files["path"].is_null()
@@ -187,24 +177,14 @@ def listed_path(store: Store, name: str) -> str:
 
 
 def _full_paths(store: Store, rows: pa.Table) -> pa.ChunkedArray:
-    """Return the full paths of all files of a snapshot, in the form that `listed_path` returns."""
     return pc.binary_join_element_wise(listed_path(store, ""), rows["path"], "").cast(pa.binary())
 
 
 def snapshot_files(store: Store, snapshot: Snapshot) -> pa.Table:
-    """Check a snapshot against its directory, and return the files of the snapshot with their checksums.
+    """Check a snapshot against its directory, and return its files in its order, with their checksums.
 
-    Returns
-    -------
-    pyarrow.Table
-        The file list, in the order of the snapshot.
-
-    Raises
-    ------
-    CorruptRecordError
-        If a file of the snapshot is missing or has another size than in the snapshot.
-    TFRecordError
-        If the directory holds files of other tools that the snapshot does not list.
+    Raise CorruptRecordError if a file is missing or has another size than in the snapshot, and TFRecordError
+    if the directory holds files of other tools that the snapshot does not list.
     """
     files, others = listed_and_others(store, snapshot)
     foreign = {path for path in others if not is_part(path)}
@@ -221,15 +201,10 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> pa.Table:
 
 
 def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[pa.Table, list[str]]:
-    """Check a snapshot against its directory. Return the file list of the snapshot, and the paths of all
-    other visible files.
+    """Check a snapshot against its directory. Return its file list, and the paths of all other visible files,
+    except those that are clearly not TFRecord files.
 
-    The other files do not include files that are clearly not TFRecord files.
-
-    Raises
-    ------
-    CorruptRecordError
-        If a file of the snapshot is missing or has another size than in the snapshot.
+    Raise CorruptRecordError if a file of the snapshot is missing or has another size than in the snapshot.
     """
     present, rows = list_directory(store), snapshot.file_list
     present_paths = unquoted_column(present["path"])
@@ -257,18 +232,11 @@ def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[pa.Table, list[
 
 
 def are_proven(files: pa.Table, rows: pa.Table) -> pa.ChunkedArray:
-    """Return, for each file of a snapshot, True if the listed version of the file equals the version in the
-    snapshot.
+    """Return, for each file of a snapshot, True if the listed file is the version that the snapshot
+    describes.
 
-    The column ``stamp`` of a file list identifies the version of a file. A snapshot may have no stamp for a
-    file. In this case, only the size can be compared, so the result is True.
-
-    Parameters
-    ----------
-    files : pyarrow.Table
-        The file list that `snapshot_files` returned.
-    rows : pyarrow.Table
-        The rows of `Snapshot.file_list` for the same files.
+    ``files`` is the result of `snapshot_files`, and ``rows`` has the same files in `Snapshot.file_list`. A
+    file without a stamp in the snapshot counts as proven, because only its size can be compared.
     """
     stamps = pc.fill_null(rows["stamp"], "")
     return pc.or_(pc.equal(stamps, ""), pc.equal(stamps, files["stamp"]))
@@ -277,10 +245,8 @@ def are_proven(files: pa.Table, rows: pa.Table) -> pa.ChunkedArray:
 def _lost_file(
     store: Store, missing: Sequence[str], path: str, recorded: int, size: int | None
 ) -> CorruptRecordError:
-    """Return the exception for a file of a snapshot that is missing or has another size than in the
-    snapshot.
-
-    The message also names the other missing files.
+    """Return the exception for a file of a snapshot that is missing or has another size. It names the other
+    missing files.
     """
     root, public = store.public(), store.public(store.join(path))
     if size is None:
@@ -308,14 +274,8 @@ def missing_files(store: Store, snapshot: Snapshot) -> pa.Table:
 def snapshot_of_version(store: Store, number: int) -> tuple[Snapshot, pa.Table]:
     """Return the snapshot of one version of a dataset, and the list of its files.
 
-    The directory of the dataset may also hold files of other versions.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the dataset does not have this version.
-    CorruptRecordError
-        If a file of the version is missing or has another size than in the snapshot.
+    The directory may also hold files of other versions. Raise FileNotFoundError if the dataset does not have
+    this version, and CorruptRecordError if a file of the version is missing or has another size.
     """
     snapshot = open_version(store, number)
     try:
@@ -333,15 +293,8 @@ def snapshot_of_version(store: Store, number: int) -> tuple[Snapshot, pa.Table]:
 def newest_snapshot(store: Store) -> tuple[Snapshot, pa.Table] | None:
     """Return the newest snapshot and the list of its files, or None if the root of the store has no snapshot.
 
-    If an overwrite replaces the files in the meantime, the snapshot of this overwrite is returned.
-
-    Raises
-    ------
-    CorruptRecordError
-        If a file of the snapshot is missing or has another size than in the snapshot.
-    TFRecordError
-        If the snapshot is damaged, or if the directory holds files of other tools that the snapshot does not
-        list.
+    If an overwrite replaces the files in the meantime, the snapshot of this overwrite is returned. Raise the
+    same errors as `snapshot_files`, and TFRecordError if the snapshot is damaged.
     """
     snapshot = find_snapshot(store)
     while snapshot is not None:
@@ -362,17 +315,8 @@ def committed_files(listing: Listing, *, use_snapshot: bool) -> Listing:
     snapshot, the files of open runs are uncommitted. Files that the user passed by their full names are
     always returned.
 
-    Raises
-    ------
-    FileNotFoundError
-        If the listing has no committed file.
-    TFRecordError
-        If a dataset without a snapshot has some but not all files of a write.
-
-    Warns
-    -----
-    UserWarning
-        If a directory without metadata of a dataset has some but not all files of a write.
+    Raise FileNotFoundError if no file is committed. If some but not all files of a write exist and there is
+    no snapshot, raise TFRecordError, or warn if the directory has no metadata of a dataset.
     """
     store = listing.store
     files = without_side_files(store, listing.files, keep=listing.spelled_out)
@@ -395,7 +339,6 @@ def committed_files(listing: Listing, *, use_snapshot: bool) -> Listing:
 
 
 def _without(files: pa.Table, paths: Collection[str]) -> pa.Table:
-    """Return a file list without the files that have these paths."""
     return files.filter(pc.invert(pc.is_in(files["path"], path_column(paths)))) if paths else files
 
 
@@ -403,7 +346,7 @@ def _dataset_root(store: Store, directory: str, known: dict[str, bool]) -> str |
     """Return the root of the dataset to which a data file in this directory may belong, or None.
 
     The root is the directory itself, or the directory above its partition directories. ``known`` caches, for
-    each directory, whether it is a root.
+    each directory, if it is a root.
     """
     levels = directory.split("/")
     start = len(levels)
@@ -442,8 +385,8 @@ def _uncommitted_paths(store: Store, paths: Sequence[str], *, use_snapshot: bool
 
 
 def _check_in_place(store: Store, snapshot: Snapshot) -> None:
-    """Raise TFRecordError if a restore has not yet moved all files of the newest version to their paths, so
-    that a listing lacks some of the files.
+    """Raise if a restore has not yet moved all files of the newest version to their paths, so that a listing
+    lacks some.
     """
     kept = places_of_kept_files(store).intersection(map(store.join, listed_files(snapshot)))
     if kept and (missing := kept.difference(column_paths(list_directory(store)["path"]))):
@@ -486,13 +429,12 @@ def _check_complete(store: Store, paths: Sequence[str]) -> None:
 
 
 def data_files(store: Store) -> pa.Table:
-    """Return the visible files in the root of the store, except files that are clearly not TFRecord files."""
+    """List the visible files in the root of the store, except files that are clearly not TFRecord files."""
     return without_side_files(store, visible_files(store))
 
 
 def visible_files(store: Store, snapshot: Snapshot | None = None) -> pa.Table:
-    """Return the visible files in the root of the store, except files of open runs and files that commits
-    replace.
+    """List the files in the root of the store, except files of open runs and files that commits replace.
 
     ``snapshot`` is the newest snapshot. If None, it is read if it is needed.
     """
@@ -504,7 +446,6 @@ def visible_files(store: Store, snapshot: Snapshot | None = None) -> pa.Table:
 
 
 def _unread_paths(store: Store, paths: Sequence[str], snapshot: Snapshot | None) -> set[str]:
-    """Return the paths of the files of open runs, and of all files that unfinished commits replace."""
     replaced = () if snapshot is None else replaced_paths(store, snapshot)
     return _of_open_runs(store, paths, snapshot).union(map(store.join, replaced))
 

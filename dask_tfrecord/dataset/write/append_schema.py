@@ -52,15 +52,8 @@ def check_existing_data(
 ) -> Snapshot | None:
     """Check that rows with these columns can be appended to the existing data in a directory.
 
-    Return the newest snapshot, or None if the directory has no snapshot.
-
-    Raises
-    ------
-    SchemaError
-        If the columns, types, partition columns or index differ from the existing data. The error names one
-        of the differences.
-    CorruptRecordError, TFRecordError
-        If `newest_snapshot` raises, for example because a file of the snapshot is missing.
+    Return the newest snapshot, or None if the directory has no snapshot. Raise SchemaError, which names one
+    difference, if the columns, types, partition columns or index differ, and the errors of `newest_snapshot`.
     """
     newest = newest_snapshot(store)
     if newest is not None:
@@ -107,11 +100,7 @@ def merged_schema(
     the new rows. If ``adds_columns`` is True, columns that the dataset does not have follow its columns, and
     a column may get a wider type. Otherwise, new columns and other types raise. If ``is_overtaken`` is True,
     another append may have widened a column since the rows were written, so narrower types are accepted.
-
-    Raises
-    ------
-    SchemaError
-        If rows with these columns cannot be appended. The error names the column and both types.
+    Raise SchemaError, which names the column and both types, if the rows cannot be appended.
     """
     _check_partitioning([item.name for item in partitioning], [*snapshot.partition_on])
     _check_index(index, snapshot.index)
@@ -150,7 +139,7 @@ def _widened(ours: Field, theirs: Field, *, numbers: bool, may_be_narrower: bool
 
 
 def with_types_of_nulls(schema: Schema, found: Schema) -> Schema:
-    """Return a schema in which columns that held only nulls have the types of the columns of new rows."""
+    """Give columns that held only nulls the types of the columns of new rows."""
     given = {item.name: item for item in found.fields}
     fields = [
         _widened(given.get(item.name, item), item, numbers=False) if holds_null(item.type) else item
@@ -255,9 +244,7 @@ def _check_partitioning(ours: list[str], theirs: list[str]) -> None:
 
 
 def _check_index(ours: Levels, theirs: Levels | None) -> None:
-    """Raise SchemaError if the index differs from the index of the dataset, unless the index of the dataset
-    is unknown (None).
-    """
+    """Raise SchemaError if the index differs from that of the dataset, unless the latter is unknown."""
     if theirs is not None and ours != theirs:
         there, here = ([column for column, _ in levels] or "none" for levels in (theirs, ours))
         problem = f"the DataFrame has the index {here}, the dataset was written with {there}"
@@ -312,10 +299,7 @@ def _partition_values(store: Store, files: pa.Table, partitioning: Sequence[Fiel
 
 
 def _entry(store: Store, file: FileInfo, values: tuple[Any, ...]) -> FileEntry:
-    """Read a file of another tool completely.
-
-    Return the file entry of the file, with the number of records and the checksum.
-    """
+    """Read a file of another tool completely, and return its file entry."""
     summing = ChecksumStore(store.fs, store.root)
     records = count_records(summing, Split(file), ReadOptions())
     total = summing.checksum

@@ -96,32 +96,15 @@ def _lists_below(parent: Store, below: str) -> bool:
 
 
 def refuse_inside_dataset(store: Store, function: str) -> None:
-    """Raise an error if the directory lies inside another dataset.
-
-    Parameters
-    ----------
-    store : Store
-        The directory to check, which need not exist.
-    function : str
-        The function that the error suggests for the directory of the other dataset, such as ``index``.
-
-    Raises
-    ------
-    DestinationError
-        If the directory lies inside another dataset.
-    """
+    """Raise DestinationError, which suggests ``function``, if the directory lies inside another dataset."""
     if (parent := parent_dataset(store)) is not None:
         raise _inside(store, parent, calls=[Call(function, parent.public(), {})])
 
 
 @redact_errors
 def refuse_write_inside(store: Store, mode: Mode) -> None:
-    """Raise an error if a write of rows goes to a directory inside another dataset.
-
-    Raises
-    ------
-    DestinationError
-        If the directory lies inside another dataset. The error suggests a write to the other dataset.
+    """Raise DestinationError, which suggests a write to the other dataset, for a directory inside another
+    dataset.
     """
     if (parent := parent_dataset(store)) is None:
         return
@@ -139,13 +122,7 @@ def refuse_write_inside(store: Store, mode: Mode) -> None:
 
 
 def refuse_other_files(store: Store) -> None:
-    """Raise an error if files that do not belong to a dataset would be written into a dataset.
-
-    Raises
-    ------
-    DestinationError
-        If the path is a dataset, or lies inside a dataset.
-    """
+    """Raise DestinationError if files that do not belong to a dataset would be written into a dataset."""
     parent = store if versions(store) else parent_dataset(store)
     if parent is not None:
         hidden = parent.public(parent.join("_files"))
@@ -165,14 +142,7 @@ def _inside(
 
 
 def refuse_datasets_below(store: Store, harm: str) -> None:
-    """Raise an error if a subdirectory of the store's root holds another dataset.
-
-    Raises
-    ------
-    DestinationError
-        If a subdirectory holds another dataset. ``harm`` is the part of the error message that says what
-        would go wrong.
-    """
+    """Raise DestinationError, which says the ``harm``, if a subdirectory holds another dataset."""
     for directory in directories_holding(store, METADATA_DIRECTORY):
         if store.names(f"{directory}/{METADATA_DIRECTORY}"):
             raise DestinationError(
@@ -187,8 +157,6 @@ _FSSPEC_SYNTAX = {
     "::": "chains filesystems in fsspec; a chain can be read but not written",
     "?versionId=": "selects a version of an object on S3",
 }
-
-# The largest number of files that are opened at the same time.
 
 # The largest number of names that an error lists. For other names, the error gives only their number.
 _MOST_NAMES = 5
@@ -212,13 +180,8 @@ def destination(
 ) -> Store:
     """Return the store for a directory in which files will be created or removed.
 
-    Raises
-    ------
-    TFRecordError
-        If ``path`` is not a string or path-like object, or is empty.
-    DestinationError
-        If fsspec would not interpret ``path`` as the name of one directory, if the filesystem cannot create
-        files atomically, or if a directory for metadata is a link.
+    Raise DestinationError if fsspec would not interpret ``path`` as the name of one directory, if the
+    filesystem cannot create files atomically, or if a directory for metadata is a link.
     """
     text = path_text(path, advice="pass the directory of the dataset")
     for syntax, meaning in _FSSPEC_SYNTAX.items():
@@ -242,18 +205,10 @@ def destination(
 
 @redact_errors
 def check_destination(store: Store, mode: Mode = "create") -> int:
-    """Check that a write in this mode can use a directory as its destination.
+    """Check that a write in this mode can use a directory. Return the number of its newest snapshot, or 0.
 
-    Returns
-    -------
-    int
-        The number of the newest snapshot in the directory, or 0 if the directory has no snapshot.
-
-    Raises
-    ------
-    DestinationError
-        If the path is a file or the root of a filesystem, or if the mode is "create" and the directory holds
-        a dataset or files that readers would see.
+    Raise DestinationError for a file, for the root of a filesystem, and in the mode "create" for a directory
+    that holds a dataset or files that readers would see.
     """
     if is_disk_root(store):  # listing the root directory would take very long
         advice = "write to a directory that holds nothing but the dataset"
@@ -273,15 +228,10 @@ def check_destination(store: Store, mode: Mode = "create") -> int:
 
 @redact_errors
 def replaceable_files(store: Store) -> frozenset[str]:
-    """Return the paths, relative to the root, of the unlisted files that an overwrite may remove.
+    """Return the paths, relative to the root, of the files in no snapshot that an overwrite may remove.
 
-    Unlisted files are files that no snapshot lists.
-
-    Raises
-    ------
-    DestinationError
-        If the directory is protected, or if it contains files that are not TFRecord files, links to other
-        directories, or another dataset.
+    Raise DestinationError if the directory is protected, or if it contains files that are not TFRecord files,
+    links to other directories, or another dataset.
     """
     if (role := _protected_role(store)) is not None:
         raise DestinationError(
@@ -305,7 +255,7 @@ def replaceable_files(store: Store) -> frozenset[str]:
 
 
 def refusal(store: Store, files: pa.Table) -> DestinationError:
-    """Return the exception for a write of a new dataset to a directory that holds these files and no
+    """Return the exception for a write of a new dataset to a directory with these files and without a
     snapshot.
     """
     count, size = len(files), pc.sum(files["size"]).as_py() or 0
@@ -320,10 +270,7 @@ def refusal(store: Store, files: pa.Table) -> DestinationError:
 
 
 def change_remedies(store: Store, what: str) -> list[Remedy]:
-    """Return the remedies ``append=True`` and ``overwrite=True``.
-
-    For protected directories, only ``append=True`` is returned.
-    """
+    """Return the remedies ``append=True`` and, unless the directory is protected, ``overwrite=True``."""
     overwrite = [Remedy("overwrite", True, f"remove {what}")] * (_protected_role(store) is None)
     return [Remedy("append", True, f"add to {what}"), *overwrite]
 
@@ -368,7 +315,6 @@ def _is_tfrecord(store: Store, file: FileInfo) -> bool:
 
 
 def is_disk_root(store: Store) -> bool:
-    """Return True if the root of the store is the root directory of the local filesystem."""
     root = os.path.realpath(store.root)
     return store.local and os.path.dirname(root) == root
 
@@ -404,10 +350,7 @@ def refuse_linked_files(store: Store, rows: pa.Table) -> None:
 
 
 def _refuse_links(store: Store) -> None:
-    """Raise DestinationError if the directory holds links to other directories.
-
-    The files in a linked directory do not belong to the dataset.
-    """
+    """Raise DestinationError if the directory holds links to other directories."""
     for link in linked_directories(store.root):
         raise DestinationError(
             f"the link {link} leads to another directory, and the overwrite would remove the files there",

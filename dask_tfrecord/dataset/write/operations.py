@@ -7,6 +7,7 @@ newest version is remembered, so that a process that appends again need not read
 module writes no files.
 """
 
+from collections import Counter
 from collections.abc import Sequence
 from contextlib import suppress
 from dataclasses import replace
@@ -62,14 +63,9 @@ _MOST_CHUNKS = 64
 class Newest(NamedTuple):
     """The newest version of a dataset at the time when this process read or created the version.
 
-    Attributes
-    ----------
-    snapshot : Snapshot
-        The version, with the way in which its file list is stored.
-    stamp : str or None
-        The `stamp_of` the version's Parquet file. The stamp differs if the directory was removed in the
-        meantime and another dataset was written, whose newest version has the same number. If the stamp is
-        None, the next commit reads the newest version.
+    ``stamp`` is the `stamp_of` the version's Parquet file. It differs if the directory was removed in the
+    meantime and another dataset was written, whose newest version has the same number. If the stamp is None,
+    the next commit reads the newest version.
     """
 
     snapshot: Snapshot
@@ -86,7 +82,6 @@ class Newest(NamedTuple):
 
 
 def _stamp(store: Store, number: int) -> str | None:
-    """Return the stamp of the Parquet file of a version, or None if the store does not show the file."""
     with suppress(Exception):  # the version is then read again
         return stamp_of(store.look(store.join(snapshot_path(number))))
     return None
@@ -97,8 +92,7 @@ def following(
 ) -> Snapshot:
     """Return the version that follows the newest version, and has the files and columns of ``content``.
 
-    ``number`` is the number of the newest version if no newest version is known, for example because the
-    newest version is damaged.
+    ``number`` is the number of the newest version if this version is damaged or not known.
     """
     return replace(
         content,
@@ -136,14 +130,9 @@ def _with_versions(rows: pa.Table, number: int) -> pa.Table:
 class Group(NamedTuple):
     """Files of a dataset, and the files that take their place.
 
-    Attributes
-    ----------
-    replaced : tuple of (str, int)
-        The path and the CRC-32C of each file that is replaced, in the order of the dataset. A file with
-        another CRC-32C is another file.
-    added : tuple of str
-        The paths of the new files, which hold all rows of the replaced files, or some of these rows. If the
-        tuple is empty, the replaced files are dropped.
+    ``replaced`` has the path and the CRC-32C of each replaced file, in the order of the dataset: a file with
+    another CRC-32C is another file. ``added`` has the paths of the new files, which hold all or some rows of
+    the replaced files. Without new files, the replaced files are dropped.
     """
 
     replaced: tuple[tuple[str, int], ...]
@@ -151,15 +140,7 @@ class Group(NamedTuple):
 
 
 class GroupsLostError(Exception):
-    """Signal that another commit has replaced files that a write would replace.
-
-    Attributes
-    ----------
-    newest : Snapshot
-        The newest snapshot.
-    lost : list of Group
-        The groups of which at least one replaced file is not in the newest snapshot.
-    """
+    """Signal that another commit has replaced files of the groups ``lost``, which a write would replace."""
 
     def __init__(self, newest: Snapshot, lost: list[Group]) -> None:
         super().__init__(f"version {newest.number} does not list all files that are to be replaced")
@@ -170,10 +151,10 @@ class GroupsLostError(Exception):
 
 
 def partition_directories(rows: pa.Table, partitioning: Sequence[Field]) -> list[str]:
-    """Return the partition directory of each file of a file list, as this library names the directory.
+    """Return the partition directory of each file, as this library names the directory; "" without partition
+    columns.
 
-    Other tools may spell the directory of the same values differently. Without partition columns, the
-    directory is "".
+    Other tools may spell the directory of the same values differently.
     """
     values = partition_columns(rows, partitioning)
     return hive.directories(values) if values.num_columns else [""] * len(rows)
@@ -181,12 +162,11 @@ def partition_directories(rows: pa.Table, partitioning: Sequence[Field]) -> list
 
 def count_rows(rows: pa.Table, partitioning: Sequence[Field]) -> dict[str, int]:
     """Return the number of records in each partition directory that has records."""
-    counts: dict[str, int] = {}
-    for name, records in zip(
-        partition_directories(rows, partitioning), rows["records"].to_pylist(), strict=True
-    ):
-        counts[name] = counts.get(name, 0) + records
-    return {name: records for name, records in counts.items() if records}
+    counts: Counter[str] = Counter()
+    names = partition_directories(rows, partitioning)
+    for name, records in zip(names, rows["records"].to_pylist(), strict=True):
+        counts[name] += records
+    return dict(+counts)  # without the directories that have no records
 
 
 @redact_errors
@@ -204,23 +184,11 @@ def planned_rows(store: Store, mode: Mode, base: int) -> dict[str, int]:
 
 
 def refuse_lost_rows(run: WriteRun, newest: Snapshot, files: pa.Table) -> None:
-    """Raise if a write would remove rows that did not exist when the write was planned.
+    """Raise ConcurrentWriteError if other writes have added or removed affected rows since a write was
+    planned.
 
-    Also raise if some of the rows that the write was planned to replace were removed since.
-
-    Parameters
-    ----------
-    run : WriteRun
-        The write, with the mode "overwrite", "partitions" or "restore".
-    newest : Snapshot
-        The newest snapshot.
-    files : pyarrow.Table
-        The file list of the new files, in whose partitions the mode "partitions" replaces all rows.
-
-    Raises
-    ------
-    ConcurrentWriteError
-        If other writes have added or removed affected rows since the write was planned.
+    The write has the mode "overwrite", "partitions" or "restore". ``files`` is the list of the new files, in
+    whose partitions the mode "partitions" replaces all rows.
     """
     if newest.number == run.base:
         return
@@ -241,7 +209,6 @@ def refuse_lost_rows(run: WriteRun, newest: Snapshot, files: pa.Table) -> None:
 
 
 def overtaken(run: WriteRun) -> ConcurrentWriteError:
-    """Return the error for a write that would undo the changes of another write."""
     return ConcurrentWriteError(
         "another write committed a dataset here first",
         "write to another directory, or start the write again to change the new dataset",
@@ -257,16 +224,8 @@ def lost_groups(newest: Snapshot, groups: Sequence[Group]) -> list[Group]:
 def with_groups(rows: pa.Table, files: pa.Table, groups: Sequence[Group]) -> pa.Table:
     """Return a file list in which the new files of each group take the place of the first replaced file.
 
-    Each new file gets the number of the version that added the newest of the replaced files.
-
-    Parameters
-    ----------
-    rows : pyarrow.Table
-        The file list of the newest snapshot, which has all replaced files of all groups.
-    files : pyarrow.Table
-        The file list of the new files.
-    groups : sequence of Group
-        The groups. A file is in at most one group.
+    Each new file gets the number of the version that added the newest of the replaced files. ``rows`` has all
+    replaced files, and ``files`` are the new files. A file is in at most one group.
     """
     at_path = {path: at for at, path in enumerate(rows["path"].to_pylist())}
     versions = rows[VERSION].to_pylist()
@@ -287,14 +246,8 @@ def with_groups(rows: pa.Table, files: pa.Table, groups: Sequence[Group]) -> pa.
 class Change(NamedTuple):
     """What a commit changes. All paths are relative to the root of the dataset.
 
-    Attributes
-    ----------
-    snapshot : Snapshot
-        The next snapshot, which is not stored yet.
-    removed : list of str
-        The paths of the data files, snapshots and other files that the commit removes.
-    kept : list of str
-        The paths of the data files that the commit moves to the directory of kept files.
+    ``removed`` are data files, snapshots and other files. ``kept`` are data files that the commit moves to
+    the directory of kept files.
     """
 
     snapshot: Snapshot
@@ -305,23 +258,11 @@ class Change(NamedTuple):
 def next_snapshot(
     run: WriteRun, newest: Snapshot | None, files: pa.Table, groups: Sequence[Group] = ()
 ) -> Change:
-    """Return the snapshot of the dataset after a write of these files, and what happens to replaced files.
+    """Return the snapshot of the dataset after a write of ``files``, and what happens to replaced files.
 
-    Parameters
-    ----------
-    run : WriteRun
-        The write.
-    newest : Snapshot, optional
-        The newest snapshot, or None if there is no snapshot, or if an overwrite finds a damaged snapshot.
-    files : pyarrow.Table
-        The file list of the new files.
-    groups : sequence of Group
-        In the modes "compact", "delete" and "repair", the files that the new files replace.
-
-    Raises
-    ------
-    SchemaError
-        If the write keeps existing data, and the existing data has other columns.
+    ``newest`` is None if there is no snapshot, or if an overwrite finds a damaged snapshot. ``groups`` are
+    the files that the new files replace in the modes "compact", "delete" and "repair". Raise SchemaError if
+    the write keeps existing data that has other columns.
     """
     # Without a newest version, a new listing gives no number: it may show a version that another write has
     # created since the check for conflicts.
@@ -376,14 +317,8 @@ def next_snapshot(
 
 
 def _schema_after(run: WriteRun, newest: Snapshot) -> Schema:
-    """Return the schema of the dataset after a write that keeps existing data."""
     return merged_schema(
-        newest,
-        run.schema,
-        run.partitioning,
-        run.index,
-        adds_columns=run.adds_columns,
-        is_overtaken=True,
+        newest, run.schema, run.partitioning, run.index, adds_columns=run.adds_columns, is_overtaken=True
     )
 
 
@@ -391,13 +326,8 @@ def _restored(run: WriteRun, newest: Snapshot) -> tuple[Snapshot, list[str]]:
     """Return the content of the older version that becomes the newest version, and the files to move.
 
     Files that only one of the two versions lists are moved to the directory of kept files, or back. A file
-    that the newest version does not list counts as new.
-
-    Raises
-    ------
-    FileChangedError
-        If the older version was removed, or if the newest version lists another file at the path of a file of
-        the older version.
+    that the newest version does not list counts as new. Raise FileChangedError if the older version was
+    removed, or if the newest version lists another file at the path of a file of the older version.
     """
     try:
         older = open_version(run.store, run.version)
@@ -439,26 +369,18 @@ def _with_types_of(existing: Snapshot, files: pa.Table, own: Schema) -> pa.Table
 
 def _with_known_statistics(files: pa.Table, own: Schema, schema: Schema) -> pa.Table:
     """Return a file list without the statistics of columns that another write has changed in the meantime."""
-    known = {*own.leaves}.intersection(schema.leaves)
-    changed = {statistics_name(item.name) for item in {*own.leaves}.difference(known)}
+    changed = {statistics_name(item.name) for item in {*own.leaves}.difference(schema.leaves)}
     return files.drop_columns([name for name in files.column_names if name in changed])
 
 
 def check_conflicts(run: WriteRun, newest: Snapshot | None, files: pa.Table, groups: Sequence[Group]) -> None:
     """Raise if the commits that were made since a write was planned prevent the write.
 
-    The arguments are those of `next_snapshot`.
-
-    Raises
-    ------
-    ConcurrentWriteError
-        If the write would remove rows that were added since the write was planned, or would bring back rows
-        that were removed since.
-    GroupsLostError
-        If another write has replaced some of the files that a delete replaces.
-    SchemaError
-        If the write keeps existing data, and the existing data has other columns. The check comes before the
-        files are published, so that a repeated attempt, which finds no files, raises the same error.
+    The arguments are those of `next_snapshot`. Raise ConcurrentWriteError if the write would remove rows that
+    were added since, or bring back rows that were removed since, GroupsLostError if another write has
+    replaced files that a delete replaces, and SchemaError if the write keeps existing data that has other
+    columns. The check comes before the files are published, so that a repeated attempt, which finds no files,
+    raises the same error.
     """
     if newest is not None and run.mode in ("append", "partitions"):
         _schema_after(run, newest)
@@ -521,7 +443,6 @@ def _without_column_files(rows: pa.Table, replaced: Sequence[str]) -> pa.Table:
 
 
 def _appended(existing: Snapshot, new: Snapshot) -> Snapshot:
-    """Return the new snapshot with the existing files, followed by the new files."""
     stored, added = existing.stored, new.file_list
     if stored is not None:
         stored = stored._replace(added=concatenate([stored.added, added]))
@@ -529,23 +450,16 @@ def _appended(existing: Snapshot, new: Snapshot) -> Snapshot:
 
 
 def _with_partitions(run: WriteRun, existing: Snapshot, new: Snapshot) -> Change:
-    """Return the change of a write whose new files of a partition directory replace the old files of the
-    directory.
-    """
-    old = existing.file_list
-    replaced = _in_partitions(run, new.file_list, old)["path"].to_pylist()
+    """Replace the old files of each partition directory for which there are new files."""
+    old, written = existing.file_list, {*partition_directories(new.file_list, run.partitioning)}
+    directories = partition_directories(old, run.partitioning)
+    paths = zip(old["path"].to_pylist(), directories, strict=True)
+    replaced = [path for path, directory in paths if directory in written]
     if not existing.number:  # other tools may have added files after the write was planned
         replaced = [path for path in replaced if path in run.replaceable]
     kept = old.filter(pc.invert(pc.is_in(old["path"], pa.array(replaced, pa.string()))))
     new = replace(new, file_list=concatenate([kept, new.file_list]))
     return _replacing(run, new, replaced) if replaced else Change(new)
-
-
-def _in_partitions(run: WriteRun, files: pa.Table, rows: pa.Table) -> pa.Table:
-    """Return the rows of those files that belong to the same partitions as the new files of a write."""
-    written = {*partition_directories(files, run.partitioning)}
-    names = partition_directories(rows, run.partitioning)
-    return rows.filter(pa.array([name in written for name in names], pa.bool_()))
 
 
 def _overwritten_files(run: WriteRun, current: Snapshot | None) -> list[str]:

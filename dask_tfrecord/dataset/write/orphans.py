@@ -38,21 +38,9 @@ _NAME_BESIDE_DATA = re.compile(r"_SUCCESS|features\.json|dataset_info\.json|sche
 def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> list[str]:
     """Remove the files of interrupted runs that were not active after the time ``before``.
 
-    Parameters
-    ----------
-    store : Store
-        The root of the dataset.
-    before : datetime
-        The time after which a file counts as new. All files of a run are kept if at least one file of the run
-        is newer than this time.
-    dry_run : bool, default False
-        If True, remove nothing and return the files that would be removed.
-
-    Returns
-    -------
-    list of str
-        The paths of the removed files, relative to the root. An aborted upload is listed as the path of the
-        file that the upload would have created.
+    All files of a run are kept if at least one of them is newer. Return the paths of the removed files,
+    relative to the root; an aborted upload is listed as the file that it would have created. If ``dry_run``
+    is True, only return these paths.
     """
     if not dry_run:
         finish_newest(store)
@@ -118,8 +106,8 @@ def _unlisted_files(store: Store, present: Sequence[str], listed: set[str]) -> d
 def _listed_files(store: Store, numbers: Iterable[int]) -> set[str]:
     """Return the paths of all files that at least one of the snapshots lists.
 
-    The base of a snapshot is one of the snapshots, too, so it need not be read again with each snapshot that
-    adds to it.
+    The base of a snapshot is one of the snapshots, too, so it is not read again with each snapshot that adds
+    to it.
     """
     listed: set[str] = set()
     for number in numbers:
@@ -151,10 +139,7 @@ def last_modified(store: Store, paths: Iterable[str]) -> datetime:
 
 
 def time_of_store(store: Store) -> datetime:
-    """Return the current time by the clock that gives files their modification times.
-
-    The clock of this computer may differ.
-    """
+    """Return the current time by the clock that gives files their modification times."""
     path = store.join(f"{METADATA_DIRECTORY}/.clock.{uuid4().hex}")
     store.touch(path)
     try:
@@ -164,10 +149,7 @@ def time_of_store(store: Store) -> datetime:
 
 
 def _stray_files(store: Store) -> list[str]:
-    """Return the paths of incomplete files of this library.
-
-    Incomplete files of an open run in the staging directory are not returned.
-    """
+    """Return the paths of incomplete files of this library, without those in the staging directories."""
     metadata, staging = store.join(f"{METADATA_DIRECTORY}/"), store.join(f"{STAGING}/")
     if store.local:  # a link may lead to the files of another directory
         paths = [f"{directory}/{name}" for directory, _, names in os.walk(store.root) for name in names]

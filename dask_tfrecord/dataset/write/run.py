@@ -13,12 +13,7 @@ from dask_tfrecord.codec.codecs import suffix_of
 from dask_tfrecord.dataset.partitioning import group_by_directory
 from dask_tfrecord.dataset.snapshot.file_list import Columnar, columnar_features
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, read_snapshot
-from dask_tfrecord.dataset.snapshot.names import (
-    column_file_path,
-    open_runs,
-    run_of_column_file,
-    staged,
-)
+from dask_tfrecord.dataset.snapshot.names import column_file_path, open_runs, run_of_column_file, staged
 from dask_tfrecord.dataset.snapshot.versions import Levels, newest_number, read_part
 from dask_tfrecord.dataset.snapshot.visibility import has_committed, intact_snapshot
 from dask_tfrecord.files.entry import FileEntry, part_name, run_of
@@ -43,11 +38,7 @@ Mode = Literal[
 
 @redact_errors
 def draw_run(store: Store, newest: Snapshot | None = None) -> str:
-    """Draw a random id for a new run.
-
-    The id differs from the ids of open runs and of all runs of the dataset. By default, the newest snapshot
-    is read.
-    """
+    """Draw a random id that differs from those of open runs and of all runs of the dataset."""
     taken = open_runs(store)
     if newest is None:
         newest = intact_snapshot(store)
@@ -59,81 +50,38 @@ def draw_run(store: Store, newest: Snapshot | None = None) -> str:
 
 @dataclass(frozen=True, repr=False)
 class WriteRun:
-    """The plan of one call of `to_tfrecord`.
+    """The plan of one write, which all of its tasks get."""
 
-    Attributes
-    ----------
-    store : Store
-        The root of the dataset.
-    schema : Schema
-        The columns of the records.
-    run : str
-        The random id of the run: 32 hexadecimal digits that `draw_run` returned. The names of all files of
-        the write contain the id.
-    options : WriteOptions
-        The options for writing files, such as the codec.
-    mode : "create", "append", "overwrite", "partitions", "compact", "delete", "restore", "repair" or "expire"
-        What the write does to the existing data of the destination.
-    base : int
-        The number of the newest snapshot when the write was planned, or 0. If there is a newer snapshot at
-        the time of the commit, the commit fails if rows would be lost.
-    partitioning : tuple of Field
-        The partition columns.
-    order : tuple of str
-        The names of all columns, in the order in which readers return them.
-    index : tuple of (str, str or None)
-        The columns that become the index of the DataFrame, each with the name of its index level.
-    columnar : tuple of str or "scalars", optional
-        The columns that the tasks also store in column files, or None if they write no column files.
-    sets_columnar : bool
-        True if later writes continue `columnar`. False if `columnar` continues what the dataset says, which
-        another write may change in the meantime.
-    max_directories : int
-        The largest number of partition directories to which one task may write.
-    label : callable, optional
-        Function that maps the number of a partition to a label, which becomes part of the names of the
-        partition's files.
-    custom_metadata : dict of str to str
-        The metadata that the user passed for the snapshot.
-    adds_columns : bool
-        True if an append may add columns to the dataset, or give its columns wider types.
-    replaceable : frozenset of str
-        The paths, relative to the root, of files that an overwrite may remove although no snapshot lists
-        them. Files that appear after the write was planned are not included, so they are kept.
-    planned : dict of str to int
-        The number of rows in each partition directory of version `base`, which `planned_rows` returned.
-    keep_versions : bool
-        True if the commit keeps the versions before it, although it replaces some of their files.
-    version : int
-        In the mode "restore", the version to restore. In the mode "expire", the oldest version to keep. In
-        the mode "delete", the version in which no other rows have the categories ``unused``.
-    unused : mapping of str to pyarrow.Array
-        In the mode "delete", the categories that only deleted rows have, for the name of each column.
-    details : str
-        The text that `Snapshot.history` shows beside the mode, such as the number of deleted rows.
-    """
-
-    store: Store
-    schema: Schema
-    run: str
+    store: Store  # the root of the dataset
+    schema: Schema  # the columns of the records
+    run: str  # the id that `draw_run` returned: 32 hexadecimal digits, which the names of all files contain
     options: WriteOptions = field(default_factory=WriteOptions)
     mode: Mode = "create"
+    # The number of the newest snapshot when the write was planned, or 0. If there is a newer snapshot at the
+    # time of the commit, the commit fails if rows would be lost.
     base: int = 0
     partitioning: tuple[Field, ...] = ()
-    order: tuple[str, ...] = ()
+    order: tuple[str, ...] = ()  # all columns, in the order in which readers return them
     index: Levels = ()
     columnar: Columnar | None = None
+    # True if later writes continue `columnar`. False if `columnar` continues what the dataset says, which
+    # another write may change in the meantime.
     sets_columnar: bool = False
-    max_directories: int = 2**31
-    label: Callable[[int], str] | None = None
+    max_directories: int = 2**31  # to which one task may write
+    label: Callable[[int], str] | None = None  # maps the number of a partition to a part of its files' names
     custom_metadata: dict[str, str] = field(default_factory=dict, hash=False)
-    adds_columns: bool = False
+    adds_columns: bool = False  # an append may add columns to the dataset, or give its columns wider types
+    # The paths, relative to the root, of files that an overwrite may remove although no snapshot lists them.
+    # Files that appear after the write was planned are not included, so they are kept.
     replaceable: frozenset[str] = frozenset()
-    planned: dict[str, int] = field(default_factory=dict, hash=False)
-    keep_versions: bool = False
+    planned: dict[str, int] = field(default_factory=dict, hash=False)  # the result of `planned_rows`
+    keep_versions: bool = False  # although the commit replaces some of their files
+    # In the mode "restore", the version to restore. In the mode "expire", the oldest version to keep. In the
+    # mode "delete", the version in which no other rows have the categories `unused`.
     version: int = 0
+    # In the mode "delete", the categories that only deleted rows have, for the name of each column.
     unused: Mapping[str, pa.Array] = field(default_factory=dict, hash=False)
-    details: str = ""
+    details: str = ""  # what `Snapshot.history` shows beside the mode
 
     def __repr__(self) -> str:
         return f"WriteRun({self.store.public()!r}, {self.run[:8]})"
@@ -148,7 +96,6 @@ class WriteRun:
 
     @property
     def partition_on(self) -> tuple[str, ...]:
-        """The names of the partition columns of the write."""
         return tuple(column.name for column in self.partitioning)
 
     @cached_property
@@ -172,8 +119,8 @@ class WriteRun:
         )
 
     def owns(self, path: str) -> bool:
-        """Return True if a data file or column file belongs to this run, including earlier attempts at the
-        same commit.
+        """Return True if a data file or column file belongs to this run, or to an earlier attempt at its
+        commit.
         """
         return self.run in (run_of(path), run_of_column_file(path))
 
@@ -184,10 +131,11 @@ class WriteRun:
     def write(
         self, table: pa.Table, index: int, count: int, earlier: int | None = None
     ) -> tuple[FileEntry, ...]:
-        """Write the files of partition ``index`` of ``count``.
+        """Write the files of partition ``index`` of ``count``. A repeated call replaces the files of the
+        earlier call.
 
-        A repeated call replaces the files of the earlier call. If several calls write the rows of one
-        partition, ``earlier`` is the number of files that the earlier calls wrote.
+        If several calls write the rows of one partition, ``earlier`` is the number of files that the earlier
+        calls wrote.
         """
         rows = group_by_directory(table, self.partition_on, max_directories=self.max_directories)
         return self.write_grouped(rows, index, count, earlier)
@@ -195,13 +143,11 @@ class WriteRun:
     def write_grouped(
         self, rows: GroupedRows, index: int, count: int, earlier: int | None = None
     ) -> tuple[FileEntry, ...]:
-        """Write the files of a partition whose rows are sorted by directory. The arguments have the same
-        meaning as in `write`.
+        """Write the files of a partition whose rows are sorted by directory, with the arguments of `write`.
 
         On stores with a rename, the files are written to staging. On other stores, the files are uploaded to
-        their final paths, and a marker in staging hides the files from readers. On stores without a rename,
-        nothing is written after the commit, because a recomputed task might replace committed files by other
-        rows.
+        their final paths, and a marker in staging hides the files from readers. There, nothing is written
+        after the commit, because a recomputed task might replace committed files by other rows.
         """
         if not self.store.renames and not self._mark_started():
             return ()
@@ -234,8 +180,8 @@ class WriteRun:
         return self.staged(name) if self.store.renames else self.store.join(name)
 
     def place(self, directory: str, index: int, count: int) -> tuple[str, str]:
-        """Return the path in the store at which a task creates file ``index`` of ``count``, and the final
-        path relative to the root.
+        """Return the path at which a task creates file ``index`` of ``count``, and the final path relative to
+        the root.
         """
         name = f"{directory}/{self.name(index, count)}" if directory else self.name(index, count)
         if not self.store.renames:
@@ -248,10 +194,7 @@ class WriteRun:
             self.store.touch(self.staged("started"))
 
     def _mark_started(self) -> bool:
-        """Create the marker if it does not exist.
-
-        If the run has already committed, do not create the marker and return False.
-        """
+        """Create the marker if it does not exist. If the run has already committed, return False instead."""
         marker = self.staged("started")
         self.store.fs.invalidate_cache(marker)
         if not self.store.fs.exists(marker):
@@ -266,14 +209,13 @@ class WriteRun:
             pass
 
     def marks(self) -> list[str]:
-        """Return the names in the staging directory."""
         return self.store.names(staged(self.run, ""))
 
     def committed_snapshot(self, newest: Snapshot | None = None) -> Snapshot | None:
         """Return the snapshot that an earlier attempt of this run committed, or None.
 
-        If the dataset does not keep this snapshot, return the newest snapshot. A caller that has just read
-        the newest snapshot may pass the newest snapshot.
+        If the dataset does not keep this snapshot, return the newest snapshot, which a caller that has just
+        read it may pass.
         """
         if newest is None and newest_number(self.store) > self.base:
             newest = find_snapshot(self.store)

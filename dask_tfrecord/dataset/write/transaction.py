@@ -70,13 +70,11 @@ def note_replaced(store: Store, run: str, removed: Sequence[str], kept: Sequence
 
 
 def remove_staging(store: Store, run: str) -> None:
-    """Remove the staging directory of a run and the files in it."""
     store.remove_tree(f"{STAGING}/{run}")
 
 
 def finish_commit(store: Store, run: str, listed: Collection[str] = ()) -> None:
-    """Finish a commit: remove the replaced files, or move them to the directory of kept files, create
-    ``_SUCCESS``, and remove the staging directory.
+    """Remove the replaced files, or move them to the directory of kept files, and close the run.
 
     The snapshot of the commit must exist. Files in ``listed`` stay, because the dataset still lists them.
     """
@@ -111,7 +109,6 @@ def move_files(store: Store, paths: Sequence[str]) -> None:
 
 
 def _move_file(store: Store, listed: Collection[str], path: str) -> None:
-    """Move a file to its path if the newest snapshot lists the file, or to the directory of kept files."""
     place, kept = store.join(path), store.join(f"{KEPT}/{path}")
     with suppress(FileNotFoundError):  # the file is there already, or another process has moved the file
         if path not in listed:
@@ -125,19 +122,12 @@ def _move_file(store: Store, listed: Collection[str], path: str) -> None:
 
 
 def finish_newest(store: Store, *, running: str = "", known: Snapshot | None = None) -> None:
-    """Finish all commits that were interrupted after their snapshot was created.
+    """Finish all commits that were interrupted after their snapshot was created, except that of the run
+    ``running``.
 
-    If the newest snapshot is damaged or missing, do nothing.
-
-    Parameters
-    ----------
-    store : Store
-        The root of the dataset.
-    running : str
-        The id of the caller's run, which is not finished. The id is empty if the caller does not write.
-    known : Snapshot, optional
-        A version that shows which open runs have committed. If it shows none, nothing is read. By default,
-        the newest version is read if there is an open run.
+    ``known`` is a version that shows which open runs have committed. If it shows none, nothing is read. By
+    default, the newest version is read if there is an open run. If the newest snapshot is damaged or missing,
+    do nothing.
     """
     others = [run for run in open_runs(store) if run != running]
     if not any(known is None or has_committed(known, run) for run in others):
@@ -163,38 +153,16 @@ def commit(
 ) -> Snapshot:
     """Commit the files that the tasks wrote: create the next snapshot, which lists these files.
 
-    Parameters
-    ----------
-    run : WriteRun
-        The write.
-    entries : iterable of FileEntry
-        The files that the tasks wrote.
-    groups : sequence of Group
-        In the modes "compact", "delete" and "repair", the files that the new files replace. Each new file
-        belongs to one group. If another write has replaced files of a group, a compaction and a repair leave
-        out the group.
-    known : Newest, optional
-        In an append that no other process may commit, the version for which the append was planned. As long
-        as this version is the newest version, the commit need not read it.
+    In the modes "compact", "delete" and "repair", ``groups`` are the files that the new files replace. Each
+    new file belongs to one group. If another write has replaced files of a group, a compaction and a repair
+    leave out the group. In an append that no other process may commit, ``known`` is the version for which the
+    append was planned. As long as it is the newest version, the commit need not read it.
 
-    Returns
-    -------
-    Snapshot
-        The new snapshot. If an earlier attempt at this commit has succeeded, and another write has since
-        replaced the snapshot of that attempt, if no group of a compaction or a repair is left, or if other
-        commits have expired the same versions, the dataset does not change and the result is the newest
-        snapshot.
+    Return the new snapshot. Return the newest snapshot, without a change, if an earlier attempt at this
+    commit has succeeded and another write has since replaced its snapshot, if no group of a compaction or a
+    repair is left, or if other commits have expired the same versions.
 
-    Raises
-    ------
-    ConcurrentWriteError
-        If the write would remove rows that were added since the write was planned, or would bring back rows
-        that were removed since.
-    GroupsLostError
-        If another write has replaced files that a delete replaces. The new files are still staged.
-    SchemaError
-        If the write keeps existing data, and the columns of that data have changed since the write was
-        planned.
+    Raise the errors of `check_conflicts`. After a GroupsLostError, the new files are still staged.
     """
     files = from_entries(list(entries), run.schema, run.partitioning)
     _log_step(run, 1, "look for an earlier success of this write")
@@ -287,15 +255,10 @@ def _remove_files(run: WriteRun) -> None:
 def publish_files(run: WriteRun, files: pa.Table) -> None:
     """Move the files of the run to their final paths, where readers do not see them until the commit.
 
-    On stores without a rename, remove the run's uploaded files that are not in `files`.
-
-    Raises
-    ------
-    ConcurrentWriteError
-        If a file is gone. An attempt of this run that finds a conflict removes all files of the run, and the
-        next attempt may not find this conflict, because another write has undone its cause.
-    DestinationError
-        If the filesystem stores a partition directory under another name.
+    On stores without a rename, remove the run's uploaded files that are not in `files`. Raise
+    ConcurrentWriteError if a file is gone: an attempt of this run that finds a conflict removes all files of
+    the run, and the next attempt may not find this conflict, because another write has undone its cause.
+    Raise DestinationError if the filesystem stores a partition directory under another name.
     """
     store = run.store
     names = listed_paths(files)
@@ -321,9 +284,7 @@ def publish_files(run: WriteRun, files: pa.Table) -> None:
 
 
 def _check_names(store: Store, directories: Iterable[str]) -> None:
-    """Raise if the filesystem stores a partition directory under another name, for example because it does
-    not distinguish upper case from lower case.
-    """
+    """Raise if the filesystem stores a partition directory under another name, such as one in other case."""
     present: dict[str, set[str]] = {}  # the names in each parent
     for directory in directories:
         name = name_of(directory)
@@ -353,9 +314,8 @@ def _removed(run: WriteRun, name: str) -> ConcurrentWriteError:
 
 
 def with_stamps(store: Store, rows: pa.Table) -> pa.Table:
-    """Add the column ``stamp``, the version of each file in the store, to the list of new files.
-
-    If the store fails, the column has no stamps.
+    """Add the column ``stamp``, the version of each file in the store. If the store fails, there are no
+    stamps.
     """
     try:
         store.fs.invalidate_cache()
@@ -392,7 +352,8 @@ def create_snapshot(
             if run.mode == "expire" and newest is not None and newest.oldest >= run.version:
                 return newest
             if run.mode in ("compact", "repair") and newest is not None:
-                groups = _without_lost(newest, groups)
+                lost = {*lost_groups(newest, groups)}
+                groups = [group for group in groups if group not in lost]
                 if not groups:
                     _remove_files(run)  # with the list of files that an earlier try would replace
                     return newest
@@ -426,14 +387,8 @@ def create_snapshot(
             return committed
 
 
-def _without_lost(newest: Snapshot, groups: Sequence[Group]) -> list[Group]:
-    """Return the groups without those of which the newest snapshot does not list a replaced file."""
-    lost = {*lost_groups(newest, groups)}
-    return [group for group in groups if group not in lost]
-
-
 def _of_groups(files: pa.Table, groups: Sequence[Group]) -> pa.Table:
-    """Return the rows of the new files that belong to groups. Without groups, return all new files."""
+    """Return the rows of the new files that belong to groups, or of all new files without groups."""
     if not groups:
         return files
     added = pa.array([path for group in groups for path in group.added], pa.string())

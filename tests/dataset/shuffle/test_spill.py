@@ -377,7 +377,7 @@ def doom(step: str, marker: str) -> None:
     setattr(module, step, work_or_die)
 
 
-@pytest.mark.parametrize("step", ["_to_ipc", "_read", "_read_group"])
+@pytest.mark.parametrize("step", ["_to_stream", "_read", "_read_group"])
 def test_a_worker_killed_during_a_shuffle_leaves_exactly_the_committed_rows(
     tmp_path: Path, mortals: Client, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
