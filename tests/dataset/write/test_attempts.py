@@ -184,6 +184,16 @@ def test_an_attempt_that_a_refusal_does_not_see_is_refused(tmp_path: Any) -> Non
     check(place, False, 0)
 
 
+def test_an_attempt_after_other_writes_returns_the_version_of_its_write(tmp_path: Any) -> None:
+    place = str(tmp_path)
+    to_tfrecord(keyed(a=[1]), place)
+    _, commit = planned(place, append=True)
+    committed = commit().number
+    append(place)
+    append(place)
+    assert (commit().number, committed) == (2, 2)
+
+
 def check(place: str, has_committed: bool, instant: int) -> None:
     """Check that the rows of the write are there if an attempt succeeded, and that no other file is there
     after a cleanup.
