@@ -28,9 +28,9 @@ from dask_tfrecord import (
 )
 
 # The steps before which a write is stopped.
-COMMIT = "expr.writing.commit"
+COMMIT = "expr.write_expression.commit"
 CREATION = "files.storage.store.Store.create_exclusively"
-REMOVAL = "dataset.write.commit.finish_commit"
+REMOVAL = "dataset.write.transaction.finish_commit"
 
 
 pytestmark = pytest.mark.usefixtures("one_thread")

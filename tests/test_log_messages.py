@@ -168,7 +168,9 @@ def test_an_environment_variable_shows_the_messages_of_client_and_worker(tmp_pat
     )
     lines = [line for line in result.stderr.splitlines() if " - dask_tfrecord." in line]
     assert any("dask_tfrecord.writer - INFO" in line and "planned" in line for line in lines)
-    assert any("commit - INFO" in line and "commit step 6 of 7: create version 1" in line for line in lines)
+    assert any(
+        "transaction - INFO" in line and "commit step 6 of 7: create version 1" in line for line in lines
+    )
     assert sum("run - DEBUG" in line for line in lines) == 2
     assert any(": done: version 1, 2 files, 2 rows" in line for line in lines)
 

@@ -18,7 +18,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 import dask_tfrecord
-from dask_tfrecord import SchemaError, read_tfrecord, row_selection, take, to_tfrecord
+from dask_tfrecord import SchemaError, TFRecordError, read_tfrecord, row_selection, take, to_tfrecord
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.files import file_writer
 from dask_tfrecord.files.storage import open_file
@@ -108,10 +108,14 @@ def test_one_number_is_one_row_and_a_mask_is_its_true_rows(root: Path) -> None:
 
 @pytest.mark.parametrize("root", [None], indirect=True)
 @pytest.mark.parametrize(
-    "indices", [[0, ROWS], [-ROWS - 1], [2**63], [0.5], ["a"], [[1, 2]], [True], np.zeros(0, bool)]
+    ("indices", "kind"),
+    [
+        *((one, IndexError) for one in ([0, ROWS], [-ROWS - 1], [2**63], [True], np.zeros(0, bool))),
+        *((one, TFRecordError) for one in ([0.5], ["a"], [[1, 2]])),
+    ],
 )
-def test_what_is_no_row_raises_with_the_number_of_the_row(root: Path, indices: Any) -> None:
-    with pytest.raises(IndexError, match=str(root)):
+def test_indices_that_name_no_row_raise(root: Path, indices: Any, kind: type[Exception]) -> None:
+    with pytest.raises(kind, match=str(root)):
         take(root, indices)
 
 

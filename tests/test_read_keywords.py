@@ -208,7 +208,7 @@ def test_the_signature_shows_all_read_keywords_with_their_defaults(surface: str)
 READING = {
     "head": (show.head_command, ["-n", "1000"]),
     "cat": (show.cat_command, []),
-    "convert": (convert.convert_command, ["out.jsonl", "--overwrite"]),
+    "convert": (convert.convert_command, ["out.jsonl"]),
 }
 OTHERS = [show.inspect_command, show.count_command, show.schema_command, maintenance.serve_command]
 NO_OPTION = [  # cases with a value that the command line cannot express
@@ -248,7 +248,8 @@ def test_commands_read_the_rows_of_read_tfrecord(
         text = result.stdout
         if name == "convert":
             text = "".join(file.read_text() for file in sorted(Path("out.jsonl").iterdir()))
-        rows = [json.loads(line) for line in text.splitlines()]
+        # Dask writes a partition without rows as an empty line.
+        rows = [json.loads(line) for line in text.splitlines() if line]
         found = {column: sorted(row[column] for row in rows) for column in (rows[0] if rows else ())}
         assert found == expected, name
 

@@ -52,10 +52,7 @@ def computing(title: str) -> Iterator[None]:
 def _open_client(
     stack: ExitStack, cluster: Any, workers: int | None, threads: int | None, memory_limit: str | None
 ) -> None:
-    """Connect to a cluster, or start a local cluster.
-
-    The exit stack closes the connection and the cluster.
-    """
+    """Connect to a cluster, or start a local one. The exit stack closes the connection and the cluster."""
     from distributed import Client, LocalCluster  # distributed is an optional package
 
     # After an interrupt, asyncio would log the tasks that `distributed` gives up.
@@ -75,7 +72,6 @@ def _open_client(
 
 
 def is_terminal() -> bool:
-    """Return True if errors and progress are printed on a terminal."""
     return sys.stderr.isatty()
 
 

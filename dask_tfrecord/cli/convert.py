@@ -134,7 +134,6 @@ def _source_of(source: Any, files: dict[str, int], format: Format, read: dict[st
 
 
 def _plan(ddf: Any, target: str, to: Format, how: dict[str, Any]) -> dict[str, Any]:
-    """Describe what a write would do, without writing anything."""
     overwrite = {True: "overwrite", "partitions": "partitions"}
     mode = "append" if "append" in how else overwrite.get(how.get("overwrite"), "create")
     planned = {
@@ -155,7 +154,6 @@ def _plan(ddf: Any, target: str, to: Format, how: dict[str, Any]) -> dict[str, A
 
 
 def _write(ddf: Any, target: str, to: Format, how: dict[str, Any], start: float) -> dict[str, Any]:
-    """Write all rows, and return the totals of the write that began at the time ``start``."""
     if to != "tfrecord":
         sizes = [*write_other(ddf, target, to, how).values()]
         seconds = round(time.perf_counter() - start, 1)

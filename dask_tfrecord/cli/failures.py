@@ -55,9 +55,7 @@ _OPTION_NAMES = {"filters": "where", "quarantine_path": "quarantine", "schema": 
 
 
 class ReaderLeftError(Exception):
-    """Signal that the program that reads the output has ended, such as `head` in ``dask-tfrecord cat
-    people | head``.
-    """
+    """Signal that the program that reads the output, such as `head`, has ended."""
 
 
 def keep_secret(ctx: click.Context, *places: Any) -> None:
@@ -73,10 +71,9 @@ def note_paths(ctx: click.Context, *paths: str) -> None:
 
 @contextmanager
 def one_line_errors(ctx: click.Context) -> Iterator[None]:
-    """Print the warnings and the error of the ``with`` block as lines on stderr, and exit with the error's
-    code.
+    """Print the warnings and the error of the ``with`` block as lines on stderr, and exit with its code.
 
-    The context manager `one_line_errors` does not handle interrupts and click's usage errors.
+    Interrupts and click's usage errors pass.
     """
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:
@@ -110,7 +107,7 @@ def one_line_errors(ctx: click.Context) -> Iterator[None]:
 def describe(error: BaseException, paths: Sequence[str] = ()) -> str:
     """Return the message of an error, with the name of its class if the message alone would be unclear.
 
-    The paths of the command are added to a store's error that names no path.
+    A store's error that names no path gets the paths of the command.
     """
     text = str(error)
     if isinstance(error, NotFoundError):
@@ -153,13 +150,11 @@ def _accepts(ctx: click.Context, remedy: Remedy) -> bool:
 
 
 def option_name(keyword: str, value: Any = True) -> str:
-    """Return the name of the option, without dashes, that passes this value of a keyword."""
     name = _OPTION_NAMES.get(keyword, keyword)
     return (f"no-{name.removeprefix('use_')}" if value is False else name).replace("_", "-")
 
 
 def option(remedy: Remedy) -> str:
-    """Format the keyword argument of a remedy as a command-line option."""
     name, value = remedy.keyword, remedy.value
     text = f"--{option_name(name, value)}"
     if value is None:
@@ -178,14 +173,12 @@ def option(remedy: Remedy) -> str:
 
 
 def command(call: Call) -> str:
-    """Format a call of the library as advice to run the equivalent command."""
     name = {"to_tfrecord": "convert SRC"}.get(call.function, call.function)
     options = [option(Remedy(*item)) for item in call.keywords.items()]
     return " ".join(["run dask-tfrecord", name, shlex.quote(call.path), *options])
 
 
 def _type_name(type_: pa.DataType) -> str:
-    """Return the name that the option ``--type`` uses for an Arrow type."""
     if pa.types.is_list(type_):
         return f"list<{_type_name(type_.value_type)}>"
     return {"float": "float32", "double": "float64", "halffloat": "float16"}.get(str(type_), str(type_))

@@ -43,7 +43,6 @@ def verify_command(path: Any, as_json: bool, **how: Any) -> None:
 
 
 def _problems(file: dict[str, Any]) -> list[str]:
-    """Describe each problem of a verified file in words."""
     found = []
     if file["damaged"]:
         found.append(
@@ -171,9 +170,7 @@ def _serve_flight(path: str, address: str | None, how: dict[str, Any]) -> None:
 
 
 def _close_flight(server: Any) -> None:
-    """Close the server, or end this process, because pyarrow cannot end the stream of a client that does
-    not read.
-    """
+    """Close the server, or end this process: pyarrow cannot end a stream whose client does not read."""
     closing = threading.Thread(target=server.__exit__, args=(None, None, None), daemon=True)
     closing.start()
     closing.join(_PATIENCE)

@@ -70,12 +70,10 @@ def parse(text: str) -> Filters:
 
 
 def names_in(filters: Filters | None) -> list[str]:
-    """Return the names of the columns that conditions use."""
     return list(dict.fromkeys(name for group in filters or () for name, _, _ in group))
 
 
 def _alternatives(node: ast.expr, negated: bool) -> Filters:
-    """Return the alternative lists of conditions of an expression, or of the negation of the expression."""
     match node:
         case ast.UnaryOp(op=ast.Not()):
             return _alternatives(node.operand, not negated)
@@ -97,7 +95,6 @@ def _alternatives(node: ast.expr, negated: bool) -> Filters:
 
 
 def _operand(node: ast.expr) -> Any:
-    """Return the column or the value that one side of a comparison stands for."""
     match node:
         case ast.Name(id=name):
             return _Column(name)
@@ -133,10 +130,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _storage_option(text: str) -> tuple[str, Any]:
-    """Return the name and the value of a storage option.
-
-    Values are parsed as JSON, except for secrets, which may consist of digits.
-    """
+    """Parse a storage option. Values are JSON, except for secrets, which may consist of digits."""
     name, value = _pair(text)
     is_secret = dask_tfrecord.hide_secrets(value, {name: value}) != value
     if not is_secret or value.startswith(("{", "[")):
@@ -170,9 +164,9 @@ def _size(text: str) -> str:
 
 
 def noted(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    """Store the path or the paths of a command.
+    """Store the paths of a command, and return them.
 
-    A single path is not stored as a list, because a directory in a list is read without its snapshot.
+    A single path is not returned as a list, because a directory in a list is read without its snapshot.
     """
     paths = (value,) if isinstance(value, str) else value
     note_paths(ctx, *paths)
@@ -268,9 +262,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 
 
 def of(function: Callable[..., Any], *names: str) -> list[click.Option]:
-    """Return the options for the named keywords of a public function, or for all keywords that an option
-    can express.
-    """
+    """Return the options for the named keywords of a public function. By default, for all its keywords."""
     parameters = inspect.signature(function).parameters
     keywords = names or keywords_of(function)
     texts = _help_texts(function)
@@ -285,9 +277,6 @@ def of(function: Callable[..., Any], *names: str) -> list[click.Option]:
 
 
 def keywords_of(function: Callable[..., Any]) -> list[str]:
-    """Return the keywords of a public function that an option can express, which are all keywords except
-    ``filesystem``.
-    """
     return [name for name in [*inspect.signature(function).parameters][1:] if name != "filesystem"]
 
 
@@ -310,7 +299,6 @@ def _option(parameter: inspect.Parameter, text: str) -> click.Option:
 
 
 def _choices(annotation: Any) -> list[str]:
-    """Return the texts to choose from, if there are no other values. None and "default" need no option."""
     kinds = [annotation] if get_origin(annotation) is Literal else get_args(annotation)
     if any(get_origin(kind) is not Literal and kind is not type(None) for kind in kinds):
         return []
@@ -325,9 +313,7 @@ def _help_texts(function: Callable[..., Any]) -> dict[str, str]:
 
 
 def _help_text(text: str, whole: bool) -> str:
-    """Return a paragraph, or its first two sentences, without markup and with options in place of
-    keywords.
-    """
+    """Return a paragraph, or its first two sentences, with options in place of keywords."""
     sentences = re.split(r"(?<=\.)\s+(?=[A-Z\"`])", " ".join(text.split()).removeprefix("If True, "))
     text = " ".join(sentences if whole else sentences[:2])
     text = re.sub(
@@ -339,7 +325,6 @@ def _help_text(text: str, whole: bool) -> str:
 
 
 def several(name: str, metavar: str) -> click.Argument:
-    """Return an argument for one or more paths."""
     return click.Argument([name], nargs=-1, required=True, metavar=metavar, callback=noted)
 
 
@@ -370,10 +355,7 @@ JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, for s
 
 
 def command(name: str, *params: click.Parameter) -> Callable[[Callable[..., Any]], click.Command]:
-    """Return a decorator that makes a function a subcommand.
-
-    The function gets the options that were given.
-    """
+    """Return a decorator that makes a function a subcommand, which gets the options that were given."""
 
     def decorate(function: Callable[..., Any]) -> click.Command:
         def run(**values: Any) -> Any:
@@ -388,7 +370,6 @@ def command(name: str, *params: click.Parameter) -> Callable[[Callable[..., Any]
 
 
 def _with_schema(given: dict[str, Any]) -> dict[str, Any]:
-    """Pass the path in the option `--schema` as the schema."""
     place = given.pop("schema_of", None)
     if place is None:
         return given
@@ -398,5 +379,4 @@ def _with_schema(given: dict[str, Any]) -> dict[str, Any]:
 
 
 def storage_of(path: str, storage_options: dict[str, Any] | None) -> dict[str, Any] | None:
-    """Return the storage options for a remote path, or None for a local path."""
     return storage_options if "://" in path and not path.startswith("file://") else None

@@ -15,6 +15,7 @@ from pyarrow import json as arrow_json
 
 import dask_tfrecord
 from dask_tfrecord import DestinationError, SchemaError
+from dask_tfrecord.cli.failures import option_name
 from dask_tfrecord.cli.options import Filters, names_in
 
 Format = Literal["tfrecord", "parquet", "csv", "jsonl"]
@@ -49,7 +50,7 @@ def format_of(path: str, option: str) -> Format:
 
 
 def list_files(path: str, storage_options: dict[str, Any] | None) -> dict[str, int]:
-    """Map the visible files of a directory or a glob, or one file, to their sizes."""
+    """Map the visible files of a directory, of a glob or of a file to their sizes."""
     fs, root = url_to_fs(path, **(storage_options or {}))
     fs.invalidate_cache()
     found: dict[str, int] = {}
@@ -70,8 +71,7 @@ def open_source(
 ) -> dd.DataFrame:
     """Open the source of `convert` as a Dask DataFrame of the selected columns and rows.
 
-    The argument ``nulls`` has the texts that mean null in CSV files, ``index`` is False if the target format
-    has no index, and ``read`` has the given keywords of `read_tfrecord`.
+    ``index`` is False if the target format has no index. ``read`` has the given keywords of `read_tfrecord`.
     """
     if nulls and format != "csv":
         raise click.UsageError("--null is for CSV files")
@@ -81,10 +81,11 @@ def open_source(
         return dask_tfrecord.read_tfrecord(paths, index=index, **read)
     types, columns, filters = read.get("schema"), read.get("columns"), read.get("filters")
     known = {"columns", "filters", "storage_options", *(("schema",) if format != "parquet" else ())}
-    others = sorted(read.keys() - known)
-    if others or not isinstance(types, dict | None):
-        option = others[0].replace("_", "-") if others else "schema"
-        raise click.UsageError(f"the option for {option} is for TFRecord, and SRC is {format}")
+    others = [option_name(name, value) for name, value in read.items() if name not in known]
+    if not isinstance(types, dict | None):
+        others = ["schema"]
+    if others:
+        raise click.UsageError(f"--{others[0]} is for TFRecord, and SRC is {format}")
     # With Dask's default for this option, Dask would convert all strings once more.
     with dask.config.set({"dataframe.convert-string": False}):
         ddf = _open(paths, files, format, types or {}, nulls, index, read["storage_options"])
@@ -130,9 +131,7 @@ def _open(
 
 
 def _parse_json(file: Any, *, types: dict[str, pa.DataType], **_: Any) -> pd.DataFrame:
-    """Parse JSON lines, as an engine of Dask's `read_json`: pandas would convert integers with nulls to
-    floats.
-    """
+    """Parse JSON lines as an engine of Dask: pandas would convert integers with nulls to floats."""
     data = file.read().encode()
     table: pa.Table = arrow_json.read_json(
         pa.BufferReader(data),
@@ -144,7 +143,6 @@ def _parse_json(file: Any, *, types: dict[str, pa.DataType], **_: Any) -> pd.Dat
 
 
 def _filtered(frame: pd.DataFrame, filters: Filters) -> pd.DataFrame:
-    """Select the rows of a partition that pass filters, as ``filters=`` does."""
     columns = pa.Table.from_pandas(frame[names_in(filters)], preserve_index=False)
     selected: pd.DataFrame = frame[dask_tfrecord.filter_mask(columns, filters).to_numpy()]
     return selected
@@ -156,7 +154,6 @@ def types_of(ddf: dd.DataFrame) -> dict[str, Any]:
 
 
 def check_target(ddf: dd.DataFrame, path: str, format: Format, how: dict[str, Any]) -> None:
-    """Raise if Dask cannot write the columns in a format, or cannot apply the options of a write."""
     known = {"npartitions", "compression", "storage_options", *(("partition_on",) * (format == "parquet"))}
     if unsuitable := sorted(how.keys() - known):
         option = unsuitable[0].replace("_", "-")
@@ -183,7 +180,7 @@ def check_target(ddf: dd.DataFrame, path: str, format: Format, how: dict[str, An
 
 
 def _refusal(type_: Any, format: Format) -> str:
-    """Say why a text format would lose values of a type. The result is empty if the values are kept."""
+    """Say why a text format would lose values of a type, or return an empty text."""
     types = pa.types
     if not isinstance(type_, pa.DataType):
         return "objects of Python" if str(type_) == "object" else ""

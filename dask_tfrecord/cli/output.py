@@ -46,7 +46,6 @@ def json_lines(table: pa.Table) -> memoryview:
 
 
 def _objects(names: Sequence[str], columns: Sequence[Any], end: str = "}") -> pa.LargeStringArray:
-    """Join the values of at least one column to JSON objects."""
     parts: list[Any] = []
     for number, (name, column) in enumerate(zip(names, columns, strict=True)):
         key = escaped_json(json.dumps(name, ensure_ascii=False))
@@ -61,7 +60,7 @@ def json_values(column: pa.Array | pa.ChunkedArray) -> pa.LargeStringArray:
 
 
 def _texts(array: pa.Array) -> pa.Array:
-    """Convert each value of an array to JSON text, and keep nulls as nulls."""
+    """Convert each value to JSON text. Nulls stay nulls."""
     type_ = array.type
     if isinstance(type_, pa.BaseExtensionType):
         return _texts(array.storage)
@@ -123,10 +122,7 @@ def _escaped(array: pa.Array) -> pa.Array:
 
 
 def _instants(array: pa.Array) -> pa.Array:
-    """Convert timestamps to text in ISO 8601.
-
-    Timestamps with a time zone are converted to UTC and end in Z.
-    """
+    """Convert timestamps to ISO 8601, in UTC and with a Z if they have a time zone."""
     zone = "" if array.type.tz is None else "Z"
     return pc.replace_substring(
         _joined(array.cast(pa.timestamp(array.type.unit)).cast(_TEXT), zone), " ", "T"
@@ -134,7 +130,7 @@ def _instants(array: pa.Array) -> pa.Array:
 
 
 def _base64(array: pa.Array) -> pa.Array:
-    """Encode all values of an array with one call of base64.
+    """Encode all values with one call of base64.
 
     Each value is padded to groups of 3 bytes, which keeps the values separate.
     """
@@ -163,7 +159,6 @@ def _quoted(array: pa.Array) -> pa.Array:
 
 
 def _joined(*parts: Any) -> pa.Array:
-    """Join texts and arrays of texts, element by element."""
     scalars = [pa.scalar(part, _TEXT) if isinstance(part, str) else part.cast(_TEXT) for part in parts]
     return pc.binary_join_element_wise(*scalars, pa.scalar("", _TEXT))
 
@@ -178,7 +173,6 @@ _SHORT_CELL = 12
 
 
 def is_terminal() -> bool:
-    """Return True if the output is a terminal."""
     return sys.stdout.isatty()
 
 
@@ -189,7 +183,6 @@ def print_json(value: Any) -> None:
 
 
 def _plain(value: Any) -> Any:
-    """Replace bytes, times, NaN and infinity in a value by text."""
     if isinstance(value, Mapping):
         return {str(key): _plain(item) for key, item in value.items()}
     if isinstance(value, list | tuple):
@@ -207,7 +200,6 @@ def print_lines(lines: Iterable[str]) -> None:
 
 
 def print_result(value: Any, lines: Iterable[str], as_json: bool) -> None:
-    """Print a value as JSON, or else the lines that show the value as text."""
     if as_json:
         print_json(value)
     else:
@@ -215,18 +207,15 @@ def print_result(value: Any, lines: Iterable[str], as_json: bool) -> None:
 
 
 def print_rows(table: pa.Table) -> None:
-    """Print the rows of an Arrow table as JSON lines."""
     _write(json_lines(table))
 
 
 def print_pairs(pairs: Mapping[str, Any]) -> None:
-    """Print pairs of a name and a value, one pair per line."""
     width = max(map(len, pairs), default=0)
     print_lines(f"{name:<{width}}  {printable(str(value))}" for name, value in pairs.items())
 
 
 def print_totals(totals: Mapping[str, Any], as_json: bool) -> None:
-    """Print the results of a command as JSON, or else as pairs with readable names and numbers."""
     if as_json:
         print_json(totals)
     else:
@@ -248,19 +237,9 @@ def print_table(
     numbers: Sequence[str] = (),
     cut: str = "",
 ) -> None:
-    """Print a table. If the table is too wide, print a block of lines for each row. Columns without values
-    are left out.
+    """Print a table without its empty columns, or blocks of lines if the table is too wide.
 
-    Parameters
-    ----------
-    columns : sequence of str
-        The titles of the columns.
-    rows : iterable of sequence
-        The cells of each row. None stands for an empty cell.
-    numbers : sequence of str
-        The titles of the columns that are aligned to the right.
-    cut : str, default ""
-        The title of the column whose cells may be cut. The cells of all other columns are printed in full.
+    The columns ``numbers`` are aligned to the right. Only the cells of the column ``cut`` may be cut.
     """
     lines = [[printable("" if cell is None else str(cell)) for cell in row] for row in (columns, *rows)]
     filled = [at for at in range(len(columns)) if len(lines) == 1 or any(line[at] for line in lines[1:])]
@@ -281,9 +260,7 @@ def print_table(
 
 
 def _print_blocks(lines: Sequence[Sequence[str]], width: int) -> None:
-    """Print the first cell of each row on a line, and print the other cells with their titles below this
-    line.
-    """
+    """Print the first cell of each row, and the other cells with their titles below it."""
     (_, *titles), *rows = lines
     for first, *cells in rows:
         block = [first, " "]
@@ -295,14 +272,10 @@ def _print_blocks(lines: Sequence[Sequence[str]], width: int) -> None:
 
 
 def _width() -> int:
-    """Return the number of characters of a line, from the variable COLUMNS or otherwise from the terminal,
-    if there is one.
-    """
     return shutil.get_terminal_size((_WIDTH, 24)).columns
 
 
 def _aligned(text: str, width: int, is_right: bool) -> str:
-    """Pad a text with spaces to the width, or cut the text to the width."""
     space = width - cell_len(text)
     if space < 0:
         return f"{set_cell_size(text, width - 1)}…"
@@ -346,13 +319,6 @@ def _is_number(type_: pa.DataType) -> bool:
 
 
 def _write(data: bytes | memoryview) -> None:
-    """Write bytes to the output.
-
-    Raises
-    ------
-    ReaderLeftError
-        If the output is a pipe that no program reads any more.
-    """
     try:
         sys.stdout.flush()
         sys.stdout.buffer.write(data)

@@ -29,10 +29,7 @@ _VERSIONS = 5
 
 
 def first_rows(described: Description, count: int, files: Iterable[int] | None = None) -> pa.Table:
-    """Read the first ``count`` rows of all files, or of the files with the numbers ``files``.
-
-    Only these first rows are read.
-    """
+    """Read only the first ``count`` rows of all files, or of the files with the numbers ``files``."""
     tables = [described.schema.arrow.empty_table()]
     with closing(described.iter_tables(files)) as rows:
         while count > 0 and (table := next(rows, None)) is not None:
@@ -42,7 +39,6 @@ def first_rows(described: Description, count: int, files: Iterable[int] | None =
 
 
 def description_json(described: Description, rows: pa.Table) -> dict[str, Any]:
-    """Return a description of a dataset and some of its rows as a dict that can be printed as JSON."""
     columns = [
         {
             "name": column.name,
@@ -74,7 +70,6 @@ def description_json(described: Description, rows: pa.Table) -> dict[str, Any]:
 
 
 def _bound_json(column: ColumnDescription, value: Any) -> Any:
-    """Convert a column's smallest or greatest value to the form that the value has in JSON lines."""
     if value is None:
         return None
     type_ = column.type
@@ -85,7 +80,6 @@ def _bound_json(column: ColumnDescription, value: Any) -> Any:
 
 
 def print_description(described: Description, rows: pa.Table) -> None:
-    """Print a description of a dataset and some of its rows as text."""
     sizes = described.sizes
     files = f"{len(sizes):,}"
     if len(sizes) > 1:
@@ -129,7 +123,6 @@ def print_description(described: Description, rows: pa.Table) -> None:
 
 
 def print_versions(versions: Iterable[dict[str, Any]]) -> None:
-    """Print the versions of a dataset, which are the rows of `Snapshot.history`."""
     rows = (
         (
             *(one["version"], one["created"] and f"{one['created']:%Y-%m-%d %H:%M:%S}", one["mode"]),
@@ -197,7 +190,6 @@ def draw(target: str, described: Description) -> None:
 
 
 def _panels(name: str, array: Any) -> list[tuple[str, pd.Series]]:
-    """Return the titles of the plots of a column, and the numbers, times or texts in each plot."""
     kinds = pa.types
     if isinstance(array.type, pa.BaseExtensionType):
         array = array.storage

@@ -96,7 +96,6 @@ def delete_command(path: str, yes: bool, as_json: bool, dry_run: bool = False, *
 
 
 def _confirm(planned: Deleted, keeps_versions: bool) -> None:
-    """Ask if rows may be deleted, and end the command if not."""
     question = (
         f"Delete {planned.rows:,} of {planned.snapshot.records:,} rows? This drops {planned.dropped:,} files "
         f"and rewrites {planned.rewritten:,} files, of {planned.bytes:,} bytes, and "

@@ -50,13 +50,9 @@ _WHITESPACE = b"\t\n\r\f"
 
 
 def looks_like(head: bytes) -> str | None:
-    """Describe the format that the first bytes of a file show. If the format is unknown, return None.
+    """Describe the format that the first ``LOOK_BYTES`` bytes of a file show, or return None.
 
-    Parameters
-    ----------
-    head : bytes
-        The first ``LOOK_BYTES`` bytes of a file, or all bytes of a shorter file. The file must not be a
-        TFRecord file, because some tests would accept the header of a record.
+    The file must not be a TFRecord file, because some tests would accept the header of a record.
     """
     for magic, name in _MAGIC.items():
         if head.startswith(magic):
@@ -114,19 +110,11 @@ _XZ_WINDOW_BYTES = 1 << 20
 
 
 class Compressor(Protocol):
-    """Compress the blocks of one file. The file consists of ``head``, the compressed blocks, and the result
-    of `tail`.
+    """Compress the blocks of one file, which consists of ``head``, the compressed blocks, and the result of
+    `tail`.
 
-    The bytes of the file depend only on the content of its blocks and on the level.
-
-    Attributes
-    ----------
-    head : bytes
-        The first bytes of the file.
-    tail_bytes : int
-        The number of bytes after the last block of a file that has at least one block.
-    end_bytes : int
-        The number of bytes at the end of such a file that `add_file` needs.
+    The bytes of the file depend only on the content of its blocks and on the level. A file with at least one
+    block has ``tail_bytes`` after the last block, and `add_file` needs its last ``end_bytes``.
     """
 
     head: bytes
@@ -134,31 +122,21 @@ class Compressor(Protocol):
     end_bytes: int
 
     def compress(self, content: Buffer, /) -> bytes:
-        """Compress the content of a block, and return the compressed bytes.
-
-        Several threads may call `compress` at the same time.
-        """
+        """Compress a block. Several threads may call `compress` at the same time."""
 
     def add(self, content: Buffer, /) -> None:
-        """Add the content of a block to the checksum and size in the tail of the file.
-
-        `add` must be called once for each block, in the order of the blocks in the file.
+        """Add a block to the checksum and the size in the tail. Call `add` once for each block, in the order
+        of the file.
         """
 
     def add_file(self, end: bytes, size: int) -> None:
-        """Add the content of another file, whose blocks become blocks of this file, to the checksum and the
-        size.
+        """Add the content, of ``size`` bytes, of another file whose blocks become blocks of this file.
 
-        ``end`` holds the last `end_bytes` bytes of the other file, and ``size`` is the size of its content.
-
-        Raises
-        ------
-        CorruptRecordError
-            If the other file does not end as files of this class do.
+        ``end`` holds the last `end_bytes` of the other file. Raise CorruptRecordError if the other file does
+        not end as files of this class do.
         """
 
-    def tail(self) -> bytes:
-        """Return the bytes of the file that follow the last block."""
+    def tail(self) -> bytes: ...
 
 
 class DeflateCompressor:
@@ -207,13 +185,8 @@ class DeflateCompressor:
 
 
 class FrameCompressor:
-    """Compress the blocks of a file in which each block is a complete frame. A file without blocks consists
-    of one empty frame.
-
-    Parameters
-    ----------
-    compress : callable
-        Function that compresses the content of a block to one frame.
+    """Compress each block to a complete frame with ``compress``. A file without blocks consists of one empty
+    frame.
     """
 
     head = b""
@@ -265,7 +238,6 @@ def compress_xz(level: int) -> Compressor:
 
 
 def _arrow_frame(name: str, level: int, content: Buffer) -> bytes:
-    """Compress the content of a block to one frame with Arrow's codec ``name``."""
     frame: bytes = pa.Codec(name, compression_level=level).compress(content, asbytes=True)
     return frame
 
@@ -287,17 +259,11 @@ ReadInto: TypeAlias = Callable[[memoryview], int]
 
 
 class Decompressor(Protocol):
-    """A reader of the decompressed content of one compressed file."""
-
     def readinto(self, view: memoryview, /) -> int:
-        """Fill the start of ``view`` with decompressed content. Return the number of these bytes, which is 0
-        only at the end.
+        """Fill the start of ``view`` with decompressed content. Return the number of bytes, which is 0 only
+        at the end.
 
-        Raises
-        ------
-        CorruptRecordError
-            If the compressed data is damaged or ends too early. The error has the offset of the damage in the
-            decompressed content.
+        A CorruptRecordError has the offset of the damage in the decompressed content.
         """
 
 
@@ -305,19 +271,9 @@ class StreamDecompressor:
     """Read all streams (gzip members) of a file to their ends, and verify the checksums of the streams.
 
     Zeros may follow the last stream, because tools for tapes and block devices pad files with zeros. All
-    other bytes after a stream are damage.
-
-    Parameters
-    ----------
-    name : str
-        The name of the codec, for error messages.
-    readinto : callable
-        Function that reads the compressed bytes of the file.
-    new_stream : callable
-        Function that returns a decompressor object of igzip_lib, bz2 or lzma for the next stream. The
-        decompressor object detects the end of the stream.
-    single : bool, default False
-        If True, ignore all bytes after the first stream.
+    other bytes after a stream are damage, unless ``single`` ends the content after the first stream.
+    ``new_stream`` returns a decompressor object of igzip_lib, bz2 or lzma, which detects the end of its
+    stream.
     """
 
     def __init__(
@@ -345,10 +301,7 @@ class StreamDecompressor:
         return 0
 
     def _next_stream(self) -> Any:
-        """Start the next stream of the file and return its decompressor object.
-
-        At the end of the file, return None.
-        """
+        """Start the next stream of the file; None at the end of the file."""
         if self._single and self._streams:
             return None
         data = self._take()
@@ -389,7 +342,7 @@ class StreamDecompressor:
         return content
 
     def _take(self) -> bytes:
-        """Return the next compressed bytes of the file. At the end of the file, return empty bytes."""
+        """Return the next compressed bytes of the file, which are empty only at its end."""
         data, self._unread = self._unread, b""
         return data or bytes(self._buffer[: self._readinto(self._buffer)])
 
@@ -419,10 +372,7 @@ class ArrowDecompressor:
 
 
 class _Source:
-    """A file-like object for pyarrow, with the methods that pyarrow calls.
-
-    The object keeps the error of a failed read.
-    """
+    """A file-like object with the methods that pyarrow calls. It keeps the error of a failed read."""
 
     closed = False
 
@@ -482,7 +432,7 @@ def decompress_xz(readinto: ReadInto, *, inside: bool) -> Decompressor:
 
 
 def _deflate(name: str, flag: int, readinto: ReadInto, inside: bool) -> Decompressor:
-    """Return a decompressor that uses ISA-L. ``flag`` selects the header and checksum of gzip or zlib."""
+    """Use ISA-L. ``flag`` selects the header and checksum of gzip or zlib."""
     flag = igzip_lib.DECOMP_DEFLATE if inside else flag
     return StreamDecompressor(name, readinto, lambda: igzip_lib.IgzipDecompressor(flag=flag), single=inside)
 
@@ -494,34 +444,17 @@ Compression = Literal["gzip", "zlib", "zstd", "lz4", "bz2", "xz"]
 
 
 class OpenDecompressor(Protocol):
-    """Type of a function that opens the decompressor of a file.
-
-    If ``inside`` is True, the compressed bytes begin at a block after the first block.
-    """
+    """Opens the decompressor of a file, or of the rest of a file from a later block on if ``inside``."""
 
     def __call__(self, readinto: ReadInto, *, inside: bool) -> Decompressor: ...
 
 
 @dataclass(frozen=True)
 class Codec:
-    """A compression format, with a compressor and a decompressor for the format.
+    """A compression format.
 
-    Parameters
-    ----------
-    suffix : str
-        The suffix, including the dot, of the names of the files that this library writes with this codec.
-    magic : tuple of bytes
-        The byte sequences with which files of this format start; each file starts with one of them.
-    levels : range
-        The valid compression levels. A higher level gives smaller files but is slower.
-    default_level : int
-        The level that ``compression_level=None`` means.
-    compress : callable
-        Function that takes a level and returns the compressor of a new file.
-    decompress : callable
-        Function that opens the decompressor of a file.
-    tensorflow : bool, default False
-        True if TensorFlow can read files of this format.
+    Files of the format start with one of ``magic``. ``default_level`` is what ``compression_level=None``
+    means. ``tensorflow`` is True if TensorFlow can read the files.
     """
 
     suffix: str
@@ -555,29 +488,23 @@ CODECS: dict[Compression, Codec] = {
 
 
 def suffix_of(compression: Compression | None) -> str:
-    """Return the suffix of the names of files with this codec, including the dot; "" for uncompressed
-    files.
-    """
+    """Return the suffix of the names of files with this codec, such as ".gz"; "" for uncompressed files."""
     return CODECS[compression].suffix if compression else ""
 
 
 def codec_of_name(name: str) -> Compression | None:
-    """Return the codec that the suffix of a file name or path says, or None."""
     suffix = f".{name.rpartition('.')[2]}"
     return next((name for name, codec in CODECS.items() if codec.suffix == suffix), None)
 
 
 def known_codec(stored: str | None, name: str) -> Compression | None:
-    """Return the codec of a file, given the codec that a snapshot stores.
-
-    The stored text "none" means that the file is uncompressed. If no snapshot stores the codec, ``stored`` is
-    None, and the suffix of the file name decides.
+    """Return the codec that a snapshot stores, "none" for an uncompressed file; without one, the suffix of
+    the name decides.
     """
     return codec_of_name(name) if stored is None else next((one for one in CODECS if one == stored), None)
 
 
 def check_level(compression: Compression | None, level: int | None) -> None:
-    """Raise TFRecordError if ``level`` is neither None nor a valid compression level of the codec."""
     if level is None:
         return
     if compression is None:
@@ -593,23 +520,14 @@ def check_level(compression: Compression | None, level: int | None) -> None:
 
 
 def compressor(compression: Compression, level: int | None = None) -> Compressor:
-    """Return the compressor of a new file. If ``level`` is None, use the default level of the codec."""
     codec = CODECS[compression]
     return codec.compress(codec.default_level if level is None else level)
 
 
 def decompressor(readinto: ReadInto, compression: Compression, *, inside: bool = False) -> Decompressor:
-    """Return the decompressor of a file. For an empty file, the content is empty, too.
+    """Return the decompressor of a file, whose content is empty for an empty file.
 
-    Parameters
-    ----------
-    readinto : callable
-        Function that fills a view with the next compressed bytes and returns the number of these bytes. At
-        the end of the file, the function returns 0.
-    compression : str
-        The codec of the file.
-    inside : bool, default False
-        True if ``readinto`` starts at a block after the first block of a file that this library wrote.
+    With ``inside``, ``readinto`` starts at a block after the first block of a file that this library wrote.
     """
     return CODECS[compression].decompress(readinto, inside=inside)
 
@@ -630,11 +548,11 @@ def is_frame(head: bytes) -> bool:
 
 
 def detect(head: bytes) -> Compression | None:
-    """Return the codec of a file that starts with these bytes, or None if the file is uncompressed. To detect
-    the codec, the first ``HEADER_BYTES`` bytes of the file are enough.
+    """Return the codec of a file that starts with these ``HEADER_BYTES`` bytes or more, or None if it is
+    uncompressed.
 
-    An uncompressed record may start like a zlib stream. Therefore bytes that start with a record's length and
-    the correct checksum of the length are never taken for compressed data.
+    An uncompressed record may start like a zlib stream, so bytes that start with a record's length and its
+    correct checksum are never taken for compressed data.
     """
     if is_frame(head):
         return None

@@ -217,7 +217,6 @@ class TFRecordDataset(pads.FileSystemDataset):
         )
 
     def _used_by(self, computed: dict[str, Any]) -> list[str]:
-        """Return the names of the columns that computed columns need."""
         for name, one in computed.items():
             if not isinstance(one, pc.Expression):
                 problem = f"columns= needs an expression for the column {name!r}, not {one!r}"
@@ -305,11 +304,6 @@ class Scan:
 
     Engines call these methods of `pyarrow.dataset.Scanner`. A Scanner itself would read several files ahead,
     even if a query needs only a few rows.
-
-    Attributes
-    ----------
-    dataset_schema, projected_schema : pyarrow.Schema
-        The columns of the dataset, and the columns of the result.
     """
 
     def __init__(
@@ -327,17 +321,14 @@ class Scan:
         self._batch_size = batch_size
 
     def to_batches(self) -> Iterator[pa.RecordBatch]:
-        """Yield the rows as record batches. Each batch is read only when it is needed."""
         for table in self._tables(False):
             rows = table if self._computed is None else _compute(table, self._computed)
             yield from rows.to_batches(self._batch_size)
 
     def to_reader(self) -> pa.RecordBatchReader:
-        """Return a reader of the batches."""
         return pa.RecordBatchReader.from_batches(self.projected_schema, self.to_batches())
 
     def to_table(self) -> pa.Table:
-        """Read all rows as a table."""
         return _as_table(list(self.to_batches()), self.projected_schema)
 
     def count_rows(self) -> int:
@@ -345,7 +336,6 @@ class Scan:
         return sum(table.num_rows for table in self._tables(True))
 
     def head(self, num_rows: int) -> pa.Table:
-        """Read the first rows."""
         found: list[pa.RecordBatch] = []
         for batch in self.to_batches() if num_rows > 0 else ():
             found.append(batch.slice(0, min(num_rows, batch.num_rows)))
@@ -379,14 +369,12 @@ def _opened(
     pieces: Sequence[int],
     shared: SharedPlan | None = None,
 ) -> TFRecordDataset:
-    """Return a dataset of some pieces of a read plan."""
     dataset = kind.__new__(kind)
     dataset._open(plan, columns, pieces, shared or SharedPlan())
     return dataset
 
 
 def _filtered(plan: ReadPlan, predicate: Predicate | None) -> ReadPlan:
-    """Return a read plan for only the rows for which a predicate is true."""
     if predicate is None:
         return plan
     return replace(plan, filters=predicate if plan.filters is None else And(plan.filters, predicate))

@@ -50,27 +50,17 @@ _TABLE_BYTES = 1 << 23
 
 @dataclass(frozen=True)
 class EncodedRows:
-    """The records of one piece, or of a range of one piece.
-
-    Attributes
-    ----------
-    piece : int
-        The number of the piece.
-    blocks : list of Records
-        The records of each split of the piece.
-    """
+    """The records of one piece, or of a range of one piece, in a block for each split."""
 
     piece: int
     blocks: list[Records]
 
     @property
     def num_rows(self) -> int:
-        """The number of records of the range."""
         return sum(len(block.offsets) - 1 for block in self.blocks)
 
     @property
     def nbytes(self) -> int:
-        """The number of bytes that the blocks take in memory."""
         return sum(block.data.size for block in self.blocks)
 
     def slice(self, start: int, length: int) -> Self:
@@ -85,15 +75,10 @@ class EncodedRows:
 
 
 class RecordReader:
-    """Reads pieces of a dataset as encoded records. The windows of one iteration share the reader's decoder,
-    and its memory, which is allocated in large parts. The kernel uses these parts again for other windows.
+    """Reads pieces of a dataset as encoded records. Several threads may call `read`.
 
-    Several threads may call `read`.
-
-    Parameters
-    ----------
-    source : DatasetSource
-        The source of the pieces.
+    The windows of one iteration share the reader's decoder, and its memory, which is allocated in large
+    parts. The kernel uses these parts again for other windows.
     """
 
     def __init__(self, source: "DatasetSource") -> None:
@@ -122,22 +107,13 @@ class RecordReader:
         return found
 
     def read(self, piece: int) -> EncodedRows:
-        """Read the records of one piece."""
         return self.source.read_encoded(piece, self.allocate)
 
 
 class ShuffleWindow:
-    """The records of several pieces in a random order, from which `slice` decodes ranges. A window has the
-    methods of a `pyarrow.Table` that batches need.
+    """The records of several pieces in a random order, with the methods of `pyarrow.Table` that batches need.
 
-    Parameters
-    ----------
-    reader : RecordReader
-        The reader of the pieces.
-    pieces : list of EncodedRows
-        The records of the window.
-    order : numpy.ndarray
-        The number of each row of the window in the sequence of all records of ``pieces``.
+    ``order`` has the index of each row of the window in the sequence of all records of ``pieces``.
     """
 
     def __init__(self, reader: RecordReader, pieces: list[EncodedRows], order: Ints) -> None:
@@ -161,17 +137,9 @@ class ShuffleWindow:
 
     @property
     def num_rows(self) -> int:
-        """The number of rows of the window."""
         return len(self._order)
 
     def slice(self, start: int, length: int | None = None) -> pa.Table:
-        """Decode the rows from ``start`` on, at most ``length`` rows.
-
-        Raises
-        ------
-        CorruptRecordError, SchemaError
-            If a record is damaged or does not fit the schema.
-        """
         stop = len(self._order) if length is None else start + length
         if not self._start <= start <= stop <= self._start + self._decoded.num_rows:
             # Decoding the rows of several small batches together is faster.
@@ -229,32 +197,10 @@ def with_partition_values(
 
 
 class DatasetSource:
-    """A source that reads a TFRecord dataset in pieces. Each piece is returned as one Arrow table.
+    """A TFRecord dataset, which several threads may read in pieces of about ``blocksize`` stored bytes.
 
-    Several threads may read pieces of the source at the same time.
-
-    Parameters
-    ----------
-    path, columns, read
-        These parameters have the same meaning as in `open_columns`.
-    blocksize : int
-        The target size of a piece in stored bytes.
-
-    Attributes
-    ----------
-    schema : Schema
-        The columns of each piece.
-    counts : list of int or None
-        The number of rows of each piece, or None if the source is a Dask collection, whose rows are not
-        counted.
-    version : int or None
-        The version of the dataset, or None if the source has no snapshot.
-    fingerprint : str
-        A hash that identifies the rows of the source, as far as the rows are known without reading.
-    keeps_records : bool
-        True if a shuffle keeps encoded records, and decodes the records of each batch together. Otherwise, a
-        shuffle keeps decoded rows: if rows are filtered, if damage is skipped, and if columns of lists or
-        bytes are left out.
+    ``counts`` has the number of rows of each piece. ``fingerprint`` is a hash that identifies the rows, as
+    far as the rows are known without reading. ``version`` is None if the dataset has no snapshot.
     """
 
     def __init__(self, path: Any, columns: Any, blocksize: int, read: ReadKeywords) -> None:
@@ -283,21 +229,13 @@ class DatasetSource:
 
     @property
     def npieces(self) -> int:
-        """The number of pieces of the source."""
         return self.dataset.npartitions
 
     def read(self, piece: int) -> pa.Table:
-        """Read the records of one piece as an Arrow table."""
         return self._partition(piece).read()
 
     def read_encoded(self, piece: int, allocate: Allocate) -> EncodedRows:
-        """Read the records of one piece, but do not decode the records. ``allocate`` returns their memory.
-
-        Raises
-        ------
-        CorruptRecordError, FileChangedError
-            In the same cases as `read`, except that the payloads of the records are not verified.
-        """
+        """Read the records of one piece without decoding them. ``allocate`` returns their memory."""
         partition = self._partition(piece)
         check_unchanged(partition.store, partition.pruned_files or ())
         try:
@@ -320,7 +258,7 @@ class DatasetSource:
         return self._partitioner(piece)
 
     def _keeps_records(self) -> bool:
-        """Return True if a shuffle keeps encoded records.
+        """Return True if a shuffle keeps encoded records, and decodes the records of each batch together.
 
         The result depends only on the dataset and on the arguments, so that a resumed iteration has the same
         windows.
@@ -339,18 +277,7 @@ class DatasetSource:
 
 
 class CollectionSource:
-    """A source that reads the partitions of a Dask collection. Each partition is computed only when it is
-    needed.
-
-    This class has the same attributes as `DatasetSource`.
-
-    Parameters
-    ----------
-    ddf : dask.dataframe.DataFrame or Series
-        The collection to read.
-    columns : list of str, optional
-        The columns to compute. By default, all columns are computed.
-    """
+    """A Dask collection whose partitions are computed one by one. The rows are not counted."""
 
     def __init__(self, ddf: dd.DataFrame | dd.Series, columns: Sequence[str] | None) -> None:
         frame = ddf.to_frame() if isinstance(ddf, dd.Series) else ddf
@@ -373,11 +300,9 @@ class CollectionSource:
 
     @property
     def npieces(self) -> int:
-        """The number of partitions of the collection."""
         return len(self._partitions)
 
     def read(self, piece: int) -> pa.Table:
-        """Compute one partition, and return it as an Arrow table."""
         with calling(None):
             (frame,) = dask.compute(self._partitions[piece], scheduler=self._scheduler)
         return pandas_to_arrow.to_table(frame, self.schema, write_index=None, lossy="allow")
@@ -404,7 +329,6 @@ def fingerprint(dataset: ReadPlan, counts: Sequence[int]) -> str:
 
 
 def digest(*parts: object) -> str:
-    """Return a hash of the texts of some objects."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()[:32]
 
 
@@ -412,14 +336,6 @@ Source: TypeAlias = DatasetSource | CollectionSource
 
 
 def as_source(source: Any, columns: Any, blocksize: int, read: ReadKeywords) -> Source:
-    """Return the source of batches for a path or a Dask collection.
-
-    Raises
-    ------
-    TFRecordError
-        If the object is neither a path nor a collection, or if keywords that only a path accepts are passed
-        with a collection.
-    """
     if isinstance(source, dd.Series | dd.DataFrame):
         given = [name for name, value in read.items() if value is not None]
         if given:
@@ -429,13 +345,7 @@ def as_source(source: Any, columns: Any, blocksize: int, read: ReadKeywords) -> 
 
 
 def checked_names(columns: Any, label: str | None = None) -> list[str] | None:
-    """Validate ``columns=``, and return the names of the columns and the label, or None for all columns.
-
-    Raises
-    ------
-    SchemaError
-        If ``columns`` names a column twice, or names no column.
-    """
+    """Return the names in ``columns=`` and the label, or None for all columns."""
     check_instance("label", label, str, type(None))
     if columns is None:
         return None
@@ -451,8 +361,5 @@ def checked_names(columns: Any, label: str | None = None) -> list[str] | None:
 
 
 def usable_after_fork(dataset: ReadPlan) -> ReadPlan:
-    """Return the read plan with a new filesystem.
-
-    The filesystems of object stores do not work in a forked process.
-    """
+    """Return the plan with a new filesystem, because those of object stores do not survive a fork."""
     return replace(dataset, store=pickle.loads(pickle.dumps(dataset.store)))

@@ -37,16 +37,9 @@ from dask_tfrecord.public_functions import calling, public_function
 
 
 class Position(NamedTuple):
-    """The rows that remain: the rest of one window, without the rows that were returned, and further spans.
+    """The rows that remain: those left of a window that has begun, if any, and those of the spans after it.
 
-    Attributes
-    ----------
-    window : Span, optional
-        The window. If None, no window has begun.
-    returned, left : int
-        The numbers of the window's rows that were returned, and that remain.
-    following : list of Span
-        The rows after the window.
+    ``returned`` and ``left`` are the numbers of rows of the window that were returned, and that remain.
     """
 
     window: Span | None
@@ -56,7 +49,6 @@ class Position(NamedTuple):
 
     @property
     def remaining(self) -> list[Span]:
-        """All rows that remain, in order."""
         if self.window is None or not self.left:
             return self.following
         return [self.window.after(self.returned), *self.following]
@@ -236,13 +228,7 @@ class Batches:
         return self.next_element(lambda table: as_batch(table, self.schema))
 
     def next_element(self, convert: Callable[[pa.Table], Element]) -> Element:
-        """Convert the next batch. If anything raises, the batch does not count as returned.
-
-        Raises
-        ------
-        StopIteration
-            If all batches have been returned, or if the iterator was closed.
-        """
+        """Convert the next batch. If anything raises, the batch does not count as returned."""
         with self._lock:
             position = self._position
             try:
@@ -258,19 +244,10 @@ class Batches:
             return element
 
     def next_table(self) -> pa.Table:
-        """Return the next batch as an Arrow table, whose columns may have several chunks.
-
-        Unlike a record batch, a table needs no copy to join rows from different pieces.
-
-        Raises
-        ------
-        StopIteration
-            If all batches have been returned, or if the iterator was closed.
-        """
+        """Return the next batch as a table. Rows from different pieces are not copied to join them."""
         return self.next_element(lambda table: table)
 
     def _advance(self) -> pa.Table:
-        """Return the next batch, and move the position after the batch."""
         if self._closed:
             raise StopIteration
         if self._tables is None:
@@ -286,14 +263,9 @@ class Batches:
         return self.schema.__arrow_c_schema__()
 
     def __arrow_c_stream__(self, requested_schema: Any = None) -> Any:
-        """Return the remaining rows as an Arrow stream.
+        """Return the remaining rows as an Arrow stream, once.
 
         If the iterator is closed before the stream ends, the stream raises TFRecordError.
-
-        Raises
-        ------
-        TFRecordError
-            If all rows have been returned, if the iterator was closed, or if a stream was returned before.
         """
         with self._lock, calling(self._plan.surface):
             if self._streamed or self._closed or self._ended:
@@ -312,13 +284,7 @@ class Batches:
             raise TFRecordError(problem, "read the stream first, and close the iterator afterwards")
 
     def __len__(self) -> int:
-        """Return the number of batches of the iteration, from ``start`` on.
-
-        Raises
-        ------
-        TypeError
-            If the source is a Dask collection, whose rows are not counted, or if ``batch_mode="auto"``.
-        """
+        """Return the number of batches from ``start`` on. If this number is not known, raise TypeError."""
         if self.rows is None or self._plan.batch_mode == "auto":
             raise TypeError("the number of batches is not known")
         size = self._plan.batch_size
@@ -421,7 +387,6 @@ def _windows(
 def _in_order(
     reader: RecordReader | None, order: Order, start: int, pieces: list[Any], count: int
 ) -> pa.Table | ShuffleWindow:
-    """Return the rows of the window that begins at a position in their final order."""
     if order.seed is None:
         return _joined(pieces)
     numbers = order.permutation(start, count)

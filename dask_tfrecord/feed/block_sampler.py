@@ -141,7 +141,6 @@ class BlockSampler(Sampler[Numbers]):
         return self._count(total_size([span for one in self._begin(0) for span in one.spans]))
 
     def _count(self, rows: int) -> int:
-        """Return the number of batches of some rows."""
         full, rest = divmod(rows, self._plan.batch_size)
         return full + (rest > 0 and self._plan.batch_mode == "keep")
 
@@ -226,7 +225,6 @@ class _Running:
         self.ended = False
 
     def state(self, plan: Plan) -> State:
-        """Return the state of each part."""
         parts = [
             describe(plan, self.epoch, begun, rows.after(count))
             for (begun, rows), count in zip(self.parts, self.returned, strict=True)
@@ -235,13 +233,7 @@ class _Running:
 
 
 def _state_in(state: Any) -> State:
-    """Return the state of a `BlockSampler` in a state, which may be the state of a `StatefulDataLoader`.
-
-    Raises
-    ------
-    TFRecordError
-        If the object is not a state.
-    """
+    """Return the state of a `BlockSampler`, also from the state of a `StatefulDataLoader`."""
     if isinstance(state, dict) and "_iterator_finished" in state:
         main = state["_snapshot"]["_main_snapshot"] if "_snapshot" in state else state
         state = None if state.get("_steps_since_snapshot") else main["_index_sampler_state"]

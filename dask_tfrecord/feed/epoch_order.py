@@ -69,18 +69,9 @@ _GROUP_BYTES = 1 << 25
 class Plan:
     """An opened source and the options of the batches. The source is opened once for all epochs.
 
-    Attributes
-    ----------
-    source : Source
-        The opened dataset or Dask collection that gives the rows.
-    batch_size, batch_mode, shuffle, shuffle_buffer, seed, uneven, prefetch
-        These parameters have the same meaning as in `iter_batches`.
-    surface : callable
-        The public function that the user called to get the batches. Errors that the batches raise show the
-        remedies that this function accepts.
-    open_version : callable, optional
-        Function that opens the source at another version of the dataset. None if the user has chosen a
-        version, and for Dask collections.
+    ``surface`` is the public function that the user called: errors show the remedies that it accepts.
+    ``open_version`` opens the source at another version of the dataset. It is None if the user has chosen a
+    version, and for Dask collections.
     """
 
     source: Source
@@ -109,10 +100,7 @@ def plan_batches(
     prefetch: int = 2,
     **read: Unpack[ReadKeywords],
 ) -> Plan:
-    """Open a source, and return the `Plan` for batches of any epoch and shard.
-
-    The parameters are those of `iter_batches`.
-    """
+    """Open a source for batches of any epoch and shard. The parameters are those of `iter_batches`."""
     arguments.number("batch_size", batch_size)
     arguments.count("shuffle_buffer", shuffle_buffer, 1)
     arguments.count("prefetch", prefetch, 0)
@@ -177,19 +165,12 @@ class Slice(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Rows that follow each other in an epoch.
+    """Rows that follow each other in an epoch: a range of positions.
 
     Before the rows of each window are shuffled, each row has a position in the epoch. For a Dask collection,
-    whose rows are not counted, each partition has a position instead.
-
-    Attributes
-    ----------
-    start, stop : int
-        A range of positions.
-    first, last : int, optional
-        If this range is one window whose first rows were already returned, the range of the remaining rows in
-        the shuffled order of the window. For a Dask collection, ``last`` is None. If both are None, no row of
-        the range was returned.
+    each partition has a position instead. If some rows of a window were returned, the span is this window,
+    and ``first`` and ``last`` are the range of the remaining rows in the window's shuffled order. For a Dask
+    collection, ``last`` is None then.
     """
 
     start: int
@@ -199,21 +180,17 @@ class Span(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of rows. For a Dask collection, the number of partitions, where a window counts as one
-        partition.
-        """
+        """The number of rows, or of partitions of a Dask collection. A window counts as one partition."""
         if self.first is None:
             return self.stop - self.start
         return 1 if self.last is None else self.last - self.first
 
     def after(self, count: int) -> Self:
-        """Return the span without its first ``count`` rows."""
         if self.first is None:
             return self._replace(start=self.start + count)
         return self._replace(first=self.first + count)
 
     def part(self, start: int, stop: int) -> Self:
-        """Return a range of the rows of the span."""
         if self.first is None:
             return self._replace(start=self.start + start, stop=self.start + stop)
         if self.last is None:
@@ -233,31 +210,17 @@ def part_of(spans: Sequence[Span], start: int, stop: int) -> list[Span]:
 
 
 def total_size(spans: Sequence[Span]) -> int:
-    """Return the number of rows of several spans, or of partitions for a Dask collection."""
     return sum(span.size for span in spans)
 
 
 @dataclass(frozen=True)
 class Order:
-    """The order of all rows in one epoch.
+    """The order of all rows in one epoch. ``pieces`` has the index of each piece in this order.
 
-    Attributes
-    ----------
-    pieces : numpy.ndarray
-        The number of each piece, in the order of the epoch.
-    ends : numpy.ndarray
-        The position at which each piece begins, and the position at which the last piece ends.
-    is_counted : bool
-        True if positions count rows, False if positions count pieces.
-    seed : tuple of int, optional
-        The seed with which the rows of each window are shuffled, and the epoch. If None, the rows keep the
-        order of the files.
-    buffer : int
-        The smallest number of rows in a window. A window may have fewer rows if too few remain or if the rows
-        are large.
-    sizes : numpy.ndarray, optional
-        The number of stored bytes of each piece, by the number of the piece. If given, a window is a group of
-        blocks, and ``buffer`` has no effect.
+    ``ends`` has the position at which each piece begins, and the end of the last piece. If ``is_counted`` is
+    False, positions count pieces instead of rows. ``seed`` holds the seed and the epoch of a shuffle.
+    ``buffer`` is the least number of rows of a window, unless the rows are large. ``sizes`` has the stored
+    bytes of each piece, if a window is a group of blocks instead.
     """
 
     pieces: Ints
@@ -269,11 +232,9 @@ class Order:
 
     @property
     def every_row(self) -> Span:
-        """All rows of the epoch."""
         return Span(0, int(self.ends[-1]))
 
     def slices(self, span: Span) -> list[Slice]:
-        """Return the slices of the pieces that hold the rows of a span."""
         first = int(np.searchsorted(self.ends, span.start, "right")) - 1
         last = int(np.searchsorted(self.ends, span.stop, "left"))
         pieces, ends = self.pieces[first:last].tolist(), self.ends[first : last + 1].tolist()
@@ -286,9 +247,7 @@ class Order:
         ]
 
     def is_full(self, window: Sequence[Slice], rows: int, nbytes: int) -> bool:
-        """Return True if a window with these slices is complete. The slices have this number of rows, and
-        take this number of bytes in memory.
-        """
+        """Return True if a window of some rows, which take ``nbytes`` in memory, is complete."""
         if self.sizes is None:
             least = 1 if self.seed is None else self.buffer
             return rows >= least or nbytes >= WINDOW_BYTES
@@ -303,7 +262,6 @@ class Order:
 
 
 def check_shuffle(shuffle: Any, seed: Any) -> None:
-    """Validate ``shuffle=`` and ``seed=``."""
     if isinstance(shuffle, str):
         arguments.choice("shuffle", shuffle, get_args(Shuffle))
     else:
@@ -316,7 +274,6 @@ def check_shuffle(shuffle: Any, seed: Any) -> None:
 
 
 def order_rows(plan: Plan, epoch: int) -> Order:
-    """Return the order of all rows in one epoch."""
     source, sizes = plan.source, None
     if plan.shuffle == "blocks":
         assert isinstance(source, DatasetSource)  # `plan_batches` refuses a collection
@@ -357,7 +314,6 @@ def check_shards(order: Order, count: int) -> None:
 def rows_of_shard(
     spans: Sequence[Span], shard: tuple[int, int], is_counted: bool, uneven: Uneven
 ) -> list[Span]:
-    """Return the rows of one shard of several spans."""
     (index, count), total = shard, total_size(spans)
     first, last = total * index // count, total * (index + 1) // count
     if is_counted and uneven == "drop":
@@ -377,7 +333,6 @@ def rows_of_part(spans: Sequence[Span], part: tuple[int, int], step: int) -> lis
 
 
 def checked_shard(shard: Any) -> tuple[int, int]:
-    """Validate ``shard=``, and return the number of the shard and the number of all shards."""
     valid = isinstance(shard, tuple | list) and len(shard) == 2
     if valid and all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in shard):
         index, count = map(int, shard)
@@ -388,7 +343,6 @@ def checked_shard(shard: Any) -> tuple[int, int]:
 
 
 def check_ranks(rank: int | None, world_size: int | None) -> None:
-    """Raise if only one of the two keywords is given."""
     if (rank is None) != (world_size is None):
         remedies = Remedy("rank", 0), Remedy("world_size", 1, "read all rows")
         raise TFRecordError("rank= and world_size= belong together", *remedies)
@@ -423,16 +377,9 @@ def _read(read_piece: Callable[[int], Rows], piece: Slice) -> Rows:
 
 @dataclass(frozen=True)
 class OrderedRows:
-    """The rows of some spans, in their order.
+    """The numbers of the rows of some spans, in their order.
 
-    Attributes
-    ----------
-    numbers : numpy.ndarray
-        The numbers of the rows.
-    windows : list of (Span, list of Span)
-        Each window, and the spans that follow the window.
-    ends : numpy.ndarray
-        The number of rows up to the end of each window.
+    ``windows`` has each window with the spans that follow it, and ``ends`` the number of rows up to its end.
     """
 
     numbers: Ints
@@ -440,7 +387,6 @@ class OrderedRows:
     ends: Ints
 
     def after(self, count: int) -> list[Span]:
-        """Return the spans of the rows that follow the first ``count`` rows."""
         at = int(np.searchsorted(self.ends, count, "right"))
         if at == len(self.windows):
             return []
@@ -449,10 +395,7 @@ class OrderedRows:
 
 
 def rows_of_spans(order: Order, spans: Sequence[Span], firsts: Ints) -> OrderedRows:
-    """Return the numbers of the rows of some spans, in their order.
-
-    ``firsts`` has the number of the first row of each piece.
-    """
+    """Return the rows of some spans. ``firsts`` has the number of the first row of each piece."""
     found = [np.zeros(0, np.int64)]
     windows = []
     for number, span in enumerate(spans, 1):

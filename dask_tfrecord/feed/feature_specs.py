@@ -133,9 +133,7 @@ def feature_spec(
 
 
 def unlike_tensorflow(dataset: ReadPlan) -> str | None:
-    """Return what this read requires and TensorFlow's own reader cannot do; None if both readers return
-    the same rows.
-    """
+    """Return what this read requires and TensorFlow's own reader cannot do, or None."""
     options, no_columns = dataset.options, dataset.schema.select([])
     partition = dataset.partitioner(no_columns)
     if options.damage.skips:
@@ -152,7 +150,6 @@ def unlike_tensorflow(dataset: ReadPlan) -> str | None:
 
 
 def spec_of(dataset: ReadPlan, schema: Schema, fill_nulls: Mapping[str, Any], lists: Lists) -> FeatureSpec:
-    """Derive the feature spec of an opened dataset, as `feature_spec` describes."""
     if schema.record_type == "bytes":
         problem = "the records are bytes, which TensorFlow's parser does not read"
         raise SchemaError(problem, "map tf.data.TFRecordDataset over the files yourself")
@@ -186,7 +183,6 @@ def _list_feature(parsed: Any, lists: Lists, *, nested: bool) -> Any:
 
 
 def _default(item: Field, given: Any, shape: Sequence[int]) -> Any:
-    """Return the default value with which TensorFlow's parser replaces an absent feature."""
     if given is None:
         defaults: dict[str, Any] = {"float": math.nan, "bytes": b"", "string": ""}
         if item.kind not in defaults:
@@ -223,13 +219,7 @@ def _value_code(value: Any) -> str:
 
 
 def tensor_type(item: Field) -> Any:
-    """Return the type of the tensor that a column becomes.
-
-    Raises
-    ------
-    SchemaError
-        If no tensor type can hold the values of the column.
-    """
+    """Return the type of the tensor that a column becomes."""
     type_ = value_type(innermost(item.type))
     if is_text(type_):
         return tf.string

@@ -79,9 +79,7 @@ def serve(
 
 
 def _reason(location: str) -> str | None:
-    """Return the reason why the system refuses an address, which gRPC only prints, or None if there is no
-    such reason.
-    """
+    """Return the reason why the system refuses an address, which gRPC only prints, or None."""
     try:
         address = urlsplit(location)
         if not address.scheme.startswith("grpc") or address.scheme.endswith("unix"):
@@ -116,22 +114,18 @@ class FlightServer(flight.FlightServerBase):
         self.location = f"{address}:{self.port}" if self.port >= 0 else location
 
     def list_flights(self, context: Any, criteria: bytes) -> Iterator[Any]:
-        """List the dataset as one flight."""
         yield self._info(flight.FlightDescriptor.for_path("dataset"), 0)
 
     def get_flight_info(self, context: Any, descriptor: Any) -> Any:
-        """Return the flight info for a descriptor: the endpoints of one epoch."""
         if descriptor.descriptor_type == flight.DescriptorType.PATH:
             return self._info(descriptor, 0)
         (epoch,) = _numbers(descriptor.command, ("epoch",))
         return self._info(descriptor, epoch)
 
     def get_schema(self, context: Any, descriptor: Any) -> Any:
-        """Return the Arrow schema of the dataset."""
         return flight.SchemaResult(self._schema)
 
     def do_get(self, context: Any, ticket: Any) -> Any:
-        """Stream the rows of one shard in one epoch."""
         index, epoch = _numbers(ticket.ticket, ("shard", "epoch"))
         if index >= self._shards:
             raise flight.FlightServerError(f"there is no shard {index}, the server has {self._shards} shards")

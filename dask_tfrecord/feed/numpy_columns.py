@@ -70,13 +70,6 @@ def numpy_columns(
 
 
 def checked_fill_nulls(fill_nulls: Any, names: Sequence[str]) -> dict[str, Any]:
-    """Validate the argument ``fill_nulls=``, and return it as a dict.
-
-    Raises
-    ------
-    TFRecordError
-        If ``fill_nulls`` is not a dict, or if it names a column that is not read.
-    """
     arguments.mappings(fill_nulls=fill_nulls)
     for name in fill_nulls or {}:
         if name not in names:
@@ -86,10 +79,7 @@ def checked_fill_nulls(fill_nulls: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 def one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    """Return the values of a column in one array.
-
-    The values are copied only if the column has several chunks.
-    """
+    """Return the values of a column in one array. Only several chunks are copied."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 
@@ -132,7 +122,6 @@ def _fixed(name: str, column: pa.Array, shape: list[int], fill: Any) -> Array:
 
 
 def _as_plain(name: str, column: pa.Array) -> pa.Array:
-    """Convert a column to a type that exists in NumPy."""
     type_ = column.type
     if pa.types.is_temporal(type_):
         width = pa.int32() if type_.bit_width == 32 else pa.int64()
@@ -151,7 +140,6 @@ def _as_plain(name: str, column: pa.Array) -> pa.Array:
 
 
 def no_tensor(name: str, type_: pa.DataType) -> SchemaError:
-    """Return the exception for a column whose values no tensor can hold."""
     advice = "leave the column out with columns="
     if pa.types.is_struct(type_) and type_.num_fields:
         advice += f", or name its fields there, such as {f'{name}/{type_.field(0).name}'!r}"
@@ -159,7 +147,6 @@ def no_tensor(name: str, type_: pa.DataType) -> SchemaError:
 
 
 def is_text(type_: pa.DataType) -> bool:
-    """Return True for string types and binary types."""
     return is_any(type_, TEXT) or is_any(type_, BINARY)
 
 
@@ -179,7 +166,6 @@ def fill_value(name: str, type_: pa.DataType, fill: Any) -> pa.Scalar:
 
 
 def null_integers(name: str, type_: pa.DataType, what: str) -> SchemaError:
-    """Return the error for nulls in a column of integers or booleans, whose tensor cannot hold null."""
     value = False if pa.types.is_boolean(type_) else 0 if pa.types.is_unsigned_integer(type_) else -1
     problem = f"the column {what}, and no tensor of integers or booleans can hold null"
     remedy = Remedy("fill_nulls", {name: value}, "replace null by this value, or another one")

@@ -115,10 +115,7 @@ class _Builder(FileReaderBuilder):
         return {"TFRECORD": self.plan.store.public()}
 
     def partition(self, piece: int, names: Sequence[str], filters: Sequence[FilterExpr]) -> Partition:
-        """Return the part of the read plan of a query that reads one piece.
-
-        Files in which no row can pass the filters are left out. The rows are not filtered.
-        """
+        """Return the read of one piece, without files in which no row can pass. Rows are not filtered."""
         known = [one for one in map(_as_arrow, filters) if one is not None]
 
         def planned() -> Callable[[int], Partition]:
@@ -132,8 +129,6 @@ class _Builder(FileReaderBuilder):
 
 
 class _Reader(FileReader):
-    """Reads one piece of a dataset."""
-
     def __init__(self, builder: _Builder, piece: int) -> None:
         self._builder, self._piece = builder, piece
 
@@ -168,7 +163,6 @@ class _Reader(FileReader):
 
 
 def _check_types(columns: pa.Schema) -> None:
-    """Raise if Polars cannot hold the values of a column."""
     refused = [field.name for field in columns if any(map(pa.types.is_decimal256, leaf_types(field.type)))]
     if refused:
         others = [name for name in columns.names if name not in refused]

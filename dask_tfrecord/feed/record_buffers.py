@@ -35,15 +35,7 @@ _SPLITS_PER_TASK = 64
 
 
 class Records(NamedTuple):
-    """A buffer that holds records, with the offset of each record.
-
-    Attributes
-    ----------
-    data : pyarrow.Buffer
-        The buffer, which is a file, a block, or a range of a file.
-    offsets : numpy.ndarray
-        The position of the first byte of each record in the buffer, followed by the end of the last record.
-    """
+    """A buffer that holds records, and the start of each record, followed by the end of the last record."""
 
     data: pa.Buffer
     offsets: Ints
@@ -52,13 +44,8 @@ class Records(NamedTuple):
 class Unit(NamedTuple):
     """The records that a table reads from one buffer: those of a memory-mapped file, or those of a split.
 
-    Attributes
-    ----------
-    split : int
-        The number of the split, or of the first split of the memory-mapped file.
-    offsets : numpy.ndarray or None
-        The offset in the file of each record of the unit, followed by the end of the last record. If None,
-        the split is read as a block.
+    ``split`` is the index of the first split. ``offsets`` has the start of each record in the file, followed
+    by the end of the last record, or is None if the split is read as a block.
     """
 
     split: int
@@ -68,9 +55,8 @@ class Unit(NamedTuple):
 def find_units(dataset: ReadPlan, splits: Sequence[Split]) -> list[Unit]:
     """Divide the splits of a dataset into units, and find the offsets of their records.
 
-    The offsets of the records of uncompressed files come from column files, if there are any. Without column
-    files, uncompressed local files are searched for records. If damage is skipped, all splits are read as
-    blocks.
+    The offsets come from column files, or from a search of uncompressed local files. If damage is skipped,
+    all splits are read as blocks.
     """
     if dataset.options.damage.skips:
         return [Unit(number, None) for number in range(len(splits))]
@@ -113,7 +99,6 @@ def _of_column_file(dataset: ReadPlan, group: Sequence[Split]) -> Ints | None:
 
 
 def map_file(store: Store, path: str) -> pa.Buffer:
-    """Map a local file to memory."""
     return store.follow(path, lambda at: pa.memory_map(at).read_buffer())
 
 
@@ -129,7 +114,6 @@ def splits_by_file(splits: Sequence[Split]) -> Iterator[tuple[int, list[Split]]]
 
 
 def _of_split(offsets: Ints, split: Split) -> Ints:
-    """Select the record offsets of one split from the record offsets of the whole file."""
     start = split.start.record
     return offsets[start:] if split.stop is None else offsets[start : split.stop.record + 1]
 
@@ -178,7 +162,7 @@ def read_block(store: Store, options: ReadOptions, split: Split, allocate: Alloc
 def _read_directly(store: Store, options: ReadOptions, split: Split, allocate: Allocate) -> memoryview | None:
     """Read a split of an uncompressed local file in a third of the time that a window takes.
 
-    Return None if the split must be read through a window, for example because the window raises an error.
+    Return None if the split must be read through a window, which may also explain an error.
     """
     file, start = split.file, split.start
     stop = file.size if split.stop is None else split.stop.offset
@@ -200,7 +184,6 @@ def _read_directly(store: Store, options: ReadOptions, split: Split, allocate: A
 
 
 def _joined(parts: Sequence[Ints]) -> Ints:
-    """Join the record offsets of adjacent splits of a file into one array."""
     return np.concatenate([*(part[:-1] for part in parts), parts[-1][-1:]])
 
 
@@ -214,15 +197,7 @@ _LOCKS = 64
 
 
 class RecordBuffers:
-    """The buffers that hold the records of a table. Several threads may use the object.
-
-    Parameters
-    ----------
-    splits : list of Split
-        The split of each unit. `find_units` explains units.
-    offsets : list of numpy.ndarray or None
-        The offsets of the records of each unit, or None for a unit that is read as a block.
-    """
+    """The buffers that hold the records of the units of a table. Several threads may use the object."""
 
     def __init__(self, splits: Sequence[Split], offsets: Sequence[Ints | None]) -> None:
         self._splits = splits
@@ -239,7 +214,6 @@ class RecordBuffers:
         self._kept_bytes = 0
 
     def renew_locks(self) -> None:
-        """Create new locks, after a fork."""
         self._lock = threading.Lock()
         # Threads that need the same block wait for one of them to read it.
         self._reading = [threading.Lock() for _ in range(_LOCKS)]
@@ -252,10 +226,7 @@ class RecordBuffers:
         self._prepare()
 
     def find(self, dataset: ReadPlan, groups: Sequence[tuple[int, Numbers]]) -> list[tuple[Records, Numbers]]:
-        """Return a buffer for each unit, and the numbers of the wanted records in this buffer.
-
-        The wanted records of a unit must be in ascending order.
-        """
+        """Return a buffer for each unit, and the indices in it of the wanted records, which must ascend."""
         alone = [(unit, rows) for unit, rows in groups if self._reads_range(dataset.store, unit, rows)]
         ranges = _read_ranges(dataset.store, [self._range(*one) for one in alone]) if alone else []
         # A compressed file may have a name without a suffix. Its ranges do not begin with a record.
@@ -274,9 +245,7 @@ class RecordBuffers:
         return found
 
     def _reads_range(self, store: Store, unit: int, rows: Numbers) -> bool:
-        """Return True if only a range of a split is read: at the first read, if the record offsets are
-        known and the range is less than half of the split.
-        """
+        """Return True if only a range of a remote split is read, which happens once for each split."""
         offsets = self.offsets[unit]
         if store.local or offsets is None:
             return False
@@ -305,9 +274,7 @@ class RecordBuffers:
             del self._kept[oldest]
 
     def _records(self, dataset: ReadPlan, unit: int) -> Records:
-        """Return the records of a unit, from the memory-mapped file or from a block that is kept in
-        memory.
-        """
+        """Return the records of a unit, from the memory-mapped file or from a block."""
         store, split, offsets = dataset.store, self._splits[unit], self.offsets[unit]
         if offsets is not None and store.local:
             path = split.file.path

@@ -53,10 +53,7 @@ from dask_tfrecord.row_selection import BLOCK_BYTES, NumberedRows, Numbers
 
 
 def elements(batch: pa.RecordBatch) -> list[dict[str, Any]]:
-    """Convert the rows of a batch to dicts of Python values.
-
-    Lists of numbers and tensors become NumPy arrays.
-    """
+    """Convert rows to dicts of Python values. Lists of numbers and tensors become NumPy arrays."""
     names = batch.schema.names
     columns = [_values(column) for column in batch.columns]
     if not columns:
@@ -456,10 +453,7 @@ class RecordTable:
     def _decode(
         self, buffers: Sequence[pa.Buffer], places: Numbers, order: Numbers, wanted: Numbers, units: Numbers
     ) -> pa.RecordBatch:
-        """Decode the records ``order`` of ``places``.
-
-        Each record has a number in ``wanted`` and a unit in ``units``.
-        """
+        """Decode the records ``order`` of ``places``, which have these numbers and units."""
         decoder = getattr(self._local, "decoder", None)
         if decoder is None:  # each thread uses a separate decoder
             options = self._dataset.options

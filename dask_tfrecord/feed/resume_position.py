@@ -33,15 +33,10 @@ CHECKSUM = "checksum"
 
 
 class Share(NamedTuple):
-    """One of several shares of some rows.
+    """One of several shares of some rows, numbered from 0.
 
-    Attributes
-    ----------
-    number, total : int
-        The number of the share, from 0, and the number of all shares.
-    whole : str
-        A hash of the rows that were divided, and of the way in which they were divided, so that shares that
-        overlap or leave out rows are not mixed.
+    ``whole`` is a hash of the rows that were divided and of the way in which they were divided, so that
+    shares that overlap or leave out rows are not mixed.
     """
 
     number: int
@@ -59,7 +54,6 @@ class Beginning:
 
 
 def describe(plan: Plan, epoch: int, begun: Beginning, remaining: Sequence[Span]) -> State:
-    """Return the state of an iteration with these remaining rows, as a JSON-compatible dict."""
     is_counted = plan.source.counts is not None
     if is_counted and plan.batch_mode == "drop" and total_size(remaining) < plan.batch_size:
         remaining = ()  # rows that are dropped
@@ -83,7 +77,6 @@ def sealed(state: State) -> State:
 
 
 def is_sealed(state: Any, keys: Collection[str]) -> bool:
-    """Return True if an object is a state with these keys and its checksum."""
     return (
         isinstance(state, dict) and state.keys() == {*keys, CHECKSUM} and state[CHECKSUM] == _checksum(state)
     )
@@ -105,15 +98,9 @@ def _arguments(plan: Plan) -> dict[str, Any]:
 
 
 def checked_states(plan: Plan, start: Any, epoch: int) -> tuple[Plan, list[State]]:
-    """Validate ``start=``, and return the states.
+    """Validate ``start=``, and return the states, with the plan for their version of the dataset.
 
-    Also return the plan for the version of the dataset that the states belong to. This version may be older
-    than the newest version.
-
-    Raises
-    ------
-    TFRecordError
-        If ``start`` holds no states, or states of another dataset, of other arguments or of another epoch.
+    This version may be older than the newest version.
     """
     states = list(start) if isinstance(start, list | tuple) else [start]
     keys = {"version", "source", "source_version", "arguments", "epoch", "shard", "part", "remaining"}
@@ -146,7 +133,6 @@ def epoch_of(start: Any) -> int:
 
 
 def _older_plan(plan: Plan, states: Sequence[State]) -> Plan:
-    """Return the plan for the version of the dataset that the states belong to."""
     (version, source), *others = {(state["source_version"], state["source"]) for state in states}
     problem = "the state belongs to another dataset, or the dataset was rewritten since"
     if others or version is None or version == plan.source.version:
@@ -184,13 +170,6 @@ def _check_arguments(plan: Plan, state: State) -> None:
 
 
 def begin(plan: Plan, order: Order, shard: tuple[int, int], part: tuple[int, int]) -> Beginning:
-    """Return the rows of a part of a shard in a new epoch.
-
-    Raises
-    ------
-    TFRecordError
-        If there are more shards than rows, or than partitions of a Dask collection.
-    """
     check_shards(order, shard[1])
     return _divided(plan, [order.every_row], shard, part)
 
@@ -200,13 +179,8 @@ def resume(
 ) -> Beginning:
     """Return the rows of a part of a shard in an epoch that continues.
 
-    If the states were taken with the same numbers of shards and parts, the iteration continues exactly where
-    the same part of the same shard stopped. Otherwise the remaining rows are divided anew.
-
-    Raises
-    ------
-    TFRecordError
-        If a state is missing, or if the states do not belong together.
+    With the same numbers of shards and parts, the iteration continues exactly where the same part of the
+    same shard stopped. Otherwise, the rows that remain of all shards are divided anew.
     """
     begun: dict[tuple[Share, Share], Beginning] = {}
     for state in states:
@@ -235,7 +209,6 @@ def resume(
 
 
 def _beginning(order: Order, state: State) -> Beginning:
-    """Return the shard, the part and the remaining rows of a state."""
     try:
         shard, part = Share(*state["shard"]), Share(*state["part"])
         spans = [Span(*span) for span in state["remaining"]]
@@ -250,7 +223,6 @@ def _beginning(order: Order, state: State) -> Beginning:
 
 
 def no_position() -> TFRecordError:
-    """Return the error for a state whose rows are not in the dataset."""
     return TFRecordError("the state holds no position of the dataset", "pass a `state` unchanged")
 
 
@@ -266,7 +238,6 @@ def _is_valid(order: Order, span: Span) -> bool:
 
 
 def _of_shard(begun: Sequence[Beginning], index: int) -> list[Span]:
-    """Return the rows that remain of one shard."""
     parts = sorted((one.part, one.spans) for one in begun if one.shard.number == index)
     _check_complete([part for part, _ in parts], f"shard {index}, part")
     return [span for _, spans in parts for span in spans]

@@ -37,15 +37,7 @@ class ClientLeftError(Exception):
 
 
 class Sink:
-    """Send a stream to one client, which reads from the other end of a socket or of a pipe.
-
-    Parameters
-    ----------
-    number : int
-        The file descriptor of the socket or of the pipe. The sink closes the descriptor.
-    connection : socket.socket, optional
-        The socket. None for a pipe.
-    """
+    """Send a stream to one client, through a socket or a pipe. The sink closes the file descriptor."""
 
     def __init__(self, number: int, connection: socket.socket | None = None) -> None:
         self._number = number
@@ -60,10 +52,7 @@ class Sink:
             raise ClientLeftError(str(error)) from None
 
     def interrupt(self) -> None:
-        """Make the current and all later calls of `send` fail, unless the sink writes to a pipe.
-
-        A write to a pipe cannot be interrupted from another thread.
-        """
+        """Make the current and later calls of `send` fail. A write to a pipe cannot be interrupted."""
         if self._connection is not None:
             with suppress(OSError):
                 self._connection.shutdown(socket.SHUT_RDWR)
@@ -78,13 +67,7 @@ class Sink:
 
 
 class Listener:
-    """Accept the connections of clients to a socket.
-
-    Attributes
-    ----------
-    endpoint : str
-        The address at which clients connect, with the actual port number.
-    """
+    """Accept the connections of clients. ``endpoint`` has the actual port number."""
 
     def __init__(self, endpoint: str) -> None:
         self._closed = False
@@ -100,10 +83,7 @@ class Listener:
             self.endpoint = f"tcp://{host}:{port}"
 
     def accept(self) -> Sink | None:
-        """Wait for the next client, and return the connection to this client.
-
-        If `close` was called, return None.
-        """
+        """Wait for the next client. Return None if `close` was called."""
         while not self._closed:
             try:
                 connection, _ = self._socket.accept()
@@ -125,13 +105,6 @@ class Listener:
 
 
 def open_endpoint(endpoint: str) -> Listener | Sink:
-    """Open one endpoint of a stream server.
-
-    Raises
-    ------
-    TFRecordError
-        If the text is not an endpoint, or if the endpoint cannot be opened.
-    """
     kind = endpoint.rpartition("://")[0] if isinstance(endpoint, str) else None
     if kind not in ("", "tcp", "unix", "fd"):
         raise TFRecordError(f"{endpoint!r} is not an endpoint", f"pass {_KINDS}")
@@ -354,10 +327,7 @@ class StreamServer:
         return f"StreamServer({self.endpoints}, {state}, {self._ended()} passes ended)"
 
     def _wait_for_passes(self) -> bool:
-        """Wait a few seconds until no pass is running.
-
-        Return False if a pass is still running after these seconds.
-        """
+        """Wait a few seconds until no pass is running, and return False if one still runs."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._running, _PATIENCE)
 
@@ -369,7 +339,6 @@ class StreamServer:
             self._start(index, sink)
 
     def _start(self, index: int, sink: Sink) -> None:
-        """Start a pass in a new thread."""
         with self._changed:
             if self._closing:
                 sink.close()
@@ -386,7 +355,6 @@ class StreamServer:
         return threading.Thread(target=target, args=arguments, name="dask_tfrecord-serve", daemon=True)
 
     def _run(self, index: int, sink: Sink, one: Pass) -> None:
-        """Send one pass over the rows, and record how the pass ended."""
         outcome: Outcome = "done"
         try:
             self._send(index, sink, one)
@@ -430,12 +398,8 @@ class StreamServer:
 
 
 def sent_batches(batches: Batches, client: Client, *, may_be_empty: bool) -> Iterator[pa.RecordBatch]:
-    """Yield the batches to send, without empty batches. If there are no rows, yield one empty batch.
-
-    Raises
-    ------
-    TFRecordError
-        If there are no rows and ``may_be_empty`` is False, because the client would crash.
+    """Yield the batches to send, without empty batches. If there are no rows, yield one empty batch, or raise
+    if the client would crash.
     """
     is_empty = True
     for batch in batches:

@@ -203,8 +203,6 @@ def _unchanged_check(dataset: ReadPlan, files: Sequence[FileInfo]) -> Callable[[
 
 
 def codec_of(dataset: ReadPlan, path: str) -> Compression | None:
-    """Return the codec of a file, found from its content."""
-
     def look(at: str) -> Compression | None:
         with dataset.store.fs.open(at, "rb") as file:
             return detect(file.read(HEADER_BYTES))
@@ -223,7 +221,6 @@ def _current_path(dataset: ReadPlan, path: str) -> str:
 
 
 def _codec_name(dataset: ReadPlan, path: str) -> str:
-    """Return the name that TensorFlow uses for the codec of a file."""
     codec = codec_of(dataset, path)
     if codec not in CODECS:
         problem = f"TensorFlow cannot decompress {codec}"
@@ -232,7 +229,6 @@ def _codec_name(dataset: ReadPlan, path: str) -> str:
 
 
 def _partition_tensor(dataset: ReadPlan, item: Field, fill_nulls: Mapping[str, Any]) -> Any:
-    """Return a tensor that holds the value of a partition column for each file."""
     values = item.load(dataset.partition_values[item.name])
     column = numpy_columns(pa.record_batch({item.name: values}), fill_nulls)[item.name]
     assert not isinstance(column, Ragged)  # the values of partition columns are scalars
@@ -439,7 +435,6 @@ def _ours(
     start: State | Sequence[State] | None,
     state_column: str | None,
 ) -> "tf.data.Dataset":
-    """Create a `tf.data.Dataset` of batches that this process decodes with this library's kernel."""
     first = epoch_of(start) if epoch is None else epoch
     batches = len(Batches(plan, first, shard, start=start))  # also raises for a state of another dataset
     epochs, starts = count(first), iter([start])
@@ -493,8 +488,7 @@ def _drop_iterators() -> None:
 
 
 def _stacks(signature: Mapping[str, Any]) -> dict[str, list[str]]:
-    """Group the names of numeric columns by the type of the column. A type that only one column has is left
-    out.
+    """Group the names of numeric columns by their type. A type that only one column has is left out.
 
     `tf.data` spends 30 microseconds on each tensor of a generator, so the columns of one type are passed as
     one tensor.

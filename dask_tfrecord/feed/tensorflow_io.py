@@ -28,26 +28,9 @@ _DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64", "bin
 
 @dataclass(frozen=True)
 class Client:
-    """Description of a client: the columns that the client receives, and how the client batches the rows.
+    """What a client receives: the columns of ``source``, cast and without nulls, in batches of some rows.
 
-    Parameters
-    ----------
-    source : pyarrow.Schema
-        The columns that are read from the source.
-    batch_size : int, optional
-        Number of rows in each element of the client's dataset. If None, each row is one element.
-    batch_mode : "keep", "drop" or "auto"
-        What happens if the last batch has fewer rows than ``batch_size``, as in `iter_batches`.
-    fill_nulls : mapping of str to value
-        The value that replaces the nulls of each column.
-
-    Raises
-    ------
-    SchemaError
-        If TensorFlow I/O cannot read the type of a column, or if a value of ``fill_nulls`` does not fit its
-        column.
-    TFRecordError
-        If a value of ``fill_nulls`` is null.
+    If ``batch_size`` is None, each row is an element of the client's dataset.
     """
 
     source: pa.Schema
@@ -63,17 +46,10 @@ class Client:
 
     @cached_property
     def schema(self) -> pa.Schema:
-        """The columns of the stream, with the types in which they are sent."""
         return pa.schema([(item.name, _sent_type(item)) for item in self.source])
 
     def convert(self, batch: pa.RecordBatch) -> pa.RecordBatch:
-        """Cast a batch to the types in which its columns are sent.
-
-        Raises
-        ------
-        SchemaError
-            If the batch has nulls, or if the client batches rows and the lists differ in length.
-        """
+        """Cast a batch to the types in which its columns are sent, and replace nulls."""
         schema = self.schema
         columns = [
             self._convert(item.name, column, item.type)
@@ -102,16 +78,9 @@ class Client:
         return column
 
     def code(self, dataset: str, first: str, places: Sequence[str]) -> str:
-        """Return Python code that constructs the dataset of the client.
+        """Return Python code that constructs a dataset of a class of `tensorflow_io.arrow`.
 
-        Parameters
-        ----------
-        dataset : str
-            Name of the dataset class of `tensorflow_io.arrow`.
-        first : str
-            Name of the first parameter of this dataset class.
-        places : list of str
-            Value of this first parameter: the endpoints or the files.
+        ``first`` is the name of the first parameter of the class, and ``places`` is its value.
         """
         arguments = {
             first: repr(list(places)),
@@ -142,12 +111,10 @@ class Client:
 
 
 def _storage(column: pa.Array) -> pa.Array:
-    """Return the values of an extension type as values of the storage type."""
     return _storage(column.storage) if isinstance(column.type, pa.BaseExtensionType) else column
 
 
 def _sent_type(item: pa.Field) -> pa.DataType:
-    """Return the type in which TensorFlow I/O can read the values of a column."""
     plain = _plain_type(item.type)
     if plain is None:
         problem = f"TensorFlow I/O cannot read the type {item.type}"
@@ -182,14 +149,12 @@ def _dtype(type_: pa.DataType) -> str:
 
 
 def _list_size(type_: pa.DataType) -> int | None:
-    """Return the length of the lists of a column, or None if the lists have no fixed length."""
     if isinstance(type_, pa.BaseExtensionType):
         return _list_size(type_.storage_type)
     return type_.list_size if types.is_fixed_size_list(type_) else None
 
 
 def _shape(type_: pa.DataType) -> str:
-    """Return the shape of one value of a column, as the text of a Python list."""
     if not types.is_list(_plain_type(type_)):
         return "[]"
     return repr([_list_size(type_)])

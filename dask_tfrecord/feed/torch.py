@@ -479,19 +479,12 @@ class _Collated(dict[str, Any]):
 
 
 def _part() -> tuple[int, int]:
-    """Return the number of this DataLoader worker and the number of all workers."""
     info = get_worker_info()
     return (info.id, info.num_workers) if info else (0, 1)
 
 
 def _states_in(state: Any) -> list[State]:
-    """Return the states of `TFRecordBatches` in a state, which may be the state of a `StatefulDataLoader`.
-
-    Raises
-    ------
-    TFRecordError
-        If the object is not a state.
-    """
+    """Return the states of `TFRecordBatches` in a state, which may be that of a `StatefulDataLoader`."""
     found = [state]
     if isinstance(state, dict) and "_iterator_finished" in state:
         if state.get("_steps_since_snapshot"):

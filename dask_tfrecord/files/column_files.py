@@ -62,15 +62,8 @@ _MOST_READERS = 64
 class _DataFile(NamedTuple):
     """What the footer of a column file says about a data file.
 
-    Attributes
-    ----------
-    bytes, crc32c, records, content : int
-        The size, the checksum and the number of records of the data file, and the size of its decompressed
-        content.
-    groups : range
-        The row groups with the rows of the data file.
-    starts : list of int
-        The number of the first row of each row group, followed by the number of all rows.
+    ``content`` is the size of its decompressed content, and ``groups`` are the row groups with its rows.
+    ``starts`` has the first row of each row group, followed by the number of all rows.
     """
 
     bytes: int
@@ -81,9 +74,7 @@ class _DataFile(NamedTuple):
     starts: list[int]
 
     def groups_of(self, start: int, stop: int) -> tuple[int, list[int]]:
-        """Return the row groups with the rows from ``start`` to before ``stop``, and the number of the first
-        of these row groups within the data file.
-        """
+        """Return the row groups with these rows, and the number of the first one within the data file."""
         first = bisect_right(self.starts, start) - 1
         last = bisect_left(self.starts, stop)
         return first, [*self.groups[first:last]] if start < stop else []
@@ -93,13 +84,6 @@ class ColumnFileReader:
     """Read a column file. Every method returns None if the values must be decoded from the records.
 
     A reader may be used by several threads. `open_column_file` keeps readers.
-
-    Parameters
-    ----------
-    store : Store
-        The root of the dataset.
-    file : ColumnFile
-        The column file, as a snapshot lists it.
     """
 
     def __init__(self, store: Store, file: ColumnFile) -> None:
@@ -112,7 +96,7 @@ class ColumnFileReader:
 
     @property
     def features(self) -> frozenset[Column]:
-        """The features whose values the column file holds, or no features if it is not usable."""
+        """The features that the column file holds; none if it is not usable."""
         self._load()
         return self._features
 
@@ -130,25 +114,12 @@ class ColumnFileReader:
     def read(
         self, path: str, size: int | None, checksum: int | None, schema: Schema, start: int, stop: int
     ) -> pa.Table | None:
-        """Return the rows from ``start`` to before ``stop`` of a data file, with the columns of a schema.
+        """Return the rows from ``start`` to before ``stop`` of a data file, as decoding the records would.
 
-        Parameters
-        ----------
-        path : str
-            The path of the data file, relative to the root of the dataset.
-        size, checksum : int, optional
-            The size and the CRC-32C of the data file, as the snapshot states them.
-        schema : Schema
-            The columns to read.
-        start, stop : int
-            The range of records of the data file.
-
-        Returns
-        -------
-        pyarrow.Table or None
-            The table that decoding the records would return. None if the column file does not hold the
-            columns, describes another data file, is missing or damaged, or if a value does not fit its
-            column. The caller then decodes the records, which raises an error that says where the value is.
+        ``size`` and ``checksum`` are those that the snapshot states of the data file. Return None if the
+        column file does not hold the columns, describes another data file, is missing or damaged, or if a
+        value does not fit its column. The caller then decodes the records, which raises an error that says
+        where the value is.
         """
         if not self.stores(schema) or (found := self._data_file(path, size, checksum)) is None:
             return None
@@ -165,11 +136,8 @@ class ColumnFileReader:
     def offsets(
         self, path: str, size: int | None, checksum: int | None, start: int, stop: int
     ) -> npt.NDArray[np.int64] | None:
-        """Return where the records from ``start`` to before ``stop`` of a data file begin, and where the last
-        one ends.
-
-        The positions are those in the decompressed content of the data file. The arguments have the same
-        meaning as in `read`.
+        """Return where the records from ``start`` to before ``stop`` begin in the decompressed data file, and
+        the last one ends.
         """
         if (found := self._data_file(path, size, checksum)) is None:
             return None
@@ -183,14 +151,12 @@ class ColumnFileReader:
     def groups(
         self, path: str, size: int | None, checksum: int | None, start: int, stop: int
     ) -> list[RowGroup]:
-        """Return the row groups with the rows from ``start`` to before ``stop`` of a data file."""
         if (found := self._data_file(path, size, checksum)) is None:
             return []
         first, groups = found.groups_of(start, stop)
         return list(zip(found.starts[first:], found.starts[first + 1 :], groups, strict=False))
 
     def statistics(self, group: int, name: str) -> pq.Statistics | None:
-        """Return Parquet's statistics of a feature in a row group."""
         return self._metadata.row_group(group).column(self._names.index(name)).statistics
 
     def stored_bytes(
@@ -272,7 +238,6 @@ class ColumnFileReader:
         return found
 
     def _rows(self, found: _DataFile, names: list[str], start: int, stop: int) -> pa.Table:
-        """Read a range of rows of a data file, in the types of the column file."""
         first, groups = found.groups_of(start, stop)
         with self._source(groups, names) as source:
             file = pq.ParquetFile(source, metadata=self._metadata)
@@ -283,7 +248,7 @@ class ColumnFileReader:
         return rows
 
     def _source(self, groups: Sequence[int], names: Sequence[str]) -> pa.NativeFile:
-        """Return an open file with some row groups and columns of the column file, whose checksums agree."""
+        """Return an open file with some row groups and columns, whose checksums agree."""
         if self._content is not None:
             return pa.BufferReader(self._content)
         spans = self._spans(groups, names)
@@ -294,7 +259,6 @@ class ColumnFileReader:
         return pa.PythonFile(PartialFile(self._file.bytes, parts), mode="r")
 
     def _spans(self, groups: Sequence[int], names: Sequence[str]) -> list[tuple[int, int]]:
-        """Return the ranges of bytes that hold some columns of some row groups."""
         spans: list[tuple[int, int]] = []
         for chunk in self._chunks(groups, names):
             start, stop = chunk_range(self._metadata, *chunk)
@@ -366,7 +330,6 @@ def _store_errors() -> Iterator[None]:
 
 
 def _features(schema: pa.Schema) -> Iterator[Column]:
-    """Return the features of a column file with this Arrow schema."""
     kinds = {type_: kind for kind, type_ in KIND_TYPES.items()}
     for item in schema:
         if item.name != OFFSET:
@@ -377,7 +340,6 @@ def _features(schema: pa.Schema) -> Iterator[Column]:
 
 @lru_cache(maxsize=_MOST_READERS)
 def open_column_file(store: Store, file: ColumnFile) -> ColumnFileReader:
-    """Return a reader of a column file. The process keeps the readers of the last column files."""
     return ColumnFileReader(store, file)
 
 
@@ -430,10 +392,7 @@ class _Sink(io.RawIOBase):
 
 
 class ColumnFileWriter:
-    """Write one column file, for the data files of a task. `create_column_file` makes such a writer.
-
-    Rows are added one data file after the other.
-    """
+    """Write one column file for the data files of a task, one after the other."""
 
     def __init__(self, file: BinaryIO, features: Sequence[Column], required: Collection[str]) -> None:
         self._file, self._sink = file, _Sink(file)
@@ -460,10 +419,8 @@ class ColumnFileWriter:
         self._records = self._row_groups = 0  # of the current data file, as far as they are written
 
     def add(self, rows: pa.RecordBatch | pa.Table, offsets: Ints) -> None:
-        """Add rows of the current data file.
-
-        The columns of ``rows`` are the features, in types that are encoded. ``offsets`` are the positions of
-        the records in the decompressed content of the data file.
+        """Add rows of the current data file, in types that are encoded. ``offsets`` are the positions of the
+        records in its content.
         """
         columns = [
             column if (column := rows[item.name]).type == item.type else column.cast(item.type)
@@ -510,7 +467,6 @@ class ColumnFileWriter:
             self._row_groups += 1
 
     def close(self) -> None:
-        """Write the checksums of the column chunks, and the footer."""
         self._writer.add_key_value_metadata({METADATA_KEY: json.dumps({"files": self._files})})
         held = self._sink.hold()
         self._writer.close()
@@ -533,9 +489,8 @@ def create_column_file(
 ) -> Iterator[ColumnFileWriter]:
     """Create a column file that appears at ``path`` when the ``with`` block ends, as `Store.create` does.
 
-    The features that ``required`` names have a value in each row: Parquet writes and reads such columns
-    faster. A power cut may damage the column file, because a flush to the disk takes as long as writing many
-    rows.
+    Parquet writes and reads the ``required`` features, which have a value in each row, faster. A power cut
+    may damage the column file, because a flush to the disk takes as long as writing many rows.
     """
     with store.create(path, durable=False) as file:
         writer = ColumnFileWriter(file, features, required)

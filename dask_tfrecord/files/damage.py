@@ -54,15 +54,8 @@ LOG = pa.schema(
 
 @dataclass(frozen=True)
 class DamagePolicy:
-    """State how a reader treats damaged records.
-
-    Attributes
-    ----------
-    on_corrupt, max_corrupt
-        These parameters have the same meaning as in `read_tfrecord`.
-    quarantine : Store, optional
-        The directory in which the bytes of damaged records are stored. A quarantine directory is required if
-        ``on_corrupt`` is "quarantine".
+    """How a reader treats damaged records, as in `read_tfrecord`. ``quarantine`` is the directory for
+    their bytes.
     """
 
     on_corrupt: OnCorrupt = "raise"
@@ -71,12 +64,10 @@ class DamagePolicy:
 
     @property
     def skips(self) -> bool:
-        """True if damaged records are skipped; False if a damaged record raises an error."""
         return self.on_corrupt != "raise"
 
 
 def warn_here(message: str) -> None:
-    """Emit a CorruptRecordWarning in this process."""
     warnings.warn(message, CorruptRecordWarning, stacklevel=2)
 
 
@@ -84,7 +75,6 @@ RAISE = DamagePolicy()
 
 
 def check_policy(policy: DamagePolicy) -> None:
-    """Raise TFRecordError if the fields of a damage policy contradict each other."""
     most, mode = policy.max_corrupt, policy.on_corrupt
     if mode == "quarantine" and policy.quarantine is None:
         raise TFRecordError(
@@ -128,14 +118,11 @@ def _is_inside(quarantine: Store, store: Store) -> bool:
 
 
 def _real(store: Store) -> Store:
-    """Return the store whose root path has all symbolic links resolved."""
     return Store(store.fs, os.path.realpath(store.root)) if store.local else store
 
 
 class DamagedRange(NamedTuple):
-    """A damaged range of a file: its decompressed offset, its length in bytes and the reason for the
-    damage.
-    """
+    """A damaged range of a file, by its decompressed offset."""
 
     offset: int
     length: int
@@ -144,19 +131,14 @@ class DamagedRange(NamedTuple):
 
 @dataclass
 class _FileLosses:
-    """The damage of one file: number of damaged ranges, their total size in bytes, and the first few
-    ranges.
-    """
+    """The damage of one file: the number of ranges, their size in bytes, and the first few ranges."""
 
     count: int = 0
     bytes: int = 0
     first: list[DamagedRange] = field(default_factory=list)
 
     def add(self, offset: int, checked: Checked) -> None:
-        """Add the damaged ranges that a check found in a part of the file.
-
-        The checked part begins at ``offset`` in the file.
-        """
+        """Add the damaged ranges that a check found in the part of the file at ``offset``."""
         lengths = checked.ends - checked.starts
         old = int(checked.continues)
         if old and self.count <= _LISTED:
@@ -179,15 +161,8 @@ class _FileLosses:
 class Losses:
     """Collect the damage that was skipped in all files of one partition.
 
-    If there is more damage than ``max_corrupt`` allows, an error is raised. If the damage stays within
-    ``max_corrupt``, `finish` warns about each damaged file.
-
-    Attributes
-    ----------
-    policy : DamagePolicy
-        The damage policy, which has the limit ``max_corrupt``.
-    rows : int
-        Number of intact records that were read in the partition.
+    More damage than ``max_corrupt`` allows raises. Otherwise `finish` warns about each damaged file. ``rows``
+    is the number of intact records that were read.
     """
 
     def __init__(self, policy: DamagePolicy) -> None:
@@ -202,20 +177,14 @@ class Losses:
 
     @contextmanager
     def split(self, path: str, start: int) -> Iterator["SplitLosses"]:
-        """Collect the damage of the split that begins at byte ``start`` of a file."""
         with ExitStack() as stack:
             split = SplitLosses(self, path, start, stack)
             yield split
             split.flush()
 
     def add(self, path: str, offset: int, checked: Checked) -> None:
-        """Add the damaged ranges that a check found in data that begins at ``offset`` of the file ``path``.
-
-        Raises
-        ------
-        CorruptRecordError
-            If ``max_corrupt`` is an integer and the partition has more damaged records and ranges than this
-            number.
+        """Add the damage that a check found in data at ``offset`` of a file. Raise if it exceeds a number
+        ``max_corrupt``.
         """
         self.file(path).add(offset, checked)
         most = self.policy.max_corrupt
@@ -223,16 +192,11 @@ class Losses:
             raise self._too_many(path)
 
     def file(self, path: str) -> _FileLosses:
-        """Return the object that collects the damage of one file."""
         return self._files.setdefault(path, _FileLosses())
 
     def finish(self, warn: Warn) -> None:
-        """Check the limit ``max_corrupt`` for the whole partition, and warn about each damaged file.
-
-        Raises
-        ------
-        CorruptRecordError
-            If ``max_corrupt`` is a fraction and more than this fraction of the records is damaged.
+        """Raise if the damage exceeds a fraction ``max_corrupt`` of the partition. Otherwise warn about each
+        damaged file.
         """
         most, total = self.policy.max_corrupt, self.rows + self.count
         if isinstance(most, float) and self.count > most * total:
@@ -240,12 +204,10 @@ class Losses:
         self.report(warn)
 
     def report(self, warn: Warn) -> None:
-        """Warn about each file in which damaged records were skipped."""
         for path, found in self._files.items():
             warn(f"{path}: {found}")
 
     def _too_many(self, path: str, among: str = "") -> CorruptRecordError:
-        """Return the error for a partition that has more damage than ``max_corrupt`` allows."""
         problem = f"{self.count:,} {among and among + ' '}records or ranges of the partition are damaged"
         remedy = Remedy("max_corrupt", None, "read the other records anyway")
         return CorruptRecordError(problem, remedy, path=path)
@@ -254,8 +216,8 @@ class Losses:
 class SplitLosses:
     """Collect the damage that was skipped in one split, and write the damaged bytes to the quarantine.
 
-    The quarantine has one Parquet file for each split with damage. The quarantine file appears only when it
-    is complete. A repeated task replaces the quarantine file of the earlier attempt.
+    The quarantine has one Parquet file for each split with damage, which appears only when it is complete. A
+    repeated task replaces the file of the earlier attempt.
     """
 
     def __init__(self, losses: Losses, path: str, start: int, stack: ExitStack) -> None:
@@ -268,9 +230,8 @@ class SplitLosses:
         self._rows = self._bytes = 0  # the rows and the bytes of the batches in `_waiting`
 
     def add(self, offset: int, data: memoryview, checked: Checked) -> None:
-        """Count the damaged ranges of data that begins at ``offset`` in the file, and quarantine their bytes.
-
-        Raise CorruptRecordError in the same cases as `Losses.add`.
+        """Count the damaged ranges of data at ``offset`` of the file, and quarantine their bytes. Raise as
+        `Losses.add`.
         """
         if not len(checked.starts):
             return
@@ -293,7 +254,6 @@ class SplitLosses:
             self.flush()
 
     def flush(self) -> None:
-        """Write the rows that are waiting in memory to the quarantine file."""
         if self._writer is not None:
             self._writer.write_table(pa.Table.from_batches(self._waiting, LOG))
         self._waiting = []
@@ -311,19 +271,11 @@ class SplitLosses:
 def locate_error(
     error: TFRecordError, path: str, first: int, longest: int = MAX_RECORD_BYTES
 ) -> TFRecordError:
-    """Return a copy of a record's error that also names the file and has the record's number in it and
+    """Return a copy of a record's error that also names the file, the record's number in the file, and
     remedies.
 
-    Parameters
-    ----------
-    error : TFRecordError
-        The error about a record. If the error has a record number, this number is counted from ``first``.
-    path : str
-        The path of the record's file, without credentials.
-    first : int
-        The number in the file of the first record that was read.
-    longest : int
-        The limit ``max_record_bytes`` of the read.
+    A record number of the error is counted from ``first``. ``longest`` is the limit ``max_record_bytes`` of
+    the read.
     """
     damaged = isinstance(error, CorruptRecordError) and not isinstance(error, FileChangedError)
     error = error.replaced(path=error.path or path)
@@ -334,7 +286,6 @@ def locate_error(
 
 
 def _actions(error: TFRecordError, longest: int) -> dict[str, Any]:
-    """Return the advice and the remedies for an error about a damaged record."""
     if error.reason == TOO_LONG:
         return {"remedies": (*[_ANY_LENGTH] * (longest < MAX_RECORD_BYTES), SKIP_DAMAGE)}
     if error.reason in PAYLOAD_REASONS:

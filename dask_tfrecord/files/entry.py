@@ -32,23 +32,11 @@ _LABEL_BYTES = 100
 def part_name(
     run: str, index: int, count: int, *, number: int | None = None, label: str = "", suffix: str = ""
 ) -> str:
-    """Return the name of the data file with these numbers.
+    """Return the name of the data file of partition ``index`` of ``count``.
 
-    If no partition has more than 100,000 files, sorting the names gives the order of the rows.
-
-    Parameters
-    ----------
-    run : str
-        The id of the run, which distinguishes the files of different runs.
-    index, count : int
-        The number of the partition, counted from 0, and the total number of partitions.
-    number : int, optional
-        The number of the file among all files of its partition, in all directories, or None if the partition
-        consists of one file.
-    label : str, optional
-        Text that the user adds to the file name.
-    suffix : str, optional
-        The codec's file suffix, such as ``.gz``.
+    If no partition has more than 100,000 files, sorting the names gives the order of the rows. ``number``
+    counts the files of the partition in all directories, or is None for a single file. ``label`` is text of
+    the user.
     """
     digits = max(5, len(str(count)))
     more = "" if number is None else f"-{number:05d}"
@@ -69,15 +57,12 @@ def check_labels(labels: Sequence[object]) -> None:
 
 
 def run_of(path: str) -> str | None:
-    """Return the run id in the name of a data file. Return None if the file name does not have the form that
-    this library uses.
-    """
+    """Return the run id in the name of a data file, or None for another name."""
     part = PART_NAME.fullmatch(name_of(path))
     return part["run"] if part else None
 
 
 def is_part(path: str) -> bool:
-    """Return True if a path has the form of the data file names that this library uses."""
     return run_of(path) is not None
 
 
@@ -182,7 +167,6 @@ COLUMN_FILE_NAMES = tuple(f"columns.{name}" for name in ColumnFile._fields)
 
 
 def read_column_files(rows: pa.Table) -> list[ColumnFile | None]:
-    """Return the column file of each file of a file list."""
     if COLUMN_FILE_NAMES[0] not in rows.column_names:
         return [None] * len(rows)
     values = zip(*(rows[name].to_pylist() for name in COLUMN_FILE_NAMES), strict=True)
@@ -249,7 +233,7 @@ class FileEntry:
 
 
 def is_inside(path: str) -> bool:
-    """Return True if a path is relative and normalised, lies below the root, and is not a URL for fsspec."""
+    """Return True if a path is relative and normalised, and is not a URL for fsspec."""
     names = path.split("/")
     return not any(name in ("", ".", "..") for name in names) and not re.search(r"[\\\0]|::|^\w+:", path)
 
@@ -268,15 +252,11 @@ _NOT_PLAIN = (ValueError, OverflowError, pa.ArrowException)
 
 
 def empty_statistics(schema: Schema) -> Columns:
-    """Return the kernel's statistics of one range without rows."""
     return [Statistics([0], [None], [None]) for _ in schema.columns]
 
 
 def continue_statistics(known: Columns, more: Columns) -> None:
-    """Add the statistics of later ranges to ``known``.
-
-    The first of the later ranges continues the last range in ``known``.
-    """
+    """Add the statistics of later ranges, the first of which continues the last range in ``known``."""
     for column, added in zip(known, more, strict=True):
         column.nulls[-1] += added.nulls[0]
         for bounds, others, choose in (
@@ -294,9 +274,8 @@ def file_statistics(
 ) -> list[tuple[ColumnStatistics, ...]]:
     """Convert the kernel's statistics of stored values to the `ColumnStatistics` of each file.
 
-    Each range of rows belongs to one file. The ranges of all ``parts`` together are ``files`` ranges. A
-    column that stores other values than its own, such as numbers of classes, has no statistics. For a struct
-    "a", the fields have statistics, such as "a/b".
+    The ranges of all ``parts`` together are the files. A column that stores other values than its own, such
+    as numbers of classes, has no statistics. The fields of a struct have statistics, such as "a/b".
     """
     if not parts or not schema.fields:
         return [()] * files
@@ -309,8 +288,8 @@ def file_statistics(
 def merge_statistics(files: Sequence[FileEntry]) -> tuple[ColumnStatistics, ...]:
     """Return the statistics of a file with the records of all given files.
 
-    A column has statistics only if it has statistics in each file with records. A bound is known only if it
-    is known in each file in which the column has values.
+    A column needs statistics in each file with records. A bound must be known in each file in which the
+    column has values.
     """
     filled = [file for file in files if file.records] or files[:1]
     of_files = [{column.name: column for column in file.statistics} for file in filled]
@@ -324,7 +303,6 @@ def merge_statistics(files: Sequence[FileEntry]) -> tuple[ColumnStatistics, ...]
 
 
 def _merged(name: str, found: Sequence[ColumnStatistics], counts: Sequence[int]) -> ColumnStatistics:
-    """Merge the statistics of a column in several files, which have these numbers of records."""
     valued = [one for one, count in zip(found, counts, strict=True) if one.nulls < count]
 
     def bound(field: str, choose: Callable[[list[Any]], Any]) -> Any:
@@ -342,7 +320,6 @@ def _merged(name: str, found: Sequence[ColumnStatistics], counts: Sequence[int])
 
 
 def _column_statistics(column: Field, parts: Sequence[Statistics]) -> Iterable[ColumnStatistics]:
-    """Return the statistics of one column in each file."""
     nulls, least, greatest = (list(chain.from_iterable(lists)) for lists in zip(*parts, strict=True))
     name, nothing = repeat(column.name), repeat(None)
     if column.depth:
@@ -353,9 +330,8 @@ def _column_statistics(column: Field, parts: Sequence[Statistics]) -> Iterable[C
 
 
 def _bounds(column: Field, stored: list[Any]) -> list[Any]:
-    """Convert the stored minimum or maximum of a column in each file to Python values.
-
-    A value that is too long, or that Python cannot represent, becomes None.
+    """Convert the minimum or maximum of a column in each file to Python values; None if Python cannot
+    represent it, or if it is too long.
     """
     storage = KIND_TYPES[column.kind]
     if column.kind in ("bytes", "string"):

@@ -18,17 +18,11 @@ Extra = Literal["raise", "ignore"]
 
 @dataclass(frozen=True)
 class SchemaEvidence:
-    """State how a schema was inferred, so that later errors about its columns can give advice.
+    """How a schema was inferred, so that later errors about its columns can give advice.
 
-    Attributes
-    ----------
-    given_kinds : dict of str to tuple of str
-        Map from each column whose type the caller gave to the kinds that its feature has in the sampled
-        records.
-    untyped : frozenset of str
-        The names of the columns that have no value in any sampled record.
-    all_records : bool
-        True if the sample contains all records of the dataset.
+    ``given_kinds`` maps each column whose type the caller gave to the kinds of its feature in the sample.
+    ``untyped`` are the columns without a value in the sample. ``all_records`` is True if the sample is the
+    whole dataset.
     """
 
     given_kinds: dict[str, tuple[str, ...]] = field(hash=False)
@@ -42,22 +36,11 @@ MAX_FEATURES = 10_000
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The options for reading files that do not depend on the columns.
+    """The options of `read_tfrecord` for reading files that do not depend on the columns.
 
-    ``compression``, ``verify_crc``, ``max_record_bytes``, ``max_features`` and ``extra`` have the same
-    meaning as in `read_tfrecord`. If ``max_features`` is None, the number of features is not limited.
-
-    Attributes
-    ----------
-    damage : DamagePolicy
-        The treatment of damaged records: raise an error, skip the records, or quarantine the records.
-    path_column, offset_column : str, optional
-        Name of the column that holds the file of each record, and name of the column that holds its byte
-        offset. If a name is None, the result has no such column.
-    is_type_inferred : bool
-        True if the records are read as Examples because no sampled record had a feature list.
-    evidence : SchemaEvidence, optional
-        The sample from which the schema was inferred, or None if no schema was inferred.
+    If ``max_features`` is None, the number of features is not limited. ``path_column`` and ``offset_column``
+    are the names of these columns, or None if they are not requested. ``is_type_inferred`` is True if the
+    records are read as Examples because no sampled record had a feature list.
     """
 
     compression: ReadCompression = "infer"
@@ -73,11 +56,10 @@ class ReadOptions:
 
     @property
     def origin_columns(self) -> tuple[str, ...]:
-        """The names of the requested columns among the path column and the offset column."""
         return tuple(filter(None, (self.path_column, self.offset_column)))
 
     def decoded_type(self, record_type: RecordType) -> RecordType:
-        """Return the record type with which the kernel decodes the records of a dataset of this record type.
+        """Return the record type with which the kernel decodes the records.
 
         If the type "example" was inferred from a sample, the records are decoded as SequenceExamples, because
         an Example is also a SequenceExample without feature lists. A feature list in a later record is then
@@ -91,20 +73,8 @@ class ReadOptions:
 class WriteOptions:
     """The options of `to_tfrecord` for writing files that do not depend on the columns.
 
-    Attributes
-    ----------
-    compression : "gzip", "zlib", "zstd", "lz4", "bz2", "xz", optional
-        The codec of the written files. If None, files are written uncompressed.
-    level : int, optional
-        The compression level of the codec. If None, this library's default level for the codec is used.
-    lossy : "warn", "allow" or "raise"
-        The treatment of values that a 32-bit float cannot hold exactly. "raise" raises an error for such a
-        value. "warn" and "allow" round such values.
-    max_rows : int, optional
-        The largest number of rows in a file. If None, the number of rows in a file is not limited.
-    max_bytes : int, optional
-        The largest size of a file in bytes, before compression. Only a file that consists of a single longer
-        record exceeds this size. If None, the size of a file is not limited.
+    ``max_rows`` and ``max_bytes`` limit a file. ``max_bytes`` counts bytes before compression, and only a
+    file with a single longer record exceeds it. Without a level, the codec's default is used.
     """
 
     compression: Compression | None = None

@@ -44,33 +44,23 @@ _PENDING_BYTES = 1 << 24
 
 
 class Buffers:
-    """Keep the buffers that hold blocks, and reuse them.
-
-    Buffers are reused because touching newly allocated memory takes as long as writing a small file.
-    """
+    """Reuse the buffers of blocks, because touching new memory takes as long as writing a small file."""
 
     def __init__(self) -> None:
         self._free: list[memoryview] = []
 
     def take(self) -> memoryview:
-        """Return a buffer with room for one block."""
         # NumPy does not fill the buffer with zeros, so a small file touches only a little of the buffer.
         return self._free.pop() if self._free else np.empty(BLOCK_BYTES + SPARE_BYTES, np.uint8).data
 
     def give_back(self, buffer: memoryview) -> None:
-        """Take back a buffer, so that `take` can return it again.
-
-        A larger buffer, which was allocated for a long record, is freed instead.
-        """
+        """Take back a buffer. A larger one, which was allocated for a long record, is freed."""
         if len(buffer) == BLOCK_BYTES + SPARE_BYTES:
             self._free.append(buffer)
 
 
 class _PendingBlock(NamedTuple):
-    """A block that is being compressed.
-
-    The content of the block is the first ``size`` bytes of ``buffer``.
-    """
+    """A block that is being compressed. Its content is the first ``size`` bytes of ``buffer``."""
 
     block: Block
     buffer: memoryview
@@ -81,24 +71,8 @@ class _PendingBlock(NamedTuple):
 class BlockWriter:
     """Write the blocks of one file in order, compress them in parallel, and count the written bytes.
 
-    Parameters
-    ----------
-    file : BinaryIO
-        The file to write to.
-    options : WriteOptions
-        The codec and its level. If the options name no codec, the blocks of the file are written
-        uncompressed.
-    threads : SpareThreads
-        The threads that compress blocks.
-    buffers : Buffers
-        The reusable buffers for blocks. A buffer is given back after its block is written.
-
-    Attributes
-    ----------
-    blocks : list of Block
-        The blocks written so far, with their offsets in the file.
-    bytes, crc32c : int
-        Size in bytes and CRC-32C of the part of the file that has been written.
+    A buffer is given back to ``buffers`` after its block is written. ``bytes`` and ``crc32c`` describe the
+    part of the file that is written.
     """
 
     def __init__(
@@ -118,18 +92,14 @@ class BlockWriter:
             self._write(self._compressor.head)
 
     def buffer(self) -> memoryview:
-        """Return a buffer for the next block of the file.
-
-        The caller writes the block's content into the buffer and passes the buffer to `put`.
-        """
+        """Return a buffer for the content of the next block, which the caller passes to `put`."""
         while self._pending and self._pending[0].compressed.done():
             self._write_oldest()
         return self._buffers.take()
 
     def put(self, buffer: memoryview, size: int, block: Block, records: int) -> None:
-        """Add the first ``size`` bytes of a buffer, which are ``records`` records, to the file as a block.
-
-        After this call, the caller must not use the buffer.
+        """Add the first ``size`` bytes of a buffer, which the caller must not use any more, to the file as a
+        block.
         """
         content = buffer[:size]
         if self._compressor is None:
@@ -144,14 +114,13 @@ class BlockWriter:
         self._pending_bytes += size
 
     def finish(self) -> None:
-        """Write the blocks that are still being compressed, and then the codec's end of file, if any."""
+        """Write the blocks that are still being compressed, and the codec's end of file."""
         while self._pending:
             self._write_oldest()
         if self._compressor:
             self._write(self._compressor.tail())
 
     def _write_oldest(self) -> None:
-        """Wait until the oldest pending block is compressed, and write this block."""
         oldest = self._pending.popleft()
         self._write_block(oldest.block, oldest.compressed.result())
         self._buffers.give_back(oldest.buffer)
@@ -162,7 +131,7 @@ class BlockWriter:
         self._write(data, records)
 
     def _write(self, data: bytes | memoryview, records: int = 0) -> None:
-        """Write bytes. If ``records`` is not 0, the bytes are this number of uncompressed records."""
+        """Write bytes, which are ``records`` uncompressed records unless that is 0."""
         if data:
             self._file.write(data)
             self.bytes += len(data)
@@ -172,8 +141,7 @@ class BlockWriter:
 class SpareThreads:
     """Run the compression of blocks on threads while the process has idle processors.
 
-    Every thread that writes a file counts as a busy processor. All writers of a process share one
-    `SpareThreads` instance.
+    Every thread that writes a file counts as a busy processor. All writers of a process share one instance.
     """
 
     def __init__(self, threads: int) -> None:
@@ -183,7 +151,7 @@ class SpareThreads:
 
     @contextmanager
     def without_this_thread(self) -> Iterator[None]:
-        """Count the calling thread as busy within the ``with`` block."""
+        """Count the calling thread as busy."""
         with self._lock:
             self._idle -= 1
         try:
@@ -219,10 +187,7 @@ def spare_threads(threads: int | None = None) -> SpareThreads:
 
 @cache
 def _threads_of_process(threads: int, process: int) -> SpareThreads:
-    """Return the `SpareThreads` instance of the process with this id.
-
-    The process id is part of the cache key because a forked process has none of its parent's threads.
-    """
+    """The process is part of the key because a forked process has none of its parent's threads."""
     return SpareThreads(threads)
 
 
@@ -244,16 +209,8 @@ RowNumbers = npt.NDArray[np.int64]
 
 
 class DirectoryGroup(NamedTuple):
-    """A group of rows with the same partition values, which belong in one directory.
-
-    Attributes
-    ----------
-    directory : str
-        The partition directory, relative to the dataset's root; "" for a dataset without partition columns.
-    values : tuple
-        The values of the partition columns for this directory.
-    rows : int
-        The number of rows in the group.
+    """A group of rows with the same partition values, which belong in one directory below the root, or
+    in "".
     """
 
     directory: str
@@ -264,14 +221,8 @@ class DirectoryGroup(NamedTuple):
 class GroupedRows(NamedTuple):
     """Rows that are sorted by partition directory.
 
-    Attributes
-    ----------
-    pieces : iterable of (pyarrow.Table, numpy.ndarray or None)
-        Tables that together hold the sorted rows, without the partition columns. The tables may be created
-        lazily. Each table comes with an array of the row numbers to use in errors, or with None if the rows
-        are numbered in the order of the tables.
-    groups : list of DirectoryGroup
-        The groups of rows with the same partition values, in the order of the rows.
+    ``pieces`` are tables with the rows, without the partition columns, which may be created lazily. Each
+    table comes with the row numbers to use in errors, or with None if the rows are numbered in order.
     """
 
     pieces: Iterable[tuple[pa.Table, RowNumbers | None]]
@@ -281,13 +232,8 @@ class GroupedRows(NamedTuple):
 class WrittenColumns(NamedTuple):
     """The column file to write beside data files.
 
-    Attributes
-    ----------
-    features : sequence of Column
-        The features to copy. If the sequence is empty, the column file holds only the offsets of the records.
-    path, name : str
-        The path in the store at which the column file is created, and its path relative to the dataset's
-        root.
+    Without features, it holds only the offsets of the records. ``path`` is its path in the store, and
+    ``name`` the one relative to the dataset's root.
     """
 
     features: Sequence[Column]
@@ -307,36 +253,13 @@ def write_files(
 ) -> list[FileEntry]:
     """Write one file per partition directory, or several files if one file would exceed a limit.
 
-    Parameters
-    ----------
-    store : Store
-        The store to write to.
-    place : callable
-        Function that takes a partition directory and the number of a file among those of this call, counted
-        from 0. The function returns two paths of the file: the path in the store, and the path relative to
-        the dataset's root, which file entries and error messages show.
-    rows : GroupedRows
-        The rows to write. A group without rows is written as one empty file.
-    schema : Schema
-        The columns of the tables.
-    options : WriteOptions
-        The options for compression, rounding and the size limits of a file.
-    columns : WrittenColumns, optional
-        The column file of the data files. By default, no column file is written.
-    threads : int, optional
-        The number of threads that all calls of `write_files` in this process share. By default, the number of
-        available processors. The written bytes do not depend on the number of threads.
+    ``place`` takes a partition directory and the number of a file among those of this call. It returns the
+    path in the store, and the one relative to the dataset's root, which entries and errors show. A group
+    without rows becomes one empty file. ``threads`` are shared by all calls in this process, and do not
+    change the written bytes.
 
-    Returns
-    -------
-    list of FileEntry
-        The file entry of each written file.
-
-    Raises
-    ------
-    SchemaError
-        If a value in the rows cannot be stored. The error names the column and the number that the row had
-        before sorting. The files that were written before the failing row remain.
+    A SchemaError names the column and the number that the row had before sorting. Files before the failing
+    row remain.
     """
     spare = spare_threads(threads)
     buffers = Buffers()
@@ -375,7 +298,7 @@ def write_files(
 
 
 def _without_nulls(rows: GroupedRows, features: Sequence[Column]) -> list[str]:
-    """Return features that have a value in each row. Nothing is known of tables that are created lazily."""
+    """Return features that have a value in each row; none for tables that are created lazily."""
     if not isinstance(rows.pieces, list):
         return []
     names = [one.name for one in features]
@@ -388,9 +311,8 @@ def _without_nulls(rows: GroupedRows, features: Sequence[Column]) -> list[str]:
 def _write_file(
     writer: BlockWriter, records: "_RecordStream", end: int, options: WriteOptions, buffers: Buffers
 ) -> int:
-    """Write the next records, up to row ``end``, to one file. Return the size of its content in bytes.
-
-    Stop before row ``end`` if the file reaches a size limit.
+    """Write the next records, up to row ``end`` or a size limit, to one file. Return the size of its content
+    in bytes.
     """
     first = records.row
     end = min(first + (options.max_rows or end), end)
@@ -416,12 +338,8 @@ def _write_file(
 
 
 class _RecordStream:
-    """Encode the rows of tables as records, in order, and write them into one buffer at a time.
-
-    Attributes
-    ----------
-    row : int
-        The number of the next row to encode.
+    """Encode the rows of tables as records, in order, into one buffer at a time. ``row`` is the next row to
+    encode.
     """
 
     def __init__(
@@ -453,23 +371,16 @@ class _RecordStream:
         self.row = 0
 
     def placed(self, error: TFRecordError, path: str) -> TFRecordError:
-        """Return a copy of an error of `take` that also names the file and the number of the row before
-        sorting.
-        """
+        """Return a copy of an error of `take` with the file, and the number of the row before sorting."""
         error = locate_error(error, path, self._bound_start)
         if error.record is None or self._order is None:
             return error
         return error.replaced(record=int(self._order[error.record - self._batch_start]))
 
     def take(self, out: memoryview, end: int) -> tuple[int, int]:
-        """Fill ``out`` with the next whole records, up to row ``end``.
+        """Fill ``out`` with the next whole records, up to row ``end``. Return the number of bytes, and 0.
 
-        Returns
-        -------
-        size, need : int
-            ``size`` is the number of bytes that were written to ``out``. If not even one record fits,
-            ``size`` is 0, and ``need`` is a sufficient size for ``out`` in bytes. If at least one record
-            fits, ``need`` is 0.
+        If not even one record fits, return 0, and a sufficient size for ``out`` in bytes.
         """
         size = 0
         while self.row < end:
@@ -490,9 +401,7 @@ class _RecordStream:
         return size, 0
 
     def check_end(self) -> None:
-        """Raise RuntimeError if rows remain that belong to no group, because these rows would not be
-        written.
-        """
+        """Raise RuntimeError if rows remain that belong to no group, because they would not be written."""
         if self.row < self._batch_end or next(self._batches, None):
             raise RuntimeError(f"there are more rows than the {self.row:,} of the groups")
 
@@ -503,10 +412,7 @@ class _RecordStream:
         self._ends.append(self.row)
 
     def _copy(self) -> None:
-        """Add the rows that were encoded since the last call to the column file.
-
-        The encoder must still hold these encoded rows.
-        """
+        """Add the rows since the last call, which the encoder must still hold, to the column file."""
         if self._beside is not None and self.row > self._copied:
             start = at = self._copied - self._bound_start
             for end, content in self._buffers:  # at once, because between two writes each step takes 8 us
@@ -516,15 +422,11 @@ class _RecordStream:
             self._copied, self._buffers = self.row, []
 
     def statistics(self) -> list[Columns]:
-        """Return the statistics of all files that have ended."""
         self._count()
         return self._statistics
 
     def _count(self) -> None:
-        """Add the rows that were encoded since the last call to the statistics.
-
-        The encoder must still hold these encoded rows.
-        """
+        """Add the rows since the last call, which the encoder must still hold, to the statistics."""
         bounds = [self._counted, *self._ends]
         is_part = self.row > bounds[-1]
         if is_part:
@@ -539,9 +441,8 @@ class _RecordStream:
         self._counted, self._ends = self.row, []
 
     def _bind(self, end: int) -> None:
-        """Convert the next rows to storage types and pass them to the encoder.
-
-        The current file ends at row ``end``.
+        """Convert the next rows to storage types and pass them to the encoder. The current file ends at row
+        ``end``.
         """
         self._count()
         self._copy()
@@ -569,7 +470,6 @@ class _RecordStream:
 def _batches(
     pieces: Iterable[tuple[pa.Table, RowNumbers | None]],
 ) -> Iterator[tuple[pa.RecordBatch, RowNumbers | None]]:
-    """Yield each non-empty batch of all pieces, with the row numbers of its rows or None."""
     for table, order in pieces:
         start = 0
         for batch in table.to_batches():

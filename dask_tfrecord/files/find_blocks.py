@@ -39,7 +39,7 @@ TASK_BYTES = 1 << 24
 
 
 class _Range(NamedTuple):
-    """The bytes from ``start`` to ``stop`` of a file of ``size`` bytes, which one task scans for blocks."""
+    """The bytes from ``start`` to ``stop`` of a file, which one task scans for blocks."""
 
     file: FileInfo
     size: int
@@ -50,12 +50,11 @@ class _Range(NamedTuple):
 
 
 class _Walk(NamedTuple):
-    """The result of a walk: the records from the one at ``start`` to the first record at or after a range's
-    end.
+    """The records from the one at ``start`` to the first record at or after a range's end.
 
-    ``blocks`` holds pairs of the offset and the number of a record, where the record at ``start`` has number
-    0. A damaged record or range counts as one record. ``damaged`` holds the offsets of damaged records and
-    ranges, at least of the first one after each block.
+    ``blocks`` holds pairs of the offset and the number of a record, counted from ``start``. A damaged record
+    or range counts as one record. ``damaged`` holds the offsets of these, at least of the first one after
+    each block.
     """
 
     start: int
@@ -74,22 +73,9 @@ def find_blocks(
     task_bytes: int,
     block_bytes: int,
 ) -> dict[str, BlockIndex]:
-    """Map the path of each uncompressed file to the file's blocks. Compressed files are not in the result.
+    """Map the path of each uncompressed file of known size to the file's blocks.
 
-    Parameters
-    ----------
-    store : Store
-        The store that holds the files.
-    files : sequence of FileInfo
-        The files to search for blocks. Files of unknown size are not in the result.
-    options : ReadOptions
-        The options with which the files will be read.
-    compute_each : callable
-        Function that runs the scan tasks, possibly in parallel.
-    task_bytes : int
-        The number of bytes of a file that one scan task reads.
-    block_bytes : int
-        Minimum distance in bytes from the start of one block to the start of the next.
+    A scan task reads ``task_bytes`` of a file. Blocks are at least ``block_bytes`` apart.
     """
     if options.compression not in ("infer", None):
         return {}
@@ -130,9 +116,8 @@ def _ranges(file: FileInfo, task_bytes: int, block_bytes: int, options: ReadOpti
 
 @redact_errors
 def _scan_range(store: Store, part: _Range) -> _Walk | None:
-    """Walk over the records of a range, from the first byte at which a record seems to begin.
-
-    Return None if no record seems to begin in the range.
+    """Walk over the records of a range, from the first byte at which a record seems to begin, if there
+    is one.
     """
     with _FileWindow(store, part, part.start) as window:
         if part.start and not _seek(window, part, lenient=False):
@@ -142,10 +127,7 @@ def _scan_range(store: Store, part: _Range) -> _Walk | None:
 
 @redact_errors
 def _prove(store: Store, claims: Sequence[tuple[_Range, _Walk | None]]) -> BlockIndex:
-    """Check the claims of a file's ranges and return the file's block index.
-
-    A file's first walk must begin at byte 0.
-    """
+    """Check the claims of a file's ranges. The first walk must begin at byte 0."""
     position = records = 0
     blocks = [Block(0, 0, 0)]
     damaged: list[int] = []
@@ -204,7 +186,7 @@ def _walk(window: "_FileWindow", part: _Range) -> _Walk:
 
 
 def _walk_past_damage(window: "_FileWindow", part: _Range) -> _Walk:
-    """Walk over all records and damaged ranges in the same way as a reader that skips damage."""
+    """Walk over all records and damaged ranges as a reader that skips damage does."""
     check = Inference("bytes", max_record_bytes=part.options.max_record_bytes).check
     start, records = window.offset, 0
     blocks: list[tuple[int, int]] = []
@@ -239,7 +221,6 @@ def _walk_past_damage(window: "_FileWindow", part: _Range) -> _Walk:
 
 
 def _skip_damage(window: "_FileWindow", part: _Range) -> None:
-    """Move the window from a damaged record to the next record."""
     start = window.offset
     _seek(window, part, lenient=True)
     if window.offset == start:  # the length of the damaged record was trusted
@@ -247,9 +228,7 @@ def _skip_damage(window: "_FileWindow", part: _Range) -> None:
 
 
 def _frame_size_at(window: "_FileWindow", part: _Range) -> int:
-    """Return the frame size of the record at the window's start; 0 if the record is damaged or exceeds the
-    file.
-    """
+    """Return the size of the window's first frame; 0 if it is damaged or exceeds the file."""
     header = window.data[:HEADER_BYTES]
     if len(header) < HEADER_BYTES:
         return 0
@@ -260,10 +239,9 @@ def _frame_size_at(window: "_FileWindow", part: _Range) -> int:
 
 
 def _seek(window: "_FileWindow", part: _Range, *, lenient: bool) -> bool:
-    """Move the window to the next record; return True if that record begins in the range.
+    """Move the window to the next record. Return True if it begins in the range.
 
-    If ``lenient`` is True, the search may continue to the end of the file. If ``lenient`` is False, the
-    search stops at the end of the range.
+    If ``lenient``, the search may continue to the end of the file, and otherwise to the end of the range.
     """
     while window.offset < (part.size if lenient else part.stop):
         found = find_record(
@@ -284,10 +262,10 @@ def _seek(window: "_FileWindow", part: _Range, *, lenient: bool) -> bool:
 
 
 class _FileWindow(Window):
-    """A window over an uncompressed file that can skip bytes without reading these bytes.
+    """A window over an uncompressed file that can skip bytes without reading them.
 
-    The window opens the file at the end of the bytes in view, first to read up to the end of the range, and
-    later to read one window size at a time.
+    It opens the file at the end of the view, first to read up to the end of the range, and later one window
+    at a time.
     """
 
     def __init__(self, store: Store, part: _Range, offset: int) -> None:
@@ -305,7 +283,6 @@ class _FileWindow(Window):
         self._opened.close()
 
     def _read(self, view: memoryview) -> int:
-        """Read bytes that follow the bytes in view, and return the number of these bytes."""
         file, size = self._range.file, self._range.size
         while self.end < size:
             if self._reader is None or self._position != self.end:

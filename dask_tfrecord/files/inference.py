@@ -36,7 +36,7 @@ AskedType: TypeAlias = RecordType | Literal["infer"]
 
 
 class RecordPosition(NamedTuple):
-    """The position of a record: the path of its file, its number in the file, and its decompressed offset."""
+    """The path of a record's file, its number in the file, and its decompressed offset."""
 
     path: str
     record: int
@@ -47,24 +47,8 @@ class RecordPosition(NamedTuple):
 class FeatureSummary:
     """Summary of the feature with one name in some records.
 
-    Attributes
-    ----------
-    name : str
-        The feature name.
-    feature_list : bool
-        True for a feature list of SequenceExamples.
-    path : str
-        The path of the first file in which a record has the feature.
-    kinds : dict of str to RecordPosition
-        Map from each kind of the feature to the position of the first record in which the feature has this
-        kind.
-    max_values : int
-        The greatest number of values that a single feature of this name holds.
-    utf8 : bool
-        True if all values of the feature in the records are valid UTF-8.
-    text : bool
-        True if all values of the feature are UTF-8 without control characters other than tab, newline and
-        carriage return.
+    ``path`` is the first file with the feature, and ``kinds`` has the first record with each kind.
+    ``max_values`` is the most values in one record. ``utf8`` and ``text`` are those of `codec.Feature`.
     """
 
     name: str
@@ -76,7 +60,6 @@ class FeatureSummary:
     text: bool
 
     def merged(self, later: "FeatureSummary") -> "FeatureSummary":
-        """Return this summary merged with the summary of the same feature in later records."""
         return FeatureSummary(
             self.name,
             self.feature_list,
@@ -90,26 +73,11 @@ class FeatureSummary:
 
 @dataclass(frozen=True)
 class Sample:
-    """Summary of the features of some records.
+    """Summary of the features of some records, which can be merged with the summary of others.
 
-    Merging the samples of several sets of records gives the sample of all these records.
-
-    Attributes
-    ----------
-    record_type : "example", "sequence_example", "bytes" or "infer"
-        The requested or recognised type of the records.
-    features : tuple of FeatureSummary
-        The summaries of the features, in the order of the first record that has each feature.
-    records : int
-        Number of records in the sample.
-    payload : int
-        Total size of the payloads of the sampled records in bytes, without their framing.
-    non_message : TFRecordError, optional
-        The error for the first record that is not a protobuf message. Reading of that record's file stopped
-        at the record.
-    reason_for_bytes : str
-        The reason why the records should be read as bytes although they parse as messages. The string is
-        empty if there is no such reason.
+    ``payload`` is the size of the payloads without framing. ``non_message`` is the error for the first record
+    that is not a protobuf message; reading its file stopped there. ``reason_for_bytes`` says why the records
+    should be read as bytes although they parse as messages, and is mostly empty.
     """
 
     record_type: AskedType
@@ -120,7 +88,6 @@ class Sample:
     reason_for_bytes: str = ""
 
     def merged(self, later: "Sample") -> "Sample":
-        """Return this sample merged with the sample of later records."""
         found = {(one.name, one.feature_list): one for one in self.features}
         for one in later.features:
             key = one.name, one.feature_list
@@ -138,7 +105,7 @@ class Sample:
 
     @property
     def _is_certainly_bytes(self) -> bool:
-        """True if some record is no protobuf message of any type, which proves that the records are plain
+        """True if a record is no protobuf message of any type, which proves that the records are plain
         bytes.
         """
         return self.non_message is not None and not self.reason_for_bytes
@@ -159,25 +126,11 @@ def sample_split(
     windows: int | None = None,
     losses: Losses | None = None,
 ) -> Sample:
-    """Summarise the records of a split.
+    """Summarise the records of a split: up to ``limit`` records of the first window, or about ``windows``
+    windows.
 
-    Parameters
-    ----------
-    store, split, options, losses
-        These parameters have the same meaning as in `read_split`.
-    record_type : "example", "sequence_example", "bytes" or "infer"
-        The type of the records.
-    limit : int, optional
-        The largest number of records to read, all from the first window.
-    windows : int, optional
-        The approximate number of windows to read. By default, all windows of the split are read.
-
-    Raises
-    ------
-    CorruptRecordError
-        If a record of the split is damaged and the options do not skip damage.
-    SchemaError
-        If the records have more features than the options allow.
+    Raise CorruptRecordError for damage that the options do not skip, and SchemaError for more features than
+    they allow.
     """
     windows = 1 if limit is not None else windows
     # An Example parses as a SequenceExample that has only a context.
@@ -222,14 +175,8 @@ def sample_split(
 class _Feed:
     """Provide a kernel function and a check for `run_kernel`; both feed records to an inference.
 
-    Attributes
-    ----------
-    payload : int
-        Total payload size in bytes of the records whose framing is intact but whose payload is no protobuf
-        message.
-    other : int, optional
-        Number of the first record that is a message of a type other than the requested type, or None if there
-        is no such record.
+    ``payload`` counts the bytes of payloads that are no protobuf message in an intact frame. ``other`` is the
+    number of the first record that is a message of another type.
     """
 
     def __init__(self, inference: Inference) -> None:
@@ -266,13 +213,9 @@ class _Feed:
 
 
 def _note_places(
-    places: dict[int, RecordPosition],
-    inference: Inference,
-    before: int,
-    step: Step[Result],
-    path: str,
+    places: dict[int, RecordPosition], inference: Inference, before: int, step: Step[Result], path: str
 ) -> None:
-    """Store the positions of those records of this step in which a feature has a kind for the first time."""
+    """Store the positions of the records of this step in which a feature has a kind for the first time."""
     numbers = {number for feature in inference.features() for number in feature.kinds.values()}
     new = sorted(number for number in numbers if number >= before)
     if new:

@@ -70,39 +70,16 @@ def read_split(
     losses: Losses | None = None,
     batch_bytes: int = STREAM_BYTES,
 ) -> Iterator[pa.Table]:
-    """Yield the records of a split as tables of the schema's columns. Features that are not columns of the
-    schema are not parsed.
+    """Yield the records of a split as tables of the schema's columns. Features without a column are not
+    parsed.
 
-    If the schema has no columns and any features are allowed, the records are counted but not parsed. If the
-    options skip damage, the records are also parsed, unless their type is "bytes".
+    If the schema has no columns and any features are allowed, the records are counted but not parsed, unless
+    the options skip damage and the type is not "bytes". ``known`` are the features that records may have; by
+    default, any. ``losses`` collects the damage that is skipped. ``batch_bytes`` is the largest decompressed
+    size of the records in a table; a longer record becomes a table with one row.
 
-    Parameters
-    ----------
-    store : Store
-        The store that holds the file.
-    split : Split
-        The range of the file to read.
-    schema : Schema
-        The columns to read, including the path column and the offset column if the options request these
-        columns.
-    options : ReadOptions
-        The options for reading the file.
-    known : sequence of (str, bool), optional
-        The features that records may have, as pairs of the feature's name and True for a feature list. A
-        feature that is not in this sequence raises an error. If None, records may have any features.
-    losses : Losses, optional
-        Object that collects the damage that is skipped.
-    batch_bytes : int, default 4 MiB
-        The largest decompressed size of the records in a table, in bytes. A record that is longer becomes a
-        table with one row.
-
-    Raises
-    ------
-    CorruptRecordError
-        If a record of the split is damaged and the options do not skip damage. The records before the damaged
-        record are yielded before the error.
-    SchemaError
-        If a value in a record does not fit its column.
+    Raise CorruptRecordError for damage that the options do not skip, after yielding the records before it,
+    and SchemaError for a value that does not fit its column.
     """
     if only_counts(schema, options, known):
         yield rows_without_columns(count_records(store, split, options, losses))
@@ -126,7 +103,7 @@ def read_split(
 
 
 def only_counts(schema: Schema, options: ReadOptions, known: Sequence[FeatureKey] | None) -> bool:
-    """Return True if `read_split` counts the records with these arguments but does not parse them."""
+    """Return True if `read_split` would count the records and not parse them."""
     must_parse = options.damage.skips and schema.record_type != "bytes"
     return not schema.fields and not must_parse and known is None
 
@@ -149,15 +126,11 @@ def decoding(
 
 
 def rows_without_columns(rows: int) -> pa.Table:
-    """Return a table with ``rows`` rows and no columns."""
     return pa.table({"": pa.nulls(rows)}).select([])
 
 
 def count_records(store: Store, split: Split, options: ReadOptions, losses: Losses | None = None) -> int:
-    """Count the records of a split of a file.
-
-    Checksums are verified if the options say so, and the messages in the records are not parsed.
-    """
+    """Count the records of a split without parsing them. The options say if checksums are verified."""
     # If damage is skipped, the check verifies the checksums.
     verify_crc = options.verify_crc and not options.damage.skips
     scan_all = partial(scan, verify_crc=verify_crc, max_record_bytes=options.max_record_bytes)
@@ -166,10 +139,7 @@ def count_records(store: Store, split: Split, options: ReadOptions, losses: Loss
 
 
 def content_bytes(split: Split) -> int:
-    """Estimate the decompressed size of a split in bytes.
-
-    Return 0 or less if the size of the file is unknown.
-    """
+    """Estimate the decompressed size of a split in bytes; 0 or less if the size of the file is unknown."""
     if split.stop is not None:
         return split.stop.content - split.start.content
     stored = (split.file.size or 0) - split.start.offset
@@ -179,16 +149,8 @@ def content_bytes(split: Split) -> int:
 class _Batch(NamedTuple):
     """A decoded batch of records from one or more windows.
 
-    Parameters
-    ----------
-    batch : pyarrow.RecordBatch
-        The decoded columns of the batch.
-    parts : list of (int, int, Numbers)
-        For each part of the batch: the part's first row, the index of that row's record in the window, and
-        the numbers of the window's records.
-    offsets : list of pyarrow.Array
-        The offsets of the batch's records in the file. The list is empty if the offset column is not
-        requested.
+    ``parts`` has, for each part, its first row, the index of that row's record in the window, and the numbers
+    of the window's records. ``offsets`` are those of the records in the file, if they are requested.
     """
 
     batch: pa.RecordBatch
@@ -196,7 +158,7 @@ class _Batch(NamedTuple):
     offsets: list[pa.Array]
 
     def number(self, row: int) -> int:
-        """Return the number in the file of the record from which row ``row`` was decoded."""
+        """Return the number in the file of the record of a row."""
         first, skipped, numbers = self.parts[bisect_right(self.parts, row, key=itemgetter(0)) - 1]
         return numbers.of(row - first + skipped)
 
@@ -215,10 +177,7 @@ class _Batches:
         self._done: list[_Batch] = []
 
     def feed(self, data: memoryview, *, final: bool) -> Fed:
-        """Decode the whole records at the start of ``data``.
-
-        `run_kernel` calls this method as its kernel function.
-        """
+        """Decode the whole records at the start of ``data``, as the kernel function of `run_kernel`."""
         size = len(data)
         # The window has grown because of a long record.
         if self._bytes and self._bytes + size > self._batch_bytes:
@@ -229,10 +188,7 @@ class _Batches:
         return fed
 
     def batches(self, steps: "Iterable[Step[Fed]]") -> Iterator[_Batch]:
-        """Yield the batches that `feed` decodes in the given steps.
-
-        If a step raises an error, the records before the error are yielded first.
-        """
+        """Yield the batches that `feed` decodes in these steps. Records before an error are yielded first."""
         try:
             for step in steps:
                 self._add(step)
@@ -256,19 +212,16 @@ class _Batches:
             self._end()
 
     def _count(self, size: int) -> None:
-        """Count ``size`` bytes of the split as bytes of the current batch."""
         self._bytes += size
         self._left -= size
 
     def _end(self) -> None:
-        """End the current batch and begin a new one."""
         if self._records:
             self._done.append(_Batch(self._decoder.take(), self._parts, self._offsets))
         self._bytes = self._records = 0
         self._parts, self._offsets = [], []
 
     def _ended(self) -> Iterator[_Batch]:
-        """Yield each batch that has ended and has not been yielded."""
         while self._done:
             yield self._done.pop(0)
 
@@ -284,17 +237,9 @@ _R = TypeVar("_R", bound=Result)
 class Step(Generic[_R]):
     """The result of one call of a kernel function.
 
-    Attributes
-    ----------
-    result : Result
-        The value that the kernel function returned.
-    data : memoryview
-        The bytes that the kernel function consumed. The view of these bytes is valid only until the next
-        step.
-    intact : Intact
-        All intact records of the window, including the records of this step.
-    row, at : int
-        The number of records, and the number of bytes, of `intact` before the records of this step.
+    ``data`` are the bytes that the function consumed, which are valid only until the next step. ``intact``
+    has all intact records of the window. ``row`` and ``at`` are the records and the bytes of ``intact``
+    before this step.
     """
 
     result: _R
@@ -334,30 +279,13 @@ def run_kernel(
 ) -> Iterator[Step[_R]]:
     """Call a kernel function on the records of a split, window by window.
 
-    If the options skip damage, damaged ranges are removed first, and the kernel function gets only the intact
-    records.
+    ``kernel`` takes bytes and ``final``, and handles the whole records at the start of the bytes. If the
+    options skip damage, ``check``, a bound `Inference.check`, finds the damaged ranges, and ``kernel`` gets
+    only the intact records. The default check does not parse payloads. Damage in a column has an index into
+    ``columns``. ``needed`` are the features whose values ``kernel`` reads, or None if it needs all bytes.
 
-    Parameters
-    ----------
-    store, split, options, losses
-        These parameters have the same meaning as in `read_split`.
-    kernel : callable
-        Function that takes bytes and the keyword ``final``, handles the whole records at the start of the
-        bytes, and returns a `Result`.
-    columns : sequence of Column
-        The columns of the schema. The kernel reports damage in a column by an index into this sequence.
-    check : callable, optional
-        A bound method `Inference.check`, which finds the damage to skip. The default check does not parse
-        payloads.
-    needed : sequence of str, optional
-        The features whose values the kernel function reads. If None, all bytes are needed.
-
-    Raises
-    ------
-    CorruptRecordError
-        If a record is damaged and the options do not skip damage.
-    SchemaError
-        If the kernel reports a value that does not fit its column.
+    Raise CorruptRecordError for damage that the options do not skip, and SchemaError for a value that does
+    not fit its column.
     """
     path = store.public(split.file.path)
     record = split.start.record
@@ -408,7 +336,6 @@ def run_kernel(
 
 
 def _check(check: Callable[..., Checked], window: Window, data: memoryview) -> Checked:
-    """Find the damaged records and ranges in the data of a window."""
     limit = None if window.stop is None else window.stop - window.offset
     checked = check(data, final=window.final, limit=limit)
     is_first = window.offset == 0 and len(checked.starts) and not checked.starts[0]
@@ -424,9 +351,8 @@ def as_table(
     files: Iterable[tuple[str, int]],
     offsets: Sequence[pa.Array],
 ) -> pa.Table:
-    """Add the path column and the offset column to a batch, if they are in the schema.
-
-    ``files`` has a pair for each file of the batch: the path, and the number of rows.
+    """Add the path and offset columns of the schema to a batch of these files, given as paths and
+    numbers of rows.
     """
     if not schema.fields:
         return rows_without_columns(batch.num_rows)
@@ -448,10 +374,7 @@ _MARGIN = 4
 
 
 def groups_of_small_files(splits: Iterable[Split]) -> Iterator[list[Split]]:
-    """Group consecutive splits that are whole files and together fit in a window.
-
-    Each other split forms a group alone.
-    """
+    """Group consecutive splits that are whole files and together fit in a window. Other splits stay alone."""
     group: list[Split] = []
     left = WINDOW_BYTES
     for split in splits:
@@ -474,23 +397,10 @@ def read_together(
     *,
     known: Sequence[FeatureKey] | None = None,
 ) -> tuple[pa.Table, list[int]] | None:
-    """Read all records of a group of small files.
+    """Read all records of a group of `groups_of_small_files`: the rows, and the number of rows of each file.
 
-    Parameters
-    ----------
-    store : Store
-        The store that holds the files.
-    splits : sequence of Split
-        A group of splits that `groups_of_small_files` returned.
-    schema, options, known
-        These parameters have the same meaning as in `read_split`.
-
-    Returns
-    -------
-    tuple of (pyarrow.Table, list of int), optional
-        The rows of all files, and the number of rows of each file, or None if each file must be read alone: a
-        file is damaged or has changed, a value does not fit its column, or the content is much larger than
-        estimated.
+    Return None if each file must be read alone: a file is damaged or has changed, a value does not fit its
+    column, or the content is much larger than estimated.
     """
     try:
         joined = _join(store, splits, options)
@@ -525,13 +435,10 @@ def read_together(
 
 
 def _join(store: Store, splits: Sequence[Split], options: ReadOptions) -> tuple[memoryview, Ints] | None:
-    """Read the content of files into one buffer, one file after the other.
+    """Read the content of files into one buffer: the content, and the start of each file in it, followed by
+    its end.
 
-    Returns
-    -------
-    tuple of (memoryview, numpy.ndarray), optional
-        The decompressed content of the files, and the position of each file in the content, followed by the
-        end of the content, or None if a file must be read alone.
+    Return None if a file must be read alone.
     """
     # The buffer has one byte more than the files, so that a file that has grown is noticed.
     size = _MARGIN * sum(map(content_bytes, splits)) + 1

@@ -31,21 +31,12 @@ def read_selected(
     *,
     known: Sequence[FeatureKey] | None = None,
 ) -> tuple[pa.Table, int] | None:
-    """Read the records of a split whose numbers, counted from the start of the split, are in ``wanted``.
+    """Read the records of a split whose numbers, counted from its start, are in ``wanted``, in ascending
+    order.
 
-    Parameters
-    ----------
-    wanted : numpy.ndarray
-        The numbers of the records, in ascending order.
-    store, split, schema, options, known
-        These parameters have the same meaning as in `read_split`.
-
-    Returns
-    -------
-    tuple of (pyarrow.Table, int), optional
-        The rows of the records, and the number of all records of the split. None if the split must be read
-        completely: the checksum of the file must be verified, damage is skipped, or a record that was read is
-        damaged or does not fit the schema.
+    Return their rows, and the number of all records of the split. Return None if the split must be read
+    completely: the checksum of the file must be verified, damage is skipped, or a record that was read is
+    damaged or does not fit the schema.
     """
     if options.damage.skips or options.origin_columns or must_verify_content(split, options):
         return None
@@ -87,19 +78,10 @@ _REMOTE_REQUEST = 1 << 20
 class Fetch(NamedTuple):
     """The ranges of a file that must be read to get some records of a split.
 
-    Attributes
-    ----------
-    rows : numpy.ndarray
-        The numbers of the wanted records within the split, in ascending order.
-    starts, stops : numpy.ndarray
-        The first byte of each range in the stored file, and the byte after its last byte.
-    records : numpy.ndarray, optional
-        The first byte of each wanted record and the byte after its last byte, as two columns. None if the
-        file is compressed, so that each range consists of whole blocks.
-    whole : int
-        The number of stored bytes of the split.
-    request : int
-        The number of bytes that could be read in the time of one request.
+    ``rows`` are the numbers of the records within the split, in ascending order. ``records`` has the start
+    and the end of each record in the file, or is None for a compressed file, whose ranges are whole blocks.
+    ``whole`` is the stored size of the split, and ``request`` the number of bytes that could be read in the
+    time of one request.
     """
 
     rows: Ints
@@ -111,7 +93,6 @@ class Fetch(NamedTuple):
 
     @property
     def bytes(self) -> int:
-        """The number of bytes of all ranges."""
         return int((self.stops - self.starts).sum())
 
     @property
@@ -121,7 +102,6 @@ class Fetch(NamedTuple):
 
     @property
     def rule(self) -> str:
-        """The comparison of the ranges with the whole split, as a text."""
         sign = "<" if self.is_cheaper else ">="
         return (
             f"{len(self.rows):,} records in {len(self.starts):,} requests: {self.bytes:,} bytes + "
@@ -132,15 +112,8 @@ class Fetch(NamedTuple):
 def plan_fetch(store: Store, split: Split, rows: Ints, offsets: Ints | None) -> Fetch | None:
     """Return the ranges of a file that hold the wanted records of a split, or None if they are unknown.
 
-    Parameters
-    ----------
-    store, split
-        These parameters have the same meaning as in `read_split`.
-    rows : numpy.ndarray
-        The numbers of the wanted records within the split, in ascending order.
-    offsets : numpy.ndarray, optional
-        The position of each record of the split in the decompressed content of the file, followed by the end
-        of the last record.
+    ``offsets`` are the positions of the records of the split in the decompressed file, followed by the end of
+    the last one.
     """
     stop = split.file.size if split.stop is None else split.stop.offset
     if stop is None:
@@ -161,10 +134,10 @@ def plan_fetch(store: Store, split: Split, rows: Ints, offsets: Ints | None) -> 
 
 
 def _joined(starts: Ints, stops: Ints, gap: int) -> tuple[Ints, Ints]:
-    """Join ascending ranges if the gap between them is not larger than ``gap`` bytes.
+    """Join ascending ranges with gaps of at most ``gap`` bytes.
 
-    A joined range ends at the latest with the range in which it reaches a multiple of `TABLE_BYTES`, because
-    a joined range is read at once.
+    A joined range is read at once, so it ends at the latest with the range in which it reaches a multiple of
+    `TABLE_BYTES`.
     """
     is_first, is_last = np.ones((2, len(starts)), bool)
     numbers = starts // TABLE_BYTES
@@ -181,20 +154,10 @@ def read_fetch(
     *,
     known: Sequence[FeatureKey] | None = None,
 ) -> pa.Table | None:
-    """Read the wanted records of a split.
+    """Read the records that `plan_fetch` planned.
 
-    Parameters
-    ----------
-    fetch : Fetch
-        The ranges that `plan_fetch` returned.
-    store, split, schema, options, known
-        These parameters have the same meaning as in `read_split`.
-
-    Returns
-    -------
-    pyarrow.Table, optional
-        The rows of the records, or None if the split must be read completely, because a wanted record is
-        damaged, is not where it should be, or does not fit the schema.
+    Return None if the split must be read completely, because a record is damaged, is not where it should be,
+    or does not fit the schema.
     """
     try:
         if fetch.records is None:

@@ -40,18 +40,8 @@ def without_side_files(
     files.
 
     A file is kept if some data file has the same suffix. All files are kept if every file has the name of a
-    side file and ``data`` is empty.
-
-    Parameters
-    ----------
-    store : Store
-        The store that holds the files.
-    files : pyarrow.Table
-        The file list to check.
-    data : iterable of str
-        Paths of files that are known to be data files and are not in ``files``.
-    keep : collection of str
-        Paths of files that must not be skipped.
+    side file and ``data`` is empty. ``data`` are paths of known data files that are not in ``files``;
+    ``keep`` are paths that must not be skipped.
     """
     of_files = map(_suffix, column_paths(files["path"]))
     is_candidate = [suffix is not None for suffix in of_files]
@@ -72,27 +62,19 @@ def without_side_files(
         names = ", ".join(sorted(map(name_of, skipped))[:_MOST_NAMES])
         more = f" and {len(skipped) - _MOST_NAMES} more" if len(skipped) > _MOST_NAMES else ""
         logger.info(
-            "%s: skipped %d files that are no TFRecord files: %s%s",
-            store.public(),
-            len(skipped),
-            names,
-            more,
+            "%s: skipped %d files that are no TFRecord files: %s%s", store.public(), len(skipped), names, more
         )
     return files.filter(pc.invert(pc.is_in(files["path"], path_column(skipped))))
 
 
 def _suffix(path: str) -> str | None:
-    """Return the suffix or name that marks a path as a possible side file; None if the path has no such
-    name.
-    """
+    """Return the suffix or name that marks a path as a possible side file, if there is one."""
     match = _SIDE_NAME.fullmatch(name_of(path))
     return (match[2] or match[1]).lower() if match else None
 
 
 def _is_plainly_other(store: Store, file: FileInfo) -> bool:
-    """Return True if a file is empty, or if it begins like another known format and not like a TFRecord
-    file.
-    """
+    """Return True if a file is empty, or begins like another known format and not like a TFRecord file."""
     if file.size == 0:
         return True
     try:
@@ -104,9 +86,8 @@ def _is_plainly_other(store: Store, file: FileInfo) -> bool:
 
 
 def first_bytes(store: Store, file: FileInfo, head: bytes | None = None) -> bytes:
-    """Return the first bytes of a file's decompressed content, as many as the header of a record has.
-
-    ``head`` holds the first stored bytes of the file. If ``head`` is None, the first stored bytes are read.
+    """Return the first bytes of a file's content, as many as a record's header has. ``head`` are the first
+    stored bytes.
     """
     if head is None:
         with store.open(file.path, file.size, 0, min(file.size or HEADER_BYTES, HEADER_BYTES)) as source:

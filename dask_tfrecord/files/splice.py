@@ -69,7 +69,6 @@ _CHUNK_BYTES = 1 << 20
 
 
 def stored_codec(store: Store, sources: Sequence[FileEntry]) -> Compression | None:
-    """Return the codec of the first file that has records, or of the first file."""
     first = next((source for source in sources if source.records), sources[0])
     with store.open(store.join(first.path), first.bytes) as reader:
         return detect(reader.peek(HEADER_BYTES))
@@ -80,31 +79,10 @@ def splice(
 ) -> FileEntry:
     """Write a file with the records of several files, in their order.
 
-    Parameters
-    ----------
-    store : Store
-        The root of the dataset.
-    sources : sequence of FileEntry
-        The files to put together, at least one. All of them have the same partition values.
-    compression : str, optional
-        The codec of the new file. Sources of another codec, and compressed sources without blocks, are
-        decompressed and compressed again.
-    path, name : str
-        The path in the store at which the file is created, and its path relative to the dataset's root.
-
-    Returns
-    -------
-    FileEntry
-        The entry of the new file.
-
-    Raises
-    ------
-    FileChangedError
-        If the content of a source differs from its entry.
-    CorruptRecordError
-        If a source is damaged.
-    FileNotFoundError
-        If a source does not exist.
+    The sources have the same partition values. Sources of another codec, and compressed sources without
+    blocks, are decompressed and compressed again. ``path`` is the path in the store, and ``name`` the one
+    relative to the dataset's root. Raise FileChangedError if a source differs from its entry, and
+    CorruptRecordError if it is damaged.
     """
     with store.create(path) as file:
         spliced = SplicedFile(file, compression)
@@ -117,22 +95,8 @@ def splice(
 class SplicedFile:
     """A new file that is put together from the stored blocks of other files, and from new blocks.
 
-    Parameters
-    ----------
-    file : BinaryIO
-        The file to write to.
-    compression : str, optional
-        The codec of the file.
-
-    Attributes
-    ----------
-    blocks : list of Block
-        The blocks written so far. Short blocks are joined as long as their content is not longer than
-        `BLOCK_BYTES`.
-    bytes, crc32c : int
-        Size in bytes and CRC-32C of the part of the file that has been written.
-    content, records : int
-        Size in bytes of the content that has been written, before compression, and its number of records.
+    Short ``blocks`` are joined as long as their content is not longer than `BLOCK_BYTES`. ``bytes`` and
+    ``crc32c`` describe the part that is written, and ``content`` is its size before compression.
     """
 
     def __init__(self, file: BinaryIO, compression: Compression | None) -> None:
@@ -145,7 +109,7 @@ class SplicedFile:
         self._write(self._compressor.head)
 
     def append_file(self, store: Store, source: FileEntry) -> None:
-        """Append all records of a file, and compare the content of the file with its entry."""
+        """Append all records of a file, and compare the file with its entry."""
         path = store.join(source.path)
         with store.open(path, source.bytes) as reader:
             codec = detect(reader.peek(HEADER_BYTES))
@@ -169,7 +133,7 @@ class SplicedFile:
         return _compressed_again(store, source)
 
     def has_blocks(self, source: FileEntry) -> bool:
-        """Return True if the entry of a file of the same codec lists blocks, which can be copied."""
+        """Return True if the entry of a file of this codec lists blocks, which can be copied."""
         first = Block(len(self._compressor.head), 0, 0)
         stop = source.bytes - self._compressor.tail_bytes
         return source.blocks[:1] == (first,) and source.blocks[-1].offset <= stop
@@ -182,11 +146,9 @@ class SplicedFile:
         self._add_blocks([block], len(content), records)
 
     def finish(self) -> None:
-        """Write the end of the file."""
         self._write(self._compressor.tail())
 
     def entry(self, name: str, sources: Sequence[FileEntry]) -> FileEntry:
-        """Return the entry of the finished file, which has all records of these sources."""
         return FileEntry(
             name,
             self.bytes,
@@ -199,7 +161,7 @@ class SplicedFile:
         )
 
     def _copy(self, store: Store, source: FileEntry, reader: FileReader) -> None:
-        """Copy the stored blocks of a file, without the bytes before and after the blocks."""
+        """Copy the stored blocks of a file, without the bytes before and after them."""
         start, last = source.blocks[0].offset, source.blocks[-1].offset
         stop = source.bytes - self._compressor.tail_bytes
         end_start = source.bytes - self._compressor.end_bytes
@@ -239,7 +201,6 @@ class SplicedFile:
         return before + len(decompress_block(last_block, self._compression))
 
     def _add_blocks(self, blocks: Sequence[Block], size: int, records: int) -> None:
-        """Add blocks with ``size`` bytes of content and this number of records to the list of blocks."""
         self.content += size
         self.records += records
         ends = [*(block.content for block in blocks[1:]), self.content]
@@ -255,7 +216,7 @@ class SplicedFile:
 
 
 def _read_exactly(reader: FileReader, view: memoryview) -> memoryview:
-    """Fill a view with the next bytes of a file, and return the view. The reader raises if the file ends."""
+    """Fill a view with the next bytes of a file. The reader raises if the file ends."""
     at = 0
     while at < len(view):
         at += reader.readinto(view[at:])
@@ -265,10 +226,7 @@ def _read_exactly(reader: FileReader, view: memoryview) -> memoryview:
 def _stored_blocks(
     store: Store, source: FileEntry, compression: Compression | None, tail_bytes: int
 ) -> Iterator[StoredBlock]:
-    """Yield the blocks of a file that its entry lists.
-
-    After the last block, raise FileChangedError if the checksum of the file is wrong.
-    """
+    """Yield the blocks that a file's entry lists. At the end, raise FileChangedError for a wrong checksum."""
     path, blocks = store.join(source.path), source.blocks
     stops = [(block.offset, block.record) for block in blocks[1:]]
     stops.append((source.bytes - tail_bytes, source.records))
@@ -310,35 +268,12 @@ def remove_records(
     path: str,
     name: str,
 ) -> FileEntry:
-    """Write a file with the records of another file, without some records.
+    """Write a file with the records of another file, without those that a mask removes. At least one record
+    stays.
 
-    Parameters
-    ----------
-    store : Store
-        The root of the dataset.
-    source : FileEntry
-        The file to read.
-    is_removed : numpy.ndarray of bool
-        A mask with an element for each record of the source. At least one record stays.
-    schema : Schema
-        The columns of the records.
-    compression : str, optional
-        The codec of both files.
-    path, name : str
-        The path in the store at which the file is created, and its path relative to the dataset's root.
-
-    Returns
-    -------
-    FileEntry
-        The entry of the new file. Its statistics describe exactly the records that are left, so that no value
-        of a removed record stays in the dataset.
-
-    Raises
-    ------
-    FileChangedError
-        If the content of the source differs from its entry.
-    CorruptRecordError
-        If the compressed data of the source is damaged.
+    The statistics of the entry describe exactly the records that are left, so that no value of a removed
+    record stays in the dataset. Raise FileChangedError if the source differs from its entry, and
+    CorruptRecordError if it is damaged.
     """
     kept = _KeptRecords(schema)
     with store.create(path) as file:
@@ -361,7 +296,6 @@ def remove_records(
 
 
 def _take(content: memoryview, bounds: Ints, mask: RecordMask) -> memoryview:
-    """Return the joined records that a mask selects. ``bounds`` are their offsets, and the last end."""
     buffers = [None, pa.py_buffer(bounds), pa.py_buffer(content)]
     records = pa.Array.from_buffers(pa.large_binary(), len(bounds) - 1, buffers)
     return memoryview(take_bytes(records, np.flatnonzero(mask).data).buffers()[2])
@@ -386,7 +320,6 @@ class _KeptRecords:
             continue_statistics(self._columns, self._encoder.statistics([0, decoded.batch.num_rows]))
 
     def statistics(self) -> tuple[ColumnStatistics, ...]:
-        """Return the statistics of all records."""
         return file_statistics(self._schema, [self._columns], 1)[0] if self._are_known else ()
 
 
@@ -400,7 +333,7 @@ Rows = tuple[pa.Table, Ints]
 def with_column_file(
     store: Store, columns: WrittenColumns, files: Iterable[tuple[FileEntry, Iterable[Rows]]]
 ) -> list[FileEntry]:
-    """Write one column file for data files with these rows. Return the entries of the data files with it."""
+    """Write one column file for data files with these rows. Return their entries with the column file."""
     entries = []
     with create_column_file(store, columns.path, columns.features) as writer:
         for entry, parts in files:
@@ -416,7 +349,6 @@ def with_column_file(
 
 
 def feature_schema(features: Sequence[Column], record_type: RecordType) -> Schema:
-    """Return a schema with a column for each feature, of the type that the kernel decodes."""
     fields = (Field(one.name, nested(KIND_TYPES[one.kind], one.depth)) for one in features)
     return Schema(tuple(fields), record_type)
 
@@ -424,13 +356,10 @@ def feature_schema(features: Sequence[Column], record_type: RecordType) -> Schem
 def rows_of_file(
     store: Store, source: FileEntry, features: Sequence[Column], record_type: RecordType
 ) -> Iterator[Rows]:
-    """Yield the values of features and the sizes of all records of a data file: from its column file, if
+    """Yield the values of features and the frame sizes of all records of a file, from its column file if
     possible.
 
-    Raises
-    ------
-    CorruptRecordError
-        If the data file is read, and is damaged or changed.
+    Raise CorruptRecordError if the data file is read, and is damaged or changed.
     """
     schema = feature_schema(features, record_type)
     known = 0
@@ -446,7 +375,7 @@ def rows_of_file(
 
 
 def _from_column_file(store: Store, source: FileEntry, file: ColumnFile, schema: Schema) -> Iterator[Rows]:
-    """Yield the rows of a data file from its column file, until a row is missing in the column file."""
+    """Yield the rows of a data file from its column file, until a row is missing there."""
     reader = open_column_file(store, file)
     for start in range(0, source.records, _ROWS):
         place = source.path, source.bytes, source.crc32c
@@ -473,7 +402,7 @@ def _decoded(store: Store, source: FileEntry, schema: Schema) -> Iterator[Rows]:
 
 
 def without_rows(parts: Iterable[Rows], is_removed: npt.NDArray[np.bool_]) -> Iterator[Rows]:
-    """Yield the rows that a mask with an element for each row does not select."""
+    """Yield the rows that a mask does not select."""
     start = 0
     kept = ~is_removed
     for values, sizes in parts:

@@ -31,21 +31,9 @@ _PARTITIONS = 1024
 class Split:
     """A range of a file that holds whole records and can be read without the bytes before it.
 
-    Attributes
-    ----------
-    file : FileInfo
-        The file of which the split is a range.
-    start : Block
-        The block at which the split begins. By default, the split begins at the start of the file.
-    stop : Block, optional
-        The block at which the next split begins, or None if the split extends to the end of the file.
-    records : int, optional
-        Number of records in the split, or None if the number of records is unknown.
-    columns : ColumnFile, optional
-        The column file of the file, or None if there is none, or if the file may have changed since the
-        snapshot was written.
-    blocks : tuple of Block
-        The blocks of the split, if the file is compressed and single records of the split may be wanted.
+    ``stop`` is where the next split begins, or None at the end of the file. ``columns`` is None also if the
+    file may have changed since the snapshot was written. ``blocks`` are those of the split, if the file is
+    compressed and single records may be wanted.
     """
 
     file: FileInfo
@@ -66,18 +54,10 @@ class Split:
 class Partitions(Sequence[tuple[Split, ...]]):
     """The splits of all partitions of a dataset, stored as the rows of a table.
 
-    A `Split` object is created only when it is needed. The `Split` objects of at most 1,024 partitions are
-    kept in memory.
-
-    Attributes
-    ----------
-    rows : pyarrow.Table
-        Table with one row for each split. The table has the columns of a file list and the column
-        ``records``. If any file is split, the table also has the columns ``start`` and ``stop``, in which
-        null means the start and the end of the file. All other columns describe the file of the split.
-    starts : numpy.ndarray
-        The row ranges of the partitions: partition ``k`` has the rows from ``starts[k]`` to ``starts[k + 1] -
-        1``.
+    `Split` objects are created only when they are needed, and at most those of 1,024 partitions are kept.
+    ``rows`` is a file list with the column ``records``, and, if any file is split, with ``start`` and
+    ``stop``, in which null means the start and the end of the file. Partition ``k`` has the rows from
+    ``starts[k]`` to before ``starts[k + 1]``.
     """
 
     rows: pa.Table
@@ -109,12 +89,11 @@ class Partitions(Sequence[tuple[Split, ...]]):
 
     @property
     def counts(self) -> npt.NDArray[np.int64]:
-        """The number of splits in each partition, as an array."""
         return np.diff(self.starts)
 
     @property
     def sizes(self) -> npt.NDArray[np.int64]:
-        """The number of stored bytes in each partition, as an array. An unknown size counts as 0."""
+        """The number of stored bytes in each partition. An unknown size counts as 0."""
         sizes = pc.fill_null(self.rows["size"], 0)
         if "start" in self.rows.column_names:
             start, stop = (pc.struct_field(self.rows[name], "offset") for name in ("start", "stop"))
@@ -122,7 +101,6 @@ class Partitions(Sequence[tuple[Split, ...]]):
         return np.diff(np.concatenate([[0], np.cumsum(sizes.to_numpy())])[self.starts])
 
     def _make(self, first: int) -> list[tuple[Split, ...]]:
-        """Create the `Split` objects of up to 1,024 partitions, beginning with partition ``first``."""
         starts = self.starts[first : first + _PARTITIONS + 1]
         rows = self.rows.slice(starts[0], starts[-1] - starts[0])
         edges: list[Iterable[Any]] = [repeat(_FIRST), repeat(None)]
@@ -137,7 +115,6 @@ class Partitions(Sequence[tuple[Split, ...]]):
 
     @property
     def token(self) -> str:
-        """A hash of all splits: their files, ranges and partitions."""
         names = [name for name in _COLUMNS if name in self.rows.column_names]
         return f"{table_token(self.rows.select(names))} {hashlib.sha256(self.starts.tobytes()).hexdigest()}"
 
@@ -158,16 +135,8 @@ def table_token(table: pa.Table) -> str:
 class BlockIndex:
     """The blocks of a file that no snapshot describes, as `find_blocks` found them.
 
-    Attributes
-    ----------
-    records : int, optional
-        Number of records in the file, or None if the records were not counted. Each damaged record or range
-        counts as one record.
-    blocks : tuple of Block
-        The blocks of the file, in order. The first block begins at the start of the file.
-    damaged : tuple of int
-        Offsets in the file of damaged records and ranges, in ascending order. For each block, at least the
-        first damaged record or range after the block's start is included.
+    Each damaged record or range counts as one record. ``damaged`` holds offsets in ascending order, at least
+    the first one after each block's start.
     """
 
     records: int | None
@@ -179,10 +148,7 @@ def cut(size: int, known: BlockIndex, blocksize: int) -> list[tuple[Block, Block
     """Cut a file into ranges of about equal size, of at most ``blocksize`` bytes if the file's blocks allow
     it.
 
-    Returns
-    -------
-    list of (Block, Block or None, int or None)
-        For each range, the values of ``start``, ``stop`` and ``records`` of its `Split`.
+    Return ``start``, ``stop`` and ``records`` of the `Split` of each range.
     """
     parts = -(-size // blocksize)
     offsets = [block.offset for block in known.blocks[1:]]

@@ -44,36 +44,12 @@ class Window:
     bytes with `advance`. The next iteration yields the remaining bytes again, followed by new bytes. All
     views share one buffer, so a view is valid only until the next iteration.
 
-    Parameters
-    ----------
-    readinto : callable
-        Function that fills a buffer with the next bytes of the file and returns the number of these bytes. At
-        the end of the bytes, the function returns 0.
-    size : int
-        Size of the window's buffer in bytes. Iterating doubles the buffer if one record fills the whole
-        buffer. A wrong record length therefore allocates no memory, because the buffer grows only for bytes
-        that the file really has.
-    offset : int, default 0
-        Decompressed offset in the file of the first byte to read.
-    stop : int, optional
-        Decompressed offset in the file at which the split ends, or None if this offset is unknown. A record
-        whose length exceeds this offset is reported as damage without reading on.
-    stored : bytes, default b""
-        The first `LOOK_BYTES` stored bytes of the file, by which other file formats can be recognised.
-    codec : str, optional
-        The codec of the file. None if the file is uncompressed.
-    checksum : Checksum, optional
-        The checksum to which `advance` adds the consumed bytes. If None, no checksum is computed.
-    allocate : callable, optional
-        Function that returns memory of the given size for the window's buffer. The function is called only if
-        ``stop`` is known, so that the window does not ask for much more memory than the bytes of the split.
-
-    Attributes
-    ----------
-    offset : int
-        Decompressed offset in the file of the first byte in view.
-    final : bool
-        True if no more bytes follow the bytes in view.
+    Iterating doubles the buffer of ``size`` bytes if one record fills it. A wrong record length therefore
+    allocates no memory, because the buffer grows only for bytes that the file really has. ``offset`` and
+    ``stop`` are decompressed offsets in the file; a record that exceeds a known ``stop`` is damage, and is
+    not read on. ``stored`` are the first `LOOK_BYTES` stored bytes, by which other formats are recognised.
+    `advance` adds the consumed bytes to ``checksum``. ``allocate`` returns memory for the buffer, and is
+    called only if ``stop`` is known, so that the window does not ask for much more memory than the split has.
     """
 
     def __init__(
@@ -119,12 +95,12 @@ class Window:
 
     @property
     def data(self) -> memoryview:
-        """The bytes in view of the window. Getting this property does not read more bytes."""
+        """The bytes in view. Getting this property does not read more bytes."""
         return self._buffer[self._start : self._end]
 
     @property
     def end(self) -> int:
-        """The decompressed offset in the file of the first byte after the bytes in view."""
+        """The decompressed offset in the file after the bytes in view."""
         return self.offset + self._end - self._start
 
     @property
@@ -133,15 +109,7 @@ class Window:
         return None if isinstance(self._failure, FileChangedError) else self._failure
 
     def other_format(self) -> str | None:
-        """Describe the non-TFRecord format that the file seems to have. The method `other_format` must be
-        called only if the first record is damaged.
-
-        Returns
-        -------
-        str or None
-            Text about the format for an error message, or None if the file begins with a record or has no
-            known format.
-        """
+        """Describe the non-TFRecord format that the file seems to have, if its first record is damaged."""
         is_compressed = self._codec is not None and self._head
         lookalike = looks_like(self._head if is_compressed else self._stored)
         if lookalike is None or is_frame(self._head[:HEADER_BYTES]):
@@ -150,13 +118,12 @@ class Window:
         return f"not a TFRecord file: it looks like {lookalike}{compressed}"
 
     def advance(self, count: int, *, verified: int = 0) -> None:
-        """Drop the first ``count`` bytes of the view.
+        """Drop the first ``count`` bytes of the view, which are ``verified`` records with correct checksums
+        unless that is 0.
 
-        If ``verified`` is not 0, the bytes are this number of records with correct checksums. The checksum of
-        the file is then computed without reading large payloads again.
-
-        ``count`` may exceed the size of the view only if ``readinto`` always reads at the offset `end`. Bytes
-        that are skipped in this way are not read.
+        The checksum of verified records is computed without reading large payloads again. ``count`` may
+        exceed the view only if ``readinto`` always reads at the offset `end`. Bytes that are skipped in this
+        way are not read.
         """
         if self._checksum is not None:
             before = self._checksum.crc32c
@@ -167,10 +134,7 @@ class Window:
             self._start = self._end = 0
 
     def fill(self, count: int) -> None:
-        """Read until ``count`` bytes are in view or the bytes of the file end.
-
-        The window's buffer grows if necessary.
-        """
+        """Read until ``count`` bytes are in view or the file ends. The buffer grows if necessary."""
         rest = self.data
         if len(rest) >= count:
             return
@@ -185,10 +149,10 @@ class Window:
             self.final = read == 0
 
     def overrun(self, record: int, start: int, end: int) -> Damage | None:
-        """Return the damage of the record at byte ``end`` of the view if the record's length exceeds `stop`.
+        """Return the damage if the length of the record at byte ``end`` of the view, which has this number,
+        exceeds `stop`.
 
-        The offset in the damage is counted from byte ``start`` of the view, where record 0 begins. ``record``
-        is the number of the record at byte ``end``.
+        The offset in the damage is counted from byte ``start`` of the view, where record 0 begins.
         """
         header = self.data[end : end + HEADER_BYTES]
         if self.stop is None or self.final or len(header) < HEADER_BYTES:
@@ -207,10 +171,7 @@ def _overrun(claimed: int, left: int) -> str:
 
 
 def _allocate(size: int, allocate: Allocate | None = None) -> memoryview:
-    """Allocate a buffer for a window of ``size`` bytes.
-
-    The system occupies a page of the buffer only when the page is written to.
-    """
+    """Allocate a buffer. The system occupies a page of the buffer only when the page is written to."""
     rounded = (size // _ALIGNMENT + 2) * _ALIGNMENT
     return memoryview(pa.allocate_buffer(rounded)).cast("B") if allocate is None else allocate(rounded)
 
@@ -224,20 +185,13 @@ def open_window(
     allocate: Allocate | None = None,
     needed: Sequence[str] | None = None,
 ) -> Iterator[Window]:
-    """Open a split as a window over its decompressed bytes. Offsets of the window are counted from the start
-    of the file. ``size`` and ``allocate`` have the same meaning as in `Window`. If no checksum is verified
-    and ``needed`` is not None, the window may have arbitrary bytes instead of large values of features whose
-    names are not in ``needed``.
+    """Open a split as a window over its decompressed bytes.
 
-    Raises
-    ------
-    CorruptRecordError
-        If the file has a codec other than the codec that the options name. The context manager also raises
-        this error on exit if the first record is damaged and the file looks like another known format.
-    FileChangedError
-        On exit, if the whole file was read and its CRC-32C differs from the CRC-32C in the snapshot. With
-        ``verify_crc=False``, the CRC-32C is computed only if the stamp of the file shows that the file may
-        have changed.
+    Offsets are counted from the start of the file. If no checksum is verified, values of features that are
+    not ``needed`` may be arbitrary bytes. Raise CorruptRecordError for another codec than that of the
+    options. On exit, raise it if the first record is damaged and the file looks like another known format,
+    and FileChangedError if the CRC-32C of the whole file differs from the one in the snapshot. With
+    ``verify_crc=False``, the CRC-32C is computed only if the stamp shows that the file may have changed.
     """
     file, start, stop = split.file, split.start, split.stop
     with store.open(file.path, file.size, start.offset, stop and stop.offset, file.stamp) as reader:
@@ -263,14 +217,7 @@ def open_window(
             reader.leave_out_values(needed)
         consumed = None if codec else checksum
         window = Window(
-            readinto,
-            size,
-            start.content,
-            end,
-            stored=head,
-            codec=codec,
-            checksum=consumed,
-            allocate=allocate,
+            readinto, size, start.content, end, stored=head, codec=codec, checksum=consumed, allocate=allocate
         )
         try:
             yield window
@@ -283,7 +230,6 @@ def open_window(
 
 
 def must_verify_content(split: Split, options: ReadOptions) -> bool:
-    """Return True if a read verifies the CRC-32C of the file's bytes, which a snapshot records."""
     is_whole = not split.start.offset and split.stop is None
     # The number of records in a snapshot is used only for a file whose stamp is the one in the snapshot.
     may_differ = options.verify_crc or split.records is None
@@ -304,16 +250,10 @@ def _limited(readinto: ReadInto, count: int) -> ReadInto:
 
 
 def block_compression(split: Split, head: bytes) -> Compression | None:
-    """Return the codec of a split that begins inside a file; None if the file is uncompressed.
+    """Return the codec of a split that begins inside a file. ``head`` are its first stored bytes.
 
-    ``head`` holds the first stored bytes of the split. An uncompressed file may have any name. A compressed
-    file can be split only if this library wrote the file, so a snapshot or the suffix of its name shows the
-    codec.
-
-    Raises
-    ------
-    TFRecordError
-        If the file is compressed and its name does not end with the suffix of a codec.
+    An uncompressed file may have any name. A compressed file can be split only if this library wrote it, so a
+    snapshot or the suffix of its name shows the codec. Raise TFRecordError if neither does.
     """
     codec = split.file.compression
     if split.start.offset == split.start.content and (not codec or is_frame(head)):
@@ -336,7 +276,6 @@ def _check_compression(found: Compression | None, wanted: ReadCompression, size:
 
 
 def changed_since_snapshot(store: Store, path: str) -> FileChangedError:
-    """Return the error for a file whose bytes have another CRC-32C than the snapshot records."""
     again = index_again(store.public(), "again if it was rewritten on purpose")
     return FileChangedError(
         "the content is not the one in the dataset's snapshot (the CRC-32C differs)",
@@ -358,26 +297,19 @@ def record_offsets(data: memoryview) -> Ints:
 
 
 class Numbers(NamedTuple):
-    """Compute the numbers of intact records in the file. In this numbering, a damaged range counts as one
-    record.
+    """The numbers of a window's intact records in the file, in which a damaged range counts as one record.
 
-    Parameters
-    ----------
-    first : int
-        The number of the window's first record, or of the damaged range before that record.
-    damaged : numpy.ndarray
-        For each damaged range, the number of intact records before the range.
+    ``first`` is the number of the window's first record or damaged range. ``damaged`` has the number of
+    intact records before each damaged range.
     """
 
     first: int
     damaged: Ints = _NONE
 
     def of(self, row: int) -> int:
-        """Return the number in the file of the intact record with index ``row``."""
         return int(self.of_all(np.array([row]))[0])
 
     def of_all(self, rows: Ints) -> Ints:
-        """Return the numbers in the file of the intact records with the indices ``rows``."""
         found: Ints = self.first + rows + np.searchsorted(self.damaged, rows, side="right")
         return found
 
@@ -385,18 +317,9 @@ class Numbers(NamedTuple):
 class Intact(NamedTuple):
     """The intact records of a window, joined to one sequence of bytes without the damaged ranges.
 
-    Parameters
-    ----------
-    data : memoryview
-        The joined bytes of the intact records. If the window has no damage, ``data`` is a view of the window.
-    numbers : Numbers
-        The numbers of the intact records in the file.
-    start : int
-        Decompressed offset in the file of the window's first byte.
-    gaps : numpy.ndarray
-        For each damaged range, the number of bytes of ``data`` that lie before the range.
-    removed : numpy.ndarray
-        Element n is the total number of bytes in the first n damaged ranges. Element 0 of the array is 0.
+    Without damage, ``data`` is a view of the window. ``start`` is the decompressed offset of the window.
+    ``gaps`` are the positions in ``data`` of the damaged ranges. ``removed[n]`` is the size of the first n
+    damaged ranges.
     """
 
     data: memoryview
@@ -407,9 +330,6 @@ class Intact(NamedTuple):
 
     @classmethod
     def of(cls, checked: Checked, data: memoryview, start: int, record: int) -> "Intact":
-        """Return the intact records of a window that begins at byte ``start`` and record ``record`` of the
-        file.
-        """
         removed = np.concatenate([[0], np.cumsum(checked.ends - checked.starts)])
         new = checked.records_before[int(checked.continues) :]
         numbers = Numbers(record, new)

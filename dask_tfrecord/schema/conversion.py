@@ -25,24 +25,9 @@ from dask_tfrecord.schema.storage_values import (
 def convert(array: pa.Array, type_: pa.DataType, *, rounded: bool = False) -> pa.Array:
     """Convert an Arrow array to another type. Raise if the conversion would change a value.
 
-    Parameters
-    ----------
-    array : pyarrow.Array
-        The values to convert, of any type that `storage_types.kind_and_depth` accepts.
-    type_ : pyarrow.DataType
-        The Arrow type of the result.
-    rounded : bool, default False
-        If True, floats and decimals are rounded to the nearest float of the target type. If False, a float or
-        decimal that would be rounded raises an error.
-
-    Raises
-    ------
-    RoundedError
-        If a float or a decimal would be rounded and ``rounded`` is False.
-    MisfitError
-        If any other value would change in the conversion. The error has the row of this value.
-    pyarrow.ArrowException
-        If Arrow cannot convert a value, or has no conversion between the two types.
+    If ``rounded``, floats and decimals are rounded to the nearest float of the type; otherwise they raise
+    RoundedError. Any other value that would change raises MisfitError with its row. Where Arrow has no
+    conversion, pyarrow's exception is raised.
     """
     if array.type == type_:
         return array
@@ -66,10 +51,7 @@ def convert(array: pa.Array, type_: pa.DataType, *, rounded: bool = False) -> pa
 
 
 def family(type_: pa.DataType) -> str:
-    """Return the family of a scalar type: the name of a group of types, such as "number".
-
-    Values of different families are never equal.
-    """
+    """Return the family of a scalar type, such as "number". Values of different families are never equal."""
     if is_any(type_, TEXT):
         return "text"
     if is_any(type_, BINARY):
@@ -83,9 +65,8 @@ def family(type_: pa.DataType) -> str:
 
 
 def _categories(array: pa.Array, type_: pa.DataType, *, rounded: bool) -> pa.Array:
-    """Convert an array to a dictionary type.
-
-    Keep the codes of the dictionary if the categories differ only in memory layout.
+    """Convert an array to a dictionary type. Keep the codes if the categories differ only in memory
+    layout.
     """
     if not types.is_dictionary(array.type):
         array = convert(array, type_.value_type, rounded=rounded).dictionary_encode()
@@ -96,7 +77,6 @@ def _categories(array: pa.Array, type_: pa.DataType, *, rounded: bool) -> pa.Arr
 
 
 def _structs(array: pa.StructArray, type_: pa.StructType, *, rounded: bool) -> pa.StructArray:
-    """Convert an array of structs to a struct type whose fields have the same names in the same order."""
     names = [item.name for item in array.type]
     if names != [item.name for item in type_]:
         raise MisfitError(_first_true(array.is_valid()), f"a struct of {names} does not fit {type_}")
@@ -106,17 +86,16 @@ def _structs(array: pa.StructArray, type_: pa.StructType, *, rounded: bool) -> p
 
 
 def _decoded(array: pa.DictionaryArray) -> pa.Array:
-    """Replace the codes of a dictionary array by their values, also where Arrow cannot take the values,
-    because their type is a view type.
+    """Replace the codes by their values, also where Arrow cannot take the values, because their type is a
+    view type.
     """
     categories = array.dictionary
     return convert(categories, canonical_type(categories.type)).take(array.indices)
 
 
 def same_layout(source: pa.DataType, target: pa.DataType) -> bool:
-    """Return True if two types are equal or differ only in memory layout, as string and large_string do.
-
-    The items of lists, the fields of structs and the categories of dictionaries are compared in this way.
+    """Return True if two types are equal or differ only in memory layout, at all levels, as string and
+    large_string do.
     """
     if source == target:
         return True
@@ -172,10 +151,7 @@ def _floats(array: pa.Array, type_: pa.DataType, *, rounded: bool) -> pa.Array:
 
 
 def _cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Cast an array to another type with Arrow.
-
-    Where Arrow has no cast between two types, cast through a third type.
-    """
+    """Cast an array with Arrow, through a third type where Arrow has no cast between the two types."""
     source = array.type
     if types.is_decimal(source) and types.is_decimal(type_):
         return array.cast(type_)
@@ -212,7 +188,6 @@ def _check_same(
     after: pa.Array,
     error: type[MisfitError] = MisfitError,
 ) -> None:
-    """Raise ``error`` for the first row whose value differs before and after the conversion."""
     before, after = _comparable(before), _comparable(after)
     if before.equals(after):
         return
@@ -223,9 +198,8 @@ def _check_same(
 
 
 def _comparable(array: pa.Array) -> pa.Array:
-    """Convert an array to an array whose values Arrow can compare. NaN becomes null in the result.
-
-    Two arrays that are compared have NaN in the same rows, so both get nulls in the same rows.
+    """Convert an array to values that Arrow can compare. NaN, which both compared arrays have in the same
+    rows, becomes null.
     """
     if types.is_floating(array.type):
         wide = array.cast(pa.float64())
@@ -250,12 +224,9 @@ def _first_true(mask: pa.Array) -> int:
 def widened(one: pa.DataType, other: pa.DataType, *, numbers: bool = True) -> pa.DataType | None:
     """Return the wider of two types, or None if neither type holds all values of the other.
 
-    If ``numbers`` is False, only the null type is widened, also inside lists and structs.
-
-    A type is wider than another type only if records store equal values of both types in the same way. An
-    integer type is wider than a shorter integer type whose values it holds, and a float type is wider than
-    a shorter float type. Every type is wider than the null type. Lists and structs are compared by the types
-    of their items and fields.
+    A type is wider only if records store equal values of both types in the same way. Every type is wider than
+    the null type. Lists and structs are compared by the types of their items and fields. If ``numbers`` is
+    False, only the null type is widened, also inside lists and structs.
     """
     if same_layout(one, other) or types.is_null(other):
         return one

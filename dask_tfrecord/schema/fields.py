@@ -143,9 +143,8 @@ class Field:
 
     @cached_property
     def column(self) -> Column:
-        """The name, kind and depth of the column, in the form that the kernel needs.
-
-        For a struct, this is the feature that tells a struct whose fields are all null from a null.
+        """The feature that stores the column. For a struct, it tells a struct whose fields are all null from
+        a null.
         """
         if self.form is not None:
             return self.features[0]
@@ -203,14 +202,9 @@ class Field:
         return with_marker(array, stored)
 
     def store(self, array: pa.Array, *, lossy: Lossy) -> pa.Array:
-        """Convert values of a column that is no struct from its logical type to a type that the kernel
-        encodes.
+        """Convert values of a column that is no struct to a type that the kernel encodes.
 
-        Raises
-        ------
-        SchemaError
-            If a value of the column cannot be stored, or if a value would be rounded and ``lossy`` is
-            "raise".
+        Raise SchemaError for a value that cannot be stored, or that would be rounded if ``lossy`` is "raise".
         """
         self._check_type(array)
         try:
@@ -240,12 +234,8 @@ class Field:
             raise SchemaError(f"the values are {array.type}, the column is {self.type}", feature=self.name)
 
     def load(self, *arrays: pa.Array) -> pa.Array:
-        """Convert values that the kernel decoded from each feature of the column to the column's type.
-
-        Raises
-        ------
-        SchemaError
-            If the logical type of the column cannot hold a value.
+        """Convert what the kernel decoded from each feature of the column to the column's type. Raise
+        SchemaError for a value that does not fit.
         """
         try:
             if self.is_struct:
@@ -262,10 +252,7 @@ class Field:
             raise self._error(error, "read_tfrecord") from None
 
     def no_rows(self) -> pa.Array:
-        """Return an empty array of the logical type of the column.
-
-        For a dictionary type, the array has the known categories.
-        """
+        """Return an empty array of the column's type. A dictionary type has the known categories."""
         empty = pa.nulls(0, self.type)
         if self.categories is None:
             return empty
@@ -454,41 +441,28 @@ class Schema:
         return type(self)(tuple(by_name[name] for name in selected), self.record_type)
 
     def no_rows(self) -> pa.RecordBatch:
-        """Return a batch with the columns of the schema and without rows.
-
-        Dictionary columns of the batch have the known categories.
-        """
+        """Return a batch with the columns and no rows. Dictionary columns have the known categories."""
         return pa.RecordBatch.from_arrays([item.no_rows() for item in self.fields], schema=self.arrow)
 
     def is_stored(self, batch: pa.RecordBatch) -> bool:
-        """Return True if the kernel can encode a batch unchanged.
-
-        For such a batch, `to_storage` returns the batch itself.
+        """Return True if the kernel can encode a batch unchanged, so that `to_storage` returns the
+        batch itself.
         """
         return batch.schema.equals(self.arrow) and all(is_stored(batch.column(at)) for at in self._undecided)
 
     @cached_property
     def _undecided(self) -> tuple[int, ...]:
-        """Indices of the columns whose values must be checked.
-
-        Their Arrow type does not guarantee that the kernel can encode the values.
+        """Indices of the columns whose Arrow type does not guarantee that the kernel can encode the
+        values.
         """
         return tuple(at for at, item in enumerate(self.fields) if item.type not in STORAGE_TYPES)
 
     def to_storage(self, batch: pa.RecordBatch, *, lossy: Lossy) -> pa.RecordBatch:
-        """Convert a batch to types that the kernel encodes, without copying where possible.
+        """Convert a batch with the columns of this schema to types that the kernel encodes, without copying
+        where possible.
 
-        Parameters
-        ----------
-        batch : pyarrow.RecordBatch
-            A batch with the columns of this schema, in their logical types.
-        lossy : "warn", "allow" or "raise"
-            If "raise", a value that would be rounded to a 32-bit float raises an error.
-
-        Raises
-        ------
-        SchemaError
-            If a value of the batch cannot be stored. The error has the column and the row of this value.
+        If ``lossy`` is "raise", a value that would be rounded to a 32-bit float raises. A SchemaError has the
+        column and the row of the value.
         """
         if self.is_stored(batch):  # creating a batch of many columns takes as long as encoding the batch
             return batch
@@ -501,11 +475,7 @@ class Schema:
     def from_storage(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Convert a decoded batch from storage types to logical types: the inverse of `to_storage`.
 
-        Raises
-        ------
-        SchemaError
-            If the logical type of a column cannot hold a value. The error has the column and the row of this
-            value.
+        A SchemaError has the column and the row of a value that does not fit.
         """
         # A new batch of many columns costs as much as decoding it.
         if batch.schema.equals(self.arrow) and not self._has_forms:
@@ -517,9 +487,8 @@ class Schema:
 
     @cached_property
     def _positions(self) -> list[list[int]]:
-        """For each column, the positions of its features in `columns`.
-
-        Several columns may share a feature.
+        """For each column, the positions of its features in `columns`. Several columns may share a
+        feature.
         """
         at = {feature: number for number, feature in enumerate(self.columns)}
         return [[at[feature] for feature in item.features] for item in self.fields]
@@ -560,13 +529,7 @@ class Schema:
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Create a schema from the value that `to_json` returned.
-
-        Raises
-        ------
-        SchemaError
-            If the value is not in the form that `to_json` returns.
-        """
+        """Create a schema from the value that `to_json` returned. Raise SchemaError for any other value."""
         try:
             stream = base64.b64decode(value["arrow"], validate=True)
             with pa.ipc.open_stream(stream) as reader:
@@ -600,10 +563,6 @@ class Schema:
         return f"<table><caption>Schema of {self.record_type} records</caption>{lines}</table>"
 
     def _rows(self) -> list[tuple[str, str, str]]:
-        """Return the rows of the table of columns that ``print(schema)`` shows.
-
-        The first row has the titles of the table.
-        """
         rows = [(item.name, str(item.type), feature_text(item)) for item in self.fields]
         return [("column", "type", "feature"), *rows]
 
@@ -672,7 +631,6 @@ def check_features(fields: Sequence[Field]) -> None:
 
 
 def _check_payload(fields: Sequence[Field]) -> None:
-    """Raise SchemaError unless the only column is a scalar of bytes or strings."""
     if len(fields) != 1 or fields[0].kind not in ("bytes", "string") or fields[0].depth:
         names = _list(item.name for item in fields)
         problem = f'record_type="bytes" stores exactly one binary or string column, not {names}'

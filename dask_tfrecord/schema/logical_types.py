@@ -53,11 +53,7 @@ _ADVICE: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
 def kind_and_depth(type_: pa.DataType) -> tuple[Kind, int]:
     """Return the kind of the feature that stores values of a type, and the depth of the type's lists.
 
-    Raises
-    ------
-    SchemaError
-        If no feature can hold values of the type. The error does not name the column; `of_column` adds the
-        name.
+    Raise SchemaError if there is none. The error does not name the column; `of_column` adds the name.
     """
     found = _find(type_)
     if isinstance(found, pa.DataType):
@@ -99,9 +95,7 @@ def _find(type_: pa.DataType) -> tuple[Kind, int] | pa.DataType:
 
 
 def _storable(type_: pa.DataType) -> pa.DataType | None:
-    """Return a type that a feature can store and that holds the values of a given type, or None without such
-    a type.
-    """
+    """Return a type that a feature can store and that holds the values of a given type, if there is one."""
     if not isinstance(_find(type_), pa.DataType):
         return type_
     if isinstance(type_, pa.BaseExtensionType):
@@ -119,7 +113,6 @@ def _storable(type_: pa.DataType) -> pa.DataType | None:
 
 
 def is_any(type_: pa.DataType, tests: _Tests) -> bool:
-    """Return True if at least one of the tests accepts an Arrow type."""
     return any(test(type_) for test in tests)
 
 
@@ -142,7 +135,6 @@ def is_list(type_: pa.DataType) -> bool:
 
 
 def innermost(type_: pa.DataType) -> pa.DataType:
-    """Return the type of the innermost values of nested lists, dictionaries and tensors."""
     if isinstance(type_, pa.BaseExtensionType):
         return innermost(type_.storage_type)
     if is_list(type_) or types.is_dictionary(type_):
@@ -169,10 +161,7 @@ def row_shape(type_: pa.DataType) -> list[int] | None:
 
 
 def value_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type of the values of a dictionary type.
-
-    Return a type that is no dictionary type unchanged.
-    """
+    """Return the type of the values of a dictionary type, and any other type unchanged."""
     return type_.value_type if types.is_dictionary(type_) else type_
 
 
@@ -182,10 +171,10 @@ def is_lossy(type_: pa.DataType) -> bool:
 
 
 def canonical_type(type_: pa.DataType) -> pa.DataType:
-    """Return the type that a column of this type has after the column is written and read back.
+    """Return the type that a column has after it is written and read back.
 
-    A view type such as string_view becomes the type without view, which differs only in memory layout. The
-    codes of a dictionary type get 32 bits.
+    A view type becomes the type without view, which differs only in memory layout. The codes of a dictionary
+    type get 32 bits.
     """
     if types.is_string_view(type_):
         return pa.string()
@@ -204,7 +193,6 @@ def canonical_type(type_: pa.DataType) -> pa.DataType:
 
 
 def is_list_view(type_: pa.DataType) -> bool:
-    """Return True for types of list views, with offsets of 32 or 64 bits."""
     return bool(types.is_list_view(type_) or types.is_large_list_view(type_))
 
 
@@ -275,10 +263,7 @@ def arrow_type(given: Any) -> pa.DataType:
 
 
 def _item(name: str) -> pa.DataType:
-    """Return the type of a list's values, or of a struct's field, from the Arrow name of this type.
-
-    In such a name, "float" means 32 bits.
-    """
+    """Return the type of a list's values or a struct's field. In its Arrow name, "float" means 32 bits."""
     return pa.float32() if name == "float" else arrow_type(name)
 
 

@@ -30,16 +30,8 @@ _DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_00
 class MisfitError(Exception):
     """The error for a value that the target type cannot hold.
 
-    Parameters
-    ----------
-    row : int
-        Row of the value in the array that was converted.
-    problem : str
-        The text that says what is wrong with the value.
-    advice : str, optional
-        The text that says what the user can do, or None if there is no advice.
-    wider : pyarrow.DataType, optional
-        An Arrow type that can hold the value, or None if the error suggests no type.
+    ``row`` is the row of the value in the array that was converted. ``wider`` is a type that can hold the
+    value, if there is one to suggest.
     """
 
     def __init__(
@@ -65,19 +57,10 @@ class RoundedError(MisfitError):
 
 
 def store(array: pa.Array, *, exact: bool) -> pa.Array:
-    """Convert an array to a type that the kernel encodes.
+    """Convert an array of a type that `kind_and_depth` accepts to a type that the kernel encodes.
 
-    Parameters
-    ----------
-    array : pyarrow.Array
-        The values to store, of any type that `kind_and_depth` accepts.
-    exact : bool
-        If True, raise RoundedError for a value that would be rounded to a 32-bit float.
-
-    Raises
-    ------
-    MisfitError
-        If a feature cannot store a value of the array.
+    If ``exact``, raise RoundedError for a value that would be rounded to a 32-bit float. Raise MisfitError
+    for any other value that no feature can store.
     """
     if is_stored(array):
         return array
@@ -107,18 +90,12 @@ def store(array: pa.Array, *, exact: bool) -> pa.Array:
 
 
 def is_stored(array: pa.Array) -> bool:
-    """Return True if the kernel can encode an array unchanged.
-
-    For such an array, `store` returns the array itself.
-    """
+    """Return True if the kernel can encode an array unchanged, so that `store` returns the array itself."""
     return array.type in STORAGE_TYPES or (_is_encodable(array.type) and not _has_null_elements(array))
 
 
 def storage_bytes(array: pa.Array) -> int:
-    """Estimate the size in bytes of the array that `store` would return.
-
-    The size is 0 if `store` would copy nothing.
-    """
+    """Estimate the size in bytes of the array that `store` would return; 0 if `store` would copy nothing."""
     if is_stored(array):
         return 0
     type_ = array.type
@@ -140,20 +117,8 @@ def storage_bytes(array: pa.Array) -> int:
 def load(array: pa.Array, type_: pa.DataType, categories: pa.Array | None = None) -> pa.Array:
     """Convert stored values to a logical type: the inverse of `store`.
 
-    Parameters
-    ----------
-    array : pyarrow.Array
-        Values that the kernel decoded or `store` returned.
-    type_ : pyarrow.DataType
-        The logical type of the result.
-    categories : pyarrow.Array, optional
-        The first categories of a dictionary type, in this order. An ordered dictionary type has no other
-        categories.
-
-    Raises
-    ------
-    MisfitError
-        If the logical type cannot hold a value of the array.
+    ``categories`` are the first ones of a dictionary type; an ordered type has no others. Raise MisfitError
+    for a value that the type cannot hold.
     """
     if array.type == type_:
         return array
@@ -182,7 +147,6 @@ def load(array: pa.Array, type_: pa.DataType, categories: pa.Array | None = None
 
 
 def _is_encodable(type_: pa.DataType) -> bool:
-    """Return True if the kernel can encode arrays of a type, apart from nulls inside of lists."""
     if type_ in STORAGE_TYPES:
         return True
     return is_list(type_) and not is_list_view(type_) and _is_encodable(type_.value_type)
@@ -194,7 +158,7 @@ def _has_null_elements(array: pa.Array) -> bool:
 
 
 def integer_type(type_: pa.DataType) -> pa.DataType:
-    """Return the integer type with as many bits as a type of dates, times, timestamps or durations."""
+    """Return the integer type with as many bits as a type of dates, times or durations."""
     return pa.int32() if type_.bit_width == 32 else pa.int64()
 
 
@@ -206,9 +170,8 @@ def _raise_at_first(
     wider: pa.DataType | None = None,
     error: type[MisfitError] = MisfitError,
 ) -> None:
-    """Raise ``error`` for the first row in which the mask is true.
-
-    The function ``problem`` returns the message for a row.
+    """Raise ``error``, with the text that ``problem`` returns, for the first row in which the mask is
+    true.
     """
     row = pc.index(mask, True).as_py()
     if row >= 0:
@@ -261,7 +224,6 @@ def _store_uint64(array: pa.Array) -> pa.Array:
 
 
 def _store_rounded(array: pa.Array, *, exact: bool) -> pa.Array:
-    """Convert float64 and decimal values to 32-bit floats."""
     type_ = array.type
     # Arrow's direct cast of a decimal to float32 can be wrong in the last one or two bits.
     wide = array.cast(pa.float64())
@@ -289,13 +251,12 @@ def _store_rounded(array: pa.Array, *, exact: bool) -> pa.Array:
 
 
 def _exceeds_decimal(floats: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Return a mask of the floats that have too many digits for a decimal type."""
     limit = 10.0 ** (type_.precision - type_.scale)
     return pc.greater_equal(pc.abs(floats).cast(pa.float64()), limit)
 
 
 def _range(type_: pa.DataType) -> tuple[int, int] | None:
-    """Return the least and the greatest int64 that a type can hold; None if the type can hold every int64."""
+    """Return the least and the greatest int64 of a type; None if the type can hold every int64."""
     if types.is_boolean(type_):
         return 0, 1
     if types.is_time(type_):
@@ -307,19 +268,15 @@ def _range(type_: pa.DataType) -> tuple[int, int] | None:
 
 
 def check_range(array: pa.Array) -> None:
-    """Raise MisfitError for a time of a day or more, or for a date64 with a time of day.
-
-    Arrow arrays can contain such invalid values, which readers would misinterpret.
+    """Raise MisfitError for a time of a day or more, or a date64 with a time of day, which Arrow arrays can
+    contain.
     """
     if types.is_time(array.type) or types.is_date64(array.type):
         _check_integers(array.view(integer_type(array.type)), array.type)
 
 
 def _check_integers(array: pa.Array, type_: pa.DataType, wider: pa.DataType | None = None) -> None:
-    """Raise MisfitError for the first integer that is not a valid value of an Arrow type.
-
-    If ``wider`` is None, the error suggests no type and advises the user to correct the value.
-    """
+    """Raise MisfitError for the first integer that is not a valid value of an Arrow type."""
     misfits = None
     if types.is_date64(type_):
         days = pc.multiply(pc.divide(array, _DAY["ms"]), _DAY["ms"])
@@ -372,10 +329,7 @@ def _is_not_a_stored_decimal(decimals: pa.Array, floats: pa.Array) -> pa.Array:
 def with_values(
     lists: pa.Array, type_: pa.DataType, convert: Callable[[pa.Array, pa.DataType], pa.Array]
 ) -> pa.Array:
-    """Convert an array of lists to the list type ``type_``.
-
-    The function ``convert`` converts the values of the lists.
-    """
+    """Convert an array of lists to the list type ``type_``, and the values of the lists with ``convert``."""
     values, offsets, nulls = lists.flatten(), list_offsets(lists), lists.is_null()
     if types.is_fixed_size_list(type_):
         size = type_.list_size
@@ -396,10 +350,7 @@ def with_values(
 
 
 def _fixed_size_positions(offsets: Offsets, size: int, nulls: pa.Array) -> pa.Array:
-    """Return the positions of the values for a fixed-size list array whose lists have ``size`` values.
-
-    The positions for null lists are null.
-    """
+    """Return the positions of the values of lists with ``size`` values. Those of null lists are null."""
     positions = offsets[:-1, None] + np.arange(size)
     return pa.array(positions.ravel(), mask=np.repeat(nulls.to_numpy(zero_copy_only=False), size))
 
@@ -424,15 +375,7 @@ def _load_dictionary(values: pa.Array, type_: pa.DataType, categories: pa.Array 
 
 
 def with_marker(array: pa.StructArray, features: Sequence[pa.Array]) -> list[pa.Array]:
-    """Return the features of an array of structs, the first of which is the marker.
-
-    Parameters
-    ----------
-    array : pyarrow.StructArray
-        The structs to store.
-    features : sequence of pyarrow.Array
-        The values of all features that store the fields of the structs.
-    """
+    """Return the marker of an array of structs, followed by the features that store its fields."""
     needs_marker = reduce(pc.and_, (one.is_null() for one in features), array.is_valid())
     return [pc.if_else(needs_marker, pa.scalar(1, pa.int64()), None), *features]
 
@@ -443,7 +386,6 @@ def from_marker(type_: pa.StructType, marker: pa.Array, fields: Sequence[pa.Arra
 
 
 def structs(type_: pa.StructType, is_valid: pa.BooleanArray, fields: Sequence[pa.Array]) -> pa.StructArray:
-    """Return an array of structs with the given fields, and with nulls where ``is_valid`` is false."""
     # `StructArray.from_arrays` refuses structs without fields, and nulls in fields that are not nullable.
     _, validity = pa.concat_arrays([is_valid]).buffers()
     return pa.Array.from_buffers(type_, len(is_valid), [validity], children=list(fields))

@@ -96,14 +96,12 @@ class StoredForm:
     partitions: tuple[RowPartition | None, ...] = ()
 
     def to_json(self) -> dict[str, Any]:
-        """Return the form as JSON values, the way in which a snapshot stores the form."""
         found = {item.name: getattr(self, item.name) for item in fields(self)}
         classes = None if self.categories is None else self.categories.to_pylist()
         return found | {"value_type": str(self.value_type), "categories": classes}
 
     @classmethod
     def from_json(cls, value: Mapping[str, Any]) -> Self:
-        """Create a form from the value that `to_json` returned."""
         classes = value["categories"]
         return cls(
             arrow_type(value["value_type"] if value["value_type"] != "float" else "float32"),
@@ -161,7 +159,6 @@ class StoredForm:
         return self._features(name, kind_and_depth(self.value_type)[0], int(bool(self.shape)))
 
     def _features(self, name: str, kind: Kind, depth: int = 0) -> tuple[Column, ...]:
-        """Return the features that store values in the sequences of the column."""
         if len(self.lengths) < 2:
             return (Column(name, kind, max(depth, len(self.lengths))),)
         if self.partitions:
@@ -172,17 +169,9 @@ class StoredForm:
         return (Column(f"{name}/ragged_flat_values", kind, 1), *lengths)
 
     def load(self, arrays: Sequence[pa.Array]) -> pa.Array:
-        """Convert the decoded values of the features to the column.
+        """Convert the decoded values of the features of `columns` to the column.
 
-        Parameters
-        ----------
-        arrays : sequence of pyarrow.Array
-            The decoded values of the features of `columns`, in the same order.
-
-        Raises
-        ------
-        MisfitError
-            If the values contradict the form. The error has the row of such a value.
+        A MisfitError has the row of a value that contradicts the form.
         """
         has_empty = bool(self.lengths) or (None in self.shape and self.encoding == "none")
         if (has_empty and not self.is_optional) or not arrays[
@@ -221,7 +210,6 @@ class StoredForm:
         return self._in_sequences(found, per_row, arrays[1:]) if self.lengths else found
 
     def _values(self, stored: pa.Array) -> pa.Array:
-        """Convert stored values to the type of the values of a tensor."""
         if pa.types.is_uint64(self.value_type):  # the feature holds the same bits as an int64
             return stored.view(pa.uint64())
         if self.spellings is not None:
@@ -247,9 +235,8 @@ class StoredForm:
         return pa.DictionaryArray.from_arrays(indices, self.categories)
 
     def _decoded(self, stored: pa.Array, shapes: pa.Array | None) -> pa.Array:
-        """Convert encoded tensors to an array with one element for each tensor.
-
-        ``shapes`` has the sizes of each tensor, or is None if the form gives the shape.
+        """Convert encoded tensors to an array with one element for each tensor. ``shapes`` are the stored
+        shapes, if any.
         """
         width = 1 if pa.types.is_boolean(self.value_type) else self.value_type.bit_width // 8
         if self.encoding == "zlib":
@@ -298,7 +285,6 @@ class StoredForm:
 
 
 def _check(are_valid: npt.NDArray[np.bool_], problem: Callable[[int], str]) -> None:
-    """Raise MisfitError for the first row that is not valid."""
     if not are_valid.all():
         row = int(np.argmin(are_valid))
         raise MisfitError(row, problem(row))
@@ -317,10 +303,7 @@ def _flattened(array: pa.Array) -> tuple[pa.Array, _Ints]:
 
 
 def _equal_lengths(per_row: _Ints, size: int) -> tuple[_Ints, _Ints]:
-    """Return the lengths of sequences that all have the same length, and the number of sequences of each row.
-
-    ``per_row`` is the number of values of each row.
-    """
+    """Return the lengths of sequences of the same length, and the number of sequences of each row."""
     _check(per_row % size == 0, lambda row: _mismatch(per_row[row], [None, size]))
     counts = per_row // size
     return np.full(counts.sum(), size), counts
@@ -329,14 +312,7 @@ def _equal_lengths(per_row: _Ints, size: int) -> tuple[_Ints, _Ints]:
 def _row_lengths(array: pa.Array, integers: Integers, per_row: _Ints) -> tuple[_Ints, _Ints]:
     """Return the lengths of the sequences of all rows, and the number of sequences of each row.
 
-    Parameters
-    ----------
-    array : pyarrow.Array
-        The integers of each row.
-    integers : str
-        What the integers say; see `RowPartition`.
-    per_row : numpy.ndarray of int64
-        The number of values of each row.
+    ``per_row`` is the number of values of each row.
     """
     values, counts = _flattened(array)
     numbers = values.to_numpy()
@@ -373,28 +349,21 @@ def _row_lengths(array: pa.Array, integers: Integers, per_row: _Ints) -> tuple[_
 
 
 def _edges(counts: _Ints) -> _Ints:
-    """Return the position at which the values of each row begin, followed by the number of all values."""
+    """Return where the values of each row begin, followed by the number of all values."""
     return np.concatenate([[0], np.cumsum(counts)])
 
 
 def _nested_type(type_: pa.DataType, sizes: Sequence[Size]) -> pa.DataType:
-    """Return the type of nested lists with the given sizes, the outermost list first."""
     for size in reversed(sizes):
         type_ = pa.list_(type_) if size is None else pa.list_(type_, size)
     return type_
 
 
 def _nested(values: pa.Array, counts: _Ints, sizes: Sequence[Size]) -> pa.Array:
-    """Convert values in C order to nested lists.
+    """Convert values in C order to nested lists of these sizes, the outermost first. At most one size is
+    unknown.
 
-    Parameters
-    ----------
-    values : pyarrow.Array
-        The values of all rows.
-    counts : numpy.ndarray of int64
-        The number of values of each row.
-    sizes : sequence of (int or None)
-        The size of each level of lists, the outermost first. At most one size is unknown.
+    ``counts`` is the number of values of each row.
     """
     known = math.prod(size for size in sizes if size is not None)
     free = counts // max(1, known) if None in sizes else np.ones(len(counts), np.int64)
@@ -416,10 +385,10 @@ def _lists(values: pa.Array, counts: _Ints) -> pa.Array:
 
 
 def _decompressed(stored: pa.Array, size: int | None) -> pa.Array:
-    """Decompress each value. No library decompresses the zlib streams of an array in one call.
+    """Decompress each value, which must have ``size`` bytes if the size is known.
 
-    ``size`` is the number of bytes that each value must have, or None if it is unknown. All values together
-    may have 2 GiB, so that hostile records cannot use up the memory.
+    All values together may have 2 GiB, so that hostile records cannot use up the memory. No library
+    decompresses the zlib streams of an array in one call.
     """
     found: list[bytes] = []
     left = _MOST_BYTES

@@ -46,15 +46,13 @@ _TEXT_DOMAINS = ("natural_language_domain", "url_domain")
 
 
 class _Values(NamedTuple):
-    """The type of the values of a feature, and the parts of a `StoredForm` that belong to the type."""
-
     type: pa.DataType
     categories: pa.Array | None = None
     spellings: tuple[str, str] | None = None
 
 
 def is_message(value: object) -> bool:
-    """Return True for a ``Schema`` message of TensorFlow Metadata. The class is recognised by its name."""
+    """Return True for a ``Schema`` message of TensorFlow Metadata."""
     class_ = type(value)
     return class_.__name__ == "Schema" and class_.__module__.startswith("tensorflow_metadata.")
 
@@ -62,10 +60,7 @@ def is_message(value: object) -> bool:
 def metadata_schema(text: str) -> Schema:
     """Return the columns that a schema of TensorFlow Metadata in protobuf's text format describes.
 
-    Raises
-    ------
-    SchemaError
-        If the text is not such a schema, or if no column can express a feature.
+    Raise SchemaError if the text is not such a schema, or if no column can express a feature.
     """
     try:
         message = parse(text)
@@ -111,7 +106,6 @@ def _fields(schema: Message) -> Iterator[Field]:
 
 
 def _field(name: str, item: Message, schema: Message, dense: Message | None) -> Field:
-    """Return the column of a feature. The message ``dense`` is the dense tensor of the feature, if any."""
     values = _values(name, item, schema)
     shape = _shape(name, item, dense)
     is_scalar = shape is not None and shape in ((), (1,))
@@ -210,7 +204,6 @@ def _bytes_values(name: str, item: Message, schema: Message) -> _Values:
 
 
 def _domain_values(name: str, item: Message, schema: Message) -> list[str]:
-    """Return the values of the string domain of a feature."""
     if item.HasField("string_domain"):
         return list(item.string_domain.value)
     for domain in schema.string_domain:
@@ -308,12 +301,8 @@ def is_spec(value: object) -> bool:
 
 
 def feature_spec_schema(specs: Mapping[Any, Any]) -> Schema:
-    """Return the columns that ``tf.io.parse_example`` would parse with these specs.
-
-    Raises
-    ------
-    SchemaError
-        If no column can express a spec.
+    """Return the columns that ``tf.io.parse_example`` would parse. Raise SchemaError if no column can express
+    a spec.
     """
     found: dict[str, Field] = {}
     for name, spec in specs.items():

@@ -71,14 +71,8 @@ _KEYS = {
 
 
 class DescribedColumns(NamedTuple):
-    """The columns that ``features.json`` describes.
-
-    Attributes
-    ----------
-    forms : dict of str to StoredForm
-        The columns whose types are known.
-    unknown : tuple of str
-        The names of features of an unknown class or dtype.
+    """The columns whose types ``features.json`` describes, and the names of features of an unknown
+    class or dtype.
     """
 
     forms: dict[str, StoredForm]
@@ -88,14 +82,8 @@ class DescribedColumns(NamedTuple):
 class Leaf(NamedTuple):
     """A leaf of the tree of features.
 
-    Attributes
-    ----------
-    path : tuple of str
-        The names on the way to the leaf.
-    form : StoredForm or None
-        How features store the column. None if the feature or its dtype is unknown.
-    classes : int or None
-        The number of classes, if the leaf is a class label.
+    ``path`` holds the names on the way to the leaf. ``form`` is None if the feature or its dtype is unknown.
+    ``classes`` is the number of classes of a class label.
     """
 
     path: tuple[str, ...]
@@ -104,23 +92,14 @@ class Leaf(NamedTuple):
 
     @property
     def name(self) -> str:
-        """The name of the column."""
         return "/".join(self.path)
 
 
 def leaves(
     node: Mapping[str, Any], path: tuple[str, ...] = (), lengths: tuple[Size, ...] = ()
 ) -> Iterator[Leaf]:
-    """Yield the leaves of a feature in ``features.json``.
-
-    Parameters
-    ----------
-    node : mapping
-        The description of the feature.
-    path : tuple of str
-        The names on the way to the feature.
-    lengths : tuple of (int or None)
-        The lengths of the sequences around the feature.
+    """Yield the leaves of a feature in ``features.json``. ``lengths`` are those of the sequences around the
+    feature.
     """
     key, content = _content(node)
     if key == "featuresDict":
@@ -204,25 +183,10 @@ def described_columns(
 ) -> DescribedColumns | None:
     """Return the columns that the files of TFDS in a directory describe. None if they describe no columns.
 
-    Parameters
-    ----------
-    read : callable
-        Returns the content of the file with a given name in the directory. Raises FileNotFoundError if the
-        file does not exist.
-    labels : {"names", "codes"}
-        What the column of a class label has: the name or the number of the class.
-    is_requested : callable, optional
-        Returns False for the name of a column whose class names are not needed.
-
-    Raises
-    ------
-    SchemaError
-        If ``features.json`` is not valid, or describes two features with one name.
-
-    Warns
-    -----
-    UserWarning
-        If the names of the classes of a label do not belong to its numbers.
+    ``read`` returns the content of a file in the directory, or raises FileNotFoundError. ``is_requested``
+    returns False for a column whose class names are not needed. Raise SchemaError if ``features.json`` is not
+    valid, or describes two features with one name. Warn if the names of a label's classes do not belong to
+    its numbers.
     """
     try:
         tree = json.loads(read(FEATURES))

@@ -52,12 +52,7 @@ _PACKAGE = "dask_tfrecord.tfmd"
 def parse(text: str) -> Any:
     """Parse the text of a schema to a message with the fields that become columns.
 
-    Raises
-    ------
-    ImportError
-        If protobuf is not installed.
-    ValueError
-        If the text is not valid. The error has the number of the line.
+    Raise ImportError without protobuf, and ValueError with the number of the line if the text is not valid.
     """
     schema = _schema_class()()
     from google.protobuf import text_format
@@ -74,7 +69,6 @@ def parse(text: str) -> Any:
 
 
 def enum_name(message: Any, field: str) -> str:
-    """Return the name of a field's enum value."""
     values = message.DESCRIPTOR.fields_by_name[field].enum_type.values_by_number
     name: str = values[getattr(message, field)].name
     return name
@@ -82,9 +76,7 @@ def enum_name(message: Any, field: str) -> str:
 
 @cache
 def _schema_class() -> Any:
-    """Return the class of the message, from a pool of its own: TensorFlow's messages may be in the default
-    pool.
-    """
+    """Make the class in a pool of its own, because TensorFlow's messages may be in the default pool."""
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     except ImportError as error:

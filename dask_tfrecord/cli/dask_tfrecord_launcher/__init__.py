@@ -41,11 +41,9 @@ class LazyGroup(click.Group):
     """A command group that imports a subcommand only when the subcommand is used."""
 
     def list_commands(self, ctx: click.Context) -> list[str]:
-        """Return the names of all subcommands."""
         return list(COMMANDS)
 
     def get_command(self, ctx: click.Context, cmd_name: str) -> click.Command | None:
-        """Import a subcommand and return its command."""
         if cmd_name not in COMMANDS:
             return None
         try:
@@ -59,19 +57,16 @@ class LazyGroup(click.Group):
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
-        """Write the list of all subcommands into the help text without importing the subcommands."""
         with formatter.section("Commands"):
             formatter.write_dl([(name, text) for name, (_, text) in COMMANDS.items()])
 
     def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
-        """Parse the options before the name of the subcommand."""
         if not args:  # without arguments, click prints the help text of the command
             return super().parse_args(ctx, args)
         with _printable_errors():
             return super().parse_args(ctx, args)
 
     def invoke(self, ctx: click.Context) -> Any:
-        """Run a subcommand. An error is printed as one line on stderr and sets the exit code."""
         try:
             from dask_tfrecord.cli.failures import one_line_errors  # this import loads the whole package
 

@@ -31,8 +31,8 @@ logger = logging.getLogger(__name__)
 # Pattern of the temporary name of a file that is still being written. The group is the name of the file.
 _TEMPORARY_NAME = re.compile(r"\.(.+)\.[0-9a-f]{32}")
 
-# Pattern of the names of the files in the root of a dataset, and in `_idx`, that `export` writes.
-_EXPORTED_NAME = re.compile(r"features\.json|dataset_info\.json|schema\.pbtxt|.+\.idx")
+# Pattern of the names of the files beside the data files, and in `_idx`, that commits and `export` write.
+_NAME_BESIDE_DATA = re.compile(r"_SUCCESS|features\.json|dataset_info\.json|schema\.pbtxt|.+\.idx")
 
 
 def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> list[str]:
@@ -179,7 +179,7 @@ def _stray_files(store: Store) -> list[str]:
     for path in paths:
         if temporary := _TEMPORARY_NAME.fullmatch(name_of(path)):
             is_metadata = path.startswith(metadata) and not path.startswith(staging)
-            if is_metadata or is_part(temporary[1]) or _EXPORTED_NAME.fullmatch(temporary[1]):
+            if is_metadata or is_part(temporary[1]) or _NAME_BESIDE_DATA.fullmatch(temporary[1]):
                 stray.append(path)
     return stray
 

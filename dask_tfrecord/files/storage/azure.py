@@ -16,9 +16,8 @@ class Azure(AzureBlobFileSystem):
     """adlfs, with listings, removals and failures as other object stores have them."""
 
     def invalidate_cache(self, path: str | None = None) -> None:
-        """Drop the cached listings of a path and of all directories above it.
-
-        The method of adlfs keeps the listing of the directory that holds the path.
+        """Drop the cached listings of a path and of all directories above it. adlfs keeps that of its
+        directory.
         """
         super().invalidate_cache(path)
         path = path and path.rstrip("/")

@@ -56,9 +56,7 @@ def find_files(store: Store, path: str) -> dict[str, Any]:
 
 
 def _lists_one_by_one(fs: AbstractFileSystem) -> bool:
-    """Return True if the filesystem lists directories one by one, and fsspec would omit directories that
-    fail.
-    """
+    """Return True if fsspec would list directories one by one, and omit directories that fail."""
     kind = type(fs)
     return bool(
         kind._find is AsyncFileSystem._find if fs.async_impl else kind.find is AbstractFileSystem.find
@@ -66,10 +64,7 @@ def _lists_one_by_one(fs: AbstractFileSystem) -> bool:
 
 
 def _walk(fs: AbstractFileSystem, root: str, depth: int | None = None) -> dict[str, Any]:
-    """Find all files and directories up to ``depth`` levels below a directory.
-
-    Raise if a directory cannot be listed.
-    """
+    """Find all entries up to ``depth`` levels below a directory. Raise if a directory cannot be listed."""
     found: dict[str, Any] = {}
     level, waiting = 0, [root]
     while waiting and level != depth:
@@ -94,7 +89,6 @@ def _walk(fs: AbstractFileSystem, root: str, depth: int | None = None) -> dict[s
 
 
 def matching_paths(store: Store, pattern: str) -> dict[str, Any]:
-    """List the files and directories that match a glob without braces."""
     if store.local or not _lists_one_by_one(store.fs):
         fs = LinkFollowingDisk() if store.local else store.fs
         matches: dict[str, Any] = fs.glob(pattern, detail=True)
@@ -118,10 +112,11 @@ _STAGING = "_tfrecord/staging"
 def nothing_at(
     store: Store, otherwise: str, pattern: str = "", *, advice: str | None = None, index: str | None = None
 ) -> FileNotFoundError:
-    """Return the error for a directory without files, or for a glob in the directory that matches no files.
+    """Return the error for a directory without files, or for a glob in it that matches no files, with the
+    reason.
 
-    The message says why there are no files. If the reason is not known, the message is ``otherwise`` with
-    ``advice``, and with the advice to call `index` for the effect ``index``.
+    If the reason is not known, the error says ``otherwise``, with ``advice`` or the advice to call `index`
+    for this effect.
     """
     check_bucket(store)
     place, root = store.public(pattern or store.root), store.public()
@@ -133,7 +128,6 @@ def nothing_at(
 
 
 def unfinished_only(place: str, root: str) -> FileNotFoundError:
-    """Return the error for a path whose only files belong to a write that has not finished."""
     return NotFoundError(
         f"{place}: the only files belong to a write that has not finished",
         "wait for the write",
@@ -144,8 +138,7 @@ def unfinished_only(place: str, root: str) -> FileNotFoundError:
 def check_bucket(store: Store) -> None:
     """Raise FileNotFoundError if the root is in a bucket of S3, or a container of Azure, that does not exist.
 
-    Any other failure is ignored, because a user may have permission to write to a bucket but not to inspect
-    it.
+    Any other failure is ignored, because a user may be allowed to write to a bucket but not to inspect it.
     """
     fs, bucket = store.fs, store.root.strip("/").partition("/")[0]
     is_azure = hasattr(fs, "service_client")
@@ -163,10 +156,10 @@ def check_bucket(store: Store) -> None:
 
 
 def unreachable(place: str, error: BaseException) -> TFRecordError | None:
-    """Return the error for a web server that failed; None if the server answered that a file does not exist.
+    """Return the error for a web server that failed; None if it answered that a file does not exist.
 
     fsspec reports every HTTP failure as "not found". The text of the failure may contain the URL with its
-    secrets, so the message contains only the HTTP status or the class of the error.
+    secrets, so the message has only the HTTP status or the class of the error.
     """
     cause = error.__cause__
     status = getattr(cause, "status", None)
@@ -198,22 +191,11 @@ _THREADS = 16
 
 @dataclass(frozen=True)
 class FileInfo:
-    """The path, size and stamp of a file, as the store listed them.
+    """The path of a file in the form of its filesystem, and what the store and the snapshot say about it.
 
-    Attributes
-    ----------
-    path : str
-        The path of the file in the form that its filesystem uses.
-    size : int, optional
-        Size of the stored file in bytes, or None if the store does not report the size.
-    stamp : str
-        A value that changes when the file is rewritten, such as an ETag or a modification time. The stamp is
-        empty if the store reports no such value.
-    crc32c : int, optional
-        CRC-32C of the file's stored bytes according to a snapshot, or None if no snapshot lists the file.
-    codec : str, optional
-        The codec of the file according to a snapshot, "none" if the file is uncompressed, or None if no
-        snapshot tells the codec.
+    ``stamp`` changes when the file is rewritten, such as an ETag or a modification time, and is empty if the
+    store reports none. ``codec`` is "none" for an uncompressed file, or None without a snapshot that tells
+    it.
     """
 
     path: str
@@ -224,7 +206,7 @@ class FileInfo:
 
     @property
     def compression(self) -> Compression | None:
-        """The codec of the file. If no snapshot tells the codec, the suffix of the file name decides."""
+        """The codec of the file. If no snapshot tells the codec, the suffix of the name decides."""
         return known_codec(self.codec, self.path)
 
     def __repr__(self) -> str:
@@ -246,25 +228,21 @@ INFO_SCHEMA = pa.schema(
 
 
 def info_table(files: Iterable[FileInfo]) -> pa.Table:
-    """Return a file list with a row for each of ``files`` and the columns of `INFO_SCHEMA`."""
     rows = [(file.path, file.size, file.stamp, file.crc32c, file.codec) for file in files]
     paths, *others = zip(*rows, strict=True) if rows else [()] * len(INFO_SCHEMA)
     return pa.table([path_column(paths), *map(list, others)], schema=INFO_SCHEMA)
 
 
 def table_infos(table: pa.Table) -> list[FileInfo]:
-    """Convert the rows of a file list to `FileInfo` objects."""
     others = (table[name].to_pylist() for name in INFO_SCHEMA.names[1:])
     return list(map(FileInfo, column_paths(table["path"]), *others))
 
 
 def path_column(paths: Iterable[str]) -> pa.Array:
-    """Convert paths to the binary ``path`` column of a file list."""
     return pa.array([path.encode(errors="surrogateescape") for path in paths], pa.binary())
 
 
 def column_paths(column: pa.Array | pa.ChunkedArray) -> list[str]:
-    """Convert the binary ``path`` column of a file list to a list of paths."""
     return [path.decode(errors="surrogateescape") for path in column.to_pylist()]
 
 
@@ -276,12 +254,10 @@ def distinct(files: pa.Table) -> pa.Table:
 
 
 def with_column(files: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
-    """Return a copy of a file list whose column ``name`` has the given values."""
     return files.set_column(files.column_names.index(name), name, values)
 
 
 def unquoted_column(paths: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Apply `unquoted_path` to all paths in the ``path`` column of a file list."""
     if not len(paths) or not is_http(column_paths(paths[:1])[0]):
         return paths
     return pa.chunked_array([path_column(map(unquoted_path, column_paths(paths)))])
@@ -290,24 +266,11 @@ def unquoted_column(paths: pa.ChunkedArray) -> pa.ChunkedArray:
 class Listing(NamedTuple):
     """The files that paths, globs and directories stand for.
 
-    Attributes
-    ----------
-    store : Store
-        The store that holds the files. The root of the store is the first path that the caller passed.
-    files : pyarrow.Table
-        The file list, with the columns of `INFO_SCHEMA`, in the order of the rows of the data.
-    base : str
-        The path of the directory if the caller passed a single directory, and otherwise the empty string.
-        Names in the path of this directory are not read as partition directories.
-    spelled_out : frozenset of str
-        The paths of files that the caller passed by their full names.
-    counts : tuple of int
-        For each path that the caller passed, the number of files that the path stands for.
-    described : frozenset of str
-        The listed directories that contain a file in which TensorFlow Datasets describes a dataset.
-    globs : tuple of (str or None)
-        For each path that the caller passed, the path if it is a glob, the empty string if it is a directory,
-        or None if it is a file.
+    The root of ``store`` is the first path. ``files`` is a file list in the order of the rows of the data.
+    ``base`` is a single directory that the caller passed, whose path has no partition directories, or "".
+    ``spelled_out`` are files that the caller passed by their full names. ``counts`` has the number of files
+    of each path. ``described`` are the directories with a file in which TensorFlow Datasets describes a
+    dataset. ``globs`` has, for each path, the path if it is a glob, "" for a directory, and None for a file.
     """
 
     store: Store
@@ -320,11 +283,10 @@ class Listing(NamedTuple):
 
     @property
     def paths(self) -> list[str]:
-        """The paths of all files of the listing."""
         return column_paths(self.files["path"])
 
     def keep(self, files: pa.Table) -> "Listing":
-        """Return a listing with only the files in ``files``, which must be files of this listing."""
+        """Return a listing with only these files, which must be files of this listing."""
         if len(files) == len(self.files):
             return self
         mask = pc.is_in(self.files["path"], files["path"]).to_numpy()
@@ -334,8 +296,6 @@ class Listing(NamedTuple):
 
 
 class _Match(NamedTuple):
-    """The files that one path stands for, as fsspec describes the files."""
-
     infos: list[dict[str, Any]]
     kind: str  # "directory", "file", "glob", or "missing" (a path that is no glob and does not exist)
     described: frozenset[str] = frozenset()
@@ -346,7 +306,7 @@ def list_files(
     storage_options: dict[str, Any] | None = None,
     filesystem: Filesystem = None,
 ) -> Listing:
-    """List the visible files that paths stand for.
+    """List the visible files that paths, all on one filesystem, stand for.
 
     The files in a directory (at any depth), and the files that match a glob, are sorted by path. The files of
     a list of paths are in the order of the list. An existing path is used literally, even if it contains glob
@@ -354,21 +314,8 @@ def list_files(
     full name. A name that starts with "_" and contains "=", such as the partition directory ``_year=2026``,
     is not hidden.
 
-    Parameters
-    ----------
-    paths : str, path-like, or a sequence of these
-        Directories, globs or files, all on one filesystem.
-    storage_options : dict, optional
-        Options for the filesystem, such as credentials.
-    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
-        The filesystem of the paths. Only one of ``filesystem`` and ``storage_options`` may be passed.
-
-    Raises
-    ------
-    FileNotFoundError
-        If one of the paths stands for no file.
-    TFRecordError
-        If the paths are on different filesystems, or if the list of paths is empty.
+    Raise FileNotFoundError if a path stands for no file, and TFRecordError for paths on different
+    filesystems, or for no paths.
     """
     wanted = as_paths(paths)
     store = Store.at(wanted[0], storage_options, filesystem)
@@ -402,20 +349,13 @@ def list_files(
 
 
 def listing_of(store: Store) -> Listing:
-    """List the visible files of the directory that is the store's root."""
     match = _directory(store)
     files = _file_list(match.infos)
     return Listing(store, files, store.root, counts=(len(files),), described=match.described)
 
 
 def as_paths(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
-    """Convert one path, or a collection of paths, to a list of paths. The paths in a set are sorted.
-
-    Raises
-    ------
-    TFRecordError
-        If the collection of paths is empty, or if an item is not a path.
-    """
+    """Convert one path, or a collection, to a list of paths. The paths in a set are sorted."""
     given: Any = paths
     advice = "pass a directory, a glob, a file, or a list of these"
     if isinstance(given, np.ndarray):
@@ -432,7 +372,7 @@ def as_paths(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
 
 
 def with_trailing_slash(store: Store) -> Store:
-    """Return the store. Over HTTP, if the root is a page of links, add a slash to the root."""
+    """Return the store. If its root is a page of links over HTTP, the root gets a slash."""
     if not is_http(store.root) or store.root.endswith("/"):
         return store
     try:
@@ -442,17 +382,13 @@ def with_trailing_slash(store: Store) -> Store:
 
 
 def list_directory(store: Store) -> pa.Table:
-    """List the visible files below the store's root, sorted by path. If the directory does not exist, the
-    result is empty.
-
-    The returned file list has the columns of `INFO_SCHEMA`.
-    """
+    """List the visible files below the store's root, sorted by path. There are none if it does not exist."""
     found = _find_any(store)
     return _file_list([found[path] for path in _visible_paths(found, store.root)])
 
 
 def _find_any(store: Store) -> dict[str, Any]:
-    """Find all files below the store's root. If the root does not exist, the result is empty."""
+    """Find all files below the store's root, none if it does not exist."""
     try:
         return find_files(store, store.root)
     except FileNotFoundError:
@@ -460,7 +396,6 @@ def _find_any(store: Store) -> dict[str, Any]:
 
 
 def _file_list(infos: Sequence[dict[str, Any]]) -> pa.Table:
-    """Convert fsspec's descriptions of files to a file list."""
     columns = [
         path_column(info["name"] for info in infos),
         [info.get("size") for info in infos],
@@ -472,9 +407,8 @@ def _file_list(infos: Sequence[dict[str, Any]]) -> pa.Table:
 
 
 def directories_holding(store: Store, name: str) -> list[str]:
-    """Return the visible directories below the store's root that contain an entry called ``name``.
-
-    The entry ``name`` may be hidden. The returned paths are relative to the root.
+    """Return the visible directories below the root, relative to it, with an entry ``name``, which may
+    be hidden.
     """
     try:
         # This filesystem finds hidden directories, but does not search inside them.
@@ -490,7 +424,6 @@ def directories_holding(store: Store, name: str) -> list[str]:
 def _without_protocol(
     store: Store, paths: Sequence[PathLike], options: dict[str, Any] | None, filesystem: Filesystem
 ) -> Iterator[str]:
-    """Yield the paths in the form of the store's filesystem."""
     is_plain = store.local and filesystem is None
     for path in paths:
         text = os.fspath(path)
@@ -507,7 +440,7 @@ def _without_protocol(
 
 
 def _expand_all(store: Store, paths: Sequence[str]) -> list[_Match]:
-    """List the files that each path stands for, concurrently if the store is remote."""
+    """List the files of each path, concurrently if the store is remote."""
     if store.local or len(paths) == 1:
         return [_expand(store, path) for path in paths]
     parents = Counter(parent_of(path) for path in paths if not is_http(path))
@@ -543,7 +476,6 @@ def _directory(store: Store) -> _Match:
 
 
 def _described(found: dict[str, Any]) -> frozenset[str]:
-    """Return the directories that contain a file in which TensorFlow Datasets describes a dataset."""
     ends = tuple(f"/{name}" for name in TFDS_FILES)
     return frozenset(parent_of(path) for path in found if path.endswith(ends))
 
@@ -554,7 +486,7 @@ def _is_page(info: dict[str, Any]) -> bool:
 
 
 def _glob(store: Store, pattern: str) -> _Match:
-    """List the files that match a glob, and the files below directories that match the glob."""
+    """List the files that match a glob, and the files below directories that match it."""
     found: dict[str, Any] = {}
     described: frozenset[str] = frozenset()
     patterns = expand_braces(pattern)
@@ -604,19 +536,8 @@ _FEW = 256
 
 
 def check_unchanged(store: Store, files: Sequence[FileInfo] | pa.Table) -> None:
-    """Raise if a file changed since it was listed. Files with an empty stamp are not checked.
-
-    Parameters
-    ----------
-    store : Store
-        The store that holds the files.
-    files : sequence of FileInfo or pyarrow.Table
-        The files to check, as `FileInfo` objects or as a file list.
-
-    Raises
-    ------
-    FileChangedError
-        If a file was rewritten or removed after it was listed.
+    """Raise FileChangedError if a file was rewritten or removed since it was listed. Files without stamp are
+    not checked.
     """
     if len(files) > _FEW:
         files = _without_unchanged(store, files if isinstance(files, pa.Table) else info_table(files))
@@ -631,9 +552,7 @@ def check_unchanged(store: Store, files: Sequence[FileInfo] | pa.Table) -> None:
 
 
 def _without_unchanged(store: Store, files: pa.Table) -> pa.Table:
-    """Return the rows of files that may have changed: those that a new listing does not show to be
-    unchanged.
-    """
+    """Return the rows of files that a new listing does not show to be unchanged."""
     store.fs.invalidate_cache()
     listed = list_directory(store)
     found = listed.take(pc.index_in(unquoted_column(files["path"]), unquoted_column(listed["path"])))
@@ -645,10 +564,7 @@ def _without_unchanged(store: Store, files: pa.Table) -> pa.Table:
 
 
 def check_file(store: Store, file: FileInfo) -> None:
-    """Raise if one file changed since it was listed, as `check_unchanged` does for many files.
-
-    If the file has no stamp, only its size is compared.
-    """
+    """Raise if one file changed since it was listed. Without a stamp, only its size is compared."""
     expected = ExpectedFile(store.public(file.path), file.size, file.stamp, True, dict)
     try:
         now = store.look(file.path)

@@ -41,7 +41,7 @@ def stamp_of(info: dict[str, Any]) -> str:
     """Return a value from fsspec's info of a file that changes when the file is rewritten, or "" without such
     a value.
 
-    For a symbolic link, the result is "", because fsspec reports the times of the link and not of the file.
+    It is "" for a symbolic link, because fsspec reports the times of the link and not of the file.
     """
     if info.get("islink"):
         return ""
@@ -55,7 +55,6 @@ def stamp_of(info: dict[str, Any]) -> str:
 
 
 def removed(path: str, why: str = "") -> FileRemovedError:
-    """Return the error for a file that was removed after it was listed. ``path`` holds no credentials."""
     problem = f"the file was removed after the dataset was listed{why}"
     return FileRemovedError(problem, "read the dataset again", path=path)
 
@@ -64,18 +63,8 @@ def removed(path: str, why: str = "") -> FileRemovedError:
 class ExpectedFile:
     """The state of a file when it was listed, which is compared with the file when it is opened.
 
-    Attributes
-    ----------
-    path : str
-        The path of the file without credentials, for error messages.
-    size : int, optional
-        Size of the file in bytes when it was listed, or None if the size is unknown.
-    stamp : str
-        The result of `stamp_of` when the file was listed.
-    whole : bool
-        True if the file is read from its start to its end.
-    look : callable
-        Function that returns the current info of the file from the store.
+    ``path`` holds no credentials. ``whole`` is True if the file is read from its start to its end. ``look``
+    returns the current info of the file from the store.
     """
 
     path: str
@@ -94,7 +83,6 @@ class ExpectedFile:
             raise FileChangedError(problem, _ADVICE, path=self.path)
 
     def resized(self, now: str) -> FileChangedError:
-        """Return the error for a file whose size has changed since it was listed."""
         problem = f"the file had {self.size:,} bytes when the dataset was listed and has {now} now"
         return FileChangedError(problem, _ADVICE, path=self.path)
 
@@ -136,9 +124,8 @@ class FileReader:
         self.size = expected.size
 
     def peek(self, count: int) -> bytes:
-        """Return the first ``count`` bytes of the range, or all bytes if there are fewer.
-
-        The method `peek` must be called before other reads.
+        """Return the first ``count`` bytes of the range, or all bytes if there are fewer. Call `peek` before
+        other reads.
         """
         head = memoryview(bytearray(count))
         end = 0
@@ -150,8 +137,7 @@ class FileReader:
     def leave_out_values(self, columns: Sequence[str]) -> None:
         """Read a local file of uncompressed records from now on as `SparseReader` does.
 
-        The method `leave_out_values` must be called before reads other than `peek`, and changes nothing if
-        the file is not local.
+        Call this before reads other than `peek`. It changes nothing if the file is not local.
         """
         stop = self.size if self._stop is None else self._stop
         if isinstance(self._file, io.FileIO) and stop is not None:
@@ -160,9 +146,8 @@ class FileReader:
             self._file = SparseReader(self._file.fileno(), self._position, stop, columns)
 
     def readinto(self, view: memoryview) -> int:
-        """Read the next bytes of the file into the start of ``view``.
-
-        Return the number of bytes that were read, which is 0 only at the end of the range.
+        """Read the next bytes into the start of ``view``. Return their number, which is 0 only at the end of
+        the range.
         """
         if not self._ahead:
             wanted = None if self._stop is None else self._stop - self._position
@@ -222,7 +207,6 @@ def open_unbuffered(fs: AbstractFileSystem, path: str, expected: ExpectedFile, *
 
 
 def read_byte_ranges(fs: AbstractFileSystem, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
-    """Read byte ranges of files as `Store.read_ranges` does."""
     if type(fs) is not LocalFileSystem:
         paths, starts, stops = map(list, zip(*ranges, strict=True)) if ranges else ([], [], [])
         found: list[bytes] = fs.cat_ranges(paths, starts, stops, on_error="raise")
@@ -241,7 +225,7 @@ def read_byte_ranges(fs: AbstractFileSystem, ranges: Sequence[tuple[str, int, in
 
 
 class PartialFile(io.RawIOBase):
-    """A file of which only some ranges are known, which were read before."""
+    """A file of which only some ranges, which were read before, are known."""
 
     def __init__(self, size: int, parts: Sequence[tuple[int, bytes]]) -> None:
         self._size, self._parts, self._at = size, parts, 0

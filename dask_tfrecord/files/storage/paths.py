@@ -22,9 +22,8 @@ _NO_PLACE = re.compile(r"(?:^|::)(?:https?|s3a?|gs|gcs|ftps?|sftp|ssh|webdavs?):
 
 
 def path_text(value: Any, keyword: str = "", advice: str = 'pass a directory, such as "train"') -> str:
-    """Return a path as text. Raise TFRecordError if the value of a keyword is empty, or not a path.
-
-    Fsspec would read the empty text as the working directory.
+    """Return a path as text. Raise TFRecordError for the empty text, which fsspec reads as the working
+    directory.
     """
     with suppress(TypeError):
         text = os.fspath(value)
@@ -36,41 +35,34 @@ def path_text(value: Any, keyword: str = "", advice: str = 'pass a directory, su
 
 
 def parent_of(path: str) -> str:
-    """Return the directory part of a path: the text before the last slash, or "" if the path has no slash.
+    """Return the text before the last slash of a path, or "".
 
-    The result differs from `posixpath.dirname` in two cases: it is "" for a path directly below "/", and
-    double slashes, which keys of object stores may contain, are kept.
+    Unlike `posixpath.dirname`, it is "" directly below "/", and double slashes, which keys of object stores
+    may contain, are kept.
     """
     return path.rpartition("/")[0]
 
 
 def name_of(path: str) -> str:
-    """Return the last part of a path: the text after the last slash."""
     return path.rpartition("/")[2]
 
 
 def is_http(path: str) -> bool:
-    """Return True if a path is an HTTP or HTTPS URL."""
     return path.startswith(("http://", "https://"))
 
 
 def unquoted_path(path: str) -> str:
-    """Decode the percent-encoding of an HTTP or HTTPS URL. Return a path that is not such a URL unchanged."""
+    """Decode the percent-encoding of an HTTP or HTTPS URL. Another path stays unchanged."""
     return unquote(path) if is_http(path) else path
 
 
 def glob_start(path: str) -> int:
-    """Return the index of the first glob character in a path, or the length of a path without glob
-    characters.
-    """
+    """Return the index of the first glob character in a path, or the length of the path."""
     return min((at for at in map(path.find, "*?[{") if at >= 0), default=len(path))
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """Expand a glob with braces such as ``{a,b}`` to globs without braces.
-
-    Braces inside of braces are expanded, too.
-    """
+    """Expand a glob with braces, also nested ones, such as ``{a,b}`` to globs without braces."""
     start = depth = 0
     commas: list[int] = []
     for at, sign in enumerate(pattern):
@@ -114,7 +106,6 @@ def check_url(text: str) -> None:
 
 
 def _wraps(protocol: str) -> bool:
-    """Return True if the filesystem with this protocol reads from another filesystem."""
     try:
         kind = get_filesystem_class(protocol)
     except (ValueError, ImportError):  # opening the path will raise fsspec's own error

@@ -37,7 +37,6 @@ class SFTP(SFTPFileSystem):
         super().__init__(host, **options)
 
     def is_link(self, path: str) -> bool:
-        """Return True if a path is a symbolic link."""
         try:
             return stat.S_ISLNK(self.ftp.lstat(path).st_mode or 0)
         except FileNotFoundError:
@@ -171,14 +170,9 @@ class SFTP(SFTPFileSystem):
             self.ftp.rmdir(path)
 
     def rename_new(self, source: str, target: str) -> None:
-        """Rename a file to a path at which no file exists.
+        """Rename a file to a path at which no file exists, or raise FileExistsError.
 
         OpenSSH renames with a hard link, which exactly one of several processes can create.
-
-        Raises
-        ------
-        FileExistsError
-            If a file exists at ``target``.
         """
         try:
             self.ftp.rename(source, target)
@@ -202,13 +196,7 @@ class _Client:
 
 
 class _File:
-    """A file whose reads and writes send several requests before they wait for the first answer.
-
-    Attributes
-    ----------
-    details : dict
-        The info of the open file if the file is read.
-    """
+    """A file whose reads and writes send several requests before they wait for the first answer."""
 
     def __init__(self, fs: SFTP, path: str, mode: str) -> None:
         self._fs, self._path = fs, path

@@ -62,8 +62,8 @@ _CREATION = Lock()
 
 @dataclass(frozen=True, repr=False)
 class Store:
-    """A filesystem and a root directory on this filesystem. Paths of a store have the form that its
-    filesystem uses, without protocol.
+    """A filesystem and a root directory on it. Paths of a store have the form of its filesystem, without
+    protocol.
 
     Tasks contain stores, so that workers open the same filesystem as the client. The repr of a store shows no
     storage options, and its token contains only a hash of them.
@@ -79,10 +79,7 @@ class Store:
         storage_options: dict[str, Any] | None = None,
         filesystem: Filesystem = None,
     ) -> "Store":
-        """Open the filesystem of a path or URL, with the path as root of the store.
-
-        Listings that the filesystem has cached are dropped.
-        """
+        """Open the filesystem of a path or URL, with the path as root. Cached listings are dropped."""
         text = path_text(path)
         check_url(text)
         fs, root = open_path(text, storage_options, filesystem)
@@ -97,19 +94,15 @@ class Store:
         return type(fs).__qualname__, tokenize(fs.storage_args, fs.storage_options), self.root
 
     def join(self, relative: str) -> str:
-        """Return the full path of a path below the root."""
         return f"{self.root.rstrip('/')}/{relative}"
 
     def relative(self, path: str) -> str:
-        """Return a full path relative to the root.
-
-        The path must be below the root; this method is the inverse of `join`.
-        """
+        """Return a full path below the root relative to the root: the inverse of `join`."""
         return path[len(self.join("")) :]
 
     def public(self, path: str | None = None) -> str:
-        """Return the form of a path, or of the root, for messages and results: a remote path as a URL without
-        credentials and query.
+        """Return the form of a path, or of the root, for messages and results: a URL without credentials and
+        query.
         """
         path = self.root if path is None else path
         if self.local:
@@ -122,21 +115,15 @@ class Store:
 
     @cached_property
     def local(self) -> bool:
-        """True if the filesystem is the local disk."""
         return isinstance(self.fs, LocalFileSystem)
 
     @cached_property
     def renames(self) -> bool:
-        """True if new files are renamed to their final path; False if new files are uploaded to their
-        final path.
-        """
+        """True if new files are renamed to their final path; False if they are uploaded to it."""
         return _UPLOADING.isdisjoint(self._protocols)
 
     def names(self, directory: str) -> list[str]:
-        """List the names in a directory below the root, without a cache.
-
-        A directory that does not exist has no names.
-        """
+        """List the names in a directory below the root, without a cache; none if it does not exist."""
         # Over HTTP, a file would be listed as a directory.
         if "://" in self.root and not self.root.endswith("/"):
             return []
@@ -153,23 +140,11 @@ class Store:
     # -- Writing ---------------------------------------------------------------------------------------------
 
     def refuse_links(self, paths: Iterable[str], *, files: bool = False) -> None:
-        """Raise if a path leads out of the root, or through a link below the root.
+        """Raise DestinationError if a path leads out of the root, or through a link below the root.
 
         All methods that create, move or remove files call `refuse_links` at the moment of the change. The
-        root of the store may be reached through links.
-
-        Parameters
-        ----------
-        paths : iterable of str
-            Full paths of files.
-        files : bool, default False
-            If True, a path that is itself a link is refused, too. By default, it is accepted, because a link
-            is replaced and removed without its target.
-
-        Raises
-        ------
-        DestinationError
-            If a directory between the root and a path is a symbolic link, or if a path is not below the root.
+        root itself may be reached through links. A path that is itself a link is refused only with ``files``,
+        because a link is replaced and removed without its target.
         """
         is_link = self._is_link
         if is_link is None:
@@ -204,22 +179,12 @@ class Store:
 
     @contextmanager
     def create(self, path: str, *, durable: bool = True) -> Iterator[BinaryIO]:
-        """Create a file that appears at ``path`` when the ``with`` block ends. If the ``with`` block raises,
-        no file appears.
+        """Create a file that appears at ``path`` when the ``with`` block ends, and not at all if the block
+        raises.
 
-        An existing file at ``path`` is replaced atomically.
-
-        Parameters
-        ----------
-        path : str
-            The full path of the file.
-        durable : bool, default True
-            If True, a local file is flushed to the disk before it appears, so that it survives a power cut.
-
-        Raises
-        ------
-        DestinationError
-            If the filesystem is read-only, as HTTP is, or if `refuse_links` refuses the path.
+        An existing file is replaced atomically. A ``durable`` local file is flushed to the disk before it
+        appears, so that it survives a power cut. Raise DestinationError if the filesystem is read-only, as
+        HTTP is, or if `refuse_links` refuses the path.
         """
         self.refuse_links([path])
         try:
@@ -253,7 +218,6 @@ class Store:
             raise
 
     def _open_new(self, path: str) -> BinaryIO:
-        """Open a new file for writing, without fsspec on the local disk, because fsspec is slower."""
         if type(self.fs) is LocalFileSystem:
             # The default buffering asks if the file is a terminal.
             return open(path, "xb", buffering=io.DEFAULT_BUFFER_SIZE)
@@ -275,8 +239,7 @@ class Store:
             raise
 
     def create_exclusively(self, path: str, data: bytes) -> None:
-        """Create a file with the given bytes. If the file exists, leave it unchanged and raise
-        FileExistsError.
+        """Create a file with these bytes. If the file exists, leave it unchanged and raise FileExistsError.
 
         On local disks with hard links, over SFTP, in memory and on object stores, exactly one of several
         concurrent calls succeeds. Elsewhere, only the threads of one process are kept apart.
@@ -308,12 +271,8 @@ class Store:
         self.sync_directory(parent)
 
     def _move_new(self, source: str, target: str) -> bool:
-        """Move or link a file to a free path. Return False if the filesystem cannot do this in one step.
-
-        Raises
-        ------
-        FileExistsError
-            If a file exists at ``target``.
+        """Move or link a file to a free path, or raise FileExistsError. Return False if this takes more than
+        one step.
         """
         move_new = os.link if self.local else getattr(self.fs, "rename_new", None)
         try:
@@ -326,7 +285,7 @@ class Store:
         return move_new is not None
 
     def move(self, source: str, target: str) -> None:
-        """Rename a file from ``source`` to ``target``. An existing file at ``target`` is replaced."""
+        """Rename a file. An existing file at ``target`` is replaced."""
         self.refuse_links([source, target])
         if self.local:
             os.replace(source, target)
@@ -339,20 +298,17 @@ class Store:
             self.fs.mv(source, target)
 
     def place(self, source: str, target: str) -> None:
-        """Rename a file to a path in another directory.
-
-        If the target directory does not exist, create the directory.
-        """
+        """Rename a file to a path in another directory, which is made if it does not exist."""
         self.refuse_links([source, target])
         self._in_directory(parent_of(target), lambda: self.move(source, target), source)
 
     def copy(self, source: str, target: str) -> None:
-        """Copy a file from ``source`` to ``target``. The directory of ``target`` must exist."""
+        """Copy a file. The directory of ``target`` must exist."""
         self.refuse_links([source, target])
         self.fs.cp_file(source, target)
 
     def touch(self, path: str) -> None:
-        """Create an empty file. A file or a link at ``path`` is replaced.
+        """Create an empty file, and replace a file or a link at its path.
 
         A file is not emptied, because it may be a hard link to a file outside of the root.
         """
@@ -365,8 +321,8 @@ class Store:
     def _in_directory(self, directory: str, create: Callable[[], _T], source: str | None = None) -> _T:
         """Call a function that creates a file in a directory, and make the directory if it does not exist.
 
-        Other writes may remove the directory as long as it is empty. In this case, the function is called
-        again, unless the ``source`` of the file is missing.
+        Other writes may remove the directory as long as it is empty. The function is then called again,
+        unless the ``source`` of the file is missing.
         """
         failures = 0
         while True:
@@ -380,8 +336,8 @@ class Store:
                     raise
 
     def copy_permissions(self, sources: Iterable[str], target: str) -> None:
-        """Give a local file the permissions that all of the sources have, and the group of the first source,
-        as far as this user may.
+        """Give a local file the permissions that all sources have, and the group of the first one, as far as
+        this user may.
         """
         if self.local:
             self.refuse_links([target])
@@ -391,10 +347,7 @@ class Store:
                 os.chown(target, -1, found[0].st_gid)
 
     def sync_directory(self, path: str) -> None:
-        """Flush a local directory to the disk, so that renames into the directory survive a power cut.
-
-        On filesystems that are not local, do nothing.
-        """
+        """Flush a local directory to the disk, so that renames into it survive a power cut."""
         if self.local and hasattr(os, "O_DIRECTORY"):
             descriptor = os.open(path, os.O_RDONLY | os.O_DIRECTORY)
             try:
@@ -403,8 +356,8 @@ class Store:
                 os.close(descriptor)
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Remove files, with one request for many files if the store supports this. Files that do not exist
-        are ignored.
+        """Remove files, with one request for many files if the store supports this. Missing files are
+        ignored.
 
         Directories that become empty are removed, too, up to the root.
         """
@@ -429,13 +382,12 @@ class Store:
             self.remove_empty({parent_of(path) for path in alone})
 
     def remove_file(self, path: str) -> None:
-        """Remove a file, but not its directory. A file that does not exist is ignored."""
+        """Remove a file, but not its directory. A missing file is ignored."""
         self.refuse_links([path])
         with suppress(FileNotFoundError):
             self.fs.rm_file(path)
 
     def remove_tree(self, directory: str) -> None:
-        """Remove a directory below the root, with all files and directories in it."""
         path = self.join(directory)
         self.refuse_links([f"{path}/"])
         self.fs.invalidate_cache()
@@ -474,24 +426,11 @@ class Store:
     def open(
         self, path: str, size: int | None, start: int = 0, stop: int | None = None, stamp: str = ""
     ) -> Iterator[FileReader]:
-        """Open a file in order to read it forward.
+        """Open a file to read the stored bytes from ``start`` to before ``stop``. By default, the whole file
+        is read.
 
-        Parameters
-        ----------
-        path : str
-            The full path of the file.
-        size : int, optional
-            Size of the file when it was listed, or None if the size is unknown.
-        start, stop : int
-            The range of bytes to read, in the stored file. By default, the whole file is read.
-        stamp : str, optional
-            The `FileInfo.stamp` of the file when it was listed. The stamp is empty if the store reports no
-            stamp.
-
-        Raises
-        ------
-        FileChangedError
-            If the current size or stamp of the file differs from the listed size or stamp.
+        Raise FileChangedError if its size or stamp differs from these, which a listing gave, as far as they
+        are known.
         """
         expected = ExpectedFile(
             self.public(path), size, stamp, not start and stop is None, lambda: Store.look(self, path)
@@ -508,14 +447,8 @@ class Store:
             yield FileReader(file, expected, start, stop)
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        """Read byte ranges of files, concurrently if possible.
-
-        Each range is a tuple of a path, a start and a stop.
-
-        Raises
-        ------
-        FileChangedError
-            If a file was removed.
+        """Read byte ranges of files, as path, start and stop, concurrently if possible. Raise
+        FileChangedError for a removed file.
         """
         try:
             return read_byte_ranges(self.fs, ranges)
@@ -524,12 +457,8 @@ class Store:
             raise removed(self.public(gone)) from error
 
     def follow(self, path: str, read: Callable[[str], _T]) -> _T:
-        """Call a function that reads a file with the current path of the file, which was listed before.
-
-        Raises
-        ------
-        FileChangedError
-            If the file was removed.
+        """Call a function that reads a listed file with its current path. Raise FileChangedError if it was
+        removed.
         """
         try:
             return read(path)
@@ -549,10 +478,7 @@ class Store:
         return {} if may_be_old else dict(getattr(file, "details", None) or {})
 
     def look(self, path: str) -> dict[str, Any]:
-        """Return the current info of a file from the store.
-
-        For a symbolic link, return the info of the link's target.
-        """
+        """Return the current info of a file, or of the target of a link, from the store."""
         if self.local:
             status = os.stat(path)
             return {"size": status.st_size, "mtime": status.st_mtime}
@@ -571,17 +497,13 @@ def _temporary_name(path: str) -> str:
 
 
 class Upload(NamedTuple):
-    """An unfinished multipart upload to S3: the path of the object, the id of the upload, and the start
-    time.
-    """
-
     path: str
     id: str
     started: datetime
 
 
 def unfinished_uploads(store: Store) -> list[Upload]:
-    """List the unfinished multipart uploads below the root. Stores other than S3 have no such uploads."""
+    """List the unfinished multipart uploads below the root, which only S3 has."""
     if not hasattr(store.fs, "call_s3"):
         return []
     bucket, _, key = store.join("").partition("/")
@@ -599,7 +521,6 @@ def unfinished_uploads(store: Store) -> list[Upload]:
 
 
 def abort(store: Store, upload: Upload) -> None:
-    """Abort an unfinished multipart upload to S3."""
     bucket, _, key = upload.path.partition("/")
     with suppress(FileNotFoundError):  # the upload was completed or aborted in the meantime
         store.fs.call_s3("abort_multipart_upload", Bucket=bucket, Key=key, UploadId=upload.id)
@@ -607,9 +528,7 @@ def abort(store: Store, upload: Upload) -> None:
 
 @dataclass
 class Checksum:
-    """The first bytes of a file, the number of bytes that were read so far, and the CRC-32C of these
-    bytes.
-    """
+    """The first bytes of a file, and the number and the CRC-32C of the bytes that were read so far."""
 
     head: bytes = b""
     bytes: int = 0
@@ -618,23 +537,17 @@ class Checksum:
 
 @dataclass(frozen=True, repr=False)
 class ChecksumStore(Store):
-    """A store that computes the CRC-32C of a file while the file is read.
-
-    Only one file of the store may be open at a time.
-    """
+    """A store that computes the CRC-32C of a file while it is read. Only one file may be open at a time."""
 
     checksum: Checksum = field(default_factory=Checksum)
 
     @contextmanager
     def open(self, *args: Any) -> Iterator[FileReader]:
-        """Open a file in the same way as `Store.open`, and add all bytes that are read to the checksum."""
         with super().open(*args) as reader:
             yield ChecksumReader(reader, self.checksum)
 
 
 class ChecksumReader(FileReader):
-    """A reader that reads through another reader, and adds all bytes that are read to a checksum."""
-
     def __init__(self, reader: FileReader, checksum: Checksum) -> None:
         self._reader = reader
         self._checksum = checksum

@@ -64,14 +64,8 @@ _ERRNO = {PermissionError: errno.EACCES, FileNotFoundError: errno.ENOENT, Timeou
 
 
 def store_failure(error: BaseException, place: str | None) -> Exception | None:
-    """Return the error to raise for a failure of a remote store; None for any other exception.
-
-    Parameters
-    ----------
-    error : BaseException
-        The exception that the library of the store raised.
-    place : str, optional
-        The path to name in the message, without credentials.
+    """Return the error to raise for a failure of a remote store at a place without credentials; None for any
+    other.
     """
     classes = {
         kind.__name__ for kind in type(error).__mro__ if kind.__module__.partition(".")[0] in _LIBRARIES
@@ -105,7 +99,7 @@ def _unreachable(endpoint: str, reason: str, place: str | None) -> TFRecordError
 
 
 def _refusal(error: OSError, place: str | None) -> OSError | None:
-    """Return an error that names the path if a store refused a request; None for any other error."""
+    """Return an error that names the path if a store refused a request."""
     code = _code(error)
     kind = next((kind for kind in _ERRNO if isinstance(error, kind)), OSError)
     if place is None or (code is None and kind is not PermissionError):
@@ -132,7 +126,6 @@ def _azure_refusal(error: Any, place: str | None) -> OSError | None:
 
 
 def _code(error: BaseException) -> str | None:
-    """Return the error code in the answer of S3; None if the exception holds no answer of S3."""
     response = getattr(error.__cause__, "response", None)
     answer = response.get("Error") if isinstance(response, dict) else None
     return str(answer.get("Code")) if isinstance(answer, dict) else None
@@ -171,9 +164,7 @@ def place_of(arguments: Iterable[Any]) -> str | None:
 
 
 def is_precondition_failure(error: OSError) -> bool:
-    """Return True if an error is S3's answer that the object exists. s3fs recognises only the answer of
-    AWS.
-    """
+    """Return True for S3's answer that the object exists. s3fs recognises only the answer of AWS."""
     answer = getattr(error.__cause__, "response", None) or {}
     return answer.get("Error", {}).get("Code") in ("PreconditionFailed", "412")
 
@@ -252,7 +243,7 @@ def secrets_of(*places: Any) -> frozenset[str]:
 
 
 def hide(text: str, secrets: Iterable[str]) -> str:
-    """Replace the given secrets in a text by "***", and remove the credentials from URLs in the text."""
+    """Replace these secrets in a text by "***", and remove the credentials from its URLs."""
     text = without_credentials(text)
     for secret in sorted(secrets, key=len, reverse=True):
         if len(secret) < _SHORT:
@@ -293,12 +284,9 @@ def hide_secrets(text: str, *places: Any) -> str:
 def redact_errors(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Decorate a function so that its exceptions do not show the secrets in its arguments.
 
-    A failure of a remote store becomes an error that names the path, the endpoint and what to check.
-
-    An exception that shows a secret is replaced by an exception without the secret. If the class of the
-    exception belongs to this library or is built-in, the new exception has the same class. If not, the class
-    of the new exception is the built-in base class. The new exception has neither the cause nor the context
-    of the old exception.
+    A failure of a remote store becomes an error that names the path, the endpoint and what to check. An
+    exception that shows a secret is replaced by one without the secret, the cause and the context. It has the
+    same class if the class is built-in or belongs to this library, and otherwise its built-in base class.
     """
 
     @wraps(function)
@@ -319,9 +307,6 @@ def redact_errors(function: Callable[Parameters, Result]) -> Callable[Parameters
 
 
 def _explained(error: Exception, arguments: tuple[Any, ...]) -> Exception:
-    """Return an actionable error if the exception is a failure of a remote store, and otherwise the
-    exception.
-    """
     place = place_of(arguments)
     explained = store_failure(error, None if place is None else without_credentials(place))
     if explained is None:
@@ -333,8 +318,8 @@ def _explained(error: Exception, arguments: tuple[Any, ...]) -> Exception:
 def _secrets(place: Any, seen: set[int], name: str = "", depth: int = 0) -> Iterator[str]:
     """Yield the secrets in URLs, storage options and filesystems, and in objects of this package with these.
 
-    If ``name`` is not empty, the value belongs to an option with this secret name. The set ``seen`` has the
-    ids of the objects whose attributes were searched.
+    ``name`` is the secret name of the option that the value belongs to, if any. ``seen`` has the ids of the
+    searched objects.
     """
     if depth > 20:
         return

@@ -374,7 +374,7 @@ def test_a_class_without_a_name_raises(tmp_path: Path) -> None:
 def test_a_file_with_another_number_of_records_raises(tmp_path: Path, lengths: list[int]) -> None:
     root = dataset(tmp_path, {"x": INT}, {"x": ("int64", [1])}, lengths)
     assert len(read_tfrecord(root)) == lengths[0]
-    with pytest.raises(CorruptRecordError, match=f"2 records, but .* of the dataset says {lengths[0]}"):
+    with pytest.raises(CorruptRecordError, match=f"2 records, but .*dataset_info.json says {lengths[0]}"):
         read_tfrecord(root).compute()
 
 

@@ -12,6 +12,7 @@ from typing import Any
 import dask
 import dask.dataframe as dd
 import every_dtype
+import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -96,12 +97,10 @@ def mix(row_id: int, seed: int | None) -> int:
     if seed is None:
         return row_id
     mask = (1 << 64) - 1
-    number = seed & mask
-    for value in (0, row_id):
-        number = (number ^ value) & mask
-        number = (number ^ number >> 30) * 0xBF58476D1CE4E5B9 & mask
-        number = (number ^ number >> 27) * 0x94D049BB133111EB & mask
-        number ^= number >> 31
+    number = row_id ^ int(np.random.SeedSequence(seed & mask).generate_state(1, np.uint64)[0])
+    number = (number ^ number >> 30) * 0xBF58476D1CE4E5B9 & mask
+    number = (number ^ number >> 27) * 0x94D049BB133111EB & mask
+    number ^= number >> 31
     return number
 
 

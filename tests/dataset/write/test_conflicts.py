@@ -93,7 +93,7 @@ def index(place: Path) -> Planned:
     """Describe files that were touched."""
     for path in place.glob("*/part-*"):
         os.utime(path, ns=(1, 1))
-    name = "inspection.store_snapshot"
+    name = "dataset_scans.store_snapshot"
     return Planned(
         held(name, full_scan.store_snapshot, lambda: dask_tfrecord.index(place)), lambda rows: rows
     )
@@ -102,13 +102,13 @@ def index(place: Path) -> Planned:
 def restore(place: Path, key: str) -> Planned:
     """Restore a version that lacks only rows with this key."""
     version, gone = {"a": (3, {("a", 1), ("a", 2)}), "b": (5, {("b", 5), ("b", 6)})}[key]
-    name = "dataset.maintenance.restoring.commit"
+    name = "dataset.maintenance.metadata_commits.commit"
     commit = held(name, transaction.commit, lambda: dask_tfrecord.restore(place, version))
     return Planned(commit, lambda rows: START - gone)
 
 
 def expire(place: Path, versions: int = 4) -> Planned:
-    name = "dataset.maintenance.expiring.commit"
+    name = "dataset.maintenance.metadata_commits.commit"
     commit = held(name, transaction.commit, lambda: dask_tfrecord.expire(place, versions=versions))
     return Planned(commit, lambda rows: rows)
 
