@@ -82,7 +82,7 @@ def test_a_group_has_rows_of_few_blocks_and_ends_by_bytes(
     blocks = np.searchsorted(table.block_starts, order, "right") - 1
     runs = [sorted(group, key=list(blocks).index) for group in _groups(blocks.tolist(), 5)]
     assert all(len(group) == 5 for group in runs[:-1])
-    assert len(set(itertools.chain(*runs))) == len(table.block_starts) - 1
+    assert sum(map(len, runs)) == len(table.block_starts) - 1
     monkeypatch.setattr(epoch_order, "_GROUP_BYTES", 1)  # each block is a group
     blocks = np.searchsorted(table.block_starts, table.block_order(1), "right") - 1
     assert len(list(itertools.groupby(blocks.tolist()))) == len(table.block_starts) - 1

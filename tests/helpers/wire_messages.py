@@ -97,7 +97,8 @@ ACCEPTED = {
 }
 
 
-# Examples that protobuf refuses to parse.
+# Examples that protobuf refuses to parse. Those with a wrong unknown field also have a feature, because the
+# kernel refuses a record that has unknown fields and no feature.
 REFUSED = {
     "11-byte varint": ints(block(1, b"\x80" * 10 + b"\x01")),
     "11-byte varint unpacked": ints(tag(1, 0), b"\x80" * 10 + b"\x01"),
@@ -120,14 +121,14 @@ REFUSED = {
     "tag of 6 bytes": b"\x8a\x80\x80\x80\x80\x00\x00",
     "field number 0": b"\x02\x00" + example_of(entry("a", ONE)),
     "field number 0 in Feature": example_of(entry("a", b"\x02\x00" + ONE)),
-    "wire type 6": b"\x0e",
-    "wire type 7": b"\x0f",
+    "wire type 6": example_of(entry("a", ONE)) + b"\x0e",
+    "wire type 7": example_of(entry("a", ONE)) + b"\x0f",
     "trailing zero byte": example_of(entry("a", ONE)) + b"\0",
     "trailing ff byte": example_of(entry("a", ONE)) + b"\xff",
-    "end group without start": tag(9, 4),
+    "end group without start": tag(9, 4) + example_of(entry("a", ONE)),
     "group without end": tag(9, 3) + example_of(entry("a", ONE)),
-    "group ended by another number": tag(9, 3) + tag(8, 4),
-    "groups 101 deep": tag(9, 3) * 101 + tag(9, 4) * 101,
+    "group ended by another number": tag(9, 3) + tag(8, 4) + example_of(entry("a", ONE)),
+    "groups 101 deep": tag(9, 3) * 101 + tag(9, 4) * 101 + example_of(entry("a", ONE)),
     "groups 100,000 deep": tag(9, 3) * 100_000 + tag(9, 4) * 100_000,
     "unknown field cut": example_of(entry("a", ONE)) + tag(9, 1) + bytes(7),
     "key that is not UTF-8": example_of(entry(b"\xff\xfe", ONE)),

@@ -3,6 +3,7 @@
 Modules: codec.
 """
 
+import math
 from collections.abc import Iterator
 from typing import Any
 
@@ -198,6 +199,20 @@ def test_the_bounds_of_numbers_may_be_anywhere() -> None:
                     encoder.bind(pa.record_batch([guarded(pa.array(values, type_))], ["x"]))
                     [[_, [least], [greatest]]] = encoder.statistics([0, count])
                     assert (least, greatest) == (min(values), max(values)), count
+
+
+def test_nan_hides_no_bound_wherever_it_is() -> None:
+    encoder = Encoder([Column("x", "float", 0)], "example")
+    for at in range(20):
+        for other in range(20):
+            values = [0.0] * 20
+            values[other], values[at] = -5.0, math.nan
+            encoder.bind(pa.record_batch([guarded(pa.array(values, pa.float32()))], ["x"]))
+            [[_, [least], [_]]] = encoder.statistics([0, 20])
+            assert least == (0.0 if at == other else -5.0)
+            encoder.bind(pa.record_batch([guarded(pa.array([-one for one in values], pa.float32()))], ["x"]))
+            [[_, [_], [greatest]]] = encoder.statistics([0, 20])
+            assert greatest == (0.0 if at == other else 5.0)
 
 
 def test_rows_of_a_slice_are_taken_with_their_nulls() -> None:

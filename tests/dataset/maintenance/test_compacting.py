@@ -109,6 +109,17 @@ def test_files_of_half_the_target_stay_and_order_is_kept(tmp_path: Path) -> None
     assert len(compact(tmp_path / "d", target_bytes=None).snapshot.files) == 1
 
 
+def test_rows_stay_new_in_a_compacted_file(tmp_path: Path) -> None:
+    """An overwrite that was planned before the rows must not remove them, also if their number is right."""
+    to_tfrecord(rows(1, 2, 3), tmp_path / "d")
+    overwrite = to_tfrecord(rows(9), tmp_path / "d", overwrite=True, compute=False)
+    delete(tmp_path / "d", [("n", "==", 1)])
+    to_tfrecord(rows(4), tmp_path / "d", append=True)
+    compact(tmp_path / "d", target_bytes=None)
+    with pytest.raises(ConcurrentWriteError):
+        overwrite.compute()
+
+
 def test_filters_choose_the_files(tmp_path: Path) -> None:
     for _ in range(2):
         write(tmp_path, range(40))

@@ -25,7 +25,8 @@ from dask_tfrecord.dataset.query.filters import (
     names_in,
     read_expression,
 )
-from dask_tfrecord.schema.fields import Schema
+from dask_tfrecord.dataset.query.predicates import Compare
+from dask_tfrecord.schema.fields import Field, Schema
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -155,6 +156,16 @@ def test_an_expression_without_names_is_refused() -> None:
         arrow_predicate(pc.field(0) > 1, Schema.from_arrow(pa.schema({"x": pa.int64()})))
     with pytest.raises(SchemaError, match="the dataset has no columns"):
         arrow_predicate(pc.scalar(True), Schema((), "example"))
+
+
+@pytest.mark.parametrize(
+    ("symbol", "function"),
+    [("<", pc.greater), ("<=", pc.greater_equal), (">", pc.less), (">=", pc.less_equal)],
+)
+def test_a_value_on_the_left_is_compared_from_the_right(symbol: Any, function: Any) -> None:
+    schema = Schema((Field("x", pa.int64()),), "example")
+    found = arrow_predicate(function(pc.scalar(5), pc.field("x")), schema)
+    assert found.pruning == Compare("x", symbol, 5)
 
 
 def test_a_constant_keeps_all_rows_or_no_row(root: Path) -> None:

@@ -436,6 +436,16 @@ def test_row_groups_that_statistics_exclude_are_not_read(tmp_path: Path) -> None
             assert found == ddf.compute()["n"].tolist()
 
 
+def test_each_single_row_of_row_groups_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The first row of a row group is not looked for in the row group before, if a chunk has both."""
+    monkeypatch.setattr(column_reads, "_CHUNK_ROWS", 1_000)
+    frame = pd.DataFrame({"n": range(100), "mixed": [n * 37 % 100 for n in range(100)]})
+    to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path, columnar="scalars")
+    for n, mixed in zip(frame["n"], frame["mixed"], strict=True):
+        ddf = read_tfrecord(tmp_path, columns=["n"], filters=[("mixed", "==", mixed)])
+        assert ddf.compute()["n"].tolist() == [n]
+
+
 @pytest.mark.parametrize(("files", "rule"), [(1, "the lists take"), (3, "small files are decoded together")])
 def test_small_files_and_long_lists_are_decoded(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, files: int, rule: str

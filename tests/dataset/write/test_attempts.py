@@ -163,6 +163,37 @@ def test_the_files_of_a_refused_write_stay_hidden_if_an_attempt_was_killed(tmp_p
     check(place, False, 0)
 
 
+def test_an_attempt_that_a_refusal_does_not_see_is_refused(tmp_path: Any) -> None:
+    """The other attempt begins after the refused attempt has looked for other attempts."""
+    place = str(tmp_path)
+    to_tfrecord(keyed(a=[1]), place)
+    _, attempt = attempts(place)
+    append(place)
+    marks, results = WriteRun.marks, []
+
+    def then_begin_another(run: WriteRun) -> list[str]:
+        found = marks(run)
+        with patch.object(WriteRun, "marks", marks):
+            restore(place)
+            results.append(attempt())
+        return found
+
+    with patch.object(WriteRun, "marks", then_begin_another):
+        assert not attempt()
+    assert results == [False]
+    check(place, False, 0)
+
+
+def test_an_attempt_after_other_writes_returns_the_version_of_its_write(tmp_path: Any) -> None:
+    place = str(tmp_path)
+    to_tfrecord(keyed(a=[1]), place)
+    _, commit = planned(place, append=True)
+    committed = commit().number
+    append(place)
+    append(place)
+    assert (commit().number, committed) == (2, 2)
+
+
 def check(place: str, has_committed: bool, instant: int) -> None:
     """Check that the rows of the write are there if an attempt succeeded, and that no other file is there
     after a cleanup.
