@@ -25,11 +25,10 @@ from dask_tfrecord import (
     Writer,
     index,
     read_tfrecord,
-    row_writer,
     to_tfrecord,
     verify,
 )
-from dask_tfrecord.dataset.write import operations, transaction
+from dask_tfrecord.dataset.write import append_schema, operations, transaction
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.storage.store import Store
 
@@ -214,7 +213,7 @@ def test_a_call_of_many_tables_is_taken_as_a_whole_if_the_disk_is_full(
 def test_no_row_is_taken_if_the_existing_data_cannot_be_read(tmp_path: Path) -> None:
     with Writer(tmp_path) as writer:
         with (
-            patch.object(row_writer, "check_existing_data", side_effect=OSError("no answer")),
+            patch.object(append_schema, "check_existing_data", side_effect=OSError("no answer")),
             pytest.raises(TFRecordError, match="no row was taken: no answer"),
         ):
             writer.write(rows(1))

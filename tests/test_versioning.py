@@ -244,7 +244,7 @@ def test_wrong_arguments(tmp_path: Path) -> None:
         expire(tmp_path, versions=0)
     with pytest.raises(TFRecordError, match="grace='soon' is not a duration"):
         expire(tmp_path, versions=1, grace="soon")
-    with pytest.raises(TFRecordError, match="version=None is not the number"):
+    with pytest.raises(TFRecordError, match="version=None is not an integer"):
         restore(tmp_path, None)  # type: ignore[arg-type]  # the call is wrong on purpose
     for call in (lambda: expire(tmp_path, versions=1), lambda: restore(tmp_path, 1)):
         with pytest.raises(NotFoundError, match="no snapshot"):

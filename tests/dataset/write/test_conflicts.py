@@ -93,7 +93,7 @@ def index(place: Path) -> Planned:
     """Describe files that were touched."""
     for path in place.glob("*/part-*"):
         os.utime(path, ns=(1, 1))
-    name = "dataset_scans.store_snapshot"
+    name = "dataset.maintenance.full_scan.store_snapshot"
     return Planned(
         held(name, full_scan.store_snapshot, lambda: dask_tfrecord.index(place)), lambda rows: rows
     )
