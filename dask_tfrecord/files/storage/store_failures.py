@@ -139,7 +139,8 @@ def _endpoint(error: BaseException) -> str:
     if isinstance(url, str):
         parts = urlsplit(url)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-    # Exceptions of aiohttp have the attributes host and port.
+    # Exceptions of aiohttp have the attributes host and port. Those of Azure have the exception of aiohttp.
+    error = getattr(error, "inner_exception", None) or error
     host, port = getattr(error, "host", None), getattr(error, "port", None)
     return f"{host}:{port}" if isinstance(host, str) and port else ""
 
