@@ -318,7 +318,8 @@ def names_in(filters: Any) -> set[str] | None:
     if isinstance(filters, pc.Expression):
         try:
             return columns_of(read_expression(filters))
-        except (LookupError, ValueError, pa.ArrowNotImplementedError):  # as in `arrow_predicate`
+        # The expression has an unknown form of a newer Arrow, or refers to a column by its number.
+        except (LookupError, ValueError, pa.ArrowNotImplementedError):
             return None
     if _is_condition(filters):
         return {filters[0]}
