@@ -237,7 +237,7 @@ def test_files_of_a_write_that_was_killed_are_ignored(
     table = pa.table({"n": range(ROWS)})
     to_tfrecord(collection(table), tmp_path / "a")
     with monkeypatch.context() as patched:
-        patched.setattr("dask_tfrecord.dataset.write.transaction.next_snapshot", kill)
+        patched.setattr("dask_tfrecord.dataset.write.transaction.with_stamps", kill)
         patched.setattr("dask_tfrecord.writer.abandon", lambda run: None)
         with pytest.raises(KeyboardInterrupt):
             to_tfrecord(collection(table), tmp_path / "a", append=True)

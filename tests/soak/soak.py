@@ -46,11 +46,9 @@ CONTEXT = multiprocessing.get_context("forkserver")
 class ClientProcess:
     """Run a client in its own process, and keep the last event that the client reported."""
 
-    def __init__(
-        self, address: str, path: str, id_bits: int, environment: Mapping[str, str], number: int
-    ) -> None:
+    def __init__(self, address: str, path: str, environment: Mapping[str, str]) -> None:
         self.orders, theirs = CONTEXT.Pipe()
-        arguments = (address, path, theirs, id_bits, environment, number)
+        arguments = (address, path, theirs, environment)
         self.process = CONTEXT.Process(target=soak_client.run, args=arguments, daemon=True)
         self.process.start()
         theirs.close()
@@ -82,9 +80,9 @@ class Soak:
     """Hold the cluster, the clients, the model, and the counts of faults and outcomes."""
 
     def __init__(
-        self, cluster: Any, client: Client, path: str, seed: int, id_bits: int, environment: Mapping[str, str]
+        self, cluster: Any, client: Client, path: str, seed: int, environment: Mapping[str, str]
     ) -> None:
-        self.id_bits, self.environment = id_bits, environment
+        self.environment = environment
         self.cluster, self.client, self.path = cluster, client, path
         self.fs, self.root = url_to_fs(path)
         self.random = random.Random(seed)
@@ -97,7 +95,7 @@ class Soak:
         self.model.begin_write(first)
         soak_client.write_rows(first, path, self.random)
         self.model.end_write(first, committed=True)
-        self.clients = [self.new_client(number) for number in range(CLIENTS)]
+        self.clients = [self.new_client() for _ in range(CLIENTS)]
 
     @property
     def right(self) -> bool:
@@ -126,9 +124,9 @@ class Soak:
         self.random.shuffle(kinds)
         return kinds
 
-    def new_client(self, number: int) -> ClientProcess:
+    def new_client(self) -> ClientProcess:
         address = self.cluster.scheduler_address
-        return ClientProcess(address, self.path, self.id_bits, self.environment, number)
+        return ClientProcess(address, self.path, self.environment)
 
     def collect_events(self) -> list[Event]:
         """Return the events of the round, and inject a fault soon after every few events."""
@@ -148,7 +146,7 @@ class Soak:
                 running.remove(client)
                 if not client.process.is_alive():  # also a client that was killed after its last operation
                     number = self.clients.index(client)
-                    self.clients[number] = self.new_client(number)
+                    self.clients[number] = self.new_client()
             now = time.monotonic()
             if now - heard > PATIENCE:
                 raise RuntimeError(f"no operation began or ended for {PATIENCE} seconds")

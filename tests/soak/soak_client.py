@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from multiprocessing.connection import Connection
-from types import SimpleNamespace
 from typing import Any
 
 import dask.dataframe as dd
@@ -23,7 +22,6 @@ from soak_model import PARTS, Chunk, Seen, Write
 import dask_tfrecord
 from dask_tfrecord import dataset_scans
 from dask_tfrecord.dataset.maintenance import metadata_commits, rewrites
-from dask_tfrecord.dataset.write import run as write_run
 
 KEYS = "abcde"
 # The operations, and how often each is done.
@@ -97,14 +95,10 @@ class Event:
     seen: dict[Chunk, Seen] | None = None
 
 
-def run(
-    address: str, path: str, orders: Connection, id_bits: int, environment: Mapping[str, str], client: int
-) -> None:
+def run(address: str, path: str, orders: Connection, environment: Mapping[str, str]) -> None:
     """Do the operations of each order. An order has a seed, the first number, the kinds, and rows."""
     os.environ.update(environment)
-    if id_bits < 128:
-        shorten_ids(id_bits, client)
-    for module in (rewrites, rewrites, metadata_commits, metadata_commits):
+    for module in (rewrites, metadata_commits):
         commit_late(module, "commit")
     commit_late(dataset_scans, "store_snapshot")
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it warns of killed workers
@@ -120,20 +114,6 @@ def run(
                     write = Write(next(numbers), kind, restored=frozenset(ended.seen))
                     operate(Event(write.id, kind, write, version=ended.version), choices, path, orders)
             orders.send("done")
-
-
-def shorten_ids(bits: int, client: int) -> None:
-    """Draw the ids of writes with few random bits, which are in their first 8 digits.
-
-    The last digits of an id are the number of the client. Two writes that run at the same time never get the
-    same id, because neither write could see the other. The ids of a `Writer` have all bits, because a new id
-    is compared only with the ids of the version that the `Writer` knows.
-    """
-
-    def draw() -> SimpleNamespace:
-        return SimpleNamespace(hex=f"{random.SystemRandom().getrandbits(bits):08x}{client:024x}")
-
-    write_run.uuid4 = draw
 
 
 def commit_late(module: Any, name: str) -> None:

@@ -43,30 +43,26 @@ CONFIG = {
 }
 
 
-@pytest.fixture(params=["local", "s3", "colliding-ids"])
+@pytest.fixture(params=["local", "s3"])
 def store(
     request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> Iterator[tuple[str, int, Mapping[str, str]]]:
-    """Return the path of the dataset, the random bits of the ids of writes, and environment variables.
-
-    With 12 bits, the ids of the two clients often begin with the same digits, and a client often draws the id
-    of one of its earlier writes again.
-    """
+) -> Iterator[tuple[str, Mapping[str, str]]]:
+    """Return the path of the dataset, and environment variables."""
     if request.param != "s3":
-        yield f"{tmp_path}/data", 128 if request.param == "local" else 12, {}
+        yield f"{tmp_path}/data", {}
         return
     with s3_server() as environment:
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         fsspec.filesystem("s3").mkdir("soak")
-        yield "s3://soak/data", 128, environment
+        yield "s3://soak/data", environment
 
 
 @pytest.mark.skipif(MINUTES is None, reason="DASK_TFRECORD_SOAK_MINUTES says how long this test runs")
 def test_no_row_is_lost_while_processes_are_killed(
-    store: tuple[str, int, Mapping[str, str]], caplog: pytest.LogCaptureFixture
+    store: tuple[str, Mapping[str, str]], caplog: pytest.LogCaptureFixture
 ) -> None:
-    path, id_bits, environment = store
+    path, environment = store
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it warns of killed workers
     caplog.set_level(logging.CRITICAL, logger="distributed")
     print(f"\ndask-tfrecord {dask_tfrecord.__version__}, {path}, DASK_TFRECORD_SOAK_SEED={SEED}", flush=True)
@@ -74,7 +70,7 @@ def test_no_row_is_lost_while_processes_are_killed(
     CONTEXT.set_forkserver_preload(["dask_tfrecord", "dask.dataframe", "distributed.nanny", "s3fs"])
     forkserver.ensure_running()
     with dask.config.set(CONFIG), new_cluster(environment) as cluster, Client(cluster) as client:
-        soak = Soak(cluster, client, path, SEED, id_bits, environment)
+        soak = Soak(cluster, client, path, SEED, environment)
         right = False
         try:
             right = run_rounds(soak, float(MINUTES or 0))

@@ -38,6 +38,7 @@ from dask_tfrecord import (
 )
 from dask_tfrecord.dataset.shuffle import table_stream
 from dask_tfrecord.dataset.snapshot.visibility import DatasetStore
+from dask_tfrecord.dataset.write.operations import Append, Create
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.transaction import commit
 from dask_tfrecord.files.storage import open_file
@@ -408,17 +409,17 @@ class StoreSuite(PatternNames, FailingChanges):
         files = [*run.write(table, 0, 2), *run.write(table, 0, 2), *run.write(table, 1, 2)][1:]
         assert self.read(place) == []
         assert not exists(place, storage_options=self.options)
-        assert commit(run, files) == commit(run, files)
+        assert commit(run, Create(), files) == commit(run, Create(), files)
         assert self.read(place) == [1, 1]
         assert stale[0].path not in self.files(place)
         assert len(self.files(place)) == 4
 
     def test_writes_whose_ids_begin_alike_keep_each_others_files(self, place: str) -> None:
-        first, second = (replace(self.run(place), mode="append", run=f"0123abcd{n:024x}") for n in range(2))
-        commit(first, first.write(pa.table({"n": [1], "key": [1]}), 0, 1))
+        first, second = (replace(self.run(place), run=f"0123abcd{n:024x}") for n in range(2))
+        commit(first, Append(), first.write(pa.table({"n": [1], "key": [1]}), 0, 1))
         files = [second.write(pa.table({"n": [2], "key": [1]}), 0, 1) for _ in range(2)][1]
         assert self.read(place) == [1]
-        commit(second, files)
+        commit(second, Append(), files)
         assert self.read(place) == [1, 2]
         assert self.clean(place) == []
         assert len(self.files(place)) == 5

@@ -27,6 +27,8 @@ from dask_tfrecord import (
 )
 from dask_tfrecord.dataset.snapshot.versions import next_ancestors
 from dask_tfrecord.dataset.write import transaction
+from dask_tfrecord.dataset.write.operations import Append
+from dask_tfrecord.dataset.write.transaction import Transaction
 from dask_tfrecord.files.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread", "appended_snapshots")
@@ -238,29 +240,32 @@ TWINS = {
 }
 
 
-@pytest.mark.parametrize("step", ["next_snapshot", "create_version", "publish_files"])
+@pytest.mark.parametrize(
+    ("owner", "step"),
+    [(Transaction, "create"), (Transaction, "_store"), (transaction, "publish_files")],
+)
 @pytest.mark.parametrize("mode", TWINS)
 def test_a_commit_that_runs_twice_at_once_commits_once(
-    place: str, monkeypatch: pytest.MonkeyPatch, mode: str, step: str
+    place: str, monkeypatch: pytest.MonkeyPatch, mode: str, owner: Any, step: str
 ) -> None:
     """A worker that Dask believes dead goes on: one attempt runs completely inside the other."""
     options, expected = TWINS[mode]
     if mode != "create":
         to_tfrecord(keyed(a=[0], b=[0]), place, partition_on="key")
     lazy = to_tfrecord(keyed(a=[1]), place, partition_on="key", compute=False, **options)
-    run = lazy.expr.run
+    run, operation = lazy.expr.run, lazy.expr.operation
     table = pa.table({"key": ["a"], "n": [1]})
     files = run.write(table, 0, 1)
-    work = getattr(transaction, step)
+    work = getattr(owner, step)
     twins = iter([run])
 
     def overtaken(*args: Any) -> Any:
         for twin in twins:
-            transaction.commit(twin, files)
+            transaction.commit(twin, operation, files)
         return work(*args)
 
-    monkeypatch.setattr(transaction, step, overtaken)
-    transaction.commit(run, files)
+    monkeypatch.setattr(owner, step, overtaken)
+    transaction.commit(run, operation, files)
     assert by_key(place) == expected
 
 
@@ -300,14 +305,14 @@ def test_an_append_that_runs_again_after_an_overwrite_is_not_added_again(
     run = to_tfrecord(collection(2), place, append=True, compute=False).expr.run
     table = pa.table({"n": [2]})
     files = run.write(table, 0, 1)
-    assert transaction.commit(run, files).number == 2
+    assert transaction.commit(run, Append(), files).number == 2
     assert to_tfrecord(collection(3), place, overwrite=True).number == 3
     if later:
         to_tfrecord(collection(4), place, **later)
     before = values(place)
     if lost:
         run.write(table, 0, 1)
-    assert transaction.commit(run, files).run != run.run
+    assert transaction.commit(run, Append(), files).run != run.run
     assert values(place) == before
     store = Store.at(place)
     names = [path.rpartition("/")[2] for path in store.fs.find(store.root)]
@@ -323,17 +328,17 @@ def test_an_append_whose_twin_is_overwritten_is_not_added_again(
     run = to_tfrecord(collection(2), place, append=True, compute=False).expr.run
     table = pa.table({"n": [2]})
     files = run.write(table, 0, 1)
-    work = transaction.create_snapshot
+    work = Transaction.create
     twins = iter([run])
 
     def overtaken(*args: Any) -> Any:
         for twin in twins:
-            transaction.commit(twin, files)
+            transaction.commit(twin, Append(), files)
             to_tfrecord(collection(3), place, overwrite=True)
         return work(*args)
 
-    monkeypatch.setattr(transaction, "create_snapshot", overtaken)
-    assert transaction.commit(run, files).number == 3
+    monkeypatch.setattr(Transaction, "create", overtaken)
+    assert transaction.commit(run, Append(), files).number == 3
     assert values(place) == [3]
     store = Store.at(place)
     assert len(store.fs.glob(store.join("part-*"))) == 1

@@ -16,6 +16,7 @@ import pytest
 
 from dask_tfrecord import DestinationError, TFRecordError, compact, delete, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.write.destination import check_destination
+from dask_tfrecord.dataset.write.operations import Create
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.transaction import commit
 from dask_tfrecord.files.entry import is_part
@@ -77,7 +78,7 @@ def test_files_are_hidden_until_the_commit(tmp_path: Path) -> None:
     receipts = written(run, 1, 2)
     check_destination(run.store)
     assert not list(tmp_path.glob("part-*"))
-    commit(run, receipts)
+    commit(run, Create(), receipts)
     assert values(tmp_path) == [1, 2]
     assert not (tmp_path / "_tfrecord" / "staging").exists()
 
@@ -103,9 +104,9 @@ def test_a_commit_that_was_interrupted_can_be_repeated(
     with monkeypatch.context() as patch:
         patch.setattr(Store, step, interrupted)
         with pytest.raises(KeyboardInterrupt):
-            commit(run, receipts)
-    snapshot = commit(run, receipts)
-    assert commit(run, receipts) == snapshot
+            commit(run, Create(), receipts)
+    snapshot = commit(run, Create(), receipts)
+    assert commit(run, Create(), receipts) == snapshot
     assert values(tmp_path) == [1, 2]
     assert content(tmp_path)[:2] == ["_SUCCESS", "_tfrecord/00000001.parquet"]
     assert len(content(tmp_path)) == 4
@@ -113,18 +114,18 @@ def test_a_commit_that_was_interrupted_can_be_repeated(
 
 def test_a_write_task_that_runs_again_after_the_commit_changes_nothing(tmp_path: Path) -> None:
     run = a_run(tmp_path)
-    snapshot = commit(run, written(run, 1, 2))
+    snapshot = commit(run, Create(), written(run, 1, 2))
     before = content(tmp_path)
-    assert commit(run, written(run, 1, 2)) == snapshot
+    assert commit(run, Create(), written(run, 1, 2)) == snapshot
     assert content(tmp_path) == before
 
 
 def test_of_two_writes_to_one_path_the_first_wins_and_the_other_raises(place: str) -> None:
     first, second = a_run(place), a_run(place)
     one, other = written(first, 1), written(second, 2)
-    commit(first, one)
+    commit(first, Create(), one)
     with pytest.raises(DestinationError, match="another write committed"):
-        commit(second, other)
+        commit(second, Create(), other)
     assert read_tfrecord(place)["n"].compute().tolist() == [1]
     assert len(first.store.fs.glob(first.store.join("part-*"))) == 1
 
@@ -147,7 +148,7 @@ def test_an_error_after_the_snapshot_was_created_is_no_failure(
 def test_writes_that_run_side_by_side_do_not_touch_each_others_files(tmp_path: Path) -> None:
     first, second = a_run(tmp_path), a_run(tmp_path)
     one, _ = written(first, 1), written(second, 2)
-    commit(first, one)
+    commit(first, Create(), one)
     staged = list((tmp_path / "_tfrecord" / "staging").rglob("part-*"))
     assert [path.parent.name for path in staged] == [second.run]
 

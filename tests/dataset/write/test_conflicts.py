@@ -20,7 +20,7 @@ from dask_tfrecord import ConcurrentWriteError, FileChangedError, Snapshot, read
 from dask_tfrecord.dataset.maintenance import full_scan
 from dask_tfrecord.dataset.maintenance.rewrites import plan_run
 from dask_tfrecord.dataset.write import transaction
-from dask_tfrecord.dataset.write.operations import Group, GroupsLostError
+from dask_tfrecord.dataset.write.operations import Compact, Delete, Group, GroupsLostError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.listing import with_trailing_slash
 from dask_tfrecord.files.storage.store import Store
@@ -54,7 +54,7 @@ class Planned(NamedTuple):
 def rewriting(place: Path, mode: Any, key: str, keeps: Callable[[int], bool]) -> Callable[[], Any]:
     """Replace all files of a partition by one file with some of the rows."""
     snapshot, store = Snapshot.open(place), with_trailing_slash(Store.at(place))
-    run = plan_run(store, snapshot, mode, keep_versions=keeps_versions(None))
+    run = plan_run(store, snapshot)
     groups: list[Group] = []
     entries: list[FileEntry] = []
     old = [file for file in snapshot.files if file.values == (key,)]
@@ -68,7 +68,8 @@ def rewriting(place: Path, mode: Any, key: str, keeps: Callable[[int], bool]) ->
                 Group(tuple((file.path, file.crc32c) for file in files), tuple(f.path for f in new))
             )
             entries += new
-    return lambda: transaction.commit(run, entries, groups)
+    operation = (Delete if mode == "delete" else Compact)(tuple(groups), keeps_versions(None))
+    return lambda: transaction.commit(run, operation, entries)
 
 
 def held(name: str, commit: Callable[..., Any], operation: Callable[[], Any]) -> Callable[[], Any]:
@@ -225,14 +226,14 @@ def test_a_first_version_that_appears_after_the_check_is_not_replaced(
         to_tfrecord(keyed(a=[n]), tmp_path, partition_on="key", compute=False, **options) for n in (1, 2)
     )
     others = iter([first])
-    next_snapshot = transaction.next_snapshot
+    with_stamps = transaction.with_stamps
 
     def late(*args: Any) -> Any:
         for other in others:
             other.compute()
-        return next_snapshot(*args)
+        return with_stamps(*args)
 
-    monkeypatch.setattr(transaction, "next_snapshot", late)
+    monkeypatch.setattr(transaction, "with_stamps", late)
     if "append" in options:
         last.compute()
         assert found(tmp_path) == {("a", 1), ("a", 2)}

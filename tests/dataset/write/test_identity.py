@@ -5,7 +5,6 @@ Modules: dataset.write.transaction, dataset.write.run, dataset.snapshot.versions
 
 from dataclasses import replace
 from pathlib import Path
-from types import SimpleNamespace
 
 import pyarrow as pa
 import pytest
@@ -14,6 +13,7 @@ from small_frames import collection, put, values
 import dask_tfrecord
 from dask_tfrecord import Snapshot, TFRecordError, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.write import transaction
+from dask_tfrecord.dataset.write.operations import Operation
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.transaction import note_replaced
 from dask_tfrecord.files.storage.store import Store
@@ -23,13 +23,13 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 ALIKE = [f"0123abcd{number:024x}" for number in range(3)]
 
 
-def planned(place: str | Path, run: str, **options: bool) -> WriteRun:
+def planned(place: str | Path, run: str, **options: bool) -> tuple[WriteRun, Operation]:
     lazy = to_tfrecord(collection(0), place, compute=False, **options)
-    return replace(lazy.expr.run, run=run)
+    return replace(lazy.expr.run, run=run), lazy.expr.operation
 
 
-def wrote(run: WriteRun, n: int) -> None:
-    transaction.commit(run, run.write(pa.table({"n": [n]}), 0, 1))
+def wrote(planned: tuple[WriteRun, Operation], n: int) -> None:
+    transaction.commit(*planned, planned[0].write(pa.table({"n": [n]}), 0, 1))
 
 
 @pytest.mark.usefixtures("appended_snapshots")
@@ -38,32 +38,17 @@ def test_writes_whose_ids_begin_alike_keep_each_others_rows(place: str, mode: di
     first, second, open_run = (planned(place, run, append=True) for run in ALIKE)
     wrote(first, 1)
     if "overwrite" in mode:
-        second = planned(place, second.run, overwrite=True)
-    open_run.write(pa.table({"n": [3]}), 0, 1)
+        second = planned(place, ALIKE[1], overwrite=True)
+    open_run[0].write(pa.table({"n": [3]}), 0, 1)
     wrote(second, 2)
     expected = [1, 2] if "append" in mode else [2]
     assert values(place) == expected
     wrote(first, 1)  # the task of the commit ran again
     assert values(place) == read_tfrecord(place, use_snapshot=False)["n"].compute().tolist() == expected
     store = Store.at(place)
-    assert store.names("_tfrecord/staging") == [open_run.run]
+    assert store.names("_tfrecord/staging") == [ALIKE[2]]
     assert len(dask_tfrecord.cleanup(place, older_than="0s")) == 1
     assert values(place) == expected
-
-
-def test_a_new_run_gets_an_id_that_the_dataset_does_not_contain(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The ids of a listed file, of two versions and of an open run are drawn first."""
-    monkeypatch.setattr("dask_tfrecord.dataset.snapshot.versions._MOST_ANCESTORS", 1)
-    runs = [to_tfrecord(collection(n), tmp_path, append=True).run for n in range(3)]
-    assert Snapshot.open(tmp_path).ancestors == (runs[1],)
-    open_run = planned(tmp_path, ALIKE[0], append=True)
-    open_run.write(pa.table({"n": [9]}), 0, 1)
-    drawn = iter([*runs, ALIKE[0], ALIKE[1]])
-    monkeypatch.setattr("dask_tfrecord.dataset.write.run.uuid4", lambda: SimpleNamespace(hex=next(drawn)))
-    assert to_tfrecord(collection(3), tmp_path, append=True).run == ALIKE[1]
-    assert values(tmp_path) == [0, 1, 2, 3]
 
 
 def killed_after_the_commit(place: str | Path, n: int, monkeypatch: pytest.MonkeyPatch, **mode: bool) -> None:
