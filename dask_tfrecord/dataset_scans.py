@@ -324,7 +324,7 @@ def verify(
     schema, reason_for_bytes = full_scan.sampled_schema(store, files, record_type)
     reports = _verify_files(store, files, schema.record_type)
     return _report_frame(
-        [*map(store.public, column_paths(files["path"]))],
+        store.public_paths(column_paths(files["path"])),
         reports,
         schema,
         [None] * len(reports),
