@@ -4,10 +4,12 @@
 """
 
 import logging
+import pickle
+import zlib
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Any, Literal, TypeAlias
 
 import numpy as np
 import pyarrow as pa
@@ -40,6 +42,9 @@ logger = logging.getLogger(__name__)
 
 # If more than one in four records of a split is wanted, all records are decoded, because that is faster.
 _DENSE = 4
+
+# The splits of a partition are compressed in a task if there are more.
+_FEW_SPLITS = 8
 
 # Ranges of row numbers. Each range is a pair: the number of its first row, and the number after its last row.
 RowRanges: TypeAlias = tuple[tuple[int, int], ...]
@@ -76,6 +81,18 @@ class Partition:
 
     def __repr__(self) -> str:
         return f"Partition({self.file_names or 'no files'})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Compress the splits of many files, whose paths have much in common."""
+        state = dict(vars(self))
+        if len(self.splits) > _FEW_SPLITS:
+            state["splits"] = zlib.compress(pickle.dumps(self.splits), level=1)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if isinstance(state["splits"], bytes):
+            state["splits"] = pickle.loads(zlib.decompress(state["splits"]))
+        vars(self).update(state)
 
     @property
     def file_names(self) -> str:

@@ -16,11 +16,14 @@ import pytest
 from dask_tfrecord import TFRecordError, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec.codecs import CODECS
 from dask_tfrecord.dataset.read.read_plan import plan_partitions
+from dask_tfrecord.dataset.read.read_task import Partition
 from dask_tfrecord.files import file_writer
 from dask_tfrecord.files.entry import Block
+from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.splits import BlockIndex, Split
 from dask_tfrecord.files.storage.listing import FileInfo, info_table
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.schema.fields import Schema
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -191,3 +194,13 @@ def test_a_hundred_thousand_files_of_many_values_are_each_planned_once() -> None
     assert [split.file.path for partition in partitions for split in partition] == [
         info.path for info in infos(*[10] * count)
     ]
+
+
+def test_a_task_that_reads_many_files_carries_few_bytes_for_each() -> None:
+    options, schema = ReadOptions(), Schema(())
+    for count in (1, 9, 1000):
+        splits = tuple(Split(file, records=3) for file in infos(*range(count)))
+        partition = Partition(Store.at("/data"), splits, schema, options, {})
+        data = pickle.dumps(partition)
+        assert pickle.loads(data) == partition
+        assert len(data) < 2000 + 20 * count
