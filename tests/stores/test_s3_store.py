@@ -3,13 +3,14 @@
 Modules: files.storage.store.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
 from typing import Any
 from unittest.mock import patch
 
+import dask
 import dask.dataframe as dd
 import oracle
 import pandas as pd
@@ -234,3 +235,18 @@ class TestS3Store(S3Suite):
             found = list_files(paths, self.options).paths
         assert [f"s3://{path}" for path in found] == paths
         assert [method for method, _ in requests] == ["list_objects_v2"]
+
+    def test_each_operation_makes_few_requests(self, place: str) -> None:
+        """docs/planning.md has the numbers of a new dataset and of an append."""
+
+        def check(most: int, operation: Callable[..., Any], *args: Any, **options: Any) -> None:
+            with noted_requests() as requests:
+                operation(*args, storage_options=self.options, **options)
+            assert len(requests) <= most, requests
+
+        with dask.config.set(scheduler="sync"):
+            check(22, to_tfrecord, rows(1, npartitions=1), place)
+            check(23, to_tfrecord, rows(*range(4), npartitions=4), place, append=True)
+            check(16, delete, place, [("n", "==", 3)])
+            check(30, compact, place)
+            check(31, to_tfrecord, rows(1, npartitions=1), place, overwrite=True)
