@@ -72,3 +72,10 @@ def put(place: str | Path, name: str, n: int, /, **features: tuple[str | None, l
     path = store.join(name)
     store.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
     store.fs.pipe_file(path, oracle.features_file([{"n": ("int64", [n]), **features}]))
+
+
+def flip(path: Path, at: int, bit: int = 1) -> None:
+    """Change a bit of a file."""
+    stored = bytearray(path.read_bytes())
+    stored[at] ^= bit
+    path.write_bytes(stored)

@@ -180,10 +180,7 @@ class Soak:
         self.faults[fault] += 1
 
     def wait_for_change(self) -> None:
-        """Wait at most a second for a step of a write: a new staging directory, a new snapshot, a removal.
-
-        The next steps of the write follow within milliseconds.
-        """
+        """Wait at most a second for a step of a write. Its next steps follow within milliseconds."""
         before = self.metadata()
         end = time.monotonic() + 1
         while time.monotonic() < end and self.metadata() == before:
@@ -200,10 +197,9 @@ class Soak:
         return found
 
     def wait_for_tasks(self) -> None:
-        """Wait until all workers are back and run no task, also none of a client that was killed.
+        """Wait until all workers are back, and two looks find no task, also none of a client that was killed.
 
-        A task may be on its way to a worker when the scheduler notices that its client was killed. Therefore,
-        two looks must find no task.
+        A task may be on its way to a worker when the scheduler notices that its client was killed.
         """
         start, idle = time.monotonic(), 0
         while time.monotonic() - start < PATIENCE:
@@ -248,10 +244,7 @@ class Soak:
             self.log.append(f"WRONG: {outcome}, {dict(self.model.wrong)}")
 
     def check_at_rest(self) -> None:
-        """Read, verify and clean up the dataset while no client is running, and read the dataset again.
-
-        Then write some files again, so that `index` of the next round has something to store.
-        """
+        """Read, verify and clean up the dataset while no client is running, and read the dataset again."""
         self.model.settle(soak_client.read_rows(self.path))
         if self.random.random() < 0.3:
             self.lose_key()
@@ -269,7 +262,7 @@ class Soak:
             self.wrong("filters that return other rows", differing)
         self.model.settle(soak_client.read_rows(self.path, scheduler="sync"))
         files = dask_tfrecord.Snapshot.open(self.path).files
-        for file in self.random.sample(files, min(len(files), 3)):
+        for file in self.random.sample(files, min(len(files), 3)):  # so that `index` has something to store
             path = f"{self.root}/{file.path}"
             self.fs.pipe_file(path, self.fs.cat_file(path))
         self.log.append(f"at rest: {dict(self.model.wrong)}")
