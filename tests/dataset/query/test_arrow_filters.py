@@ -8,6 +8,7 @@ import pickle
 import random
 from pathlib import Path
 from typing import Any
+from unittest.mock import Mock
 
 import dask.dataframe as dd
 import engine_queries
@@ -17,14 +18,7 @@ import pyarrow.compute as pc
 import pytest
 
 from dask_tfrecord import SchemaError, TFRecordDataset, filter_mask, read_tfrecord, take, to_tfrecord
-from dask_tfrecord.dataset.query.filters import (
-    Call,
-    Column,
-    Literal,
-    arrow_predicate,
-    names_in,
-    read_expression,
-)
+from dask_tfrecord.dataset.query.filters import arrow_predicate, names_in
 from dask_tfrecord.dataset.query.predicates import Compare
 from dask_tfrecord.schema.fields import Field, Schema
 
@@ -106,36 +100,8 @@ def test_ordered_categories_are_compared_by_value_as_in_arrow(tmp_path: Path) ->
         assert found.to_pylist() == table.filter(expression).to_pylist()
 
 
-def test_an_expression_is_read_as_a_tree() -> None:
-    assert read_expression((pc.field("x") > 1) & ~pc.field("y").isin(["a"])) == Call(
-        "and_kleene",
-        (
-            Call("greater", (Column("x"), Literal(pa.scalar(1))), {}),
-            Call(
-                "invert",
-                (
-                    Call(
-                        "is_in",
-                        (Column("y"),),
-                        {
-                            "value_set": pa.scalar(["a"]),
-                            "null_matching_behavior": pa.scalar(0, pa.uint32()),
-                            "_type_name": pa.scalar(b"SetLookupOptions"),
-                        },
-                    ),
-                ),
-                {},
-            ),
-        ),
-        {},
-    )
-
-
 def test_an_expression_of_an_unknown_form_uses_all_columns(monkeypatch: pytest.MonkeyPatch) -> None:
-    def unknown(expression: pc.Expression) -> None:
-        raise ValueError
-
-    monkeypatch.setattr("dask_tfrecord.dataset.query.filters.read_expression", unknown)
+    monkeypatch.setattr("dask_tfrecord.dataset.query.filters.read_expression", Mock(side_effect=ValueError))
     schema = Schema.from_arrow(pa.schema({"x": pa.int64(), "y": pa.int64()}))
     predicate = arrow_predicate(pc.field("x") > 1, schema)
     assert predicate.columns() == {"x", "y"}
@@ -180,21 +146,15 @@ def test_a_constant_keeps_all_rows_or_no_row(root: Path) -> None:
 
 
 def test_an_expression_that_fails_for_some_values_names_the_column_and_the_file(tmp_path: Path) -> None:
-    frame = pd.DataFrame(
-        {"u": pd.array([1, 2**62 + 5], "uint64"), "b": pd.array([b"a", b"\xff"], pd.ArrowDtype(pa.binary()))}
-    )
-    to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path / "data")
-    wrong = {"u": pc.field("u") < 1e19, "b": pc.field("b").cast("string") == "a"}
-    reads = {
-        "u": lambda filter: take(tmp_path / "data", [0], filters=filter),
-        "b": lambda filter: read_tfrecord(tmp_path / "data", filters=filter).compute(),
-    }
-    for name, expression in wrong.items():
-        with pytest.raises(SchemaError, match=rf"values of '{name}': .*; cast the columns") as caught:
-            reads[name](expression)
-        assert str(caught.value.path).startswith(str(tmp_path / "data" / "part-"))
-    cast = pc.field("u").cast("float64", safe=False) < 1e19
-    assert len(read_tfrecord(tmp_path / "data", filters=cast)) == 2
+    columns = {"u": pa.array([1, 2**62 + 5], pa.uint64()), "b": pa.array([b"a", b"\xff"])}
+    to_tfrecord(pa.table(columns), tmp_path)
+    with pytest.raises(SchemaError, match=r"values of 'u': .*; cast the columns") as taken:
+        take(tmp_path, [0], filters=pc.field("u") < 1e19)
+    with pytest.raises(SchemaError, match=r"values of 'b': .*; cast the columns") as read:
+        read_tfrecord(tmp_path, filters=pc.field("b").cast("string") == "a").compute()
+    for caught in (taken, read):
+        assert str(caught.value.path).startswith(f"{tmp_path}/part-")
+    assert len(read_tfrecord(tmp_path, filters=pc.field("u").cast("float64", safe=False) < 1e19)) == 2
 
 
 @pytest.mark.parametrize(
@@ -235,7 +195,6 @@ def test_a_feature_that_no_filter_reads_may_differ_between_files(tmp_path: Path,
     [
         pa.array([[("k", 1)], []], pa.map_(pa.string(), pa.int64())),
         pa.array([[{"k": 1}], []]),
-        pa.array([[[[1]]], []]),
         pa.array([1, 2], pa.decimal256(70)),
     ],
     ids=lambda one: str(one.type),
@@ -244,5 +203,5 @@ def test_a_mask_needs_only_the_columns_of_its_filters(other: pa.Array) -> None:
     table = pa.table([pa.array([1, 2]), other, other], ["a", "b", "b"])
     for filters in ([("a", "==", 2)], pc.field("a") == 2):
         assert filter_mask(table, filters).to_pylist() == [False, True]
-        with pytest.raises(SchemaError, match=r"'c'.*does not have a column that filters= names; .* 'a'"):
-            filter_mask(table, [("c", "==", 1)])
+    with pytest.raises(SchemaError, match=r"'c'.*does not have a column that filters= names; .* 'a'"):
+        filter_mask(table, [("c", "==", 1)])

@@ -1,13 +1,16 @@
 """Predicates select the same rows as pandas, and skip only files without such rows.
 
-Modules: dataset.query.filters, dataset.query.predicates, dataset.query.comparison_keys.
+The outcomes of many files at once are those of each file by itself, and include those of all its rows.
+
+Modules: dataset.query.filters, dataset.query.predicates, dataset.query.comparison_keys,
+dataset.snapshot.file_list.
 """
 
 import datetime
-import itertools
 import math
 import pickle
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from datetime import UTC
 from decimal import Decimal
 from typing import Any
 
@@ -16,12 +19,13 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
+from comparables import OPERATORS
 from hypothesis import given
 from hypothesis import strategies as st
-from possible import in_one_file, of_statistics, of_value
+from possible import as_sets, outcomes_in_file
 
 from dask_tfrecord.codec import Encoder
-from dask_tfrecord.dataset.query.comparison_keys import ColumnRange, WrongTypeError
+from dask_tfrecord.dataset.query.comparison_keys import WrongTypeError, file_ranges
 from dask_tfrecord.dataset.query.filters import parse_filters
 from dask_tfrecord.dataset.query.predicates import (
     Ambiguous,
@@ -34,13 +38,12 @@ from dask_tfrecord.dataset.query.predicates import (
     Predicate,
     compare,
     is_in,
+    possible_outcomes,
 )
+from dask_tfrecord.dataset.snapshot.file_list import from_entries
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.files.entry import ColumnStatistics, file_statistics
+from dask_tfrecord.files.entry import ColumnStatistics, FileEntry, file_statistics
 from dask_tfrecord.schema.fields import Field, Schema
-
-OPERATORS: list[Operator] = ["==", "!=", "<", "<=", ">", ">="]
-UTC = datetime.UTC
 
 WHOLE = st.integers(-5, 5)
 FLOATS = st.sampled_from([-math.inf, -1.5, 0.0, -0.0, 0.1, float(np.float32(0.1)), 1.0, 2.5, math.inf])
@@ -48,6 +51,13 @@ WORDS = st.text("abż", max_size=2)
 DATES = st.dates(datetime.date(2024, 2, 27), datetime.date(2024, 3, 2))
 MOMENTS = st.integers(-4, 4).map(lambda n: datetime.datetime(2024, 3, 1) + n * datetime.timedelta(hours=7))
 LENGTHS = WHOLE.map(lambda n: datetime.timedelta(milliseconds=n))
+
+DECIMALS = WHOLE.map(lambda n: Decimal(n) / 4)
+HOURS = st.sampled_from([datetime.time(n) for n in range(5)])
+ZONED = MOMENTS.map(lambda moment: moment.replace(tzinfo=UTC))
+ELSEWHERE = MOMENTS.map(lambda moment: pd.Timestamp(moment, tz="Asia/Tokyo"))
+HALVES = st.sampled_from([-math.inf, -1.5, 0.0, -0.0, 1.0, 2.5, math.nan]).map(np.float16)
+WIDE = WHOLE.map(lambda n: Decimal(n) * 10**30)
 
 # For each type: the values of columns, and the values that filters compare them to.
 TYPES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any], st.SearchStrategy[Any]]] = {
@@ -61,25 +71,20 @@ TYPES: dict[str, tuple[pa.DataType, st.SearchStrategy[Any], st.SearchStrategy[An
     "large_string": (pa.large_string(), WORDS | st.just("x" * 100), WORDS),
     "binary": (pa.binary(), st.binary(max_size=2), st.binary(max_size=2)),
     "fixed_size_binary": (pa.binary(1), st.binary(min_size=1, max_size=1), st.binary(max_size=2)),
-    "decimal": (
-        pa.decimal128(5, 2),
-        WHOLE.map(lambda n: Decimal(n) / 4),
-        WHOLE.map(lambda n: Decimal(n) / 4),
-    ),
+    "decimal": (pa.decimal128(5, 2), DECIMALS, DECIMALS),
     "date": (pa.date32(), DATES, DATES),
-    "time": (
-        pa.time32("s"),
-        st.sampled_from([datetime.time(n) for n in range(5)]),
-        st.just(datetime.time(2)),
-    ),
+    "time": (pa.time32("s"), HOURS, st.just(datetime.time(2))),
     "timestamp": (pa.timestamp("s"), MOMENTS, MOMENTS),
     "nanoseconds": (pa.timestamp("ns"), MOMENTS, MOMENTS.map(pd.Timestamp)),
-    "zoned": (
-        pa.timestamp("us", "Europe/Warsaw"),
-        MOMENTS.map(lambda moment: moment.replace(tzinfo=UTC)),
-        MOMENTS.map(lambda moment: pd.Timestamp(moment, tz="Asia/Tokyo")),
-    ),
+    "zoned": (pa.timestamp("us", "Europe/Warsaw"), ZONED, ELSEWHERE),
     "duration": (pa.duration("ms"), LENGTHS, LENGTHS),
+}
+# Types that pandas compares in its own way, or not at all.
+MORE_TYPES = {
+    **TYPES,
+    "float16": (pa.float16(), HALVES, st.sampled_from([-1.5, 0.0, -0.0, 0.1, 1.0, 2.5])),
+    "wide decimal": (pa.decimal256(60, 1), WIDE, WIDE),
+    "category": (pa.dictionary(pa.int32(), pa.string()), WORDS, WORDS),
 }
 
 
@@ -102,12 +107,14 @@ def leaves(field: Field, values: st.SearchStrategy[Any]) -> st.SearchStrategy[tu
     """Comparisons of a column, each with the same comparison in pandas."""
 
     def comparison(symbol: Operator, value: Any) -> tuple[Predicate, Judge]:
-        method = dict(zip(OPERATORS, ["eq", "ne", "lt", "le", "gt", "ge"], strict=True))[symbol]
-        return compare(field, symbol, value), lambda column: getattr(column, method)(value)
+        return compare(field, symbol, value), lambda column: OPERATORS[symbol](column, value)
 
     def membership(wanted: list[Any]) -> tuple[Predicate, Judge]:
         typed = pd.Series(wanted, dtype=pd.ArrowDtype(field.type)) if wanted else []
         return is_in(field, wanted), lambda column: column.isin(typed)
+
+    def is_null(column: "pd.Series[Any]") -> Any:
+        return pd.Series(pa.array(column).is_null().to_numpy(zero_copy_only=False))
 
     exact = values
     if pa.types.is_fixed_size_binary(field.type):
@@ -115,14 +122,9 @@ def leaves(field: Field, values: st.SearchStrategy[Any]) -> st.SearchStrategy[tu
     if pa.types.is_floating(field.type):  # isin of pandas rounds the values, and distinguishes the zeros
         exact = values.filter(lambda v: v != 0 and pa.array([v], field.type).to_pylist() == [v])
     return (
-        st.builds(comparison, st.sampled_from(OPERATORS), values)
+        st.builds(comparison, st.sampled_from([*OPERATORS]), values)
         | st.builds(membership, st.lists(exact, max_size=3))
-        | st.just(
-            (
-                IsNull(field.name),
-                lambda column: pd.Series(pa.array(column).is_null().to_numpy(zero_copy_only=False)),
-            )
-        )
+        | st.just((IsNull(field.name), is_null))
     )
 
 
@@ -138,101 +140,22 @@ def trees(leaf: st.SearchStrategy[tuple[Predicate, Judge]]) -> st.SearchStrategy
     def opposite(one: Any) -> tuple[Predicate, Judge]:
         return Not(one[0]), lambda column: ~one[1](column)
 
-    return st.recursive(
-        leaf,
-        lambda inner: (
-            st.builds(both, inner, inner) | st.builds(either, inner, inner) | st.builds(opposite, inner)
-        ),
-        max_leaves=4,
-    )
+    def combined(inner: st.SearchStrategy[Any]) -> st.SearchStrategy[Any]:
+        return st.builds(both, inner, inner) | st.builds(either, inner, inner) | st.builds(opposite, inner)
+
+    return st.recursive(leaf, combined, max_leaves=4)
 
 
 @pytest.mark.parametrize("name", TYPES)
 @given(data=st.data())
-def test_pruning_and_filtering_gives_what_pandas_gives(name: str, data: st.DataObject) -> None:
+def test_filtering_gives_what_pandas_gives(name: str, data: st.DataObject) -> None:
     type_, values, others = TYPES[name]
-    field = Field("x", type_)
-    parts = data.draw(st.lists(st.lists(values | st.none(), max_size=4), max_size=4))
-    predicate, judge = data.draw(trees(leaves(field, others)))
-    found, whole = [], []
-    for part in parts:
-        array, statistics = stored(pa.array(part, type_))
-        whole += [array]
-        known = {"x": of_statistics(field, statistics, len(array))}
-        outcomes = in_one_file(predicate, known, rows=bool(part))
-        table = pa.table({"x": array})
-        wanted = table.filter(predicate.mask(table))
-        assert outcomes or not part
-        if True not in outcomes:
-            assert wanted.num_rows == 0
-        elif outcomes == {True}:
-            assert wanted.num_rows == len(part)
-        found += wanted["x"].to_pylist()
-    column = pd.Series(pa.chunked_array(whole, type_), dtype=pd.ArrowDtype(type_))
-    mask = judge(column).astype("boolean").fillna(False)
-    expected = pa.array(column[mask.to_numpy(bool)]).to_pylist()
-    assert repr(found) == repr(expected)
-
-
-@pytest.mark.parametrize("name", TYPES)
-@given(data=st.data())
-def test_one_value_for_a_whole_file_leaves_one_outcome(name: str, data: st.DataObject) -> None:
-    type_, values, others = TYPES[name]
-    value = stored(pa.array([data.draw(values | st.none())], type_))[0].to_pylist()[0]
-    predicate, _ = data.draw(trees(leaves(Field("x", type_), others)))
-    outcomes = in_one_file(predicate, {"x": of_value(Field("x", type_), value)})
-    [answer] = predicate.mask(pa.table({"x": pa.array([value], type_)})).to_pylist()
-    assert answer in outcomes
-    if value is not None and value == value:
-        assert outcomes == {answer}
-
-
-def test_zeros_are_equal_whatever_their_sign() -> None:
-    field, column = Field("x", pa.float32()), pa.table({"x": pa.array([0.0, -0.0], pa.float32())})
-    for value in (0.0, -0.0, 0):
-        assert is_in(field, [value]).mask(column).to_pylist() == [True, True]
-        assert compare(field, "==", value).mask(column).to_pylist() == [True, True]
-
-
-ANSWERS = [True, False, None]
-
-
-@pytest.mark.parametrize(("left", "right"), list(itertools.product(ANSWERS, ANSWERS)))
-def test_outcomes_combine_as_arrow_combines_rows(left: bool | None, right: bool | None) -> None:
-    known = {name: of_value(Field(name, pa.bool_()), answer) for name, answer in (("l", left), ("r", right))}
-    for name, answer in (
-        ("l", left),
-        ("r", right),
-    ):  # a value of a row, before numpy can change a null
-        assert answer in in_one_file(Compare(name, "==", 1), known)
-    for combine, arrow in ((And, pc.and_kleene), (Or, pc.or_kleene)):
-        predicate = combine(Compare("l", "==", 1), Compare("r", "==", 1))
-        expected = arrow(pa.scalar(left, pa.bool_()), pa.scalar(right, pa.bool_())).as_py()
-        assert expected in in_one_file(predicate, known)
-        if left is not None and right is not None:
-            assert in_one_file(predicate, known) == {expected}
-
-
-def test_a_file_without_rows_has_no_outcome() -> None:
-    known = {"x": of_statistics(Field("x", pa.int64()), ColumnStatistics("x", None, None, 0), 0)}
-    assert in_one_file(Compare("x", "!=", 3), known) == frozenset()
-    assert in_one_file(Not(IsNull("x")), known) == frozenset()
-    assert in_one_file(Ambiguous(), {}, rows=False) == frozenset()
-
-
-def test_nothing_is_ruled_out_where_nothing_is_known() -> None:
-    every = {True, False, None}
-    assert in_one_file(Compare("x", "==", 3), {}) == in_one_file(Ambiguous(), {}) == every
-    no_bounds = ColumnRange(None, None, np.array([True]), np.array([False]), np.array([False]))
-    assert in_one_file(Compare("x", "<", "b"), {"x": no_bounds}) == {True, False}
-
-
-def test_unsure_has_the_outcomes_of_all_it_may_be() -> None:
-    known = {"x": of_value(Field("x", pa.float64()), 0.1)}
-    low, high = Compare("x", "==", 0.1), Compare("x", "==", 0.2)
-    assert in_one_file(low, known) == {True}
-    assert in_one_file(high, known) == {False}
-    assert in_one_file(Ambiguous((low, high)), known) == {True, False}
+    array, _ = stored(pa.array(data.draw(st.lists(values | st.none(), max_size=12)), type_))
+    predicate, judge = data.draw(trees(leaves(Field("x", type_), others)))
+    table = pa.table({"x": array})
+    mask = judge(pd.Series(array, dtype=pd.ArrowDtype(type_))).astype("boolean").fillna(False)
+    expected = array.filter(pa.array(mask.to_numpy(bool))).to_pylist()
+    assert repr(table.filter(predicate.mask(table))["x"].to_pylist()) == repr(expected)
 
 
 SCHEMA = Schema.from_arrow(
@@ -368,3 +291,132 @@ def test_predicates_travel() -> None:
     predicate = parse_filters([[("n", ">", 1), ("word", "in", ["a"])], [("list", "is not", None)]], SCHEMA)
     assert pickle.loads(pickle.dumps(predicate)) == predicate
     assert predicate.columns() == {"n", "word", "list"}
+
+
+def table_of(entries: Sequence[FileEntry | None], fields: Sequence[Field]) -> pa.Table:
+    """The files as columns. Nothing proves that the statistics of a file that is None are true."""
+    known = tuple(entry or FileEntry(f"{at}", 0, 9, 0) for at, entry in enumerate(entries))
+    rows = from_entries(known, Schema(tuple(fields)), ())
+    records = [entry and entry.records for entry in entries]
+    return rows.append_column("file_records", pa.array(records, pa.int64()))
+
+
+def at_once(
+    predicate: Predicate,
+    fields: Sequence[Field],
+    entries: Sequence[FileEntry | None],
+    values: dict[str, pa.Array],
+) -> list[frozenset[bool | None]]:
+    """The outcomes of all files, from columns."""
+    ranges = file_ranges(fields, len(entries), values, table_of(entries, fields))
+    return as_sets(possible_outcomes(predicate, ranges))
+
+
+@st.composite
+def files(draw: st.DrawFn, name: str) -> tuple[Field, list[pa.Array], list[FileEntry | None]]:
+    """The rows of some files in one column, and their entries: some without statistics, bounds or proof."""
+    type_, values, _ = MORE_TYPES[name]
+    arrays, entries = [], list[FileEntry | None]()
+    for at, part in enumerate(draw(st.lists(st.lists(values | st.none(), max_size=4), max_size=5))):
+        array, statistics = stored(pa.array(part, type_))
+        arrays.append(array)
+        kind = draw(st.sampled_from(["whole", "whole", "min", "max", "no statistics", "no proof"]))
+        if kind in ("min", "max"):
+            statistics = statistics._replace(**{kind: None})
+        known = () if kind == "no statistics" else (statistics,)
+        entries.append(None if kind == "no proof" else FileEntry(f"{at}", 0, len(part), 0, statistics=known))
+    return Field("x", type_), arrays, entries
+
+
+def ambiguous(predicate: Any) -> Any:
+    """A filter of pandas that may be a predicate, or its opposite."""
+    return Ambiguous((predicate[0], Not(predicate[0]))), None
+
+
+@pytest.mark.parametrize("name", MORE_TYPES)
+@given(data=st.data())
+def test_statistics_as_columns_give_what_each_file_gives(name: str, data: st.DataObject) -> None:
+    field, arrays, entries = data.draw(files(name))
+    tree = trees(leaves(field, MORE_TYPES[name][2]))
+    predicate, judge = data.draw(tree | tree.map(ambiguous))
+    found = at_once(predicate, [field], entries, {})
+    assert found == [outcomes_in_file(predicate, [field], entry, {}) for entry in entries]
+    if judge is not None:
+        for outcomes, array in zip(found, arrays, strict=True):
+            assert outcomes >= set(predicate.mask(pa.table({"x": array})).to_pylist())
+
+
+@pytest.mark.parametrize("name", MORE_TYPES)
+@given(data=st.data())
+def test_partition_values_as_columns_give_what_each_file_gives(name: str, data: st.DataObject) -> None:
+    type_, values, others = MORE_TYPES[name]
+    field = Field("x", type_)
+    if pa.types.is_dictionary(type_):
+        type_ = type_.value_type
+    of_files = pa.array(data.draw(st.lists(values | st.none(), max_size=5)), type_)
+    entries = [
+        data.draw(st.sampled_from([None, FileEntry("f", 0, 3, 0), FileEntry("f", 0, 0, 0)])) for _ in of_files
+    ]
+    predicate, _ = data.draw(trees(leaves(field, others)))
+    found = at_once(predicate, [field], entries, {"x": of_files})
+    assert found == [
+        outcomes_in_file(predicate, [field], entry, {"x": value})
+        for entry, value in zip(entries, of_files.to_pylist(), strict=True)
+    ]
+    for outcomes, value, entry in zip(found, of_files, entries, strict=True):
+        if entry is None or entry.records:
+            column = pa.array([value.as_py()], type_)
+            assert outcomes >= set(predicate.mask(pa.table({"x": column})).to_pylist())
+
+
+@given(data=st.data())
+def test_several_columns_as_columns_give_what_each_file_gives(data: st.DataObject) -> None:
+    """A scalar column, a list and a partition column together."""
+    number, key, lists = Field("n", pa.int64()), Field("k", pa.string()), Field("l", pa.list_(pa.int64()))
+    integers = st.integers(-3, 3)
+    entries: list[FileEntry | None] = []
+    for at in range(data.draw(st.integers(0, 6))):
+        low, high = sorted(data.draw(st.tuples(integers, integers)))
+        nulls = data.draw(st.integers(0, 3))
+        bounds = (None, None) if nulls == 3 else (low, high)
+        columns = [
+            ColumnStatistics("n", *bounds, nulls),
+            ColumnStatistics("l", None, None, data.draw(st.integers(0, 3)), 0, 2),
+        ]
+        known = data.draw(st.lists(st.sampled_from(columns), unique=True))
+        entry = FileEntry(f"{at}", 0, 3, 0, statistics=tuple(known))
+        entries.append(data.draw(st.sampled_from([entry, entry, None])))
+    texts = st.sampled_from(["a", "b", None])
+    values = {"k": pa.array([data.draw(texts) for _ in entries], pa.string())}
+    leaf = leaves(number, integers) | leaves(key, st.sampled_from(["a", "b", "c"]))
+    predicate, _ = data.draw(
+        trees(leaf | st.just((IsNull("l"), None)) | st.just((Compare("m", "<", 1), None)))
+    )
+    fields = [number, lists, key]
+    assert at_once(predicate, fields, entries, values) == [
+        outcomes_in_file(predicate, fields, entry, {"k": value})
+        for entry, value in zip(entries, values["k"].to_pylist(), strict=True)
+    ]
+
+
+@pytest.mark.parametrize("symbol", OPERATORS)
+def test_a_bound_that_is_nan_is_unknown(symbol: Any) -> None:
+    field = Field("x", pa.float64())
+    for bounds in [(math.nan, math.nan), (math.nan, 9.0), (-9.0, math.nan)]:
+        entry = FileEntry("f", 0, 3, 0, statistics=(ColumnStatistics("x", *bounds, 0),))
+        [found] = at_once(compare(field, symbol, 1.0), [field], [entry], {})
+        assert found == {True, False, None}
+
+
+def test_bounds_of_another_type_are_unknown() -> None:
+    entries = [FileEntry("f", 0, 3, 0, statistics=(ColumnStatistics("x", 5, 7, 0),))]
+    statistics = table_of(entries, [Field("x", pa.int64())])
+    text = Field("x", pa.string())
+    for values in ({}, {"x": pa.array([5])}):
+        ranges = file_ranges([text], 1, values, statistics)
+        assert as_sets(possible_outcomes(compare(text, "==", "a"), ranges)) == [{True, False}]
+
+
+def test_text_that_is_not_unicode_is_refused() -> None:
+    with pytest.raises(TypeError, match="not valid Unicode"):
+        compare(Field("x", pa.string()), "<", "\ud800")

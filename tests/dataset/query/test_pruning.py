@@ -1,9 +1,9 @@
-"""`filters=` and predicates on the frame select the rows of pandas, and open few files.
+"""`filters=` and predicates on the frame select the rows of pandas and Python, and open few files.
 
-Modules: dataset.query.predicates, expr.rewrites.
+Modules: dataset.query.predicates, dataset.query.filters, expr.rewrites.
 """
 
-import operator
+import math
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -15,10 +15,11 @@ import oracle
 import pandas as pd
 import pyarrow as pa
 import pytest
+from comparables import OPERATORS
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_tfrecord import SchemaError, read_tfrecord, to_tfrecord
+from dask_tfrecord import SchemaError, index, read_tfrecord, to_tfrecord
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -71,11 +72,11 @@ FILTERS: list[tuple[Any, "pd.Series[Any]", int]] = [
 
 
 @pytest.mark.parametrize("case", range(len(FILTERS)))
-@pytest.mark.parametrize("blocksize", [None, "128 MiB"])
 def test_filters_load_the_rows_and_open_the_files_that_may_hold_them(
-    case: int, blocksize: str | None, root: Path, opened: list[str]
+    case: int, root: Path, opened: list[str]
 ) -> None:
     filters, mask, files = FILTERS[case]
+    blocksize = [None, "128 MiB"][case % 2]
     ddf = read_tfrecord(root, filters=filters, blocksize=blocksize)
     assert opened == []
     found = ddf.compute()
@@ -118,10 +119,6 @@ def test_filters_may_look_at_columns_that_are_not_loaded(root: Path) -> None:
     assert len(read_tfrecord(root, filters=[("n", "<", 3)], columns=[]).compute()) == 3
 
 
-def test_no_filters_are_no_filter(root: Path) -> None:
-    assert len(read_tfrecord(root, filters=[])) == len(read_tfrecord(root, filters=None)) == ROWS
-
-
 def test_a_wrong_filter_is_refused_at_once(root: Path) -> None:
     with pytest.raises(SchemaError, match=r"no column is named 'm'; there are 'n'"):
         read_tfrecord(root, filters=[("m", "==", 1)])
@@ -150,9 +147,16 @@ def test_statistics_of_a_feature_rule_out_no_payloads(tmp_path: Path) -> None:
 def test_the_filters_are_part_of_the_name(root: Path) -> None:
     names = {read_tfrecord(root, filters=[("n", "<", bound)]).expr._name for bound in (33, 34, 34)}
     assert len(names) == 2
+    assert len(read_tfrecord(root, filters=[])) == len(read_tfrecord(root, filters=None)) == ROWS
 
 
 # --- predicates on the frame -----------------------------------------------------------------------------
+
+
+@cache
+def _whole(root: Path, blocksize: str | None, backend: Any) -> pd.DataFrame:
+    return read_tfrecord(root, blocksize=blocksize, dtype_backend=backend).compute()
+
 
 # SIM300 would reverse comparisons whose left side is the value; these tests need them.
 MASKS: dict[str, tuple[Any, int]] = {
@@ -181,18 +185,18 @@ MASKS: dict[str, tuple[Any, int]] = {
 }
 
 
-@pytest.mark.parametrize("blocksize", [None, "1 KiB", "128 MiB"])
 @pytest.mark.parametrize("name", MASKS)
 def test_a_predicate_on_the_frame_opens_the_files_that_may_hold_its_rows(
-    name: str, blocksize: str | None, root: Path, opened: list[str]
+    name: str, root: Path, opened: list[str]
 ) -> None:
     mask, files = MASKS[name]
-    ddf = read_tfrecord(root, blocksize=blocksize)
-    whole = ddf.compute()
-    opened.clear()
-    found = ddf[mask(ddf)].compute()
-    assert len(set(opened)) == files
-    pd.testing.assert_frame_equal(found, whole[mask(whole).fillna(False)], check_index_type=False)
+    for blocksize in (None, "1 KiB" if len(name) % 2 else "128 MiB"):
+        ddf = read_tfrecord(root, blocksize=blocksize)
+        whole = _whole(root, blocksize, None)
+        opened.clear()
+        found = ddf[mask(ddf)].compute()
+        assert len(set(opened)) == files
+        pd.testing.assert_frame_equal(found, whole[mask(whole).fillna(False)], check_index_type=False)
 
 
 USES: dict[str, tuple[Any, int]] = {
@@ -212,13 +216,12 @@ USES: dict[str, tuple[Any, int]] = {
 }
 
 
-@pytest.mark.parametrize("blocksize", [None, "128 MiB"])
 @pytest.mark.parametrize("name", USES)
 def test_files_are_left_out_only_where_all_rows_pass_a_filter(
-    name: str, blocksize: str | None, root: Path, opened: list[str]
+    name: str, root: Path, opened: list[str]
 ) -> None:
     use, files = USES[name]
-    ddf = read_tfrecord(root, blocksize=blocksize)
+    ddf = read_tfrecord(root, blocksize=None if len(name) % 2 else "128 MiB")
     whole = dd.from_map(lambda n: ddf.get_partition(n).compute(), range(ddf.npartitions), meta=ddf._meta)
     expected = use(whole).compute()
     opened.clear()
@@ -277,13 +280,14 @@ LITERALS = st.integers(-1, 41) | st.sampled_from([0.5, 9.0, 9.5, 2.0**60])
 WORDS = st.sampled_from(["w01", "w13", "w2", "zz", "", "w39"])
 COUNTRIES = st.sampled_from(["FR", "PL", "US", "DE", "G"])
 COLUMNS = {"n": LITERALS, "share": LITERALS | st.just(0.1), "word": WORDS, "country": COUNTRIES}
-OPERATIONS = [operator.eq, operator.ne, operator.lt, operator.le, operator.gt, operator.ge]
 
 
 def _leaf(name: str) -> st.SearchStrategy[Any]:
     values = COLUMNS[name]
     return (
-        st.builds(lambda op, value: lambda d: op(d[name], value), st.sampled_from(OPERATIONS), values)
+        st.builds(
+            lambda op, value: lambda d: op(d[name], value), st.sampled_from([*OPERATORS.values()]), values
+        )
         | st.builds(lambda found: lambda d: d[name].isin(found), st.lists(values.filter(bool), max_size=3))
         | st.sampled_from([lambda d: d[name].isna(), lambda d: d[name].notnull()])
         | st.builds(lambda low, high: lambda d: d[name].between(low, high), values, values)
@@ -301,13 +305,7 @@ MASK = st.recursive(
 )
 
 
-@cache
-def _whole(root: Path, blocksize: str | None, backend: Any) -> pd.DataFrame:
-    return read_tfrecord(root, blocksize=blocksize, dtype_backend=backend).compute()
-
-
-@pytest.mark.parametrize("backend", ["pyarrow", "numpy"])
-@pytest.mark.parametrize("blocksize", [None, "128 MiB"])
+@pytest.mark.parametrize(("blocksize", "backend"), [(None, "pyarrow"), ("128 MiB", "numpy")])
 @given(mask=MASK)
 def test_no_predicate_loses_a_row(blocksize: str | None, backend: Any, root: Path, mask: Any) -> None:
     ddf = read_tfrecord(root, blocksize=blocksize, dtype_backend=backend)
@@ -320,7 +318,7 @@ def test_no_predicate_loses_a_row(blocksize: str | None, backend: Any, root: Pat
 
 DAYS = pd.DataFrame(
     {
-        "day": pd.array(["2020-01-01", "2020-01-02", "2020-01-03"], pd.ArrowDtype(pa.string())),
+        "day": pd.array([f"2020-01-0{n}" for n in (1, 2, 3)], pd.ArrowDtype(pa.string())),
         "n": [1, 2, 3],
         "m": [3, 2, 1],
         "yes": [True, False, True],
@@ -347,30 +345,41 @@ OTHER_MASKS: dict[str, Any] = {
 
 
 DAY_TYPES = [pa.date32(), pa.timestamp("us"), pa.timestamp("ns", "UTC")]
+
+
 OWN_WAYS = [(name, type_) for name in TEXT_MASKS for type_ in DAY_TYPES]
 OWN_WAYS += [(name, DAY_TYPES[at % 3]) for at, name in enumerate(OTHER_MASKS)]  # these do not use the days
 
 
+@pytest.fixture(scope="module")
+def days(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The days of each type, as a column and as a partition column."""
+    root = tmp_path_factory.mktemp("days")
+    seconds = pa.array(DAYS.day).cast(pa.date32()).cast(pa.timestamp("s"))
+    for type_ in DAY_TYPES:
+        frame = DAYS.assign(word=DAYS.day, day=pd.array(seconds.cast(type_), pd.ArrowDtype(type_)))
+        for partition_on in (None, "day"):
+            ddf = dd.from_pandas(frame, npartitions=3)
+            to_tfrecord(ddf, root / f"{type_} {partition_on}", partition_on=partition_on)
+    return root
+
+
 @pytest.mark.parametrize(("name", "type_"), OWN_WAYS, ids=[f"{name} {type_}" for name, type_ in OWN_WAYS])
 @pytest.mark.parametrize("backend", ["pyarrow", "numpy"])
-@pytest.mark.parametrize("partition_on", [None, ["day"]])
 def test_what_pandas_compares_in_its_own_way_is_left_to_pandas(
-    tmp_path: Path, type_: pa.DataType, backend: Any, name: str, partition_on: list[str] | None
+    days: Path, type_: pa.DataType, backend: Any, name: str
 ) -> None:
-    frame = DAYS.assign(word=DAYS.day)
-    days = pa.array(DAYS.day).cast(pa.date32()).cast(pa.timestamp("s")).cast(type_)
-    frame["day"] = pd.array(days, pd.ArrowDtype(type_))
-    to_tfrecord(dd.from_pandas(frame, npartitions=3), tmp_path / "data", partition_on=partition_on)
     mask = (TEXT_MASKS | OTHER_MASKS)[name]
-    ddf = read_tfrecord(tmp_path / "data", dtype_backend=backend, blocksize=None)
-    whole = ddf.compute()
-    try:
-        expected = whole[mask(whole)]
-    except TypeError:  # pandas raises for this type, and Dask raises the same error
-        with pytest.raises(TypeError):
-            ddf[mask(ddf)].compute()
-        return
-    pd.testing.assert_frame_equal(ddf[mask(ddf)].compute(), expected, check_index_type=False)
+    for partition_on in (None, "day"):
+        ddf = read_tfrecord(days / f"{type_} {partition_on}", dtype_backend=backend, blocksize=None)
+        whole = ddf.compute()
+        try:
+            expected = whole[mask(whole)]
+        except TypeError:  # pandas raises for this type, and Dask raises the same error
+            with pytest.raises(TypeError):
+                ddf[mask(ddf)].compute()
+        else:
+            pd.testing.assert_frame_equal(ddf[mask(ddf)].compute(), expected, check_index_type=False)
 
 
 def test_directories_of_others_prune_as_well(tmp_path: Path, opened: list[str]) -> None:
@@ -387,3 +396,95 @@ def test_directories_of_others_prune_as_well(tmp_path: Path, opened: list[str]) 
     assert len(opened) == 3
     assert ddf[ddf.year != 2024].n.count().compute() == 6
     assert len(opened) == 5
+
+
+FILES: list[list[float | None]] = [
+    [-0.0],
+    [0.0],
+    [-0.0, 0.0],
+    [math.nan],
+    [math.nan, 1.0],
+    [math.inf],
+    [-math.inf, 5.0],
+    [math.inf, -math.inf],
+    [None],
+    [None, math.nan],
+    [-1.0, 1.0],
+]
+VALUES = [value for values in FILES for value in values]
+COMPARED = [0.0, -0.0, 1.0, math.inf, -math.inf]
+LISTS: list[list[float]] = [[0.0], [-0.0], [math.inf], [0.0, 1.0], [math.nan], [math.nan, -0.0], []]
+
+
+# Pairs of a type and of what excludes files. Halves have no `isin`, in pandas or in Arrow.
+FLOATS = [
+    ("float16", "statistics"),
+    ("float16", "partitions"),
+    ("float32", "partitions"),
+    ("float32", "indexed"),
+    ("float64", "statistics"),
+    ("float64", "indexed"),
+]
+
+
+@pytest.fixture(scope="module", params=FLOATS, ids=" ".join)
+def floats(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A dataset of the floats, in files with statistics or in a directory for each value."""
+    alias, kind = request.param
+    type_ = pa.type_for_alias(alias)
+    values = pd.array(pa.array(VALUES, pa.float64()).cast(type_), pd.ArrowDtype(type_))
+    frame = pd.DataFrame({"n": range(len(VALUES)), "x": values})
+    root = tmp_path_factory.mktemp("floats") / "data"
+    ends = [sum(map(len, FILES[:at])) for at in range(len(FILES) + 1)]
+    ddf = dd.from_map(lambda at: frame.iloc[ends[at] : ends[at + 1]], range(len(FILES)), meta=frame.iloc[:0])
+    with dask.config.set(scheduler="sync"):
+        to_tfrecord(ddf, root, partition_on=["x"] if kind == "partitions" else None, lossy="allow")
+        if kind == "indexed":
+            (root / "_tfrecord").rename(root / "_old")
+            index(root, schema={"x": type_})
+    return root
+
+
+@pytest.mark.parametrize("symbol", OPERATORS)
+def test_filters_compare_as_python_does(floats: Path, symbol: str) -> None:
+    for value in COMPARED:
+        expected = [n for n, x in enumerate(VALUES) if x is not None and OPERATORS[symbol](x, value)]
+        found = read_tfrecord(floats, filters=[("x", symbol, value)]).compute()
+        assert numbers(found) == expected, value
+
+
+@pytest.mark.parametrize("values", LISTS, ids=str)
+def test_filters_find_the_values_of_a_list(floats: Path, values: list[float]) -> None:
+    nan = any(value != value for value in values)
+    found = [n for n, x in enumerate(VALUES) if x is not None and (x in values or (nan and x != x))]
+    assert numbers(read_tfrecord(floats, filters=[("x", "in", values)]).compute()) == found
+    rest = sorted({*range(len(VALUES))} - {*found})
+    assert numbers(read_tfrecord(floats, filters=[("x", "not in", values)]).compute()) == rest
+
+
+@pytest.mark.parametrize(("negated", "backend"), [(False, "numpy"), (True, "pyarrow")])
+def test_masks_are_those_of_pandas(floats: Path, negated: bool, backend: Any) -> None:
+    ddf = read_tfrecord(floats, dtype_backend=backend, blocksize=None)
+    if str(ddf["x"].dtype) in ("halffloat[pyarrow]", "float16"):
+        pytest.skip("pandas and Arrow have no isin for halves")
+    whole = ddf.compute()
+    masks: dict[str, Any] = {
+        f"{symbol} {value}": lambda d, c=compare, v=value: c(d["x"], v)
+        for symbol, compare in OPERATORS.items()
+        for value in [*COMPARED, math.nan]
+    }
+    masks |= {f"isin {values}": lambda d, v=values: d["x"].isin(v) for values in LISTS}
+    masks |= {"isna": lambda d: d["x"].isna(), "between": lambda d: d["x"].between(-0.0, 0.0)}
+    for name, mask in masks.items():
+        expected = whole["n"][(~mask(whole) if negated else mask(whole)).astype("boolean").fillna(False)]
+        found = ddf[~mask(ddf) if negated else mask(ddf)]
+        assert numbers(found.compute()) == sorted(expected), name
+
+
+def test_floats_that_cannot_match_are_not_opened(floats: Path, opened: list[str]) -> None:
+    assert len(read_tfrecord(floats, filters=[("x", ">", 5.0)], blocksize=None).compute()) == 2
+    # Two files hold infinity. A file of NaN only has no bounds, so it may match.
+    assert len(opened) <= 5
+    opened.clear()
+    assert len(read_tfrecord(floats, filters=[("x", "==", 0.0)], blocksize=None).compute()) == 4
+    assert len(opened) <= 8  # the files with zeros, with values around zero, and with NaN

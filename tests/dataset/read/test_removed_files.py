@@ -58,34 +58,31 @@ READS: dict[str, Callable[[Path], Callable[[], Any]]] = {
 }
 
 
-@pytest.mark.parametrize("columnar", [None, ["id"]], ids=["records", "column files"])
-@pytest.mark.parametrize("read", READS)
+@pytest.mark.parametrize(
+    ("read", "columnar"), [(read, [None, ["id"]][at % 2]) for at, read in enumerate(READS)]
+)
 def test_a_read_of_files_that_were_overwritten_since_its_plan_raises_one_class(
     tmp_path: Path, read: str, columnar: list[str] | None
 ) -> None:
-    root = tmp_path / "d"
-    dask_tfrecord.to_tfrecord(FRAME, root, max_rows_per_file=20, columnar=columnar)
-    names = [path.name for path in root.glob("part-*")]
-    call = READS[read](root)
-    dask_tfrecord.to_tfrecord(FRAME, root, max_rows_per_file=20, columnar=columnar, overwrite=True)
+    dask_tfrecord.to_tfrecord(FRAME, tmp_path, max_rows_per_file=20, columnar=columnar)
+    names = [path.name for path in tmp_path.glob("part-*")]
+    call = READS[read](tmp_path)
+    dask_tfrecord.to_tfrecord(FRAME, tmp_path, max_rows_per_file=20, columnar=columnar, overwrite=True)
     with pytest.raises(FileChangedError, match="read the dataset again") as caught:
         call()
-    error = caught.value
-    assert isinstance(error, FileNotFoundError)
-    assert Path(str(error.path)).name in names
+    assert isinstance(caught.value, FileNotFoundError)
+    assert Path(str(caught.value.path)).name in names
 
 
 @pytest.mark.parametrize("read", READS)
 def test_a_read_of_plain_files_that_were_removed_since_its_plan_raises_one_class(
     tmp_path: Path, read: str
 ) -> None:
-    dask_tfrecord.to_tfrecord(FRAME, tmp_path / "d", max_rows_per_file=20)
-    root = tmp_path / "plain"
-    root.mkdir()
-    for at, path in enumerate((tmp_path / "d").glob("part-*")):
-        path.rename(root / f"{at}.tfrecord")
-    call = READS[read](root)
-    for path in root.iterdir():
+    dask_tfrecord.to_tfrecord(FRAME, tmp_path, max_rows_per_file=20)
+    (tmp_path / "_tfrecord").rename(tmp_path.parent / f"{tmp_path.name}-metadata")
+    files = [path.rename(path.with_name(f"{at}.tfrecord")) for at, path in enumerate(tmp_path.glob("part-*"))]
+    call = READS[read](tmp_path)
+    for path in files:
         path.unlink()
     with pytest.raises(FileChangedError, match=r"\d\.tfrecord: the file was removed after"):
         call()

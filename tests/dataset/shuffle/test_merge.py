@@ -17,14 +17,9 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from distributed import Client
-from split_table import read_table
 
 from dask_tfrecord import Snapshot, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.shuffle import merge, spill
-from dask_tfrecord.files.file_options import ReadOptions
-from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.listing import list_files, table_infos
-from dask_tfrecord.schema.fields import Schema
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -131,11 +126,7 @@ def written(root: Path, snapshot: Snapshot) -> dict[tuple[str, int], list[int]]:
     found = {}
     for file in snapshot.files:
         directory, _, name = file.path.rpartition("/")
-        store, files, *_ = list_files(root / file.path)
-        [info] = table_infos(files)
-        schema = Schema.from_arrow(pa.schema([("n", pa.int64())]))
-        numbers = read_table(store, Split(info), schema, ReadOptions())["n"].to_pylist()
-        if numbers:
+        if numbers := read_tfrecord(root / file.path, columns="n").compute().tolist():
             found[directory, int(name.split("-")[2])] = numbers
     return found
 
@@ -182,22 +173,24 @@ def check(root: Path, kind: str | None, write: str, **options: Any) -> Snapshot:
     return snapshot
 
 
+KINDS = [*KEYS, None]
+
+
 @pytest.mark.parametrize(
     ("passes", "kind", "write"),
     [
         (list(PASSES)[(at + number) % len(PASSES)], kind, write)
-        for at, kind in enumerate(KEYS)
-        for number, write in enumerate(["shuffle", "colocate", "both"])
+        for at, kind in enumerate(KINDS)
+        for number, write in enumerate(WRITES)
+        if kind is not None or write == "shuffle"
     ],
     indirect=["passes"],
 )
-def test_every_file_has_the_rows_of_the_model(tmp_path: Path, passes: str, kind: str, write: str) -> None:
+def test_every_file_has_the_rows_of_the_model(
+    tmp_path: Path, passes: str, kind: str | None, write: str
+) -> None:
     """Each of the passes is tested with every kind of key, and with every way to write."""
     check(tmp_path, kind, write)
-
-
-def test_every_file_without_keys_has_the_rows_of_the_model(tmp_path: Path, passes: str) -> None:
-    check(tmp_path, None, "shuffle")
 
 
 def test_every_dtype_survives_many_passes(tmp_path: Path, passes: str) -> None:
@@ -208,40 +201,29 @@ def test_every_dtype_survives_many_passes(tmp_path: Path, passes: str) -> None:
     every_dtype.assert_same(found.drop(columns="number"), every_dtype.read_back())
 
 
-def contents(snapshot: Snapshot) -> list[Any]:
-    return [(file.path.rpartition("part-")[0], file.records, file.crc32c) for file in snapshot.files]
-
-
-@pytest.mark.parametrize("limits", [{}, {"max_rows_per_file": 7}, {"max_bytes_per_file": 500}])
-@pytest.mark.parametrize("write", ["shuffle", "colocate"])
+@pytest.mark.parametrize(
+    ("write", "limits"),
+    [("shuffle", {}), ("colocate", {"max_rows_per_file": 7}), ("shuffle", {"max_bytes_per_file": 500})],
+)
 def test_the_bytes_of_a_colocated_shuffle_do_not_depend_on_the_passes(
     tmp_path: Path, write: str, limits: dict[str, int]
 ) -> None:
     seed, colocate = WRITES[write]
-    ddf = collection(source(), "text")
+    options: dict[str, Any] = {"partition_on": "key", "shuffle": seed, "colocate": colocate, **limits}
     found = []
-    for number, sizes in enumerate(PASSES.values()):
+    for name, sizes in PASSES.items():
         set_passes(*sizes)
-        path = tmp_path / str(number)
-        found.append(
-            contents(to_tfrecord(ddf, path, partition_on="key", shuffle=seed, colocate=colocate, **limits))
-        )
+        snapshot = to_tfrecord(collection(source(), "text"), tmp_path / name, **options)
+        files = [(file.path.rpartition("part-")[0], file.records, file.crc32c) for file in snapshot.files]
+        found.append(files)
     assert all(one == found[0] for one in found)
 
 
-@pytest.mark.parametrize("scheduler", ["threads", "cluster"])
-def test_two_rounds_of_many_passes_on_every_scheduler(
-    request: pytest.FixtureRequest, tmp_path: Path, scheduler: str
-) -> None:
+def test_two_rounds_of_many_passes_on_a_cluster(tmp_path: Path, client: Client) -> None:
     set_passes(*PASSES["two rounds"])
-    if scheduler == "threads":
-        with dask.config.set(scheduler="threads"):
-            check(tmp_path, "text", "both")
-    else:
-        client: Client = request.getfixturevalue("client")
-        client.run(set_passes, *PASSES["two rounds"])
-        check(tmp_path, "text", "both", compute_kwargs={"scheduler": client})
-        client.run(set_passes, *PASSES["all rows"])
+    client.run(set_passes, *PASSES["two rounds"])
+    check(tmp_path, "text", "both", compute_kwargs={"scheduler": client})
+    client.run(set_passes, *PASSES["all rows"])
     set_passes(*PASSES["all rows"])
 
 

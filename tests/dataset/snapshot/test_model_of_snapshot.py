@@ -1,9 +1,12 @@
 """The file of a snapshot: a round trip, Parquet readers of other tools, and validation of every field.
 
-Modules: dataset.snapshot.model, dataset.snapshot.file_list.
+Metadata files may be garbled, cut off, nested too deeply, of wrong types, or directories.
+
+Modules: dataset.snapshot.model, dataset.snapshot.file_list, dataset.snapshot.versions.
 """
 
 import json
+import shutil
 from collections.abc import Callable
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
@@ -16,10 +19,22 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from dask_tfrecord import (
+    Snapshot,
+    TFRecordError,
+    Writer,
+    cleanup,
+    compact,
+    delete,
+    expire,
+    index,
+    read_tfrecord,
+    restore,
+    to_tfrecord,
+    verify,
+)
 from dask_tfrecord.dataset.snapshot.file_list import from_entries
-from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.versions import assemble, parse_part, to_parquet
-from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry
 from dask_tfrecord.schema.fields import Schema
 
@@ -60,6 +75,11 @@ def stored() -> bytes:
 
 def test_what_was_stored_comes_back() -> None:
     assert from_parquet(stored(), "root/1") == SNAPSHOT
+    assert from_parquet(altered(lambda metadata, columns: None), "root/1") == SNAPSHOT
+    empty = Snapshot(from_entries((), SCHEMA, ()), SCHEMA, None, "run", "1")
+    assert from_parquet(bytes(to_parquet(vars(empty))), "root/1") == empty
+    columns = ", ".join(SNAPSHOT.columns.names)
+    assert repr(SNAPSHOT) == f"Snapshot(2 files, 20 records, 1,000,000 bytes, columns: {columns})"
 
 
 def blocks(*found: tuple[int, int, int]) -> list[dict[str, int]]:
@@ -113,68 +133,46 @@ def test_partition_values_keep_their_type(key: pa.DataType, values: list[Any]) -
     assert repr(found).startswith(f"Snapshot({len(values)} files, {len(values)} partitions, ")
 
 
-def test_no_files_are_a_dataset_too() -> None:
-    empty = Snapshot(from_entries((), SCHEMA, ()), SCHEMA, None, "run", "1")
-    assert from_parquet(bytes(to_parquet(vars(empty))), "root/1") == empty
-
-
-def test_it_says_what_there_is() -> None:
-    columns = ", ".join(SNAPSHOT.columns.names)
-    assert repr(SNAPSHOT) == f"Snapshot(2 files, 20 records, 1,000,000 bytes, columns: {columns})"
-    assert (SNAPSHOT.records, SNAPSHOT.bytes) == (20, 1_000_000)
-
-
-def test_pandas_reads_it(tmp_path: Path) -> None:
+def test_pandas_and_people_read_it(tmp_path: Path) -> None:
     (tmp_path / "1.parquet").write_bytes(stored())
     frame = pd.read_parquet(tmp_path / "1.parquet")
     assert frame.columns.tolist() == ["path", "bytes", "records", "crc32c", "blocks"]
     assert frame["crc32c"].tolist() == [2**32 - 1, 0]
-
-
-def test_its_metadata_is_json_that_people_can_read() -> None:
-    metadata = json.loads(pq.read_metadata(pa.BufferReader(stored())).metadata[b"dask_tfrecord"])
-    assert metadata["format_version"] == 1
-    assert metadata["compression"] == "gzip"
+    metadata = json.loads(pq.read_metadata(tmp_path / "1.parquet").metadata[b"dask_tfrecord"])
+    assert (metadata["format_version"], metadata["compression"]) == (1, "gzip")
     columns = {column["name"]: column["type"] for column in metadata["schema"]["columns"]}
     assert columns["when"] == "timestamp[us, tz=Europe/Warsaw]"
+
+
+def parquet_of(columns: dict[str, list[Any]], metadata: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns).replace_schema_metadata({b"dask_tfrecord": metadata}), sink)
+    return bytes(sink.getvalue())
 
 
 def altered(change: Callable[[dict[str, Any], dict[str, list[Any]]], object]) -> bytes:
     """Change the metadata or the columns in the file of a snapshot."""
     table = pq.read_table(pa.BufferReader(stored()))
-    metadata = json.loads(table.schema.metadata[b"dask_tfrecord"])
-    columns = table.to_pydict()
+    metadata, columns = json.loads(table.schema.metadata[b"dask_tfrecord"]), table.to_pydict()
     change(metadata, columns)
-    table = pa.table(columns).replace_schema_metadata({b"dask_tfrecord": json.dumps(metadata)})
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink)
-    return bytes(sink.getvalue())
+    return parquet_of(columns, json.dumps(metadata).encode())
 
 
-def test_an_alteration_that_changes_nothing_is_read() -> None:
-    assert from_parquet(altered(lambda metadata, columns: None), "root/1") == SNAPSHOT
+OUTSIDE = [
+    "/etc/passwd",
+    "../other/a",
+    "a/../../b",
+    "a/..",
+    "./a",
+    "a//b",
+    "",
+    "a/",
+    "s3://bucket/a",
+    "file:a",
+]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/etc/passwd",
-        "../other/a",
-        "a/../../b",
-        "a/..",
-        "./a",
-        "a//b",
-        "",
-        "a/",
-        "s3://bucket/a",
-        "file:a",
-        "C:/a",
-        "simplecache::a",
-        "a::b",
-        "..\\a",
-        "a\0b",
-    ],
-)
+@pytest.mark.parametrize("path", [*OUTSIDE, "C:/a", "simplecache::a", "a::b", "..\\a", "a\0b"])
 def test_a_path_that_leaves_the_dataset_is_refused(path: str) -> None:
     data = altered(lambda metadata, columns: columns["path"].__setitem__(0, path))
     with pytest.raises(TFRecordError, match=r"not a valid snapshot .* is not inside the dataset"):
@@ -218,17 +216,15 @@ def test_anything_else_than_a_snapshot_is_refused(change: Callable[..., object])
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"{", b'{"a": NaN}', b"[]", b'{"run": "a", "run": "b"}', b"\xff\xfe", b"null"]
+    "data",
+    [
+        *(b"", b"PAR1", stored()[:-1], stored()[10:]),
+        *(
+            parquet_of(pq.read_table(pa.BufferReader(stored())).to_pydict(), text)
+            for text in (b"", b"{", b'{"a": NaN}', b"[]", b'{"run": "a", "run": "b"}', b"\xff\xfe", b"null")
+        ),
+    ],
 )
-def test_metadata_that_is_not_strict_json_is_refused(text: bytes) -> None:
-    table = pq.read_table(pa.BufferReader(stored())).replace_schema_metadata({b"dask_tfrecord": text})
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink)
-    with pytest.raises(TFRecordError, match="not a valid snapshot"):
-        from_parquet(bytes(sink.getvalue()), "root/1")
-
-
-@pytest.mark.parametrize("data", [b"", b"PAR1", stored()[:-1], stored()[10:]])
 def test_a_damaged_file_is_refused(data: bytes) -> None:
     with pytest.raises(TFRecordError, match="not a valid snapshot"):
         from_parquet(data, "root/1")
@@ -248,3 +244,111 @@ def test_a_snapshot_of_a_later_version_asks_for_an_upgrade() -> None:
     data = altered(lambda metadata, columns: metadata.update(format_version=2))
     with pytest.raises(TFRecordError, match=r"root/1: the snapshot has format version 2.*newer"):
         from_parquet(data, "root/1")
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+ROWS = pa.table({"n": [1, 2, 3]})
+DEEP = b"[" * 200_000 + b"]" * 200_000
+PATHS = [b'["\\ud800"]', b'["_tfrecord"]', b'["%s"]' % (b"x" * 999)]
+CONTENTS: dict[str, list[bytes | None]] = {
+    "replaced.json": [b"\xff\xfe", b'["part-', b"[[]]", *PATHS],
+    "kept.json": [DEEP, b"", b'["/etc/x"]', *PATHS],
+    "exports.json": [None, DEEP, b"7", *PATHS],
+    "snapshot": [b"", None],
+}
+
+
+def put(path: Path, content: bytes | None) -> None:
+    """Put a file, or a directory if there is no content, instead of a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.mkdir() if content is None else path.write_bytes(content)
+
+
+def write(root: Path) -> None:
+    with Writer(root) as writer:
+        writer.write(ROWS)
+
+
+OPERATIONS: dict[str, Callable[[Path], Any]] = {
+    "read": lambda root: read_tfrecord(root).compute(),
+    "read without the snapshot": lambda root: read_tfrecord(root, use_snapshot=False).compute(),
+    "history": Snapshot.history,
+    "append": lambda root: to_tfrecord(ROWS, root, append=True),
+    "Writer": write,
+    "overwrite": lambda root: to_tfrecord(ROWS, root, overwrite=True),
+    "compact": compact,
+    "delete": lambda root: delete(root, [("n", "==", 1)]),
+    "restore": lambda root: restore(root, 1),
+    "expire": lambda root: expire(root, versions=1, grace="0s"),
+    "cleanup": lambda root: cleanup(root, older_than="0s"),
+    "index": lambda root: index(root, columnar="scalars"),
+    "verify": verify,
+}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("dataset") / "d"
+    to_tfrecord(ROWS, root)
+    to_tfrecord(ROWS, root, append=True)
+    return root
+
+
+@pytest.fixture
+def dataset(written: Path, tmp_path: Path) -> Path:
+    """A copy of a dataset of two versions."""
+    return shutil.copytree(written, tmp_path / "d")
+
+
+# A directory with the name of a snapshot cannot be removed.
+@pytest.mark.filterwarnings("ignore:.*the data is written, but not all files")
+@pytest.mark.parametrize(
+    ("operation", "name", "content"),
+    [
+        (operation, name, contents[at % len(contents)])
+        for name, contents in CONTENTS.items()
+        for at, operation in enumerate(OPERATIONS)
+    ],
+    ids=lambda one: repr(one)[:15],
+)
+def test_a_garbled_file_is_ignored_or_named_with_advice(
+    dataset: Path, operation: str, name: str, content: bytes | None
+) -> None:
+    data = {path.name: path.read_bytes() for path in dataset.glob("*.tfrecord")}
+    metadata = dataset / "_tfrecord"
+    paths = {"exports.json": metadata / name, "snapshot": metadata / "00000003.parquet"}
+    path = paths.get(name, metadata / "staging" / Snapshot.open(dataset).run / name)
+    put(path, content)
+    try:
+        OPERATIONS[operation](dataset)
+    except TFRecordError as raised:
+        error = raised
+    else:
+        return
+    assert path.name in (error.path or "")
+    assert error.advice or "read_tfrecord takes use_snapshot=False" in str(error) or error.remedies
+    assert data.items() <= {file.name: file.read_bytes() for file in dataset.glob("*.tfrecord")}.items()
+
+
+@pytest.mark.parametrize("metadata", [DEEP, b"[]", b"7", b"{}", b'{"format_version": 1, "schema": []}'])
+def test_garbled_metadata_of_a_snapshot_is_named_with_a_remedy(dataset: Path, metadata: bytes) -> None:
+    table = pa.table({"path": pa.array([], pa.string())})
+    table = table.replace_schema_metadata({b"dask_tfrecord": metadata})
+    pq.write_table(table, dataset / "_tfrecord" / "00000003.parquet")
+    for read in (read_tfrecord, Snapshot.history):
+        with pytest.raises(TFRecordError, match=r"00000003\.parquet: not a valid snapshot"):
+            read(dataset)
+    assert len(read_tfrecord(dataset, use_snapshot=False)) == 6
+
+
+@pytest.mark.parametrize("name", ["staging", "kept", "columns"])
+def test_a_file_instead_of_a_directory_is_named_before_anything_is_written(dataset: Path, name: str) -> None:
+    path = dataset / "_tfrecord" / name
+    shutil.rmtree(path, ignore_errors=True)
+    path.touch()
+    for operation in OPERATIONS.keys() - {"read", "read without the snapshot", "history", "verify"}:
+        with pytest.raises(TFRecordError, match=f"_tfrecord/{name}: a file has the name of a directory"):
+            OPERATIONS[operation](dataset)
+    assert len(read_tfrecord(dataset)) == 6

@@ -58,35 +58,30 @@ def test_two_values_that_share_a_directory_are_refused_before_anything_changes(
     assert not [path for path in folding.store if "part-" in path]
 
 
-@pytest.mark.parametrize("values", PAIRS)
-@pytest.mark.parametrize("mode", [{"append": True}, {"overwrite": True}, {"overwrite": "partitions"}])
+@pytest.mark.parametrize(("first", "second"), PAIRS)
 def test_another_form_of_a_stored_value_is_refused_and_the_dataset_stays(
-    folding: FoldingNames, values: tuple[str, str], mode: dict[str, Any]
+    folding: FoldingNames, first: str, second: str
 ) -> None:
-    first, second = values
     write(folding, rows(first))
     before = {path: file.getvalue() for path, file in folding.store.items()}
-    with pytest.raises(DestinationError, match="does not distinguish"):
-        write(folding, rows(second), **mode)
+    for mode in ({"append": True}, {"overwrite": True}, {"overwrite": "partitions"}):
+        with pytest.raises(DestinationError, match="does not distinguish"):
+            write(folding, rows(second), **mode)
+    with (
+        pytest.raises(DestinationError, match="does not distinguish"),
+        Writer("/set", filesystem=folding) as writer,
+    ):
+        writer.write(rows(second))
     assert {path: file.getvalue() for path, file in folding.store.items()} == before
     write(folding, rows(first), append=True)
     assert read(folding) == read(folding, use_snapshot=False) == [{"n": 0, "key": first}] * 2
 
 
-def test_a_writer_refuses_another_form_of_a_value(folding: FoldingNames) -> None:
-    write(folding, rows("A"))
-    with pytest.raises(DestinationError, match="does not distinguish"):  # noqa: SIM117
-        with Writer("/set", filesystem=folding) as writer:
-            writer.write(rows("a"))
-    assert read(folding) == [{"n": 0, "key": "A"}]
-
-
-@pytest.mark.parametrize("values", PAIRS)
+@pytest.mark.parametrize(("first", "second"), PAIRS)
 def test_another_form_of_a_value_of_an_older_version_is_refused(
-    folding: FoldingNames, values: tuple[str, str]
+    folding: FoldingNames, first: str, second: str
 ) -> None:
     """The files of both values would otherwise be in one directory of kept files, or after a restore."""
-    first, second = values
     write(folding, rows(first, "other"))
     delete("/set", [("key", "==", first)], keep_versions=True, filesystem=folding)
     with pytest.raises(DestinationError, match="of an older version"):

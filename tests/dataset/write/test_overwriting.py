@@ -1,4 +1,4 @@
-"""What an overwrite removes, what it refuses to remove, and where it refuses to run.
+"""What a write refuses, what an overwrite removes and refuses to remove, and where it refuses to run.
 
 Modules: dataset.write.destination.
 """
@@ -17,7 +17,7 @@ import oracle
 import pandas as pd
 import pytest
 
-from dask_tfrecord import DestinationError, Snapshot, index, read_tfrecord, to_tfrecord
+from dask_tfrecord import DestinationError, TFRecordError, index, read_tfrecord, to_tfrecord
 from dask_tfrecord.files.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -52,6 +52,21 @@ def numbers(place: Path | str) -> list[int]:
     return sorted(read_tfrecord(place)["n"].compute().tolist())
 
 
+@pytest.mark.parametrize(
+    ("options", "problem"),
+    [
+        ({"append": True, "overwrite": True}, "pass only one of the two keywords"),
+        ({"append": "yes"}, "unknown append 'yes'"),
+        ({"overwrite": "some"}, "unknown overwrite 'some'"),
+        ({"overwrite": "partitions"}, "requires partition columns; pass partition_on="),
+    ],
+)
+def test_modes_that_make_no_sense_are_refused(tmp_path: Path, options: dict[str, Any], problem: str) -> None:
+    with pytest.raises(TFRecordError, match=problem):
+        to_tfrecord(uncomputable(), tmp_path / "a", **options)
+    assert not (tmp_path / "a").exists()
+
+
 FOREIGN: dict[str, bytes] = {
     "thesis.docx": b"PK\x03\x04" + bytes(100),
     "analysis.ipynb": b'{"cells": []}',
@@ -68,9 +83,10 @@ FOREIGN: dict[str, bytes] = {
 }
 
 
-@pytest.mark.parametrize("mode", MODES, ids=str)
-@pytest.mark.parametrize("dataset", [None, "written", "indexed"])
-@pytest.mark.parametrize("name", FOREIGN)
+@pytest.mark.parametrize(
+    ("name", "dataset", "mode"),
+    [(name, [None, "written", "indexed"][at % 3], MODES[at % 2]) for at, name in enumerate(FOREIGN)],
+)
 def test_a_file_that_is_no_tfrecord_is_refused_by_name_and_nothing_is_computed(
     tmp_path: Path, name: str, dataset: str | None, mode: dict[str, Any]
 ) -> None:
@@ -89,40 +105,35 @@ def test_a_file_that_is_no_tfrecord_is_refused_by_name_and_nothing_is_computed(
     assert tree(tmp_path) == before
 
 
-@pytest.mark.parametrize(
-    "name", ["tfrecords.md", "part-list.txt", "train-00-of-01.csv", "model.data-0-00-of-01", "a.tfrecord.txt"]
-)
-def test_an_empty_file_that_is_not_called_like_tfrecord_is_refused_by_name(tmp_path: Path, name: str) -> None:
-    (tmp_path / name).touch()
-    with pytest.raises(DestinationError, match=f"removes only TFRecord files.*'{name}'"):
-        to_tfrecord(uncomputable(), tmp_path, overwrite=True)
-    assert (tmp_path / name).exists()
-
-
-def test_many_foreign_files_are_counted(tmp_path: Path) -> None:
+def test_an_empty_file_that_is_not_called_like_tfrecord_is_refused_by_name(tmp_path: Path) -> None:
+    names = ["tfrecords.md", "part-list.txt", "train-00-of-01.csv", "model.data-0-00-of-01", "a.tfrecord.txt"]
+    for name in names:
+        (tmp_path / name).touch()
+        with pytest.raises(DestinationError, match=f"removes only TFRecord files.*'{name}'"):
+            to_tfrecord(uncomputable(), tmp_path, overwrite=True)
+        (tmp_path / name).unlink()
     for number in range(12):
         (tmp_path / f"{number:02d}.txt").write_text("text")
     with pytest.raises(DestinationError, match=r"'00.txt', .*'04.txt' and 7 more; move") as caught:
         to_tfrecord(uncomputable(), tmp_path, overwrite=True)
     assert caught.value.path == str(tmp_path)
+    assert len(tree(tmp_path)) == 12
 
 
-@pytest.mark.parametrize(
-    "compress",
-    [bytes, gzip.compress, zlib.compress, bz2.compress, lzma.compress],
-    ids=["plain", "gzip", "zlib", "bz2", "xz"],
-)
-@pytest.mark.parametrize("content", [tfrecord(), tfrecord()[:20], b""], ids=["whole", "cut", "empty"])
+@pytest.mark.parametrize("compress", [bytes, gzip.compress, zlib.compress, bz2.compress, lzma.compress])
 def test_tfrecord_files_of_others_are_removed_whatever_their_compression(
-    place: str, compress: Callable[[bytes], bytes], content: bytes
+    place: str, compress: Callable[[bytes], bytes]
 ) -> None:
+    """The files are whole, cut off, or empty."""
     store = Store.at(place)
-    for name in ("train-00000-of-00002", "deep/a.tfrecords", "part-r-00000"):
+    contents = {"train-00000-of-00002": tfrecord(), "deep/a.tfrecords": tfrecord()[:20], "part-r-00000": b""}
+    for name, content in contents.items():
         store.fs.makedirs(store.join(name).rpartition("/")[0], exist_ok=True)
         store.fs.pipe_file(store.join(name), compress(content))
     to_tfrecord(collection(7), place, overwrite=True)
     assert numbers(place) == [7]
     assert len(store.fs.find(store.root)) == 3
+    assert not store.fs.exists(store.join("deep"))
 
 
 def test_hidden_files_stay(tmp_path: Path) -> None:
@@ -135,23 +146,21 @@ def test_hidden_files_stay(tmp_path: Path) -> None:
     assert numbers(tmp_path) == [2]
 
 
-@pytest.mark.parametrize("name", ["notes.txt", "late.tfrecord", "key=a/late.tfrecord", "late.gz"])
-@pytest.mark.parametrize("dataset", [False, True])
+@pytest.mark.parametrize(
+    ("name", "dataset"),
+    [("notes.txt", True), ("late.tfrecord", False), ("key=a/late.tfrecord", True), ("late.gz", False)],
+)
 def test_a_file_that_appears_after_the_plan_stays(tmp_path: Path, name: str, dataset: bool) -> None:
+    """A TFRecord file that is there before the plan is replaced, also beside a dataset."""
     if dataset:
         to_tfrecord(collection(1), tmp_path)
-    else:
-        (tmp_path / "old.tfrecord").write_bytes(tfrecord())
+    (tmp_path / "old.tfrecord").write_bytes(tfrecord())
     lazy = to_tfrecord(collection(2), tmp_path, overwrite=True, compute=False)
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_bytes(tfrecord())
     snapshot = lazy.compute()
-    assert set(tree(tmp_path)) == {
-        name,
-        "_SUCCESS",
-        f"_tfrecord/{snapshot.number:08d}.parquet",
-        *(file.path for file in snapshot.files),
-    }
+    files = {file.path for file in snapshot.files}
+    assert {*tree(tmp_path)} == {name, "_SUCCESS", f"_tfrecord/{snapshot.number:08d}.parquet"} | files
 
 
 def test_a_file_that_appears_in_a_partition_after_the_plan_becomes_a_part_of_it(tmp_path: Path) -> None:
@@ -162,21 +171,6 @@ def test_a_file_that_appears_in_a_partition_after_the_plan_becomes_a_part_of_it(
     lazy.compute()
     assert numbers(tmp_path) == [2, 3]
     assert not (tmp_path / "key=a" / "old.tfrecord").exists()
-
-
-def test_files_beside_a_dataset_are_replaced_with_it(tmp_path: Path) -> None:
-    to_tfrecord(collection(1), tmp_path)
-    (tmp_path / "other.tfrecord").write_bytes(tfrecord())
-    to_tfrecord(collection(2), tmp_path, overwrite=True)
-    assert numbers(tmp_path) == [2]
-
-
-def test_a_directory_of_datasets_is_not_overwritten(place: str) -> None:
-    for name in ("train", "deep/test"):
-        to_tfrecord(collection(1), f"{place}/{name}")
-    with pytest.raises(DestinationError, match=r"holds another dataset, '(train|deep/test)'"):
-        to_tfrecord(uncomputable(), place, overwrite=True)
-    assert numbers(f"{place}/train") == numbers(f"{place}/deep/test") == [1]
 
 
 def test_the_snapshot_of_another_dataset_behind_a_link_is_not_removed(tmp_path: Path) -> None:
@@ -196,9 +190,6 @@ def test_a_damaged_snapshot_does_not_stand_in_the_way(tmp_path: Path) -> None:
     assert len(tree(tmp_path)) == 3
 
 
-# --- where an overwrite refuses to run -----------------------------------------------------------------
-
-
 @pytest.fixture
 def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A home directory that contains the current directory."""
@@ -210,52 +201,57 @@ def home(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     return home
 
 
-@pytest.mark.parametrize("mode", MODES, ids=str)
+CURRENT, ABOVE = "the current directory", "a directory that contains the current directory"
+HOME, ROOT = "the home directory", "the root of a filesystem"
+
+
 @pytest.mark.parametrize(
     ("path", "role"),
     [
-        (".", "the current directory"),
-        ("./", "the current directory"),
-        ("below/..", "the current directory"),
-        ("../here", "the current directory"),
-        ("..", "a directory that contains the current directory"),
-        ("~", "the home directory"),
-        ("~/", "the home directory"),
-        ("~/projects/", "a directory that contains the current directory"),
+        (".", CURRENT),
+        ("./", CURRENT),
+        ("below/..", CURRENT),
+        ("../here", CURRENT),
+        ("..", ABOVE),
+        ("~", HOME),
+        ("~/", HOME),
+        ("~/projects/", ABOVE),
         ("~/..", "a directory that contains the .* directory"),
-        ("{root}/link", "the home directory"),
-        ("file://{root}/link/", "the home directory"),
+        ("{root}/link", HOME),
+        ("file://{root}/link/", HOME),
         ("file://{root}/users", "a directory that contains the .* directory"),
-        ("local://{root}/users/me", "the home directory"),
-        ("memory://", "the root of a filesystem"),
-        ("memory:///", "the root of a filesystem"),
+        ("local://{root}/users/me", HOME),
+        ("memory://", ROOT),
+        ("memory:///", ROOT),
     ],
 )
-def test_precious_directories_are_never_overwritten(
-    tmp_path: Path, home: Path, path: str, role: str, mode: dict[str, Any]
-) -> None:
-    with pytest.raises(DestinationError, match=f"{role} is never overwritten"):
-        to_tfrecord(uncomputable(), path.format(root=tmp_path), **mode)
+def test_precious_directories_are_never_overwritten(tmp_path: Path, home: Path, path: str, role: str) -> None:
+    for mode in MODES:
+        with pytest.raises(DestinationError, match=f"{role} is never overwritten"):
+            to_tfrecord(uncomputable(), path.format(root=tmp_path), **mode)
     assert tree(tmp_path) == {}
 
 
-@pytest.mark.parametrize("mode", [*MODES, {}, {"append": True}], ids=str)
 @pytest.mark.parametrize("path", ["/", "//", "file:///", "/tmp/.."])
-def test_nothing_is_written_to_the_root_of_the_disk(path: str, mode: dict[str, Any]) -> None:
-    with pytest.raises(DestinationError, match="the root of a filesystem cannot be a dataset"):
-        to_tfrecord(uncomputable(), path, **mode)
+def test_nothing_is_written_to_the_root_of_the_disk(path: str) -> None:
+    for mode in (*MODES, {}, {"append": True}):
+        with pytest.raises(DestinationError, match="the root of a filesystem cannot be a dataset"):
+            to_tfrecord(uncomputable(), path, **mode)
 
 
-@pytest.mark.parametrize("path", ["below", "./below/", "~/data", "~/projects/two", "{root}/users2", "../new"])
-def test_directories_beside_and_below_may_be_overwritten(tmp_path: Path, home: Path, path: str) -> None:
-    path = path.format(root=tmp_path)
-    for n in (1, 2):
-        to_tfrecord(collection(n), path, overwrite=True)
-    assert numbers(path) == [2]
+def test_directories_beside_and_below_may_be_overwritten(tmp_path: Path, home: Path) -> None:
+    for path in ("below", "./below/", "~/data", "~/projects/two", f"{tmp_path}/users2", "../new"):
+        for n in (1, 2):
+            to_tfrecord(collection(n), path, overwrite=True)
+        assert numbers(path) == [2]
 
 
 def test_the_current_directory_may_be_written_to_and_added_to(home: Path) -> None:
+    """The advice never is to overwrite it."""
     to_tfrecord(collection(1), ".")
+    with pytest.raises(DestinationError, match="pass append=True") as caught:
+        to_tfrecord(uncomputable(), ".")
+    assert "overwrite" not in str(caught.value)
     to_tfrecord(collection(2), ".", append=True)
     assert numbers(".") == [1, 2]
 
@@ -271,9 +267,6 @@ def test_a_current_directory_that_is_gone_is_no_obstacle(
     monkeypatch.chdir(tmp_path)
 
 
-# --- what a refused write advises ------------------------------------------------------------------------
-
-
 def test_the_advice_counts_the_files_and_bytes_that_an_overwrite_would_remove(place: str) -> None:
     store = Store.at(place)
     for name in ("a.tfrecord", "deep/b.tfrecord"):
@@ -282,9 +275,12 @@ def test_the_advice_counts_the_files_and_bytes_that_an_overwrite_would_remove(pl
     size = 2 * len(tfrecord())
     with pytest.raises(DestinationError, match=rf"2 files with {size:,} bytes.*overwrite=True to remove"):
         to_tfrecord(uncomputable(), place)
+    to_tfrecord(collection(1), place, overwrite=True)
+    with pytest.raises(DestinationError, match="append=True to add to it, or overwrite=True"):
+        to_tfrecord(uncomputable(), place)
 
 
-@pytest.mark.parametrize("name", FOREIGN)
+@pytest.mark.parametrize("name", ["thesis.docx", "named.tfrecord", "cut.gz", "deep/down/paper.tex"])
 def test_the_advice_never_is_to_remove_files_that_are_no_tfrecord(tmp_path: Path, name: str) -> None:
     (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / name).write_bytes(FOREIGN[name])
@@ -293,19 +289,8 @@ def test_the_advice_never_is_to_remove_files_that_are_no_tfrecord(tmp_path: Path
     assert "overwrite" not in str(caught.value)
 
 
-@pytest.mark.parametrize("foreign", [False, True])
-def test_the_advice_never_is_to_overwrite_the_current_directory(home: Path, foreign: bool) -> None:
-    if foreign:
-        Path("a.tfrecord").write_bytes(tfrecord())
-    else:
-        to_tfrecord(collection(1), ".")
+def test_the_advice_never_is_to_overwrite_files_of_others_in_the_current_directory(home: Path) -> None:
+    Path("a.tfrecord").write_bytes(tfrecord())
     with pytest.raises(DestinationError, match="pass append=True") as caught:
         to_tfrecord(uncomputable(), ".")
     assert "overwrite" not in str(caught.value)
-
-
-def test_a_snapshot_of_an_overwrite_lists_only_the_new_files(place: str) -> None:
-    to_tfrecord(collection(1), place)
-    snapshot = to_tfrecord(collection(2), place, overwrite=True)
-    assert Snapshot.open(place) == snapshot
-    assert snapshot.records == 1
