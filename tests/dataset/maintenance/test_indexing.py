@@ -1,5 +1,7 @@
 """`index` creates a snapshot of a directory of files by any writer; files that go missing later are repaired.
 
+`verify`: a row for each file with its damage, its drift, and its agreement with the snapshot.
+
 Modules: dataset.maintenance.full_scan, dataset.maintenance.metadata_commits, dataset.read.sample,
 files.storage.listing.
 """
@@ -8,44 +10,32 @@ import logging
 import os
 import shutil
 from collections.abc import Callable
-from concurrent.futures import ProcessPoolExecutor
+from contextlib import suppress
 from itertools import accumulate, pairwise
-from multiprocessing import get_context
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import dask
 import dask.dataframe as dd
-import fsspec
 import oracle
 import pandas as pd
 import pyarrow as pa
 import pytest
+from damaged_files import damaged_files
+from hypothesis import given
 from other_writers import fill
-from servers import s3_server
 
 import dask_tfrecord
-from dask_tfrecord import (
-    ConcurrentWriteError,
-    CorruptRecordError,
-    DestinationError,
-    RecordTable,
-    SchemaError,
-    Snapshot,
-    TFRecordError,
-    export,
-    index,
-    read_tfrecord,
-    repair,
-    restore,
-    take,
-    to_tfrecord,
-    verify,
-)
+from dask_tfrecord import CorruptRecordError, Snapshot, index, read_tfrecord, repair, to_tfrecord, verify
+from dask_tfrecord.codec import HEADER_BYTES
+from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.dataset.maintenance import full_scan, metadata_commits
 from dask_tfrecord.dataset.read import sample
+from dask_tfrecord.dataset.read import sample as map_files
 from dask_tfrecord.dataset.snapshot import visibility
 from dask_tfrecord.files import find_blocks as locate
+from dask_tfrecord.files import window
 from dask_tfrecord.files.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -147,7 +137,7 @@ def test_types_and_record_types_may_be_given(root: Path, tmp_path: Path) -> None
     snapshot = dask_tfrecord.index(root, schema={"n": pa.int16(), "day": pa.string()}, hive=True)
     assert snapshot.schema.arrow.field("n").type == pa.int16()
     assert {file.values[1] for file in snapshot.files} == {"1", "2", "3"}
-    with pytest.raises(DestinationError, match="already has a snapshot"):
+    with pytest.raises(dask_tfrecord.DestinationError, match="already has a snapshot"):
         dask_tfrecord.index(root)
     other = fill(tmp_path / "other", {"x": oracle.records_file([b"anything", b""])})
     assert dask_tfrecord.index(other, record_type="bytes").records == 2
@@ -185,7 +175,7 @@ def test_an_index_whose_answer_is_lost_is_not_taken_for_that_of_another(
 
 
 def test_damage_and_values_that_do_not_fit_raise_and_nothing_is_written(root: Path) -> None:
-    with pytest.raises(SchemaError, match="does not fit int8"):
+    with pytest.raises(dask_tfrecord.SchemaError, match="does not fit int8"):
         dask_tfrecord.index(root, schema={"n": pa.int8()})
     path = root / "country=US/day=1/c"
     damaged = bytearray(path.read_bytes())
@@ -205,7 +195,7 @@ def test_a_stream_that_is_cut_off_raises(name: str, root: Path) -> None:
 
 
 def test_what_is_no_directory_is_refused(root: Path, tmp_path: Path) -> None:
-    with pytest.raises(TFRecordError, match="not a directory"):
+    with pytest.raises(dask_tfrecord.TFRecordError, match="not a directory"):
         dask_tfrecord.index(root / "country=US/day=1/c")
     (tmp_path / "empty").mkdir()
     for path in ("nothing", "empty", "data/*"):
@@ -213,22 +203,10 @@ def test_what_is_no_directory_is_refused(root: Path, tmp_path: Path) -> None:
             dask_tfrecord.index(tmp_path / path)
 
 
-def test_directories_on_other_stores_are_indexed(root: Path) -> None:
-    with s3_server() as options:
-        fs = fsspec.filesystem("s3", **options)
-        fs.call_s3("create_bucket", Bucket="indexed")
-        fs.put(f"{root}/", "indexed/data/", recursive=True)
-        snapshot = dask_tfrecord.index("s3://indexed/data", storage_options=options)
-        assert len(read_tfrecord("s3://indexed/data", storage_options=options)) == snapshot.records == 500
-
-
-def test_other_processes_do_the_work(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_other_processes_do_the_work(root: Path, monkeypatch: pytest.MonkeyPatch, client: Any) -> None:
     monkeypatch.setattr(sample, "TASK_BYTES", 5_000)
     monkeypatch.setattr(locate, "TASK_BYTES", 5_000)
-    with (
-        ProcessPoolExecutor(2, get_context("spawn")) as pool,
-        dask.config.set(scheduler="processes", pool=pool),
-    ):
+    with dask.config.set(scheduler=client):
         found = read_tfrecord(root, blocksize=5_000)
         assert found.npartitions >= len(FILES)
         assert len(found) == 500
@@ -262,7 +240,7 @@ def test_the_number_of_a_removed_version_is_not_taken(
         return create_version(run, snapshot)
 
     monkeypatch.setattr(full_scan, "create_version", late)
-    with pytest.raises(ConcurrentWriteError, match="another write replaced the files"):
+    with pytest.raises(dask_tfrecord.ConcurrentWriteError, match="another write replaced the files"):
         dask_tfrecord.index(tmp_path)
     assert [path.name for path in (tmp_path / "_tfrecord").iterdir()] == ["00000003.parquet"]
     assert read_tfrecord(tmp_path)["n"].compute().tolist() == [3]
@@ -296,10 +274,10 @@ USES: dict[str, Callable[[str], Any]] = {
     "len": lambda path: len(read_tfrecord(path)),
     "compute": numbers,
     "filters": lambda path: numbers(path, filters=[("day", "==", 0)]),
-    "take": lambda path: take(path, [0]),
-    "RecordTable": RecordTable,
+    "take": lambda path: dask_tfrecord.take(path, [0]),
+    "RecordTable": dask_tfrecord.RecordTable,
     "index": index,
-    "export": lambda path: export(path, "tfmd"),
+    "export": lambda path: dask_tfrecord.export(path, "tfmd"),
     "append": lambda path: add(path, 4, append=True),
     "partitions": lambda path: add(path, 4, overwrite="partitions"),
 }
@@ -318,7 +296,7 @@ def test_every_use_names_the_call_that_stores_the_loss_and_works_after_it(tmp_pa
     assert (snapshot.number, snapshot.records, snapshot.mode) == (3, 4, "repair")
     assert numbers(path) == [1, 2, 3, 21]
     if use == "index":
-        with pytest.raises(DestinationError, match="up to date"):
+        with pytest.raises(dask_tfrecord.DestinationError, match="up to date"):
             index(path)
     else:
         USES[use](path)
@@ -343,21 +321,9 @@ def test_a_repair_lists_the_lost_files_and_keeps_all_that_is_known_of_the_others
         "repair would drop 3 missing files with 3 rows",
         "version 3: repair dropped 3 missing files with 3 rows",
     ]
-    assert verify(tmp_path)["agrees"].all()
+    assert dask_tfrecord.verify(tmp_path)["agrees"].all()
     with pytest.raises(CorruptRecordError, match="its version 2"):
         read_tfrecord(tmp_path, version=2)
-
-
-def test_a_file_that_is_put_back_is_no_part_of_the_dataset(tmp_path: Path) -> None:
-    written(tmp_path)
-    copy = shutil.copytree(tmp_path / "day=1", tmp_path.parent / "copy")
-    remove(tmp_path, 1)
-    assert sorted(repair(tmp_path).lost.values()) == [1, 1, 1]
-    shutil.copytree(copy, tmp_path / "day=1")
-    assert numbers(tmp_path) == [1, 2, 3, 21]
-    assert numbers(tmp_path, version=2) == [1, 2, 3, 11, 12, 13, 21]
-    restore(tmp_path, 2)
-    assert numbers(tmp_path) == [1, 2, 3, 11, 12, 13, 21]
 
 
 def test_files_of_other_tools_are_dropped_too(tmp_path: Path) -> None:
@@ -371,16 +337,6 @@ def test_files_of_other_tools_are_dropped_too(tmp_path: Path) -> None:
     lost = repair(foreign).lost
     assert [*lost] == ["0.tfrecord"]
     assert len(numbers(foreign)) == 7 - lost["0.tfrecord"]
-
-
-def test_a_dataset_whose_files_are_all_gone_becomes_an_empty_one(place: str) -> None:
-    written(place)
-    for day in range(3):
-        remove(place, day)
-    assert repair(place).snapshot.records == 0
-    assert numbers(place) == []
-    add(place, 5, append=True)
-    assert numbers(place) == [5]
 
 
 def test_only_missing_files_are_dropped(tmp_path: Path) -> None:
@@ -403,7 +359,7 @@ def test_nothing_is_committed_where_nothing_is_missing(place: str) -> None:
     assert Snapshot.open(place) == snapshot
     with pytest.raises(FileNotFoundError, match="snapshot"):
         repair(f"{place}x")
-    with pytest.raises(DestinationError, match="inside"):
+    with pytest.raises(dask_tfrecord.DestinationError, match="inside"):
         repair(f"{place}/day=0")
 
 
@@ -446,7 +402,7 @@ def test_an_overwrite_that_was_planned_before_a_repair_is_refused(tmp_path: Path
     planned = add(tmp_path, 4, overwrite=True, compute=False)
     remove(tmp_path, 1)
     repair(tmp_path)
-    with pytest.raises(ConcurrentWriteError):
+    with pytest.raises(dask_tfrecord.ConcurrentWriteError):
         planned.compute()
     assert numbers(tmp_path) == [1, 2, 3, 21]
 
@@ -467,19 +423,13 @@ def test_a_file_that_moves_back_from_the_kept_files_is_not_lost(
     assert repair(tmp_path).lost == {}
 
 
-@pytest.mark.parametrize("step", ["snapshot_files", "renew_snapshot", "create_snapshot"])
+@pytest.mark.parametrize("step", ["snapshot_files", "renew_snapshot"])
 def test_an_overwrite_while_index_reads_is_named_as_the_reason(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     written(tmp_path)
-    for number, file in enumerate([*tmp_path.glob("day=*/part-*")]):
-        if step == "create_snapshot":  # the index of files of another tool
-            file.rename(file.with_name(f"{number}.tfrecord"))
-        else:  # other modification times
-            shutil.copy(file, file.with_suffix(".new"))
-            file.with_suffix(".new").replace(file)
-    if step == "create_snapshot":
-        shutil.rmtree(tmp_path / "_tfrecord")
+    for file in tmp_path.glob("day=*/part-*"):
+        os.utime(file, ns=(1, 1))
     module = visibility if step == "snapshot_files" else full_scan
     original = getattr(module, step)
 
@@ -489,6 +439,208 @@ def test_an_overwrite_while_index_reads_is_named_as_the_reason(
         return original(*arguments, **keywords)
 
     monkeypatch.setattr(module, step, overtaken)
-    with pytest.raises(ConcurrentWriteError, match="another write was committed while index read the files"):
+    with pytest.raises(
+        dask_tfrecord.ConcurrentWriteError, match="another write was committed while index read the files"
+    ):
         index(tmp_path)
     assert numbers(tmp_path) == [4]
+
+
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::dask_tfrecord.CorruptRecordWarning"),
+    pytest.mark.usefixtures("one_thread"),
+]
+
+
+@pytest.fixture(params=[500, 1 << 26])
+def _tasks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """Tasks read parts of files, or whole files."""
+    monkeypatch.setattr(map_files, "TASK_BYTES", request.param)
+    monkeypatch.setattr(map_files, "BLOCK_BYTES", 100)
+
+
+def rows(count: int, **more: tuple[str, list[Any]]) -> list[dict[str, Any]]:
+    return [{"n": ("int64", [n]), "name": ("bytes", [b"row %d" % n]), **more} for n in range(count)]
+
+
+def by_name(report: pd.DataFrame) -> dict[str, dict[str, Any]]:
+    """The rows of the report, keyed by file name; a null is None."""
+    records = report.astype(object).where(report.notna(), None).to_dict("records")
+    return {row["path"].rpartition("/")[2]: row for row in records}
+
+
+@pytest.mark.usefixtures("_tasks")
+def test_damage_is_counted_and_the_first_of_it_reported(tmp_path: Path) -> None:
+    content = oracle.features_file(rows(60))
+    starts = [0, *accumulate(len(payload) + 16 for payload in oracle.frames(content))]
+    damaged = {
+        "a whole": [],
+        "b payload": [starts[20] + 14, starts[50] - 1],
+        "c length": [starts[40]],
+        "d both": [starts[30] + 9, starts[31] + 20, starts[55] + 15],
+    }
+    for name, places in damaged.items():
+        changed = bytearray(content)
+        for at in places:
+            changed[at] ^= 0x10
+        (tmp_path / name).write_bytes(changed)
+    (tmp_path / "e cut").write_bytes(content[: starts[59] + 5])
+    (tmp_path / "f empty").write_bytes(b"")
+    found = by_name(verify(tmp_path))
+
+    def size(*records: int) -> int:
+        return sum(starts[record + 1] - starts[record] for record in records)
+
+    names = ("records", "damaged_bytes", "offset")
+    assert {name: tuple(row[key] for key in names) for name, row in found.items()} == {
+        "a whole": (60, 0, None),
+        "b payload": (58, size(20, 49), starts[20]),
+        "c length": (59, size(40), starts[40]),
+        "d both": (57, size(30, 31, 55), starts[30]),
+        "e cut": (59, 5, starts[59]),
+        "f empty": (0, 0, None),
+    }
+    assert [row["damaged"] for name, row in found.items() if name != "d both"] == [0, 2, 1, 1, 0]
+    assert found["a whole"]["reason"] is None
+    assert "checksum of the record data" in found["b payload"]["reason"]
+    assert "length" in found["c length"]["reason"]
+    sizes = [path.stat().st_size for path in sorted(tmp_path.iterdir())]
+    assert [row["bytes"] for row in found.values()] == sizes
+    assert {(row["drift"], row["agrees"], row["differs"]) for row in found.values()} == {("", None, None)}
+
+
+@given(damaged_files())
+def test_it_tells_what_skipping_would_read_and_never_raises(data: bytes) -> None:
+    Store.at("memory://verified").fs.pipe_file("/verified/file", data)
+    with dask.config.set(scheduler="sync"):
+        report = verify("memory://verified", record_type="bytes")
+        read = read_tfrecord("memory://verified", record_type="bytes", on_corrupt="skip")
+        assert report["records"].tolist() == [len(read.compute())]
+    assert report["bytes"].tolist() == [len(data)]
+    kept = sum(len(payload) + 16 for payload in read["record"].compute())
+    if detect(data[:HEADER_BYTES]) is None:
+        assert report["damaged_bytes"].tolist() == [len(data) - kept]
+
+
+@pytest.mark.parametrize("compression", ["gzip", "zlib"])
+def test_a_damaged_stream_is_reported_and_its_sizes_are_those_of_the_whole_file(
+    compression: Any, tmp_path: Path
+) -> None:
+    snapshot = to_tfrecord(pa.table({"n": range(5000)}), tmp_path, compression=compression)
+    [file] = tmp_path.glob("part-*")
+    stored = bytearray(file.read_bytes())
+    stored[len(stored) // 2] ^= 0x55
+    file.write_bytes(stored)
+    [row] = by_name(verify(tmp_path)).values()
+    assert row["damaged"] >= 1
+    assert row["records"] < 5000
+    assert (row["bytes"], row["agrees"]) == (snapshot.bytes, False)
+    assert f"crc32c: {oracle.crc32c(bytes(stored)):,} instead of" in row["differs"]
+
+
+@pytest.mark.usefixtures("_tasks")
+def test_drift_from_the_inferred_schema_is_reported(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The schema is inferred from the first file only."""
+    drifts: dict[str, tuple[list[Any], str]] = {
+        "a": (rows(40), ""),
+        "b kind": (
+            [*rows(30), {"n": ("bytes", [b"x"])}],
+            "'n' holds bytes in record 30, the column is int64",
+        ),
+        "c unseen": (rows(20, more=("int64", [1, 2])), "'more' (int64) is not in the schema"),
+        "d list": ([*rows(20), {"n": ("int64", [1, 2, 3])}], "'n' holds up to 3 values, the column is int64"),
+        "e text": (
+            [*rows(20), {"name": ("bytes", [b"\xff"])}],
+            "'name' is not all UTF-8, the column is string",
+        ),
+        "f lacks": ([{"n": ("int64", [5])}] * 20, ""),
+    }
+    for name, (records, _) in drifts.items():
+        (tmp_path / name).write_bytes(oracle.features_file(records))
+    take = full_scan.take_sample
+    monkeypatch.setattr(
+        full_scan, "take_sample", lambda store, files, **options: take(store, files[:1], **options)
+    )
+    found = by_name(verify(tmp_path))
+    assert {name: row["drift"] for name, row in found.items()} == {
+        n: drift for n, (_, drift) in drifts.items()
+    }
+
+
+def test_two_kinds_in_the_sample_are_drift_and_do_not_raise(tmp_path: Path) -> None:
+    (tmp_path / "a").write_bytes(oracle.features_file([{"n": ("int64", [1])}]))
+    (tmp_path / "b").write_bytes(oracle.features_file([{"n": ("bytes", [b"1"])}]))
+    found = by_name(verify(tmp_path))
+    assert (found["a"]["drift"], bool(found["b"]["drift"])) == ("", True)
+
+
+@pytest.mark.parametrize(
+    ("first", "record_type"),
+    [(b"no message", "infer"), (b"no message", "bytes"), (b"\x68\x01", "infer"), (b"", "infer")],
+)
+def test_it_takes_the_records_for_what_the_reader_takes_them(
+    tmp_path: Path, first: bytes, record_type: Any
+) -> None:
+    (tmp_path / "a").write_bytes(oracle.frame(first) * 2)
+    (tmp_path / "b").write_bytes(oracle.features_file(rows(3)))
+    found = by_name(verify(tmp_path, record_type=record_type))
+    damaged = {name for name, row in found.items() if row["damaged"]}
+    count = 0
+    with suppress(CorruptRecordError):
+        count = len(read_tfrecord(tmp_path, record_type=record_type).compute())
+    whole = sum(row["records"] for row in found.values())
+    assert (damaged, whole) == ((set(), count) if count else ({"a"}, 3))
+
+
+@pytest.mark.usefixtures("_tasks")
+@pytest.mark.parametrize("compression", [None, "gzip", "zlib"])
+def test_a_dataset_agrees_with_its_snapshot_until_something_changes(compression: Any, tmp_path: Path) -> None:
+    table = pa.table({"n": range(400), "key": list("abcd") * 100})
+    to_tfrecord(table, tmp_path, partition_on="key", compression=compression)
+    report = verify(tmp_path)
+    assert report["agrees"].tolist() == [True] * 4
+    assert report["differs"].tolist() == report["drift"].tolist() == [""] * 4
+    assert report["records"].tolist() == [100] * 4
+    a, b, c = (min((tmp_path / f"key={key}").glob("part-*")) for key in "abc")
+    a.unlink()
+    whole = oracle.features_file([{"n": ("int64", [n])} for n in range(7)])
+    b.write_bytes(oracle.compress(whole, compression))
+    foreign = c.with_name("foreign")
+    foreign.write_bytes(c.read_bytes())
+    found = verify(tmp_path).set_index("path")
+    assert "missing" in found.loc[str(a), "reason"]
+    assert not found.loc[str(a), "agrees"]
+    assert found.loc[str(b), "records"] == 7
+    assert "records: 7 instead of 100" in found.loc[str(b), "differs"]
+    assert found.loc[str(c), "agrees"]
+    assert "does not list" in found.loc[str(foreign), "differs"]
+    assert len(found) == 5
+
+
+def test_a_file_named_twice_is_reported_twice_and_messages_that_cannot_be_parsed_are_damage(
+    tmp_path: Path,
+) -> None:
+    (tmp_path / "file").write_bytes(oracle.features_file(rows(3)) + oracle.frame(b"\x0a\xff\xff"))
+    report = verify([tmp_path / "file"] * 2)
+    assert report[["records", "damaged", "damaged_bytes"]].to_numpy().tolist() == [[3, 1, 19]] * 2
+    with pytest.raises(FileNotFoundError):
+        verify(tmp_path / "nothing")
+
+
+def test_memory_is_that_of_a_window(tmp_path: Path) -> None:
+    (tmp_path / "file").write_bytes(oracle.frame(b"x" * 1000) * 12_000)
+    with patch.object(window, "_allocate", side_effect=window._allocate) as allocate:
+        assert verify(tmp_path, record_type="bytes")["records"].tolist() == [12_000]
+    assert 0 < max(call.args[0] for call in allocate.call_args_list) <= 1 << 22
+
+
+def test_files_that_others_damaged_are_distinguished_from_whole_ones(data: Path) -> None:
+    report = verify(data / "bad", record_type="bytes")
+    assert len(report) > 100
+    for path, records, damaged in zip(report["path"], report["records"], report["damaged"], strict=True):
+        try:
+            payloads = oracle.read_payloads(Path(path))
+        except oracle.DamagedError:
+            assert damaged, path
+        else:
+            assert (records, damaged) == (len(payloads), 0), path

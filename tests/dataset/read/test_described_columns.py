@@ -21,19 +21,8 @@ import pyarrow as pa
 import pytest
 from other_writers import fill
 
-from dask_tfrecord import (
-    CorruptRecordError,
-    RecordTable,
-    Schema,
-    SchemaError,
-    TFRecordError,
-    index,
-    inspect,
-    iter_batches,
-    read_tfrecord,
-    to_tfrecord,
-    verify,
-)
+import dask_tfrecord
+from dask_tfrecord import CorruptRecordError, Schema, SchemaError, TFRecordError, inspect, read_tfrecord
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -97,7 +86,7 @@ def test_the_rows_of_every_sample_are_those_of_tensorflow_datasets(
     root = tmp_path / name
     shutil.copytree(data / "tfds" / name / "1.0.0", root)
     if indexed:
-        index(root)
+        dask_tfrecord.index(root)
     everything = read_tfrecord(root).compute()
     for split, wanted in expected(data / "tfds" / name):
         described = inspect(root, split=split)
@@ -109,7 +98,7 @@ def test_the_rows_of_every_sample_are_those_of_tensorflow_datasets(
             names = classes(root, column)
             got = [alike(coded(value, names)) for value in values.to_pylist()]
             assert got == [alike(pick(row, tuple(column.split("/")))) for row in wanted], column
-    assert verify(root)["agrees"].all() or not indexed
+    assert dask_tfrecord.verify(root)["agrees"].all() or not indexed
 
 
 def classes(root: Path, column: str) -> list[str]:
@@ -131,8 +120,8 @@ def test_a_group_of_columns_is_read_by_its_name(data: Path) -> None:
     members = ["objects/bbox", "objects/label"]
     assert list(read_tfrecord(root, columns="objects").compute().columns) == members
     assert inspect(root, columns=["path", "objects"]).schema.names == ["path", *members]
-    assert RecordTable(root, columns=["objects"])[0:2].schema.names == members
-    assert next(iter(iter_batches(root, 2, columns="objects"))).schema.names == members
+    assert dask_tfrecord.RecordTable(root, columns=["objects"])[0:2].schema.names == members
+    assert next(iter(dask_tfrecord.iter_batches(root, 2, columns="objects"))).schema.names == members
     assert read_tfrecord(root, columns="path").name == "path"
 
 
@@ -144,14 +133,14 @@ def test_labels_are_names_or_numbers(data: Path, tmp_path: Path) -> None:
     filtered = read_tfrecord(root, filters=[("label", "==", named[0])]).compute()["label"]
     assert set(filtered) == {named[0]}
     indexed = shutil.copytree(root / "1.0.0", tmp_path / "indexed")
-    index(indexed)
+    dask_tfrecord.index(indexed)
     for path in (root, indexed):
         numbers = read_tfrecord(path, split="train", labels="codes").compute()["label"]
         assert numbers.tolist() == named.cat.codes.tolist()
     with pytest.raises(TFRecordError, match="unknown labels 'name'"):
         read_tfrecord(root, labels="name")  # type: ignore[arg-type]  # an invalid value
     with pytest.raises(SchemaError, match="a form of its own"):
-        to_tfrecord(read_tfrecord(indexed), indexed, append=True, partition_on="split")
+        dask_tfrecord.to_tfrecord(read_tfrecord(indexed), indexed, append=True, partition_on="split")
 
 
 def test_a_description_shows_splits_and_the_caller_overrides_its_types(data: Path) -> None:
@@ -176,9 +165,13 @@ def test_a_schema_of_a_description_reads_files_without_one(data: Path, tmp_path:
     for path in root.glob("*-train.tfrecord-*"):
         shutil.copy(path, tmp_path)
     schema = Schema.from_tfds(root)
-    found = read_tfrecord(tmp_path, schema=schema).compute()
-    assert str(found.to_dict()) == str(read_tfrecord(root, split="train").compute().to_dict())
     assert Schema.from_json(schema.to_json()) == schema
+    expected = str(read_tfrecord(root, split="train").compute().to_dict())
+    for source in (schema, root, root / "features.json", str(root / "features.json")):
+        assert str(read_tfrecord(tmp_path, schema=source).compute().to_dict()) == expected
+    if name == "labels":
+        codes = read_tfrecord(tmp_path, schema=root / "features.json", labels="codes")
+        assert codes.dtypes["label"] == pd.ArrowDtype(pa.int64())
     with pytest.raises(FileNotFoundError, match=r"features\.json"):
         Schema.from_tfds(tmp_path)
     with pytest.raises(TFRecordError, match="unknown labels 'kodes'"):
@@ -257,7 +250,7 @@ def test_errors_name_the_record_and_the_types_that_read_it(
         read_tfrecord(root, extra="ignore").compute()
     assert caught.value.record == len(rows) - 1
     with pytest.raises(SchemaError):
-        RecordTable(root, extra="ignore")[[0, len(rows) - 1]]
+        dask_tfrecord.RecordTable(root, extra="ignore")[[0, len(rows) - 1]]
     ((keyword, types, _),) = caught.value.remedies
     assert len(read_tfrecord(root, extra="ignore", **{keyword: types}).compute()) == len(rows)
 
@@ -272,7 +265,7 @@ def test_each_tensor_needs_a_shape_of_its_own(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match="1 tensors have 1 sizes"):
         read_tfrecord(root).compute()
     with pytest.raises(SchemaError, match="a form of its own"):
-        to_tfrecord(dd.from_dict({"x": [1]}, npartitions=1), root, append=True)
+        dask_tfrecord.to_tfrecord(dd.from_dict({"x": [1]}, npartitions=1), root, append=True)
 
 
 def test_a_misspelt_column_is_noticed_beside_unknown_features(tmp_path: Path) -> None:

@@ -1,27 +1,28 @@
 """Partitions: large files are split, small files share a partition, and each row is in one partition.
 
-Modules: dataset.read.read_plan, dataset.read.read_task.
+Another operation may remove a file between the plan of a read and the read.
+
+Modules: dataset.read.read_plan, dataset.read.read_task, dataset.read.sample, files.storage.listing.
 """
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
-import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 
-from dask_tfrecord import TFRecordError, read_tfrecord, to_tfrecord
+import dask_tfrecord
+from dask_tfrecord import FileChangedError, TFRecordDataset, TFRecordError, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec.codecs import CODECS
 from dask_tfrecord.dataset.read.read_plan import plan_partitions
 from dask_tfrecord.files import file_writer
 from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.splits import BlockIndex, Split
 from dask_tfrecord.files.storage.listing import FileInfo, info_table
-from dask_tfrecord.files.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -67,8 +68,9 @@ def test_files_of_different_partition_values_never_share() -> None:
     assert sizes(partitions) == [[1, 2], [3, 4], [5, 6]]
     assert str([*found["key"].to_pylist(), *found["x"].to_pylist()]) == "['a', None, 'b', 1.0, 1.0, nan]"
     index = BlockIndex(100, tuple(Block(n, n, n) for n in range(0, 100, 10)))
+    values = {"key": pa.array(["a", "b"])}
     partitions, found = plan_partitions(files(100, 100), {0: index, 1: index}, values, blocksize=50)
-    assert found["key"].to_pylist() == ["a", "a", "a", "a"]
+    assert found["key"].to_pylist() == ["a", "a", "b", "b"]
     assert [[split.records for split in partition] for partition in partitions] == [[50]] * 4
 
 
@@ -120,32 +122,6 @@ def test_each_partition_alone_holds_its_rows_and_together_they_are_the_file(
     assert [value for part in parts for value in part["data"]] == frame["data"].tolist()
 
 
-def test_a_partition_reads_its_split_only(
-    frame: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(file_writer, "BLOCK_BYTES", 1000)
-    snapshot = to_tfrecord(frame, tmp_path)
-    ddf = read_tfrecord(tmp_path, blocksize=snapshot.bytes // 10)
-    with patch.object(Store, "open", autospec=True, side_effect=Store.open) as opening:
-        ddf.partitions[4].compute()
-    [call] = opening.call_args_list
-    start, stop = call.args[3:5]
-    assert start > 0
-    assert stop - start < snapshot.bytes // 5
-
-
-def test_small_files_of_each_directory_share_partitions(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"n": range(40), "key": ["a", "b"] * 20})
-    to_tfrecord(dd.from_pandas(frame, npartitions=8), tmp_path / "d", partition_on=["key"])
-    assert read_tfrecord(tmp_path / "d", blocksize=None).npartitions == 16
-    ddf = read_tfrecord(tmp_path / "d")
-    assert ddf.npartitions == 2
-    parts = [part.compute() for part in ddf.partitions]
-    assert [set(part["key"]) for part in parts] == [{"a"}, {"b"}]
-    assert [part["n"].tolist() for part in parts] == [list(range(0, 40, 2)), list(range(1, 40, 2))]
-    assert len(ddf) == 40
-
-
 def test_a_size_is_a_number_or_a_text_and_anything_else_is_refused(tmp_path: Path) -> None:
     to_tfrecord(pa.table({"n": range(4)}), tmp_path)
     for blocksize in ("64 MiB", "1kB", 1, 10**12, None):
@@ -170,3 +146,76 @@ def test_ten_thousand_files_of_many_values_are_each_planned_once() -> None:
     assert found["key"].to_pylist() == list(range(100))
     paths = [split.file.path for partition in partitions for split in partition]
     assert paths == [info.path for info in infos(*sizes)]
+
+
+FRAME = pd.DataFrame({"id": range(60), "text": ["x" * 300] * 60})
+
+
+def _plan(**options: Any) -> Callable[[Path], Any]:
+    return lambda path: dask_tfrecord.read_tfrecord(path, **options)
+
+
+def _later(plan: Callable[[Path], Any], read: Callable[[Any], Any]) -> Callable[[Path], Callable[[], Any]]:
+    """Return a function that plans a read of a path, and returns the call that reads."""
+
+    def planned(path: Path) -> Callable[[], Any]:
+        found = plan(path)
+        return lambda: read(found)
+
+    return planned
+
+
+def _polars(path: Path) -> Callable[[], Any]:
+    pytest.importorskip("polars")
+    from dask_tfrecord.feed.polars import scan_tfrecord
+
+    return scan_tfrecord(path).collect
+
+
+READS: dict[str, Callable[[Path], Callable[[], Any]]] = {
+    "records": _later(_plan(), lambda ddf: ddf.compute()),
+    "columns": _later(_plan(columns=["id"]), lambda ddf: ddf.compute()),
+    "ranges": _later(_plan(blocksize="4 kB"), lambda ddf: ddf.compute()),
+    "skipped damage": _later(_plan(on_corrupt="skip"), lambda ddf: ddf.compute()),
+    "filter": _later(_plan(filters=[("id", "<", 3)]), lambda ddf: ddf.compute()),
+    "length": _later(_plan(), len),
+    "explain": _later(_plan(columns=["id"]), dask_tfrecord.explain),
+    "table": _later(TFRecordDataset, lambda found: found.to_table()),
+    "count": _later(TFRecordDataset, lambda found: found.count_rows()),
+    "batches": _later(lambda path: dask_tfrecord.iter_batches(path, 7), list),
+    "shuffled": _later(lambda path: dask_tfrecord.iter_batches(path, 7, shuffle=20), list),
+    "one record": _later(dask_tfrecord.RecordTable, lambda found: found[3]),
+    "many records": _later(dask_tfrecord.RecordTable, lambda found: found[np.arange(50)]),
+    "inspected": _later(dask_tfrecord.inspect, lambda found: [*found.iter_tables()]),
+    "polars": _polars,
+}
+
+
+@pytest.mark.parametrize(
+    ("read", "columnar"), [(read, [None, ["id"]][at % 2]) for at, read in enumerate(READS)]
+)
+def test_a_read_of_files_that_were_overwritten_since_its_plan_raises_one_class(
+    tmp_path: Path, read: str, columnar: list[str] | None
+) -> None:
+    dask_tfrecord.to_tfrecord(FRAME, tmp_path, max_rows_per_file=20, columnar=columnar)
+    names = [path.name for path in tmp_path.glob("part-*")]
+    call = READS[read](tmp_path)
+    dask_tfrecord.to_tfrecord(FRAME, tmp_path, max_rows_per_file=20, columnar=columnar, overwrite=True)
+    with pytest.raises(FileChangedError, match="read the dataset again") as caught:
+        call()
+    assert isinstance(caught.value, FileNotFoundError)
+    assert Path(str(caught.value.path)).name in names
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_read_of_plain_files_that_were_removed_since_its_plan_raises_one_class(
+    tmp_path: Path, read: str
+) -> None:
+    dask_tfrecord.to_tfrecord(FRAME, tmp_path, max_rows_per_file=20)
+    (tmp_path / "_tfrecord").rename(tmp_path.parent / f"{tmp_path.name}-metadata")
+    files = [path.rename(path.with_name(f"{at}.tfrecord")) for at, path in enumerate(tmp_path.glob("part-*"))]
+    call = READS[read](tmp_path)
+    for path in files:
+        path.unlink()
+    with pytest.raises(FileChangedError, match=r"\d\.tfrecord: the file was removed after"):
+        call()

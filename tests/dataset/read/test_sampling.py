@@ -22,22 +22,14 @@ from inferred import directory_of, file_of, infer, sequence_file, types
 from oracle import Feature, Record
 from other_writers import advised, fill, read
 
-from dask_tfrecord import (
-    CorruptRecordError,
-    SchemaError,
-    TFRecordError,
-    index,
-    read_tfrecord,
-    take,
-    to_tfrecord,
-    verify,
-)
+import dask_tfrecord
+from dask_tfrecord import CorruptRecordError, SchemaError, TFRecordError, index, read_tfrecord, take
 from dask_tfrecord.dataset.read import sample
 from dask_tfrecord.dataset.read.discovery import one_by_one, open_dataset
 from dask_tfrecord.dataset.read.requested_columns import ReadRequest
 from dask_tfrecord.dataset.read.sample import sample_all, take_sample
 from dask_tfrecord.files.file_options import ReadOptions
-from dask_tfrecord.files.inference import AskedType, RecordPosition, Sample
+from dask_tfrecord.files.inference import AskedType, Sample
 from dask_tfrecord.files.storage.listing import list_files
 
 
@@ -57,15 +49,11 @@ def test_the_same_files_give_the_same_schema_also_of_the_last_file(tmp_path: Pat
     assert "f9" in first.names  # the last path
 
 
-def test_the_sample_of_a_large_file_is_bounded(tmp_path: Path) -> None:
-    large = oracle.frame(oracle.serialize(Record({"a": Feature("bytes", [bytes(100_000)])})))
-    late = file_of({"late": ("int64", [1])})
-    assert infer(tmp_path, large * 100 + late).names == ["a"]
-
-
-def test_a_record_longer_than_the_sample_is_read_whole(tmp_path: Path) -> None:
-    large = file_of({"a": ("bytes", [bytes(5 << 20)]), "b": ("int64", [1])})
-    assert sorted(infer(tmp_path, large).names) == ["a", "b"]
+def test_the_sample_of_a_large_file_is_bounded_and_of_whole_records(tmp_path: Path) -> None:
+    large = file_of({"a": ("bytes", [bytes(100_000)])})
+    assert infer(tmp_path, large * 100 + file_of({"late": ("int64", [1])})).names == ["a"]
+    whole = file_of({"a": ("bytes", [bytes(5 << 20)]), "b": ("int64", [1])})
+    assert sorted(infer(tmp_path, whole).names) == ["a", "b"]
 
 
 def test_damage_is_found_in_the_sample_and_anywhere_if_everything_is_looked_at(tmp_path: Path) -> None:
@@ -137,19 +125,6 @@ def facts(sample: Sample, root: Path, contents: list[bytes]) -> list[Any]:
             for one in sample.features
         ),
     ]
-
-
-def test_the_record_and_offset_of_a_kind_are_those_of_its_record(tmp_path: Path) -> None:
-    """The record is beyond the first window, also in a compressed file."""
-    padding = file_of({"a": ("bytes", [bytes(1 << 20)])})
-    content = padding * 9 + file_of({"a": ("int64", [1])})
-    for compression in (None, "gzip"):
-        sample = sampled(tmp_path, "infer", oracle.compress(content, compression))
-        path = f"{tmp_path}/00.tfrecord"
-        assert sample.features[0].kinds == {
-            "bytes": RecordPosition(path, 0, 0),
-            "int64": RecordPosition(path, 9, 9 * len(padding)),
-        }
 
 
 def test_everything_is_looked_at_when_asked_for(tmp_path: Path) -> None:
@@ -415,7 +390,7 @@ def test_an_index_of_records_without_features_reads_as_the_files_do(
     assert read_tfrecord(root, columns=[]).compute().shape == (sum(records), 0)
     assert list(ddf.columns) == (["k"] if "=" in name else [])
     assert take(root, []).shape == (0, len(ddf.columns))
-    report = verify(root)
+    report = dask_tfrecord.verify(root)
     assert report["records"].tolist() == records
     assert report["agrees"].all()
     if sum(records):
@@ -425,22 +400,10 @@ def test_an_index_of_records_without_features_reads_as_the_files_do(
             take(root, [0])
 
 
-@pytest.mark.usefixtures("one_thread")
-def test_partition_columns_alone_filter_and_prune(tmp_path: Path, opened: list[str]) -> None:
-    root = empty_records(tmp_path, [2, 0, 3], "k={}/a.tfrecord")
-    index(root)
-    ddf = read_tfrecord(root)
-    opened.clear()
-    assert len(read_tfrecord(root, filters=[("k", ">", 1)])) == len(ddf[ddf.k > 1]) == 3
-    assert read_tfrecord(root, filters=[("k", "==", 1)]).compute()["k"].tolist() == []
-    assert opened == []
-    assert ddf[ddf.k == 0].compute()["k"].tolist() == [0, 0]
-
-
 def test_without_columns_there_is_nothing_to_filter_or_to_write(tmp_path: Path) -> None:
     root = empty_records(tmp_path / "files", [2, 0, 3], "{}.tfrecord")
     index(root)
     with pytest.raises(SchemaError, match="no column is named 'k'; there are none"):
         read_tfrecord(root, filters=[("k", "==", 1)])
     with pytest.raises(SchemaError, match="there are no columns to store"):
-        to_tfrecord(read_tfrecord(root), tmp_path / "copy")
+        dask_tfrecord.to_tfrecord(read_tfrecord(root), tmp_path / "copy")

@@ -23,25 +23,15 @@ from click.testing import CliRunner
 from fsspec.implementations.memory import MemoryFileSystem
 from other_writers import features_of, fill
 
-from dask_tfrecord import (
-    NotFoundError,
-    RecordTable,
-    Schema,
-    SchemaError,
-    export,
-    index,
-    inspect,
-    iter_batches,
-    read_tfrecord,
-    to_tfrecord,
-)
+import dask_tfrecord
+from dask_tfrecord import NotFoundError, RecordTable, Schema, SchemaError, export, index, read_tfrecord
 from dask_tfrecord_launcher import main
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def table(path: Any, **keywords: Any) -> pa.Table:
-    return pa.concat_tables(inspect(path, **keywords).iter_tables())
+    return pa.concat_tables(dask_tfrecord.inspect(path, **keywords).iter_tables())
 
 
 SCHEMA = "SchemaGen/schema/2/schema.pbtxt"
@@ -60,33 +50,19 @@ def comparable(value: Any) -> Any:
 def test_the_rows_of_every_sample_are_those_of_tfx(data: Path, name: str) -> None:
     root = data / "tfds" / name
     expected = json.loads((data / "tfds" / "tfx_expected.json").read_text())["directories"][name]
-    for split, found in expected["splits"].items():
-        wanted = found["rows_tfx_bsl"]
-        columns = table(root, split=split, schema=root / SCHEMA).to_pydict()
+    for split, of_split in expected["splits"].items():
+        wanted = of_split["rows_tfx_bsl"]
+        found = table(root, split=split, schema=root / SCHEMA)
+        if name == "taxi":
+            assert found.schema.field("company").type == pa.dictionary(pa.int32(), pa.string())
+            assert found.schema.field("when").type == pa.timestamp("s")
+        columns = found.to_pydict()
         assert {*columns} == {column for column in wanted[0] if column != "old"}
         for column, values in columns.items():
             if column == "flag_s":
                 values = ["yes" if one else "no" for one in values]
             expected_values = [comparable(row[column]) for row in wanted]
             assert [comparable(one) for one in values] == expected_values, column
-
-
-def test_a_schema_of_tfx_gives_types(data: Path) -> None:
-    category = pa.dictionary(pa.int32(), pa.string())
-    schema = Schema.from_tfmd(data / "tfds" / "taxi" / SCHEMA)
-    assert dict(zip(schema.names, schema.arrow.types, strict=True)) == {
-        "trip_miles": pa.float32(),
-        "fare": pa.float32(),
-        "company": category,
-        "payment_type": category,
-        "tip": pa.bool_(),
-        "hour": pa.int64(),
-        "when": pa.timestamp("s"),
-        "flag_s": pa.bool_(),
-    }
-    found = read_tfrecord(data / "tfds" / "taxi", schema=schema).compute()
-    assert [*found["company"].cat.categories] == ["Blue", "Yellow"]
-    assert found["split"].value_counts().to_dict() == {"train": 8, "eval": 3}
 
 
 TEXT = """
@@ -166,7 +142,7 @@ def test_every_reader_takes_the_path_of_a_schema(data: Path, tmp_path: Path) -> 
     assert list(ddf.columns) == names
     assert len(pickle.loads(pickle.dumps(ddf)).compute()) == 3
     assert RecordTable(root, schema=schema)[0:2].schema.names == names
-    assert next(iter(iter_batches(root, 2, schema=str(schema)))).schema.names == names
+    assert next(iter(dask_tfrecord.iter_batches(root, 2, schema=str(schema)))).schema.names == names
     assert list(read_tfrecord(root, schema=schema.parent).columns) == names  # the directory of the artifact
     printed = CliRunner().invoke(main, ["schema", str(root), "--schema", str(schema)]).output
     assert "flag_s: bool" in printed
@@ -199,7 +175,7 @@ OF_TFX = {
 @pytest.mark.parametrize(("format", "more"), [("tfds", OF_TFDS), ("tfmd", OF_TFX)])
 def test_what_was_exported_reads_back_alike(tmp_path: Path, format: Any, more: dict[str, Any]) -> None:
     columns = {name: pa.array(values, type_) for name, (type_, values) in {**EXPORTED, **more}.items()}
-    to_tfrecord(pa.table(columns), tmp_path, lossy="allow")
+    dask_tfrecord.to_tfrecord(pa.table(columns), tmp_path, lossy="allow")
     export(tmp_path, format)
     shutil.rmtree(tmp_path / "_tfrecord")
     if format == "tfds":
@@ -207,20 +183,6 @@ def test_what_was_exported_reads_back_alike(tmp_path: Path, format: Any, more: d
     else:
         for schema in (tmp_path / "schema.pbtxt", tmp_path):
             assert table(tmp_path, schema=schema).equals(pa.table(columns))
-
-
-@pytest.mark.parametrize("name", ["scalars", "sequences", "tensors", "labels", "taxi"])
-def test_what_was_exported_for_tfx_describes_the_features(data: Path, tmp_path: Path, name: str) -> None:
-    root = data / "tfds" / name
-    shutil.copytree(root / ("1.0.0" if name != "taxi" else "CsvExampleGen"), tmp_path / name)
-    stored = index(tmp_path / name, schema=root / SCHEMA if name == "taxi" else None).schema
-    export(tmp_path / name, "tfmd")
-    found = table(tmp_path / name, schema=tmp_path / name / "schema.pbtxt", use_snapshot=False, split="train")
-    assert {*found.column_names} == {one.name for one in stored.columns}
-    expected = table(tmp_path / name, split="train")
-    for column in ("int64", "flag_s", "fare", "num"):
-        if column in expected.column_names:
-            assert found[column].equals(expected[column])
 
 
 def test_a_message_is_a_schema(data: Path) -> None:
@@ -292,17 +254,6 @@ def test_a_schema_that_contradicts_the_data_raises(
         ddf.compute()
     assert (caught.value.feature, caught.value.record) == (feature, 0)
     assert str(caught.value.path).endswith("a.tfrecord")
-
-
-def test_the_files_of_tensorflow_datasets_are_a_schema(data: Path, tmp_path: Path) -> None:
-    root = data / "tfds" / "labels" / "1.0.0"
-    for file in root.glob("*-train.tfrecord-*"):
-        shutil.copy(file, tmp_path)
-    for source in (root, root / "features.json", str(root / "features.json")):
-        found = table(tmp_path, schema=source)
-        assert found.equals(table(root, split="train"))
-    codes = table(tmp_path, schema=root / "features.json", labels="codes")
-    assert codes["label"].type == pa.int64()
 
 
 @pytest.mark.parametrize(

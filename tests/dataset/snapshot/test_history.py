@@ -1,5 +1,7 @@
 """The versions of a dataset: their list, reading an older one, versions that list what they add to a base.
 
+Which files of a directory are read: with a snapshot, without one, and with uncommitted files.
+
 Modules: dataset.snapshot.versions, dataset.snapshot.visibility, dataset.write.transaction,
 dataset.snapshot.file_list.
 """
@@ -16,27 +18,15 @@ from typing import Any
 
 import dask
 import dask.dataframe as dd
+import oracle
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 from small_frames import by_key, collection, keyed, values
 
-from dask_tfrecord import (
-    CorruptRecordError,
-    RecordTable,
-    Snapshot,
-    TFRecordError,
-    cleanup,
-    compact,
-    delete,
-    expire,
-    index,
-    read_tfrecord,
-    restore,
-    to_tfrecord,
-    verify,
-)
+import dask_tfrecord
+from dask_tfrecord import RecordTable, Snapshot, TFRecordError, cleanup, index, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec import crc32c
 from dask_tfrecord.dataset.snapshot import file_list, model, versions
 from dask_tfrecord.dataset.snapshot.model import read_snapshot
@@ -77,16 +67,6 @@ def test_a_version_that_an_overwrite_removed_raises(place: str) -> None:
         assert Snapshot.history(place)["version"].tolist() == [version + 1]
 
 
-@pytest.mark.usefixtures("appended_snapshots")
-def test_a_missing_file_of_an_older_version_raises(tmp_path: Path) -> None:
-    first = to_tfrecord(rows(1, 2), tmp_path)
-    to_tfrecord(rows(3), tmp_path, append=True)
-    (tmp_path / first.files[0].path).unlink()
-    message = r"in its version 1; put the file back, or pass version=None"
-    with pytest.raises(CorruptRecordError, match=message):
-        read_tfrecord(tmp_path, version=1)
-
-
 def test_an_older_version_ignores_the_files_of_newer_ones(tmp_path: Path) -> None:
     foreign = tmp_path / "foreign"
     for name, numbers in {"a": (1, 2), "b": (3,)}.items():
@@ -119,7 +99,7 @@ def test_a_version_is_the_number_of_a_snapshot_of_one_directory(tmp_path: Path) 
 def test_history_lists_what_created_each_version(place: str) -> None:
     start = datetime.now(UTC) - timedelta(seconds=1)
     snapshots = [
-        to_tfrecord(rows(*numbers), place, append=True, partition_on="key")
+        to_tfrecord(rows(*numbers), place, append=0 not in numbers, partition_on="key")
         for numbers in ((0, 1, 2), (3,), (5,))
     ]
     history = Snapshot.history(place)
@@ -138,15 +118,15 @@ def test_history_without_the_file_lists_is_the_same(place: str, monkeypatch: pyt
     """Versions with long metadata, without totals, and with other totals are read with their file lists."""
     to_tfrecord(rows(0, 1, 2), place, partition_on="key")
     to_tfrecord(rows(3), place, append=True, partition_on="key")
-    delete(place, [("n", "==", 1)], keep_versions=True)
+    dask_tfrecord.delete(place, [("n", "==", 1)], keep_versions=True)
     with monkeypatch.context() as patch:
         patch.setattr(versions, "totals", lambda rows: {"files": True, "records": 1, "bytes": 1})
         to_tfrecord(rows(5), place, append=True, partition_on="key")
     long = {"text": "x" * 100_000}
     to_tfrecord(rows(7), place, append=True, partition_on="key", custom_metadata=long)
-    compact(place, keep_versions=True)
-    restore(place, 2)
-    expire(place, versions=4)
+    dask_tfrecord.compact(place, keep_versions=True)
+    dask_tfrecord.restore(place, 2)
+    dask_tfrecord.expire(place, versions=4)
     found = Snapshot.history(place)
     shown = found[["version", "mode", "details", "files", "records"]].fillna({"details": ""})
     assert shown.to_numpy().tolist() == [
@@ -162,7 +142,7 @@ def test_history_without_the_file_lists_is_the_same(place: str, monkeypatch: pyt
 
 def test_history_reads_the_end_of_each_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     to_tfrecord(rows(0, 1, 2), tmp_path)
-    newest = delete(tmp_path, [("n", "==", 1)]).snapshot
+    newest = dask_tfrecord.delete(tmp_path, [("n", "==", 1)]).snapshot
     os.utime(tmp_path / newest.files[0].path, (1, 1))
     index(tmp_path)
     monkeypatch.setattr(versions, "_read", None)
@@ -289,17 +269,6 @@ def test_a_full_snapshot_is_stored_when_a_tenth_is_added(
 
 
 @pytest.mark.usefixtures("deltas")
-@pytest.mark.parametrize("mode", [True, "partitions"])
-def test_an_overwrite_stores_a_full_snapshot_and_removes_the_others(place: str, mode: Any) -> None:
-    to_tfrecord(keyed(a=[1], b=[2]), place, partition_on="key")
-    to_tfrecord(keyed(a=[3], c=[4]), place, partition_on="key", append=True)
-    to_tfrecord(keyed(a=[5]), place, partition_on="key", overwrite=mode)
-    assert by_key(place) == ({"a": [5]} if mode is True else {"a": [5], "b": [2], "c": [4]})
-    assert Store.at(place).names("_tfrecord") == ["00000003.parquet"]
-    assert "base" not in parquet(place, 3)[1]
-
-
-@pytest.mark.usefixtures("deltas")
 def test_the_index_of_a_dataset_with_a_base_is_a_full_snapshot(tmp_path: Path) -> None:
     append_three(tmp_path)
     for path in tmp_path.glob("part-*"):
@@ -335,7 +304,7 @@ def test_any_writes_give_the_same_dataset_with_bases_and_without(
             files = [(file.path.partition("-")[0], file.values, file.crc32c) for file in written.files]
             described.append((written.number, written.mode, files, written.partition_values))
         described.append(read_tfrecord(place).compute().to_dict("list"))
-        assert verify(place)["agrees"].all()
+        assert dask_tfrecord.verify(place)["agrees"].all()
         found.append(described)
     assert found[0] == found[1] == found[2]
 
@@ -447,3 +416,140 @@ def test_cleanup_keeps_bases_and_what_versions_list_without_their_base(tmp_path:
             stored.rename(base)
         assert values(tmp_path) == [1, 2, 3, 4]
     assert [len(read_tfrecord(tmp_path, version=number)) for number in (1, 2, 3)] == [2, 3, 4]
+
+
+RUN = "0123abcd" * 4
+
+
+def write(root: Path, *numbers: int, **options: Any) -> Path:
+    frame = pd.DataFrame({"n": list(numbers), "k": [n % 2 for n in numbers]})
+    to_tfrecord(dd.from_pandas(frame, npartitions=2), root, **options)
+    return root
+
+
+def row(n: int) -> bytes:
+    return oracle.features_file([{"n": ("int64", [n]), "k": ("int64", [n % 2])}])
+
+
+def numbers(path: object, **options: object) -> list[int]:
+    return sorted(read_tfrecord(path, **options)["n"].compute())
+
+
+def a_dead_write(root: Path) -> Path:
+    """Leave a file of a dead write at its final path, as on an object store."""
+    (root / "_tfrecord" / "staging" / RUN).mkdir(parents=True)
+    path = root / f"part-{RUN}-00000-of-00001.tfrecord"
+    path.write_bytes(row(99))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("harm", "left"),
+    [("missing", [2, 3]), ("longer", [0, 1, 2, 3, 10]), ("unlisted", [0, 1, 2, 3, 10])],
+)
+def test_a_file_that_is_not_as_the_snapshot_says_raises_and_says_how_to_read_the_rest(
+    tmp_path: Path, harm: str, left: list[int]
+) -> None:
+    path = min(write(tmp_path, *range(4)).glob("part-*"))
+    if harm == "missing":
+        path.unlink()
+    elif harm == "longer":
+        path.write_bytes(path.read_bytes() + row(10))
+    else:
+        path = tmp_path / "others.tfrecord"
+        path.write_bytes(row(10))
+    with pytest.raises(TFRecordError, match="use_snapshot=False") as caught:
+        read_tfrecord(tmp_path)
+    assert caught.value.path == str(path)
+    assert numbers(tmp_path, use_snapshot=False) == left
+
+
+def test_a_glob_gives_no_files_of_a_write_that_broke_off(tmp_path: Path) -> None:
+    own = write(tmp_path / "own", *range(4))
+    dead = a_dead_write(own)
+    for name in ("part-*", "*", "{part,x}*", "**/*.tfrecord"):
+        assert numbers(own) == numbers(f"{own}/{name}") == [0, 1, 2, 3]
+        assert numbers(f"{own}/{name}", use_snapshot=False) == [0, 1, 2, 3]
+        assert numbers([own, f"{own}/{name}"]) == sorted([0, 1, 2, 3] * 2)
+    assert numbers(dead) == numbers([dead]) == [99]
+
+
+@pytest.mark.parametrize("root", ["own", "run=5/own", "own/run=5"])
+def test_a_partitioned_dataset_is_recognised_from_its_directories(tmp_path: Path, root: str) -> None:
+    own = write(tmp_path / root, *range(4), partition_on=["k"])
+    (own / "_tfrecord" / "staging" / RUN).mkdir(parents=True)
+    (own / "k=0" / f"part-{RUN}-00000-of-00001.tfrecord").write_bytes(row(98))
+    assert numbers(f"{own}/k=*/*") == numbers(f"{own}/k=*") == [0, 1, 2, 3]
+    assert numbers(f"{own}/k=0/*") == numbers(own / "k=0") == [0, 2]
+
+
+def test_a_directory_of_datasets_gives_what_is_committed_in_each(tmp_path: Path) -> None:
+    for name, rows in {"a": (0, 1), "b": (2, 3)}.items():
+        a_dead_write(write(tmp_path / name, *rows))
+    assert numbers(tmp_path) == numbers(f"{tmp_path}/*") == [0, 1, 2, 3]
+
+
+def test_a_directory_with_nothing_but_an_unfinished_write_says_so_and_how_to_mend_it(tmp_path: Path) -> None:
+    """On a disk the files of the write are staged; a write that died early leaves an empty directory."""
+    staging = tmp_path / "_tfrecord" / "staging" / RUN
+    staging.mkdir(parents=True)
+    name = f"part-{RUN}-00000-of-00001.tfrecord"
+    calls = [dask_tfrecord.index, Snapshot.open, lambda root: dask_tfrecord.take(root, [0])]
+    for is_staged in (False, True):
+        if is_staged:
+            (staging / name).write_bytes(row(1))
+        for path in (tmp_path, f"{tmp_path}/*", f"{tmp_path}/*.tfrecord"):
+            for call in (read_tfrecord, dask_tfrecord.verify, *(calls if path == tmp_path else ())):
+                with pytest.raises(FileNotFoundError, match=r"has not finished.*dask_tfrecord\.cleanup\("):
+                    call(path)
+    assert not dask_tfrecord.exists(tmp_path)
+    (tmp_path / name).write_bytes(row(99))  # as on an object store
+    for path in (tmp_path, f"{tmp_path}/*.tfrecord"):
+        with pytest.raises(FileNotFoundError, match="write that has not finished"):
+            read_tfrecord(path)
+    cleanup(tmp_path, older_than="0s")
+    with pytest.raises(FileNotFoundError, match="no visible files"):
+        read_tfrecord(tmp_path)
+
+
+def test_a_part_of_a_write_without_its_snapshot_is_read_with_use_snapshot_off(tmp_path: Path) -> None:
+    path = tmp_path / f"part-{RUN}-00000-of-00002.tfrecord"
+    path.write_bytes(row(5))
+    with pytest.warns(UserWarning, match=r"other files of the same write are missing.* use_snapshot=False"):
+        assert numbers(tmp_path) == [5]
+    assert numbers(tmp_path, use_snapshot=False) == numbers(f"{tmp_path}/*") == [5]
+    path.rename(tmp_path / f"part-{RUN}-00000-of-00001.tfrecord")
+    assert numbers(tmp_path) == numbers(f"{tmp_path}/*") == [5]
+
+
+@pytest.mark.parametrize(
+    ("stored", "wanted"),
+    [
+        (pa.timestamp("s"), pa.timestamp("ns")),
+        (pa.timestamp("us", "UTC"), pa.timestamp("us")),
+        (pa.timestamp("us"), pa.date32()),
+        (pa.date32(), pa.timestamp("s")),
+        (pa.date32(), pa.date64()),
+        (pa.time32("s"), pa.time64("us")),
+        (pa.duration("s"), pa.duration("ms")),
+        (pa.list_(pa.timestamp("s")), pa.list_(pa.timestamp("ms"))),
+        (pa.dictionary(pa.int32(), pa.timestamp("s")), pa.timestamp("ms")),
+    ],
+    ids=str,
+)
+def test_times_are_never_taken_for_times_of_another_unit(
+    tmp_path: Path, stored: pa.DataType, wanted: pa.DataType
+) -> None:
+    to_tfrecord(pa.table({"x": pa.nulls(2, stored), "n": [1, 2]}), tmp_path)
+    with pytest.raises(dask_tfrecord.SchemaError, match=r"'x'.*the records store.*give no type"):
+        read_tfrecord(tmp_path, schema={"x": wanted})
+    assert read_tfrecord(tmp_path, schema={"x": stored}).compute()["x"].isna().all()
+    taken = read_tfrecord(tmp_path, schema={"x": wanted}, use_snapshot=False)
+    assert taken["n"].sum().compute() == 3
+
+
+def test_a_time_may_be_read_in_another_zone_and_as_its_number(tmp_path: Path) -> None:
+    to_tfrecord(pa.table({"x": pa.array([5], pa.timestamp("s", "UTC"))}), tmp_path)
+    moment = read_tfrecord(tmp_path, schema={"x": pa.timestamp("s", "Europe/Warsaw")}).compute()
+    assert moment["x"][0].timestamp() == 5
+    assert read_tfrecord(tmp_path, schema={"x": pa.int64()}).compute()["x"].tolist() == [5]

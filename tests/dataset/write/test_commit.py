@@ -1,13 +1,19 @@
-"""The commit of a write is atomic if it is interrupted, repeated or concurrent.
+"""Appends and overwrites: the old rows stay, concurrent appends are kept, and a write is committed once.
 
 A run is recognised by its whole id: runs whose ids begin alike never touch each other's files and rows.
 
-Modules: dataset.write.transaction, dataset.write.run, dataset.write.destination, dataset.snapshot.versions.
+Modules: dataset.write.transaction, dataset.write.operations, dataset.write.run, dataset.write.destination,
+dataset.snapshot.versions.
 """
 
+import bz2
+import gzip
+import lzma
 import os
 import shutil
+import zlib
 from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
@@ -16,23 +22,24 @@ from typing import Any
 from unittest.mock import patch
 
 import dask.dataframe as dd
-import pandas as pd
+import oracle
 import pyarrow as pa
 import pytest
-from small_frames import collection, files_of, put, values
+from small_frames import by_key, collection, failing, files_of, keyed, put, values
 
 import dask_tfrecord
 from dask_tfrecord import (
+    ConcurrentWriteError,
     DestinationError,
+    SchemaError,
     Snapshot,
     TFRecordError,
-    compact,
     delete,
     read_tfrecord,
     to_tfrecord,
 )
+from dask_tfrecord.dataset.snapshot.versions import next_ancestors
 from dask_tfrecord.dataset.write import transaction
-from dask_tfrecord.dataset.write.destination import check_destination
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.transaction import commit, note_replaced
 from dask_tfrecord.files.storage.store import Store
@@ -41,25 +48,250 @@ from dask_tfrecord.schema.fields import Schema
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-TEN = collection(*range(10), npartitions=3)
+def test_appended_columns_may_come_in_another_order(tmp_path: Path) -> None:
+    to_tfrecord(collection(1, 2, m=[3, 4]), tmp_path)
+    to_tfrecord(collection(5, 6, m=[7, 8])[["m", "n"]], tmp_path, append=True)
+    frame = read_tfrecord(tmp_path).compute()
+    assert frame.columns.tolist() == ["n", "m"]
+    assert frame["m"].tolist() == [3, 4, 7, 8]
 
 
-def failing(ddf: dd.DataFrame) -> dd.DataFrame:
-    def fail(part: pd.DataFrame) -> pd.DataFrame:
-        if 9 in part["n"].tolist():
-            raise RuntimeError("on purpose")
-        return part
+@pytest.mark.parametrize(
+    ("ddf", "options", "feature", "problem"),
+    [
+        (collection(1, 2, k=[1, 2], m=[1, 2]), {}, "m", "the dataset does not"),
+        (collection(1, 2)[["n"]].rename(columns={"n": "m"}), {}, "m", "the dataset does not"),
+        (collection(1, 2), {}, "k", "the dataset has this column"),
+        (collection(1, 2, k=[1, 2]).astype("int32"), {}, "n", "is int32, in the dataset it is int64"),
+        (collection(1, 2, k=[1, 2]).astype("string"), {}, "n", "in the dataset it is int64"),
+        (collection(1, 2, k=[1, 2]), {"record_type": "sequence_example"}, None, "holds 'example' records"),
+        (collection(1, 2, k=[1, 2]), {"partition_on": ["k"]}, "k", "is partitioned on nothing"),
+    ],
+)
+def test_columns_that_do_not_agree_are_named_before_anything_is_written(
+    tmp_path: Path, ddf: dd.DataFrame, options: dict[str, Any], feature: str | None, problem: str
+) -> None:
+    to_tfrecord(collection(1, k=[1]), tmp_path)
+    before = files_of(tmp_path)
+    with pytest.raises(SchemaError, match=problem) as caught:
+        to_tfrecord(ddf, tmp_path, append=True, **options)
+    assert (caught.value.feature, caught.value.path) == (feature, str(tmp_path))
+    assert files_of(tmp_path) == before
 
-    return ddf.map_partitions(fail, meta=ddf._meta)
+
+def test_appended_partitions_come_in_the_directories_that_are_there(tmp_path: Path) -> None:
+    to_tfrecord(keyed(a=[1], b=[2]), tmp_path, partition_on=["key"])
+    to_tfrecord(keyed(b=[3], c=[4]), tmp_path, partition_on=["key"], append=True)
+    assert by_key(tmp_path) == {"a": [1], "b": [2, 3], "c": [4]}
+    message = r"on \['key'\], but the write partitions on nothing; pass"
+    for ddf in (keyed(b=[3])[["n"]], keyed(b=[3])):
+        with pytest.raises(SchemaError, match=message) as caught:
+            to_tfrecord(ddf, tmp_path, append=True)
+        assert caught.value.feature == "key"
 
 
-def test_a_write_that_fails_leaves_no_dataset_and_can_be_repeated(place: str) -> None:
+@pytest.mark.parametrize("compress", [bytes, gzip.compress, zlib.compress, bz2.compress, lzma.compress])
+def test_the_snapshot_says_what_is_stored_of_others_read_once_more(
+    tmp_path: Path, compress: Callable[[bytes], bytes], opened: list[str]
+) -> None:
+    stored = compress(oracle.features_file([{"n": ("int64", [n])} for n in range(1000)]))
+    (tmp_path / "a.records").write_bytes(stored)
+    write = to_tfrecord(collection(1, npartitions=1), tmp_path, append=True, compute=False)
+    opened.clear()
+    theirs, _ = write.compute().files
+    assert (theirs.path, theirs.records, theirs.bytes) == ("a.records", 1000, len(stored))
+    assert theirs.crc32c == oracle.crc32c(stored)
+    assert len(opened) == 2  # one read for the schema, one for the rows
+
+
+def test_append_to_directories_of_others_takes_their_keys_from_the_names(tmp_path: Path) -> None:
+    put(tmp_path, "key=b%2Fc/y.tfrecord", 7)
+    put(tmp_path, "key=__HIVE_DEFAULT_PARTITION__/y.tfrecord", 8)
+    with pytest.raises(SchemaError, match="has the value 'b/c', which is not of type int64") as caught:
+        to_tfrecord(collection(1, 2, key=[1, 2]), tmp_path, partition_on="key", append=True)
+    assert caught.value.feature == "key"
+    with pytest.raises(SchemaError, match=r"partitioned on \['key'\], but the write partitions on nothing"):
+        to_tfrecord(collection(1), tmp_path, append=True)
+    to_tfrecord(keyed(a=[1]), tmp_path, partition_on="key", append=True)
+    frame = read_tfrecord(tmp_path).compute()
+    assert dict(zip(frame["n"], pa.array(frame["key"]).to_pylist(), strict=True)) == {
+        7: "b/c",
+        8: None,
+        1: "a",
+    }
+
+
+@pytest.mark.parametrize(
+    ("features", "feature"),
+    [({"m": ("int64", [1])}, "m"), ({"n": ("bytes", [b"1"])}, "n"), ({"n": ("int64", [1, 2])}, "n")],
+)
+def test_features_of_others_must_agree_with_the_columns(
+    tmp_path: Path, features: dict[str, Any], feature: str
+) -> None:
+    put(tmp_path, "a.tfrecord", 7, **features)
+    with pytest.raises(SchemaError) as caught:
+        to_tfrecord(collection(1), tmp_path, append=True)
+    assert caught.value.feature == feature
+
+
+def test_a_column_that_others_always_left_out_takes_our_type(tmp_path: Path) -> None:
+    put(tmp_path, "a.tfrecord", 7, m=(None, []))
+    (tmp_path / "empty.tfrecord").touch()
+    to_tfrecord(collection(1, m=["text"]), tmp_path, append=True)
+    assert read_tfrecord(tmp_path)["m"].compute().fillna("-").tolist() == ["-", "text"]
+
+
+def test_many_appends_at_once_are_all_there(place: str, appended_snapshots: str) -> None:
+    lazies = [to_tfrecord(collection(n), place, append=True, compute=False) for n in range(8)]
+    with ThreadPoolExecutor(len(lazies)) as pool:
+        numbers = [snapshot.number for snapshot in pool.map(lambda lazy: lazy.compute(), lazies)]
+    assert sorted(numbers) == list(range(1, 9))
+    assert sorted(values(place)) == list(range(8))
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_number_that_is_free_again_is_not_taken_for_the_next(
+    place: str, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """Two overwrites commit after a write chose its number; the second removes the snapshot of the first."""
+    to_tfrecord(collection(1), place)
+    create = Store.create_exclusively
+
+    def overtaken(self: Store, path: str, data: bytes) -> None:
+        monkeypatch.setattr(Store, "create_exclusively", create)
+        for n in (2, 3):
+            to_tfrecord(collection(n), place, overwrite=True)
+        create(self, path, data)
+
+    lazy = to_tfrecord(collection(4), place, compute=False, **{mode: True})
+    monkeypatch.setattr(Store, "create_exclusively", overtaken)
+    if mode == "append":
+        assert lazy.compute().number == 4
+        assert sorted(values(place)) == [3, 4]
+    else:
+        with pytest.raises(ConcurrentWriteError):
+            lazy.compute()
+        assert values(place) == [3]
+
+
+TWINS: dict[str, tuple[dict[str, Any], dict[str, list[int]]]] = {
+    "create": ({}, {"a": [1]}),
+    "append": ({"append": True}, {"a": [0, 1], "b": [0]}),
+    "overwrite": ({"overwrite": True}, {"a": [1]}),
+    "partitions": ({"overwrite": "partitions"}, {"a": [1], "b": [0]}),
+}
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, step: str, work: Callable[[], Any]) -> None:
+    """Do something before the first call of a step of a commit."""
+    original = getattr(transaction, step)
+
+    def overtaken(*args: Any) -> Any:
+        monkeypatch.setattr(transaction, step, original)
+        work()
+        return original(*args)
+
+    monkeypatch.setattr(transaction, step, overtaken)
+
+
+@pytest.mark.parametrize("step", ["next_snapshot", "create_version", "publish_files"])
+@pytest.mark.parametrize("mode", TWINS)
+def test_a_commit_that_runs_twice_at_once_commits_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, step: str
+) -> None:
+    """A worker that Dask believes dead goes on: one attempt runs completely inside the other."""
+    options, expected = TWINS[mode]
+    if mode != "create":
+        to_tfrecord(keyed(a=[0], b=[0]), tmp_path, partition_on="key")
+    run = to_tfrecord(keyed(a=[1]), tmp_path, partition_on="key", compute=False, **options).expr.run
+    files = run.write(pa.table({"key": ["a"], "n": [1]}), 0, 1)
+    meanwhile(monkeypatch, step, lambda: transaction.commit(run, files))
+    transaction.commit(run, files)
+    assert by_key(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("lost", "later"),
+    [(False, {}), (True, {"append": True}), (True, {"overwrite": True}), (False, {"append": True})],
+    ids=str,
+)
+def test_an_append_that_runs_again_after_an_overwrite_is_not_added_again(
+    place: str, lost: bool, later: dict[str, bool]
+) -> None:
+    """A worker dies after its commit. Dask repeats the commit, and the writes if the receipts are lost."""
+    to_tfrecord(collection(1), place)
+    run = to_tfrecord(collection(2), place, append=True, compute=False).expr.run
+    table = pa.table({"n": [2]})
+    files = run.write(table, 0, 1)
+    assert transaction.commit(run, files).number == 2
+    assert to_tfrecord(collection(3), place, overwrite=True).number == 3
+    if later:
+        to_tfrecord(collection(4), place, **later)
+    before = values(place)
+    if lost:
+        run.write(table, 0, 1)
+    assert transaction.commit(run, files).run != run.run
+    assert values(place) == before
+    assert not [name for name in files_of(place) if f"part-{run.run}" in name or "staging" in name]
+
+
+def test_an_append_whose_twin_is_overwritten_is_not_added_again(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that Dask believes dead commits during the second attempt, and an overwrite replaces that."""
+    to_tfrecord(collection(1), place)
+    run = to_tfrecord(collection(2), place, append=True, compute=False).expr.run
+    files = run.write(pa.table({"n": [2]}), 0, 1)
+
+    def twin() -> None:
+        transaction.commit(run, files)
+        to_tfrecord(collection(3), place, overwrite=True)
+
+    meanwhile(monkeypatch, "create_snapshot", twin)
+    assert transaction.commit(run, files).number == 3
+    assert values(place) == [3]
+    assert len([name for name in files_of(place) if "part-" in name]) == 1
+
+
+def test_a_snapshot_names_the_last_writes_before_it(tmp_path: Path) -> None:
+    modes = [{}, {"append": True}, {"overwrite": True}, {"append": True}]
+    snapshots = [to_tfrecord(collection(1), tmp_path, **mode) for mode in modes]
+    assert Snapshot.open(tmp_path).ancestors == tuple(one.run for one in snapshots[:-1])
+    assert next_ancestors([*map(str, range(200))], "last") == (*map(str, range(101, 200)), "last")
+
+
+def test_an_overwrite_touches_nothing_before_it_is_computed_and_if_it_fails(tmp_path: Path) -> None:
+    to_tfrecord(collection(1), tmp_path)
+    before = files_of(tmp_path)
     with pytest.raises(RuntimeError, match="on purpose"):
-        to_tfrecord(failing(TEN), place)
-    with pytest.raises(FileNotFoundError):
-        read_tfrecord(place)
-    assert to_tfrecord(TEN, place).records == 10
-    assert read_tfrecord(place)["n"].compute().tolist() == list(range(10))
+        to_tfrecord(failing(collection(2)), tmp_path, overwrite=True)
+    lazy = to_tfrecord(collection(2), tmp_path, overwrite=True, compute=False)
+    assert files_of(tmp_path) == before
+    assert values(tmp_path) == [1]
+    lazy.compute()
+    assert values(tmp_path) == [2]
+
+
+@pytest.mark.parametrize("mode", [{}, {"append": True}], ids=str)
+def test_a_write_that_runs_again_leaves_the_partitions_that_were_kept_of_it(
+    place: str, mode: dict[str, bool]
+) -> None:
+    lazy = to_tfrecord(keyed(a=[1], b=[2]), place, partition_on="key", compute=False, **mode)
+    lazy.compute()
+    to_tfrecord(keyed(a=[3]), place, partition_on="key", overwrite="partitions")
+
+    assert lazy.compute().number == 2
+    assert by_key(place) == {"a": [3], "b": [2]}
+
+
+def test_no_rows_replace_no_partitions(tmp_path: Path) -> None:
+    ddf = keyed(a=[1])
+    to_tfrecord(ddf, tmp_path, partition_on="key")
+    to_tfrecord(ddf[ddf["n"] > 1], tmp_path, partition_on="key", overwrite="partitions")
+    assert by_key(tmp_path) == {"a": [1]}
+
+
+TEN = collection(*range(10), npartitions=3)
 
 
 def a_run(root: Path | str) -> WriteRun:
@@ -72,45 +304,6 @@ def written(run: WriteRun, *numbers: int) -> list[Any]:
     return [file for at, n in enumerate(numbers) for file in run.write(pa.table({"n": [n]}), at, count)]
 
 
-def test_files_are_hidden_until_the_commit(tmp_path: Path) -> None:
-    run = a_run(tmp_path)
-    receipts = written(run, 1, 2)
-    check_destination(run.store)
-    assert not list(tmp_path.glob("part-*"))
-    commit(run, receipts)
-    assert values(tmp_path) == [1, 2]
-    assert not (tmp_path / "_tfrecord" / "staging").exists()
-
-
-STEPS = ["move", "place", "create_exclusively", "sync_directory", "remove"]
-
-
-@pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("time", [0, 1])
-def test_a_commit_that_was_interrupted_can_be_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, time: int
-) -> None:
-    """The interrupt comes before the step, or between its effect and its return."""
-    run = a_run(tmp_path)
-    receipts = written(run, 1, 2)
-    work = getattr(Store, step)
-
-    def interrupted(*args: Any) -> None:
-        if time:
-            work(*args)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Store, step, interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            commit(run, receipts)
-    snapshot = commit(run, receipts)
-    assert commit(run, receipts) == snapshot
-    assert values(tmp_path) == [1, 2]
-    parts = {file.path for file in snapshot.files}
-    assert files_of(tmp_path) == {"_SUCCESS", "_tfrecord/00000001.parquet", *parts}
-
-
 def test_of_two_writes_to_one_path_the_first_wins_and_the_other_raises(place: str) -> None:
     first, second = a_run(place), a_run(place)
     one, other = written(first, 1), written(second, 2)
@@ -121,26 +314,12 @@ def test_of_two_writes_to_one_path_the_first_wins_and_the_other_raises(place: st
     assert len(first.store.fs.glob(first.store.join("part-*"))) == 1
 
 
-def test_an_error_after_the_snapshot_was_created_is_no_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The answer of an object store may be lost after the object was created."""
-    create = Store.create_exclusively
-
-    def answer_lost(self: Store, path: str, data: bytes) -> None:
-        create(self, path, data)
-        raise TimeoutError
-
-    monkeypatch.setattr(Store, "create_exclusively", answer_lost)
-    assert to_tfrecord(TEN, tmp_path).records == len(read_tfrecord(tmp_path).compute()) == 10
-
-
 @pytest.mark.parametrize(
     ("change", "lost"),
     [
         (lambda path: delete(path, [("n", "==", 1)]), 0),
         (lambda path: delete(path, [("n", "<=", 2)]), 0),
-        (lambda path: compact(path, filters=[("n", "<", 6)]), 0),
+        (lambda path: dask_tfrecord.compact(path, filters=[("n", "<", 6)]), 0),
         (lambda path: None, 3),
     ],
     ids=["delete rows", "delete a file", "compact", "lose a file"],
