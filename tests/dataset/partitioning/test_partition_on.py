@@ -274,13 +274,6 @@ def test_texts_come_back_and_stay_on_their_level(value: str, name: str) -> None:
     assert is_inside(found)
 
 
-@given(st.binary(max_size=40))
-def test_bytes_come_back(value: bytes) -> None:
-    ((_, text),) = partitioning.parse(directory(value, pa.binary()))
-    assert text is not None
-    assert text.encode("latin-1") == value
-
-
 def test_several_columns_are_levels_in_their_order() -> None:
     table = pa.table({"year": [2026], "of=what": ["a/b"]})
     assert partitioning.directories(table) == ["year=2026/of%3Dwhat=a%2Fb"]

@@ -204,6 +204,25 @@ def test_a_filter_that_cannot_be_right_says_why(filters: Any, said: str) -> None
         parse_filters(filters, SCHEMA)
 
 
+@pytest.mark.parametrize(
+    "value",
+    [
+        *(np.datetime64("1970-02"), np.datetime64("1971"), np.datetime64(7, "ms"), pd.Timestamp(1)),
+        *(datetime.date(1970, 1, 2), "1970-01-01 00:00:01"),
+    ],
+    ids=repr,
+)
+def test_moments_may_be_written_in_many_ways(value: Any) -> None:
+    expected = Compare("x", "==", pd.Timestamp(value).as_unit("ns").value)
+    assert compare(Field("x", pa.timestamp("ns")), "==", value) == expected
+
+
+def test_a_length_of_time_is_compared_in_the_columns_unit() -> None:
+    field = Field("x", pa.duration("s"))
+    assert compare(field, ">", np.timedelta64(2, "m")) == Compare("x", ">", 120)
+    assert compare(field, ">=", pd.Timedelta("1500ms")) == Compare("x", ">", 1)
+
+
 def table_of(entries: Sequence[FileEntry | None], fields: Sequence[Field]) -> pa.Table:
     """The files as columns. Nothing proves that the statistics of a file that is None are true."""
     known = tuple(entry or FileEntry(f"{at}", 0, 9, 0) for at, entry in enumerate(entries))

@@ -215,6 +215,7 @@ RAGGED = {"x/ragged_flat_values": ("int64", [1, 2]), "x/ragged_row_lengths_0": (
         ({"sequence": {"feature": INT, "length": "2"}}, ("int64", [1, 2, 3]), r"shape \(2\)"),
         ({"sequence": {"feature": tensor("int64", 2)}}, ("int64", [1, 2, 3]), r"shape \(2\)"),
         (NESTED, RAGGED, "lengths of the inner sequences"),
+        (LABEL, ("int64", [2]), "the number of the class is 2, but 2 classes have names"),
     ],
     ids=str,
 )
@@ -224,6 +225,7 @@ def test_a_contradiction_names_the_file_the_record_and_the_feature(
     record = {"n": ("int64", [1])}
     record |= stored if isinstance(stored, dict) else {"x": stored} if stored else {}
     root = dataset(tmp_path, {"n": INT, "x": feature}, record)
+    (root / "x.labels.txt").write_text("a\nb")
     with pytest.raises(SchemaError, match=problem) as caught:
         read_tfrecord(root).compute()
     assert caught.value.feature == "x"
@@ -290,14 +292,6 @@ def test_labels_without_a_name_for_each_class_keep_their_numbers(
     with pytest.warns(UserWarning, match=message) if warns else nullcontext():
         assert read_tfrecord(root).compute()["x"].tolist() == expected
     assert read_tfrecord(root, labels="codes").compute()["x"].tolist() == [1, 1]
-
-
-def test_a_class_without_a_name_raises(tmp_path: Path) -> None:
-    root = dataset(tmp_path, {"x": LABEL}, {"x": ("int64", [2])})
-    (root / "x.labels.txt").write_text("a\nb")
-    with pytest.raises(SchemaError, match="the number of the class is 2, but 2 classes have names"):
-        read_tfrecord(root).compute()
-    assert read_tfrecord(root, labels="codes").compute()["x"].tolist() == [2, 2]
 
 
 @pytest.mark.parametrize("length", [1, 3])

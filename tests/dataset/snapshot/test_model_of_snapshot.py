@@ -1,29 +1,50 @@
 """The file of a snapshot: a round trip, Parquet readers of other tools, and validation of every field.
 
-Metadata files may be garbled, cut off, nested too deeply, of wrong types, or directories.
+Metadata files may be garbled, cut off, nested too deeply, of wrong types, or directories. Files that were
+rewritten after the snapshot raise, or are read as they are now; none is skipped.
 
-Modules: dataset.snapshot.model, dataset.snapshot.file_list, dataset.snapshot.versions.
+Modules: dataset.snapshot.model, dataset.snapshot.file_list, dataset.snapshot.versions,
+files.storage.listing.
 """
 
 import json
+import os
+import pickle
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import dask.dataframe as dd
+import fsspec
+import oracle
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from servers import s3_server
 
 import dask_tfrecord
-from dask_tfrecord import Snapshot, TFRecordError, Writer, cleanup, compact, read_tfrecord, to_tfrecord
+from dask_tfrecord import (
+    CorruptRecordError,
+    FileChangedError,
+    Snapshot,
+    TFRecordError,
+    Writer,
+    cleanup,
+    compact,
+    read_tfrecord,
+    to_tfrecord,
+)
 from dask_tfrecord.dataset.snapshot.file_list import from_entries
 from dask_tfrecord.dataset.snapshot.versions import assemble, parse_part, to_parquet
 from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry
+from dask_tfrecord.files.storage import listing
 from dask_tfrecord.schema.fields import Schema
 
 WARSAW = ZoneInfo("Europe/Warsaw")
@@ -324,3 +345,277 @@ def test_a_file_instead_of_a_directory_is_named_before_anything_is_written(datas
         with pytest.raises(TFRecordError, match=f"_tfrecord/{name}: a file has the name of a directory"):
             OPERATIONS[operation](dataset)
     assert len(read_tfrecord(dataset)) == 6
+
+
+ADVICE = r"dask_tfrecord\.index\("
+
+
+def content(first: int) -> bytes:
+    """A file of ten records; its size is the same for every ``first`` from 100 to 1,000."""
+    return oracle.features_file([{"n": ("int64", [first + n])} for n in range(10)])
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[dict[str, Any]]:
+    with s3_server() as options:
+        fsspec.filesystem("s3", **options).call_s3("create_bucket", Bucket="stale")
+        yield options
+
+
+STORES = ["local", "memory", "s3"]
+
+
+def rotating(cases: Any) -> pytest.MarkDecorator:
+    """Try each case on one of the stores."""
+    pairs = [(STORES[at % len(STORES)], case) for at, case in enumerate(cases)]
+    return pytest.mark.parametrize(("foreign", "case"), pairs, indirect=["foreign"])
+
+
+@pytest.fixture(params=STORES)
+def foreign(request: pytest.FixtureRequest, tmp_path: Path) -> "Place":
+    """An indexed directory of three files of another writer."""
+    options = request.getfixturevalue("s3") if request.param == "s3" else {}
+    url = f"{tmp_path}/data" if request.param == "local" else f"{request.param}://stale/{tmp_path.name}"
+    place = Place(url, options)
+    place.fs.makedirs(place.root, exist_ok=True)
+    for number in range(3):
+        place.fs.pipe_file(f"{place.root}/{number}.tfrecord", content(200 + 100 * number))
+    place.index()
+    return place
+
+
+class Place:
+    """A dataset on some store."""
+
+    def __init__(self, url: str, options: dict[str, Any]) -> None:
+        self.url, self.options = url, options
+        self.fs, self.root = fsspec.url_to_fs(url, **options)
+
+    def rewrite(self, name: str, first: int) -> None:
+        """Replace the content by other content of the same size."""
+        before = self.fs.info(f"{self.root}/{name}")["size"]
+        self.fs.pipe_file(f"{self.root}/{name}", content(first))
+        self.fs.invalidate_cache()
+        assert self.fs.info(f"{self.root}/{name}")["size"] == before
+
+    def read(self, **options: Any) -> Any:
+        return read_tfrecord(self.url, storage_options=self.options, **options)
+
+    def index(self) -> Snapshot:
+        return dask_tfrecord.index(self.url, storage_options=self.options)
+
+    def take(self, row: int) -> list[int]:
+        found: list[int] = dask_tfrecord.take(self.url, [row], storage_options=self.options).n.tolist()
+        return found
+
+    def filtered(self, n: int) -> list[int]:
+        found: list[int] = self.read(filters=[("n", "==", n)]).n.compute().tolist()
+        return found
+
+
+# For a place and a number that the file "1.tfrecord" does not hold: the plan of a query, which is then asked.
+QUERIES: dict[str, Callable[[Place, int], Callable[[], Any]]] = {
+    "all": lambda place, n: place.read().compute,
+    "filters=": lambda place, n: place.read(filters=[("n", "==", n)]).compute,
+    "filters= and len": lambda place, n: partial(len, place.read(filters=[("n", "==", n)])),
+    "filters= that nothing matches": lambda place, n: place.read(filters=[("n", "<", 0)]).compute,
+    "a filter": lambda place, n: (lambda d: d[d.n == n].compute)(place.read()),
+    "a filter and len": lambda place, n: (lambda d: partial(len, d[d.n == n]))(place.read()),
+    "a filter, a file each": lambda place, n: (lambda d: d[d.n == n].compute)(place.read(blocksize=None)),
+    "loc": lambda place, n: place.read(index="n", calculate_divisions=True, blocksize=None).loc[n:n].compute,
+    "len": lambda place, n: partial(len, place.read()),
+    "pickled": lambda place, n: pickle.loads(pickle.dumps((lambda d: d[d.n == n])(place.read()))).compute,
+}
+
+
+@rotating([*QUERIES, "take"])
+def test_a_rewritten_file_of_the_same_size_raises_whatever_is_asked(foreign: Place, case: str) -> None:
+    """The new rows are those that the query asks for."""
+
+    def query() -> Any:
+        return foreign.take(25) if case == "take" else QUERIES[case](foreign, 705)()
+
+    query()
+    foreign.rewrite("1.tfrecord", 700)
+    with pytest.raises(FileChangedError, match=ADVICE) as caught:
+        query()
+    assert str(caught.value.path).endswith("/1.tfrecord")
+    assert caught.value.problem.startswith("the content is not the one")
+    assert caught.value.record is None
+
+
+@rotating([*QUERIES][::-1])
+def test_a_file_that_is_rewritten_between_plan_and_task_raises_also_if_it_is_not_read(
+    foreign: Place, case: str
+) -> None:
+    assert QUERIES[case](foreign, 205)() is not None
+    late = QUERIES[case](foreign, 205)
+    foreign.rewrite("1.tfrecord", 240)
+    with pytest.raises(FileChangedError, match="rewritten since") as caught:
+        late()
+    assert str(caught.value.path).endswith("/1.tfrecord")
+
+
+def test_a_file_that_is_written_again_with_the_same_content_is_read(foreign: Place) -> None:
+    foreign.rewrite("1.tfrecord", 300)
+    assert len(foreign.read()) == 30
+    assert foreign.filtered(305) == foreign.take(15) == [305]
+
+
+@rotating([700, 700_000, 700])
+def test_index_is_called_again_after_a_rewrite(foreign: Place, case: int) -> None:
+    """Dask reuses one expression for all expressions with the same token, but not for a read of before."""
+    before = foreign.read(filters=[("n", "<", 250)])
+    foreign.fs.pipe_file(f"{foreign.root}/1.tfrecord", content(case))
+    foreign.fs.invalidate_cache()
+    current = sum(first + n for first in (200, case, 400) for n in range(10))
+    assert foreign.read(use_snapshot=False).n.sum().compute() == current
+    snapshot = foreign.index()
+    assert (snapshot.number, snapshot.records) == (2, 30)
+    assert Snapshot.open(foreign.url, storage_options=foreign.options) == snapshot
+    assert foreign.filtered(case + 5) == [case + 5]
+    assert len(foreign.read(filters=[("n", "<", 250)]).compute()) == 10
+    with pytest.raises((FileChangedError, CorruptRecordError)):
+        before.compute()
+    with pytest.raises(dask_tfrecord.DestinationError, match="up to date"):
+        foreign.index()
+
+
+@pytest.mark.parametrize("foreign", ["memory", "s3"], indirect=True)
+def test_many_files_that_are_not_read_are_looked_up_by_one_listing(
+    foreign: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "_FEW", 0)
+    late = foreign.read(filters=[("n", "<", 250)])
+    assert len(late.compute()) == 10
+    foreign.rewrite("1.tfrecord", 240)
+    with pytest.raises(FileChangedError, match="rewritten since"):
+        late.compute()
+
+
+@pytest.mark.parametrize("foreign", ["local", "s3"], indirect=True)
+def test_index_is_called_again_after_files_came_and_went(foreign: Place) -> None:
+    foreign.fs.rm_file(f"{foreign.root}/0.tfrecord")
+    foreign.fs.pipe_file(f"{foreign.root}/9.tfrecord", content(900))
+    assert [file.path for file in foreign.index().files] == ["1.tfrecord", "2.tfrecord", "9.tfrecord"]
+    assert len(foreign.read()) == 30
+
+
+@pytest.mark.parametrize("foreign", ["local", "s3"], indirect=True)
+def test_a_snapshot_without_stamps_is_read(foreign: Place) -> None:
+    """Other programs may write snapshots without stamps."""
+    path = f"{foreign.root}/_tfrecord/00000001.parquet"
+    table = pq.read_table(pa.BufferReader(foreign.fs.cat_file(path)))
+    sink = pa.BufferOutputStream()
+    pq.write_table(table.drop_columns("stamp"), sink)
+    foreign.fs.pipe_file(path, sink.getvalue().to_pybytes())
+    foreign.fs.invalidate_cache()
+    assert len(foreign.read()) == 30
+    assert foreign.filtered(305) == [305]
+
+
+def test_times_that_were_set_back_do_not_hide_other_content_from_who_reads_it(tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    root.mkdir()
+    path = root / "a.tfrecord"
+    path.write_bytes(content(200))
+    status = path.stat()
+    dask_tfrecord.index(root)
+    path.write_bytes(content(700))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with pytest.raises(FileChangedError, match="CRC-32C differs"):
+        read_tfrecord(root).compute()
+    # Without checksums, only the size and the time show a change. The time decides whether to compare more.
+    assert read_tfrecord(root, verify_crc=False).n.compute().tolist() == [*range(700, 710)]
+    os.utime(path)
+    with pytest.raises(FileChangedError, match="CRC-32C differs"):
+        read_tfrecord(root, verify_crc=False).compute()
+    path.write_bytes(content(700) + content(200))
+    with pytest.raises(CorruptRecordError, match="bytes"):
+        read_tfrecord(root, verify_crc=False).compute()
+
+
+def test_a_file_behind_a_link_has_a_stamp_of_its_own(tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    root.mkdir()
+    for number in range(2):
+        (tmp_path / f"{number}").write_bytes(content(200 + 100 * number))
+        (root / f"{number}.tfrecord").symlink_to(tmp_path / f"{number}")
+    assert all(file.stamp for file in dask_tfrecord.index(root).files)
+    late = read_tfrecord(root, filters=[("n", "<", 250)])
+    (tmp_path / "1").write_bytes(content(240))
+    for query in (late.compute, lambda: read_tfrecord(root, filters=[("n", "<", 250)]).compute()):
+        with pytest.raises(FileChangedError):
+            query()
+
+
+def write_keyed(root: Path, **options: Any) -> Path:
+    frame = pd.DataFrame({"n": range(100, 130), "k": [n // 10 for n in range(30)]})
+    to_tfrecord(dd.from_pandas(frame, npartitions=3), root, **options)
+    return root
+
+
+@pytest.mark.parametrize("query", [lambda d: d[d.n == 129], lambda d: d[d.k == 2], lambda d: d, len])
+def test_a_rewritten_file_of_ours_raises(tmp_path: Path, query: Callable[[Any], Any]) -> None:
+    """The records of one of the files are reversed."""
+    path = min(write_keyed(tmp_path / "a").glob("part-*"))
+    path.write_bytes(oracle.records_file(oracle.frames(path.read_bytes())[::-1]))
+    for place in (
+        tmp_path / "a",
+        shutil.copytree(tmp_path / "a", tmp_path / "b", copy_function=shutil.copyfile),
+    ):
+        with pytest.raises(FileChangedError, match="restore the file") as caught:
+            dd.compute(query(read_tfrecord(place)))
+        assert Path(str(caught.value.path)).name == path.name
+        with pytest.raises(FileChangedError, match="restore the file"):
+            dask_tfrecord.index(place)
+
+
+OPTIONS: list[dict[str, Any]] = [{}, {"compression": "gzip"}, {"partition_on": "k"}]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("copy", [shutil.copyfile, shutil.copy2])
+def test_a_copied_dataset_is_read(
+    tmp_path: Path, opened: list[str], options: dict[str, Any], copy: Any
+) -> None:
+    root = write_keyed(tmp_path / "a", **options)
+    shutil.copytree(root, tmp_path / "b", copy_function=copy)
+    expected = read_tfrecord(root)
+    opened.clear()
+    found = read_tfrecord(tmp_path / "b")
+    assert found.dtypes.to_dict() == expected.dtypes.to_dict()
+    assert len(found) == 30
+    assert (opened == []) == (copy is shutil.copy2)  # a copy that keeps the times is as fast
+    pd.testing.assert_frame_equal(found.compute(), expected.compute())
+    filtered = read_tfrecord(tmp_path / "b", filters=[("n", ">", 125)])
+    assert sorted(filtered.n.compute()) == sorted(found[found.n > 125].n.compute()) == [126, 127, 128, 129]
+    assert dask_tfrecord.take(tmp_path / "b", [-1]).n.tolist() == dask_tfrecord.take(root, [-1]).n.tolist()
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_index_makes_a_copy_as_fast_as_the_original(
+    tmp_path: Path, opened: list[str], options: dict[str, Any]
+) -> None:
+    root = write_keyed(tmp_path / "a", custom_metadata={"who": "me"}, **options)
+    shutil.copytree(root, tmp_path / "b", copy_function=shutil.copyfile)
+    before, after = Snapshot.open(root), dask_tfrecord.index(tmp_path / "b")
+    without_stamps = [[replace(file, stamp="") for file in one.files] for one in (before, after)]
+    assert without_stamps[0] == without_stamps[1]
+    assert {file.stamp for file in after.files}.isdisjoint(file.stamp for file in before.files)
+    assert (after.number, after.custom_metadata, after.columns) == (2, {"who": "me"}, before.columns)
+    opened.clear()
+    assert len(read_tfrecord(tmp_path / "b")) == 30
+    assert opened == []
+    to_tfrecord(read_tfrecord(root), tmp_path / "b", append=True, **options)
+    assert len(read_tfrecord(tmp_path / "b")) == 60
+
+
+def test_a_file_of_others_among_ours_is_indexed_again(tmp_path: Path) -> None:
+    (tmp_path / "other.tfrecord").write_bytes(content(200))
+    to_tfrecord(pa.table({"n": range(10)}), tmp_path, append=True)
+    (tmp_path / "other.tfrecord").write_bytes(content(700))
+    with pytest.raises(FileChangedError, match=ADVICE):
+        read_tfrecord(tmp_path).compute()
+    dask_tfrecord.index(tmp_path)
+    assert read_tfrecord(tmp_path, filters=[("n", ">", 708)]).n.compute().tolist() == [709]

@@ -173,6 +173,16 @@ def test_columns_that_column_files_cannot_hold_are_refused(
     assert not [*tmp_path.iterdir()]
 
 
+def test_each_commit_of_a_writer_has_column_files(tmp_path: Path) -> None:
+    with dask_tfrecord.Writer(tmp_path, columnar=["n"], commit_every=5) as writer:
+        for at in range(0, 12, 3):
+            writer.write(FRAME[at : at + 3])
+    with dask_tfrecord.Writer(tmp_path) as writer:  # which continues the columns of the dataset
+        writer.write(FRAME)
+    assert stored(tmp_path, ["n"])["n"].to_pylist() == [*range(12), *range(12)]
+    assert column_files(tmp_path) == listed(tmp_path)
+
+
 @pytest.mark.parametrize(
     ("compression", "state", "columnar"),
     [

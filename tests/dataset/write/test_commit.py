@@ -64,6 +64,7 @@ def test_appended_columns_may_come_in_another_order(tmp_path: Path) -> None:
         (collection(1, 2), {}, "k", "the dataset has this column"),
         (collection(1, 2, k=[1, 2]).astype("int32"), {}, "n", "is int32, in the dataset it is int64"),
         (collection(1, 2, k=[1, 2]).astype("string"), {}, "n", "in the dataset it is int64"),
+        (collection(1, 2, k=[1, 2]).astype({"k": "category"}), {}, "k", "in the dataset it is int64"),
         (collection(1, 2, k=[1, 2]), {"record_type": "sequence_example"}, None, "holds 'example' records"),
         (collection(1, 2, k=[1, 2]), {"partition_on": ["k"]}, "k", "is partitioned on nothing"),
     ],

@@ -41,10 +41,8 @@ CASES = {
     "repair": ([-1], OLD, 10),  # before it, reads raise, because a file is missing
 }
 
-# Writes before which there is no snapshot, so none with a base.
-ALIKE = {("create", "delta"), ("others", "delta")}
-# The commit of a stream is that of the other writes, which are tried with a base.
-ALIKE |= {("stream", "delta")}
+# Writes before which there is no snapshot, so none with a base; the commit of a stream is that of others.
+ALIKE = {("create", "delta"), ("others", "delta"), ("stream", "delta")}
 # All commits find the base in the same way, so most modes are tried either with a base or without.
 if not IS_FULL:
     ALIKE |= {(mode, "full") for mode in ("writer", "partitions", "delete", "restore", "repair")}
