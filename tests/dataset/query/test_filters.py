@@ -103,9 +103,10 @@ def stored(array: pa.Array) -> tuple[pa.Array, ColumnStatistics]:
 
 def leaves(field: Field, values: st.SearchStrategy[Any]) -> st.SearchStrategy[Predicate]:
     """Comparisons of a column."""
+    members = values | st.just(math.nan) if pa.types.is_floating(field.type) else values
     return (
         st.builds(partial(compare, field), st.sampled_from([*OPERATORS]), values)
-        | st.builds(partial(is_in, field), st.lists(values, max_size=3))
+        | st.builds(partial(is_in, field), st.lists(members, max_size=3))
         | st.just(IsNull(field.name))
     )
 

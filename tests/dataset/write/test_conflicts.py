@@ -259,7 +259,7 @@ def test_a_first_version_that_appears_after_the_check_is_not_replaced(
         assert found(tmp_path) == {("a", 1)}
 
 
-STRIDE = every(9)
+STRIDE = every(13)
 
 
 def planned(place: str, **how: Any) -> tuple[WriteRun, Callable[[], Snapshot]]:

@@ -49,7 +49,7 @@ if not IS_FULL:
     ALIKE |= {(mode, "delta") for mode in ("shuffle", "keeping", "compact", "expire")}
 
 # One of so many operations is killed.
-STRIDE = every(10)
+STRIDE = every(16)
 
 Ask = Callable[..., Any]
 
@@ -118,35 +118,35 @@ def test_a_kill_at_any_instant_leaves_the_old_rows_or_the_new(
 # What is in the directory, the operation that stops, the operation meanwhile, and where it stops: at every
 # n-th event. Directories are made and removed within few events of a first write.
 PAIRS = [
-    ("nothing", "append", "append", 3),
-    ("nothing", "overwrite", "create", 14),
-    ("own", "append", "append", 9),
-    ("own", "writer", "writer", 9),
-    ("foreign", "writer", "overwrite", 14),
-    ("own", "append", "dying overwrite", 9),
-    ("own", "overwrite", "dying overwrite", 14),
-    ("own", "dying overwrite", "append", 14),
-    ("own", "read", "partitions", 9),
-    ("columns", "append", "compact", 17),
-    ("own", "compact", "partitions", 17),
-    ("columns", "delete", "compact", 17),
-    ("columns", "keeping overwrite", "delete", 17),
-    ("own", "read kept", "keeping overwrite", 9),
-    ("own", "index", "compact", 17),
-    ("columns", "index columns", "partitions", 17),
-    ("kept", "read kept", "restore", 3),
-    ("kept", "read kept", "expire", 9),
-    ("kept", "restore", "expire now", 14),
-    ("kept", "restore", "delete", 17),
-    ("kept", "restore", "compact", 17),
-    ("kept", "expire now", "partitions", 17),
-    ("kept", "repair", "restore", 3),
-    ("kept", "restore", "repair", 14),
-    ("own", "repair", "keeping overwrite", 3),
-    ("foreign", "append", "overwrite", 9),
-    ("foreign", "overwrite", "overwrite", 9),
-    ("foreign", "partitions", "append", 14),
-    ("foreign", "read", "dying overwrite", 9),
+    ("nothing", "append", "append", 5),
+    ("nothing", "overwrite", "create", 21),
+    ("own", "append", "append", 14),
+    ("own", "writer", "writer", 14),
+    ("foreign", "writer", "overwrite", 21),
+    ("own", "append", "dying overwrite", 14),
+    ("own", "overwrite", "dying overwrite", 21),
+    ("own", "dying overwrite", "append", 21),
+    ("own", "read", "partitions", 14),
+    ("columns", "append", "compact", 26),
+    ("own", "compact", "partitions", 26),
+    ("columns", "delete", "compact", 26),
+    ("columns", "keeping overwrite", "delete", 26),
+    ("own", "read kept", "keeping overwrite", 14),
+    ("own", "index", "compact", 26),
+    ("columns", "index columns", "partitions", 26),
+    ("kept", "read kept", "restore", 5),
+    ("kept", "read kept", "expire", 14),
+    ("kept", "restore", "expire now", 21),
+    ("kept", "restore", "delete", 26),
+    ("kept", "restore", "compact", 26),
+    ("kept", "expire now", "partitions", 26),
+    ("kept", "repair", "restore", 5),
+    ("kept", "restore", "repair", 21),
+    ("own", "repair", "keeping overwrite", 5),
+    ("foreign", "append", "overwrite", 14),
+    ("foreign", "overwrite", "overwrite", 14),
+    ("foreign", "partitions", "append", 21),
+    ("foreign", "read", "dying overwrite", 14),
 ]
 
 
