@@ -32,13 +32,15 @@ from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.dataset.maintenance import full_scan, metadata_commits
 from dask_tfrecord.dataset.read import sample
-from dask_tfrecord.dataset.read import sample as map_files
 from dask_tfrecord.dataset.snapshot import visibility
 from dask_tfrecord.files import find_blocks as locate
 from dask_tfrecord.files import window
 from dask_tfrecord.files.storage.store import Store
 
-pytestmark = pytest.mark.usefixtures("one_thread")
+pytestmark = [
+    pytest.mark.filterwarnings("ignore::dask_tfrecord.CorruptRecordWarning"),
+    pytest.mark.usefixtures("one_thread"),
+]
 
 
 def content(first: int, count: int) -> bytes:
@@ -446,17 +448,11 @@ def test_an_overwrite_while_index_reads_is_named_as_the_reason(
     assert numbers(tmp_path) == [4]
 
 
-pytestmark = [
-    pytest.mark.filterwarnings("ignore::dask_tfrecord.CorruptRecordWarning"),
-    pytest.mark.usefixtures("one_thread"),
-]
-
-
 @pytest.fixture(params=[500, 1 << 26])
 def _tasks(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """Tasks read parts of files, or whole files."""
-    monkeypatch.setattr(map_files, "TASK_BYTES", request.param)
-    monkeypatch.setattr(map_files, "BLOCK_BYTES", 100)
+    monkeypatch.setattr(sample, "TASK_BYTES", request.param)
+    monkeypatch.setattr(sample, "BLOCK_BYTES", 100)
 
 
 def rows(count: int, **more: tuple[str, list[Any]]) -> list[dict[str, Any]]:

@@ -36,8 +36,6 @@ from dask_tfrecord.files.storage.store import Store
 CASES = int(os.environ.get("DASK_TFRECORD_EXAMPLES", "60"))
 QUERIES_PER_DATASET = 20
 
-LISTS = ("list", "pair", "words")
-
 
 @pytest.fixture(autouse=True)
 def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
