@@ -10,12 +10,12 @@ import lzma
 import random
 import tracemalloc
 import zlib
-from collections.abc import Callable
 from typing import Any
 
 import oracle
 import pyarrow as pa
 import pytest
+from damaged_files import header
 
 from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import (
@@ -73,15 +73,6 @@ def decompress(stored: bytes, compression: Compression, *, step: int = 1 << 16, 
 
 
 @both
-@pytest.mark.parametrize("parts", [PARTS, (b"",), ()])
-def test_deflate_is_one_standard_stream(compression: Compression, parts: tuple[bytes, ...]) -> None:
-    judge = zlib.decompressobj(wbits=WBITS[compression])
-    assert judge.decompress(stored(parts, compression)) == b"".join(parts)
-    assert judge.eof
-    assert judge.unused_data == b""
-
-
-@both
 @pytest.mark.parametrize("level", [None, *CODECS["gzip"].levels])
 def test_a_raw_inflate_can_start_at_any_block(compression: Compression, level: int | None) -> None:
     file = compressor(compression, level)
@@ -96,17 +87,17 @@ def test_a_raw_inflate_can_start_at_any_block(compression: Compression, level: i
 
 
 @every
-@pytest.mark.parametrize("parts", [PARTS, (b"",), ()])
-def test_what_is_written_is_read(compression: Compression, parts: tuple[bytes, ...]) -> None:
-    file = stored(parts, compression)
-    assert file
+@pytest.mark.parametrize("parts", [PARTS, (b"",), ()], ids=["parts", "empty", "nothing"])
+def test_what_is_written_is_one_standard_stream(compression: Compression, parts: tuple[bytes, ...]) -> None:
+    file, content = stored(parts, compression), b"".join(parts)
+    assert stored(parts, compression) == file
     assert detect(file[:HEADER_BYTES]) == compression
-    assert decompress(file, compression) == b"".join(parts)
-
-
-@every
-def test_the_same_content_gives_the_same_bytes(compression: Compression) -> None:
-    assert stored(PARTS, compression) == stored(PARTS, compression)
+    assert decompress(file, compression) == content
+    if compression in ("bz2", "xz"):
+        assert (bz2 if compression == "bz2" else lzma).decompress(file) == content
+    elif compression in WBITS:
+        judge = zlib.decompressobj(wbits=WBITS[compression])
+        assert (judge.decompress(file), judge.eof, judge.unused_data) == (content, True, b"")
 
 
 @every
@@ -127,13 +118,6 @@ def test_a_level_of_no_compression_is_refused() -> None:
         check_level(None, 1)
 
 
-@pytest.mark.parametrize(("compression", "judge"), [("bz2", bz2.decompress), ("xz", lzma.decompress)])
-def test_the_standard_library_reads_bz2_and_xz(
-    compression: Compression, judge: Callable[[bytes], bytes]
-) -> None:
-    assert judge(stored(PARTS, compression)) == CONTENT
-
-
 @every
 @pytest.mark.parametrize(("step", "most"), [(1 << 23, 1 << 30), (1000, 777), (7, 1)])
 def test_content_comes_back_whatever_the_sizes_of_reads(
@@ -149,6 +133,7 @@ def test_streams_one_after_the_other_are_one_content(compression: Compression) -
     file = b"".join(compress(part, compression) for part in parts)
     assert decompress(file, compression) == b"".join(parts)
     assert decompress(file, compression, most=1 << 10) == b"".join(parts)
+    assert decompress(b"", compression) == b""
 
 
 @streams
@@ -157,11 +142,6 @@ def test_zeros_after_the_end_are_padding(compression: Compression, zeros: int) -
     file = compress(b"content", compression)
     assert decompress(file + bytes(zeros), compression) == b"content"
     assert decompress(file + bytes(zeros) + file, compression) == b"contentcontent"
-
-
-@every
-def test_an_empty_file_has_no_content(compression: Compression) -> None:
-    assert decompress(b"", compression) == b""
 
 
 @every
@@ -174,21 +154,16 @@ def test_anything_else_after_the_end_is_damage_that_is_not_called_a_cut(
     assert caught.value.offset in (0, len(b"content"))
 
 
-@streams
-def test_each_cut_of_a_second_stream_is_damage_after_the_first(compression: Compression) -> None:
-    first, second = compress(b"first", compression), compress(b"second", compression)
-    for cut in range(1, len(second)):
-        with pytest.raises(CorruptRecordError, match=r"followed by|cut off") as caught:
-            decompress(first + second[:cut], compression)
-        assert caught.value.offset >= len(b"first")
-
-
 @every
 def test_every_cut_is_damage(compression: Compression) -> None:
-    file = compress(b"some content, some content", compression)
+    file, second = compress(b"some content, some content", compression), compress(b"second", compression)
     for cut in range(1, len(file)):
         with pytest.raises(CorruptRecordError, match="cut off"):
             decompress(file[:cut], compression)
+    for cut in range(1, len(second) if compression not in ("zstd", "lz4") else 0):
+        with pytest.raises(CorruptRecordError, match=r"followed by|cut off") as caught:
+            decompress(file + second[:cut], compression)
+        assert caught.value.offset >= 26
 
 
 @both
@@ -231,7 +206,7 @@ def test_no_flipped_bit_of_data_and_checksums_changes_the_content_in_silence(
 
 @every
 def test_a_bomb_takes_no_memory(compression: Compression) -> None:
-    bomb = b"".join(64 * [compress(bytes(1 << 22), compression)])
+    bomb = b"".join(16 * [compress(bytes(1 << 22), compression)])
     file = io.BytesIO(bomb)
     view = memoryview(bytearray(1 << 22))
     allocated = pa.total_allocated_bytes()
@@ -242,32 +217,27 @@ def test_a_bomb_takes_no_memory(compression: Compression) -> None:
         total += count
     peak = tracemalloc.get_traced_memory()[1]
     tracemalloc.stop()
-    assert total == 256 << 20
+    assert total == 64 << 20
     assert peak < (12 << 20 if compression == "xz" else 4 << 20)  # its window alone has 8 MiB
     assert pa.total_allocated_bytes() - allocated < 4 << 20
 
 
 @pytest.mark.parametrize(
-    ("make", "expected"),
+    ("content", "expected"),
     [
-        (lambda: b"", None),
-        (lambda: b"\x1f", None),
-        (lambda: b"a text, not TFRecord", None),
-        (lambda: oracle.frame(b"a record"), None),
-        (lambda: gzip.compress(b"x"), "gzip"),
-        (lambda: b"\x1f\x8b\x08", "gzip"),
-        (lambda: b"BZ", None),
-        (lambda: zlib.compress(b"x", 1), "zlib"),
-        (lambda: zlib.compress(b"x", 9), "zlib"),
-        (lambda: zlib.compress(b""), "zlib"),
+        (b"", None),
+        (b"\x1f", None),
+        (b"a text, not TFRecord", None),
+        (oracle.frame(b"a record"), None),
+        (gzip.compress(b"x"), "gzip"),
+        (b"\x1f\x8b\x08", "gzip"),
+        (b"BZ", None),
+        (zlib.compress(b"x", 1), "zlib"),
+        (zlib.compress(b"x", 9), "zlib"),
+        (zlib.compress(b""), "zlib"),
+        # Records whose length looks like the start of a stream
+        *((header(length), None) for length in (0x0178, 0x5E78, 0x9C78, 0xDA78, 0x8B1F, 0x088B1F, 0x685A42)),
     ],
 )
-def test_compression_is_recognised_by_the_first_bytes(
-    make: Callable[[], bytes], expected: Compression | None
-) -> None:
-    assert detect(make()[:HEADER_BYTES]) == expected
-
-
-@pytest.mark.parametrize("length", [0x0178, 0x5E78, 0x9C78, 0xDA78, 0x8B1F, 0x088B1F, 0x685A42])
-def test_a_record_whose_length_looks_like_a_stream_is_a_record(length: int) -> None:
-    assert detect(oracle.frame(bytes(length))[:HEADER_BYTES]) is None
+def test_compression_is_recognised_by_the_first_bytes(content: bytes, expected: Compression | None) -> None:
+    assert detect(content[:HEADER_BYTES]) == expected

@@ -11,10 +11,10 @@ from typing import Any
 
 import oracle
 import pytest
+from damaged_files import header
 from decoded import BOUNDARY_INTEGERS, decoded_rows
 from guard import exact
 from oracle import block, bytes_list, entry, example_of, float_list, int64_list, packed, tag, varint
-from wire_messages import REFUSED
 
 from dask_tfrecord.codec import MAX_RECORD_BYTES, Column, Decoder, Inference, scan
 
@@ -161,58 +161,34 @@ def test_an_entry_that_goes_on_behind_its_feature_is_read_field_by_field(*, want
     )
 
 
-@pytest.mark.parametrize("payload", REFUSED.values(), ids=REFUSED.keys())
-def test_what_protobuf_refuses_is_damage_after_ordinary_records_too(payload: bytes) -> None:
-    columns = [Column("a", "int64", 1), Column("f", "float", 1), Column("s", "bytes", 1)]
-    usual = example_of(
-        entry("a", int64_list(packed(1))),
-        entry("f", float_list(block(1, bytes(4)))),
-        entry("s", bytes_list(block(1, b"x"))),
-    )
-    file = oracle.records_file([usual] * 3 + [payload] + [usual] * 3)
-    decoded = Decoder(columns, "example").decode(exact(file), final=True)
-    assert decoded.damage is not None
-    assert (decoded.records, decoded.damage.record) == (3, 3)
+def test_groups_nest_as_deep_as_protobuf_lets_them() -> None:
+    for depth in range(90, 104):
+        payload = tag(9, 3) * depth + tag(9, 4) * depth + example_of(entry("x", int64_list(packed(1))))
+        try:
+            oracle.parse(payload)
+        except oracle.DecodeError:
+            assert depth > 100
+        else:
+            assert depth <= 100
+        damage = Decoder([], "example").decode(exact(oracle.frame(payload)), final=True).damage
+        assert (damage is None) == (depth <= 100), depth
 
 
-@pytest.mark.parametrize("depth", range(90, 104))
-def test_groups_nest_as_deep_as_protobuf_lets_them(depth: int) -> None:
-    payload = tag(9, 3) * depth + tag(9, 4) * depth + example_of(entry("x", int64_list(packed(1))))
-    try:
-        oracle.parse(payload)
-    except oracle.DecodeError:
-        whole = False
-    else:
-        whole = True
-    assert (Decoder([], "example").decode(exact(oracle.frame(payload)), final=True).damage is None) == whole
-
-
-@pytest.mark.parametrize("size", [0, 1, 30])
-def test_the_largest_record_that_is_allowed_is_read_and_one_byte_more_is_not(size: int) -> None:
-    columns = [Column("record", "bytes", 0)]
-    file = oracle.frame(b"x" * size)
-    for limit, is_whole in ((size - 1, False), (size, True), (size + 1, True)):
-        if limit < 0:
-            continue
-        results = (
-            Decoder(columns, "bytes", max_record_bytes=limit).decode(exact(file), final=True),
-            scan(exact(file), final=True, max_record_bytes=limit),
-        )
-        for result in results:
-            assert (result.damage is None, result.records) == (is_whole, int(is_whole))
-
-
-@pytest.mark.parametrize("limit", [MAX_RECORD_BYTES, 2**31, 2**64 - 1])
-def test_no_record_may_be_longer_than_protobuf_allows_whatever_limit_is_given(limit: int) -> None:
-    for size, reason in ((MAX_RECORD_BYTES, None), (2**31, "record is longer than max_record_bytes")):
-        length = size.to_bytes(8, "little")
-        header = exact(length + oracle.masked_crc(length).to_bytes(4, "little"))
-        for damage in (
-            Decoder([], "example", max_record_bytes=limit).decode(header, final=False).damage,
-            Inference("example", max_record_bytes=limit).feed(header, final=False)[2],
-            scan(header, final=False, max_record_bytes=limit).damage,
-        ):
-            assert (damage and damage.reason) == reason
+@pytest.mark.parametrize("limit", [0, 1, 30, MAX_RECORD_BYTES, 2**31, 2**64 - 1])
+def test_the_largest_record_that_is_allowed_is_read_and_one_byte_more_is_not(limit: int) -> None:
+    """A record that is too long is damage before its payload is there. No limit exceeds that of protobuf."""
+    for size in (min(limit, MAX_RECORD_BYTES), min(limit, MAX_RECORD_BYTES) + 1):
+        is_whole = limit <= 30
+        frame = oracle.frame(b"x" * size) if is_whole else header(size)
+        reason = "record is longer than max_record_bytes" if size > min(limit, MAX_RECORD_BYTES) else None
+        for data in (frame, frame[:12]):
+            is_read = is_whole and data is frame and not reason
+            for found in (
+                Decoder([], "bytes", max_record_bytes=limit).decode(exact(data), final=is_read),
+                Inference("bytes", max_record_bytes=limit).feed(exact(data), final=is_read),
+                scan(exact(data), final=is_read, max_record_bytes=limit),
+            ):
+                assert (found.damage and found.damage.reason, found.records) == (reason, int(is_read))
 
 
 # --- feature lists -------------------------------------------------------------------------------------

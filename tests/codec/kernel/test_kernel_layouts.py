@@ -12,9 +12,7 @@ from typing import Any
 import oracle
 import pytest
 from guard import exact
-from hypothesis import given
-from hypothesis import strategies as st
-from oracle import block, bytes_list, entry, example_of, float_list, int64_list, packed, tag, varint
+from oracle import block, bytes_list, entry, example_of, float_list, int64_list, packed
 from wire_messages import ACCEPTED, REFUSED, UNKNOWN
 
 from dask_tfrecord.codec import Column, Decoder, FeatureKey, Kind
@@ -72,105 +70,6 @@ def record(names: list[str], random_: random.Random) -> bytes:
     return example_of(*(entry(name, feature(name, random_)) for name in names))
 
 
-def length_in_two_bytes(size: int) -> bytes:
-    """A length below 128 in one byte more than it needs."""
-    return bytes([size | 0x80, 0]) if size < 128 else varint(size)
-
-
-def spoiled(how: str, names: list[str], random_: random.Random) -> bytes:
-    """A record that differs from the others in one way."""
-    name = random_.choice(names)
-    at = names.index(name)
-    value = feature(name, random_)
-    whole = record(names, random_)
-    if how == "other order":
-        return record(random_.sample(names, len(names)), random_)
-    if how == "absent":
-        return record([n for n in names if n != name], random_)
-    if how == "twice":
-        return record([*names[: at + 1], name, *names[at + 1 :]], random_)
-    if how == "twice, apart":
-        return record([*names, name], random_)
-    if how == "twice, in another map":
-        return whole + example_of(entry(name, value))
-    if how == "one more":
-        return (
-            record(names[:at], random_) + example_of(entry("one more", value)) + record(names[at:], random_)
-        )
-    if how == "one more inside":
-        parts = [entry(n, feature(n, random_)) for n in names]
-        return example_of(*parts[:at], entry("one more", value), *parts[at:])
-    if how == "cut":
-        return whole[: random_.randrange(len(whole))]
-    if how == "flipped bit":
-        place = random_.randrange(len(whole))
-        return whole[:place] + bytes([whole[place] ^ 1 << random_.randrange(8)]) + whole[place + 1 :]
-    if how == "unknown field":
-        return random_.choice(list(UNKNOWN.values())) + whole
-    if how == "unknown field after":
-        return whole + random_.choice(list(UNKNOWN.values()))
-    replaced = {
-        "no kind": b"",
-        "empty list": int64_list() if FEATURES[name][0] == "int64" else float_list(),
-        "wrong kind": float_list(block(1, bytes(4)))
-        if FEATURES[name][0] != "float"
-        else int64_list(packed(7)),
-        "two values": int64_list(packed(1, 2)),
-        "two values, the first of ten bytes": int64_list(packed(-1, 5)),
-        "two floats": float_list(block(1, bytes(8))),
-        "unpacked": int64_list(tag(1, 0), b"\x05"),
-        "varint too long": int64_list(block(1, b"\x85\x80\x00")),
-        "varint cut": int64_list(block(1, b"\x85\x80")),
-        "not text": bytes_list(block(1, b"\xff\xfe")),
-        "field after the list": value + UNKNOWN["varint"],
-    }
-    parts = [entry(n, feature(n, random_)) for n in names]
-    if how in replaced:
-        parts[at] = entry(name, replaced[how])
-    elif how == "value first":
-        parts[at] = block(1, block(2, value), block(1, name.encode()))
-    elif how == "longer length of the entry":
-        content = block(1, name.encode()) + block(2, value)
-        parts[at] = tag(1, 2) + length_in_two_bytes(len(content)) + content
-    elif how == "longer length of the value":
-        parts[at] = block(1, block(1, name.encode()), tag(2, 2) + length_in_two_bytes(len(value)) + value)
-    elif how == "longer length of the name":
-        parts[at] = block(1, tag(1, 2) + length_in_two_bytes(len(name)) + name.encode(), block(2, value))
-    else:
-        raise AssertionError(how)
-    return example_of(*parts)
-
-
-SPOILED = [
-    "other order",
-    "absent",
-    "twice",
-    "twice, apart",
-    "twice, in another map",
-    "one more",
-    "one more inside",
-    "cut",
-    "flipped bit",
-    "unknown field",
-    "unknown field after",
-    "no kind",
-    "empty list",
-    "wrong kind",
-    "two values",
-    "two values, the first of ten bytes",
-    "two floats",
-    "unpacked",
-    "varint too long",
-    "varint cut",
-    "not text",
-    "field after the list",
-    "value first",
-    "longer length of the entry",
-    "longer length of the value",
-    "longer length of the name",
-]
-
-
 def one_by_one(payloads: list[bytes], columns: list[Column], known: list[FeatureKey] | None) -> Any:
     """The rows, and the damage, that a new decoder for each record finds."""
     rows: list[list[Any]] = [[] for _ in columns]
@@ -201,49 +100,6 @@ def check(payloads: list[bytes], columns: list[Column], known: list[FeatureKey] 
         if not expected[1]:
             return
         payloads = payloads[:9] + payloads[expected[1].record + 1 :] if expected[1].record > 8 else []
-
-
-@st.composite
-def files(draw: st.DrawFn) -> tuple[list[bytes], list[str]]:
-    """The payloads of a file, and the names of their features."""
-    random_ = random.Random(draw(st.integers(0, 2**32)))
-    layouts = draw(
-        st.lists(st.lists(st.sampled_from(sorted(FEATURES)), min_size=1, unique=True), min_size=1, max_size=2)
-    )
-    payloads = []
-    for names in layouts:
-        usual = [record(names, random_) for _ in range(draw(st.integers(10, 60)))]
-        for how, at in draw(st.lists(st.tuples(st.sampled_from(SPOILED), st.integers(0, 59)), max_size=4)):
-            usual.insert(min(at, len(usual)), spoiled(how, names, random_))
-        payloads += usual
-    return payloads, sorted({name for names in layouts for name in names})
-
-
-@given(files(), st.data())
-def test_records_decode_together_as_they_do_alone(
-    file: tuple[list[bytes], list[str]], data: st.DataObject
-) -> None:
-    payloads, names = file
-    wanted = data.draw(st.lists(st.sampled_from([*names, "never there"]), unique=True))
-    columns = [Column(name, *FEATURES.get(name, ("int64", 0))) for name in wanted]
-    known: list[FeatureKey] | None = data.draw(
-        st.sampled_from([None, [], [(name, False) for name in names]]), label="known"
-    )
-    check(payloads, columns, known)
-
-
-@pytest.mark.parametrize("how", SPOILED)
-@pytest.mark.parametrize("seed", range(4))
-def test_a_record_that_differs_is_decoded_as_if_it_were_alone(how: str, seed: int) -> None:
-    random_ = random.Random(seed)
-    names = random_.sample(sorted(FEATURES), random_.randrange(1, len(FEATURES) + 1))
-    wanted = random_.sample(names, random_.randrange(1, len(names) + 1))
-    columns = [Column(name, *FEATURES[name]) for name in wanted]
-    payloads = [record(names, random_) for _ in range(60)]
-    for at in (20, 41, 42):
-        payloads[at] = spoiled(how, names, random_)
-    known: list[FeatureKey] | None = None if seed % 2 else [(name, False) for name in names]
-    check(payloads, columns, known)
 
 
 @pytest.mark.parametrize("payload", [*ACCEPTED.values(), *REFUSED.values()], ids=[*ACCEPTED, *REFUSED])

@@ -9,32 +9,31 @@ from guard import exact
 from oracle import block, bytes_list, entry, example_of, float_list, int64_list, packed
 from wire_messages import ACCEPTED, ONE, SEQUENCES, list_entry, sequence
 
-from dask_tfrecord.codec import Column, Damage, Decoder, FeatureKey
+from dask_tfrecord.codec import Column, Damage, Decoder, FeatureKey, RecordType
 from dask_tfrecord.errors import SchemaError
 
-
-@pytest.mark.parametrize("name", ACCEPTED)
-def test_a_feature_is_unknown_if_protobuf_sees_it_with_a_kind(name: str) -> None:
-    payload = ACCEPTED[name]
-    features = oracle.parse(payload).features
-    holds = {name for name, feature in features.items() if feature.kind is not None}
-    damages = [
-        Decoder([], "example", known=known).decode(exact(oracle.frame(payload)), final=True).damage
-        for known in ([], [(name, False) for name in features])
-    ]
-    assert {damage.unknown.name for damage in damages[:1] if damage and damage.unknown} <= holds
-    expected = ["unknown feature" if holds else None, None]
-    assert [damage and damage.reason for damage in damages] == expected
+CASES: dict[str, tuple[bytes, RecordType]] = {
+    **{name: (payload, "example") for name, payload in ACCEPTED.items()},
+    **{f"sequence: {name}": (payload, "sequence_example") for name, payload in SEQUENCES.items()},
+}
 
 
-@pytest.mark.parametrize("payload", SEQUENCES.values(), ids=SEQUENCES.keys())
-def test_a_feature_list_is_unknown_if_protobuf_sees_a_step_with_a_kind(payload: bytes) -> None:
-    record = oracle.parse(payload, "sequence_example")
+@pytest.mark.parametrize(("payload", "record_type"), CASES.values(), ids=CASES.keys())
+def test_a_feature_is_unknown_if_protobuf_sees_it_with_a_kind(
+    payload: bytes, record_type: RecordType
+) -> None:
+    record = oracle.parse(payload, record_type)
     holds = {name for name, feature in record.features.items() if feature.kind is not None}
     holds |= {name for name, steps in record.lists.items() if any(step.kind for step in steps)}
-    damage = Decoder([], "sequence_example", known=[]).decode(exact(oracle.frame(payload)), final=True).damage
+    file = exact(oracle.frame(payload))
+    damage = Decoder([], record_type, known=[]).decode(file, final=True).damage
     assert (damage is not None) == bool(holds)
-    assert damage is None or (damage.unknown and damage.unknown.name in holds)
+    if damage:
+        assert damage.reason == "unknown feature"
+        assert damage.unknown is not None
+        assert damage.unknown.name in holds
+    known = [(name, False) for name in record.features] + [(name, True) for name in record.lists]
+    assert Decoder([], record_type, known=known).decode(file, final=True).damage is None
 
 
 @pytest.mark.parametrize(
@@ -86,12 +85,13 @@ def test_an_unknown_feature_is_found_in_every_record_that_holds_it() -> None:
 
 
 # One name in a record's context, in its feature lists, or in both.
-IN_CONTEXT = sequence(entry("x", ONE))
-IN_LISTS = sequence(b"", list_entry("x", float_list(block(1, bytes(4)))))
-IN_BOTH = sequence(entry("x", ONE), list_entry("x", float_list(block(1, bytes(4)))))
-
-CONTEXT = Column("x", "int64", 0)
-LISTS = Column("x", "float", 2)
+STEPS = list_entry("x", float_list(block(1, bytes(4))))
+IN_CONTEXT, IN_LISTS, IN_BOTH = (
+    sequence(entry("x", ONE)),
+    sequence(b"", STEPS),
+    sequence(entry("x", ONE), STEPS),
+)
+CONTEXT, LISTS = Column("x", "int64", 0), Column("x", "float", 2)
 
 
 def unknown_in(payloads: list[bytes], columns: list[Column], known: list[FeatureKey]) -> Damage | None:

@@ -22,6 +22,7 @@ from wire_messages import (
 
 from dask_tfrecord.codec import Column, Damage, Decoder, Inference, RecordType
 
+INTEGER = Column("a", "int64", 0)
 COLUMNS = [Column("a", "int64", 1), Column("f", "float", 1), Column("s", "bytes", 1)]
 
 
@@ -38,11 +39,21 @@ def judge(payload: bytes, columns: list[Column] = COLUMNS) -> dict[str, Any]:
     return {c.name: oracle.column_values([record], c.name, c.depth)[0] for c in columns}
 
 
+NUMBER = entry("f", float_list(block(1, bytes(4))))
+PLAIN = example_of(entry("a", ONE), NUMBER, entry("s", bytes_list(block(1, b"q"))))
+
+
 @pytest.mark.parametrize("payload", ACCEPTED.values(), ids=ACCEPTED.keys())
 def test_oddities_of_the_wire_mean_what_protobuf_says(payload: bytes) -> None:
-    found, damage = decode(payload)
-    assert damage is None
-    assert found == judge(payload)
+    """Also between ordinary records: the decoder predicts keys from them, and must not reuse their values."""
+    assert seen(payload, "example") == (oracle.inferred([oracle.parse(payload)]), None)
+    for payloads in ([payload], [PLAIN, PLAIN, payload, PLAIN, payload, payload, PLAIN]):
+        decoded = Decoder(COLUMNS, "example").decode(exact(oracle.records_file(payloads)), final=True)
+        assert decoded.damage is None
+        records = [oracle.parse(p) for p in payloads]
+        for column in COLUMNS:
+            values = oracle.canonical(decoded.batch[column.name].to_pylist())
+            assert values == oracle.column_values(records, column.name, 1)
 
 
 def seen(payload: bytes, record_type: RecordType) -> tuple[oracle.Inferred, Damage | None]:
@@ -50,12 +61,6 @@ def seen(payload: bytes, record_type: RecordType) -> tuple[oracle.Inferred, Dama
     inference = Inference(record_type)
     _, _, damage = inference.feed(exact(oracle.frame(payload)), final=True)
     return seen_by(inference), damage
-
-
-@pytest.mark.parametrize("payload", ACCEPTED.values(), ids=ACCEPTED.keys())
-def test_inference_sees_the_kinds_that_protobuf_keeps(payload: bytes) -> None:
-    """The last value of a repeated key and the last kind of a Feature count."""
-    assert seen(payload, "example") == (oracle.inferred([oracle.parse(payload)]), None)
 
 
 @given(st.lists(st.sampled_from(sorted(SEQUENCES)), min_size=1, max_size=4))
@@ -66,35 +71,18 @@ def test_inference_sees_what_protobuf_merges(names: list[str]) -> None:
     assert seen(payload, "sequence_example") == (expected, None)
 
 
-@pytest.mark.parametrize("payload", ACCEPTED.values(), ids=ACCEPTED.keys())
-def test_an_oddity_between_ordinary_records_disturbs_neither(payload: bytes) -> None:
-    """The decoder predicts keys from the record before, and must not reuse the values of that record."""
-    number = entry("f", float_list(block(1, bytes(4))))
-    plain = example_of(entry("a", ONE), number, entry("s", bytes_list(block(1, b"q"))))
-    payloads = [plain, plain, payload, plain, payload, payload, plain]
-    decoded = Decoder(COLUMNS, "example").decode(exact(oracle.records_file(payloads)), final=True)
-    assert decoded.damage is None
-    expected = [oracle.parse(p) for p in payloads]
-    for column in COLUMNS:
-        values = oracle.canonical(decoded.batch[column.name].to_pylist())
-        assert values == oracle.column_values(expected, column.name, 1)
-
-
 @pytest.mark.parametrize("payload", REFUSED.values(), ids=REFUSED.keys())
 def test_what_protobuf_refuses_is_damage(payload: bytes) -> None:
     with pytest.raises(oracle.DecodeError):
         oracle.parse(payload)
-    found, damage = decode(payload)
-    assert found == {}
-    assert damage is not None
-    assert (damage.record, damage.size) == (0, len(oracle.frame(payload)))
-    assert damage.reason
-
-
-@pytest.mark.parametrize("payload", REFUSED.values(), ids=REFUSED.keys())
-def test_what_protobuf_refuses_stops_inference_too(payload: bytes) -> None:
-    _, _, damage = Inference("example").feed(exact(oracle.frame(payload)), final=True)
-    assert damage is not None
+    for before in (0, 3):
+        file = exact(oracle.records_file([PLAIN] * before + [payload] + [PLAIN] * 3 * bool(before)))
+        decoded = Decoder(COLUMNS, "example").decode(file, final=True)
+        assert decoded.damage is not None
+        found = decoded.records, decoded.damage.record, decoded.damage.size
+        assert found == (before, before, len(oracle.frame(payload)))
+        assert decoded.damage.reason
+        assert Inference("example").feed(file, final=True).damage is not None
 
 
 @pytest.mark.parametrize("unknown", UNKNOWN.values(), ids=UNKNOWN.keys())
@@ -108,35 +96,27 @@ def test_an_unknown_field_in_a_map_entry_is_damage(unknown: bytes, key: str) -> 
     assert "map entry" in damage.reason
 
 
+SURROGATE = example_of(entry("s", bytes_list(block(1, b"\xed\xa0\x80"))))
+
+
 @pytest.mark.parametrize(
-    ("payload", "reason", "column", "found"),
+    ("payload", "columns", "expected"),
     [
-        (example_of(entry("f", ONE)), "wrong kind", 1, "int64"),
-        (example_of(entry("a", bytes_list(block(1, b"x")))), "wrong kind", 0, "bytes"),
-        (example_of(entry("s", float_list())), "wrong kind", 2, "float"),
-        (example_of(entry("a", ONE + bytes_list(block(1, b"x")))), "wrong kind", 0, "bytes"),
+        (example_of(entry("f", ONE)), COLUMNS, ("wrong kind", 1, "int64")),
+        (example_of(entry("a", bytes_list(block(1, b"x")))), COLUMNS, ("wrong kind", 0, "bytes")),
+        (example_of(entry("s", float_list())), COLUMNS, ("wrong kind", 2, "float")),
+        (example_of(entry("a", ONE + bytes_list(block(1, b"x")))), COLUMNS, ("wrong kind", 0, "bytes")),
+        (example_of(entry("a", int64_list(packed(1, 2, 3)))), [INTEGER], ("not a scalar", 0, "3")),
+        (SURROGATE, [Column("s", "string", 0)], ("invalid UTF-8 value", 0, "")),
     ],
 )
-def test_another_kind_than_the_columns_is_damage_of_its_own(
-    payload: bytes, reason: str, column: int, found: str
+def test_a_value_that_its_column_cannot_hold_is_damage_of_its_own(
+    payload: bytes, columns: list[Column], expected: tuple[str, int, str]
 ) -> None:
-    _, damage = decode(payload)
+    _, damage = decode(payload, columns)
     assert damage is not None
-    assert (damage.reason, damage.column, damage.found) == (reason, column, found)
-
-
-def test_several_values_in_a_scalar_column_are_damage_of_their_own() -> None:
-    _, damage = decode(example_of(entry("a", int64_list(packed(1, 2, 3)))), [Column("a", "int64", 0)])
-    assert damage is not None
-    assert (damage.reason, damage.column, damage.found) == ("not a scalar", 0, "3")
-
-
-def test_text_that_is_not_utf8_is_damage_of_its_own_in_a_string_column() -> None:
-    payload = example_of(entry("s", bytes_list(block(1, b"\xed\xa0\x80"))))
-    _, damage = decode(payload, [Column("s", "string", 0)])
-    assert damage is not None
-    assert (damage.reason, damage.column) == ("invalid UTF-8 value", 0)
-    assert decode(payload, [Column("s", "bytes", 0)]) == ({"s": b"\xed\xa0\x80"}, None)
+    assert (damage.reason, damage.column, damage.found or "") == expected
+    assert decode(SURROGATE, [Column("s", "bytes", 0)]) == ({"s": b"\xed\xa0\x80"}, None)
 
 
 def test_a_signalling_nan_keeps_its_bits() -> None:
@@ -182,31 +162,24 @@ def test_mutated_messages_mean_what_protobuf_says(one: str, other: str, changes:
 # --- sequence examples ---------------------------------------------------------------------------------
 
 
+STEPS = [Column("steps", "int64", 2), Column("id", "int64", 0)]
+
+
 @pytest.mark.parametrize("payload", SEQUENCES.values(), ids=SEQUENCES.keys())
 def test_sequence_examples_mean_what_protobuf_says(payload: bytes) -> None:
-    columns = [Column("steps", "int64", 2), Column("id", "int64", 0)]
-    file = oracle.records_file([payload, payload])
-    decoded = Decoder(columns, "sequence_example").decode(exact(file), final=True)
-    assert decoded.damage is None
-    records = [oracle.parse(payload, "sequence_example")] * 2
-    for column in columns:
-        expected = oracle.column_values(records, column.name, column.depth)
-        assert decoded.batch[column.name].to_pylist() == expected
-
-
-@pytest.mark.parametrize("cut", range(1, len(SEQUENCES["all kinds of steps"])))
-def test_a_cut_sequence_example_never_reads_as_more_than_protobuf_sees(cut: int) -> None:
-    payload = SEQUENCES["all kinds of steps"][:cut]
-    columns = [Column("steps", "int64", 2), Column("id", "int64", 0)]
-    decoded = Decoder(columns, "sequence_example").decode(exact(oracle.frame(payload)), final=True)
-    try:
-        record = oracle.parse(payload, "sequence_example")
-    except oracle.DecodeError:
-        assert decoded.damage is not None
-    else:
-        assert decoded.damage is None
-        assert decoded.batch["id"].to_pylist() == oracle.column_values([record], "id", 0)
-        assert decoded.batch["steps"].to_pylist() == oracle.column_values([record], "steps", 2)
+    """A cut one never reads as more than protobuf sees."""
+    for cut in range(len(payload), 0, -1) if payload == SEQUENCES["all kinds of steps"] else [len(payload)]:
+        file = oracle.records_file([payload[:cut]] * 2)
+        decoded = Decoder(STEPS, "sequence_example").decode(exact(file), final=True)
+        try:
+            records = [oracle.parse(payload[:cut], "sequence_example")] * 2
+        except oracle.DecodeError:
+            assert decoded.damage is not None, cut
+            continue
+        assert decoded.damage is None, cut
+        for column in STEPS:
+            expected = oracle.column_values(records, column.name, column.depth)
+            assert decoded.batch[column.name].to_pylist() == expected, cut
 
 
 def test_what_follows_the_key_of_a_feature_without_kind_is_looked_at() -> None:
