@@ -22,7 +22,6 @@ from dask_tfrecord import CorruptRecordError, read_tfrecord
 from dask_tfrecord.codec import MAX_RECORD_BYTES
 from dask_tfrecord.dataset.read.discovery import one_by_one
 from dask_tfrecord.files import find_blocks as module
-from dask_tfrecord.files import window as content
 from dask_tfrecord.files.damage import DamagePolicy
 from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.file_options import ReadOptions
@@ -67,15 +66,17 @@ def nested(depth: int) -> bytes:
     return oracle.records_file([*payloads, bytes(25), b"last"])
 
 
-@pytest.mark.parametrize("window", [1, 50, 1 << 22])
-@pytest.mark.parametrize("task_bytes", [1, 7, 16, 30, 64, 100, 333, 1000])
+@pytest.mark.parametrize(
+    ("task_bytes", "window"),
+    [(1, 1), (7, 50), (16, 1), (30, 50), (64, 1 << 22), (100, 1), (333, 50), (1000, 1)],
+)
 def test_records_that_hold_whole_files_are_not_taken_for_theirs(task_bytes: int, window: int) -> None:
     with patch.object(module, "WINDOW_BYTES", window):
         check(nested(2), task_bytes)
 
 
 @given(
-    damaged_files().filter(len),
+    (damaged_files() | st.binary(max_size=1000)).filter(len),
     st.sampled_from([1, 5, 20, 64, 1000]),
     st.sampled_from([1, 30, 1 << 22]),
     st.sampled_from([MAX_RECORD_BYTES, 20, 100]),
@@ -87,13 +88,7 @@ def test_what_is_located_is_what_a_walk_from_the_start_meets(
         check(data, task_bytes, limit)
 
 
-@given(st.binary(max_size=1000).filter(len), st.sampled_from([1, 64]))
-def test_any_bytes_are_walked_to_their_end(data: bytes, task_bytes: int) -> None:
-    with patch.object(module, "detect", lambda head: None):
-        check(data, task_bytes)
-
-
-def test_blocks_are_as_far_apart_as_asked_for() -> None:
+def test_blocks_are_as_far_apart_as_asked_for_and_compressed_files_have_none() -> None:
     data = oracle.records_file([b"x" * (n % 50) for n in range(200)])
     found = located(data, 1000, every=300)
     assert found is not None
@@ -102,53 +97,42 @@ def test_blocks_are_as_far_apart_as_asked_for() -> None:
     gaps = [b.offset - a.offset for a, b in zip(found.blocks, found.blocks[1:], strict=False)]
     assert min(gaps) >= 300
     assert max(gaps) < 2 * 300 + 66  # and a record
-
-
-def test_a_compressed_file_is_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
     assert located(oracle.compress(nested(1), "gzip"), 100) is None
     assert located(nested(1), 100, compression="gzip") is None
 
 
-def test_a_task_reads_its_split_and_little_more(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The range of each read of a file."""
+    found: list[tuple[int, int]] = []
+    opening = Store.open
+
+    def noting(self: Store, path: str, size: int, start: int, stop: int, *more: Any) -> Any:
+        found.append((start, stop))
+        return opening(self, path, size, start, stop, *more)
+
+    monkeypatch.setattr(Store, "open", noting)
+    monkeypatch.setattr(module, "_is_plain", lambda store, file: True)
+    return found
+
+
+def test_a_task_reads_its_split_and_little_more(reads: list[tuple[int, int]]) -> None:
     data = oracle.records_file([bytes([n % 251]) * 900 for n in range(3000)])
     with patch.object(module, "WINDOW_BYTES", 20_000):
-        read: list[int] = []
-        opening = Store.open
-
-        def noting(self: Store, path: str, size: int, start: int, stop: int, *more: Any) -> Any:
-            read.append(stop - start)
-            return opening(self, path, size, start, stop, *more)
-
-        monkeypatch.setattr(Store, "open", noting)
-        monkeypatch.setattr(module, "_is_plain", lambda store, file: True)
         found = located(data, 500_000)
     assert found is not None
     assert found.records == 3000
-    assert sum(read) < len(data) + 6 * 20_000
+    assert sum(stop - start for start, stop in reads) < len(data) + 6 * 20_000
 
 
-def test_a_record_longer_than_the_window_is_passed_over_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_longer_than_the_window_is_passed_over_unread(reads: list[tuple[int, int]]) -> None:
     data = oracle.records_file([b"a", b"x" * 1_000_000, b"b"])
     starts = [at for at, _ in kept_records(data)[0]]
-    read: list[int] = []
-    opening = Store.open
-
-    def noting(self: Store, *args: Any) -> Any:
-        read.append(args[2])
-        return opening(self, *args)
-
-    monkeypatch.setattr(Store, "open", noting)
     with patch.object(module, "WINDOW_BYTES", 1000):
-        walk = module._walk_from(*_store_and_file(data), 0)
-    assert [at for at, _ in walk.blocks] == starts
-    assert read == [0, starts[2]]
-
-
-def _store_and_file(data: bytes) -> tuple[Store, Any]:
-    store = Store.at("memory://located")
-    store.fs.pipe_file("/located/file", data)
-    info = FileInfo("/located/file", len(data))
-    return store, module._Range(info, len(data), 0, len(data), 1, ReadOptions())
+        found = located(data, len(data))
+    assert found is not None
+    assert [block.offset for block in found.blocks] == starts
+    assert [start for start, _ in reads] == [0, starts[2]]
 
 
 # --- read_tfrecord ------------------------------------------------------------------------------------------
@@ -214,7 +198,9 @@ def test_the_partition_with_the_damage_raises_and_the_others_are_right(byte: int
     assert payloads[at // 36] not in rows
 
 
-def test_located_lengths_need_no_reading_but_where_there_is_damage(tmp_path: Path) -> None:
+def test_located_lengths_need_no_reading_but_where_there_is_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = bytearray(oracle.records_file([b"x" * 20] * 50))
     data[36 * 25] ^= 1
     (tmp_path / "file").write_bytes(data)
@@ -224,69 +210,37 @@ def test_located_lengths_need_no_reading_but_where_there_is_damage(tmp_path: Pat
     assert len(ddf.partitions[0]) == counts[0] == len(ddf.partitions[0].compute())
     with pytest.raises(CorruptRecordError, match="record 25"):
         len(ddf)
-
-
-def test_locating_needs_no_reading_of_small_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in "abc":
-        (tmp_path / name).write_bytes(nested(0))
-    monkeypatch.setattr(module, "find_blocks", None)
-    assert read_tfrecord(tmp_path, record_type="bytes", blocksize=1000).npartitions == 1
+    monkeypatch.setattr(module, "find_blocks", None)  # small files are not looked into
+    assert read_tfrecord(tmp_path, record_type="bytes", blocksize=10_000).npartitions == 1
 
 
 @pytest.fixture
-def remote(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """A file with nested TFRecord files at a URL, and the storage options to read it."""
+def remote(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, dict[str, Any], bool]]:
+    """A file with nested TFRecord files at a URL, its storage options, and True if it can be split."""
     content = nested(2)
     if request.param == "s3":
         with s3_server() as options:
             fs = fsspec.filesystem("s3", **options)
             fs.call_s3("create_bucket", Bucket="located")
             fs.pipe_file("located/file", content)
-            yield "s3://located/file", options
+            yield "s3://located/file", options, True
     elif request.param == "memory":
         fsspec.filesystem("memory").pipe_file("/located/file", content)
-        yield "memory://located/file", {}
+        yield "memory://located/file", {}, True
     else:
         (tmp_path / "file").write_bytes(content)
         with web_server(tmp_path) as web:
             web.ranges = request.param == "http"
-            yield f"{web.url}/file", {}
+            yield f"{web.url}/file", {}, web.ranges
 
 
-@pytest.mark.parametrize("remote", ["memory", "s3", "http"], indirect=True)
-def test_files_of_any_store_are_split(
-    remote: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize("remote", ["memory", "s3", "http", "http without ranges"], indirect=True)
+def test_files_of_any_store_are_split_unless_a_server_sends_only_whole_files(
+    remote: tuple[str, dict[str, Any], bool], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(module, "TASK_BYTES", 1)
-    url, options = remote
+    url, options, is_split = remote
     ddf = read_tfrecord(url, record_type="bytes", blocksize=200, storage_options=options)
-    assert ddf.npartitions > 2
+    assert (ddf.npartitions > 2) if is_split else (ddf.npartitions == 1)
     rows = [row for part in ddf.partitions for row in part["record"].compute()]
     assert rows == oracle.frames(nested(2))
-
-
-@pytest.mark.parametrize("remote", ["http without ranges"], indirect=True)
-def test_a_file_that_a_server_sends_as_a_whole_only_is_one_partition(
-    remote: tuple[str, dict[str, Any]],
-) -> None:
-    ddf = read_tfrecord(remote[0], record_type="bytes", blocksize=200)
-    assert ddf.npartitions == 1
-    assert ddf["record"].compute().tolist() == oracle.frames(nested(2))
-
-
-@pytest.mark.filterwarnings("ignore::dask_tfrecord.CorruptRecordWarning")
-@settings(max_examples=max(10, settings().max_examples * 6 // 10))
-@given(damaged_files().filter(len), st.integers(1, 100))
-def test_damage_is_passed_over_in_partitions_as_in_the_whole_file(data: bytes, blocksize: int) -> None:
-    Store.at("memory://located").fs.pipe_file("/located/file", data)
-    options: dict[str, Any] = {"record_type": "bytes", "on_corrupt": "skip", "compression": None}
-    with (
-        patch.object(module, "TASK_BYTES", 1),
-        patch.object(module, "detect", lambda head: None),
-        patch.object(content, "detect", lambda head: None),
-        dask.config.set(scheduler="sync"),
-    ):
-        whole = read_tfrecord("memory://located/file", blocksize=None, **options)
-        split = read_tfrecord("memory://located/file", blocksize=blocksize, **options)
-        rows = [row for part in split.partitions for row in part["record"].compute()]
-        assert rows == whole["record"].compute().tolist()

@@ -59,23 +59,6 @@ def foreign(number: int) -> bytes:
     ][number % 4]
 
 
-def test_records_with_names_but_no_values_are_rows(tmp_path: Path) -> None:
-    """They are what protobuf reads: records without a value. Some writers leave out an empty value."""
-    payloads = [ordinary(number) for number in range(100)] + [odd(0)] * 100
-    assert oracle.parse(odd(0)).features == {"k": oracle.Feature()}
-    path = tmp_path / "data.tfrecord"
-    path.write_bytes(oracle.records_file(payloads))
-    for on_corrupt, blocksize, columns in product(
-        ("raise", "skip"), (None, 500, 3_000), (None, ["id"], ["name"], [])
-    ):
-        ddf = read_tfrecord(path, columns=columns, on_corrupt=on_corrupt, blocksize=blocksize)
-        assert len(ddf.compute()) == len(ddf) == 200
-    assert (
-        len(read_tfrecord(path, schema=TYPES, record_type="example", columns=["id"], on_corrupt="skip"))
-        == 200
-    )
-
-
 @pytest.mark.parametrize("seed", range(2))
 def test_skipped_records_do_not_depend_on_blocksize_and_columns(tmp_path: Path, seed: int) -> None:
     random_ = random.Random(seed)
@@ -83,6 +66,7 @@ def test_skipped_records_do_not_depend_on_blocksize_and_columns(tmp_path: Path, 
     judged += [(odd(n), True) for n in range(60)] + [(foreign(n), False) for n in range(60)]
     random_.shuffle(judged)
     judged[:0] = [(ordinary(0), True)]  # the file is a file of Examples
+    judged += [(odd(0), True)] * 100  # some writers leave out an empty value
     path = tmp_path / "data.tfrecord"
     path.write_bytes(oracle.records_file([payload for payload, _ in judged]))
     records = [oracle.parse(payload) for payload, is_example in judged if is_example]
@@ -103,11 +87,10 @@ def test_skipped_records_do_not_depend_on_blocksize_and_columns(tmp_path: Path, 
 def test_a_record_of_another_type_raises_whichever_columns_are_read(tmp_path: Path, kind: int) -> None:
     path = tmp_path / "data.tfrecord"
     path.write_bytes(oracle.records_file([ordinary(n) for n in range(30)] + [foreign(kind)]))
-    for blocksize, columns in product((None, 500), (None, ["id"], ["k"], ["name"])):
+    for options in product((None, 500), (None, ["id"], ["k"], ["name"])):
+        read = dict(zip(("blocksize", "columns"), options, strict=True))
         with pytest.raises(CorruptRecordError, match="not an Example") as caught:
-            read_tfrecord(
-                path, blocksize=blocksize, columns=columns, schema=TYPES, record_type="example"
-            ).compute()
+            read_tfrecord(path, schema=TYPES, record_type="example", **read).compute()
         assert caught.value.record == 30
 
 

@@ -156,19 +156,14 @@ def test_only_the_bytes_of_the_range_are_asked_for(places: dict[str, Any], serve
     assert asked == ["bytes=1000-15999", "bytes=16000-30999", "bytes=31000-40999"]
 
 
-def test_a_compressed_file_is_not_taken_for_a_plain_one_where_offsets_agree(
-    places: dict[str, Any], written: Written
+def test_a_compressed_file_is_read_by_its_content_or_says_why_not(
+    places: dict[str, Any], written: Written, tmp_path: Path
 ) -> None:
     """The stored offset of a block may equal its decompressed offset by chance."""
     store, split = whole(places["local"], written.name("gzip"))
     block = written.blocks["gzip"][2]
-    shifted = [replace(split, start=Block(block.offset, block.offset, block.record))]
-    for part in shifted:
-        found = read_table(store, part, SCHEMA, ReadOptions())
-        assert found == TABLE.slice(block.record)
-
-
-def test_a_compressed_file_that_lost_its_name_says_so(written: Written, tmp_path: Path) -> None:
+    shifted = replace(split, start=Block(block.offset, block.offset, block.record))
+    assert read_table(store, shifted, SCHEMA, ReadOptions()) == TABLE.slice(block.record)
     (tmp_path / "renamed").write_bytes(written.bytes("gzip"))
     store, split = whole((str(tmp_path), {}), "renamed")
     with pytest.raises(TFRecordError, match=r"renamed.*blocksize=None"):
@@ -179,22 +174,20 @@ def test_a_compressed_file_that_lost_its_name_says_so(written: Written, tmp_path
 
 
 @pytest.mark.parametrize("says_so", [False, True])
-@pytest.mark.parametrize("first", [0, 1])
 def test_a_server_that_ignores_ranges_is_noticed(
-    places: dict[str, Any], written: Written, server: Web, says_so: bool, first: int
+    places: dict[str, Any], written: Written, server: Web, says_so: bool
 ) -> None:
     store, split = whole(places["http"], "data.tfrecord")
     server.ranges, server.says_so = False, says_so
-    blocks = written.blocks[None]
-    if first:
-        with pytest.raises(TFRecordError, match=r"http://.*/data\.tfrecord.*blocksize=None"):
-            read_table(store, replace(split, start=blocks[1]), SCHEMA, ReadOptions())
-    else:  # the answer begins with the requested bytes
-        part = replace(split, stop=blocks[1])
-        assert read_table(store, part, SCHEMA, ReadOptions()) == TABLE.slice(0, blocks[1].record)
+    block = written.blocks[None][1]
+    with pytest.raises(TFRecordError, match=r"http://.*/data\.tfrecord.*blocksize=None"):
+        read_table(store, replace(split, start=block), SCHEMA, ReadOptions())
+    # The answer begins with the requested bytes
+    found = read_table(store, replace(split, stop=block), SCHEMA, ReadOptions())
+    assert found == TABLE.slice(0, block.record)
 
 
-@pytest.mark.parametrize("compression", EVERY)
+@pytest.mark.parametrize("compression", [None, "gzip"])
 def test_a_server_that_ignores_ranges_sends_whole_files(
     places: dict[str, Any], written: Written, server: Web, compression: Compression | None
 ) -> None:
@@ -207,10 +200,9 @@ def test_a_server_that_ignores_ranges_sends_whole_files(
     assert [method for method, _, _ in server.asked].count("GET") == 1
 
 
-@pytest.mark.parametrize("lie", [-len("text"), -30_000, 7, 100_000])
-@pytest.mark.parametrize("part", ["whole", "last"])
+@pytest.mark.parametrize(("lie", "first"), [(-4, 0), (-30_000, 0), (-30_000, 1), (7, 0), (100_000, 1)])
 def test_a_server_that_lies_about_the_size_is_noticed(
-    places: dict[str, Any], written: Written, server: Web, lie: int, part: str
+    places: dict[str, Any], written: Written, server: Web, lie: int, first: int
 ) -> None:
     """Also if the wrong size is the end of a record."""
     if lie == -30_000:
@@ -218,23 +210,18 @@ def test_a_server_that_lies_about_the_size_is_noticed(
     server.lie = lie
     store, split = whole(places["http"], "data.tfrecord")
     assert split.file.size == len(written.bytes()) + lie
-    if part == "last":
-        split = replace(split, start=written.blocks[None][1])
     with pytest.raises(CorruptRecordError, match=r"data\.tfrecord.* bytes when .* has (more than|only) "):
-        read_table(store, split, SCHEMA, ReadOptions())
+        read_table(store, replace(split, start=written.blocks[None][first]), SCHEMA, ReadOptions())
 
 
-@pytest.mark.parametrize("first", [None, 1])
-@pytest.mark.parametrize("cut", [0, 1, 20_000])
+@pytest.mark.parametrize(("first", "cut"), [(0, 0), (0, 20_000), (1, 0), (1, 1)])
 def test_a_server_that_hangs_up_is_an_error(
-    places: dict[str, Any], written: Written, server: Web, first: int | None, cut: int
+    places: dict[str, Any], written: Written, server: Web, first: int, cut: int
 ) -> None:
     store, split = whole(places["http"], "data.tfrecord")
     server.cut = cut
-    if first is not None:
-        split = replace(split, start=written.blocks[None][first])
     with pytest.raises((TFRecordError, OSError)):
-        read_table(store, split, SCHEMA, ReadOptions())
+        read_table(store, replace(split, start=written.blocks[None][first]), SCHEMA, ReadOptions())
 
 
 def test_no_message_holds_the_secret_of_a_url(server: Web) -> None:
@@ -264,8 +251,7 @@ class Drip:
         self._file.close()
 
     def readinto(self, view: memoryview) -> int:
-        count: int = self._file.readinto(view[: next(self._sizes)])
-        return count
+        return int(self._file.readinto(view[: next(self._sizes)]))
 
 
 @pytest.mark.parametrize("compression", EVERY)
@@ -273,11 +259,10 @@ def test_short_reads_are_no_end(
     places: dict[str, Any], written: Written, monkeypatch: pytest.MonkeyPatch, compression: Compression | None
 ) -> None:
     store, split = whole(places["local"], written.name(compression))
-    start, stop = written.blocks[compression][1], written.blocks[compression][2]
+    start, stop = written.blocks[compression][1:3]
     opened = store.fs.open
     monkeypatch.setattr(store.fs, "open", lambda *args, **kwargs: Drip(opened(*args, **kwargs)))
-    part = replace(split, start=start, stop=stop)
-    found = read_table(store, part, SCHEMA, ReadOptions())
+    found = read_table(store, replace(split, start=start, stop=stop), SCHEMA, ReadOptions())
     assert found == TABLE.slice(start.record, stop.record - start.record)
 
 
@@ -293,42 +278,43 @@ def copied(kind: str, places: dict[str, Any], written: Written, tmp_path: Path) 
     return whole((root, options), "mine.tfrecord")
 
 
-changeable = pytest.mark.parametrize("kind", ["local", "memory", "s3"])
-parts = pytest.mark.parametrize("part", ["whole", "inner"])
-
-
-@changeable
-@parts
-@pytest.mark.parametrize("change", ["same size", "longer", "shorter", "gone"])
+@pytest.mark.parametrize("kind", ["local", "memory", "s3"])
+@pytest.mark.parametrize(
+    ("change", "part"),
+    [
+        ("none", "inner"),
+        ("same size", "whole"),
+        ("same size", "inner"),
+        ("longer", "inner"),
+        ("shorter", "whole"),
+        ("gone", "inner"),
+    ],
+)
 def test_a_file_that_changes_between_plan_and_read_raises(
     places: dict[str, Any], written: Written, tmp_path: Path, kind: str, part: str, change: str
 ) -> None:
     """Also if the bytes of the split did not change."""
     store, split = copied(kind, places, written, tmp_path)
+    assert split.file.stamp
+    blocks = written.blocks[None]
     if part == "inner":
-        split = replace(split, start=written.blocks[None][1], stop=written.blocks[None][2])
+        split = replace(split, start=blocks[1], stop=blocks[2])
     content = written.bytes()
+    new = {"same size": content[:-1] + b"x", "longer": content + content, "shorter": content[:-100]}
+    if change == "none":
+        found = read_table(store, split, SCHEMA, ReadOptions())
+        assert found == TABLE.slice(blocks[1].record, blocks[2].record - blocks[1].record)
+        return
     if change == "gone":
         store.fs.rm_file(split.file.path)
         with pytest.raises(FileNotFoundError, match=r"mine\.tfrecord: the file was removed"):
             read_table(store, split, SCHEMA, ReadOptions())
         return
-    new = {"same size": content[:-1] + b"x", "longer": content + content, "shorter": content[:-100]}[change]
-    store.fs.pipe_file(split.file.path, new)
+    store.fs.pipe_file(split.file.path, new[change])
     if kind == "local":
         os.utime(split.file.path, (1, 1))
     with pytest.raises(CorruptRecordError, match=r"mine\.tfrecord.*(rewritten since|bytes when)"):
         read_table(store, split, SCHEMA, ReadOptions())
-
-
-@changeable
-def test_a_file_that_did_not_change_is_no_error(
-    places: dict[str, Any], written: Written, tmp_path: Path, kind: str
-) -> None:
-    store, split = copied(kind, places, written, tmp_path)
-    assert split.file.stamp
-    for part, first, last in ranges(split, written.blocks[None][:3]):
-        assert read_table(store, part, SCHEMA, ReadOptions()) == TABLE.slice(first, last - first)
 
 
 def test_a_link_to_a_file_is_no_change(written: Written, tmp_path: Path) -> None:

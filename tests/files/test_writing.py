@@ -120,20 +120,16 @@ def test_blocks_hold_about_a_mebibyte(tmp_path: Path, compression: Compression |
 
 
 @every
-def test_the_receipt_says_what_was_stored(tmp_path: Path, compression: Compression | None) -> None:
-    [entry] = write(tmp_path, numbers(1000), [DirectoryGroup("", ("x", None), 1000)], compression=compression)
+@pytest.mark.parametrize("rows", [0, 1, 30_000])
+def test_what_is_written_is_read_and_the_receipt_says_what_was_stored(
+    tmp_path: Path, compression: Compression | None, rows: int
+) -> None:
+    table = numbers(rows)
+    [entry] = write(tmp_path, table, [DirectoryGroup("", ("x", None), rows)], compression=compression)
     stored = (tmp_path / entry.path).read_bytes()
-    assert (entry.path, entry.records, entry.bytes) == ("0.tfrecord", 1000, len(stored))
+    assert (entry.path, entry.records, entry.bytes) == ("0.tfrecord", rows, len(stored))
     assert entry.crc32c == oracle.crc32c(stored)
     assert entry.values == ("x", None)
-
-
-@every
-@pytest.mark.parametrize("rows", [0, 1, 30_000])
-def test_what_is_written_is_read(tmp_path: Path, compression: Compression | None, rows: int) -> None:
-    table = numbers(rows)
-    [entry] = write(tmp_path, table, compression=compression)
-    assert entry.records == rows
     assert len(entry.blocks) == (0 if rows == 0 else 1 if rows == 1 else 2)
     assert read(tmp_path, entry, table.schema) == table
 
@@ -157,8 +153,9 @@ def test_the_same_rows_give_the_same_bytes(tmp_path: Path, compression: Compress
         assert write(tmp_path / f"{number}", same, compression=compression, threads=threads) == [entry]
 
 
-@pytest.mark.parametrize("compression", [None, "gzip"])
-@pytest.mark.parametrize("most", [3, 999, 1000, 1001])
+@pytest.mark.parametrize(
+    ("most", "compression"), [(3, None), (999, "gzip"), (1000, None), (1000, "gzip"), (1001, None)]
+)
 def test_a_file_has_no_more_rows_than_allowed(
     tmp_path: Path, compression: Compression | None, most: int
 ) -> None:
@@ -169,8 +166,14 @@ def test_a_file_has_no_more_rows_than_allowed(
 
 
 @small_blocks
-@pytest.mark.parametrize("compression", [None, "gzip"])
-@pytest.mark.parametrize("most", [1, 115, 116, 231, 232, 5_000, 10_000, 10_001, 25_000])
+@pytest.mark.parametrize(
+    ("most", "compression"),
+    [
+        *((most, None) for most in (1, 115, 116, 231, 232, 10_000, 10_001, 25_000)),
+        (115, "gzip"),
+        (5_000, "gzip"),
+    ],
+)
 def test_a_file_has_no_more_bytes_than_allowed(
     tmp_path: Path, compression: Compression | None, most: int
 ) -> None:
@@ -184,21 +187,24 @@ def test_a_file_has_no_more_bytes_than_allowed(
 
 
 @small_blocks
-def test_a_record_beyond_the_limit_has_a_file_of_its_own(tmp_path: Path) -> None:
-    entries = write(tmp_path, payloads([100, 30_000, 100, 100, 30_000]), max_bytes=20_000)
-    assert [entry.records for entry in entries] == [1, 1, 2, 1]
+@pytest.mark.parametrize(
+    ("sizes", "limits", "expected"),
+    [
+        ([100, 30_000, 100, 100, 30_000], {"max_bytes": 20_000}, [1, 1, 2, 1]),
+        ([84] * 100 + [9_984] * 10, {"max_rows": 30, "max_bytes": 20_000}, [30, 30, 30, 11, 2, 2, 2, 2, 1]),
+    ],
+)
+def test_a_record_beyond_a_limit_has_a_file_of_its_own_and_both_limits_hold(
+    tmp_path: Path, sizes: list[int], limits: dict[str, int], expected: list[int]
+) -> None:
+    assert [entry.records for entry in write(tmp_path, payloads(sizes), **limits)] == expected
 
 
 @small_blocks
-def test_both_limits_hold(tmp_path: Path) -> None:
-    table = payloads([84] * 100 + [9_984] * 10)
-    entries = write(tmp_path, table, max_rows=30, max_bytes=20_000)
-    assert [entry.records for entry in entries] == [30, 30, 30, 11, 2, 2, 2, 2, 1]
-
-
-@small_blocks
-@pytest.mark.parametrize("compression", [None, "gzip"])
-@pytest.mark.parametrize("limits", [{}, {"max_rows": 900}, {"max_bytes": 30_000}])
+@pytest.mark.parametrize(
+    ("compression", "limits"),
+    [(None, {}), ("gzip", {"max_rows": 900}), (None, {"max_bytes": 30_000}), ("gzip", {"max_bytes": 30_000})],
+)
 def test_a_value_that_cannot_be_stored_names_the_row_of_the_table(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: Compression | None, limits: dict[str, int]
 ) -> None:
@@ -211,8 +217,10 @@ def test_a_value_that_cannot_be_stored_names_the_row_of_the_table(
     assert caught.value.path == str(tmp_path / f"{len(list(tmp_path.iterdir()))}.tfrecord")
 
 
-@pytest.mark.parametrize("compression", [None, "gzip"])
-@pytest.mark.parametrize("limits", [{}, {"max_rows": 100}, {"max_bytes": 5_000}])
+@pytest.mark.parametrize(
+    ("compression", "limits"),
+    [(None, {}), ("gzip", {"max_rows": 100}), (None, {"max_bytes": 5_000}), ("gzip", {"max_bytes": 5_000})],
+)
 def test_parts_have_files_of_their_own(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: Compression | None, limits: dict[str, int]
 ) -> None:
@@ -248,104 +256,68 @@ import random, sys
 import numpy as np
 import pyarrow as pa
 from memory import peak_kib
+from dask_tfrecord.dataset.partitioning import group_by_directory
 from dask_tfrecord.files.file_options import WriteOptions
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.file_writer import DirectoryGroup, GroupedRows, write_files
 from dask_tfrecord.schema.fields import Schema
 
-rows = int(sys.argv[3])
+rows, keyed = int(sys.argv[3]), bool(sys.argv[4])
+fixed = lambda values, size: {"x": pa.FixedSizeListArray.from_arrays(pa.array(values), size)}
 make = {
-    "numbers": lambda: {f"n{i}": pa.array(np.arange(rows)) for i in range(10)},
+    "numbers": lambda: {f"n{i}": pa.array(np.arange(rows)) for i in range(20)},
     "bits": lambda: {f"b{i}": pa.nulls(rows, pa.bool_()) for i in range(100)},
+    "small": lambda: {f"b{i}": pa.array(np.zeros(rows, np.int8)) for i in range(60)},
     "doubles": lambda: {f"x{i}": pa.array(np.full(rows, 0.5)) for i in range(10)},
-    "lists": lambda: {"x": pa.FixedSizeListArray.from_arrays(pa.array(np.ones(60 * rows, np.int8)), 60)},
+    "text": lambda: {f"t{i}": pa.array(np.arange(10**9, 10**9 + rows)).cast(pa.string()) for i in range(10)},
+    "lists": lambda: fixed(np.ones(60 * rows, np.int8), 60),
     "category": lambda: {"c": pa.DictionaryArray.from_arrays(
         pa.array(np.zeros(rows, np.int8)), pa.array(["long " * 50]))},
     "images": lambda: {"image": pa.array([random.randbytes(500_000)] * rows)},
-    "long lists": lambda: {"x": pa.FixedSizeListArray.from_arrays(
-        pa.array(np.full(rows << 20, -1)), 1 << 20)},
-}[sys.argv[1]]
-table = pa.table(make())
-schema = Schema.from_arrow(table.schema)
-store = Store.at("out")
-place = lambda _, number: (store.join("file"), "file")
-whole = lambda rows: GroupedRows([(rows, None)], [DirectoryGroup("", (), len(rows))])
-options = WriteOptions(sys.argv[2] or None, lossy="allow")
-write = lambda rows: write_files(store, place, whole(rows), schema, options, threads=16)
-write(table.slice(0, 1))
-normal = peak_kib()
-write(table)
-print(peak_kib() - normal)
-"""
-
-
-@pytest.mark.parametrize(
-    ("table", "rows", "compression"),
-    [
-        ("numbers", 1_500_000, ""),
-        ("numbers", 1_500_000, "gzip"),
-        ("bits", 500_000, ""),
-        ("doubles", 1_500_000, ""),
-        ("lists", 500_000, ""),
-        ("category", 1_000_000, ""),
-        ("images", 400, "gzip"),
-        ("images", 400, "zstd"),
-        ("long lists", 16, ""),
-    ],
-)
-def test_a_file_takes_little_memory(tmp_path: Path, table: str, rows: int, compression: str) -> None:
-    """A write needs at most 64 MiB more than the table, for any content and number of threads."""
-    assert growth(MEASURE, tmp_path, table, compression, str(rows)) < 64 * 1024
-
-
-MEASURE_KEYS = """
-import sys
-import numpy as np
-import pyarrow as pa
-from memory import peak_kib
-from dask_tfrecord.dataset.partitioning import group_by_directory
-from dask_tfrecord.files.file_options import WriteOptions
-from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.file_writer import write_files
-from dask_tfrecord.schema.fields import Schema
-
-rows = int(sys.argv[3])
-make = {
-    "numbers": lambda: {f"n{i}": pa.array(np.arange(rows)) for i in range(20)},
-    "small": lambda: {f"b{i}": pa.array(np.zeros(rows, np.int8)) for i in range(60)},
-    "text": lambda: {f"t{i}": pa.array(np.arange(10**9, 10**9 + rows)).cast(pa.string()) for i in range(10)},
-    "lists": lambda: {"x": pa.FixedSizeListArray.from_arrays(pa.array(np.zeros(60 * rows, np.int8)), 60)},
+    "long lists": lambda: fixed(np.full(rows << 20, -1), 1 << 20),
 }[sys.argv[1]]
 table = pa.table({**make(), "key": np.random.default_rng(1).integers(0, 100, rows)})
 schema = Schema.from_arrow(table.schema).select(table.column_names[:-1])
+table = table if keyed else table.drop_columns("key")
 store = Store.at("out")
+options = WriteOptions(sys.argv[2] or None, lossy="allow")
 
 def write(table):
-    rows = group_by_directory(table, ["key"], max_directories=100)
-    write_files(store, lambda directory, _: (store.join(directory), directory), rows, schema,
-                WriteOptions(sys.argv[2] or None, lossy="allow"), threads=16)
+    grouped = GroupedRows([(table, None)], [DirectoryGroup("", (), len(table))])
+    if keyed:
+        grouped = group_by_directory(table, ["key"], max_directories=100)
+    place = lambda directory, _: (store.join(f"a{directory}"), "a")
+    write_files(store, place, grouped, schema, options, threads=16)
 
-write(table.slice(0, 1000))
+write(table.slice(0, 1000 if keyed else 1))
 normal = peak_kib()
 write(table)
-print(peak_kib() - normal - table.nbytes // 1024)
+print(peak_kib() - normal - keyed * table.nbytes // 1024)
 """
 
 
 @pytest.mark.parametrize(
-    ("table", "rows", "compression"),
+    ("table", "rows", "compression", "keyed"),
     [
-        ("numbers", 1_000_000, ""),
-        ("numbers", 1_000_000, "gzip"),
-        ("small", 400_000, ""),
-        ("text", 800_000, "gzip"),
-        ("lists", 1_000_000, ""),
+        ("numbers", 750_000, "gzip", ""),
+        ("bits", 500_000, "", ""),
+        ("doubles", 1_500_000, "", ""),
+        ("lists", 500_000, "", ""),
+        ("category", 1_000_000, "", ""),
+        ("images", 400, "gzip", ""),
+        ("images", 400, "zstd", ""),
+        ("long lists", 16, "", ""),
+        ("numbers", 1_000_000, "", "keyed"),
+        ("small", 400_000, "", "keyed"),
+        ("text", 800_000, "gzip", "keyed"),
+        ("lists", 1_000_000, "", "keyed"),
     ],
 )
-def test_files_of_many_keys_take_a_sorted_copy_and_little_more(
-    tmp_path: Path, table: str, rows: int, compression: str
+def test_a_write_takes_little_memory(
+    tmp_path: Path, table: str, rows: int, compression: str, keyed: str
 ) -> None:
-    assert growth(MEASURE_KEYS, tmp_path, table, compression, str(rows)) < 64 * 1024
+    """At most 64 MiB more than the table, for any content and number of threads; with keys, a sorted copy."""
+    assert growth(MEASURE, tmp_path, table, compression, str(rows), keyed) < 64 * 1024
 
 
 # --- TensorFlow ----------------------------------------------------------------------------------------
@@ -369,38 +341,21 @@ def tf_records() -> Callable[[list[Path], str], list[bytes]]:
 
 @pytest.mark.tensorflow
 @deflates
+@pytest.mark.parametrize("end", ["file", "block"])
 @small_blocks
-def test_tensorflow_reads_all_wherever_the_file_ends(
-    tmp_path: Path, tf_records: Callable[[list[Path], str], list[bytes]], compression: Compression
+def test_tensorflow_reads_all_wherever_a_file_or_a_block_ends(
+    tmp_path: Path, tf_records: Callable[[list[Path], str], list[bytes]], compression: Compression, end: str
 ) -> None:
-    """The end of the stream is before, at and after the end of TensorFlow's buffer."""
-    [entry] = write(tmp_path, payloads([1000] * 256 + [500]), compression=compression)
-    missing = TF_BUFFER - entry.bytes
+    """The end is before, at and after the end of TensorFlow's buffer."""
+    shifts, sizes = range(120), [TF_BUFFER - 220, *[1000] * 50]
+    if end == "file":
+        [entry] = write(tmp_path, payloads([500, *[1000] * 256]), compression=compression)
+        shifts, sizes = range(-40, 41), [500 + TF_BUFFER - entry.bytes, *[1000] * 256]
     ends, paths, expected = set(), [], []
-    for shift in range(-40, 41):
-        table = payloads([1000] * 256 + [500 + missing + shift])
+    for shift in shifts:
+        table = payloads([sizes[0] + shift, *sizes[1:]])
         [entry] = write(tmp_path / str(shift), table, compression=compression)
-        ends.add(entry.bytes - TF_BUFFER)
-        paths.append(tmp_path / str(shift) / entry.path)
-        expected += table["record"].to_pylist()
-    assert tf_records(paths, compression) == expected
-    assert len(entry.blocks) > 20
-    assert ends >= set(range(-20, 21))
-
-
-@pytest.mark.tensorflow
-@deflates
-@small_blocks
-def test_tensorflow_reads_all_wherever_a_block_ends(
-    tmp_path: Path, tf_records: Callable[[list[Path], str], list[bytes]], compression: Compression
-) -> None:
-    """A flush point is before, at and after the end of TensorFlow's buffer."""
-    size = TF_BUFFER - 220
-    ends, paths, expected = set(), [], []
-    for shift in range(120):
-        table = payloads([size + shift] + [1000] * 50)
-        [entry] = write(tmp_path / str(shift), table, compression=compression)
-        ends.add(entry.blocks[1].offset - TF_BUFFER)
+        ends.add((entry.bytes if end == "file" else entry.blocks[1].offset) - TF_BUFFER)
         paths.append(tmp_path / str(shift) / entry.path)
         expected += table["record"].to_pylist()
     assert tf_records(paths, compression) == expected

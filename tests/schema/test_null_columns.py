@@ -3,7 +3,6 @@
 Modules: schema.fields, schema.conversion.
 """
 
-from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -51,18 +50,13 @@ def test_a_null_column_comes_back(tmp_path: Path, options: dict[str, Any]) -> No
     assert sorted(zip(found["n"], found["k"], strict=True)) == [(0, "a"), (1, "b"), (2, "a"), (3, "b")]
 
 
-def test_it_is_absent_from_the_records(tmp_path: Path) -> None:
-    to_tfrecord(collection(), tmp_path)
-    (first, _) = sorted(tmp_path.glob("part-*"))
-    assert [sorted(oracle.parse(payload).features) for payload in oracle.read_payloads(first)] == [
-        ["k", "n"]
-    ] * 2
-    (statistics,) = (one for one in Snapshot.open(tmp_path).files[0].statistics if one.name == "x")
-    assert statistics.nulls == 2
-
-
-def test_what_was_read_can_be_written_and_added_to(tmp_path: Path) -> None:
+def test_it_is_absent_from_the_records_and_can_be_written_again(tmp_path: Path) -> None:
     to_tfrecord(collection(), tmp_path / "a")
+    (first, _) = sorted((tmp_path / "a").glob("part-*"))
+    found = [sorted(oracle.parse(payload).features) for payload in oracle.read_payloads(first)]
+    assert found == [["k", "n"]] * 2
+    (statistics,) = (one for one in Snapshot.open(tmp_path / "a").files[0].statistics if one.name == "x")
+    assert statistics.nulls == 2
     to_tfrecord(read_tfrecord(tmp_path / "a"), tmp_path / "b")
     to_tfrecord(collection(), tmp_path / "b", append=True)
     assert read_tfrecord(tmp_path / "b").compute()["x"].dtype == NULL
@@ -87,34 +81,31 @@ def test_objects_that_are_all_missing_are_a_null_column(tmp_path: Path) -> None:
     assert read_tfrecord(tmp_path).compute()["x"].dtype == NULL
 
 
-@pytest.mark.parametrize("missing", [[None, None], [None, "a"]], ids=str)
+@pytest.mark.parametrize(
+    ("values", "dtype", "type_", "problem"),
+    [
+        ([None, None], "string", pa.null(), None),
+        ([None, "a"], "string", pa.null(), r"record 1: feature 'x': a value does not fit null"),
+        ([None, "a"], object, pa.null(), r"record 1: feature 'x': a value does not fit null"),
+        (
+            ["a", "a"],
+            "string",
+            pa.map_(pa.string(), pa.int64()),
+            r"feature 'x': .* no feature for the type map",
+        ),
+    ],
+)
 def test_text_is_written_as_null_only_if_all_of_it_is_missing(
-    tmp_path: Path, missing: list[str | None]
+    tmp_path: Path, values: list[str | None], dtype: Any, type_: pa.DataType, problem: str | None
 ) -> None:
-    frame = pd.DataFrame({"x": pd.Series(missing, dtype="string"), "n": [1, 2]})
-    write = partial(to_tfrecord, dd.from_pandas(frame, npartitions=1), tmp_path, schema={"x": pa.null()})
-    if "a" in missing:
-        with pytest.raises(SchemaError, match=r"record 1: feature 'x': a value does not fit null"):
-            write()
-        return
-    write()
-    assert read_tfrecord(tmp_path).compute()["x"].dtype == NULL
-
-
-def test_text_as_a_type_without_a_feature_is_refused_with_its_column(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"x": pd.Series(["a"], dtype="string"), "n": [1]})
-    with pytest.raises(SchemaError, match=r"feature 'x': TFRecord has no feature for the type map"):
-        to_tfrecord(
-            dd.from_pandas(frame, npartitions=1), tmp_path, schema={"x": pa.map_(pa.string(), pa.int64())}
-        )
-
-
-def test_a_value_that_appears_later_is_refused_with_its_row(tmp_path: Path) -> None:
     with dask.config.set({"dataframe.convert-string": False}):
-        frame = pd.DataFrame({"x": pd.Series([None, "a"], dtype=object), "n": [1, 2]})
-        ddf = dd.from_pandas(frame, npartitions=1)
-    with pytest.raises(SchemaError, match=r"record 1: feature 'x': a value does not fit null"):
-        to_tfrecord(ddf, tmp_path, schema={"x": pa.null()})
+        ddf = dd.from_pandas(pd.DataFrame({"x": pd.Series(values, dtype=dtype), "n": [1, 2]}), npartitions=1)
+    if problem:
+        with pytest.raises(SchemaError, match=problem):
+            to_tfrecord(ddf, tmp_path, schema={"x": type_})
+        return
+    to_tfrecord(ddf, tmp_path, schema={"x": type_})
+    assert read_tfrecord(tmp_path).compute()["x"].dtype == NULL
 
 
 @pytest.mark.tensorflow
