@@ -9,7 +9,6 @@ import json
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import oracle
@@ -134,21 +133,3 @@ def test_records_that_hold_other_formats_are_records(tmp_path: Path, payload: by
 def test_text_cut_inside_a_character_is_text() -> None:
     for cut in range(1, LOOK_BYTES, 7):
         assert looks_like(("ż🦉" * LOOK_BYTES).encode()[:cut]) == ("text" if cut > 1 else None), cut
-
-
-@pytest.mark.parametrize(
-    ("real", "wanted"),
-    [
-        *(("gzip", wanted) for wanted in ("gzip", "zlib", "zstd", None)),
-        *(("zlib", wanted) for wanted in ("zlib", "lz4", None)),
-        *((None, wanted) for wanted in ("gzip", "bz2", "xz", None)),
-    ],
-)
-def test_a_wrong_compression_named_by_hand_is_refused(tmp_path: Path, real: Any, wanted: Any) -> None:
-    (tmp_path / "a").write_bytes(oracle.compress(GOOD, real))
-    if wanted == real:
-        assert len(read_tfrecord(tmp_path, compression=wanted)) == 3
-        return
-    name = wanted or "uncompressed TFRecord"
-    with pytest.raises(CorruptRecordError, match=rf"/a, .* not {name}; pass compression=\"infer\""):
-        read_tfrecord(tmp_path, compression=wanted)

@@ -74,12 +74,13 @@ def changes(rng: random.Random, data: bytes, rows: list[bytes] | None) -> dict[s
     place = rng.randrange(len(data))
     changed["bytes between"] = data[:place] + rng.randbytes(9) + data[place:]
     if rows is not None:  # other records, all intact
-        changed["two records exchanged"] = b"".join(map(oracle.frame, [rows[1], rows[0], *rows[2:]]))
-        changed["one record fewer"] = b"".join(map(oracle.frame, rows[:-1]))
-        changed["one record twice"] = b"".join(map(oracle.frame, [*rows, rows[-1]]))
-        for size in SIZES[1:]:
-            other = [*rows, rng.randbytes(size)]
-            changed[f"another record of {size} bytes"] = b"".join(map(oracle.frame, other))
+        others = {
+            "two records exchanged": [rows[1], rows[0], *rows[2:]],
+            "one record fewer": rows[:-1],
+            "one record twice": [*rows, rows[-1]],
+            **{f"another record of {size} bytes": [*rows, rng.randbytes(size)] for size in SIZES[1:]},
+        }
+        changed |= {name: oracle.records_file(records) for name, records in others.items()}
     return changed
 
 

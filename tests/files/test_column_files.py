@@ -286,7 +286,7 @@ def test_a_write_that_fails_leaves_no_column_file(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     "rows",
     [
-        pa.table({f"c{at}": [at, None] for at in range(10_000)}),
+        pa.table({f"c{at}": [at, None] for at in range(2_000)}),
         pa.table({"l.list.element": pa.array([0.5, 1.5], pa.float32()), "l": [[1, 2], []]}),
     ],
     ids=["many columns", "the path of a list"],

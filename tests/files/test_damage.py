@@ -303,20 +303,3 @@ def test_a_hole_loses_one_record_wherever_its_length_points(
     assert len(ddf) == 800
     report = verify(path)
     assert report[["records", "damaged", "damaged_bytes"]].iloc[0].tolist() == [800, 1, 30]
-
-
-@pytest.mark.parametrize("last", [False, True])
-@pytest.mark.parametrize("blocksize", [None, 100])
-def test_records_inside_a_damaged_record_are_no_rows(
-    tmp_path: Path, last: bool, blocksize: int | None
-) -> None:
-    """A changed byte leaves the length right: the next record, or the end, follows."""
-    outer = bytearray(framed_bytes(b"".join(map(framed_number, range(20)))))
-    outer[20] ^= 1
-    data = framed_number(1) + outer + (b"" if last else framed_number(2))
-    (tmp_path / "data").write_bytes(data)
-    types = pa.schema({"n": pa.int64()})
-    options = {"on_corrupt": "skip", "max_corrupt": 1, "blocksize": blocksize}
-    ddf = read_tfrecord(tmp_path / "data", schema=types, record_type="example", **options)
-    assert ddf["n"].compute().tolist() == ([1] if last else [1, 2])
-    assert len(ddf) == 2 - last

@@ -4,19 +4,16 @@ Modules: files.find_blocks, files.window, files.entry, files.file_options.
 """
 
 from bisect import bisect
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import dask
-import fsspec
 import oracle
 import pytest
 from damaged_files import damaged_files, kept_records
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from servers import s3_server, web_server
 
 from dask_tfrecord import CorruptRecordError, read_tfrecord
 from dask_tfrecord.codec import MAX_RECORD_BYTES
@@ -138,27 +135,6 @@ def test_a_record_longer_than_the_window_is_passed_over_unread(reads: list[tuple
 # --- read_tfrecord ------------------------------------------------------------------------------------------
 
 
-@pytest.fixture(params=[1, 1 << 24])
-def _task_sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tasks that search for boundaries read one partition each, or everything."""
-    monkeypatch.setattr(module, "TASK_BYTES", request.param)
-
-
-@pytest.mark.usefixtures("_task_sizes")
-@pytest.mark.parametrize("blocksize", [3, 17, 60, 200, 999, 10_000])
-def test_each_partition_alone_holds_exactly_its_rows(blocksize: int, tmp_path: Path) -> None:
-    data = nested(2)
-    (tmp_path / "file").write_bytes(data)
-    rows = oracle.frames(data)
-    ddf = read_tfrecord(tmp_path / "file", record_type="bytes", blocksize=blocksize)
-    assert ddf.npartitions <= -(-len(data) // blocksize)
-    assert ddf.npartitions > 1 or blocksize > len(data) // 2
-    parts = [part["record"].compute().tolist() for part in ddf.partitions]
-    assert [row for part in parts for row in part] == rows
-    lengths = [ddf.expr.dataset.count(index) for index in range(ddf.npartitions)]
-    assert lengths == ([len(part) for part in parts] if ddf.npartitions > 1 else [None])
-
-
 @settings(max_examples=max(10, settings().max_examples * 3 // 10))
 @given(
     st.recursive(
@@ -172,13 +148,17 @@ def test_together_the_partitions_are_the_file(data: bytes, blocksize: int) -> No
     Store.at("memory://located").fs.pipe_file("/located/file", data)
     with patch.object(module, "TASK_BYTES", 1), dask.config.set(scheduler="sync"):
         ddf = read_tfrecord("memory://located/file", record_type="bytes", blocksize=blocksize)
-        found = [row for part in ddf.partitions for row in part["record"].compute()]
-    assert found == oracle.frames(data)
+        parts = [part["record"].compute().tolist() for part in ddf.partitions]
+        lengths = [ddf.expr.dataset.count(index) for index in range(ddf.npartitions)]
+    assert [row for part in parts for row in part] == oracle.frames(data)
+    assert lengths == ([len(part) for part in parts] if len(parts) > 1 else [None])
 
 
-@pytest.mark.usefixtures("_task_sizes")
-@pytest.mark.parametrize("byte", [0, 9, 12, 200, -1])
-def test_the_partition_with_the_damage_raises_and_the_others_are_right(byte: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("byte", "task"), [(0, 1), (9, 1), (12, 1 << 24), (200, 1), (-1, 1 << 24)])
+def test_the_partition_with_the_damage_raises_and_the_others_are_right(
+    byte: int, task: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TASK_BYTES", task)
     payloads = [b"%04d" % n * 5 for n in range(60)]
     data = bytearray(oracle.records_file(payloads))
     at = byte % len(data)
@@ -212,35 +192,3 @@ def test_located_lengths_need_no_reading_but_where_there_is_damage(
         len(ddf)
     monkeypatch.setattr(module, "find_blocks", None)  # small files are not looked into
     assert read_tfrecord(tmp_path, record_type="bytes", blocksize=10_000).npartitions == 1
-
-
-@pytest.fixture
-def remote(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, dict[str, Any], bool]]:
-    """A file with nested TFRecord files at a URL, its storage options, and True if it can be split."""
-    content = nested(2)
-    if request.param == "s3":
-        with s3_server() as options:
-            fs = fsspec.filesystem("s3", **options)
-            fs.call_s3("create_bucket", Bucket="located")
-            fs.pipe_file("located/file", content)
-            yield "s3://located/file", options, True
-    elif request.param == "memory":
-        fsspec.filesystem("memory").pipe_file("/located/file", content)
-        yield "memory://located/file", {}, True
-    else:
-        (tmp_path / "file").write_bytes(content)
-        with web_server(tmp_path) as web:
-            web.ranges = request.param == "http"
-            yield f"{web.url}/file", {}, web.ranges
-
-
-@pytest.mark.parametrize("remote", ["memory", "s3", "http", "http without ranges"], indirect=True)
-def test_files_of_any_store_are_split_unless_a_server_sends_only_whole_files(
-    remote: tuple[str, dict[str, Any], bool], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "TASK_BYTES", 1)
-    url, options, is_split = remote
-    ddf = read_tfrecord(url, record_type="bytes", blocksize=200, storage_options=options)
-    assert (ddf.npartitions > 2) if is_split else (ddf.npartitions == 1)
-    rows = [row for part in ddf.partitions for row in part["record"].compute()]
-    assert rows == oracle.frames(nested(2))

@@ -148,16 +148,18 @@ from dask_tfrecord import read_tfrecord
 from dask_tfrecord.codec import Encoder
 from dask_tfrecord.codec import Column
 
-image = bytes(range(256)) * 4096
+image = bytes(1 << 20)  # zeros, which a sparse file does not store
 encoder = Encoder([Column("image", "bytes", 0)], "example")
 encoder.bind(pa.record_batch({"image": [image]}))
 room = bytearray(1 << 21)
 _, size, _ = encoder.encode_into(0, room)
-record = bytes(room[:size])
+start, end = (part for part in bytes(room[:size]).split(image) if part)
 count = (2 << 30) // len(image) + 5
 with open("data", "wb") as file:
     for _ in range(count):
-        file.write(record)
+        file.write(start)
+        file.seek(len(image), 1)
+        file.write(end)
 options = {"schema": pa.schema({"image": pa.binary()}), "record_type": "example"}
 frame = read_tfrecord("data", blocksize=None, **options).compute(scheduler="sync")
 column = pa.chunked_array(frame["image"].array.__arrow_array__())

@@ -173,33 +173,6 @@ def test_a_compressed_file_is_read_by_its_content_or_says_why_not(
 # --- bad servers ---------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("says_so", [False, True])
-def test_a_server_that_ignores_ranges_is_noticed(
-    places: dict[str, Any], written: Written, server: Web, says_so: bool
-) -> None:
-    store, split = whole(places["http"], "data.tfrecord")
-    server.ranges, server.says_so = False, says_so
-    block = written.blocks[None][1]
-    with pytest.raises(TFRecordError, match=r"http://.*/data\.tfrecord.*blocksize=None"):
-        read_table(store, replace(split, start=block), SCHEMA, ReadOptions())
-    # The answer begins with the requested bytes
-    found = read_table(store, replace(split, stop=block), SCHEMA, ReadOptions())
-    assert found == TABLE.slice(0, block.record)
-
-
-@pytest.mark.parametrize("compression", [None, "gzip"])
-def test_a_server_that_ignores_ranges_sends_whole_files(
-    places: dict[str, Any], written: Written, server: Web, compression: Compression | None
-) -> None:
-    server.ranges = False
-    store, split = whole(places["http"], written.name(compression))
-    server.asked.clear()
-    with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(open_file, "REQUEST_BYTES", 10_000)
-        assert read_table(store, split, SCHEMA, ReadOptions()) == TABLE
-    assert [method for method, _, _ in server.asked].count("GET") == 1
-
-
 @pytest.mark.parametrize(("lie", "first"), [(-4, 0), (-30_000, 0), (-30_000, 1), (7, 0), (100_000, 1)])
 def test_a_server_that_lies_about_the_size_is_noticed(
     places: dict[str, Any], written: Written, server: Web, lie: int, first: int

@@ -134,13 +134,6 @@ def test_what_is_written_is_read_and_the_receipt_says_what_was_stored(
     assert read(tmp_path, entry, table.schema) == table
 
 
-def test_the_level_asked_for_is_written(tmp_path: Path) -> None:
-    sizes = [
-        write(tmp_path, numbers(20_000), compression="gzip", level=level)[0].bytes for level in (0, 3, 9)
-    ]
-    assert sizes == sorted(set(sizes), reverse=True)
-
-
 @deflates
 @small_blocks
 def test_the_same_rows_give_the_same_bytes(tmp_path: Path, compression: Compression) -> None:
@@ -360,16 +353,3 @@ def test_tensorflow_reads_all_wherever_a_file_or_a_block_ends(
         expected += table["record"].to_pylist()
     assert tf_records(paths, compression) == expected
     assert ends >= set(range(-10, 11))
-
-
-@pytest.mark.tensorflow
-@deflates
-def test_tensorflow_reads_every_file_of_many(
-    tmp_path: Path, tf_records: Callable[[list[Path], str], list[bytes]], compression: Compression
-) -> None:
-    table = payloads([1000 + n for n in range(4000)])
-    entries = write(tmp_path, table, compression=compression, max_bytes=2_500_000)
-    assert len(entries) == 5
-    assert all(len(entry.blocks) == 3 for entry in entries[:-1])
-    found = tf_records([tmp_path / entry.path for entry in entries], compression)
-    assert found == table["record"].to_pylist()

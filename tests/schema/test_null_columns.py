@@ -106,14 +106,3 @@ def test_text_is_written_as_null_only_if_all_of_it_is_missing(
         return
     to_tfrecord(ddf, tmp_path, schema={"x": type_})
     assert read_tfrecord(tmp_path).compute()["x"].dtype == NULL
-
-
-@pytest.mark.tensorflow
-def test_tensorflow_reads_it_as_missing(tmp_path: Path) -> None:
-    tf = pytest.importorskip("tensorflow")
-    to_tfrecord(collection(), tmp_path)
-    files = sorted(map(str, tmp_path.glob("part-*")))
-    features = {"x": tf.io.VarLenFeature(tf.string), "n": tf.io.FixedLenFeature([], tf.int64)}
-    for record in tf.data.TFRecordDataset(files):
-        parsed = tf.io.parse_single_example(record, features)
-        assert len(parsed["x"].values) == 0

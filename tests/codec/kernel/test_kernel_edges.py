@@ -68,51 +68,6 @@ def test_an_entry_that_its_message_cuts_off_is_damage_whatever_follows(
                 assert (records, damage is None) == (3, False)
 
 
-NESTED = {
-    "ints": (Column("x", "int64", 1), 3, packed(*range(100, 170))),
-    "few ints": (Column("x", "int64", 1), 3, packed(1, 300)),
-    "int": (Column("x", "int64", 0), 3, packed(2**40)),
-    "unpacked ints": (Column("x", "int64", 1), 3, (tag(1, 0) + varint(300)) * 3),
-    "floats": (Column("x", "float", 1), 2, block(1, bytes(8))),
-    "unpacked floats": (Column("x", "float", 1), 2, (tag(1, 5) + bytes(4)) * 2),
-    "bytes": (Column("x", "bytes", 0), 1, block(1, b"v" * 150)),
-    "list of bytes": (Column("x", "string", 1), 1, block(1, b"vv") + block(1, b"v" * 140)),
-}
-
-
-@pytest.mark.parametrize(("column", "kind", "values"), NESTED.values(), ids=NESTED.keys())
-def test_a_message_inside_a_record_ends_where_its_length_says(
-    column: Column, kind: int, values: bytes
-) -> None:
-    """Each message around the values is cut at each byte; the next bytes would complete the message."""
-    whole = entry("x", block(kind, values))
-    before = example_of(whole)
-    after = entry("y", int64_list(packed(1)))
-    for level in range(3):
-        body = [values, block(kind, values), block(1, b"x") + block(2, block(kind, values))][level]
-        for cut in range(1, len(body)):
-            part = body[:-cut]
-            for wrap in (
-                lambda b: block(kind, b),
-                lambda b: block(1, b"x") + block(2, b),
-                lambda b: block(1, b),
-            )[level:]:
-                part = wrap(part)
-            payload = example_of(part, after)
-            file = oracle.records_file([before] * 3 + [payload, before])
-            decoded = Decoder([column, Column("y", "int64", 0)], "example").decode(exact(file), final=True)
-            try:
-                record = oracle.parse(payload)
-            except oracle.DecodeError:
-                assert decoded.damage is not None, (level, cut)
-                assert decoded.records == 3
-                continue
-            assert decoded.damage is None, (level, cut)
-            for one in decoded.batch.schema.names:
-                [expected] = oracle.column_values([record], one, column.depth if one == "x" else 0)
-                assert oracle.canonical(decoded.batch[one].to_pylist()[3]) == expected
-
-
 @shapes
 @pytest.mark.parametrize("wanted", [True, False])
 def test_records_that_end_at_the_end_of_memory_or_next_to_it_are_read(
@@ -138,27 +93,6 @@ def test_what_follows_a_value_does_not_become_part_of_it(column: Column, feature
         last = example_of(entry("x", feature))
         for payloads in ([payload] * 4, [last] * 4, [last, payload, last, payload]):
             assert decoded_rows(named("x", column), oracle.records_file(payloads))[0] == [value] * 4
-
-
-@pytest.mark.parametrize("wanted", [True, False])
-def test_an_entry_that_goes_on_behind_its_feature_is_read_field_by_field(*, wanted: bool) -> None:
-    value = int64_list(packed(1))
-    before = example_of(entry("x", value))
-    columns = [Column("x", "int64", 0)] if wanted else []
-    for more, reason in (
-        (tag(9, 0) + b"\1", "map entry holds a field other than key and value"),
-        (b"\x12\x7f", "malformed protobuf message"),
-        (b"\0\0", "malformed protobuf message"),
-    ):
-        payload = example_of(block(1, block(1, b"x"), block(2, value), more))
-        file = oracle.records_file([before] * 3 + [payload] + [before] * 5)  # far from the end of the file
-        damage = Decoder(columns, "example").decode(exact(file), final=True).damage
-        assert damage is not None
-        assert (damage.record, damage.reason) == (3, reason)
-    merged = example_of(block(1, block(1, b"x"), block(2, value), block(2)))
-    assert (
-        decoded_rows(columns, oracle.records_file([before] * 3 + [merged]))[0] == [1 if wanted else None] * 4
-    )
 
 
 def test_groups_nest_as_deep_as_protobuf_lets_them() -> None:

@@ -30,20 +30,15 @@ def write(path: str, **options: Any) -> Any:
 FUNCTIONS: dict[str, Callable[..., Any]] = {
     "read": dt.read_tfrecord,
     "glob": lambda path, **options: dt.read_tfrecord(f"{path}/*", **options),
-    "list": lambda path, **options: dt.read_tfrecord([f"{path}/a", f"{path}/b"], **options),
     "write": write,
     "append": lambda path, **options: write(path, append=True, **options),
-    "overwrite": lambda path, **options: write(path, overwrite=True, **options),
     "exists": dt.exists,
     "snapshot": dt.Snapshot.open,
-    "history": dt.Snapshot.history,
     "index": dt.index,
     "verify": dt.verify,
-    "cleanup": dt.cleanup,
     "take": lambda path, **options: dt.take(path, [0], **options),
     "export": lambda path, **options: dt.export(path, "idx", **options),
     "table": dt.RecordTable,
-    "batches": lambda path, **options: dt.iter_batches(path, **options),
     "quarantine": lambda path, **options: dt.read_tfrecord(
         path, on_corrupt="quarantine", quarantine_path=f"{path}/q", **options
     ),
@@ -112,20 +107,18 @@ def test_a_host_without_address_is_named() -> None:
     assert "the store cannot be reached at http://no-such-host.invalid:9000 (" in text
 
 
-@pytest.mark.parametrize("name", ["read", "write", "exists"])
-def test_an_invalid_region_is_named(name: str) -> None:
+@pytest.mark.parametrize("name", ["read", "write"])
+def test_an_invalid_region_and_missing_credentials_are_named(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
     text = message(FUNCTIONS[name], TFRecordError, client_kwargs={"region_name": "eu west"})
     assert text.startswith(f"{PLACE}: the region is not valid: ")
     assert text.endswith('; pass the region as storage_options={"client_kwargs": {"region_name": ...}}')
-
-
-@pytest.mark.parametrize("name", ["read", "write", "exists"])
-def test_missing_credentials_are_named(name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
-    monkeypatch.setenv("AWS_SHARED_CREDENTIALS_FILE", "/nonexistent")
-    monkeypatch.setenv("AWS_CONFIG_FILE", "/nonexistent")
+    for variable in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(variable, "/nonexistent")
     with s3_server() as options, pytest.raises(TFRecordError) as caught:
         FUNCTIONS[name](PLACE, storage_options={"endpoint_url": options["endpoint_url"]})
     assert str(caught.value).startswith(f"{PLACE}: the credentials are missing or incomplete")
