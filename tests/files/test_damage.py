@@ -22,7 +22,7 @@ from damaged_files import framed_bytes, framed_number, holed_files, kept_records
 from encoded import encoded_views
 from hypothesis import given
 from hypothesis import strategies as st
-from split_table import read_table
+from split_table import read_table, whole_file
 
 from dask_tfrecord import CorruptRecordError, CorruptRecordWarning, read_tfrecord, verify
 from dask_tfrecord.codec import Column, Decoder, Encoder, scan
@@ -34,7 +34,7 @@ from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.find_blocks import find_blocks
 from dask_tfrecord.files.record_file import count_records
 from dask_tfrecord.files.splits import Split, cut
-from dask_tfrecord.files.storage.listing import FileInfo, list_files, table_infos
+from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
 
@@ -48,17 +48,11 @@ pytestmark = [
 ]
 
 
-def whole(path: Path) -> tuple[Store, Split]:
-    store, files, *_ = list_files(path)
-    [file] = table_infos(files)
-    return store, Split(file)
-
-
 def passed_over(
     path: Path, *, splits: list[Split] | None = None, schema: Schema = NUMBERS, to: Path | None = None
 ) -> tuple[list[int], pd.DataFrame]:
     """The numbers that are read, and the quarantine's log of the lost bytes in the order of the file."""
-    store, split = whole(path)
+    store, split = whole_file(path)
     folder = to or path.parent / f"_quarantine-{path.name}-{len(splits or ())}"
     options = ReadOptions(damage=DamagePolicy("quarantine", quarantine=Store.at(folder)))
     rows: list[int] = []
@@ -130,7 +124,7 @@ def test_one_percent_of_the_records_damaged_is_exactly_what_is_lost(
         path = tmp_path / "data.tfrecord.gz"
         path.write_bytes(gzip.compress(content, 1))
     elif parts > 1:
-        store, split = whole(path)
+        store, split = whole_file(path)
         firsts = [0, *(int(kept[kept >= k * RECORDS // parts][0]) for k in range(1, parts))]
         blocks = [Block(int(starts[n]), int(starts[n]), n) for n in firsts]
         splits = [Split(split.file, a, b) for a, b in zip(blocks, [*blocks[1:], None], strict=True)][::-1]
@@ -156,7 +150,7 @@ def test_every_single_bit_that_flips_raises_or_loses_its_record_only(tmp_path: P
         damaged = bytearray(content)
         damaged[bit // 8] ^= 1 << bit % 8
         path.write_bytes(damaged)
-        store, split = whole(path)
+        store, split = whole_file(path)
         for read in (partial(read_table, schema=NUMBERS), count_records):
             with pytest.raises(CorruptRecordError):
                 read(store, split, options=ReadOptions())
@@ -201,7 +195,7 @@ def short_calls(monkeypatch: pytest.MonkeyPatch) -> None:
 @pytest.mark.usefixtures("short_calls")
 def test_what_the_last_call_of_a_file_does_not_decode_is_not_lost(tmp_path: Path) -> None:
     (tmp_path / "data").write_bytes(b"".join(framed_number(n % 2) for n in range(7)))
-    table = read_table(*whole(tmp_path / "data"), NUMBERS, ReadOptions())
+    table = read_table(*whole_file(tmp_path / "data"), NUMBERS, ReadOptions())
     assert table["n"].to_pylist() == [n % 2 for n in range(7)]
 
 

@@ -18,7 +18,7 @@ import pyarrow as pa
 import pytest
 from encoded import encoded_views
 from memory import growth
-from split_table import read_table
+from split_table import read_table, whole_file
 
 from dask_tfrecord import CorruptRecordError
 from dask_tfrecord.codec import Encoder
@@ -29,7 +29,6 @@ from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.record_file import count_records
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.listing import list_files, table_infos
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
 
@@ -47,12 +46,6 @@ def frames(count: int) -> bytes:
 def offsets(count: int) -> list[int]:
     """The offset of each record of ``frames``, and the end."""
     return [len(frames(number)) for number in range(count + 1)]
-
-
-def whole(path: Path) -> tuple[Store, Split]:
-    store, files, *_ = list_files(path)
-    [file] = table_infos(files)
-    return store, Split(file)
 
 
 def sparse(path: Path, start: int, content: bytes, after: int = 0) -> None:
@@ -74,7 +67,7 @@ def test_a_split_beyond_any_32_bits_of_a_plain_file(tmp_path: Path, start: int) 
     """The record numbers of the split are as large as its offsets."""
     content = frames(100)
     sparse(tmp_path / "data", start, content + frames(3), after=GIB)
-    store, split = whole(tmp_path / "data")
+    store, split = whole_file(tmp_path / "data")
     stop = start + len(content)
     part = Split(split.file, Block(start, start, start), Block(stop, stop, start + 100))
     table = read_table(store, part, COLUMNS, OPTIONS)
@@ -88,7 +81,7 @@ def test_damage_beyond_any_32_bits_tells_where_it_is(tmp_path: Path, start: int)
     at, end = offsets(10)[7:9]
     content[at + 20] ^= 1
     sparse(tmp_path / "data", start, bytes(content))
-    store, split = whole(tmp_path / "data")
+    store, split = whole_file(tmp_path / "data")
     part = Split(split.file, Block(start, start, start))
     with pytest.raises(CorruptRecordError) as caught:
         read_table(store, part, COLUMNS, OPTIONS)
@@ -113,7 +106,7 @@ def test_a_split_beyond_any_32_bits_of_a_gzip_file(tmp_path: Path, stored: int, 
     first = stream.compress(frames(50)) + stream.flush(zlib.Z_FULL_FLUSH)
     rest = stream.compress(frames(50)) + stream.flush(zlib.Z_FULL_FLUSH)
     sparse(tmp_path / "data.tfrecord.gz", stored, first + rest)
-    store, split = whole(tmp_path / "data.tfrecord.gz")
+    store, split = whole_file(tmp_path / "data.tfrecord.gz")
     start = Block(stored, content, content)
     stop = Block(stored + len(first), content + len(frames(50)), content + 50)
     table = read_table(store, Split(split.file, start, stop), COLUMNS, OPTIONS)
@@ -128,7 +121,7 @@ def test_a_damaged_range_across_any_32_bits(tmp_path: Path, middle: int) -> None
     with (tmp_path / "data").open("r+b") as file:
         file.seek(start)
         file.write(first)
-    store, split = whole(tmp_path / "data")
+    store, split = whole_file(tmp_path / "data")
     warnings: list[str] = []
     losses = Losses(DamagePolicy("skip"))
     options = ReadOptions(path_column="from", offset_column="at", damage=losses.policy)

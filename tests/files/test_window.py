@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 import s3fs
 from servers import Web, s3_server, web_server
-from split_table import read_table
+from split_table import read_table, whole_file
 
 from dask_tfrecord import CorruptRecordError, TFRecordError, read_tfrecord
 from dask_tfrecord.codec.codecs import CODECS, Compression, suffix_of
@@ -26,7 +26,6 @@ from dask_tfrecord.files.file_writer import DirectoryGroup, GroupedRows, write_f
 from dask_tfrecord.files.record_file import count_records
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage import open_file
-from dask_tfrecord.files.storage.listing import list_files, table_infos
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
 
@@ -104,11 +103,8 @@ def places(written: Written, web: Web) -> Iterator[dict[str, tuple[str, dict[str
         memory.rm("/ranges", recursive=True)
 
 
-def whole(stored: tuple[str, dict[str, Any]], name: str) -> tuple[Store, Split]:
-    root, options = stored
-    store, files, *_ = list_files(f"{root}/{name}", options)
-    [file] = table_infos(files)
-    return store, Split(file)
+def at(place: tuple[str, dict[str, Any]], name: str) -> tuple[str, dict[str, Any]]:
+    return f"{place[0]}/{name}", place[1]
 
 
 def ranges(split: Split, blocks: tuple[Block, ...]) -> list[tuple[Split, int, int]]:
@@ -131,7 +127,7 @@ def ranges(split: Split, blocks: tuple[Block, ...]) -> list[tuple[Split, int, in
 def test_every_run_of_blocks_alone_holds_exactly_its_rows(
     places: dict[str, Any], written: Written, kind: str, compression: Compression | None
 ) -> None:
-    store, split = whole(places[kind], written.name(compression))
+    store, split = whole_file(*at(places[kind], written.name(compression)))
     blocks = written.blocks[compression]
     assert len(blocks) >= 4
     for part, first, last in ranges(split, blocks):
@@ -141,7 +137,7 @@ def test_every_run_of_blocks_alone_holds_exactly_its_rows(
 
 def test_only_the_bytes_of_the_range_are_asked_for(places: dict[str, Any], server: Web) -> None:
     """Also if a range is longer than one request."""
-    store, split = whole(places["http"], "data.tfrecord")
+    store, split = whole_file(*at(places["http"], "data.tfrecord"))
     server.asked.clear()
     start, stop = Block(1_000, 1_000, 0), Block(41_000, 41_000, 0)
     with pytest.MonkeyPatch.context() as patched:
@@ -160,12 +156,12 @@ def test_a_compressed_file_is_read_by_its_content_or_says_why_not(
     places: dict[str, Any], written: Written, tmp_path: Path
 ) -> None:
     """The stored offset of a block may equal its decompressed offset by chance."""
-    store, split = whole(places["local"], written.name("gzip"))
+    store, split = whole_file(*at(places["local"], written.name("gzip")))
     block = written.blocks["gzip"][2]
     shifted = replace(split, start=Block(block.offset, block.offset, block.record))
     assert read_table(store, shifted, SCHEMA, ReadOptions()) == TABLE.slice(block.record)
     (tmp_path / "renamed").write_bytes(written.bytes("gzip"))
-    store, split = whole((str(tmp_path), {}), "renamed")
+    store, split = whole_file(tmp_path / "renamed")
     with pytest.raises(TFRecordError, match=r"renamed.*blocksize=None"):
         read_table(store, replace(split, start=written.blocks["gzip"][1]), SCHEMA, ReadOptions())
 
@@ -181,7 +177,7 @@ def test_a_server_that_lies_about_the_size_is_noticed(
     if lie == -30_000:
         lie = written.blocks[None][-1].offset - len(written.bytes())
     server.lie = lie
-    store, split = whole(places["http"], "data.tfrecord")
+    store, split = whole_file(*at(places["http"], "data.tfrecord"))
     assert split.file.size == len(written.bytes()) + lie
     with pytest.raises(CorruptRecordError, match=r"data\.tfrecord.* bytes when .* has (more than|only) "):
         read_table(store, replace(split, start=written.blocks[None][first]), SCHEMA, ReadOptions())
@@ -191,18 +187,17 @@ def test_a_server_that_lies_about_the_size_is_noticed(
 def test_a_server_that_hangs_up_is_an_error(
     places: dict[str, Any], written: Written, server: Web, first: int, cut: int
 ) -> None:
-    store, split = whole(places["http"], "data.tfrecord")
+    store, split = whole_file(*at(places["http"], "data.tfrecord"))
     server.cut = cut
     with pytest.raises((TFRecordError, OSError)):
         read_table(store, replace(split, start=written.blocks[None][first]), SCHEMA, ReadOptions())
 
 
 def test_no_message_holds_the_secret_of_a_url(server: Web) -> None:
-    store, files, *_ = list_files(f"{server.url}/data.tfrecord?Signature=hunter2")
-    [file] = table_infos(files)
+    store, split = whole_file(f"{server.url}/data.tfrecord?Signature=hunter2")
     server.cut = 10
     with pytest.raises(TFRecordError) as caught:
-        read_table(store, Split(file), SCHEMA, ReadOptions())
+        read_table(store, split, SCHEMA, ReadOptions())
     assert "hunter2" not in str(caught.value)
     assert caught.value.__suppress_context__
 
@@ -231,7 +226,7 @@ class Drip:
 def test_short_reads_are_no_end(
     places: dict[str, Any], written: Written, monkeypatch: pytest.MonkeyPatch, compression: Compression | None
 ) -> None:
-    store, split = whole(places["local"], written.name(compression))
+    store, split = whole_file(*at(places["local"], written.name(compression)))
     start, stop = written.blocks[compression][1:3]
     opened = store.fs.open
     monkeypatch.setattr(store.fs, "open", lambda *args, **kwargs: Drip(opened(*args, **kwargs)))
@@ -248,7 +243,7 @@ def copied(kind: str, places: dict[str, Any], written: Written, tmp_path: Path) 
     fs = fsspec.open(f"{root}/mine.tfrecord", **options).fs
     store = Store.at(f"{root}/mine.tfrecord", options)
     fs.pipe_file(store.root, written.bytes())
-    return whole((root, options), "mine.tfrecord")
+    return whole_file(f"{root}/mine.tfrecord", options)
 
 
 @pytest.mark.parametrize("kind", ["local", "memory", "s3"])
