@@ -18,13 +18,13 @@ import oracle
 import pandas as pd
 import pyarrow as pa
 import pytest
-from damaged_files import framed_bytes, framed_number, holed_files, kept_records
+from damaged_files import framed_number, holed_files, kept_records
 from encoded import encoded_views
 from hypothesis import given
 from hypothesis import strategies as st
 from split_table import read_table, whole_file
 
-from dask_tfrecord import CorruptRecordError, CorruptRecordWarning, read_tfrecord, verify
+from dask_tfrecord import CorruptRecordError
 from dask_tfrecord.codec import Column, Decoder, Encoder, scan
 from dask_tfrecord.dataset.read.discovery import one_by_one
 from dask_tfrecord.files import record_file, window
@@ -268,32 +268,3 @@ def test_what_is_kept_is_what_a_search_of_every_byte_keeps(
     noted = [pd.read_parquet(log.fs.open(path)).set_index("offset")["bytes"] for path in paths]
     in_order = pd.concat(noted).sort_index() if noted else []
     assert b"".join(in_order) == b"".join(data[start:stop] for start, stop in lost)
-
-
-def hole(after: int) -> bytes:
-    """The first 30 bytes of a record that claims this many bytes after them."""
-    empty = len(framed_bytes(b"x" * 1000)) - 1000
-    return framed_bytes(b"x" * (after + 30 - empty))[:30]
-
-
-SMALL = b"".join(framed_number(100) for _ in range(400))
-ONE = len(framed_number(100))
-
-
-@pytest.mark.parametrize("claimed", [50 * ONE + 11, 50 * ONE, len(SMALL), len(SMALL) // 2, 100 * len(SMALL)])
-@pytest.mark.parametrize(("blocksize", "compression"), [(None, None), ("2 kiB", None), (None, "gzip")])
-def test_a_hole_loses_one_record_wherever_its_length_points(
-    tmp_path: Path, claimed: int, blocksize: str | None, compression: str | None
-) -> None:
-    """The length may point into a record, to the start of one, to the end of the file or beyond it."""
-    data = SMALL + hole(claimed) + SMALL
-    assert len(kept_records(SMALL[: 60 * ONE] + hole(claimed) + SMALL[: 60 * ONE])[1]) == 1
-    path = tmp_path / "data.tfrecord"
-    path.write_bytes(oracle.compress(data, compression))
-    options = {"on_corrupt": "skip", "max_corrupt": 1, "blocksize": blocksize}
-    ddf = read_tfrecord(path, schema=pa.schema({"n": pa.int64()}), record_type="example", **options)
-    with pytest.warns(CorruptRecordWarning, match="skipped 1 damaged record or range, 30 bytes"):
-        assert ddf["n"].compute().tolist() == [100] * 800
-    assert len(ddf) == 800
-    report = verify(path)
-    assert report[["records", "damaged", "damaged_bytes"]].iloc[0].tolist() == [800, 1, 30]

@@ -113,26 +113,6 @@ def test_a_split_beyond_any_32_bits_of_a_gzip_file(tmp_path: Path, stored: int, 
     assert list(zip(table["n"].to_pylist(), table["at"].to_pylist(), strict=True)) == expected(content, 50)
 
 
-@pytest.mark.parametrize("middle", [2 * GIB, 4 * GIB])
-def test_a_damaged_range_across_any_32_bits(tmp_path: Path, middle: int) -> None:
-    first, second = frames(1), frames(2)
-    start, stop = middle - 50_000_000, middle + 50_000_000
-    sparse(tmp_path / "data", stop, second)
-    with (tmp_path / "data").open("r+b") as file:
-        file.seek(start)
-        file.write(first)
-    store, split = whole_file(tmp_path / "data")
-    warnings: list[str] = []
-    losses = Losses(DamagePolicy("skip"))
-    options = ReadOptions(path_column="from", offset_column="at", damage=losses.policy)
-    part = Split(split.file, Block(start, start, 7))
-    table = read_table(store, part, COLUMNS, options, losses=losses)
-    losses.finish(warnings.append)
-    assert table["at"].to_pylist() == [start, stop, stop + offsets(2)[1]]
-    [warning] = warnings
-    assert f"bytes {start + len(first):,} to {stop:,}" in warning
-
-
 COLUMN = """
 import sys
 import pyarrow as pa

@@ -65,30 +65,6 @@ def test_every_flipped_bit_is_damage() -> None:
             assert (records, damage and damage.record) == (record, record), byte
 
 
-def test_windows_of_any_size_give_the_same_rows() -> None:
-    """A window is the unread end of the previous window and ``size`` new bytes, as in a reader."""
-    for size in range(1, len(FILE) + 1):
-        decoder, inference = Decoder(COLUMNS, "example"), Inference("example")
-        found: dict[str, list[object]] = {name: [] for name in ROWS}
-        tail, seen = b"", 0
-        for position in range(0, len(FILE), size):
-            window = exact(tail + FILE[position : position + size])
-            final = position + size >= len(FILE)
-            decoded = decoder.decode(window, final=final)
-            assert decoded.damage is None, size
-            assert inference.feed(window, final=final) == (decoded.batch.num_rows, decoded.consumed, None), (
-                size
-            )
-            tail = window[decoded.consumed :].tobytes()
-            seen += decoded.batch.num_rows
-            for name, values in decoded.batch.to_pydict().items():
-                found[name] += values
-        assert (found, seen, tail) == (ROWS, len(RECORDS), b""), size
-        whole = Inference("example")
-        whole.feed(FILE, final=True)
-        assert inference.features() == whole.features(), size
-
-
 @pytest.mark.parametrize("length", [2**31 - 1, 2**31, 2**32, 2**40, 2**63 - 1, 2**63, 2**64 - 12, 2**64 - 1])
 @pytest.mark.parametrize("final", [True, False])
 def test_an_absurd_length_is_damage_or_a_wish_for_more_but_never_an_over_read(

@@ -14,12 +14,6 @@ from hypothesis import strategies as st
 
 from dask_tfrecord.codec import MAX_RECORD_BYTES, Checked, FoundRecord, Inference, find_record
 
-RECORDS = [b"", b"x" * 40, b"abc", bytes(20), b"last"]
-FILE = oracle.records_file(RECORDS)
-# Where each record starts, and the end of the file.
-STARTS = [len(oracle.records_file(RECORDS[:n])) for n in range(len(RECORDS) + 1)]
-
-
 limits = st.sampled_from([MAX_RECORD_BYTES, 0, 20, 100])
 
 
@@ -78,34 +72,6 @@ def test_windows_find_the_same_record_as_the_whole(data: bytes, step: int, lenie
         end = min(begin + wanted, len(data))
     expected = first_record(data, 0, lenient=lenient, max_record_bytes=limit)
     assert (begin + found.offset, *found[1:]) == expected
-
-
-@pytest.mark.parametrize("lenient", [False, True])
-def test_from_anywhere_the_next_record_is_found(lenient: bool) -> None:
-    for start in range(len(FILE) + 1):
-        record = next(n for n, at in enumerate(STARTS) if at >= start)
-        found = find_record(exact(FILE), start, final=True, lenient=lenient)
-        size = len(FILE) - STARTS[record] if record == len(RECORDS) else STARTS[record + 1] - STARTS[record]
-        assert found == FoundRecord(STARTS[record], size, record < len(RECORDS)), start
-
-
-def test_a_record_next_to_a_damaged_one_is_found_if_lenient() -> None:
-    """Either an intact payload or a following header is enough proof."""
-    first, second = oracle.frame(b"first"), oracle.frame(b"second")
-    no_header = bytes([second[0] ^ 1]) + second[1:]
-    bad_payload = first[:12] + bytes([first[12] ^ 1]) + first[13:]
-    for data in (first + no_header, bad_payload + second):
-        assert find_record(data, 0, final=True).offset != 0
-        assert find_record(data, 0, final=True, lenient=True) == FoundRecord(0, len(first), True)
-    assert not find_record(bad_payload + no_header, 0, final=True, lenient=True).proven
-
-
-def test_the_begin_of_a_header_is_kept_for_the_next_call() -> None:
-    for kept in range(1, 12):
-        junk = b"\xff" * 100
-        found = find_record(exact(junk + header(5)[:kept]), 0, final=False)
-        assert (found.size, found.proven) == (0, False), kept
-        assert 100 + kept - 11 <= found.offset <= 100, kept
 
 
 def test_a_start_outside_the_data_is_refused() -> None:

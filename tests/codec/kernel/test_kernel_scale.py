@@ -134,19 +134,6 @@ def test_windows_that_are_fed_become_one_batch(
     assert decoder.take().num_rows == 0
 
 
-def test_a_batch_ends_where_it_is_taken(many: Any, whole: pa.RecordBatch) -> None:
-    record_type, columns, _, file = many
-    starts = scan(file, final=True, offsets=True).offsets.to_pylist()
-    cuts = [0, *(starts[at] for at in (1, 2, 600, 601, 1100)), len(file)]
-    decoder = Decoder(columns, record_type)
-    batches = []
-    for start, stop in itertools.pairwise(cuts):
-        decoder.feed(file[start:stop], final=stop == len(file), more=len(file) - stop)
-        batches.append(decoder.take())
-    assert [batch.num_rows for batch in batches] == [1, 1, 598, 1, 499, ROWS - 1100]
-    assert pa.Table.from_batches(batches).equals(pa.Table.from_batches([whole]))
-
-
 @pytest.mark.parametrize("record", [0, 1, 511, 512, 513, 1100, ROWS - 1])
 def test_damage_keeps_all_rows_before_it_and_is_counted_from_the_data_that_was_fed(
     many: Any, whole: pa.RecordBatch, record: int

@@ -13,7 +13,7 @@ from guard import exact
 from hypothesis import assume, given
 from hypothesis import strategies as st
 from judge import seen_by
-from oracle import block, bytes_list, entry, example_of, float_list, int64_list, packed, tag, varint
+from oracle import block, bytes_list, entry, example_of, float_list, int64_list, packed
 from wire_messages import ACCEPTED, ONE, REFUSED, SEQUENCES, UNKNOWN, list_entry
 
 from dask_tfrecord.codec import Column, Damage, Decoder, Inference, RecordType
@@ -279,41 +279,6 @@ def test_lengths_of_one_byte_that_would_need_two_are_not_taken_as_one(length: in
             found = oracle.canonical(decoded.batch.columns[0].to_pylist()[3])
             assert found == oracle.column_values([record], name.decode(), 1)[0]
     assert refused
-
-
-def test_lengths_and_tags_of_more_bytes_than_needed_are_read() -> None:
-    for large in (0x10, 0x20, 0x7F):  # a tag has 32 bits
-        with pytest.raises(oracle.DecodeError):
-            oracle.parse(b"\xca\x80\x80\x80" + bytes([large, 0]) + example_of())
-        file = exact(oracle.frame(b"\xca\x80\x80\x80" + bytes([large, 0]) + example_of()))
-        assert Decoder([], "example").decode(file, final=True).damage is not None
-    for size in (6, 7):
-        for payload in (_padded(0x0A, size) + b"\0", b"\x0a" + _padded(0, size)):
-            with pytest.raises(oracle.DecodeError):
-                oracle.parse(payload)
-            assert Decoder([], "example").decode(exact(oracle.frame(payload)), final=True).damage is not None
-    for size in (1, 2, 3, 4, 5):
-        length = _padded(len(entry("x", int64_list(packed(7)))), size)
-        tags = _padded(0x0A, size)
-        payload = tags + length + entry("x", int64_list(packed(7)))
-        assert oracle.parse(payload).features["x"].values == [7]
-        assert decoded_rows([Column("x", "int64", 0)], oracle.frame(payload))[0] == [7]
-        zero = tag(0, 2)[:1] if size == 1 else _padded(2, size)
-        with pytest.raises(oracle.DecodeError):
-            oracle.parse(zero + b"\0" + payload)
-        # In an unknown group, protobuf's Python runtime accepts a field number 0; its C++ runtime does not.
-        for number_0 in (zero + b"\0", tag(9, 3) + _padded(0, size) + b"\0" + tag(9, 4)):
-            file = exact(oracle.frame(number_0 + payload))
-            assert Decoder([], "example").decode(file, final=True).damage is not None
-
-
-def _padded(value: int, size: int) -> bytes:
-    """A varint of exactly ``size`` bytes."""
-    digits = [value >> 7 * i & 0x7F for i in range(size)]
-    assert varint(value) == bytes(
-        [*(d | 0x80 for d in digits[: len(varint(value)) - 1]), digits[len(varint(value)) - 1]]
-    )
-    return bytes([*(d | 0x80 for d in digits[:-1]), digits[-1]])
 
 
 # --- what a refused record leaves behind ---
