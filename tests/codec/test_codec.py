@@ -207,44 +207,6 @@ def test_any_arrow_library_gets_the_batch_that_the_decoder_gives(table: Table) -
     ours.validate(full=True)
 
 
-def _reader(name: str, record: Record) -> Column | None:
-    """The column that reads a feature of a record; None if it has no kind."""
-    steps = record.lists[name] if name in record.lists else [record.features[name]]
-    kinds = [step.kind for step in steps if step.kind is not None]
-    if not kinds:
-        return None
-    is_text = kinds[0] == "bytes" and all(oracle.is_text(value) for step in steps for value in step.values)
-    depth = 2 if name in record.lists else int(len(steps[0].values) > 1)
-    return Column(name, "string" if is_text else kinds[0], depth)
-
-
-@given(any_table, st.randoms(use_true_random=False))
-def test_a_feature_that_is_neither_wanted_nor_known_is_named_with_the_column_that_reads_it(
-    table: Table, random_: random.Random
-) -> None:
-    part = {column: random_.choice(["wanted", "known", "strange"]) for column in table.columns}
-    wanted = [column for column in table.columns if part[column] == "wanted"]
-    strange = {column.name for column in table.columns if part[column] == "strange"}
-    records = table.records()
-    file = oracle.records_file([oracle.serialize(record, table.record_type) for record in records])
-    known = [column.feature for column in table.columns if part[column] == "known"]
-    decoded = Decoder(wanted, table.record_type, known=known).decode(file, final=True)
-    readers = [
-        [reader for name in (*r.features, *r.lists) if name in strange and (reader := _reader(name, r))]
-        for r in records
-    ]
-    bad = next((record for record, found in enumerate(readers) if found), None)
-    if bad is None:
-        assert decoded.damage is None
-        expected = [v for c, v in zip(table.columns, table.values, strict=True) if c in wanted]
-        assert [values_of(array) for array in decoded.batch.columns] == expected
-    else:
-        assert decoded.damage is not None
-        assert (decoded.damage.record, decoded.damage.reason) == (bad, "unknown feature")
-        assert decoded.damage.unknown in readers[bad]
-        assert decoded.batch.num_rows == bad
-
-
 @given(st.lists(st.binary(max_size=300), max_size=8))
 def test_records_of_any_bytes_survive_as_record_type_bytes(payloads: list[bytes]) -> None:
     columns = [Column("record", "bytes", 0)]

@@ -9,7 +9,6 @@ import random
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import dask
 import oracle
@@ -26,11 +25,9 @@ from dask_tfrecord import (
     FileChangedError,
     SchemaError,
     TFRecordError,
-    codec,
     read_tfrecord,
     to_tfrecord,
 )
-from dask_tfrecord.codec import Inference
 from dask_tfrecord.files import record_file
 
 TYPES = pa.schema({"n": pa.int64()})
@@ -206,27 +203,6 @@ normal = peak_kib()
 assert read("many") == few
 print(peak_kib() - normal)
 """
-
-
-@pytest.mark.parametrize("blocksize", [None, 100_000])
-def test_damage_needs_no_calls_of_its_own(tmp_path: Path, blocksize: int | None) -> None:
-    """The kernel is called for each window, however many records of the window are damaged."""
-    good = framed_number(1)
-    bad = good[:-1] + bytes([good[-1] ^ 1])
-    calls = 0
-
-    def count(self: Inference, *args: Any, **more: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        return check(self, *args, **more)
-
-    check = Inference.check
-    (tmp_path / "data").write_bytes((good + bad) * 10_000)
-    with patch.object(Inference, "check", count), patch.object(codec._kernel, "find_record", None):
-        ddf = read(tmp_path / "data", blocksize=blocksize, on_corrupt="skip")
-        with pytest.warns(CorruptRecordWarning, match="skipped"):
-            assert len(ddf.compute()) == 10_000
-    assert calls < 50
 
 
 @pytest.mark.parametrize("values", [[1000], [1, 2]], ids=["too large", "two values"])

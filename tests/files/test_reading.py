@@ -6,7 +6,6 @@ Modules: files.record_file.
 from pathlib import Path
 from typing import Any
 
-import dask.dataframe as dd
 import oracle
 import pandas as pd
 import pyarrow as pa
@@ -18,9 +17,7 @@ from dask_tfrecord import (
     SchemaError,
     TFRecordError,
     read_tfrecord,
-    to_tfrecord,
 )
-from dask_tfrecord.files import file_writer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -104,25 +101,6 @@ def test_names_that_there_are_already_and_no_names_are_refused(
     (two / "path=1" / "a").write_bytes(frames(0, 1)[0])
     with pytest.raises(SchemaError, match="feature 'path'"):
         read_tfrecord(two / "*" / "a", include_path_column=True)
-
-
-@pytest.mark.filterwarnings("ignore:.*TensorFlow")
-@pytest.mark.parametrize("compression", [None, "gzip", "zstd"])
-def test_offsets_of_splits_are_those_in_the_whole_file(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: str | None
-) -> None:
-    monkeypatch.setattr(file_writer, "BLOCK_BYTES", 5_000)
-    ddf = dd.from_pandas(pd.DataFrame({"n": range(3_000)}), npartitions=1)
-    to_tfrecord(ddf, tmp_path / "own", compression=compression)
-    options = {"include_path_column": True, "include_offset_column": True}
-    whole = read_tfrecord(tmp_path / "own", blocksize=None, **options).compute()
-    content = oracle.features_file([{"n": ("int64", [n])} for n in range(3_000)])
-    sizes = [len(oracle.features_file([{"n": ("int64", [n])}])) for n in range(3_000)]
-    assert len(content) == sum(sizes)
-    assert whole["offset"].tolist() == starts(sizes)
-    ddf = read_tfrecord(tmp_path / "own", blocksize=4_000, **options)
-    assert ddf.npartitions > 1
-    pd.testing.assert_frame_equal(ddf.compute().reset_index(drop=True), whole.reset_index(drop=True))
 
 
 # --- features nobody expected ----------------------------------------------------------------------------

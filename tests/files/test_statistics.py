@@ -7,7 +7,6 @@ import datetime
 import itertools
 import math
 from decimal import Decimal
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -18,11 +17,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from dask_tfrecord.codec import Column, Encoder, RecordType
-from dask_tfrecord.files import file_writer
 from dask_tfrecord.files.entry import ColumnStatistics, continue_statistics, empty_statistics, file_statistics
-from dask_tfrecord.files.file_options import WriteOptions
-from dask_tfrecord.files.file_writer import DirectoryGroup, GroupedRows, write_files
-from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
 
 DAY = datetime.date(2024, 2, 29)
@@ -159,31 +154,3 @@ def test_rows_outside_the_batch_are_refused() -> None:
             encoder.statistics([begin, end])
         with pytest.raises(IndexError, match="outside the batch"):
             encoder.encode_into(begin, bytearray(100), end)
-
-
-@pytest.mark.parametrize("limits", [{"max_rows": 300}, {"max_bytes": 10_000}])
-def test_every_file_has_its_own(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, limits: dict[str, int]
-) -> None:
-    monkeypatch.setattr(file_writer, "_CHUNK_ROWS", 77)
-    table = pa.table(
-        {"n": pa.array(range(1000), pa.int16()), "odd": [n if n % 2 else None for n in range(1000)]}
-    )
-    store = Store.at(tmp_path)
-    entries = write_files(
-        store,
-        lambda _, index: (store.join(f"{index}"), f"{index}"),
-        GroupedRows([(table, None)], [DirectoryGroup("", (), 1000)]),
-        Schema.from_arrow(table.schema),
-        WriteOptions(lossy="allow", **limits),
-    )
-    assert len(entries) > 3
-    first = 0
-    for entry in entries:
-        rows = range(first, first + entry.records)
-        odd = [n for n in rows if n % 2]
-        assert entry.statistics == (
-            ColumnStatistics("n", rows[0], rows[-1], 0),
-            ColumnStatistics("odd", odd[0], odd[-1], len(rows) - len(odd)),
-        )
-        first += entry.records

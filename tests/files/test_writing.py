@@ -192,23 +192,6 @@ def test_a_record_beyond_a_limit_has_a_file_of_its_own_and_both_limits_hold(
     assert [entry.records for entry in write(tmp_path, payloads(sizes), **limits)] == expected
 
 
-@small_blocks
-@pytest.mark.parametrize(
-    ("compression", "limits"),
-    [(None, {}), ("gzip", {"max_rows": 900}), (None, {"max_bytes": 30_000}), ("gzip", {"max_bytes": 30_000})],
-)
-def test_a_value_that_cannot_be_stored_names_the_row_of_the_table(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, compression: Compression | None, limits: dict[str, int]
-) -> None:
-    monkeypatch.setattr(file_writer, "_CHUNK_ROWS", 500)
-    values = [*range(7_654), 2**63, *range(1_000)]
-    table = pa.table({"n": pa.array(values, pa.uint64())})
-    with pytest.raises(SchemaError, match="feature 'n'") as caught:
-        write(tmp_path, table, compression=compression, **limits)
-    assert caught.value.record == 7_654
-    assert caught.value.path == str(tmp_path / f"{len(list(tmp_path.iterdir()))}.tfrecord")
-
-
 @pytest.mark.parametrize(
     ("compression", "limits"),
     [(None, {}), ("gzip", {"max_rows": 100}), (None, {"max_bytes": 5_000}), ("gzip", {"max_bytes": 5_000})],

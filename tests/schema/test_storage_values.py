@@ -137,31 +137,6 @@ class TestValuesThatDoNotFit:
         assert 'lossy="allow"' in str(caught.value)
 
     @pytest.mark.parametrize(
-        ("values", "type_"),
-        [
-            ([0, None, 300], pa.int8()),
-            ([0, None, -1], pa.uint64()),
-            ([0, None, 2], pa.bool_()),
-            ([0, None, 2**31], pa.date32()),
-            ([0, None, 86_400], pa.time32("s")),
-            ([0, None, -1], pa.time64("ns")),
-            ([0.0, None, 65520.0], pa.float16()),
-            ([0.0, None, 100.0], pa.decimal128(4, 2)),
-            ([0.0, None, float("nan")], pa.decimal128(4, 2)),
-            ([b"ab", None, b"abc"], pa.binary(2)),
-        ],
-    )
-    def test_loading_names_the_row(self, values: list[Any], type_: pa.DataType) -> None:
-        stored = pa.array(values, pa.float32() if isinstance(values[0], float) else None)
-        present = [value for value in values if value is not None]
-        nested = pa.array([present[:1], [], present], pa.list_(stored.type))
-        for array, target in ((stored, type_), (nested, pa.list_(type_))):
-            with pytest.raises(SchemaError) as caught:
-                from_storage(array, target)
-            assert (caught.value.record, caught.value.feature) == (2, "x")
-            assert "schema=" in str(caught.value)
-
-    @pytest.mark.parametrize(
         ("array", "type_", "problem"),
         [
             (

@@ -14,8 +14,6 @@ from urllib.parse import unquote
 
 import oracle
 import pytest
-from fsspec import AbstractFileSystem
-from fsspec.implementations.local import LocalFileSystem
 from fsspec.implementations.memory import MemoryFileSystem
 from servers import page_server
 
@@ -194,33 +192,6 @@ def test_a_server_that_refuses_is_not_an_empty_directory(tmp_path: Path, status:
                 read_tfrecord(f"{url}{path}")
         with pytest.raises(FileNotFoundError, match="no such file"):
             read_tfrecord(f"{url}/b.tfrecord")
-
-
-class LikeSFTP(AbstractFileSystem):
-    """A local disk that fsspec lists one directory at a time. A directory named "closed" cannot be listed."""
-
-    protocol = "like_sftp"
-
-    def ls(self, path: str, detail: bool = True, **options: Any) -> list[Any]:
-        if path.endswith("closed"):
-            raise PermissionError(path)
-        return LocalFileSystem().ls(path, detail=detail)
-
-    def info(self, path: str, **options: Any) -> dict[str, Any]:
-        return LocalFileSystem().info(path)
-
-
-@pytest.mark.parametrize("pattern", ["", "/*", "/**", "/day=1/**/*.tfrecord", "/{day=1,day=2}"])
-def test_a_directory_that_cannot_be_listed_raises(tmp_path: Path, pattern: str) -> None:
-    for name in ("day=1/a.tfrecord", "day=1/open/b.tfrecord"):
-        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
-        (tmp_path / name).write_bytes(b"")
-    fs = LikeSFTP()
-    files = table_infos(list_files(f"{tmp_path}{pattern}", filesystem=fs).files)
-    assert [file.path[len(str(tmp_path)) + 1 :] for file in files][-1] == "day=1/open/b.tfrecord"
-    (tmp_path / "day=1" / "closed").mkdir()
-    with pytest.raises(PermissionError):
-        list_files(f"{tmp_path}{pattern}", filesystem=fs)
 
 
 @pytest.mark.parametrize("path", ["", [""], ["a", None], [1], [["a"]]])
