@@ -6,6 +6,7 @@ Modules: feed.resume_position, feed.epoch_order.
 import json
 import logging
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -209,6 +210,11 @@ def test_an_epoch_ends_on_its_version_after_an_append(
     dask_tfrecord.to_tfrecord(frame(100), path, overwrite=True)
     with pytest.raises(TFRecordError, match=r"version 1, which cannot be read.*; begin the next epoch"):
         start(start=state)
-    state = start(filters=[("id", "<", 50)]).state
+    few = start(filters=[("id", "<", 50)]).state
     with pytest.raises(TFRecordError, match="another dataset"):  # with as many rows
-        start(filters=[("id", ">=", 50)], start=state)
+        start(filters=[("id", ">=", 50)], start=few)
+    shutil.rmtree(path)
+    for rows in (100, 10):
+        dask_tfrecord.to_tfrecord(frame(rows), path, overwrite=True, keep_versions=True)
+    with pytest.raises(TFRecordError, match="another dataset, or to version 1, which cannot be read"):
+        start(start=state)  # of another version 1
