@@ -48,7 +48,6 @@ def as_sets(outcomes: Outcomes) -> list[frozenset[bool | None]]:
 def in_one_file(
     predicate: Predicate, columns: Mapping[str, ColumnRange], *, rows: bool = True
 ) -> frozenset[bool | None]:
-    """The possible outcomes in one file."""
     [found] = as_sets(possible_outcomes(predicate, FileRanges(np.array([rows]), columns)))
     return found
 
@@ -63,9 +62,6 @@ def of_statistics(field: Field, statistics: ColumnStatistics, records: int) -> C
 def of_value(field: Field, value: Any) -> ColumnRange:
     """What one value of all rows of one file proves."""
     return range_of_values(field, pa.array([value], value_type(field.type)))
-
-
-# -- File by file --------------------------------------------------------------------------------------------
 
 
 class Known(NamedTuple):

@@ -12,6 +12,5 @@ from dask_tfrecord.schema.fields import Schema
 
 
 def read_table(store: Store, split: Split, schema: Schema, options: ReadOptions, **more: Any) -> pa.Table:
-    """Return the records of a split as one table."""
     tables = [*read_split(store, split, schema, options, **more)]
     return pa.concat_tables(tables or [schema.arrow.empty_table()])
