@@ -66,13 +66,6 @@ def _plain(found: Any, query: str) -> Any:
     return _cell(found)
 
 
-def _cells(column: Any) -> list[Any]:
-    """The values of a column; all spellings of a missing object become one."""
-    cells = [_cell(value) for value in column]
-    real = pd.api.types.is_float_dtype(column.dtype)
-    return cells if real else [None if cell == "nan" else cell for cell in cells]
-
-
 def _cell(value: Any) -> Any:
     if isinstance(value, np.ndarray | list):
         return [_cell(one) for one in value]

@@ -39,7 +39,6 @@ def part_names(snapshot: Snapshot) -> list[str]:
 
 
 def keyed(**values: list[int]) -> dd.DataFrame:
-    """Rows with a key, in one partition."""
     rows = [(key, n) for key, found in values.items() for n in found]
     return dd.from_pandas(pd.DataFrame(rows, columns=["key", "n"]), npartitions=1)
 
