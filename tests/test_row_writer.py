@@ -35,7 +35,7 @@ from dask_tfrecord import (
     to_tfrecord,
     verify,
 )
-from dask_tfrecord.dataset.write import append_schema, operations, transaction
+from dask_tfrecord.dataset.write import append_schema, transaction
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.storage.store import Store
 
@@ -297,7 +297,7 @@ def test_the_version_in_memory_is_the_stored_version(tmp_path: Path, keys: str |
 
 
 def test_a_list_of_many_chunks_is_copied_into_one(tmp_path: Path) -> None:
-    with patch.object(operations, "_MOST_CHUNKS", 2), Writer(tmp_path) as writer:
+    with patch.object(transaction, "_MOST_CHUNKS", 2), Writer(tmp_path) as writer:
         for number in range(8):
             writer.write(rows(number))
             writer.commit()

@@ -304,7 +304,7 @@ def test_a_restored_version_is_the_newest(place: str) -> None:
 def test_an_interrupted_restore_is_finished(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     lived_in(place)
     with monkeypatch.context() as patched:
-        patched.setattr(transaction, "remove_replaced", lambda run, unlisted: None)
+        patched.setattr(transaction, "remove_replaced", lambda *args: None)
         restore(place, 2)
     assert rows(place) == [1, 2, 3, 4]
     for options in [{"use_snapshot": False}, {}]:

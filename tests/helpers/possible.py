@@ -35,23 +35,7 @@ def as_sets(outcomes: Outcomes) -> list[frozenset[bool | None]]:
     return [frozenset(one for one, may in zip((True, False, None), row, strict=True) if may) for row in rows]
 
 
-def in_one_file(
-    predicate: Predicate, columns: Mapping[str, ColumnRange], *, rows: bool = True
-) -> frozenset[bool | None]:
-    [found] = as_sets(possible_outcomes(predicate, FileRanges(np.array([rows]), columns)))
-    return found
-
-
-def of_statistics(field: Field, statistics: ColumnStatistics, records: int) -> ColumnRange:
-    """What the statistics of one file prove."""
-    entry = FileEntry("f", 0, records, 0, statistics=(statistics,))
-    column = from_entries((entry,), Schema((field,)), ())[statistics_name(field.name)]
-    return range_of_statistics(field, column.combine_chunks(), np.array([records]))
-
-
-def of_value(field: Field, value: Any) -> ColumnRange:
-    """What one value of all rows of one file proves."""
-    return range_of_values(field, pa.array([value], value_type(field.type)))
+# -- File by file --------------------------------------------------------------------------------------------
 
 
 class Known(NamedTuple):

@@ -84,16 +84,6 @@ def run(address: str, path: str, orders: Connection, environment: Mapping[str, s
             orders.send("done")
 
 
-def shorten_ids(bits: int, client: int) -> None:
-    """Draw the ids of writes with few random bits. The last digits of an id are the number of the client.
-
-    Two writes that run at the same time never get the same id, because neither write could see the other. The
-    ids of a `Writer` have all bits, because a new id is compared only with those of its version.
-    """
-    draw = random.SystemRandom().getrandbits
-    write_run.uuid4 = lambda: SimpleNamespace(hex=f"{draw(bits):08x}{client:024x}")
-
-
 def commit_late(module: Any, name: str) -> None:
     """Let an operation wait before it commits, so that other operations often commit first."""
     commit = getattr(module, name)

@@ -57,7 +57,7 @@ def store(
         for name, value in environment.items():
             monkeypatch.setenv(name, value)
         fsspec.filesystem("s3").mkdir("soak")
-        yield "s3://soak/data", 128, environment | {"AWS_EC2_METADATA_DISABLED": "true"}
+        yield "s3://soak/data", environment | {"AWS_EC2_METADATA_DISABLED": "true"}
 
 
 @pytest.mark.skipif(MINUTES is None, reason="DASK_TFRECORD_SOAK_MINUTES says how long this test runs")
@@ -74,7 +74,7 @@ def test_no_row_is_lost_while_processes_are_killed(
     options: dict[str, Any] = {"n_workers": WORKERS, "threads_per_worker": 1, "dashboard_address": ":0"}
     options |= {"memory_limit": 0, "silence_logs": logging.CRITICAL, "env": dict(environment)}
     with dask.config.set(CONFIG), LocalCluster(**options) as cluster, Client(cluster) as client:
-        soak = Soak(cluster, client, path, SEED, id_bits, environment)
+        soak = Soak(cluster, client, path, SEED, environment)
         right = False
         try:
             right = run_rounds(soak, float(MINUTES or 0))

@@ -32,7 +32,7 @@ from dask_tfrecord import (
     to_tfrecord,
 )
 from dask_tfrecord.dataset.snapshot.visibility import DatasetStore
-from dask_tfrecord.dataset.write.operations import Append, Create
+from dask_tfrecord.dataset.write.operations import Create
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.transaction import commit
 from dask_tfrecord.files.storage import open_file

@@ -105,6 +105,21 @@ class TestS3Store(S3Suite):
             assert ddf["label"].sum().compute() == 4 * sum(range(100))
         assert sum(one.size for one in labels) < 10_000
 
+    def test_each_operation_makes_few_requests(self, place: str) -> None:
+        """docs/planning.md has the numbers of a new dataset and of an append."""
+
+        def check(most: int, operation: Callable[..., Any], *args: Any, **options: Any) -> None:
+            with noted_requests() as requests:
+                operation(*args, storage_options=self.options, **options)
+            assert len(requests) <= most, requests
+
+        with dask.config.set(scheduler="sync"):
+            check(22, to_tfrecord, rows(1, npartitions=1), place)
+            check(23, to_tfrecord, rows(*range(4), npartitions=4), place, append=True)
+            check(16, delete, place, [("n", "==", 3)])
+            check(30, compact, place)
+            check(31, to_tfrecord, rows(1, npartitions=1), place, overwrite=True)
+
     def test_a_writer_appends_with_few_requests(self, place: str) -> None:
         requests: list[str] = []
         call = AioBaseClient._make_api_call

@@ -234,14 +234,15 @@ def test_the_number_of_a_removed_version_is_not_taken(
     to_tfrecord(pa.table({"n": [1]}), tmp_path)
     for path in tmp_path.glob("part-*"):
         os.utime(path, ns=(1, 1))
-    create_version = full_scan.create_version
+    change = full_scan._Describe.change
 
-    def late(run: Any, snapshot: Snapshot) -> Any:
+    def late(*args: Any) -> Any:
+        planned = change(*args)
         for n in (2, 3):
             to_tfrecord(pa.table({"n": [n]}), tmp_path, overwrite=True)
-        return create_version(run, snapshot)
+        return planned
 
-    monkeypatch.setattr(full_scan, "create_version", late)
+    monkeypatch.setattr(full_scan._Describe, "change", late)
     with pytest.raises(dask_tfrecord.ConcurrentWriteError, match="another write replaced the files"):
         dask_tfrecord.index(tmp_path)
     assert [path.name for path in (tmp_path / "_tfrecord").iterdir()] == ["00000003.parquet"]

@@ -24,7 +24,9 @@ from dask_tfrecord.files import file_writer
 from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.splits import BlockIndex, Split
-from dask_tfrecord.files.storage.listing import FileInfo, info_table
+from dask_tfrecord.files.storage.listing import FileInfo, info_table, table_infos
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.schema.fields import Schema
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -221,3 +223,12 @@ def test_a_read_of_plain_files_that_were_removed_since_its_plan_raises_one_class
         path.unlink()
     with pytest.raises(FileChangedError, match=r"\d\.tfrecord: the file was removed after"):
         call()
+
+
+def test_a_task_that_reads_many_files_carries_few_bytes_for_each() -> None:
+    for count in (1, 9, 1000):
+        splits = tuple(Split(file, records=3) for file in table_infos(files(*range(count))))
+        partition = Partition(Store.at("/data"), splits, Schema(()), ReadOptions(), {})
+        data = pickle.dumps(partition)
+        assert pickle.loads(data) == partition
+        assert len(data) < 2000 + 20 * count

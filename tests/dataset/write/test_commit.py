@@ -17,7 +17,6 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from itertools import product
 from pathlib import Path
-from types import SimpleNamespace
 from typing import Any
 from unittest.mock import patch
 
@@ -40,8 +39,9 @@ from dask_tfrecord import (
 )
 from dask_tfrecord.dataset.snapshot.versions import next_ancestors
 from dask_tfrecord.dataset.write import transaction
+from dask_tfrecord.dataset.write.operations import Create, Operation
 from dask_tfrecord.dataset.write.run import WriteRun
-from dask_tfrecord.dataset.write.transaction import commit, note_replaced
+from dask_tfrecord.dataset.write.transaction import Transaction, commit, note_replaced
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
 
@@ -175,6 +175,11 @@ def test_a_number_that_is_free_again_is_not_taken_for_the_next(
         assert values(place) == [3]
 
 
+def planned(ddf: dd.DataFrame, place: str | Path, **options: Any) -> tuple[WriteRun, Operation]:
+    lazy = to_tfrecord(ddf, place, compute=False, **options)
+    return lazy.expr.run, lazy.expr.operation
+
+
 TWINS: dict[str, tuple[dict[str, Any], dict[str, list[int]]]] = {
     "create": ({}, {"a": [1]}),
     "append": ({"append": True}, {"a": [0, 1], "b": [0]}),
@@ -185,17 +190,18 @@ TWINS: dict[str, tuple[dict[str, Any], dict[str, list[int]]]] = {
 
 def meanwhile(monkeypatch: pytest.MonkeyPatch, step: str, work: Callable[[], Any]) -> None:
     """Do something before the first call of a step of a commit."""
-    original = getattr(transaction, step)
+    owner: Any = Transaction if hasattr(Transaction, step) else transaction
+    original = getattr(owner, step)
 
     def overtaken(*args: Any) -> Any:
-        monkeypatch.setattr(transaction, step, original)
+        monkeypatch.setattr(owner, step, original)
         work()
         return original(*args)
 
-    monkeypatch.setattr(transaction, step, overtaken)
+    monkeypatch.setattr(owner, step, overtaken)
 
 
-@pytest.mark.parametrize("step", ["next_snapshot", "create_version", "publish_files"])
+@pytest.mark.parametrize("step", ["create", "_store", "publish_files"])
 @pytest.mark.parametrize("mode", TWINS)
 def test_a_commit_that_runs_twice_at_once_commits_once(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, step: str
@@ -204,10 +210,10 @@ def test_a_commit_that_runs_twice_at_once_commits_once(
     options, expected = TWINS[mode]
     if mode != "create":
         to_tfrecord(keyed(a=[0], b=[0]), tmp_path, partition_on="key")
-    run = to_tfrecord(keyed(a=[1]), tmp_path, partition_on="key", compute=False, **options).expr.run
+    run, operation = planned(keyed(a=[1]), tmp_path, partition_on="key", **options)
     files = run.write(pa.table({"key": ["a"], "n": [1]}), 0, 1)
-    meanwhile(monkeypatch, step, lambda: transaction.commit(run, files))
-    transaction.commit(run, files)
+    meanwhile(monkeypatch, step, lambda: transaction.commit(run, operation, files))
+    transaction.commit(run, operation, files)
     assert by_key(tmp_path) == expected
 
 
@@ -221,17 +227,17 @@ def test_an_append_that_runs_again_after_an_overwrite_is_not_added_again(
 ) -> None:
     """A worker dies after its commit. Dask repeats the commit, and the writes if the receipts are lost."""
     to_tfrecord(collection(1), place)
-    run = to_tfrecord(collection(2), place, append=True, compute=False).expr.run
+    run, operation = planned(collection(2), place, append=True)
     table = pa.table({"n": [2]})
     files = run.write(table, 0, 1)
-    assert transaction.commit(run, files).number == 2
+    assert transaction.commit(run, operation, files).number == 2
     assert to_tfrecord(collection(3), place, overwrite=True).number == 3
     if later:
         to_tfrecord(collection(4), place, **later)
     before = values(place)
     if lost:
         run.write(table, 0, 1)
-    assert transaction.commit(run, files).run != run.run
+    assert transaction.commit(run, operation, files).run != run.run
     assert values(place) == before
     assert not [name for name in files_of(place) if f"part-{run.run}" in name or "staging" in name]
 
@@ -241,15 +247,15 @@ def test_an_append_whose_twin_is_overwritten_is_not_added_again(
 ) -> None:
     """A worker that Dask believes dead commits during the second attempt, and an overwrite replaces that."""
     to_tfrecord(collection(1), place)
-    run = to_tfrecord(collection(2), place, append=True, compute=False).expr.run
+    run, operation = planned(collection(2), place, append=True)
     files = run.write(pa.table({"n": [2]}), 0, 1)
 
     def twin() -> None:
-        transaction.commit(run, files)
+        transaction.commit(run, operation, files)
         to_tfrecord(collection(3), place, overwrite=True)
 
-    meanwhile(monkeypatch, "create_snapshot", twin)
-    assert transaction.commit(run, files).number == 3
+    meanwhile(monkeypatch, "create", twin)
+    assert transaction.commit(run, operation, files).number == 3
     assert values(place) == [3]
     assert len([name for name in files_of(place) if "part-" in name]) == 1
 
@@ -346,45 +352,30 @@ def test_a_copy_without_metadata_is_read_with_a_warning_if_files_of_a_write_are_
 ALIKE = [f"0123abcd{number:024x}" for number in range(3)]
 
 
-def planned(place: str | Path, run: str, **options: bool) -> WriteRun:
-    lazy = to_tfrecord(collection(0), place, compute=False, **options)
-    return replace(lazy.expr.run, run=run)
+def named(run: str, place: str | Path, **options: bool) -> tuple[WriteRun, Operation]:
+    plan, operation = planned(collection(0), place, **options)
+    return replace(plan, run=run), operation
 
 
-def wrote(run: WriteRun, n: int) -> None:
-    transaction.commit(run, run.write(pa.table({"n": [n]}), 0, 1))
+def wrote(plan: tuple[WriteRun, Operation], n: int) -> None:
+    transaction.commit(*plan, plan[0].write(pa.table({"n": [n]}), 0, 1))
 
 
 @pytest.mark.parametrize("mode", [{"append": True}, {"overwrite": True}], ids=str)
 def test_writes_whose_ids_begin_alike_keep_each_others_rows(place: str, mode: dict[str, bool]) -> None:
-    first, second, open_run = (planned(place, run, append=True) for run in ALIKE)
+    first, second, open_run = (named(run, place, append=True) for run in ALIKE)
     wrote(first, 1)
     if "overwrite" in mode:
-        second = planned(place, second.run, overwrite=True)
-    open_run.write(pa.table({"n": [3]}), 0, 1)
+        second = named(ALIKE[1], place, overwrite=True)
+    open_run[0].write(pa.table({"n": [3]}), 0, 1)
     wrote(second, 2)
     expected = [1, 2] if "append" in mode else [2]
     assert values(place) == expected
     wrote(first, 1)  # the task of the commit ran again
     assert values(place) == values(place, use_snapshot=False) == expected
-    assert Store.at(place).names("_tfrecord/staging") == [open_run.run]
+    assert Store.at(place).names("_tfrecord/staging") == [ALIKE[2]]
     assert len(dask_tfrecord.cleanup(place, older_than="0s")) == 1
     assert values(place) == expected
-
-
-def test_a_new_run_gets_an_id_that_the_dataset_does_not_contain(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    """The ids of a listed file, of two versions and of an open run are drawn first."""
-    monkeypatch.setattr("dask_tfrecord.dataset.snapshot.versions._MOST_ANCESTORS", 1)
-    runs = [to_tfrecord(collection(n), tmp_path, append=True).run for n in range(3)]
-    assert Snapshot.open(tmp_path).ancestors == (runs[1],)
-    open_run = planned(tmp_path, ALIKE[0], append=True)
-    open_run.write(pa.table({"n": [9]}), 0, 1)
-    drawn = iter([*runs, ALIKE[0], ALIKE[1]])
-    monkeypatch.setattr("dask_tfrecord.dataset.write.run.uuid4", lambda: SimpleNamespace(hex=next(drawn)))
-    assert to_tfrecord(collection(3), tmp_path, append=True).run == ALIKE[1]
-    assert values(tmp_path) == [0, 1, 2, 3]
 
 
 def begin(place: str, start: str) -> None:

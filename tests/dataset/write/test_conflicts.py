@@ -36,7 +36,7 @@ from dask_tfrecord.dataset.maintenance import full_scan
 from dask_tfrecord.dataset.maintenance.rewrites import plan_run
 from dask_tfrecord.dataset.snapshot.names import ATTEMPT
 from dask_tfrecord.dataset.write import transaction
-from dask_tfrecord.dataset.write.operations import Group, GroupsLostError
+from dask_tfrecord.dataset.write.operations import Compact, Delete, Group, GroupsLostError
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.listing import with_trailing_slash
