@@ -74,7 +74,7 @@ def test_a_path_exists_when_there_is_data_of_a_write_or_of_others(tmp_path: Path
     (path / "_hidden").touch()
     killed_before(CREATION, one(1), path)
     assert not exists(path)
-    to_tfrecord(one(1)[lambda rows: rows["n"] > 1], path)  # no rows
+    to_tfrecord(one(1).query("n > 1"), path)  # no rows
     assert exists(path)
     (tmp_path / "others").mkdir()
     (tmp_path / "others" / "a.tfrecord").touch()
