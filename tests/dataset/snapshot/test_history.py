@@ -28,7 +28,7 @@ from small_frames import by_key, collection, keyed, values
 import dask_tfrecord
 from dask_tfrecord import RecordTable, Snapshot, TFRecordError, cleanup, index, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec import crc32c
-from dask_tfrecord.dataset.snapshot import file_list, model, versions
+from dask_tfrecord.dataset.snapshot import file_list, model, versions, visibility
 from dask_tfrecord.dataset.snapshot.model import read_snapshot
 from dask_tfrecord.dataset.write import transaction
 from dask_tfrecord.files.storage.listing import list_directory
@@ -169,7 +169,7 @@ def visible(place: str) -> int:
 
 
 @pytest.mark.parametrize("overwrite", [True, "partitions"])
-def test_the_versions_before_an_overwrite_stay_readable(place: str, overwrite: Any) -> None:
+def test_keep_versions_keeps_the_versions_before_an_overwrite_readable(place: str, overwrite: Any) -> None:
     to_tfrecord(keyed(a=[1, 2], b=[3]), place, partition_on="key")
     to_tfrecord(keyed(a=[4]), place, partition_on="key", append=True)
     planned = read_tfrecord(place)["n"]
@@ -401,6 +401,21 @@ def test_a_reader_that_races_with_an_overwrite_gets_the_new_rows(
     monkeypatch.setattr(versions, "read_part", overtaken)
     assert values(place) == [9]
     assert calls[: after + 1] == ([3, 4] if after == 1 else [3, 1, 4])
+
+
+def test_a_reader_whose_files_an_overwrite_removes_gets_the_new_rows(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to_tfrecord(collection(1, 2), place)
+    snapshot_files = visibility.snapshot_files
+
+    def overtaken(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        to_tfrecord(collection(9), place, overwrite=True)
+        return snapshot_files(*arguments)
+
+    monkeypatch.setattr(visibility, "snapshot_files", overtaken)
+    assert values(place) == [9]
 
 
 @pytest.mark.usefixtures("deltas")

@@ -535,13 +535,17 @@ def test_no_two_files_of_a_run_have_the_same_name(tmp_path: Path, kwargs: dict[s
     assert len(read_tfrecord(tmp_path).compute()) == 8
 
 
-def test_files_hold_no_more_than_max_rows_per_file(tmp_path: Path) -> None:
+def test_files_hold_no_more_than_max_rows_per_file_and_max_bytes_per_file(tmp_path: Path) -> None:
     snapshot = to_tfrecord(countries(), tmp_path / "a", npartitions=2, max_rows_per_file=3)
     assert [file.records for file in snapshot.files] == [3, 1, 3, 3, 2]
     assert read_tfrecord(tmp_path / "a")["n"].compute().tolist() == list(range(12))
     assert sorted(part_names(snapshot)) == part_names(snapshot)
-    snapshot = to_tfrecord(countries(300, 1), tmp_path / "b", max_rows_per_file=np.uint8(200))
-    assert [file.records for file in snapshot.files] == [200, 100]
+    for limits, expected in (
+        ({"max_rows_per_file": np.uint8(9)}, [9, 3]),
+        ({"max_bytes_per_file": 1}, [1] * 12),
+    ):
+        snapshot = to_tfrecord(countries(12, 1), tmp_path / str(len(expected)), **limits)
+        assert [file.records for file in snapshot.files] == expected
 
 
 def test_each_directory_rolls_over_by_itself(tmp_path: Path) -> None:
@@ -573,11 +577,12 @@ def test_arguments_without_sense_are_refused(tmp_path: Path, arguments: Any, mes
 
 
 @pytest.mark.parametrize("ending", ["", ".tfrecord", ".tfrecord.gz"])
-def test_name_function_gives_the_end_of_names(tmp_path: Path, ending: str) -> None:
-    snapshot = to_tfrecord(
-        countries(), tmp_path, name_function=lambda n: f"train-{n}{ending}", compression="gzip"
-    )
-    assert part_names(snapshot) == [f"part-{n:05d}-of-00003-train-{n}.tfrecord.gz" for n in range(3)]
+def test_npartitions_counts_the_files_and_name_function_gives_the_end_of_names(
+    tmp_path: Path, ending: str
+) -> None:
+    options: dict[str, Any] = {"npartitions": 2, "compression": "gzip"}
+    snapshot = to_tfrecord(countries(), tmp_path, name_function=lambda n: f"train-{n}{ending}", **options)
+    assert part_names(snapshot) == [f"part-{n:05d}-of-00002-train-{n}.tfrecord.gz" for n in range(2)]
     assert len(read_tfrecord(tmp_path).compute()) == 12
 
 
