@@ -15,6 +15,7 @@ import pytest
 from encoded import encoded_views
 from hypothesis import given
 from hypothesis import strategies as st
+from judge import seen_by
 from oracle import Feature, Record
 
 from dask_tfrecord.codec import Column, Decoder, Encoder, Inference, RecordType, _kernel, scan
@@ -140,39 +141,56 @@ def decode(columns: Sequence[Column], record_type: RecordType, data: bytes) -> p
     return decoded.batch
 
 
-@given(any_table, st.booleans(), st.sampled_from([1, 40, 1 << 20]))
-def test_protobuf_reads_what_the_kernel_writes(table: Table, wide: bool, buffer_bytes: int) -> None:
+slices = st.just((0, 12)) | st.tuples(st.integers(0, 12), st.integers(0, 12))
+
+
+@given(any_table, slices, st.booleans(), st.sampled_from([1, 40, 1 << 20]))
+def test_protobuf_reads_what_the_kernel_writes(
+    table: Table, part: tuple[int, int], wide: bool, buffer_bytes: int
+) -> None:
+    """Each list is one packed chunk, and no field is written twice: the strictest readers need this.
+
+    The bytes do not depend on the width of offsets, on the size of the buffer, or on earlier batches.
+    """
+    start, length = part
     encoder = Encoder(table.columns, table.record_type)
-    payloads = oracle.frames(encode(encoder, table.batch(wide), buffer_bytes))
-    assert [oracle.parse(payload, table.record_type) for payload in payloads] == table.records()
-
-
-@given(any_table, st.integers(0, 12), st.integers(0, 12))
-def test_a_slice_of_a_batch_is_written_as_exactly_its_rows(table: Table, start: int, length: int) -> None:
-    part = table.batch(wide=False).slice(start, length)
-    payloads = oracle.frames(encode(Encoder(table.columns, table.record_type), part))
-    assert [oracle.parse(p, table.record_type) for p in payloads] == table.records()[start : start + length]
-
-
-@given(any_table)
-def test_what_the_kernel_writes_is_as_short_as_what_protobuf_writes(table: Table) -> None:
-    """Each list is one packed chunk, and no field is written twice: the strictest readers need this."""
-    payloads = oracle.frames(encode(Encoder(table.columns, table.record_type), table.batch(wide=False)))
-    for payload, record in zip(payloads, table.records(), strict=True):
+    file = encode(encoder, table.batch(wide).slice(start, length), buffer_bytes)
+    payloads, records = oracle.frames(file), table.records()[start : start + length]
+    assert [oracle.parse(payload, table.record_type) for payload in payloads] == records
+    for payload, record in zip(payloads, records, strict=True):
         if record.features and (record.lists or table.record_type == "example"):
             assert len(payload) == len(oracle.serialize(record, table.record_type))
+    assert encode(encoder, table.batch(not wide).slice(start, length)) == file
 
 
 @given(any_table, st.randoms(use_true_random=False))
 def test_the_kernel_reads_what_protobuf_writes(table: Table, random_: random.Random) -> None:
+    """In any order of features, with any columns in any order, and with nulls in every known encoding.
+
+    tfx-bsl writes a null as a feature without a kind; Ray writes a null scalar as an empty list.
+    """
+    records = table.records()
+    for column, values in zip(table.columns, table.values, strict=True):
+        for record, value in zip(records, values, strict=True):
+            if value is None and column.depth < 2 and random_.randrange(3):
+                unset = column.depth == 1 or random_.randrange(2)
+                record.features[column.name] = Feature() if unset else Feature(_wire(column.kind), [])
     payloads = []
-    for record in table.records():
-        features = list(record.features.items())
-        random_.shuffle(features)
+    for record in records:
+        features = random_.sample(list(record.features.items()), len(record.features))
         payloads.append(oracle.serialize(Record(dict(features), record.lists), table.record_type))
-    batch = decode(table.columns, table.record_type, oracle.records_file(payloads))
-    assert batch.schema.names == [column.name for column in table.columns]
-    assert [values_of(array) for array in batch.columns] == table.values
+    file = oracle.records_file(payloads)
+    wanted = random_.sample(range(len(table.columns)), random_.randint(1, len(table.columns)))
+    batch = decode([table.columns[i] for i in wanted], table.record_type, file)
+    assert batch.schema.names == [table.columns[i].name for i in wanted]
+    assert [values_of(array) for array in batch.columns] == [table.values[i] for i in wanted]
+
+    found = scan(file, final=True, offsets=True)
+    assert (found.records, found.consumed, found.damage) == (len(payloads), len(file), None)
+    assert found.offsets.to_pylist() == [len(oracle.records_file(payloads[:n])) for n in range(len(payloads))]
+    inference = Inference(table.record_type)
+    assert inference.feed(file, final=True) == (len(records), len(file), None)
+    assert seen_by(inference) == oracle.inferred(records)
 
 
 @given(any_table)
@@ -189,151 +207,12 @@ def test_any_arrow_library_gets_the_batch_that_the_decoder_gives(table: Table) -
     ours.validate(full=True)
 
 
-@given(any_table, st.randoms(use_true_random=False))
-def test_projection_gives_the_wanted_columns_in_the_wanted_order(
-    table: Table, random_: random.Random
-) -> None:
-    wanted = random_.sample(range(len(table.columns)), random_.randint(1, len(table.columns)))
-    file = oracle.records_file([oracle.serialize(r, table.record_type) for r in table.records()])
-    batch = decode([table.columns[i] for i in wanted], table.record_type, file)
-    assert batch.schema.names == [table.columns[i].name for i in wanted]
-    assert [values_of(array) for array in batch.columns] == [table.values[i] for i in wanted]
-
-
-@given(any_table)
-def test_missing_is_read_from_every_encoding_in_the_wild(table: Table) -> None:
-    """tfx-bsl writes a null as a feature without a kind; Ray writes a null scalar as an empty list."""
-    records = table.records()
-    for column, values in zip(table.columns, table.values, strict=True):
-        if column.depth == 2:
-            continue
-        for row, record in enumerate(records):
-            if values[row] is None:
-                unset = column.depth == 1 or row % 2
-                record.features[column.name] = Feature() if unset else Feature(_wire(column.kind), [])
-    file = oracle.records_file([oracle.serialize(r, table.record_type) for r in records])
-    batch = decode(table.columns, table.record_type, file)
-    assert [values_of(array) for array in batch.columns] == table.values
-
-
-def _reader(name: str, record: Record) -> Column | None:
-    """The column that reads a feature of a record; None if it has no kind."""
-    steps = record.lists[name] if name in record.lists else [record.features[name]]
-    kinds = [step.kind for step in steps if step.kind is not None]
-    if not kinds:
-        return None
-    is_text = kinds[0] == "bytes" and all(oracle.is_text(value) for step in steps for value in step.values)
-    depth = 2 if name in record.lists else int(len(steps[0].values) > 1)
-    return Column(name, "string" if is_text else kinds[0], depth)
-
-
-@given(any_table, st.randoms(use_true_random=False))
-def test_a_feature_that_is_neither_wanted_nor_known_is_named_with_the_column_that_reads_it(
-    table: Table, random_: random.Random
-) -> None:
-    part = {column: random_.choice(["wanted", "known", "strange"]) for column in table.columns}
-    wanted = [column for column in table.columns if part[column] == "wanted"]
-    strange = {column.name for column in table.columns if part[column] == "strange"}
-    records = table.records()
-    file = oracle.records_file([oracle.serialize(record, table.record_type) for record in records])
-    known = [column.feature for column in table.columns if part[column] == "known"]
-    decoded = Decoder(wanted, table.record_type, known=known).decode(file, final=True)
-    readers = [
-        [reader for name in (*r.features, *r.lists) if name in strange and (reader := _reader(name, r))]
-        for r in records
-    ]
-    bad = next((record for record, found in enumerate(readers) if found), None)
-    if bad is None:
-        assert decoded.damage is None
-        expected = [v for c, v in zip(table.columns, table.values, strict=True) if c in wanted]
-        assert [values_of(array) for array in decoded.batch.columns] == expected
-    else:
-        assert decoded.damage is not None
-        assert (decoded.damage.record, decoded.damage.reason) == (bad, "unknown feature")
-        assert decoded.damage.unknown in readers[bad]
-        assert decoded.batch.num_rows == bad
-
-
 @given(st.lists(st.binary(max_size=300), max_size=8))
 def test_records_of_any_bytes_survive_as_record_type_bytes(payloads: list[bytes]) -> None:
     columns = [Column("record", "bytes", 0)]
     file = encode(Encoder(columns, "bytes"), pa.record_batch([pa.array(payloads, pa.binary())], ["record"]))
     assert oracle.frames(file) == payloads
     assert decode(columns, "bytes", file).column(0).to_pylist() == payloads
-
-
-@given(any_table)
-def test_same_rows_give_same_bytes(table: Table) -> None:
-    encoder = Encoder(table.columns, table.record_type)
-    first = encode(encoder, table.batch(wide=False))
-    again = encode(encoder, table.batch(wide=True))
-    assert first == again == encode(Encoder(table.columns, table.record_type), table.batch(wide=False), 1)
-
-
-@given(any_table)
-def test_scan_counts_and_locates_the_records(table: Table) -> None:
-    payloads = [oracle.serialize(record, table.record_type) for record in table.records()]
-    file = oracle.records_file(payloads)
-    found = scan(file, final=True, offsets=True)
-    assert (found.records, found.consumed, found.damage) == (len(payloads), len(file), None)
-    assert found.offsets is not None
-    assert found.offsets.to_pylist() == [
-        len(oracle.records_file(payloads[:record])) for record in range(len(payloads))
-    ]
-
-
-@given(any_table)
-def test_inference_tells_what_protobuf_sees(table: Table) -> None:
-    records = table.records()
-    file = oracle.records_file([oracle.serialize(record, table.record_type) for record in records])
-    inference = Inference(table.record_type)
-    assert inference.feed(file, final=True) == (len(records), len(file), None)
-    found = {(f.feature_list, f.name): f for f in inference.features()}
-    assert len(found) == len(inference.features())
-    expected = {(False, name) for r in records for name in r.features}
-    assert set(found) == expected | {(True, name) for r in records for name in r.lists}
-    for (nested, name), feature in found.items():
-        _check_inferred(feature, [r for r in records if name in (r.lists if nested else r.features)], records)
-
-
-def _check_inferred(feature: Any, holders: list[Record], records: list[Record]) -> None:
-    """Compare one inferred feature with the records that have it."""
-    lists = [r.lists[feature.name] if feature.feature_list else [r.features[feature.name]] for r in holders]
-    steps = [step for feature_list in lists for step in feature_list]
-    kinds: dict[str, int] = {}
-    for record, feature_list in zip(holders, lists, strict=True):
-        for step in feature_list:
-            if step.kind is not None:
-                kinds.setdefault(step.kind, next(i for i, r in enumerate(records) if r is record))
-    assert feature.kinds == kinds
-    assert feature.max_values == max((len(step.values) for step in steps), default=0)
-    texts = [value for step in steps if step.kind == "bytes" for value in step.values]
-    assert feature.utf8 == all(_is_utf8(text) for text in texts)
-    assert feature.text == all(map(oracle.is_text, texts))
-
-
-def _is_utf8(value: bytes) -> bool:
-    try:
-        value.decode()
-    except UnicodeDecodeError:
-        return False
-    return True
-
-
-@pytest.mark.parametrize(
-    ("column", "values"),
-    [
-        (Column("x", "int64", 1), pa.array([[1], [2, None]], pa.list_(pa.int64()))),
-        (Column("x", "float", 1), pa.array([[1.0], [None]], pa.large_list(pa.float32()))),
-        (Column("x", "bytes", 1), pa.array([[b"a"], [None, b"b"]], pa.list_(pa.binary()))),
-        (Column("x", "int64", 1), pa.array([[1, 2], [3, None]], pa.list_(pa.int64(), 2))),
-    ],
-)
-def test_a_null_inside_a_list_is_refused_with_its_row(column: Column, values: pa.Array) -> None:
-    encoder = Encoder([column], "example")
-    with pytest.raises(SchemaError) as caught:
-        encode(encoder, pa.record_batch([values], ["x"]))
-    assert (caught.value.record, caught.value.feature) == (1, "x")
 
 
 def test_a_null_list_of_fixed_size_hides_what_lies_below_it() -> None:
@@ -420,21 +299,21 @@ def test_records_anywhere_in_memory_are_decoded_in_the_given_order(
     ]
 
 
-@pytest.mark.parametrize("size", [10, 1000, 31_000, 32_768, 300_000])
+@pytest.mark.parametrize("size", [10, 1000, 31_000, 32_768, 70_000])
 def test_records_of_any_size_are_decoded_up_to_a_damaged_record(size: int) -> None:
-    payloads = [bytes([number]) * (size + number) for number in range(60)]
+    payloads = [bytes([number]) * (size + number) for number in range(24)]
     frames = [oracle.frame(payload) for payload in payloads]
-    frames[40] = frames[40][:-1] + bytes([frames[40][-1] ^ 1])
+    frames[16] = frames[16][:-1] + bytes([frames[16][-1] ^ 1])
     places = np.array([(number, 0, len(frame)) for number, frame in enumerate(frames)])
     decoder = Decoder((Column("record", "bytes", 0),), "bytes")
-    order = np.arange(60)[::-1].copy()
+    order = np.arange(24)[::-1].copy()
     fed = decoder.feed_records(frames, places, order)
-    assert decoder.take()["record"].to_pylist() == payloads[:40:-1]
+    assert decoder.take()["record"].to_pylist() == payloads[:16:-1]
     assert fed.damage is not None
-    assert (fed.records, fed.damage.record) == (19, 19)
-    assert fed.consumed == fed.damage.offset == sum(map(len, frames[41:]))
-    assert decoder.feed_records(frames, places, order[20:]).records == 40
-    assert decoder.take()["record"].to_pylist() == payloads[39::-1]
+    assert (fed.records, fed.damage.record) == (7, 7)
+    assert fed.consumed == fed.damage.offset == sum(map(len, frames[17:]))
+    assert decoder.feed_records(frames, places, order[8:]).records == 16
+    assert decoder.take()["record"].to_pylist() == payloads[15::-1]
 
 
 @pytest.mark.parametrize("place", [(1, 0, 5), (-1, 0, 5), (0, 0, 31), (0, -1, 5), (0, 9, 8)])

@@ -6,11 +6,9 @@ Modules: codec.codecs.
 import bz2
 import gzip
 import json
-import zipfile
 import zlib
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import oracle
@@ -32,16 +30,6 @@ GOOD = oracle.features_file([{"a": ("int64", [1])}] * 3)
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def _stream(path: Path) -> None:
-    with pa.ipc.new_stream(path, TABLE.schema) as writer:
-        writer.write_table(TABLE)
-
-
-def _zip(path: Path) -> None:
-    with zipfile.ZipFile(path, "w") as archive:
-        archive.writestr("a.tfrecord", GOOD)
-
-
 def _content(content: bytes) -> Callable[[Path], object]:
     return lambda path: path.write_bytes(content)
 
@@ -49,8 +37,12 @@ def _content(content: bytes) -> Callable[[Path], object]:
 OTHERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "parquet": ("a Parquet file", lambda path: pq.write_table(TABLE, path)),
     "feather": ("an Arrow IPC or Feather file", lambda path: pyarrow.feather.write_feather(TABLE, path)),
-    "arrow stream": ("an Arrow IPC stream", _stream),
-    "zip": ("a zip archive", _zip),
+    # The first bytes from the specifications of the formats
+    "arrow stream": (
+        "an Arrow IPC stream",
+        _content(b"\xff\xff\xff\xff\xa8\0\0\0\x10\0\0\0\0\0\x0a\0" + bytes(99)),
+    ),
+    "zip": ("a zip archive", _content(b"PK\x03\x04" + bytes(99))),
     "csv": ("text such as CSV", lambda path: pyarrow.csv.write_csv(TABLE, path)),
     "csv in gzip": ("text such as CSV, compressed with gzip", _content(gzip.compress(CSV))),
     "csv in zlib": ("text such as CSV, compressed with zlib", _content(zlib.compress(CSV))),
@@ -65,26 +57,23 @@ OTHERS: dict[str, tuple[str, Callable[[Path], object]]] = {
     "html": ("an HTML page", _content(b"<!DOCTYPE html><html><body>404</body></html>")),
     "xml": ("XML", _content(b'<?xml version="1.0"?><Error><Code>AccessDenied</Code></Error>')),
     "zeros": ("zeros", _content(bytes(4096))),
-    # The first bytes from the specification of the format, whose library is not installed.
     "hdf5": ("an HDF5 file", _content(b"\x89HDF\r\n\x1a\n" + bytes(99))),
 }
 
 
 @pytest.mark.filterwarnings("ignore::ResourceWarning")
 @pytest.mark.parametrize("name", OTHERS)
-@pytest.mark.parametrize("where", ["alone", "first", "among others", "whole schema"])
+@pytest.mark.parametrize("where", ["alone", "among others", "whole schema"])
 def test_another_format_is_named(tmp_path: Path, name: str, where: str) -> None:
     looks, make = OTHERS[name]
-    strange = tmp_path / "0500"
+    strange = tmp_path / "06"
     make(strange)
-    for number in {"alone": (), "first": (501, 502), "whole schema": ()}.get(where, range(400, 600)):
-        if number != 500:
-            (tmp_path / f"{number:04d}").write_bytes(GOOD)
-    options: dict[str, Any] = {}
-    if where == "whole schema":
-        options = {"schema": pa.schema({"a": pa.int64()}), "record_type": "example"}
+    for number in range(20) if where == "among others" else ():
+        if number != 6:
+            (tmp_path / f"{number:02d}").write_bytes(GOOD)
+    options = {"schema": pa.schema({"a": pa.int64()}), "record_type": "example"}
     with pytest.raises(CorruptRecordError) as caught:
-        read_tfrecord(tmp_path, **options).compute()
+        read_tfrecord(tmp_path, **(options if where == "whole schema" else {})).compute()
     error = caught.value
     assert (error.path, error.record, error.offset) == (str(strange), 0, 0)
     assert f"not a TFRecord file: it looks like {looks}" in str(error)
@@ -112,16 +101,13 @@ def test_another_format_is_named_where_damage_does_not_raise(
     assert set(pq.read_table(kept)["reason"].to_pylist()) == set(reasons.dropna())
 
 
-def test_what_hadoop_compressed_is_named(data: Path) -> None:
+def test_a_format_is_guessed_only_from_what_shows_it(data: Path, tmp_path: Path) -> None:
     with pytest.raises(CorruptRecordError, match="a file that Hadoop compressed with lz4 or Snappy"):
         read_tfrecord(data / "spark" / "example_lz4").compute()
-
-
-@pytest.mark.parametrize("content", [np.random.default_rng(0).bytes(999), b"ORC" + bytes(99)])
-def test_what_looks_like_no_format_has_no_guess_in_the_error(tmp_path: Path, content: bytes) -> None:
-    (tmp_path / "a").write_bytes(content)
-    with pytest.raises(CorruptRecordError, match="check that it is a TFRecord file"):
-        read_tfrecord(tmp_path)
+    for content in (np.random.default_rng(0).bytes(999), b"ORC" + bytes(99)):
+        (tmp_path / "a").write_bytes(content)
+        with pytest.raises(CorruptRecordError, match="check that it is a TFRecord file"):
+            read_tfrecord(tmp_path)
 
 
 def test_a_tfrecord_file_with_a_damaged_start_is_not_taken_for_another(tmp_path: Path) -> None:
@@ -147,15 +133,3 @@ def test_records_that_hold_other_formats_are_records(tmp_path: Path, payload: by
 def test_text_cut_inside_a_character_is_text() -> None:
     for cut in range(1, LOOK_BYTES, 7):
         assert looks_like(("ż🦉" * LOOK_BYTES).encode()[:cut]) == ("text" if cut > 1 else None), cut
-
-
-@pytest.mark.parametrize("wanted", ["gzip", "zlib", "zstd", "lz4", "bz2", "xz", None])
-@pytest.mark.parametrize("real", ["gzip", "zlib", None])
-def test_a_wrong_compression_named_by_hand_is_refused(tmp_path: Path, wanted: Any, real: Any) -> None:
-    (tmp_path / "a").write_bytes(oracle.compress(GOOD, real))
-    if wanted == real:
-        assert len(read_tfrecord(tmp_path, compression=wanted)) == 3
-        return
-    name = wanted or "uncompressed TFRecord"
-    with pytest.raises(CorruptRecordError, match=rf"/a, .* not {name}; pass compression=\"infer\""):
-        read_tfrecord(tmp_path, compression=wanted)

@@ -11,10 +11,10 @@ from typing import Any
 
 import oracle
 import pytest
+from damaged_files import header
 from decoded import BOUNDARY_INTEGERS, decoded_rows
 from guard import exact
 from oracle import block, bytes_list, entry, example_of, float_list, int64_list, packed, tag, varint
-from wire_messages import REFUSED
 
 from dask_tfrecord.codec import MAX_RECORD_BYTES, Column, Decoder, Inference, scan
 
@@ -68,51 +68,6 @@ def test_an_entry_that_its_message_cuts_off_is_damage_whatever_follows(
                 assert (records, damage is None) == (3, False)
 
 
-NESTED = {
-    "ints": (Column("x", "int64", 1), 3, packed(*range(100, 170))),
-    "few ints": (Column("x", "int64", 1), 3, packed(1, 300)),
-    "int": (Column("x", "int64", 0), 3, packed(2**40)),
-    "unpacked ints": (Column("x", "int64", 1), 3, (tag(1, 0) + varint(300)) * 3),
-    "floats": (Column("x", "float", 1), 2, block(1, bytes(8))),
-    "unpacked floats": (Column("x", "float", 1), 2, (tag(1, 5) + bytes(4)) * 2),
-    "bytes": (Column("x", "bytes", 0), 1, block(1, b"v" * 150)),
-    "list of bytes": (Column("x", "string", 1), 1, block(1, b"vv") + block(1, b"v" * 140)),
-}
-
-
-@pytest.mark.parametrize(("column", "kind", "values"), NESTED.values(), ids=NESTED.keys())
-def test_a_message_inside_a_record_ends_where_its_length_says(
-    column: Column, kind: int, values: bytes
-) -> None:
-    """Each message around the values is cut at each byte; the next bytes would complete the message."""
-    whole = entry("x", block(kind, values))
-    before = example_of(whole)
-    after = entry("y", int64_list(packed(1)))
-    for level in range(3):
-        body = [values, block(kind, values), block(1, b"x") + block(2, block(kind, values))][level]
-        for cut in range(1, len(body)):
-            part = body[:-cut]
-            for wrap in (
-                lambda b: block(kind, b),
-                lambda b: block(1, b"x") + block(2, b),
-                lambda b: block(1, b),
-            )[level:]:
-                part = wrap(part)
-            payload = example_of(part, after)
-            file = oracle.records_file([before] * 3 + [payload, before])
-            decoded = Decoder([column, Column("y", "int64", 0)], "example").decode(exact(file), final=True)
-            try:
-                record = oracle.parse(payload)
-            except oracle.DecodeError:
-                assert decoded.damage is not None, (level, cut)
-                assert decoded.records == 3
-                continue
-            assert decoded.damage is None, (level, cut)
-            for one in decoded.batch.schema.names:
-                [expected] = oracle.column_values([record], one, column.depth if one == "x" else 0)
-                assert oracle.canonical(decoded.batch[one].to_pylist()[3]) == expected
-
-
 @shapes
 @pytest.mark.parametrize("wanted", [True, False])
 def test_records_that_end_at_the_end_of_memory_or_next_to_it_are_read(
@@ -140,79 +95,34 @@ def test_what_follows_a_value_does_not_become_part_of_it(column: Column, feature
             assert decoded_rows(named("x", column), oracle.records_file(payloads))[0] == [value] * 4
 
 
-@pytest.mark.parametrize("wanted", [True, False])
-def test_an_entry_that_goes_on_behind_its_feature_is_read_field_by_field(*, wanted: bool) -> None:
-    value = int64_list(packed(1))
-    before = example_of(entry("x", value))
-    columns = [Column("x", "int64", 0)] if wanted else []
-    for more, reason in (
-        (tag(9, 0) + b"\1", "map entry holds a field other than key and value"),
-        (b"\x12\x7f", "malformed protobuf message"),
-        (b"\0\0", "malformed protobuf message"),
-    ):
-        payload = example_of(block(1, block(1, b"x"), block(2, value), more))
-        file = oracle.records_file([before] * 3 + [payload] + [before] * 5)  # far from the end of the file
-        damage = Decoder(columns, "example").decode(exact(file), final=True).damage
-        assert damage is not None
-        assert (damage.record, damage.reason) == (3, reason)
-    merged = example_of(block(1, block(1, b"x"), block(2, value), block(2)))
-    assert (
-        decoded_rows(columns, oracle.records_file([before] * 3 + [merged]))[0] == [1 if wanted else None] * 4
-    )
+def test_groups_nest_as_deep_as_protobuf_lets_them() -> None:
+    for depth in range(90, 104):
+        payload = tag(9, 3) * depth + tag(9, 4) * depth + example_of(entry("x", int64_list(packed(1))))
+        try:
+            oracle.parse(payload)
+        except oracle.DecodeError:
+            assert depth > 100
+        else:
+            assert depth <= 100
+        damage = Decoder([], "example").decode(exact(oracle.frame(payload)), final=True).damage
+        assert (damage is None) == (depth <= 100), depth
 
 
-@pytest.mark.parametrize("payload", REFUSED.values(), ids=REFUSED.keys())
-def test_what_protobuf_refuses_is_damage_after_ordinary_records_too(payload: bytes) -> None:
-    columns = [Column("a", "int64", 1), Column("f", "float", 1), Column("s", "bytes", 1)]
-    usual = example_of(
-        entry("a", int64_list(packed(1))),
-        entry("f", float_list(block(1, bytes(4)))),
-        entry("s", bytes_list(block(1, b"x"))),
-    )
-    file = oracle.records_file([usual] * 3 + [payload] + [usual] * 3)
-    decoded = Decoder(columns, "example").decode(exact(file), final=True)
-    assert decoded.damage is not None
-    assert (decoded.records, decoded.damage.record) == (3, 3)
-
-
-@pytest.mark.parametrize("depth", range(90, 104))
-def test_groups_nest_as_deep_as_protobuf_lets_them(depth: int) -> None:
-    payload = tag(9, 3) * depth + tag(9, 4) * depth + example_of(entry("x", int64_list(packed(1))))
-    try:
-        oracle.parse(payload)
-    except oracle.DecodeError:
-        whole = False
-    else:
-        whole = True
-    assert (Decoder([], "example").decode(exact(oracle.frame(payload)), final=True).damage is None) == whole
-
-
-@pytest.mark.parametrize("size", [0, 1, 30])
-def test_the_largest_record_that_is_allowed_is_read_and_one_byte_more_is_not(size: int) -> None:
-    columns = [Column("record", "bytes", 0)]
-    file = oracle.frame(b"x" * size)
-    for limit, is_whole in ((size - 1, False), (size, True), (size + 1, True)):
-        if limit < 0:
-            continue
-        results = (
-            Decoder(columns, "bytes", max_record_bytes=limit).decode(exact(file), final=True),
-            scan(exact(file), final=True, max_record_bytes=limit),
-        )
-        for result in results:
-            assert (result.damage is None, result.records) == (is_whole, int(is_whole))
-
-
-@pytest.mark.parametrize("limit", [MAX_RECORD_BYTES, 2**31, 2**64 - 1])
-def test_no_record_may_be_longer_than_protobuf_allows_whatever_limit_is_given(limit: int) -> None:
-    for size, reason in ((MAX_RECORD_BYTES, None), (2**31, "record is longer than max_record_bytes")):
-        length = size.to_bytes(8, "little")
-        header = exact(length + oracle.masked_crc(length).to_bytes(4, "little"))
-        for damage in (
-            Decoder([], "example", max_record_bytes=limit).decode(header, final=False).damage,
-            Inference("example", max_record_bytes=limit).feed(header, final=False)[2],
-            scan(header, final=False, max_record_bytes=limit).damage,
-        ):
-            assert (damage and damage.reason) == reason
+@pytest.mark.parametrize("limit", [0, 1, 30, MAX_RECORD_BYTES, 2**31, 2**64 - 1])
+def test_the_largest_record_that_is_allowed_is_read_and_one_byte_more_is_not(limit: int) -> None:
+    """A record that is too long is damage before its payload is there. No limit exceeds that of protobuf."""
+    for size in (min(limit, MAX_RECORD_BYTES), min(limit, MAX_RECORD_BYTES) + 1):
+        is_whole = limit <= 30
+        frame = oracle.frame(b"x" * size) if is_whole else header(size)
+        reason = "record is longer than max_record_bytes" if size > min(limit, MAX_RECORD_BYTES) else None
+        for data in (frame, frame[:12]):
+            is_read = is_whole and data is frame and not reason
+            for found in (
+                Decoder([], "bytes", max_record_bytes=limit).decode(exact(data), final=is_read),
+                Inference("bytes", max_record_bytes=limit).feed(exact(data), final=is_read),
+                scan(exact(data), final=is_read, max_record_bytes=limit),
+            ):
+                assert (found.damage and found.damage.reason, found.records) == (reason, int(is_read))
 
 
 # --- feature lists -------------------------------------------------------------------------------------

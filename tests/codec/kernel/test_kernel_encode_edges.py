@@ -3,6 +3,7 @@
 Modules: codec.
 """
 
+import itertools
 import math
 from collections.abc import Iterator
 from typing import Any
@@ -74,20 +75,14 @@ def wanted(array: pa.Array) -> list[Any]:
 
 @columns
 def test_a_slice_at_any_bit_is_written_as_its_rows(column: Column, array: pa.Array) -> None:
+    """A batch may have an offset, in addition to the offsets of its columns."""
     for start in (0, 1, 7, 8, 9, 15, 17, 31):
         for stop in (start, start + 1, start + 8, COUNT):
             part = array[start:stop]
             assert written(column, pa.record_batch([part], ["x"]), len(part)) == wanted(part)
-
-
-@columns
-def test_a_slice_of_a_struct_is_written_as_its_rows(column: Column, array: pa.Array) -> None:
-    """A batch may have an offset, in addition to the offsets of its columns."""
-    for inner in (0, 1, 9):
-        whole = pa.StructArray.from_arrays([array[inner:]], ["x"])
-        for start in (0, 1, 7, 8, 13):
-            part = whole[start:]
-            assert written(column, part, len(part)) == wanted(array[inner + start :])
+    for inner, start in itertools.product((0, 1, 9), (0, 1, 7, 8, 13)):
+        part = pa.StructArray.from_arrays([array[inner:]], ["x"])[start:]
+        assert written(column, part, len(part)) == wanted(array[inner + start :])
 
 
 @columns
@@ -188,31 +183,25 @@ def test_bounds_of_byte_strings_are_those_of_python() -> None:
 
 
 def test_the_bounds_of_numbers_may_be_anywhere() -> None:
-    """The kernel compares several numbers at once if there are no nulls."""
-    for count in range(1, 36):
-        for type_, kind in ((pa.int64(), "int64"), (pa.float32(), "float")):
-            encoder = Encoder([Column("x", kind, 0)], "example")
+    """The kernel compares several numbers at once if there are no nulls. NaN hides no bound."""
+    for type_, kind in ((pa.int64(), "int64"), (pa.float32(), "float")):
+        encoder = Encoder([Column("x", kind, 0)], "example")
+
+        def bounds(values: list[Any], encoder: Encoder = encoder, type_: pa.DataType = type_) -> list[Any]:
+            encoder.bind(pa.record_batch([guarded(pa.array(values, type_))], ["x"]))
+            [[_, [least], [greatest]]] = encoder.statistics([0, len(values)])
+            return [least, greatest]
+
+        for count, extreme in itertools.product(range(1, 36), (-5, 5)):
             for at in range(count):
-                for extreme in (-5, 5):
-                    values = [0] * count
-                    values[at] = extreme
-                    encoder.bind(pa.record_batch([guarded(pa.array(values, type_))], ["x"]))
-                    [[_, [least], [greatest]]] = encoder.statistics([0, count])
-                    assert (least, greatest) == (min(values), max(values)), count
-
-
-def test_nan_hides_no_bound_wherever_it_is() -> None:
-    encoder = Encoder([Column("x", "float", 0)], "example")
-    for at in range(20):
-        for other in range(20):
+                values: list[Any] = [0] * at + [extreme] + [0] * (count - 1 - at)
+                assert bounds(values) == [min(values), max(values)], (count, at)
+        for at, other in itertools.product(range(20), range(20)) if kind == "float" else ():
             values = [0.0] * 20
-            values[other], values[at] = -5.0, math.nan
-            encoder.bind(pa.record_batch([guarded(pa.array(values, pa.float32()))], ["x"]))
-            [[_, [least], [_]]] = encoder.statistics([0, 20])
-            assert least == (0.0 if at == other else -5.0)
-            encoder.bind(pa.record_batch([guarded(pa.array([-one for one in values], pa.float32()))], ["x"]))
-            [[_, [_], [greatest]]] = encoder.statistics([0, 20])
-            assert greatest == (0.0 if at == other else 5.0)
+            values[other], values[at] = 5.0, math.nan
+            expected = 0.0 if at == other else 5.0
+            assert bounds(values)[1] == expected, (at, other)
+            assert bounds([-one for one in values])[0] == -expected, (at, other)
 
 
 def test_rows_of_a_slice_are_taken_with_their_nulls() -> None:
@@ -231,31 +220,26 @@ def test_rows_of_a_slice_are_taken_with_their_nulls() -> None:
                 take_bytes(array, np.array([row], np.int64))
 
 
-@pytest.mark.parametrize("n", [1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 40, 65])
-def test_text_that_is_not_utf8_is_refused_wherever_it_stands(n: int) -> None:
-    for at in range(n):
-        bad = b"a" * at + b"\xff" + b"a" * (n - 1 - at)
-        for values in ([b"ok", bad], [b"ok", None, "é".encode(), b"", bad, b"ok"]):
-            row = values.index(bad)
-            array = guarded(pa.array([value or b"" for value in values], pa.binary()).view(pa.string()))
-            assert _refused(Column("x", "string", 0), array) == row
-            lists = pa.ListArray.from_arrays(pa.array(range(len(values) + 1), pa.int32()), array)
-            assert _refused(Column("x", "string", 1), lists) == row
+def test_text_that_is_not_utf8_is_refused_wherever_it_stands() -> None:
+    for n in (1, 3, 4, 5, 7, 8, 9, 15, 16, 17, 31, 32, 33, 40, 65):
+        for at in range(n):
+            bad = b"a" * at + b"\xff" + b"a" * (n - 1 - at)
+            for values in ([b"ok", bad], [b"ok", b"", "é".encode(), b"", bad, b"ok"]):
+                array = guarded(pa.array(values, pa.binary()).view(pa.string()))
+                lists = pa.ListArray.from_arrays(pa.array(range(len(values) + 1), pa.int32()), array)
+                found = _refused(Column("x", "string", 0), array), _refused(Column("x", "string", 1), lists)
+                assert found == (values.index(bad), values.index(bad)), (n, at)
 
 
 @pytest.mark.parametrize(("character", "at"), [(c, at) for c in "é€🙂" for at in range(1, len(c.encode()))])
 def test_a_character_that_goes_on_in_the_next_value_is_not_utf8(character: str, at: int) -> None:
     parts = character.encode()[:at], character.encode()[at:]
     halves = pa.array([b"ok", *parts], pa.binary()).view(pa.string())
-    assert _refused(Column("x", "string", 0), halves) == 1
-    assert _refused(Column("x", "string", 0), halves[2:]) == 0
-    assert (
-        _refused(
-            Column("x", "string", 1), pa.ListArray.from_arrays(pa.array([0, 1, 1, 3], pa.int32()), halves)
-        )
-        == 2
-    )
-    assert written(Column("x", "string", 0), pa.record_batch([halves[:1]], ["x"]), 1) == [b"ok"]
+    lists = pa.ListArray.from_arrays(pa.array([0, 1, 1, 3], pa.int32()), halves)
+    column = Column("x", "string", 0)
+    assert (_refused(column, halves), _refused(column, halves[2:])) == (1, 0)
+    assert _refused(Column("x", "string", 1), lists) == 2
+    assert written(column, pa.record_batch([halves[:1]], ["x"]), 1) == [b"ok"]
 
 
 def test_text_below_a_null_need_not_be_utf8() -> None:
@@ -281,33 +265,28 @@ def _refused(column: Column, array: pa.Array) -> int | None:
     return caught.value.record
 
 
+@pytest.mark.parametrize("make", [pa.list_, pa.large_list, lambda leaf: pa.list_(leaf, 2)])
 @pytest.mark.parametrize("depth", [1, 2])
 @pytest.mark.parametrize("kind", ["int64", "float", "bytes"])
-@pytest.mark.parametrize("start", [0, 1, 8, 9])
-def test_a_null_below_a_list_is_refused_wherever_it_stands(kind: Any, depth: int, start: int) -> None:
-    leaf = {"int64": pa.int64(), "float": pa.float32(), "bytes": pa.binary()}[kind]
-    inner = pa.list_(leaf)
+def test_a_null_below_a_list_is_refused_wherever_it_stands(kind: Any, depth: int, make: Any) -> None:
+    column = Column("x", kind, depth)
+    type_ = make({"int64": pa.int64(), "float": pa.float32(), "bytes": pa.binary()}[kind])
     usual: list[Any] = [[_leaf(kind, i), _leaf(kind, i + 1)] for i in range(20)]
     bads: list[Any] = [[None, _leaf(kind, 1)], [_leaf(kind, 1), None]]
     if depth == 2:
-        usual = [[row, row] for row in usual]
-        bads = (
-            [[bad, usual[0][0]] for bad in bads] + [[usual[0][0], bad] for bad in bads] + [[None], [[], None]]
-        )
-    for bad in bads:
-        for at in (start, start + 1, start + 7, 19):
-            rows = [*usual[:at], bad, *usual[at + 1 :]]
-            array = pa.array(rows, pa.list_(inner) if depth == 2 else inner)[start:]
-            encoder = Encoder([Column("x", kind, depth)], "sequence_example")
-            encoder.bind(pa.record_batch([array], ["x"]))
-            with pytest.raises(SchemaError, match="cannot hold a null") as caught:
-                encoder.encode_into(0, bytearray(1 << 16))
-            assert caught.value.record == at - start
-            # These slices have no null.
-            for part in (array[: at - start], array[at - start + 1 :]):
-                assert written(Column("x", kind, depth), pa.record_batch([part], ["x"]), len(part)) == wanted(
-                    part
-                )
+        bads = [pair for bad in bads for pair in ([bad, usual[0]], [usual[0], bad])]
+        bads += [[None], [usual[0], None]]
+        usual, type_ = [[row, row] for row in usual], pa.list_(type_)
+    for bad, start, more in itertools.product(bads, (0, 1, 8, 9), (0, 1, 7, None)):
+        at = 19 if more is None else start + more
+        array = pa.array([*usual[:at], bad, *usual[at + 1 :]], type_)[start:]
+        encoder = Encoder([column], "sequence_example")
+        encoder.bind(pa.record_batch([array], ["x"]))
+        with pytest.raises(SchemaError, match="cannot hold a null") as caught:
+            encoder.encode_into(0, bytearray(1 << 16))
+        assert (caught.value.record, caught.value.feature) == (at - start, "x")
+        for part in (array[: at - start], array[at - start + 1 :]):  # slices without a null
+            assert written(column, pa.record_batch([part], ["x"]), len(part)) == wanted(part)
 
 
 def _claiming(size: int) -> pa.Array:

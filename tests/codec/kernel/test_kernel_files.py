@@ -143,7 +143,7 @@ def spoiled(entries: list[bytes], random_: random.Random) -> bytes:
     content = b"".join(entries)
     payload = example_of(content)
     at = random_.randrange(len(payload) + 1)
-    how = random_.randrange(9)
+    how = random_.randrange(11)
     if how == 0 and at < len(payload):
         return payload[:at] + bytes([payload[at] ^ 1 << random_.randrange(8)]) + payload[at + 1 :]
     if how == 1:
@@ -163,6 +163,12 @@ def spoiled(entries: list[bytes], random_: random.Random) -> bytes:
         body = block(1, name.encode()) + b"\x12"
         value = bytes_list(block(1, b"z" * (128 - len(body) - 5)))
         return example_of(*entries[:1], b"\x0a\x80" + body + varint(len(value)) + value, *entries[1:])
+    if how == 8:  # the entries lie in several messages, one of which may have an entry again
+        again = random_.choice([[], entries[:1]])
+        cut = random_.randrange(len(entries) + 1)
+        return example_of(*entries[:cut]) + example_of(*again) + example_of(*entries[cut:])
+    if how == 9:
+        return random_.choice([*UNKNOWN.values()]) + payload
     return payload + random_.choice([b"\0", *UNKNOWN.values(), payload])
 
 

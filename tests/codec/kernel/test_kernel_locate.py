@@ -1,65 +1,49 @@
-"""The kernel's search for a record in bytes that begin anywhere, and its requests for more bytes.
+"""The kernel's searches for a record and for damage, in bytes that begin anywhere, in windows of any size.
 
 Modules: codec.
 """
 
+import itertools
+
 import oracle
 import pytest
-from damaged_files import damaged_files, first_record, header
+from damaged_files import damaged_files, first_record, header, holed_files, kept_records
 from guard import exact
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_tfrecord.codec import MAX_RECORD_BYTES, FoundRecord, find_record
-
-RECORDS = [b"", b"x" * 40, b"abc", bytes(20), b"last"]
-FILE = oracle.records_file(RECORDS)
-# Where each record starts, and the end of the file.
-STARTS = [len(oracle.records_file(RECORDS[:n])) for n in range(len(RECORDS) + 1)]
-
+from dask_tfrecord.codec import MAX_RECORD_BYTES, Checked, FoundRecord, Inference, find_record
 
 limits = st.sampled_from([MAX_RECORD_BYTES, 0, 20, 100])
 
 
 def test_a_record_behind_zeros_is_found() -> None:
     """The search skips zeros in steps, but an empty record begins with eight zeros."""
-    for zeros in range(45):
-        for between in [b"", b"\1", b"\xff" * 3]:
-            assert find_record(exact(between + bytes(zeros)), 0, final=True) == (
-                zeros + len(between),
-                0,
-                False,
-            ), (zeros, between)
-            for payload in (b"", bytes(5), bytes(40), b"x" * 30):
-                for data in (
-                    bytes(zeros) + between + oracle.frame(payload) * 2,
-                    between + bytes(zeros) + oracle.frame(payload),
-                ):
-                    expected = first_record(data, 0, lenient=False, max_record_bytes=MAX_RECORD_BYTES)
-                    assert find_record(exact(data), 0, final=True) == expected, (zeros, between)
-                    assert find_record(exact(data + b"\0"), 0, final=False).offset <= expected[0], (
-                        zeros,
-                        between,
-                    )
+    for zeros, between in itertools.product([*range(45), 1000], [b"", b"\1", b"\xff" * 3]):
+        nothing = find_record(exact(between + bytes(zeros)), 0, final=True)
+        assert nothing == (zeros + len(between), 0, False), (zeros, between)
+        for payload in (b"", bytes(5), bytes(40), b"x" * 30):
+            frame = oracle.frame(payload)
+            for data in (bytes(zeros) + between + frame * 2, between + bytes(zeros) + frame):
+                expected = first_record(data, 0, lenient=False, max_record_bytes=MAX_RECORD_BYTES)
+                assert find_record(exact(data), 0, final=True) == expected, (zeros, between)
+                unproven = find_record(exact(data + b"\0"), 0, final=False)
+                assert unproven.offset <= expected[0], (zeros, between)
 
 
 def test_a_header_is_found_behind_any_bytes() -> None:
     """The search skips offsets by the upper bytes of a length. The record comes later."""
-    for length in [1, 255, 2**16, 2**24, 2**24 + 1, 0x01010101, 2**30, 2**31 - 1]:
-        for filler in [b"\0", b"\1", b"\xff", b"\0\1", b"\1\0\0\0"]:
-            for before in range(20):
-                data = (filler * 20)[:before] + header(length)
-                expected = FoundRecord(before, length + 16, proven=False)
-                assert find_record(exact(data), 0, final=False) == expected, (length, filler)
-                assert find_record(exact(data + bytes(3)), 0, final=False).offset == before, (length, filler)
-                assert find_record(exact(data), 0, final=False, max_record_bytes=length) == expected, (
-                    length,
-                    filler,
-                )
-                assert find_record(exact(data), 0, final=False, max_record_bytes=length - 1).size == 0, (
-                    length,
-                    filler,
-                )
+    lengths = [1, 255, 2**16, 2**24, 2**24 + 1, 0x01010101, 2**30, 2**31 - 1]
+    fillers = [b"\0", b"\1", b"\xff", b"\0\1", b"\1\0\0\0"]
+    for length, filler, before in itertools.product(lengths, fillers, range(20)):
+        data = (filler * 20)[:before] + header(length)
+        expected = FoundRecord(before, length + 16, proven=False)
+        case = length, filler, before
+        assert find_record(exact(data), 0, final=False) == expected, case
+        assert find_record(exact(data + bytes(3)), 0, final=False).offset == before, case
+        assert find_record(exact(data), 0, final=False, max_record_bytes=length) == expected, case
+        assert find_record(exact(data), 0, final=False, max_record_bytes=length - 1).size == 0, case
+    assert find_record(header(2**31), 0, final=False, max_record_bytes=2**40).size == 0
 
 
 @given(damaged_files(), st.integers(0, 1000), st.booleans(), limits)
@@ -88,45 +72,6 @@ def test_windows_find_the_same_record_as_the_whole(data: bytes, step: int, lenie
         end = min(begin + wanted, len(data))
     expected = first_record(data, 0, lenient=lenient, max_record_bytes=limit)
     assert (begin + found.offset, *found[1:]) == expected
-
-
-@pytest.mark.parametrize("lenient", [False, True])
-def test_from_anywhere_the_next_record_is_found(lenient: bool) -> None:
-    for start in range(len(FILE) + 1):
-        record = next(n for n, at in enumerate(STARTS) if at >= start)
-        found = find_record(exact(FILE), start, final=True, lenient=lenient)
-        size = len(FILE) - STARTS[record] if record == len(RECORDS) else STARTS[record + 1] - STARTS[record]
-        assert found == FoundRecord(STARTS[record], size, record < len(RECORDS)), start
-
-
-def test_a_record_next_to_a_damaged_one_is_found_if_lenient() -> None:
-    """Either an intact payload or a following header is enough proof."""
-    first, second = oracle.frame(b"first"), oracle.frame(b"second")
-    no_header = bytes([second[0] ^ 1]) + second[1:]
-    bad_payload = first[:12] + bytes([first[12] ^ 1]) + first[13:]
-    for data in (first + no_header, bad_payload + second):
-        assert find_record(data, 0, final=True).offset != 0
-        assert find_record(data, 0, final=True, lenient=True) == FoundRecord(0, len(first), True)
-    assert not find_record(bad_payload + no_header, 0, final=True, lenient=True).proven
-
-
-def test_zero_bytes_are_no_records_but_records_of_no_bytes_are() -> None:
-    assert find_record(bytes(1000), 0, final=True) == FoundRecord(1000, 0, False)
-    assert find_record(bytes(1000) + oracle.frame(b""), 0, final=True) == FoundRecord(1000, 16, True)
-
-
-def test_no_length_is_believed_beyond_the_limit() -> None:
-    assert find_record(header(1001), 0, final=False, max_record_bytes=1000).size == 0
-    assert find_record(header(1000), 0, final=False, max_record_bytes=1000) == FoundRecord(0, 1016, False)
-    assert find_record(header(2**31), 0, final=False, max_record_bytes=2**40).size == 0
-
-
-def test_the_begin_of_a_header_is_kept_for_the_next_call() -> None:
-    for kept in range(1, 12):
-        junk = b"\xff" * 100
-        found = find_record(exact(junk + header(5)[:kept]), 0, final=False)
-        assert (found.size, found.proven) == (0, False), kept
-        assert 100 + kept - 11 <= found.offset <= 100, kept
 
 
 def test_a_start_outside_the_data_is_refused() -> None:
@@ -188,3 +133,54 @@ def test_no_record_ends_after_the_limit() -> None:
         assert found == FoundRecord(0, 66, True)  # the end follows
         found = find_record(exact(data[:40]), 0, final=False, lenient=lenient, limit=65)
         assert (found.size, found.proven) == (0, False)
+
+
+# --- the search for damage ---
+
+
+@given(damaged_files() | holed_files(), st.integers(1, 60), st.booleans())
+def test_windows_find_the_damage_of_the_whole(data: bytes, step: int, is_size_known: bool) -> None:
+    """As in a reader: bytes that a call did not use come first in the data of the next call."""
+    inference = Inference("bytes")
+    intact, lost, reasons, begin, end = b"", [], [], 0, 0
+    while begin < len(data):
+        end = min(max(end, begin) + step, len(data))
+        window, limit = exact(data[begin:end]), len(data) - begin if is_size_known else None
+        checked = inference.check(window, final=end == len(data), limit=limit)
+        spans = [(begin + a, begin + b) for a, b in zip(checked.starts, checked.ends, strict=True)]
+        if checked.continues:
+            assert lost[-1][1] == spans[0][0]
+            lost[-1] = lost[-1][0], spans.pop(0)[1]
+        lost += spans
+        reasons += [checked.texts[reason] for reason in checked.reasons[int(checked.continues) :]]
+        intact += checked.intact(window)
+        parts = checked.damaged(window).to_pylist()
+        assert parts == [bytes(window[a:b]) for a, b in zip(checked.starts, checked.ends, strict=True)]
+        begin += checked.consumed
+    kept, expected = kept_records(data)
+    assert lost == expected
+    assert intact == b"".join(data[start:stop] for start, stop in kept)
+    whole = Inference("bytes").check(data, final=True)
+    assert whole.records == len(kept)
+    assert [whole.texts[reason] for reason in whole.reasons] == reasons
+    before = [sum(start < at for start, _ in kept) for at, _ in expected]
+    assert whole.records_before.tolist() == before
+
+
+def test_messages_of_other_types_are_damage_and_no_features() -> None:
+    good = oracle.features_file([{"n": ("int64", [1])}])
+    data = good + oracle.frame(b"\xff") + good
+    inference = Inference("example")
+    checked = inference.check(data, final=True)
+    assert (checked.records, checked.starts.tolist(), checked.ends.tolist()) == (
+        2,
+        [len(good)],
+        [len(good) + 17],
+    )
+    assert checked.texts == ("malformed protobuf message",)
+    assert [one.name for one in inference.features()] == ["n"]
+
+
+def test_a_range_of_nothing_but_damage() -> None:
+    checked = Checked.one_range(3, "why", continues=False)
+    assert (bytes(checked.intact(b"abc")), checked.damaged(b"abc").to_pylist()) == (b"", [b"abc"])

@@ -1,4 +1,4 @@
-"""The memory that a process keeps for later batches is bounded, and returned when the process is idle.
+"""Memory kept for later batches is bounded and returned; a program may end while daemon threads decode.
 
 Modules: codec.
 """
@@ -82,3 +82,29 @@ def test_the_configuration_sets_the_limit(tmp_path: Path, limit: str, end: str) 
     result = subprocess.run(command, cwd=tmp_path, env=variables, capture_output=True, text=True, check=False)
     assert end in result.stdout + result.stderr, result.stderr
     assert (result.returncode == 0) == (end == "limited")
+
+
+_PROGRAM = """
+import threading, time
+from dask_tfrecord.codec import _kernel
+
+data = bytes(1 << 18)
+started = threading.Barrier(9)
+
+def work():
+    started.wait()
+    while True:
+        _kernel.crc32c(data)
+
+for _ in range(8):
+    threading.Thread(target=work, daemon=True).start()
+started.wait()
+time.sleep(0.1)
+print("end")
+"""
+
+
+def test_a_program_that_ends_while_daemon_threads_decode_is_not_aborted(tmp_path: Path) -> None:
+    command = [sys.executable, "-c", _PROGRAM]
+    result = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True, check=False)
+    assert (result.returncode, result.stdout, result.stderr) == (0, "end\n", "")
