@@ -10,9 +10,9 @@ from typing import Any
 
 import pyarrow as pa
 import pytest
-from storage_table import SCALARS, batch_of, scalars, schema_of
+from storage_table import SCALARS, batch_of, schema_of
 
-from dask_tfrecord.codec import Column, RecordType
+from dask_tfrecord.codec import Column, Kind, RecordType
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema.fields import Field, Schema
 
@@ -34,32 +34,24 @@ UNSUPPORTED = [
 
 
 class TestColumns:
-    @scalars
-    def test_kind_and_depth(
-        self, type_: pa.DataType, kind: str, values: list[Any], stored: list[Any]
-    ) -> None:
+    @pytest.mark.parametrize(("type_", "kind"), SCALARS, ids=str)
+    def test_kind_and_depth(self, type_: pa.DataType, kind: Kind) -> None:
         assert schema_of(type_).columns == (Column("x", kind, 0),)
         assert schema_of(pa.large_list(type_)).columns == (Column("x", kind, 1),)
         assert schema_of(pa.list_(pa.list_(type_, 3))).columns == (Column("x", kind, 2),)
 
-    def test_a_category_is_its_values(self) -> None:
+    def test_a_category_is_its_values_and_a_tensor_a_list(self) -> None:
         assert schema_of(pa.dictionary(pa.int8(), pa.string())).columns == (Column("x", "string", 0),)
-
-    def test_a_tensor_is_a_list(self) -> None:
         tensor = pa.fixed_shape_tensor(pa.float32(), (2, 3))
         assert schema_of(tensor, "example").columns == (Column("x", "float", 1),)
 
-    def test_select_keeps_the_order_that_is_asked_for(self) -> None:
+    def test_select_keeps_the_order_that_is_asked_for_and_the_rows(self) -> None:
         schema = Schema.from_arrow(pa.schema([("a", pa.int8()), ("b", pa.string()), ("c", pa.bool_())]))
         assert schema.select(["c", "a"]).arrow == pa.schema([("c", pa.bool_()), ("a", pa.int8())])
-
-    def test_select_of_nothing_keeps_the_rows(self) -> None:
         decoded = batch_of(pa.array([1, 2])).select([])
-        assert schema_of(pa.int64()).select([]).from_storage(decoded).num_rows == 2
-
-    def test_select_of_an_unknown_name_lists_the_known(self) -> None:
-        with pytest.raises(SchemaError, match=r"'y'.*'x'"):
-            schema_of(pa.int64()).select(["y"])
+        assert schema.select([]).from_storage(decoded).num_rows == 2
+        with pytest.raises(SchemaError, match=r"'y'.*'a'"):
+            schema.select(["y"])
 
     def test_lossy_columns(self) -> None:
         types = {
@@ -72,12 +64,6 @@ class TestColumns:
         schema = Schema.from_arrow(pa.schema(list(types.items())))
         assert [item.name for item in schema.fields if item.lossy] == ["a", "c", "d", "e"]
 
-    def test_schemas_pickle_compare_and_hash(self) -> None:
-        schema = schema_of(pa.dictionary(pa.int32(), pa.string()), x=pa.array(["a", "b"]))
-        copy = pickle.loads(pickle.dumps(schema))
-        assert copy == schema
-        assert hash(copy) == hash(schema)
-
 
 class TestRefusals:
     @pytest.mark.parametrize(("type_", "advice"), UNSUPPORTED, ids=str)
@@ -85,14 +71,12 @@ class TestRefusals:
         with pytest.raises(SchemaError, match=f"feature 'x': TFRecord has no feature .*{advice}"):
             schema_of(type_)
 
-    def test_nested_lists_in_examples_say_sequence_example(self) -> None:
-        with pytest.raises(SchemaError, match='pass record_type="sequence_example"'):
-            schema_of(pa.list_(pa.list_(pa.int64())), "example")
-
     @pytest.mark.parametrize("record_type", ["example", "sequence_example"])
-    def test_three_levels_fit_nowhere(self, record_type: RecordType) -> None:
+    def test_lists_that_are_nested_too_deep_say_what_to_do(self, record_type: RecordType) -> None:
         with pytest.raises(SchemaError, match="flatten the lists"):
             schema_of(pa.list_(pa.list_(pa.list_(pa.int64()))), record_type)
+        with pytest.raises(SchemaError, match='pass record_type="sequence_example"'):
+            schema_of(pa.list_(pa.list_(pa.int64())), "example")
 
     @pytest.mark.parametrize(
         ("names", "problem"),
@@ -113,11 +97,9 @@ class TestRefusals:
         with pytest.raises(SchemaError, match=r"'Example'.*'example', 'sequence_example', 'bytes'"):
             Schema.from_arrow(pa.schema([("x", pa.int64())]), record_type)
 
-    def test_values_of_another_type(self) -> None:
+    def test_values_and_columns_of_another_schema(self) -> None:
         with pytest.raises(SchemaError, match="feature 'x': the values are int32, the column is int64"):
             schema_of(pa.int64()).to_storage(batch_of(pa.array([1], pa.int32())), lossy="allow")
-
-    def test_other_columns(self) -> None:
         with pytest.raises(SchemaError, match="'x' instead of 'y'"):
             Schema((Field("y", pa.int64()),)).to_storage(batch_of(pa.array([1])), lossy="allow")
 
@@ -149,10 +131,13 @@ class TestJson:
         known = pa.array(values)
         schema = schema_of(pa.dictionary(pa.int32(), known.type, ordered=True), x=known)
         assert Schema.from_json(json.loads(json.dumps(schema.to_json()))) == schema
+        copy = pickle.loads(pickle.dumps(schema))
+        assert (copy, hash(copy)) == (schema, hash(schema))
 
     @pytest.mark.parametrize(
         "change",
         [
+            {},
             {"arrow": "no base64"},
             {"arrow": "AAAA"},
             {"arrow": None},
@@ -165,61 +150,32 @@ class TestJson:
     )
     def test_anything_else_is_refused(self, change: dict[str, Any]) -> None:
         with pytest.raises(SchemaError, match="the stored schema is not readable"):
-            Schema.from_json({**schema_of(pa.int64()).to_json(), **change})
-
-    def test_a_missing_key_is_refused(self) -> None:
-        with pytest.raises(SchemaError, match="the stored schema is not readable"):
-            Schema.from_json({})
+            Schema.from_json({**schema_of(pa.int64()).to_json(), **change} if change else {})
 
 
-class TestPrinting:
-    def test_a_schema_prints_each_column_with_its_type_and_feature(self) -> None:
-        schema = Schema.from_arrow(
-            pa.schema({"a": pa.int8(), "s": pa.list_(pa.list_(pa.string()))}), "sequence_example"
-        )
-        assert repr(schema).splitlines() == [
-            "Schema of sequence_example records:",
-            "  column  type                            feature",
-            "  a       int8                            int64_list",
-            "  s       list<item: list<item: string>>  feature list of bytes_list",
-        ]
-
-    def test_a_notebook_shows_a_table_with_escaped_names(self) -> None:
-        text = Schema.from_arrow(pa.schema({"<b>": pa.float32()}))._repr_html_()
-        assert text.startswith("<table>")
-        assert "<td>&lt;b&gt;</td><td>float</td><td>float_list</td>" in text
-
-    def test_a_field_prints_its_categories(self) -> None:
-        type_ = pa.dictionary(pa.int32(), pa.string())
-        assert repr(Field("c", type_, pa.array(["x", "y"]))).endswith("categories=['x', 'y'])")
+def test_schemas_and_fields_print_each_column_with_its_type_and_feature() -> None:
+    types = {"<b>": pa.int8(), "s": pa.list_(pa.list_(pa.string()))}
+    schema = Schema.from_arrow(pa.schema(types), "sequence_example")
+    assert repr(schema).splitlines() == [
+        "Schema of sequence_example records:",
+        "  column  type                            feature",
+        "  <b>     int8                            int64_list",
+        "  s       list<item: list<item: string>>  feature list of bytes_list",
+    ]
+    text = schema._repr_html_()
+    assert text.startswith("<table>")
+    assert "<td>&lt;b&gt;</td><td>int8</td><td>int64_list</td>" in text
+    field = Field("c", pa.dictionary(pa.int32(), pa.string()), pa.array(["x", "y"]))
+    assert repr(field).endswith("categories=['x', 'y'])")
 
 
 def test_a_batch_that_the_kernel_encodes_as_it_is_is_not_copied() -> None:
-    arrays = {
-        "id": pa.array([1, None]),
-        "tags": pa.array([["a"], None]),
-        "x": pa.array([0.5, -0.0], pa.float32()),
-    }
-    batch = pa.record_batch(arrays)
+    arrays = [pa.array([1, None]), pa.array([["a"], None]), pa.array([0.5, -0.0], pa.float32())]
+    batch = pa.record_batch(arrays, ["id", "tags", "x"])
     schema = Schema.from_arrow(batch.schema)
     assert schema.to_storage(batch, lossy="raise") is batch
-
-
-@pytest.mark.parametrize(
-    "array",
-    [
-        pa.array([[1], [None]]),
-        pa.array([1.5]),
-        pa.array([1], pa.int8()),
-        pa.array(["a"]).dictionary_encode(),
-        pa.nulls(1),
-    ],
-    ids=lambda array: str(array.type),
-)
-def test_a_batch_with_a_column_to_convert_or_to_check_is_not_stored(array: pa.Array) -> None:
-    batch = pa.record_batch({"id": pa.array([1] * len(array)), "x": array})
-    assert not Schema.from_arrow(batch.schema).is_stored(batch)
-
-
-def test_a_batch_with_another_type_is_not_stored() -> None:
+    others = [pa.array([[1], [None]]), pa.array([1.5]), pa.array([1], pa.int8()), pa.nulls(1)]
+    for array in (*others, pa.array(["a"]).dictionary_encode()):
+        batch = pa.record_batch({"id": pa.array([1] * len(array)), "x": array})
+        assert not Schema.from_arrow(batch.schema).is_stored(batch), array.type
     assert not schema_of(pa.string()).is_stored(batch_of(pa.array([1])))
