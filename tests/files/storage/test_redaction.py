@@ -1,13 +1,14 @@
-"""No password, key, token or signed URL appears in messages, snapshots or pickles.
+"""Failures of a store name path, endpoint and what to check, and no password, key, token or signed URL.
 
 Modules: files.storage.store_failures, files.storage.store.
 """
 
 import base64
+import socket
 import traceback
 import warnings
 from collections.abc import Callable, Iterator
-from contextlib import ExitStack
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 from typing import Any
 
@@ -19,12 +20,12 @@ import pytest
 import s3fs
 from fsspec import register_implementation
 from fsspec.implementations.local import LocalFileSystem
-from servers import s3_server, web_server
+from servers import s3_server, serving, web_server
 
 import dask_tfrecord
 from dask_tfrecord import NotFoundError, TFRecordError, read_tfrecord, to_tfrecord
 from dask_tfrecord.errors import Call
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage import store_failures
 from dask_tfrecord.files.storage.store_failures import hide, redact_errors, secrets_of, without_credentials
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -190,16 +191,23 @@ def test_an_exception_without_secrets_stays_as_it_is() -> None:
     assert isinstance(error.__cause__, KeyError)
 
 
+QUOTED = SECRET.replace("/", "%2F")
+
+
 @pytest.mark.parametrize(
-    "url", ["s3://{}@bucket/a", "gs://{}@bucket/a", "s3a://{}@bucket", "s3://{}@bucket/*"]
+    "url",
+    [
+        f"s3://key:{QUOTED}@bucket/a",
+        f"s3://key:{SECRET}@bucket/*",
+        f"gs://key:{SECRET}@bucket/a",
+        f"s3a://key:{QUOTED}@bucket",
+        "s3://hunter2@bucket/a",
+    ],
 )
-@pytest.mark.parametrize("user", [f"key:{SECRET.replace('/', '%2F')}", f"key:{SECRET}", "hunter2"])
 @pytest.mark.parametrize("action", ACTIONS)
-def test_credentials_in_the_url_of_a_bucket_are_refused_and_not_shown(
-    action: str, user: str, url: str
-) -> None:
+def test_credentials_in_the_url_of_a_bucket_are_refused_and_not_shown(action: str, url: str) -> None:
     with pytest.raises(TFRecordError, match="cannot hold credentials") as caught:
-        ACTIONS[action](url.format(user), {})
+        ACTIONS[action](url, {})
     check_hidden(shown(caught.value))
 
 
@@ -221,20 +229,23 @@ def test_credentials_in_the_url_of_a_bucket_are_refused_and_not_shown(
         f"zip://*.tfrecord::https://someone:{SECRET}@127.0.0.1:1/a.zip",
     ],
 )
-@pytest.mark.parametrize("action", ACTIONS)
-def test_credentials_in_other_urls_are_not_shown(action: str, url: str) -> None:
-    try:
-        ACTIONS[action](url, {"password": SECRET} if url.startswith("nothing") else {})
-    except Exception as error:
-        check_hidden(shown(error))
+def test_credentials_in_other_urls_are_not_shown(url: str) -> None:
+    for action in ACTIONS.values():
+        try:
+            action(url, {"password": SECRET} if url.startswith("nothing") else {})
+        except Exception as error:
+            check_hidden(shown(error))
 
 
-def test_storage_options_do_not_appear_in_errors_of_s3() -> None:
+def test_storage_options_of_s3_are_used_and_do_not_appear_in_errors() -> None:
     with s3_server() as options:
+        s3fs.S3FileSystem(**options).call_s3("create_bucket", Bucket="bucket")
+        to_tfrecord(collection(1), "s3://bucket/a", storage_options=options)
+        assert read_tfrecord("s3://bucket/a", storage_options=options)["n"].compute().tolist() == [1]
         options |= {"secret": "hunter2", "key": "hunter2", "token": "hunter2"}
-        for action in ACTIONS:
+        for action in ACTIONS.values():
             try:
-                ACTIONS[action]("s3://no-such-bucket/hidden", options)
+                action("s3://no-such-bucket/hidden", options)
             except Exception as error:
                 check_hidden(shown(error))
 
@@ -293,27 +304,6 @@ def test_damage_of_a_signed_url_is_reported_and_kept_without_it(
         assert b"hunter2" not in file.read_bytes()
 
 
-def test_no_secret_is_written_into_a_dataset(tmp_path: Path) -> None:
-    place = f"leaky://{tmp_path}/place"
-    snapshot = to_tfrecord(collection(1), place, storage_options=OPTIONS)
-    lazy = to_tfrecord(collection(1), place, storage_options=OPTIONS, append=True, compute=False)
-    ddf = read_tfrecord(place, storage_options=OPTIONS)
-    shapes = [
-        repr(snapshot),
-        snapshot._repr_html_(),
-        repr(lazy.expr),
-        lazy.expr.tree_repr(),
-        repr(lazy.expr.run),
-    ]
-    shapes += [repr(dict(lazy.dask)), repr(list(lazy.dask)), repr(ddf.expr), repr(dict(ddf.dask))]
-    shapes += [repr(Store.at(place, OPTIONS)), repr(Store.at(place, OPTIONS).__dask_tokenize__())]
-    check_hidden("\n".join(shapes))
-    lazy.compute()
-    for path in tmp_path.rglob("*"):
-        check_hidden(path.name)
-        assert path.is_dir() or b"hunter2" not in path.read_bytes()
-
-
 @pytest.mark.parametrize(
     ("text", "public"),
     [
@@ -364,29 +354,178 @@ def test_a_signed_url_in_a_list_instead_of_a_path_is_not_shown(action: str) -> N
 
 
 @pytest.mark.parametrize(
-    "options",
+    ("options", "text", "public"),
     [
-        {"connection_string": "AccountName=me;AccountKey=hunter2secret==;BlobEndpoint=https://host/me"},
-        {"sas_token": "?sv=2026-01-01&sig=hunter2secret%3D%3D&se=2027"},
+        ({"connection_string": "AccountName=me;AccountKey=hunter2=="}, "me: 'hunter2==' no", "me: '***' no"),
+        ({"sas_token": "?sv=2026-01-01&sig=hunter2%3D%3D&se=2027"}, "me: 'hunter2==' no", "me: '***' no"),
+        # A short secret and the name of a user blot out no words and paths
+        ({"password": "cat"}, "the cat concatenates", "the *** concatenates"),
+        ({"token": "anon", "key": ""}, "anonymous", "anonymous"),
+        ({"username": "deploy", "account_name": "deploy"}, "/home/deploy/data", "/home/deploy/data"),
     ],
 )
-def test_each_secret_of_an_azure_option_is_hidden(options: dict[str, str]) -> None:
-    assert hide("me: 'hunter2secret==' was refused", secrets_of(options)) == "me: '***' was refused"
+def test_each_secret_of_an_option_is_hidden_and_nothing_else(
+    options: dict[str, str], text: str, public: str
+) -> None:
+    assert hide(text, secrets_of(options, "sftp://deploy@host/home/deploy")) == public
 
 
-def test_a_short_secret_does_not_blot_out_words() -> None:
-    assert hide("the cat concatenates", secrets_of({"password": "cat"})) == "the *** concatenates"
-    assert hide("anonymous", secrets_of({"token": "anon", "key": ""})) == "anonymous"
+# --- a store cannot be reached or refuses a request ---
+
+PLACE = "s3://bucket/dataset"
+KEYS = {"key": "hunterkey", "secret": "huntersecret"}
+ONCE = {"config_kwargs": {"retries": {"max_attempts": 0}}}
 
 
-def test_the_name_of_a_user_alone_does_not_blot_out_paths() -> None:
-    secrets = secrets_of({"username": "deploy", "account_name": "deploy"}, "sftp://deploy@host/home/deploy")
-    assert hide("/home/deploy/data", secrets) == "/home/deploy/data"
+def write(path: str, **options: Any) -> Any:
+    return to_tfrecord(collection(1), path, **options)
 
 
-def test_the_instance_that_works_is_still_reached_with_its_secrets(tmp_path: Path) -> None:
-    with ExitStack() as stack:
-        options = stack.enter_context(s3_server())
+FUNCTIONS: dict[str, Callable[..., Any]] = {
+    "read": dask_tfrecord.read_tfrecord,
+    "glob": lambda path, **options: dask_tfrecord.read_tfrecord(f"{path}/*", **options),
+    "write": write,
+    "append": lambda path, **options: write(path, append=True, **options),
+    "exists": dask_tfrecord.exists,
+    "snapshot": dask_tfrecord.Snapshot.open,
+    "index": dask_tfrecord.index,
+    "verify": dask_tfrecord.verify,
+    "take": lambda path, **options: dask_tfrecord.take(path, [0], **options),
+    "export": lambda path, **options: dask_tfrecord.export(path, "idx", **options),
+    "table": dask_tfrecord.RecordTable,
+    "quarantine": lambda path, **options: dask_tfrecord.read_tfrecord(
+        path, on_corrupt="quarantine", quarantine_path=f"{path}/q", **options
+    ),
+}
+
+
+@pytest.fixture(autouse=True)
+def _new_connections() -> Iterator[None]:
+    s3fs.S3FileSystem.clear_instance_cache()
+    yield
+    s3fs.S3FileSystem.clear_instance_cache()
+
+
+@pytest.fixture
+def closed() -> str:
+    """The URL of a port of this machine on which nothing listens."""
+    with socket.socket() as one:
+        one.bind(("127.0.0.1", 0))
+        return f"http://127.0.0.1:{one.getsockname()[1]}"
+
+
+def message(function: Callable[..., Any], kind: type[Exception], **options: Any) -> str:
+    """The message of the function's error, which shows no secret, also in its causes."""
+    with pytest.raises(kind) as caught:
+        function(PLACE, storage_options={**KEYS, **options})
+    error: BaseException | None = caught.value
+    while error is not None:
+        assert "hunter" not in f"{error} {error!r}"
+        error = error.__cause__
+    return str(caught.value)
+
+
+@pytest.mark.parametrize("name", FUNCTIONS)
+def test_an_endpoint_that_cannot_be_reached_is_named(closed: str, name: str) -> None:
+    text = message(FUNCTIONS[name], TFRecordError, endpoint_url=closed, **ONCE)
+    assert text.startswith(PLACE)
+    assert f"the store cannot be reached at {closed} (" in text
+    assert text.endswith("; check the endpoint in storage_options= or in the environment, and the network")
+
+
+def test_the_endpoint_of_the_environment_and_of_a_filesystem_is_named(
+    closed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for options in ({"endpoint_url": closed}, {"client_kwargs": {"endpoint_url": closed}}):
+        with pytest.raises(TFRecordError, match=closed):
+            dask_tfrecord.read_tfrecord("bucket/x", filesystem=s3fs.S3FileSystem(**KEYS, **options, **ONCE))
+    monkeypatch.setenv("AWS_ENDPOINT_URL_S3", closed)
+    assert closed in message(dask_tfrecord.read_tfrecord, TFRecordError, **ONCE)
+
+
+def test_a_task_names_the_file_and_the_endpoint() -> None:
+    with s3_server() as options:
         s3fs.S3FileSystem(**options).call_s3("create_bucket", Bucket="bucket")
-        to_tfrecord(collection(1), "s3://bucket/a", storage_options=options)
-        assert read_tfrecord("s3://bucket/a", storage_options=options)["n"].compute().tolist() == [1]
+        write(PLACE, storage_options=options)
+        ddf = dask_tfrecord.read_tfrecord(PLACE, storage_options={**options, **ONCE})
+    with pytest.raises(TFRecordError) as caught:
+        ddf.compute()
+    text = str(caught.value)
+    assert text.startswith(f"{PLACE}/part-")
+    assert f"the store cannot be reached at {options['endpoint_url']} (" in text
+    assert "hunter" not in text
+
+
+def test_a_host_without_address_is_named() -> None:
+    text = message(
+        dask_tfrecord.read_tfrecord, TFRecordError, endpoint_url="http://no-such-host.invalid:9000", **ONCE
+    )
+    assert "the store cannot be reached at http://no-such-host.invalid:9000 (" in text
+
+
+@pytest.mark.parametrize("name", ["read", "write"])
+def test_an_invalid_region_and_missing_credentials_are_named(
+    name: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    text = message(FUNCTIONS[name], TFRecordError, client_kwargs={"region_name": "eu west"})
+    assert text.startswith(f"{PLACE}: the region is not valid: ")
+    assert text.endswith('; pass the region as storage_options={"client_kwargs": {"region_name": ...}}')
+    for variable in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_PROFILE"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("AWS_EC2_METADATA_DISABLED", "true")
+    for variable in ("AWS_SHARED_CREDENTIALS_FILE", "AWS_CONFIG_FILE"):
+        monkeypatch.setenv(variable, "/nonexistent")
+    with s3_server() as options, pytest.raises(TFRecordError) as caught:
+        FUNCTIONS[name](PLACE, storage_options={"endpoint_url": options["endpoint_url"]})
+    assert str(caught.value).startswith(f"{PLACE}: the credentials are missing or incomplete")
+    assert "storage_options=" in str(caught.value)
+
+
+def refusing(status: int, code: str) -> ThreadingHTTPServer:
+    """A server that answers every request with an error of S3."""
+
+    class Handler(BaseHTTPRequestHandler):
+        def __getattr__(self, name: str) -> Any:
+            if name.startswith("do_"):
+                return self.answer
+            raise AttributeError(name)
+
+        def answer(self) -> None:
+            self.rfile.read(int(self.headers.get("Content-Length") or 0))
+            body = f"<?xml version='1.0'?><Error><Code>{code}</Code><Message>No, said S3.</Message></Error>"
+            self.send_response(status)
+            self.send_header("Content-Length", str(len(body)))
+            self.end_headers()
+            if self.command != "HEAD":
+                self.wfile.write(body.encode())
+
+        def log_message(self, *args: Any) -> None:
+            """Say nothing."""
+
+    return ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+
+
+@pytest.mark.parametrize(
+    ("name", "status", "code", "kind", "advice"),
+    [
+        ("read", 403, "InvalidAccessKeyId", PermissionError, "check the credentials and what they allow"),
+        ("write", 403, "AccessDenied", PermissionError, "check the credentials and what they allow"),
+        ("exists", 400, "ExpiredToken", PermissionError, "check the credentials and what they allow"),
+        ("index", 400, "AuthorizationHeaderMalformed", OSError, "pass the region as storage_options="),
+        ("write", 400, "AuthorizationHeaderMalformed", OSError, "pass the region as storage_options="),
+    ],
+)
+def test_what_a_store_refuses_names_the_path_and_what_to_check(
+    name: str, status: int, code: str, kind: type[Exception], advice: str
+) -> None:
+    with serving(refusing(status, code)) as url:
+        text = message(FUNCTIONS[name], kind, endpoint_url=url)
+    assert PLACE in text
+    assert f"No, said S3; {advice}" in text
+
+
+def test_local_failures_stay_as_they_are(tmp_path: Any) -> None:
+    with pytest.raises(FileNotFoundError, match=r"no such file or directory|matches"):
+        dask_tfrecord.read_tfrecord(tmp_path / "missing")
+    assert store_failures.store_failure(PermissionError(13, "no", "/x"), None) is None
+    assert store_failures.store_failure(ValueError("x"), PLACE) is None
