@@ -4,25 +4,21 @@ Modules: files.find_blocks, files.window, files.entry, files.file_options.
 """
 
 from bisect import bisect
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 from unittest.mock import patch
 
 import dask
-import fsspec
 import oracle
 import pytest
 from damaged_files import damaged_files, kept_records
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from servers import s3_server, web_server
 
 from dask_tfrecord import CorruptRecordError, read_tfrecord
 from dask_tfrecord.codec import MAX_RECORD_BYTES
 from dask_tfrecord.dataset.read.discovery import one_by_one
 from dask_tfrecord.files import find_blocks as module
-from dask_tfrecord.files import window as content
 from dask_tfrecord.files.damage import DamagePolicy
 from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.file_options import ReadOptions
@@ -67,15 +63,17 @@ def nested(depth: int) -> bytes:
     return oracle.records_file([*payloads, bytes(25), b"last"])
 
 
-@pytest.mark.parametrize("window", [1, 50, 1 << 22])
-@pytest.mark.parametrize("task_bytes", [1, 7, 16, 30, 64, 100, 333, 1000])
+@pytest.mark.parametrize(
+    ("task_bytes", "window"),
+    [(1, 1), (7, 50), (16, 1), (30, 50), (64, 1 << 22), (100, 1), (333, 50), (1000, 1)],
+)
 def test_records_that_hold_whole_files_are_not_taken_for_theirs(task_bytes: int, window: int) -> None:
     with patch.object(module, "WINDOW_BYTES", window):
         check(nested(2), task_bytes)
 
 
 @given(
-    damaged_files().filter(len),
+    (damaged_files() | st.binary(max_size=1000)).filter(len),
     st.sampled_from([1, 5, 20, 64, 1000]),
     st.sampled_from([1, 30, 1 << 22]),
     st.sampled_from([MAX_RECORD_BYTES, 20, 100]),
@@ -87,13 +85,7 @@ def test_what_is_located_is_what_a_walk_from_the_start_meets(
         check(data, task_bytes, limit)
 
 
-@given(st.binary(max_size=1000).filter(len), st.sampled_from([1, 64]))
-def test_any_bytes_are_walked_to_their_end(data: bytes, task_bytes: int) -> None:
-    with patch.object(module, "detect", lambda head: None):
-        check(data, task_bytes)
-
-
-def test_blocks_are_as_far_apart_as_asked_for() -> None:
+def test_blocks_are_as_far_apart_as_asked_for_and_compressed_files_have_none() -> None:
     data = oracle.records_file([b"x" * (n % 50) for n in range(200)])
     found = located(data, 1000, every=300)
     assert found is not None
@@ -102,77 +94,45 @@ def test_blocks_are_as_far_apart_as_asked_for() -> None:
     gaps = [b.offset - a.offset for a, b in zip(found.blocks, found.blocks[1:], strict=False)]
     assert min(gaps) >= 300
     assert max(gaps) < 2 * 300 + 66  # and a record
-
-
-def test_a_compressed_file_is_not_looked_into(monkeypatch: pytest.MonkeyPatch) -> None:
     assert located(oracle.compress(nested(1), "gzip"), 100) is None
     assert located(nested(1), 100, compression="gzip") is None
 
 
-def test_a_task_reads_its_split_and_little_more(monkeypatch: pytest.MonkeyPatch) -> None:
+@pytest.fixture
+def reads(monkeypatch: pytest.MonkeyPatch) -> list[tuple[int, int]]:
+    """The range of each read of a file."""
+    found: list[tuple[int, int]] = []
+    opening = Store.open
+
+    def noting(self: Store, path: str, size: int, start: int, stop: int, *more: Any) -> Any:
+        found.append((start, stop))
+        return opening(self, path, size, start, stop, *more)
+
+    monkeypatch.setattr(Store, "open", noting)
+    monkeypatch.setattr(module, "_is_plain", lambda store, file: True)
+    return found
+
+
+def test_a_task_reads_its_split_and_little_more(reads: list[tuple[int, int]]) -> None:
     data = oracle.records_file([bytes([n % 251]) * 900 for n in range(3000)])
     with patch.object(module, "WINDOW_BYTES", 20_000):
-        read: list[int] = []
-        opening = Store.open
-
-        def noting(self: Store, path: str, size: int, start: int, stop: int, *more: Any) -> Any:
-            read.append(stop - start)
-            return opening(self, path, size, start, stop, *more)
-
-        monkeypatch.setattr(Store, "open", noting)
-        monkeypatch.setattr(module, "_is_plain", lambda store, file: True)
         found = located(data, 500_000)
     assert found is not None
     assert found.records == 3000
-    assert sum(read) < len(data) + 6 * 20_000
+    assert sum(stop - start for start, stop in reads) < len(data) + 6 * 20_000
 
 
-def test_a_record_longer_than_the_window_is_passed_over_unread(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_record_longer_than_the_window_is_passed_over_unread(reads: list[tuple[int, int]]) -> None:
     data = oracle.records_file([b"a", b"x" * 1_000_000, b"b"])
     starts = [at for at, _ in kept_records(data)[0]]
-    read: list[int] = []
-    opening = Store.open
-
-    def noting(self: Store, *args: Any) -> Any:
-        read.append(args[2])
-        return opening(self, *args)
-
-    monkeypatch.setattr(Store, "open", noting)
     with patch.object(module, "WINDOW_BYTES", 1000):
-        walk = module._walk_from(*_store_and_file(data), 0)
-    assert [at for at, _ in walk.blocks] == starts
-    assert read == [0, starts[2]]
-
-
-def _store_and_file(data: bytes) -> tuple[Store, Any]:
-    store = Store.at("memory://located")
-    store.fs.pipe_file("/located/file", data)
-    info = FileInfo("/located/file", len(data))
-    return store, module._Range(info, len(data), 0, len(data), 1, ReadOptions())
+        found = located(data, len(data))
+    assert found is not None
+    assert [(block.offset, block.record) for block in found.blocks] == [*zip(starts, range(3), strict=True)]
+    assert [start for start, _ in reads] == [0, starts[2]]
 
 
 # --- read_tfrecord ------------------------------------------------------------------------------------------
-
-
-@pytest.fixture(params=[1, 1 << 24])
-def _task_sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
-    """The tasks that search for boundaries read one partition each, or everything."""
-    monkeypatch.setattr(module, "TASK_BYTES", request.param)
-
-
-@pytest.mark.usefixtures("_task_sizes")
-@pytest.mark.parametrize("blocksize", [3, 17, 60, 200, 999, 10_000])
-def test_each_partition_alone_holds_exactly_its_rows(blocksize: int, tmp_path: Path) -> None:
-    data = nested(2)
-    (tmp_path / "file").write_bytes(data)
-    rows = oracle.frames(data)
-    ddf = read_tfrecord(tmp_path / "file", record_type="bytes", blocksize=blocksize)
-    assert ddf.npartitions <= -(-len(data) // blocksize)
-    assert ddf.npartitions > 1 or blocksize > len(data) // 2
-    parts = [part["record"].compute().tolist() for part in ddf.partitions]
-    assert [row for part in parts for row in part] == rows
-    lengths = [ddf.expr.dataset.count(index) for index in range(ddf.npartitions)]
-    assert lengths == ([len(part) for part in parts] if ddf.npartitions > 1 else [None])
 
 
 @settings(max_examples=max(10, settings().max_examples * 3 // 10))
@@ -188,13 +148,17 @@ def test_together_the_partitions_are_the_file(data: bytes, blocksize: int) -> No
     Store.at("memory://located").fs.pipe_file("/located/file", data)
     with patch.object(module, "TASK_BYTES", 1), dask.config.set(scheduler="sync"):
         ddf = read_tfrecord("memory://located/file", record_type="bytes", blocksize=blocksize)
-        found = [row for part in ddf.partitions for row in part["record"].compute()]
-    assert found == oracle.frames(data)
+        parts = [part["record"].compute().tolist() for part in ddf.partitions]
+        lengths = [ddf.expr.dataset.count(index) for index in range(ddf.npartitions)]
+    assert [row for part in parts for row in part] == oracle.frames(data)
+    assert lengths == ([len(part) for part in parts] if len(parts) > 1 else [None])
 
 
-@pytest.mark.usefixtures("_task_sizes")
-@pytest.mark.parametrize("byte", [0, 9, 12, 200, -1])
-def test_the_partition_with_the_damage_raises_and_the_others_are_right(byte: int, tmp_path: Path) -> None:
+@pytest.mark.parametrize(("byte", "task"), [(0, 1), (9, 1 << 24), (12, 1), (200, 1), (200, 1 << 24), (-1, 1)])
+def test_the_partition_with_the_damage_raises_and_the_others_are_right(
+    byte: int, task: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(module, "TASK_BYTES", task)
     payloads = [b"%04d" % n * 5 for n in range(60)]
     data = bytearray(oracle.records_file(payloads))
     at = byte % len(data)
@@ -214,7 +178,9 @@ def test_the_partition_with_the_damage_raises_and_the_others_are_right(byte: int
     assert payloads[at // 36] not in rows
 
 
-def test_located_lengths_need_no_reading_but_where_there_is_damage(tmp_path: Path) -> None:
+def test_located_lengths_need_no_reading_but_where_there_is_damage(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
     data = bytearray(oracle.records_file([b"x" * 20] * 50))
     data[36 * 25] ^= 1
     (tmp_path / "file").write_bytes(data)
@@ -224,69 +190,5 @@ def test_located_lengths_need_no_reading_but_where_there_is_damage(tmp_path: Pat
     assert len(ddf.partitions[0]) == counts[0] == len(ddf.partitions[0].compute())
     with pytest.raises(CorruptRecordError, match="record 25"):
         len(ddf)
-
-
-def test_locating_needs_no_reading_of_small_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    for name in "abc":
-        (tmp_path / name).write_bytes(nested(0))
-    monkeypatch.setattr(module, "find_blocks", None)
-    assert read_tfrecord(tmp_path, record_type="bytes", blocksize=1000).npartitions == 1
-
-
-@pytest.fixture
-def remote(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[tuple[str, dict[str, Any]]]:
-    """A file with nested TFRecord files at a URL, and the storage options to read it."""
-    content = nested(2)
-    if request.param == "s3":
-        with s3_server() as options:
-            fs = fsspec.filesystem("s3", **options)
-            fs.call_s3("create_bucket", Bucket="located")
-            fs.pipe_file("located/file", content)
-            yield "s3://located/file", options
-    elif request.param == "memory":
-        fsspec.filesystem("memory").pipe_file("/located/file", content)
-        yield "memory://located/file", {}
-    else:
-        (tmp_path / "file").write_bytes(content)
-        with web_server(tmp_path) as web:
-            web.ranges = request.param == "http"
-            yield f"{web.url}/file", {}
-
-
-@pytest.mark.parametrize("remote", ["memory", "s3", "http"], indirect=True)
-def test_files_of_any_store_are_split(
-    remote: tuple[str, dict[str, Any]], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(module, "TASK_BYTES", 1)
-    url, options = remote
-    ddf = read_tfrecord(url, record_type="bytes", blocksize=200, storage_options=options)
-    assert ddf.npartitions > 2
-    rows = [row for part in ddf.partitions for row in part["record"].compute()]
-    assert rows == oracle.frames(nested(2))
-
-
-@pytest.mark.parametrize("remote", ["http without ranges"], indirect=True)
-def test_a_file_that_a_server_sends_as_a_whole_only_is_one_partition(
-    remote: tuple[str, dict[str, Any]],
-) -> None:
-    ddf = read_tfrecord(remote[0], record_type="bytes", blocksize=200)
-    assert ddf.npartitions == 1
-    assert ddf["record"].compute().tolist() == oracle.frames(nested(2))
-
-
-@pytest.mark.filterwarnings("ignore::dask_tfrecord.CorruptRecordWarning")
-@settings(max_examples=max(10, settings().max_examples * 6 // 10))
-@given(damaged_files().filter(len), st.integers(1, 100))
-def test_damage_is_passed_over_in_partitions_as_in_the_whole_file(data: bytes, blocksize: int) -> None:
-    Store.at("memory://located").fs.pipe_file("/located/file", data)
-    options: dict[str, Any] = {"record_type": "bytes", "on_corrupt": "skip", "compression": None}
-    with (
-        patch.object(module, "TASK_BYTES", 1),
-        patch.object(module, "detect", lambda head: None),
-        patch.object(content, "detect", lambda head: None),
-        dask.config.set(scheduler="sync"),
-    ):
-        whole = read_tfrecord("memory://located/file", blocksize=None, **options)
-        split = read_tfrecord("memory://located/file", blocksize=blocksize, **options)
-        rows = [row for part in split.partitions for row in part["record"].compute()]
-        assert rows == whole["record"].compute().tolist()
+    monkeypatch.setattr(module, "find_blocks", None)  # small files are not looked into
+    assert read_tfrecord(tmp_path, record_type="bytes", blocksize=10_000).npartitions == 1

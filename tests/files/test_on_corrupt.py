@@ -6,11 +6,9 @@ Modules: files.damage, files.record_file.
 import asyncio
 import gzip
 import random
-import warnings
 from functools import partial
 from pathlib import Path
 from typing import Any
-from unittest.mock import patch
 
 import dask
 import oracle
@@ -27,11 +25,9 @@ from dask_tfrecord import (
     FileChangedError,
     SchemaError,
     TFRecordError,
-    codec,
     read_tfrecord,
     to_tfrecord,
 )
-from dask_tfrecord.codec import Inference
 from dask_tfrecord.files import record_file
 
 TYPES = pa.schema({"n": pa.int64()})
@@ -39,19 +35,13 @@ TYPES = pa.schema({"n": pa.int64()})
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def test_a_value_that_does_not_fit_its_column_is_no_damage(tmp_path: Path) -> None:
+def test_wrong_values_and_changed_files_are_no_damage(tmp_path: Path) -> None:
     path = tmp_path / "data.tfrecord"
     path.write_bytes(oracle.features_file([{"n": ("int64", [1])}, {"n": ("int64", [1, 2])}]))
-    ddf = read_tfrecord(path, schema=TYPES, record_type="example", on_corrupt="skip")
+    ddf = read(path, on_corrupt="skip")
     with pytest.raises(SchemaError, match="feature 'n'"):
         ddf.compute()
-
-
-def test_a_file_that_changed_is_no_damage(tmp_path: Path) -> None:
-    path = tmp_path / "data.tfrecord"
-    path.write_bytes(framed_number(1) + framed_number(2))
-    ddf = read_tfrecord(path, on_corrupt="skip")
-    path.write_bytes(framed_number(1) + framed_number(2)[:-1])
+    path.write_bytes(framed_number(1))
     with pytest.raises(FileChangedError, match=r"data\.tfrecord.*when the dataset was listed"):
         ddf.compute()
 
@@ -71,7 +61,7 @@ def two(tmp_path: Path) -> Path:
 
 
 def read(path: Path, **options: Any) -> Any:
-    return read_tfrecord(path, schema=TYPES, record_type="example", blocksize=None, **options)
+    return read_tfrecord(path, **{"schema": TYPES, "record_type": "example", "blocksize": None, **options})
 
 
 def test_a_warning_for_each_file_tells_how_much_was_lost_and_where(two: Path) -> None:
@@ -96,28 +86,18 @@ def test_a_warning_stays_short_where_much_was_lost(tmp_path: Path) -> None:
     assert len(str(caught[0].message)) < 500
 
 
-def test_nothing_is_said_and_nothing_written_where_nothing_is_damaged(two: Path, tmp_path: Path) -> None:
-    folder = tmp_path / "log"
-    ddf = read(two / "0.tfrecord", on_corrupt="quarantine", quarantine_path=folder)
-    assert len(ddf.compute()) == 5
-    assert not folder.exists()
-
-
+@pytest.mark.filterwarnings("ignore::dask_tfrecord.CorruptRecordWarning")
 @pytest.mark.parametrize("names", [[], ["n"], ["path"], ["offset"], ["n", "offset", "path"]])
 def test_the_rows_are_the_same_whatever_columns_are_read(two: Path, names: list[str]) -> None:
-    with warnings.catch_warnings():
-        warnings.simplefilter("ignore", CorruptRecordWarning)
-        ddf = read(two, on_corrupt="skip", include_path_column=True, include_offset_column=True)
-        assert len(ddf[names].compute()) == len(ddf) == 8
-
-
-@pytest.mark.parametrize("names", [[], ["record"], ["path"], ["offset"]])
-@pytest.mark.parametrize("on_corrupt", ["raise", "skip"])
-def test_records_of_bytes_need_be_no_messages(tmp_path: Path, names: list[str], on_corrupt: str) -> None:
-    (tmp_path / "a").write_bytes(oracle.records_file([b"\xff", b"", b"abc"]))
-    options = {"include_path_column": True, "include_offset_column": True, "on_corrupt": on_corrupt}
-    ddf = read_tfrecord(tmp_path / "a", record_type="bytes", **options)
-    assert len(ddf[names].compute()) == len(ddf) == 3
+    """Records of bytes need be no messages."""
+    options = {"include_path_column": True, "include_offset_column": True}
+    ddf = read(two, on_corrupt="skip", **options)
+    assert len(ddf[names].compute()) == len(ddf) == 8
+    (two / "0.tfrecord").write_bytes(oracle.records_file([b"\xff", b"", b"abc"]))
+    for on_corrupt, rows in (("raise", 3), ("skip", 6)):
+        path = two if on_corrupt == "skip" else two / "0.tfrecord"
+        ddf = read_tfrecord(path, record_type="bytes", on_corrupt=on_corrupt, **options)
+        assert len(ddf[["record" if name == "n" else name for name in names]].compute()) == len(ddf) == rows
 
 
 def test_a_snapshots_counts_are_not_believed_where_damage_is_passed_over(tmp_path: Path) -> None:
@@ -146,24 +126,24 @@ def test_more_damage_than_max_corrupt_raises(two: Path, most: float, allowed: bo
 
 
 def test_the_quarantine_holds_the_bytes_and_a_retry_replaces_them(two: Path, tmp_path: Path) -> None:
-    ddf = read(two, on_corrupt="quarantine", quarantine_path=tmp_path / "log")
+    """Without damage, and after a read that fails, there is no log."""
+    folder = tmp_path / "log"
+    options = {"on_corrupt": "quarantine", "quarantine_path": folder}
+    assert len(read(two / "0.tfrecord", **options).compute()) == 5
+    assert not folder.exists()
+    with pytest.raises(CorruptRecordError):
+        read(two, max_corrupt=1, **options).compute()
+    assert not [*folder.glob("*")]
     for _ in range(2):
         with pytest.warns(CorruptRecordWarning):
-            ddf.compute()
-    log = pd.read_parquet(tmp_path / "log")
+            read(two, **options).compute()
+    log = pd.read_parquet(folder)
     content = (two / "1.tfrecord").read_bytes()
     spans = [(offset, offset + length) for offset, length in zip(log["offset"], log["length"], strict=True)]
     assert [content[start:end] for start, end in spans] == log["bytes"].tolist()
     assert log["reason"].tolist() == ["checksum of the record data does not match"] * 2
     assert log["file"].tolist() == [str(two / "1.tfrecord")] * 2
-    assert len(list((tmp_path / "log").iterdir())) == 1
-
-
-def test_a_reader_that_fails_leaves_no_half_log(two: Path, tmp_path: Path) -> None:
-    ddf = read(two, on_corrupt="quarantine", quarantine_path=tmp_path / "log", max_corrupt=1)
-    with pytest.raises(CorruptRecordError):
-        ddf.compute()
-    assert not list((tmp_path / "log").glob("*"))
+    assert len(list(folder.iterdir())) == 1
 
 
 @pytest.mark.parametrize(
@@ -172,6 +152,11 @@ def test_a_reader_that_fails_leaves_no_half_log(two: Path, tmp_path: Path) -> No
         ({"on_corrupt": "ignore"}, "unknown on_corrupt 'ignore'.*'skip'"),
         ({"on_corrupt": "quarantine"}, "pass quarantine_path="),
         ({"quarantine_path": "/tmp/x"}, 'pass on_corrupt="quarantine"'),
+        (
+            {"on_corrupt": "quarantine", "quarantine_path": Path()},
+            "inside the dataset that is read.*_quarantine",
+        ),
+        ({"on_corrupt": "quarantine", "quarantine_path": Path("log")}, "inside the dataset that is read"),
         ({"max_corrupt": 3}, 'pass on_corrupt="skip"'),
         ({"on_corrupt": "skip", "max_corrupt": -1}, "max_corrupt=-1 is not a valid limit"),
         ({"on_corrupt": "skip", "max_corrupt": 1.5}, "max_corrupt=1.5 is not a valid limit"),
@@ -179,14 +164,11 @@ def test_a_reader_that_fails_leaves_no_half_log(two: Path, tmp_path: Path) -> No
     ],
 )
 def test_options_that_mean_nothing_are_refused(two: Path, options: dict[str, Any], message: str) -> None:
+    """Such as a quarantine_path= among the files that are read."""
+    if isinstance(name := options.get("quarantine_path"), Path):
+        options = {**options, "quarantine_path": two / name}
     with pytest.raises(TFRecordError, match=message):
         read(two, **options)
-
-
-def test_a_quarantine_path_among_the_files_is_refused(two: Path) -> None:
-    for place in (two, two / "log"):
-        with pytest.raises(TFRecordError, match=r"inside the dataset that is read.*_quarantine"):
-            read(two, on_corrupt="quarantine", quarantine_path=place)
     read(two, on_corrupt="quarantine", quarantine_path=two / "_quarantine")
 
 
@@ -207,101 +189,36 @@ from memory import peak_kib
 import pyarrow as pa
 from dask_tfrecord import read_tfrecord
 
+record_type, keeps = sys.argv[1:3]
 warnings.simplefilter("ignore")
 def read(path):
     keep = {"on_corrupt": "quarantine", "quarantine_path": "log"}
-    options = keep if sys.argv[3] else {"on_corrupt": "skip"}
-    schema = pa.schema({"n": pa.int64()})
-    ddf = read_tfrecord(path, schema=schema, record_type="example", **options)
-    return ddf.compute(scheduler="sync")["n"].tolist()
+    options = keep if keeps else {"on_corrupt": "skip"}
+    schema = pa.schema({"record": pa.binary()} if record_type == "bytes" else {"n": pa.int64()})
+    ddf = read_tfrecord(path, schema=schema, record_type=record_type, blocksize=None, **options)
+    return len(ddf.compute(scheduler="sync"))
 
-assert read(sys.argv[1]) == [1, 2]
+few = read("few")
 normal = peak_kib()
-assert read(sys.argv[2]) == [1, 2]
+assert read("many") == few
 print(peak_kib() - normal)
 """
 
 
-MEASURE_MANY = """
-import sys
-import pyarrow as pa
-from damaged_files import framed_number
-from memory import peak_kib
-from split_table import read_table
-from dask_tfrecord.files.damage import DamagePolicy, Losses
-from dask_tfrecord.files.file_options import ReadOptions
-from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.listing import list_files, table_infos
-from dask_tfrecord.schema.fields import Schema
-
-def read(path):
-    store, files, *_ = list_files(path)
-    [file] = table_infos(files)
-    options = ReadOptions(damage=DamagePolicy("skip"))
-    types = {"bytes": {"record": pa.binary()}}.get(sys.argv[1], {"n": pa.int64()})
-    schema = Schema.from_arrow(pa.schema(types), record_type=sys.argv[1])
-    losses = Losses(options.damage)
-    return read_table(store, Split(file), schema, options, losses=losses).num_rows, losses.count
-
-good = framed_number(1)
-bad = good[:-1] + bytes([good[-1] ^ 1])
-for name, times in [("few", 1), ("many", 100_000)]:
-    with open(name, "wb") as file:
-        file.write((good + bad) * times + 200_000 * good)
-assert read("few") == (200_001, 1)
-normal = peak_kib()
-assert read("many") == (300_000, 100_000)
-print(peak_kib() - normal)
-"""
-
-
-@pytest.mark.parametrize("record_type", ["example", "sequence_example", "bytes"])
-def test_many_damaged_records_take_little_memory(tmp_path: Path, record_type: str) -> None:
-    """No batch ends at damage, and nothing is kept for each damaged record."""
-    assert growth(MEASURE_MANY, tmp_path, record_type) < 32 * 1024
-
-
-@pytest.mark.parametrize("blocksize", [None, 100_000])
-def test_damage_needs_no_calls_of_its_own(tmp_path: Path, blocksize: int | None) -> None:
-    """The kernel is called for each window, however many records of the window are damaged."""
-    good = framed_number(1)
-    bad = good[:-1] + bytes([good[-1] ^ 1])
-    calls = 0
-
-    def count(self: Inference, *args: Any, **more: Any) -> Any:
-        nonlocal calls
-        calls += 1
-        return check(self, *args, **more)
-
-    check = Inference.check
-    (tmp_path / "data").write_bytes((good + bad) * 10_000)
-    with patch.object(Inference, "check", count), patch.object(codec._kernel, "find_record", None):
-        ddf = read_tfrecord(
-            tmp_path / "data", schema=TYPES, record_type="example", blocksize=blocksize, on_corrupt="skip"
-        )
-        with pytest.warns(CorruptRecordWarning, match="skipped"):
-            assert len(ddf.compute()) == 10_000
-    assert calls < 50
-
-
-@pytest.mark.parametrize("kind", ["a value that the type cannot hold", "two values"])
-@pytest.mark.parametrize("window", [100, 1 << 22])
-@pytest.mark.parametrize("blocksize", [None, 400])
+@pytest.mark.parametrize("values", [[1000], [1, 2]], ids=["too large", "two values"])
+@pytest.mark.parametrize(("window", "blocksize"), [(100, None), (1 << 22, 400)])
 def test_an_error_after_skipped_damage_names_its_record(
-    tmp_path: Path, kind: str, window: int, blocksize: int | None, monkeypatch: pytest.MonkeyPatch
+    tmp_path: Path, values: list[int], window: int, blocksize: int | None, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Each damaged range counts as one record."""
     monkeypatch.setattr(record_file, "WINDOW_BYTES", window)
-    values = [1000] if kind == "a value that the type cannot hold" else [1, 2]
     wrong = oracle.features_file([{"n": ("int64", values)}])
     good, flipped = framed_number(1), framed_number(5)[:-1] + b"?"
     frames = [good, b"range", *[good, flipped] * 10, good, b"range" * 60, flipped, good, flipped, wrong, good]
     (tmp_path / "data").write_bytes(b"".join(frames))
     record = frames.index(wrong)
-    schema = pa.schema({"n": pa.int8()})
-    ddf = read_tfrecord(
-        tmp_path / "data", schema=schema, record_type="example", blocksize=blocksize, on_corrupt="skip"
-    )
+    narrow = pa.schema({"n": pa.int8()})
+    ddf = read(tmp_path / "data", schema=narrow, blocksize=blocksize, on_corrupt="skip")
     with pytest.raises(SchemaError, match="feature 'n'") as caught:
         ddf.compute()
     assert caught.value.record == record
@@ -309,21 +226,26 @@ def test_an_error_after_skipped_damage_names_its_record(
         assert caught.value.offset == len(b"".join(frames[:record]))
 
 
-@pytest.mark.parametrize("quarantine", ["", "yes"])
-@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize(("compression", "quarantine"), [(None, ""), (None, "yes"), ("gzip", "yes")], ids=str)
 def test_a_huge_damaged_range_takes_little_memory(
     tmp_path: Path, compression: str | None, quarantine: str
 ) -> None:
-    sizes = {"small": 10_000_000, "huge": 150_000_000}
     block = random.Random(2).randbytes(1_000_000)
-    for name, size in sizes.items():
+    for name, blocks in {"few": 10, "many": 150}.items():
         write = partial(gzip.open, compresslevel=0) if compression else open
         with write(tmp_path / name, "wb") as file:
-            file.write(framed_number(1))
-            for _ in range(size // len(block)):
-                file.write(block)
-            file.write(framed_number(2))
-    assert growth(MEASURE, tmp_path, "small", "huge", quarantine) < 32 * 1024
+            file.writelines([framed_number(1), *[block] * blocks, framed_number(2)])
+    assert growth(MEASURE, tmp_path, "example", quarantine) < 32 * 1024
+
+
+@pytest.mark.parametrize("record_type", ["example", "sequence_example", "bytes"])
+def test_many_damaged_records_take_little_memory(tmp_path: Path, record_type: str) -> None:
+    """No batch ends at damage, and nothing is kept for each damaged record."""
+    good, bad = framed_number(1), framed_number(1)[:-1] + b"?"
+    for name, damaged in {"few": 1, "many": 100_000}.items():
+        frames = (good + bad) * damaged + good * (300_000 - damaged)
+        (tmp_path / name).write_bytes(frames)
+    assert growth(MEASURE, tmp_path, record_type, "") < 32 * 1024
 
 
 @pytest.mark.parametrize(
@@ -339,13 +261,10 @@ def test_a_huge_damaged_range_takes_little_memory(
 def test_damage_comes_with_the_keyword_that_mends_it(
     tmp_path: Path, record: int, at: int, limit: Any, advice: str
 ) -> None:
-    one = oracle.features_file([{"n": ("int64", [1])}])
+    one = framed_number(1)
     content = bytearray(2 * one)
     content[record * len(one) + at] ^= limit != 5
     (tmp_path / "a").write_bytes(content)
-    schema = pa.schema({"n": pa.int64()})
     with pytest.raises(CorruptRecordError) as caught:
-        read_tfrecord(
-            tmp_path, schema=schema, record_type="example", blocksize=None, max_record_bytes=limit
-        ).compute()
+        read(tmp_path, max_record_bytes=limit).compute()
     assert advice in str(caught.value)

@@ -121,6 +121,12 @@ def test_an_append_adopts_only_the_data(place: str) -> None:
     ],
 )
 def test_what_may_be_data_is_never_skipped(tmp_path: Path, name: str, content: bytes) -> None:
+    """Nor text that is alone, or that the caller named."""
+    fill(tmp_path / "text", {"a.txt": b"text", "b.json": b"{}"})
+    for path in (tmp_path / "text", tmp_path / "text" / "a.txt", [tmp_path / "text" / "a.txt"]):
+        with pytest.raises(CorruptRecordError, match="looks like"):
+            read_tfrecord(path)
+    shutil.rmtree(tmp_path / "text")
     fill(tmp_path, {"a.tfrecord": ONE, name: content})
     with pytest.raises(TFRecordError) as caught:
         read_tfrecord(tmp_path).compute()
@@ -143,14 +149,3 @@ def test_data_with_the_name_of_a_side_file_is_data(
     fill(tmp_path, {"c.txt": b"text", "more.json": b"{}"})
     with pytest.raises(TFRecordError, match=r"c\.txt.*does not list 1 of"):
         read_tfrecord(tmp_path)
-
-
-def test_text_alone_is_not_skipped(tmp_path: Path) -> None:
-    fill(tmp_path, {"a.txt": b"text", "b.json": b"{}"})
-    with pytest.raises(CorruptRecordError, match="looks like"):
-        read_tfrecord(tmp_path)
-    with pytest.raises(CorruptRecordError, match="looks like text"):
-        read_tfrecord(tmp_path / "a.txt")
-    fill(tmp_path, {"c.tfrecord": ONE})
-    with pytest.raises(CorruptRecordError, match="looks like text"):  # the caller named the file
-        read_tfrecord([tmp_path / "c.tfrecord", tmp_path / "a.txt"]).compute()

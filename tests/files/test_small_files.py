@@ -1,6 +1,6 @@
-"""Small files that are read together give the same rows and errors as files that are read one by one.
+"""Files read together, records read by number, and values that are left out: the rows stay the same.
 
-Modules: files.record_file.
+Modules: files.record_file, files.selected_records, files.storage.open_file.
 """
 
 import os
@@ -11,14 +11,28 @@ from pathlib import Path
 from typing import Any
 
 import dask.dataframe as dd
+import numpy as np
 import oracle
 import pandas as pd
 import pyarrow as pa
 import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from typing_extensions import Buffer
 
-from dask_tfrecord import FileChangedError, read_tfrecord, to_tfrecord
+from dask_tfrecord import (
+    CorruptRecordError,
+    FileChangedError,
+    read_tfrecord,
+    row_selection,
+    take,
+    to_tfrecord,
+)
+from dask_tfrecord.codec import SparseReader
 from dask_tfrecord.dataset.read import read_task
-from dask_tfrecord.files import record_file
+from dask_tfrecord.files import file_writer, record_file, selected_records
+from dask_tfrecord.files.storage import open_file
+from dask_tfrecord.files.storage.open_file import FileReader
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -152,3 +166,196 @@ def test_files_without_any_row_have_no_path(tmp_path: Path, name: str) -> None:
         (tmp_path / f"{number}").write_bytes(FILES[name](number))
     frame = read_tfrecord(tmp_path, schema=SCHEMA, include_path_column=True).compute()
     assert (len(frame), list(frame.columns)) == (0, ["n", "x", "path"])
+
+
+# --- records that are read by number ---
+
+
+@pytest.fixture(params=[None, "gzip"])
+def root(request: pytest.FixtureRequest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """Two files in each of two directories, with blocks of about 50 records."""
+    monkeypatch.setattr(file_writer, "BLOCK_BYTES", 2_000)
+    monkeypatch.setattr(row_selection, "BLOCK_BYTES", 1)
+    frame = pd.DataFrame({"n": range(1000), "text": [str(n) * (n % 9) for n in range(1000)]})
+    frame["half"] = frame["n"] // 500
+    to_tfrecord(
+        dd.from_pandas(frame, npartitions=4), tmp_path, compression=request.param, partition_on=["half"]
+    )
+    return tmp_path
+
+
+def result_of(call: Callable[[], Any]) -> Any:
+    try:
+        return call()
+    except Exception as error:  # the error is compared
+        return type(error), str(error)
+
+
+def selected(root: Path, rows: Any, **read: Any) -> Any:
+    """The result of ``take``, which is the same if whole splits are read."""
+    found = result_of(lambda: take(root, rows, **read).to_dict("list"))
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(read_task, "_DENSE", 1000)
+        assert found == result_of(lambda: take(root, rows, **read).to_dict("list"))
+    return found
+
+
+@pytest.mark.parametrize(
+    "read",
+    [
+        {},
+        {"columns": ["text"]},
+        {"columns": ["half"]},
+        {"verify_crc": False},
+        {"on_corrupt": "skip"},
+        {"filters": [("n", ">", 300)]},
+        {"include_path_column": True},
+    ],
+    ids=str,
+)
+def test_selected_records_are_those_of_the_whole_split(root: Path, read: dict[str, Any]) -> None:
+    for count in (1, 10, 400):
+        selected(root, np.random.default_rng(count).integers(0, 600, count), **read)
+
+
+def test_selected_records_of_several_batches_are_joined(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(record_file, "WINDOW_BYTES", 500)
+    monkeypatch.setattr(selected_records, "TABLE_BYTES", 1)
+    selected(root, range(0, 600, 10))
+
+
+def test_other_records_are_not_decoded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(read_task, "read_split", None)
+    assert take(root, [120, 380, 620])["n"].tolist() == [120, 380, 620]
+    some_of_each_block = [*range(0, 500, 20)]
+    assert take(root, some_of_each_block)["n"].tolist() == some_of_each_block
+
+
+def test_a_damaged_record_raises_if_it_is_selected(tmp_path: Path) -> None:
+    frame = pd.DataFrame({"n": range(50_000), "text": ["some text"] * 50_000})
+    [file] = to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path).files
+    path = tmp_path / file.path
+    status, content = path.stat(), bytearray(path.read_bytes())
+    row = 40_000
+    at = [at for at in range(len(content)) if content[at : at + 9] == b"some text"][row]
+    content[at] ^= 1
+    path.write_bytes(content)
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    assert selected(tmp_path, [row])[0] is CorruptRecordError
+    assert take(tmp_path, [row - 1, row + 1])["n"].tolist() == [row - 1, row + 1]
+
+
+# --- with verify_crc=False, large values that no column needs are not read ---
+
+SIZES = (0, 100, 33_000, 50_000, 600_000)
+
+
+def images(random_: random.Random, count: int) -> pd.DataFrame:
+    values = [None if size == 100 else bytes([size % 251]) * size for size in random_.choices(SIZES, k=count)]
+    lists = [[float(n)] * (n % 3 * 9_000) for n in range(count)]
+    return pd.DataFrame(
+        {
+            "image": pd.arrays.ArrowExtensionArray(pa.array(values, pa.binary())),
+            "label": pd.array([n if n % 5 else None for n in range(count)], "Int64"),
+            "vector": pd.arrays.ArrowExtensionArray(pa.array(lists, pa.list_(pa.float32()))),
+            "text": [f"row {n}" for n in range(count)],
+        }
+    )
+
+
+def decoded(root: Path, **read: Any) -> Any:
+    return result_of(lambda: read_tfrecord(root, **read).compute().to_dict("list"))
+
+
+def compare(root: Path, monkeypatch: pytest.MonkeyPatch, **read: Any) -> Any:
+    """Read a dataset with and without the values that may be left out."""
+    found = decoded(root, verify_crc=False, **read)
+    with monkeypatch.context() as patch:
+        patch.setattr(FileReader, "leave_out_values", lambda self, columns: None)
+        assert repr(found) == repr(decoded(root, verify_crc=False, **read))
+    return found
+
+
+@settings(max_examples=15)
+@given(st.integers(0, 2**32), st.sets(st.sampled_from(["image", "label", "vector", "text"]), max_size=3))
+def test_rows_are_those_of_a_whole_read(
+    tmp_path_factory: pytest.TempPathFactory, seed: int, columns: set[str]
+) -> None:
+    random_ = random.Random(seed)
+    root = tmp_path_factory.mktemp("images")
+    frame = images(random_, random_.randrange(1, 30))
+    to_tfrecord(dd.from_pandas(frame, npartitions=random_.randrange(1, 3)), root)
+    read: dict[str, Any] = {"columns": sorted(columns), "include_offset_column": True}
+    if random_.randrange(2):
+        read["use_snapshot"] = False
+        read["blocksize"] = random_.choice([None, 200_000, 2_000_000])
+    if not random_.randrange(3):
+        read["filters"] = [("label", ">", 10)]
+    if not random_.randrange(4):
+        read["on_corrupt"] = "skip"
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record_file, "WINDOW_BYTES", random_.choice([64, 70_000, 1 << 22]))
+        if not random_.randrange(3):
+            file = random_.choice(sorted(root.glob("*.tfrecord")))
+            os.truncate(file, random_.randrange(file.stat().st_size))
+        compare(root, patch, **read)
+
+
+def test_a_damaged_value_is_not_noticed_and_other_values_are_right(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    frame = images(random.Random(1), 20)
+    to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path)
+    [file] = tmp_path.glob("*.tfrecord")
+    content = bytearray(file.read_bytes())
+    content[content.index(bytes([600_000 % 251]) * 600_000) + 300_000] ^= 1
+    file.write_bytes(content)
+    read: dict[str, Any] = {"columns": ["label", "text"], "use_snapshot": False}
+    assert compare(tmp_path, monkeypatch, **read)["text"] == frame["text"].tolist()
+    assert "checksum" in decoded(tmp_path, **read)[1]
+
+
+@pytest.mark.parametrize(
+    ("read", "is_sparse"),
+    [
+        ({"verify_crc": False}, True),
+        ({"verify_crc": False, "use_snapshot": False}, True),
+        ({}, False),
+        ({"verify_crc": False, "on_corrupt": "skip"}, False),
+    ],
+    ids=str,
+)
+def test_values_are_left_out_if_nothing_is_checked_in_them(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, read: dict[str, Any], is_sparse: bool
+) -> None:
+    frame = images(random.Random(2), 30)
+    to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path)
+    left_out = 0
+
+    class Counting(SparseReader):
+        def readinto(self, out: Buffer) -> int:
+            nonlocal left_out
+            memoryview(out)[:] = b"\xfe" * len(memoryview(out))
+            count = super().readinto(out)
+            left_out += bytes(memoryview(out)[:count]).count(b"\xfe" * 10_000)
+            return count
+
+    monkeypatch.setattr(open_file, "SparseReader", Counting)
+    read = {"columns": ["label"], **read}
+    found = read_tfrecord(tmp_path, **read)["label"].compute()
+    assert found.tolist() == frame["label"].tolist()
+    assert (left_out > 0) == is_sparse
+
+
+def test_a_file_that_is_cut_while_it_is_read_raises(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    to_tfrecord(dd.from_pandas(images(random.Random(3), 60), npartitions=1), tmp_path)
+    [file] = tmp_path.glob("*.tfrecord")
+    before = FileReader.leave_out_values
+
+    def cut(reader: FileReader, columns: list[str]) -> None:
+        before(reader, columns)
+        os.truncate(file, file.stat().st_size - 5)
+
+    monkeypatch.setattr(FileReader, "leave_out_values", cut)
+    with pytest.raises(FileChangedError, match="bytes when the dataset was listed"):
+        read_tfrecord(tmp_path, columns=["label"], verify_crc=False).compute()

@@ -1,4 +1,4 @@
-"""Spliced files: the records, blocks and statistics are those of one written file, and damage is found.
+"""Files that are spliced or lose records: the rest is unchanged, statistics are true, damage is found.
 
 Modules: files.splice.
 """
@@ -12,16 +12,19 @@ import zlib
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
+import pyarrow as pa
 import pytest
-from stored_rows import ROWS, check, foreign, write
+from stored_rows import ROWS, SCHEMA, check, foreign, write
 
 from dask_tfrecord.codec.codecs import CODECS, Compression
 from dask_tfrecord.errors import CorruptRecordError, FileChangedError, TFRecordError
 from dask_tfrecord.files import file_writer
 from dask_tfrecord.files import splice as splicing
 from dask_tfrecord.files.entry import Block, FileEntry
-from dask_tfrecord.files.splice import splice
+from dask_tfrecord.files.splice import RecordMask, remove_records, splice
 from dask_tfrecord.files.storage.store import Store
 
 every = pytest.mark.parametrize("compression", [None, *CODECS])
@@ -81,17 +84,11 @@ def test_a_spliced_file_is_equal_to_a_file_that_was_written_at_once(
     sizes = [stop.content - start.content for start, stop in itertools.pairwise(entry.blocks)]
     assert max(sizes) <= SMALL_BLOCK
     assert len(entry.blocks) <= 2 * len(whole.blocks)
-
-
-@every
-def test_files_without_records_become_one_file_without_records(
-    tmp_path: Path, compression: Compression | None
-) -> None:
-    sources = [write(tmp_path, ROWS[:0], f"source-{at}", compression) for at in range(3)]
-    entry = spliced(tmp_path, sources, compression)
-    check(tmp_path, entry, ROWS[:0])
-    empty = (tmp_path / "source-0").read_bytes()
-    assert (tmp_path / "spliced").read_bytes() == empty
+    nothing = spliced(
+        tmp_path, [write(tmp_path, ROWS[:0], f"no-{at}", compression) for at in (0, 1, 2)], compression
+    )
+    check(tmp_path, nothing, ROWS[:0])
+    assert (tmp_path / "spliced").read_bytes() == (tmp_path / "no-0").read_bytes()
 
 
 @pytest.mark.parametrize("compression", [None, "gzip", "zlib", "zstd"])
@@ -142,11 +139,8 @@ def test_descriptions_that_contradict_the_file_are_refused(tmp_path: Path) -> No
     write(tmp_path, ROWS, "plain", None)
     content = (tmp_path / "plain").read_bytes()
     stored = foreign(tmp_path, "stored", gzip.compress(content), len(ROWS))
-    lies = [
-        replace(stored, blocks=(Block(10, 0, 0),)),  # the stream does not end with a flush
-        replace(stored, records=2999),
-    ]
-    for lie in lies:
+    # The stream does not end with a flush
+    for lie in (replace(stored, blocks=(Block(10, 0, 0),)), replace(stored, records=2999)):
         with pytest.raises(TFRecordError) as raised:
             spliced(tmp_path, [lie], "gzip")
         assert raised.value.path == str(tmp_path / "stored")
@@ -167,3 +161,98 @@ def test_a_column_keeps_statistics_only_if_all_files_with_records_know_them(tmp_
     no_bound = replace(sources[1], statistics=(sources[1].statistics[0]._replace(max=None),))
     [n] = spliced(tmp_path, [no_bound, sources[2]], None).statistics
     assert (n.min, n.max, n.nulls) == (0, None, 429)
+
+
+# --- files without some of their records ---
+
+
+def removed(root: Path, source: FileEntry, mask: RecordMask, compression: Compression | None) -> FileEntry:
+    store = Store.at(root)
+    return remove_records(store, source, mask, SCHEMA, compression, store.join("new"), "new")
+
+
+def check_statistics(entry: FileEntry, rows: pa.Table) -> None:
+    """Check that the numbers of nulls and the bounds are exact."""
+    assert len(entry.statistics) == rows.num_columns
+    for one in entry.statistics:
+        values: list[Any] = [value for value in rows[one.name].to_pylist() if value is not None]
+        assert one.nulls == len(rows) - len(values)
+        is_list = one.name == "list"
+        known = [len(value) for value in values] if is_list else [value for value in values if value == value]
+        expected = (min(known), max(known)) if known else (None, None)
+        assert (one[4:] if is_list else one[1:3]) == expected
+
+
+def some(*gone: int | slice) -> RecordMask:
+    mask = np.zeros(len(ROWS), bool)
+    for rows in gone:
+        mask[rows] = True
+    return mask
+
+
+MASKS = {
+    "none": some(),
+    "first": some(0),
+    "last": some(-1),
+    "one": some(1230),
+    "scattered": some(slice(5, None, 50)),
+    "clustered": some(slice(400, 900)),
+    "all but one": ~some(77),
+    "all with values": ~np.array([value is None for value in ROWS["n"].to_pylist()]),
+    "extremes": np.array([value in (0, 999) for value in ROWS["n"].to_pylist()]),
+}
+
+
+@pytest.mark.parametrize(
+    ("compression", "name"),
+    [
+        *itertools.product([None, "gzip"], MASKS),
+        *((codec, "clustered") for codec in CODECS if codec != "gzip"),
+    ],
+)
+def test_other_records_and_true_statistics_are_left(
+    tmp_path: Path, compression: Compression | None, name: str
+) -> None:
+    mask = MASKS[name]
+    source = write(tmp_path, ROWS, "source", compression)
+    entry = removed(tmp_path, source, mask, compression)
+    left = ROWS.filter(pa.array(~mask))
+    check(tmp_path, entry, left)
+    check_statistics(entry, left)
+    if name == "none":
+        assert entry.crc32c == source.crc32c
+
+
+def test_records_of_files_of_other_tools_are_removed(tmp_path: Path) -> None:
+    write(tmp_path, ROWS, "plain", None)
+    content, mask = (tmp_path / "plain").read_bytes(), MASKS["scattered"]
+    left = ROWS.filter(pa.array(~mask))
+    for name, data in (("gzip", gzip.compress(content)), (None, content)):
+        codec: Compression | None = "gzip" if name else None
+        entry = removed(tmp_path, foreign(tmp_path, f"a {name}", data, len(ROWS)), mask, codec)
+        check(tmp_path, entry, left)
+        check_statistics(entry, left)
+
+
+@every
+def test_a_changed_source_is_not_written_again(tmp_path: Path, compression: Compression | None) -> None:
+    source = write(tmp_path, ROWS, "source", compression)
+    good = (tmp_path / "source").read_bytes()
+    for place in (2, len(good) // 2, len(good) - 2):
+        changed = good[:place] + bytes([good[place] ^ 8]) + good[place + 1 :]
+        (tmp_path / "source").write_bytes(changed)
+        with pytest.raises((CorruptRecordError, FileChangedError)):
+            removed(tmp_path, source, MASKS["one"], compression)
+    assert not (tmp_path / "new").exists()
+
+
+def test_blocks_with_other_numbers_of_records_are_refused(tmp_path: Path) -> None:
+    """Otherwise, other records than the chosen ones would be removed."""
+    source = write(tmp_path, ROWS, "source", None)
+    lie = list(source.blocks)
+    lie[2] = lie[2]._replace(record=lie[2].record - 1)
+    with pytest.raises(CorruptRecordError, match="a block has"):
+        removed(tmp_path, replace(source, blocks=tuple(lie)), MASKS["last"], None)
+    inside = Block(source.blocks[2].offset + 1, source.blocks[2].content + 1, source.blocks[2].record)
+    with pytest.raises(CorruptRecordError):
+        removed(tmp_path, replace(source, blocks=(*lie[:2], inside, *lie[3:])), MASKS["last"], None)

@@ -1,5 +1,6 @@
-"""Read a split as one table."""
+"""The split of a whole file, and a split as one table."""
 
+from pathlib import Path
 from typing import Any
 
 import pyarrow as pa
@@ -7,8 +8,16 @@ import pyarrow as pa
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.record_file import read_split
 from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.listing import list_files, table_infos
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
+
+
+def whole_file(path: Path | str, storage_options: dict[str, Any] | None = None) -> tuple[Store, Split]:
+    """List a file, and return its store and the split that has all of its records."""
+    store, files, *_ = list_files(path, storage_options)
+    [file] = table_infos(files)
+    return store, Split(file)
 
 
 def read_table(store: Store, split: Split, schema: Schema, options: ReadOptions, **more: Any) -> pa.Table:
