@@ -144,7 +144,7 @@ def test_a_record_longer_than_the_window_is_passed_over_unread(reads: list[tuple
     ).map(lambda payload: oracle.records_file([b"first", payload, payload, b"last"])),
     st.integers(1, 100),
 )
-def test_together_the_partitions_are_the_file(data: bytes, blocksize: int) -> None:
+def test_together_the_partitions_of_any_blocksize_are_the_file(data: bytes, blocksize: int) -> None:
     Store.at("memory://located").fs.pipe_file("/located/file", data)
     with patch.object(module, "TASK_BYTES", 1), dask.config.set(scheduler="sync"):
         ddf = read_tfrecord("memory://located/file", record_type="bytes", blocksize=blocksize)
