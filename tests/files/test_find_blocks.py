@@ -128,7 +128,7 @@ def test_a_record_longer_than_the_window_is_passed_over_unread(reads: list[tuple
     with patch.object(module, "WINDOW_BYTES", 1000):
         found = located(data, len(data))
     assert found is not None
-    assert [block.offset for block in found.blocks] == starts
+    assert [(block.offset, block.record) for block in found.blocks] == [*zip(starts, range(3), strict=True)]
     assert [start for start, _ in reads] == [0, starts[2]]
 
 
@@ -144,7 +144,7 @@ def test_a_record_longer_than_the_window_is_passed_over_unread(reads: list[tuple
     ).map(lambda payload: oracle.records_file([b"first", payload, payload, b"last"])),
     st.integers(1, 100),
 )
-def test_together_the_partitions_are_the_file(data: bytes, blocksize: int) -> None:
+def test_together_the_partitions_of_any_blocksize_are_the_file(data: bytes, blocksize: int) -> None:
     Store.at("memory://located").fs.pipe_file("/located/file", data)
     with patch.object(module, "TASK_BYTES", 1), dask.config.set(scheduler="sync"):
         ddf = read_tfrecord("memory://located/file", record_type="bytes", blocksize=blocksize)
@@ -154,7 +154,7 @@ def test_together_the_partitions_are_the_file(data: bytes, blocksize: int) -> No
     assert lengths == ([len(part) for part in parts] if len(parts) > 1 else [None])
 
 
-@pytest.mark.parametrize(("byte", "task"), [(0, 1), (9, 1), (12, 1 << 24), (200, 1), (-1, 1 << 24)])
+@pytest.mark.parametrize(("byte", "task"), [(0, 1), (9, 1 << 24), (12, 1), (200, 1), (200, 1 << 24), (-1, 1)])
 def test_the_partition_with_the_damage_raises_and_the_others_are_right(
     byte: int, task: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -125,7 +125,7 @@ def test_more_damage_than_max_corrupt_raises(two: Path, most: float, allowed: bo
             ddf.compute()
 
 
-def test_the_quarantine_holds_the_bytes_and_a_retry_replaces_them(two: Path, tmp_path: Path) -> None:
+def test_quarantine_path_holds_the_bytes_and_a_retry_replaces_them(two: Path, tmp_path: Path) -> None:
     """Without damage, and after a read that fails, there is no log."""
     folder = tmp_path / "log"
     options = {"on_corrupt": "quarantine", "quarantine_path": folder}
