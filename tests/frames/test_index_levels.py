@@ -112,7 +112,7 @@ def test_keys_that_the_meta_does_not_know_are_not_dropped(tmp_path: Path) -> Non
         (FRAME.set_index(NAMED["durations"]), {}, ["index", "x", "word"], None),
     ],
 )
-def test_an_index_without_a_name_is_written_if_it_does_not_count_rows_or_on_request(
+def test_an_index_without_a_name_is_written_if_it_does_not_count_rows_or_by_write_index(
     tmp_path: Path, frame: pd.DataFrame, options: dict[str, Any], columns: list[str], index: Any
 ) -> None:
     snapshot = to_tfrecord(two(frame), tmp_path, **options)

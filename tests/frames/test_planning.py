@@ -291,7 +291,7 @@ def test_levels_become_the_first_columns_if_asked_for(index: "pd.Index[Any]", na
         plan(frame.assign(**{names[0]: 1}), write_index=True, sample=sample_of(frame))
 
 
-def test_columns_follow_the_plan_not_the_partition() -> None:
+def test_columns_follow_the_plan_and_missing_or_extra_ones_raise() -> None:
     schema = Schema.from_arrow(pa.schema([("a", pa.int64()), ("b", pa.int64())]))
     frame = pd.DataFrame({"b": [1], "a": [2]})
     assert to_table(frame, schema, write_index=False).to_pydict() == {"a": [2], "b": [1]}

@@ -1,4 +1,4 @@
-"""The suite of stores on S3: s3fs and a server of moto in this process.
+"""The suite of stores on S3: s3fs, a server of moto in this process, and OpenStack Swift with its S3 API.
 
 Modules: files.storage.store.
 """
@@ -7,7 +7,9 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any, NamedTuple
+from itertools import count
+from time import sleep
+from typing import Any, ClassVar, NamedTuple
 from unittest.mock import patch
 
 import dask
@@ -17,14 +19,15 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 import s3fs
-from abstract import rows
+from abstract import RemoteSuite, rows
 from aiobotocore.client import AioBaseClient
 from failing_changes import CHANGES
+from faults import Faults, faulty_requests
 from kills import MODES, check_kills
 from moto.s3.models import s3_backends
-from s3_suite import S3Suite
 from servers import s3_server
 from strides import every
+from swift_server import needs_swift, swift_server
 
 from dask_tfrecord import (
     Snapshot,
@@ -43,6 +46,8 @@ from dask_tfrecord import (
 from dask_tfrecord.dataset.write.orphans import last_modified
 from dask_tfrecord.files.storage.listing import list_files
 from dask_tfrecord.files.storage.store import Store, unfinished_uploads
+
+_buckets = count()
 
 
 @pytest.fixture(scope="module")
@@ -74,6 +79,40 @@ def noted_requests() -> Iterator[list[Request]]:
 
     with patch.object(s3fs.S3FileSystem, "_call_s3", noting):
         yield requests
+
+
+class S3Suite(RemoteSuite):
+    """The tests of stores that s3fs reaches. The fixture ``server`` gives the options of a server."""
+
+    options: ClassVar[dict[str, Any]] = {}
+    uploads = True
+
+    @pytest.fixture
+    def place(self, server: dict[str, Any]) -> str:
+        self.options |= server
+        bucket = f"bucket-{next(_buckets)}"
+        s3fs.S3FileSystem(**self.options).call_s3("create_bucket", Bucket=bucket)
+        return f"s3://{bucket}/place"
+
+    @contextmanager
+    def faults(self, faults: Faults) -> Iterator[None]:
+        with faulty_requests(s3fs.S3FileSystem, "_call_s3", faults):
+            yield
+
+
+@needs_swift
+class TestSwiftStore(S3Suite):
+    """OpenStack Swift is a real object store."""
+
+    @pytest.fixture(scope="class")
+    def server(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+        with swift_server(tmp_path_factory.mktemp("swift")) as options:
+            yield options
+
+    def clean(self, place: str) -> list[str]:
+        """Swift rounds times up to full seconds, so the youngest files have times in the future."""
+        sleep(1)
+        return super().clean(place)
 
 
 class TestS3Store(S3Suite):
