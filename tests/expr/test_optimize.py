@@ -1,6 +1,6 @@
 """Graphs: what a task carries, what planning does not do, and keys that name the content of files.
 
-Modules: expr.read_expression, expr.write_expression, expr.rewrites.
+Modules: expr.read_expression, expr.write_expression, expr.optimizations.
 """
 
 import os

@@ -2,7 +2,7 @@
 
 Pruning skips rows only if pandas agrees. A filter selects as plain Python does, or raises an error of ours.
 
-Modules: dataset.query.predicates, dataset.query.comparison_keys, dataset.query.filters, expr.rewrites.
+Modules: dataset.query.predicates, dataset.query.comparison_keys, dataset.query.filters, expr.optimizations.
 """
 
 import datetime

@@ -1,6 +1,6 @@
 """The commands about versions, `--version`, and the options of `convert` about versions and columns.
 
-Modules: cli.versions, cli.options.
+Modules: cli.table_commands, cli.options.
 """
 
 import json
