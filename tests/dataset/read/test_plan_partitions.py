@@ -2,7 +2,8 @@
 
 Another operation may remove a file between the plan of a read and the read.
 
-Modules: dataset.read.partition, dataset.read.read_plan, dataset.read.read_task, dataset.read.sample, files.storage.listing.
+Modules: dataset.read.partition, dataset.read.read_plan, dataset.read.read_task, dataset.read.sample,
+files.storage.listing.
 """
 
 import pickle
