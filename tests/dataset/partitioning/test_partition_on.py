@@ -26,7 +26,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from cast_table import SOURCES, Value, array_of
-from dask.base import tokenize
 from hypothesis import given
 from small_frames import countries
 
@@ -157,24 +156,6 @@ def test_partition_columns_alone_open_no_file(root: Path) -> None:
         path.write_bytes(b"\0" * before.st_size)
         os.utime(path, ns=(before.st_atime_ns, before.st_mtime_ns))
     assert sorted(ddf["year"].compute()) == [2025] * 6 + [2026] * 6
-
-
-def test_partition_columns_can_be_read_as_another_type(root: Path) -> None:
-    found = read_tfrecord(root, schema={"year": pa.string(), "n": pa.int8()})
-    assert set(found["year"].compute()) == {"2025", "2026"}
-    assert found.dtypes["n"] == pd.ArrowDtype(pa.int8())
-    with pytest.raises(SchemaError, match="values are string and cannot be read as int64") as caught:
-        read_tfrecord(root, schema={"country": pa.int64()})
-    assert caught.value.feature == "country"
-
-
-def test_other_partition_values_have_another_token(tmp_path: Path) -> None:
-    ddf = countries()
-    one, other = (tmp_path / name for name in "ab")
-    for path in (one, other):
-        to_tfrecord(ddf, path, partition_on="year")
-    assert tokenize(read_tfrecord(one)) == tokenize(read_tfrecord(one))
-    assert tokenize(read_tfrecord(one)) != tokenize(read_tfrecord(other))
 
 
 @pytest.mark.parametrize(
