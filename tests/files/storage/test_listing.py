@@ -99,13 +99,14 @@ def test_a_list_keeps_its_order_and_may_mix_directories_globs_and_files(root: st
 
 
 def test_a_path_object_and_a_link_are_what_they_point_to(tmp_path: Path) -> None:
-    (tmp_path / "data").mkdir()
-    (tmp_path / "target").write_bytes(b"123")
-    (tmp_path / "data" / "link.tfrecord").symlink_to(tmp_path / "target")
-    path = tmp_path / "data" / "link.tfrecord"
-    found = list_files(path).files
-    assert found == list_files([path]).files == list_files(path.parent).files
-    assert [file.size for file in table_infos(found)] == [3]
+    for name in ("data", "links"):
+        (tmp_path / name).mkdir()
+    path = tmp_path / "data" / "a"
+    path.write_bytes(b"123")
+    assert list_files(path).files == list_files([path]).files == list_files(path.parent).files
+    (tmp_path / "links" / "link.tfrecord").symlink_to(path)
+    (file,) = table_infos(list_files(tmp_path / "links").files)
+    assert file.size == 3
 
 
 @pytest.mark.parametrize(
