@@ -82,3 +82,10 @@ def is_intact(place: str | Path) -> bool:
 def content(root: Path) -> list[str]:
     """The sorted paths of all files below the root, without the data files."""
     return sorted(name for name in files_of(root) if "part-" not in name)
+
+
+def flip(path: Path, at: int, bit: int = 1) -> None:
+    """Change a bit of a file."""
+    stored = bytearray(path.read_bytes())
+    stored[at] ^= bit
+    path.write_bytes(stored)
