@@ -489,7 +489,9 @@ NUMBERS = [np.float32(4), np.float16(4), np.longdouble(4), pa.scalar(4, pa.uint8
 ARRAYS = [np.array([4.0, 2.5], np.float32), pd.Series([4]), pa.array([4]), {4}]
 
 
-@pytest.mark.parametrize("value", [*NUMBERS, *ARRAYS], ids=repr)
+@pytest.mark.parametrize(
+    "value", [*NUMBERS, *ARRAYS], ids=lambda value: f"{type(value).__module__}.{type(value).__name__}"
+)
 def test_numpys_and_arrows_numbers_are_numbers(tmp_path: Path, value: Any) -> None:
     to_tfrecord(pa.table({"n": range(6)}), tmp_path)
     symbol = "in" if hasattr(value, "__len__") else "=="
