@@ -239,6 +239,8 @@ def test_commands_read_the_rows_of_read_tfrecord(case: Case, datasets: Path) -> 
     expected = _outcome("compute", path, case.read)
     for name, (command, target) in READING.items():
         result = CliRunner().invoke(command, [str(path), *target, *_arguments(case.read)])
+        if expected is None and name == "count":  # which reads no records if a snapshot counts them
+            continue
         assert (result.exit_code != 0) == (expected is None), (name, result.output)
         if expected is None:
             continue

@@ -18,6 +18,7 @@ from dask_tfrecord import Snapshot, TFRecordError, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.read import read_plan
 from dask_tfrecord.dataset.read.read_plan import ReadPlan, plan_partitions
 from dask_tfrecord.dataset.snapshot import model
+from dask_tfrecord.dataset.write.operations import Create
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.expr import read_expression, write_expression
 from dask_tfrecord.expr.read_expression import FusedReads
@@ -118,5 +119,7 @@ def test_a_plan_of_very_many_files_is_one_task_a_file_and_the_commit() -> None:
     schema = Schema.from_arrow(pa.schema({"c1": pa.int64()}))
     run = WriteRun(Store.at("/nowhere/else"), schema, "0" * 32)
     rows = write_expression.CollectionRows(ddf[ddf.c2 > 1][["c1"]])
-    lazy = rows.write(run, write_index=False, splits=None, shuffle=None, npartitions=rows.npartitions)
+    lazy = rows.write(
+        run, Create(), write_index=False, splits=None, shuffle=None, npartitions=rows.npartitions
+    )
     assert len(lazy.optimize().__dask_graph__()) == 10_001

@@ -176,7 +176,7 @@ def test_sparks_directory_reads_in_one_call(name: str, infer: Any) -> None:
 
 
 def _assert_rows(frame: pd.DataFrame, rows: list[Any]) -> None:
-    if isinstance(rows[0], bytes):
+    if rows and isinstance(rows[0], bytes):
         assert frame["record"].tolist() == rows
     else:
         assert_holds(frame, rows)

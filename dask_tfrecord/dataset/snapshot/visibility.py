@@ -54,6 +54,7 @@ from dask_tfrecord.files.storage.listing import (
 from dask_tfrecord.files.storage.open_file import FileReader, removed
 from dask_tfrecord.files.storage.paths import name_of, parent_of, unquoted_path
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.store_failures import redact_errors
 
 _T = TypeVar("_T")
 
@@ -468,6 +469,7 @@ def _of_open_runs(
     return {path for path in paths if runs and path not in listed and run_of(path) in runs}
 
 
+@redact_errors
 def intact_snapshot(store: Store) -> Snapshot | None:
     """Return the newest snapshot in the root of the store, or None if the snapshot is damaged or missing."""
     with suppress(TFRecordError):
