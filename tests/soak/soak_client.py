@@ -20,8 +20,7 @@ from distributed import Client
 from soak_model import PARTS, Chunk, Seen, Write
 
 import dask_tfrecord
-from dask_tfrecord import dataset_scans
-from dask_tfrecord.dataset.maintenance import metadata_commits, rewrites
+from dask_tfrecord.dataset.maintenance import full_scan, metadata_commits, rewrites
 
 KEYS = "abcde"
 # The operations, and how often each is done.
@@ -68,7 +67,7 @@ def run(address: str, path: str, orders: Connection, environment: Mapping[str, s
     os.environ.update(environment)
     for module in (rewrites, metadata_commits):
         commit_late(module, "commit")
-    commit_late(dataset_scans, "store_snapshot")
+    commit_late(full_scan, "store_snapshot")
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it warns of killed workers
     with Client(address):
         while True:

@@ -304,7 +304,7 @@ class Overwrite(_Replacement):
         # has created since the check for conflicts.
         new = following(_content(run, files), newest, run, self, run.base)
         listed = [] if newest is None else newest.file_list["path"].to_pylist()
-        replaced = sorted(path for path in self.replaceable.union(listed) if not run.owns(path))
+        replaced = sorted(self.replaceable.union(listed))
         return _replacing(run.store, new, replaced, keep_versions=self.keep_versions)
 
 

@@ -449,6 +449,7 @@ def test_a_file_that_is_in_the_dataset_again_is_not_removed(tmp_path: Path) -> N
     first = to_tfrecord(collection(1, npartitions=1), tmp_path)
     second = to_tfrecord(collection(2), tmp_path, append=True)
     note_replaced(Store.at(tmp_path), second.run, [first.files[0].path])
+    assert sorted(values(tmp_path, use_snapshot=False)) == [1, 2]
     to_tfrecord(collection(3), tmp_path, append=True)
     assert values(tmp_path) == [1, 2, 3]
 
