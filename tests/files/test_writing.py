@@ -402,13 +402,13 @@ def test_tensorflow_reads_all_wherever_a_file_or_a_block_ends(
     tmp_path: Path, tf_records: Callable[[list[Path], str], list[bytes]], compression: Compression, end: str
 ) -> None:
     """The end is before, at and after the end of TensorFlow's buffer."""
-    shifts, sizes = range(120), [TF_BUFFER - 220, *[1000] * 50]
+    shifts, before, size, after = range(120), [], TF_BUFFER - 220, [1000] * 50
     if end == "file":
-        [entry] = write(tmp_path, payloads([500, *[1000] * 256]), compression=compression)
-        shifts, sizes = range(-40, 41), [500 + TF_BUFFER - entry.bytes, *[1000] * 256]
+        [entry] = write(tmp_path, payloads([1000] * 256 + [500]), compression=compression)
+        shifts, before, size, after = range(-40, 41), [1000] * 256, 500 + TF_BUFFER - entry.bytes, []
     ends, paths, expected = set(), [], []
     for shift in shifts:
-        table = payloads([sizes[0] + shift, *sizes[1:]])
+        table = payloads([*before, size + shift, *after])
         [entry] = write(tmp_path / str(shift), table, compression=compression)
         ends.add((entry.bytes if end == "file" else entry.blocks[1].offset) - TF_BUFFER)
         paths.append(tmp_path / str(shift) / entry.path)
