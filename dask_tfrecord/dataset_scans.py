@@ -26,7 +26,6 @@ from dask_tfrecord.dataset.write.destination import (
     refuse_datasets_below,
     refuse_inside_dataset,
 )
-from dask_tfrecord.dataset.write.run import draw_run
 from dask_tfrecord.dataset.write.transaction import finish_newest
 from dask_tfrecord.errors import (
     ConcurrentWriteError,
@@ -177,7 +176,7 @@ def index(
         if before is not None and (ours or not _is_outdated(store, before)):
             files = visibility.snapshot_files(store, before)
             is_current = _all_proven(files, before)
-            snapshot = full_scan.renew_snapshot(store, before, files, each, draw_run(store))
+            snapshot = full_scan.renew_snapshot(store, before, files, each)
         else:
             snapshot = _described(path, store, request, each)
             if before is not None:
@@ -211,7 +210,7 @@ def _described(
         dataset = open_dataset(path, request, compute_each=each)
         if SPLIT in dataset.partition_values:  # otherwise, no description of splits leaves out files
             _refuse_undescribed_files(store, dataset)
-        return full_scan.create_snapshot(dataset, each, draw_run(store))
+        return full_scan.create_snapshot(dataset, each)
     except TFRecordError as error:
         if not any(one.keyword == SPLIT for one in error.remedies):
             raise
@@ -325,7 +324,7 @@ def verify(
     schema, reason_for_bytes = full_scan.sampled_schema(store, files, record_type)
     reports = _verify_files(store, files, schema.record_type)
     return _report_frame(
-        [*map(store.public, column_paths(files["path"]))],
+        store.public_paths(column_paths(files["path"])),
         reports,
         schema,
         [None] * len(reports),

@@ -165,7 +165,7 @@ class Description:
 
         Files that cannot hold a row that passes the filters are omitted.
         """
-        return [*map(self._dataset.store.public, column_paths(self._files["path"]))]
+        return self._dataset.store.public_paths(column_paths(self._files["path"]))
 
     @property
     def sizes(self) -> list[int]:

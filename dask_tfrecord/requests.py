@@ -33,8 +33,7 @@ from dask_tfrecord.dataset.read.schema_sources import known_schema
 from dask_tfrecord.dataset.shuffle.spill import Shuffle
 from dask_tfrecord.dataset.snapshot.file_list import Columnar, check_columnar
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.dataset.write.destination import destination, refuse_other_files
-from dask_tfrecord.dataset.write.run import Mode
+from dask_tfrecord.dataset.write.destination import Mode, destination, refuse_other_files
 from dask_tfrecord.errors import Remedy, RemedyWarning, SchemaError, TFRecordError, warn_caller
 from dask_tfrecord.files.damage import DamagePolicy, OnCorrupt, check_policy, check_quarantine_path
 from dask_tfrecord.files.entry import check_labels

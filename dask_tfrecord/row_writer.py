@@ -29,6 +29,7 @@ from dask_tfrecord.dataset.write.destination import (
     refuse_linked_files,
     refuse_write_inside,
 )
+from dask_tfrecord.dataset.write.operations import Append
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import Call, SchemaError, TFRecordError
 from dask_tfrecord.files.storage.filesystem import Filesystem
@@ -170,7 +171,7 @@ class Writer:
         refuse_write_inside(self._store, "append")
         check_destination(self._store, "append")
         requests.warn_of_compression(self._options.compression)
-        self._appender = Appender(self._store)
+        self._appender = Appender(self._store, Append(self._adds_columns, columnar is not None))
         if self.snapshot is not None:
             refuse_linked_files(self._store, self.snapshot.file_list)
             fixed = {} if self._adds_columns else self._given
@@ -388,11 +389,9 @@ class Writer:
         return self._run(records, None, partitioning=partitioning, order=(*planned.names,), index=levels)
 
     def _run(self, schema: Schema, found: Snapshot | None, **how: Any) -> WriteRun:
-        sets, adds = self._columnar is not None, self._adds_columns
         keys = [item.name for item in how["partitioning"]]
         how["columnar"] = requests.plan_columnar(self._columnar, schema, keys, found)
-        how |= {"mode": "append", "sets_columnar": sets, "adds_columns": adds}
-        return WriteRun(self._store, schema, "", self._options, **how)
+        return WriteRun(self._store, schema, options=self._options, **how)
 
     # -- Commits ---------------------------------------------------------------------------------------------
 

@@ -24,6 +24,7 @@ from dask_tfrecord.codec import RecordType
 from dask_tfrecord.dataset.shuffle.spill import Shuffle
 from dask_tfrecord.dataset.shuffle.table_stream import write_shuffled, write_tables
 from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot
 from dask_tfrecord.dataset.write.append_schema import check_existing_data
 from dask_tfrecord.dataset.write.destination import (
     check_destination,
@@ -31,8 +32,15 @@ from dask_tfrecord.dataset.write.destination import (
     refuse_write_inside,
     replaceable_files,
 )
-from dask_tfrecord.dataset.write.operations import planned_rows
-from dask_tfrecord.dataset.write.run import WriteRun, draw_run
+from dask_tfrecord.dataset.write.operations import (
+    Append,
+    Create,
+    Operation,
+    Overwrite,
+    ReplacePartitions,
+    planned_rows,
+)
+from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.transaction import abandon, commit, discard, log_summary
 from dask_tfrecord.expr import lineage
 from dask_tfrecord.expr.write_expression import CollectionRows
@@ -334,7 +342,9 @@ def to_tfrecord(
             lineage.check_not_read(ddf, store)
         refuse_write_inside(store, mode)
         base = check_destination(store, mode)
-        replaceable = replaceable_files(store) if replaces else frozenset()
+        replaced = intact_snapshot(store) if replaces and base else None
+        base = base if replaced is None else replaced.number
+        replaceable = replaceable_files(store, replaced) if replaces else frozenset()
 
         levels = rows.levels(write_index)
         planned = rows.plan(schema, None if record_type == "infer" else record_type, keys, levels)
@@ -350,12 +360,19 @@ def to_tfrecord(
         if mode in ("append", "partitions"):
             newest = check_existing_data(store, records, partition_fields, levels, adds_columns=adds_columns)
 
+        keeps, sets = requests.keeps_versions(keep_versions), columnar is not None
+        operation: Operation = Create()
+        if mode == "append":
+            operation = Append(adds_columns, sets)
+        elif mode == "overwrite":
+            operation = Overwrite(planned_rows(replaced), replaceable, keeps)
+        elif mode == "partitions":
+            counts = planned_rows(replaced, by_partition=True)
+            operation = ReplacePartitions(counts, replaceable, keeps, sets_columnar=sets)
         run = WriteRun(
             store,
             records,
-            draw_run(store, newest),
-            options,
-            mode=mode,
+            options=options,
             base=base,
             partitioning=partition_fields,
             order=order,
@@ -364,19 +381,19 @@ def to_tfrecord(
             label=name_function,
             index=levels,
             columnar=requests.plan_columnar(columnar, records, keys, newest),
-            sets_columnar=columnar is not None,
-            adds_columns=adds_columns,
-            replaceable=replaceable,
-            planned=planned_rows(store, mode, base),
-            keep_versions=requests.keeps_versions(keep_versions),
         )
         unit = f"{count} partitions" if isinstance(rows, CollectionRows) else rows.kind
         plan = f"{unit}, {len(order)} columns, compression {options.compression}"
         logger.info("%s: planned: mode %s after version %d, %s", run.title, mode, base, plan)
         if not isinstance(rows, CollectionRows):
-            return _finish(run, lambda: _write_source(rows, run, splits, shuffling))
+            return _finish(run, lambda: _write_source(rows, run, operation, splits, shuffling))
         result = rows.write(
-            run, write_index=bool(levels) or write_index, splits=splits, shuffle=shuffling, npartitions=count
+            run,
+            operation,
+            write_index=bool(levels) or write_index,
+            splits=splits,
+            shuffle=shuffling,
+            npartitions=count,
         )
         if compute:
             return _compute(result, run, compute_kwargs, retries)
@@ -384,7 +401,9 @@ def to_tfrecord(
         return result
 
 
-def _write_source(source: Source, run: WriteRun, splits: Splits | None, shuffle: Shuffle | None) -> Snapshot:
+def _write_source(
+    source: Source, run: WriteRun, operation: Operation, splits: Splits | None, shuffle: Shuffle | None
+) -> Snapshot:
     title = f"{run.store.public()}, {source.kind}"
     tables = source.tables(run.columns, run.options.lossy, splits, run.index, title)
 
@@ -402,7 +421,7 @@ def _write_source(source: Source, run: WriteRun, splits: Splits | None, shuffle:
     except BaseException:  # KeyboardInterrupt is included
         discard(run)
         raise
-    return commit(run, files)
+    return commit(run, operation, files)
 
 
 def _compute(result: Any, run: WriteRun, kwargs: dict[str, Any] | None, retries: int | None) -> Snapshot:

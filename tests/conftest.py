@@ -68,12 +68,10 @@ def one_thread() -> Iterator[None]:
 
 
 @pytest.fixture(params=["full", "delta"])
-def appended_snapshots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> str:
+def appended_snapshots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Let every append store a full snapshot, or only the files that it adds to its base."""
-    parts = {"full": 0.0, "delta": 1e9}
-    monkeypatch.setattr(file_list, "DELTA_PART", parts[request.param])
-    kind: str = request.param
-    return kind
+    monkeypatch.setattr(file_list, "DELTA_PART", 0.0 if request.param == "full" else 1e9)
+    return request.param
 
 
 @pytest.fixture(params=["local", "memory"])

@@ -1,26 +1,34 @@
-"""The code in the documentation runs and prints what the pages show, and its links have targets.
+"""The code of pages and docstrings runs and prints what is shown; links have targets; figures are measured.
 
-Modules: reader, writer.
+Modules: reader, writer, public_functions.
 """
 
-import importlib.util
+import doctest
+import importlib
+import inspect
 import os
+import pkgutil
 import re
 import subprocess
 import sys
 from collections.abc import Iterator
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
 import boto3
+import dask
 import pytest
 from servers import s3_server
 
 import dask_tfrecord
+from dask_tfrecord import feed
 
 ROOT = Path(__file__).parent.parent
+README = (ROOT / "README.md").read_text()
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").rglob("*.md"))]
 ROOT_PAGES = [ROOT / name for name in ("SECURITY.md", "CONTRIBUTING.md", "CHANGELOG.md")]
+
 
 # A block of Python after the comment "<!-- not run: REASON -->" is not run. A block of text that follows a
 # block of Python is the output of that block.
@@ -28,7 +36,6 @@ _BLOCK = re.compile(
     r"(?P<skip><!-- not run: .+? -->\n+)?^```python\n(?P<code>.*?)^```$(?:\n+```text\n(?P<output>.*?)^```$)?",
     re.MULTILINE | re.DOTALL,
 )
-_LINK = re.compile(r"\]\(([^)\s]+)\)")
 
 # Runs the blocks of one page in one namespace, and prints a null character after the output of each block. A
 # warning that a user would see is an error.
@@ -48,9 +55,6 @@ def _code(page: Path) -> list[tuple[str, str | None]]:
     return [(match["code"], match["output"]) for match in found]
 
 
-PAGES_WITH_CODE = [page for page in PAGES if _code(page)]
-
-
 @pytest.fixture(scope="module")
 def environment() -> Iterator[dict[str, str]]:
     """The environment of a user with credentials for an S3 server, on which ``s3://bucket`` exists."""
@@ -63,42 +67,31 @@ def environment() -> Iterator[dict[str, str]]:
         yield {**os.environ, **server, **{name.upper(): value for name, value in keys.items()}}
 
 
-@pytest.mark.parametrize("page", PAGES_WITH_CODE, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [page for page in PAGES if _code(page)], ids=lambda page: page.name)
 def test_code_runs_as_printed(page: Path, environment: dict[str, str], tmp_path: Path) -> None:
     blocks = _code(page)
-    if importlib.util.find_spec("tensorflow") is None:
+    if find_spec("tensorflow") is None:
         needs = re.compile(r"import tensorflow|feed\.(tensorflow|keras)")
         blocks = [(code, shown) for code, shown in blocks if not needs.search(code)]
     (tmp_path / "tests").symlink_to(ROOT / "tests")  # some examples read the files of other writers
-    command = [sys.executable, "-c", _RUNNER]
-    result = subprocess.run(
-        command,
-        input="\0".join(code for code, _ in blocks),
-        cwd=tmp_path,
-        env=environment,
-        capture_output=True,
-        text=True,
-        check=False,
-    )
+    options: dict[str, Any] = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
+    code = "\0".join(code for code, _ in blocks)
+    result = subprocess.run([sys.executable, "-c", _RUNNER], input=code, check=False, **options)
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip("\0")
-    printed = [_without_trailing_spaces(output) for output in result.stdout.split("\0")]
+    printed = re.sub(r" +$", "", result.stdout, flags=re.MULTILINE).split("\0")
     for (_, shown), output in zip(blocks, printed, strict=False):
         assert shown is None or shown == output
 
 
-def _without_trailing_spaces(text: str) -> str:
-    return "".join(f"{line.rstrip()}\n" for line in text.splitlines())
-
-
 @pytest.mark.parametrize("page", [*PAGES, *ROOT_PAGES], ids=lambda page: page.name)
 def test_links_between_files_lead_to_files(page: Path) -> None:
-    targets = [link.partition("#")[0] for link in _LINK.findall(page.read_text()) if "://" not in link]
-    missing = [target for target in targets if target and not (page.parent / target).exists()]
-    assert not missing
+    links = re.findall(r"\]\(([^)\s]+)\)", page.read_text())
+    targets = [link.partition("#")[0] for link in links if "://" not in link]
+    assert [target for target in targets if target and not (page.parent / target).exists()] == []
 
 
-def test_every_directory_of_the_package_is_on_the_map() -> None:
+def test_every_directory_of_the_package_is_on_the_map_and_each_name_there_exists() -> None:
     page = (ROOT / "docs" / "architecture.md").read_text()
     package = ROOT / "dask_tfrecord"
     modules = {path.relative_to(package) for path in package.rglob("*.[ph]*") if "fuzz" not in path.parts}
@@ -106,16 +99,95 @@ def test_every_directory_of_the_package_is_on_the_map() -> None:
     names = {f"{path.parent.as_posix()}/" for path in modules if path.parent != Path(".")}
     names |= {path.name for path in modules if path.parent == Path(".") and path.name != "__init__.py"}
     assert {name for name in names if f"`{name}`" not in page} == set()
-
-
-def test_the_map_names_no_file_that_does_not_exist() -> None:
-    page = (ROOT / "docs" / "architecture.md").read_text()
-    names = re.findall(r"`((?:[\w.-]+/)*[\w-]+\.(?:py|pyi|hpp|cpp|md)|(?:[\w.-]+/)+)`", page)
-    roots = (ROOT, ROOT / "dask_tfrecord")
-    assert [name for name in names if not any((root / name).exists() for root in roots)] == []
+    shown = re.findall(r"`((?:[\w.-]+/)*[\w-]+\.(?:py|pyi|hpp|cpp|md)|(?:[\w.-]+/)+)`", page)
+    assert [name for name in shown if not any((root / name).exists() for root in (ROOT, package))] == []
 
 
 def test_every_public_name_is_on_the_api_page() -> None:
     page = (ROOT / "docs" / "api.md").read_text()
     described = re.findall(r"^\.\. auto\w+:: (\w+)$", page, re.MULTILINE)
     assert sorted(described) == sorted(dask_tfrecord.__all__)
+
+
+def test_the_readme_fits_on_a_few_screens_of_800_pixels() -> None:
+    lines = README.splitlines()
+    assert len(lines) <= 130
+    assert [line for line in lines if len(line) > 110] == []
+    blocks = re.findall(r"^```\w+\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    assert [line for block in blocks for line in block.splitlines() if len(line) > 78] == []
+
+
+def test_both_commands_of_the_readme_stand_alone() -> None:
+    """Each command runs a script that creates the environment, so either command can run first."""
+    blocks = re.findall(r"^```sh\n(.*?)^```$", README, re.MULTILINE | re.DOTALL)
+    commands = [line for block in blocks for line in block.splitlines()]
+    assert len(commands) == 2
+    scripts = [ROOT / command.removeprefix("sh ") for command in commands]
+    assert all("python3 -m venv .venv\n.venv/bin/pip install" in script.read_text() for script in scripts)
+
+
+def test_the_pages_and_plots_show_the_stored_figures(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(sys, "path", [*sys.path, str(ROOT)])  # the benchmarks are not installed
+    from benchmarks.peers import report
+    from benchmarks.peers.report import feeds, files, formats, readme
+
+    results, loaders = report.stored("files"), report.stored("feeds")
+    regions = {
+        "README.md": readme.reasons(results, loaders),
+        "docs/comparison.md": files.short_table(results),
+        "docs/training.md": feeds.table(loaders),
+    }
+    for page, text in regions.items():
+        assert report.BEGIN + text + report.END in (ROOT / page).read_text(), page
+    made = {f"peers-{theme}.svg": readme.picture(results, theme) for theme in readme.THEMES}
+    made["RESULTS.md"] = files.page(results)
+    made |= {name: formats.page(suite, report.stored(suite)) for suite, (name, *_) in formats.PAGES.items()}
+    for name, text in made.items():
+        assert text == (ROOT / "benchmarks" / name).read_text(), name
+
+
+PUBLIC = {name: getattr(dask_tfrecord, name) for name in dask_tfrecord.__all__}
+_FOUND = [
+    test
+    for item in PUBLIC.values()
+    for test in doctest.DocTestFinder(recurse=True).find(item, item.__qualname__)
+]
+EXAMPLES = [test for test in _FOUND if test.examples]
+FEEDS = [module.name for module in pkgutil.walk_packages(feed.__path__, f"{feed.__name__}.")]
+
+
+def _run(example: doctest.DocTest) -> None:
+    report: list[str] = []
+    example.globs = {}  # an example imports what it uses, so that it can be copied
+    with dask.config.set(scheduler="threads"):
+        runner = doctest.DocTestRunner(optionflags=doctest.NORMALIZE_WHITESPACE)
+        result = runner.run(example, out=report.append)
+    assert result.failed == 0, "".join(report)
+
+
+@pytest.mark.parametrize("example", EXAMPLES, ids=lambda example: example.name)
+def test_example_prints_as_shown(
+    example: doctest.DocTest, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert not any(doctest.SKIP in line.options for line in example.examples)
+    monkeypatch.chdir(tmp_path)
+    _run(example)
+
+
+@pytest.mark.parametrize("name", FEEDS)
+def test_examples_of_a_feed_print_as_shown(
+    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    try:
+        module = importlib.import_module(name)
+    except ImportError as error:
+        pytest.skip(f"{error.name} is not installed")
+    for number, example in enumerate(doctest.DocTestFinder().find(module, name)):
+        (tmp_path / str(number)).mkdir()
+        monkeypatch.chdir(tmp_path / str(number))
+        _run(example)
+
+
+def test_every_public_function_has_an_example() -> None:
+    functions = {name for name, item in PUBLIC.items() if inspect.isfunction(item)}
+    assert functions - {example.name for example in EXAMPLES} == set()

@@ -7,7 +7,6 @@ Modules: exports, schema.tfds, schema.tensorflow_schemas.
 
 import json
 import re
-import struct
 import subprocess
 import sys
 from collections.abc import Callable
@@ -17,9 +16,11 @@ from typing import Any
 
 import dask.dataframe as dd
 import numpy as np
+import oracle
 import pandas as pd
 import pyarrow as pa
 import pytest
+from small_frames import flip
 
 import dask_tfrecord
 from dask_tfrecord import CorruptRecordError, DestinationError, SchemaError, Snapshot, TFRecordError, export
@@ -28,12 +29,9 @@ from dask_tfrecord.files.storage.store import Store
 ROWS = 90
 
 
-def frame(rows: int = ROWS) -> pd.DataFrame:
-    numbers = np.arange(rows)
-    pixels = pa.array((numbers[:, None] + np.arange(6)).ravel())
-    images = pa.ExtensionArray.from_storage(
-        pa.fixed_shape_tensor(pa.int64(), [2, 3]), pa.FixedSizeListArray.from_arrays(pixels, 6)
-    )
+def frame() -> pd.DataFrame:
+    numbers = np.arange(ROWS)
+    pixels = pa.FixedSizeListArray.from_arrays(pa.array((numbers[:, None] + np.arange(6)).ravel()), 6)
     columns = {
         "id": pa.array(numbers),
         "small": pa.array(numbers % 100, pa.int8()),
@@ -44,10 +42,14 @@ def frame(rows: int = ROWS) -> pd.DataFrame:
         "day": pa.array(numbers, pa.int32()).cast(pa.date32()),
         "some": pa.array([list(range(number % 4)) for number in numbers], pa.list_(pa.int32())),
         "words": pa.array([["a"] * (number % 3) for number in numbers]),
-        "pair": pa.FixedSizeListArray.from_arrays(pa.array(np.arange(2 * rows), pa.float32()), 2),
-        "image": images,
+        "pair": pa.FixedSizeListArray.from_arrays(pa.array(np.arange(2 * ROWS), pa.float32()), 2),
+        "image": pa.ExtensionArray.from_storage(pa.fixed_shape_tensor(pa.int64(), [2, 3]), pixels),
     }
     return pd.DataFrame({name: pd.arrays.ArrowExtensionArray(array) for name, array in columns.items()})
+
+
+def with_splits() -> pd.DataFrame:
+    return frame().assign(split=["train", "train", "eval"] * 30)
 
 
 Write = Callable[..., str]
@@ -58,7 +60,8 @@ def write(tmp_path: Path) -> Write:
     """Write a dataset, and return its path."""
 
     def write(data: pd.DataFrame | None = None, npartitions: int = 3, **keywords: Any) -> str:
-        data = frame() if data is None else data
+        if data is None:
+            data = with_splits() if "partition_on" in keywords else frame()
         path = str(tmp_path / "My data")
         ddf = dd.from_pandas(data, npartitions=npartitions, sort=False)
         dask_tfrecord.to_tfrecord(ddf, path, **keywords)
@@ -67,21 +70,14 @@ def write(tmp_path: Path) -> Write:
     return write
 
 
-def with_splits(data: pd.DataFrame) -> pd.DataFrame:
-    return data.assign(split=[("train", "train", "eval")[number % 3] for number in range(len(data))])
+def exported(path: str, format: Any) -> Any:
+    return json.loads(Path(export(path, format)[0]).read_text())["featuresDict"]["features"]
 
 
-def records(path: str) -> list[bytes]:
-    """The records of a file, by the definition of the format."""
-    data, found = Path(path).read_bytes(), []
-    while data:
-        (length,) = struct.unpack_from("<Q", data)
-        found.append(data[12 : 12 + length])
-        data = data[16 + length :]
-    return found
-
-
-def test_an_index_file_locates_every_record(write: Write) -> None:
+@pytest.mark.parametrize("window", [50, None])
+def test_an_index_locates_records(write: Write, window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
+    if window:  # records are larger
+        monkeypatch.setattr("dask_tfrecord.exports._WINDOW", window)
     path = write(max_rows_per_file=20)
     written = export(path, "idx")
     files = Snapshot.open(path).files
@@ -89,18 +85,7 @@ def test_an_index_file_locates_every_record(write: Write) -> None:
     for file, index in zip(files, written, strict=True):
         data = Path(path, file.path).read_bytes()
         spans = [tuple(map(int, line.split(" "))) for line in Path(index).read_text().splitlines()]
-        assert [data[start + 12 : start + size - 4] for start, size in spans] == records(
-            f"{path}/{file.path}"
-        )
-
-
-def test_records_that_are_larger_than_a_window_are_found(
-    write: Write, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    path = write()
-    expected = [Path(index).read_text() for index in export(path, "idx")]
-    monkeypatch.setattr("dask_tfrecord.exports._WINDOW", 50)
-    assert [Path(index).read_text() for index in export(path, "idx")] == expected
+        assert [data[start + 12 : start + size - 4] for start, size in spans] == oracle.frames(data)
 
 
 def test_index_files_on_a_store_are_written_beside_the_data() -> None:
@@ -114,19 +99,16 @@ def test_index_files_on_a_store_are_written_beside_the_data() -> None:
 def test_damaged_files_get_no_index(write: Write) -> None:
     path = write()
     file = Path(path, Snapshot.open(path).files[1].path)
-    data = bytearray(file.read_bytes())
-    data[0] ^= 255
-    file.write_bytes(data)
+    flip(file, 0)
     with pytest.raises(CorruptRecordError, match=re.escape(file.name)):
         export(path, "idx")
 
 
-@pytest.mark.parametrize("format", ["idx", "tfds"])
-def test_compressed_files_are_refused(write: Write, format: Any) -> None:
+def test_compressed_files_are_refused(write: Write) -> None:
     path = write(compression="gzip")
-    reader = "(a reader with an index|TensorFlow Datasets)"
-    with pytest.raises(TFRecordError, match=f"compressed with gzip, which {reader} cannot read; write"):
-        export(path, format)
+    for format, reader in (("idx", "a reader with an index"), ("tfds", "TensorFlow Datasets")):
+        with pytest.raises(TFRecordError, match=f"compressed with gzip, which {reader} cannot read; write"):
+            export(path, format)
     assert export(path, "tfmd") == [f"{path}/schema.pbtxt"]
 
 
@@ -141,10 +123,11 @@ SHAPES: dict[str, dict[str, Any]] = {
 }
 
 
+@pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("shape", SHAPES)
 def test_the_description_names_the_files_of_each_split(write: Write, shape: str) -> None:
     keywords = SHAPES[shape]
-    path = write(with_splits(frame()) if "partition_on" in keywords else frame(), **keywords)
+    path = write(**keywords)
     assert export(path, "tfds") == [f"{path}/features.json", f"{path}/dataset_info.json"]
     info = json.loads(Path(path, "dataset_info.json").read_text())
     assert (info["name"], info["version"], info["fileFormat"]) == ("my_data", "1.0.0", "tfrecord")
@@ -152,21 +135,38 @@ def test_the_description_names_the_files_of_each_split(write: Write, shape: str)
     for split in info["splits"]:
         count = len(split["shardLengths"])
         for number, length in enumerate(split["shardLengths"]):
-            name = split["filepathTemplate"].format(
-                SHARD_X_OF_Y=f"{number:05d}-of-{count:05d}",
-                SHARD_INDEX=f"{number:05d}",
-                FILEFORMAT="tfrecord",
-            )
-            assert len(records(f"{path}/{name}")) == int(length)
+            index = f"{number:05d}"
+            parts = {"SHARD_X_OF_Y": f"{index}-of-{count:05d}", "SHARD_INDEX": index}
+            name = split["filepathTemplate"].format(**parts, FILEFORMAT="tfrecord")
+            assert len(oracle.read_payloads(Path(path, name))) == int(length)
             found[name] = int(length)
     assert found == {file.path: file.records for file in Snapshot.open(path).files}
     expected = {"train": 60, "eval": 30} if "partition_on" in keywords else {"train": 90}
     assert {split["name"]: sum(map(int, split["shardLengths"])) for split in info["splits"]} == expected
+    if find_spec("tensorflow_datasets"):
+        _check_with_tensorflow_datasets(path)
+
+
+def _check_with_tensorflow_datasets(path: str) -> None:
+    import tensorflow_datasets as tfds
+
+    data = frame()
+    builder = tfds.builder_from_directory(path)
+    rows = [row for split in builder.info.splits for row in tfds.as_numpy(builder.as_dataset(split=split))]
+    assert sum(split.num_examples for split in builder.info.splits.values()) == len(rows) == ROWS
+    for row in rows:
+        number = row["id"]
+        expected = {name: data[name][number] for name in ("small", "even", "half", "raw")}
+        assert {name: row[name] for name in expected} == expected
+        assert row["name"].decode() == f"é{number}"
+        assert row["some"].tolist() == list(range(number % 4))
+        assert row["words"].tolist() == [b"a"] * (number % 3)
+        assert row["pair"].tolist() == [2 * number, 2 * number + 1]
+        assert row["image"].tolist() == (number + np.arange(6).reshape(2, 3)).tolist()
 
 
 def test_a_column_of_each_type_has_its_feature(write: Write) -> None:
-    path = write()
-    features = json.loads(Path(export(path, "tfds")[0]).read_text())["featuresDict"]["features"]
+    features = exported(write(), "tfds")
     kinds = {name: feature["pythonClassName"].rpartition(".")[2] for name, feature in features.items()}
     dtypes = {name: feature["tensor"]["dtype"] for name, feature in features.items() if "tensor" in feature}
     scalars = dict.fromkeys(["id", "small", "even", "half", "raw", "day"], "Scalar")
@@ -185,17 +185,16 @@ def structs(*values: Any) -> pd.DataFrame:
 def test_a_struct_is_a_dict_of_features(write: Write) -> None:
     data = structs(*[{"b": [1], "c": {"d": 0.5, "e": "f"}}, {"b": [], "c": {"d": 1.5, "e": "g"}}] * 2)
     path = write(data, npartitions=1)
-    assert [*schema(Path(*export(path, "tfmd")).read_text())] == ["x/b", "x/c/d", "x/c/e"]
-    features = json.loads(Path(export(path, "tfds")[0]).read_text())["featuresDict"]["features"]
-    assert [*features["x"]["featuresDict"]["features"]["c"]["featuresDict"]["features"]] == ["d", "e"]
     columns = ["x/b", "x/c/d", "x/c/e"]
+    assert [*schema(path)] == columns
+    features = exported(path, "tfds")
+    assert [*features["x"]["featuresDict"]["features"]["c"]["featuresDict"]["features"]] == ["d", "e"]
     found = dask_tfrecord.read_tfrecord(path, columns=columns, use_snapshot=False).compute()
     pd.testing.assert_frame_equal(found, dask_tfrecord.read_tfrecord(path, columns=columns).compute())
 
 
-def nested() -> pd.DataFrame:
-    lists = pd.array([[[1]], [[2, 3], []]], pd.ArrowDtype(pa.list_(pa.list_(pa.int64()))))
-    return pd.DataFrame({"x": lists})
+NESTED = pd.DataFrame({"x": pd.array([[[1]], [[2], []]], pd.ArrowDtype(pa.list_(pa.list_(pa.int64()))))})
+SPLIT = {"partition_on": "split"}
 
 
 @pytest.mark.parametrize(
@@ -205,22 +204,11 @@ def nested() -> pd.DataFrame:
         (pd.DataFrame({"a/b": [1]}), {}, SchemaError, "feature 'a/b'.*nesting"),
         (structs({"b": [1]}), {}, SchemaError, "feature 'x/c': .*all fields of the struct may be null"),
         (structs({"b": [1], "c": {"d": 1}}), {}, SchemaError, "feature 'x/c/e': .*no nulls.*1 nulls"),
-        (nested(), {"record_type": "sequence_example"}, TFRecordError, "Examples only"),
-        (pd.DataFrame({"x": ["a"]}), {"record_type": "bytes"}, TFRecordError, "Examples only"),
-        (
-            with_splits(frame()),
-            {"max_rows_per_file": 7},
-            TFRecordError,
-            r"split 'train' has others.*colocate",
-        ),
-        (with_splits(frame()), {"partition_on": ["split", "even"]}, TFRecordError, r"\['split', 'even'\]"),
-        (pd.DataFrame({"x": [1], "split": ["a b"]}), {"partition_on": "split"}, TFRecordError, "'a b'"),
-        (
-            pd.DataFrame({"x": [1], "split": [None]}),
-            {"partition_on": "split"},
-            TFRecordError,
-            "value None of",
-        ),
+        (NESTED, {"record_type": "sequence_example"}, TFRecordError, "Examples only"),
+        (with_splits(), {"max_rows_per_file": 7}, TFRecordError, r"split 'train' has others.*colocate"),
+        (with_splits(), {"partition_on": ["split", "even"]}, TFRecordError, r"\['split', 'even'\]"),
+        (pd.DataFrame({"x": [1], "split": ["a b"]}), SPLIT, TFRecordError, "'a b'"),
+        (pd.DataFrame({"x": [1], "split": [None]}), SPLIT, TFRecordError, "value None of"),
     ],
 )
 def test_what_tfds_cannot_express_is_refused_by_name(
@@ -232,15 +220,9 @@ def test_what_tfds_cannot_express_is_refused_by_name(
     assert not Path(path, "features.json").exists()
 
 
-def test_an_appended_run_in_a_split_is_refused(write: Write) -> None:
-    path = write()
-    dask_tfrecord.to_tfrecord(dd.from_pandas(frame(), npartitions=1), path, append=True)
-    with pytest.raises(TFRecordError, match="in one run"):
-        export(path, "tfds")
-
-
-def schema(text: str) -> dict[str, dict[str, str]]:
-    """The fields of each feature in a schema, as protobuf's text format prints them."""
+def schema(path: str) -> dict[str, dict[str, str]]:
+    """The fields of each feature in an exported schema, as protobuf's text format prints them."""
+    text = Path(*export(path, "tfmd")).read_text()
     found: dict[str, dict[str, str]] = {}
     for block in re.findall(r"^feature \{\n(.*?)^\}\n", text, re.DOTALL | re.MULTILINE):
         fields = dict(re.findall(r"^  (\w+):? (.*)$", block, re.MULTILINE))
@@ -248,9 +230,8 @@ def schema(text: str) -> dict[str, dict[str, str]]:
     return found
 
 
-def test_the_schema_tells_types_presence_and_shapes(write: Write) -> None:
-    path = write(frame().assign(gap=pd.array([None, 1, 2] * 30, pd.ArrowDtype(pa.int64()))))
-    features = schema(Path(*export(path, "tfmd")).read_text())
+def test_the_schema_says_types_presence_and_shapes(write: Write) -> None:
+    features = schema(write(frame().assign(gap=pd.array([None, 1, 2] * 30, pd.ArrowDtype(pa.int64())))))
     always = "{ min_fraction: 1.0 min_count: 1 }"
     assert features["id"] == {"type": "INT", "presence": always, "shape": "{  }"}
     assert features["small"]["int_domain"] == "{ min: -128 max: 127 }"
@@ -262,43 +243,30 @@ def test_the_schema_tells_types_presence_and_shapes(write: Write) -> None:
     assert [features[name]["type"] for name in ("half", "name", "raw")] == ["FLOAT", "BYTES", "BYTES"]
 
 
-@pytest.fixture
-def exported(write: Write) -> str:
-    path = write(with_splits(frame()), partition_on="split")
+@pytest.mark.parametrize(
+    ("mode", "rows"), [({"overwrite": True}, 30), ({"overwrite": "partitions"}, 90), ({"append": True}, 120)]
+)
+def test_exports_disturb_no_read_and_an_overwrite_removes(
+    write: Write, mode: dict[str, Any], rows: int
+) -> None:
+    path = write(partition_on="split")
     for format in ("idx", "tfds", "tfmd"):
         export(path, format)
-    return path
-
-
-def test_exports_disturb_no_read(exported: str) -> None:
-    assert len(dask_tfrecord.read_tfrecord(exported)) == ROWS
-    assert len(dask_tfrecord.read_tfrecord(exported, use_snapshot=False)) == ROWS
-    assert sorted(dask_tfrecord.verify(exported)["records"]) == [10, 10, 10, 20, 20, 20]
-
-
-def test_an_overwrite_removes_the_exports(exported: str) -> None:
-    ddf = dd.from_pandas(frame(), npartitions=1)
-    dask_tfrecord.to_tfrecord(ddf, exported, overwrite=True)
-    left = sorted(str(path.relative_to(exported)) for path in Path(exported).rglob("*") if path.is_file())
-    (file,) = Snapshot.open(exported).files
-    assert left == sorted(["_SUCCESS", "_tfrecord/00000002.parquet", file.path])
-    assert not Path(exported, "_idx").exists()
-
-
-def test_an_overwrite_of_partitions_removes_the_exports(exported: str) -> None:
-    data = with_splits(frame())
-    ddf = dd.from_pandas(data[data["split"] == "eval"], npartitions=1)
-    dask_tfrecord.to_tfrecord(ddf, exported, overwrite="partitions", partition_on="split")
-    assert not Path(exported, "dataset_info.json").exists()
-    assert not Path(exported, "_idx").exists()
-    assert len(dask_tfrecord.read_tfrecord(exported)) == ROWS
-
-
-def test_an_append_keeps_the_exports(exported: str) -> None:
-    ddf = dd.from_pandas(with_splits(frame()), npartitions=1)
-    dask_tfrecord.to_tfrecord(ddf, exported, append=True, partition_on="split")
-    assert Path(exported, "dataset_info.json").exists()
-    assert len(dask_tfrecord.read_tfrecord(exported)) == 2 * ROWS
+    assert len(dask_tfrecord.read_tfrecord(path)) == ROWS
+    assert len(dask_tfrecord.read_tfrecord(path, use_snapshot=False)) == ROWS
+    assert sorted(dask_tfrecord.verify(path)["records"]) == [10, 10, 10, 20, 20, 20]
+    data = with_splits()
+    write(data[data["split"] == "eval"], npartitions=1, partition_on="split", **mode)
+    assert len(dask_tfrecord.read_tfrecord(path)) == rows
+    left = {str(file.relative_to(path)) for file in Path(path).rglob("*") if file.is_file()}
+    others = left - {file.path for file in Snapshot.open(path).files}
+    if "append" not in mode:
+        assert others == {"_SUCCESS", "_tfrecord/00000002.parquet"}
+        assert not Path(path, "_idx").exists()
+    else:
+        assert {"dataset_info.json", "features.json", "schema.pbtxt"} < others
+        with pytest.raises(TFRecordError, match="in one run"):
+            export(path, "tfds")
 
 
 def test_descriptions_of_others_are_no_data_and_are_never_removed(write: Write) -> None:
@@ -306,7 +274,7 @@ def test_descriptions_of_others_are_no_data_and_are_never_removed(write: Write) 
     Path(path, "features.json").write_text("{}")
     assert len(dask_tfrecord.read_tfrecord(path)) == ROWS
     with pytest.raises(DestinationError, match=r"features\.json"):
-        dask_tfrecord.to_tfrecord(dd.from_pandas(frame(), npartitions=1), path, overwrite=True)
+        write(overwrite=True)
     assert Path(path, "features.json").read_text() == "{}"
 
 
@@ -317,31 +285,6 @@ def test_wrong_arguments_are_named(tmp_path: Path) -> None:
         export(tmp_path, "idx")
 
 
-# -- The libraries themselves --------------------------------------------------------------------------------
-
-
-@pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("shape", SHAPES)
-def test_tensorflow_datasets_loads_every_row(write: Write, shape: str) -> None:
-    tfds = pytest.importorskip("tensorflow_datasets")
-    keywords = SHAPES[shape]
-    data = frame()
-    path = write(with_splits(data) if "partition_on" in keywords else data, **keywords)
-    export(path, "tfds")
-    builder = tfds.builder_from_directory(path)
-    rows = [row for split in builder.info.splits for row in tfds.as_numpy(builder.as_dataset(split=split))]
-    assert sum(split.num_examples for split in builder.info.splits.values()) == len(rows) == ROWS
-    for row in rows:
-        number = row["id"]
-        expected = {name: data[name][number] for name in ("small", "even", "half", "raw")}
-        assert {name: row[name] for name in expected} == expected
-        assert row["name"].decode() == f"é{number}"
-        assert row["some"].tolist() == list(range(number % 4))
-        assert row["words"].tolist() == [b"a"] * (number % 3)
-        assert row["pair"].tolist() == [2 * number, 2 * number + 1]
-        assert row["image"].tolist() == (number + np.arange(6).reshape(2, 3)).tolist()
-
-
 @pytest.mark.filterwarnings("ignore")
 def test_tensorflow_metadata_parses_the_schema(write: Write) -> None:
     schema_pb2 = pytest.importorskip("tensorflow_metadata.proto.v0.schema_pb2")
@@ -349,8 +292,7 @@ def test_tensorflow_metadata_parses_the_schema(write: Write) -> None:
 
     kinds = pd.Categorical(["a", "b"] * 45, ["b", 'a"\\\n'.strip(), "a"], ordered=True)
     data = frame().assign(**{'é"\\': 1, "kind": kinds})
-    path = write(data)
-    parsed = text_format.Parse(Path(*export(path, "tfmd")).read_text(), schema_pb2.Schema())
+    parsed = text_format.Parse(Path(*export(write(data), "tfmd")).read_text(), schema_pb2.Schema())
     assert [feature.name for feature in parsed.feature] == list(data.columns)
     by_name = {feature.name: feature for feature in parsed.feature}
     assert [size.size for size in by_name["image"].shape.dim] == [2, 3]
@@ -370,7 +312,7 @@ print(json.dumps([int(row["id"][0]) for row in rows]))
 # CI installs the tfrecord package, which checks the index; the test extra does not install it.
 @pytest.mark.skipif(find_spec("tfrecord") is None, reason="the tfrecord package is not installed")
 @pytest.mark.parametrize(("shard", "expected"), [(None, (0, 90)), ((0, 2), (0, 45)), ((1, 2), (45, 90))])
-def test_the_tfrecord_package_reads_by_the_index(
+def test_the_tfrecord_package_reads(
     write: Write, shard: tuple[int, int] | None, expected: tuple[int, int]
 ) -> None:
     path = write(npartitions=1)

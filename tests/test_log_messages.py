@@ -1,31 +1,46 @@
-"""What the logger ``dask_tfrecord`` reports of reads and writes, and what the logs of workers show.
+"""What the logger ``dask_tfrecord`` reports of reads and writes, while they run and in the logs of workers.
 
-Modules: writer, dataset.write.transaction.
+Modules: writer, dataset.write.transaction, scheduler, cli.compute.
 """
 
 import logging
-import os
 import re
-import subprocess
-import sys
+import threading
+import time
+from collections.abc import Callable, Iterator
 from pathlib import Path
+from typing import Any
 
+import dask
 import dask.dataframe as dd
 import pandas as pd
 import pyarrow as pa
 import pytest
-import s3fs
+from dask.callbacks import Callback
 from distributed import Client
-from servers import s3_server
+from small_frames import flip
 
-from dask_tfrecord import SchemaError, cleanup, index, read_tfrecord, to_tfrecord
+from dask_tfrecord import (
+    RecordTable,
+    SchemaError,
+    Snapshot,
+    index,
+    iter_batches,
+    read_tfrecord,
+    to_tfrecord,
+    verify,
+    writer,
+)
+from dask_tfrecord import scheduler as progress
+from dask_tfrecord.dataset.shuffle import table_stream
 from dask_tfrecord.dataset.write import transaction
+from dask_tfrecord.dataset.write.transaction import commit as commit_files
+from dask_tfrecord.scheduler import Progress, Report
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def numbers() -> dd.DataFrame:
-    return dd.from_pandas(pd.DataFrame({"n": range(20)}), npartitions=4)
+NUMBERS = dd.from_pandas(pd.DataFrame({"n": range(20)}), npartitions=4)
 
 
 def messages(caplog: pytest.LogCaptureFixture, level: int = logging.INFO) -> list[str]:
@@ -37,10 +52,10 @@ def debug(caplog: pytest.LogCaptureFixture) -> None:
     caplog.set_level(logging.DEBUG, "dask_tfrecord")
 
 
-def test_a_write_logs_its_plan_each_step_of_the_commit_and_a_summary(
+def test_a_write_logs_its_plan_its_steps_and_a_summary(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    snapshot = to_tfrecord(numbers(), tmp_path, compression="gzip")
+    snapshot = to_tfrecord(NUMBERS, tmp_path, compression="gzip")
     found = messages(caplog)
     assert all(text.startswith(f"{tmp_path}: write {snapshot.run[:8]}: ") for text in found)
     actions = [text.split(": ", 2)[2] for text in found]
@@ -51,6 +66,8 @@ def test_a_write_logs_its_plan_each_step_of_the_commit_and_a_summary(
     assert re.fullmatch(
         rf"done: version 1, 4 files, 20 rows, {snapshot.bytes} bytes in \d+\.\d s \(\d+ rows/s\)", actions[-1]
     )
+    to_tfrecord(NUMBERS, tmp_path, append=True)
+    assert "done: version 2, 4 files, 20 rows" in messages(caplog)[-1]
 
 
 def test_the_steps_are_those_of_the_specification() -> None:
@@ -59,15 +76,8 @@ def test_the_steps_are_those_of_the_specification() -> None:
     assert steps == [str(number) for number in range(1, transaction._STEPS + 1)]
 
 
-def test_the_summary_counts_what_the_write_added(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    to_tfrecord(numbers(), tmp_path)
-    caplog.clear()
-    to_tfrecord(numbers(), tmp_path, append=True)
-    assert "done: version 2, 4 files, 20 rows" in messages(caplog)[-1]
-
-
 def test_each_file_has_a_line_for_debugging(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    snapshot = to_tfrecord(numbers(), tmp_path)
+    snapshot = to_tfrecord(NUMBERS, tmp_path)
     written = messages(caplog, logging.DEBUG)
     title = f"{tmp_path}: write {snapshot.run[:8]}: wrote"
     assert sorted(written) == [f"{title} {file.path}: 5 rows, 150 bytes" for file in snapshot.files]
@@ -82,9 +92,7 @@ def test_each_file_has_a_line_for_debugging(tmp_path: Path, caplog: pytest.LogCa
     ]
 
 
-def test_a_failed_write_logs_an_error_and_the_removal_of_its_files(
-    tmp_path: Path, caplog: pytest.LogCaptureFixture
-) -> None:
+def test_a_failed_write_logs_an_error_and_a_removal(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     values = pd.array([[1], [None]], pd.ArrowDtype(pa.list_(pa.int64())))
     with pytest.raises(SchemaError):
         to_tfrecord(dd.from_pandas(pd.DataFrame({"n": values}), npartitions=1), tmp_path)
@@ -93,86 +101,31 @@ def test_a_failed_write_logs_an_error_and_the_removal_of_its_files(
     assert messages(caplog)[-1].endswith("remove what the failed write staged")
 
 
-def test_cleanup_and_index_log_what_they_did(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    snapshot = to_tfrecord(numbers(), tmp_path / "a")
-    (tmp_path / "b").mkdir()
-    for file in snapshot.files:
-        (tmp_path / "a" / file.path).rename(tmp_path / "b" / file.path)
-    staging = tmp_path / "a" / "_tfrecord" / "staging" / ("0" * 32)
-    staging.mkdir(parents=True)
-    (staging / "started").touch()
-    caplog.clear()
-    assert len(cleanup(tmp_path / "a", older_than="0 s")) == 1
-    assert messages(caplog) == [
-        f"{tmp_path}/a: remove 1 files of the interrupted write 00000000",
-        f"{tmp_path}/a: cleanup removed 1 files",
-    ]
-    index(tmp_path / "b")
-    assert f"{tmp_path}/b: index stored version 1: Snapshot(4 files, 20 records, " in messages(caplog)[-1]
-
-
 def test_the_log_has_no_secrets(caplog: pytest.LogCaptureFixture) -> None:
-    with s3_server() as options:
-        s3fs.S3FileSystem(**options).call_s3("create_bucket", Bucket="bucket")
-        place = "s3://bucket/data"
-        snapshot = to_tfrecord(numbers(), place, storage_options=options)
-        read_tfrecord(place, storage_options=options).compute()
-        with pytest.raises(ValueError, match="hunter2"):
-            numbers().map_partitions(fail, options["secret"], meta=numbers()._meta).to_tfrecord(
-                place, overwrite=True, storage_options=options, retries=0
-            )
+    def fail(part: pd.DataFrame) -> pd.DataFrame:
+        raise ValueError("cannot log in with hunter2")
+
+    path, options = "memory://bucket/logged", {"secret": "hunter2"}
+    snapshot = to_tfrecord(NUMBERS, path, storage_options=options, overwrite=True)
+    read_tfrecord(path, storage_options=options).compute()
+    failing = NUMBERS.map_partitions(fail, meta=NUMBERS._meta)
+    with pytest.raises(ValueError, match="hunter2"):
+        to_tfrecord(failing, path, overwrite=True, storage_options=options, retries=0)
     ours = [record.getMessage() for record in caplog.records if record.name.startswith("dask_tfrecord")]
-    assert any(f"{place}: write {snapshot.run[:8]}: done" in text for text in ours)
+    assert any(f"write {snapshot.run[:8]}: done" in text for text in ours)
     assert any("failed after" in text and "***" in text for text in ours)
     assert not any("hunter2" in text for text in ours)
 
 
-def fail(part: pd.DataFrame, secret: str) -> pd.DataFrame:
-    raise ValueError(f"cannot log in with {secret}")
-
-
 def test_the_log_of_a_worker_shows_the_whole_message_of_an_error(tmp_path: Path, client: Client) -> None:
-    snapshot = to_tfrecord(numbers(), tmp_path)
-    path = tmp_path / snapshot.files[2].path
-    content = bytearray(path.read_bytes())
-    content[15] ^= 1
-    path.write_bytes(content)
+    path = tmp_path / to_tfrecord(NUMBERS, tmp_path).files[2].path
+    flip(path, 15)
     with pytest.raises(ValueError, match="record 0") as caught:
         read_tfrecord(tmp_path).compute(scheduler=client)
     logs = "\n".join(text for lines in client.get_worker_logs().values() for _, text in lines)
     assert str(caught.value) in logs
     assert f"{path}, record 0 (byte 0)" in repr(caught.value)
     assert str(caught.value.remedies[0]) in repr(caught.value)
-
-
-_SCRIPT = """
-if __name__ == "__main__":
-    import dask.dataframe as dd
-    from distributed import Client, LocalCluster
-    import dask_tfrecord
-    cluster = LocalCluster(n_workers=1, threads_per_worker=1, dashboard_address=":0", silence_logs=False)
-    with cluster, Client(cluster):
-        dask_tfrecord.to_tfrecord(dd.from_dict({"n": [1, 2]}, npartitions=2), "a")
-"""
-
-
-def test_an_environment_variable_shows_the_messages_of_client_and_worker(tmp_path: Path) -> None:
-    (tmp_path / "job.py").write_text(_SCRIPT)
-    result = subprocess.run(
-        [sys.executable, "job.py"],
-        cwd=tmp_path,
-        env={**os.environ, "DASK_LOGGING__DASK_TFRECORD": "debug"},
-        capture_output=True,
-        text=True,
-        check=True,
-    )
-    lines = [line for line in result.stderr.splitlines() if " - dask_tfrecord." in line]
-    assert any("dask_tfrecord.writer - INFO" in line and "planned" in line for line in lines)
-    assert any(
-        "transaction - INFO" in line and "commit step 6 of 7: create version 1" in line for line in lines
-    )
-    assert sum("run - DEBUG" in line for line in lines) == 2
-    assert any(": done: version 1, 2 files, 2 rows" in line for line in lines)
 
 
 def test_nothing_is_printed_unless_the_application_asks(
@@ -183,3 +136,167 @@ def test_nothing_is_printed_unless_the_application_asks(
     with pytest.raises(SchemaError):
         to_tfrecord(dd.from_dict({"n": [[1, None]]}, npartitions=1), tmp_path)
     assert capsys.readouterr().err == ""
+
+
+LINE = r"(?:step (\d) of (\d): )?(\d+) of (\d+) partitions(?:, (\d+) rows)?(?:, ([\d,]+) bytes)? in \d+\.\d s"
+
+
+@pytest.fixture(params=["synchronous", "threads", "processes", "distributed"])
+def scheduler(request: pytest.FixtureRequest, client: Client) -> Iterator[str]:
+    kind: str = request.param
+    scheduler = client if kind == "distributed" else kind
+    with dask.config.set(num_workers=2, scheduler=scheduler):
+        yield kind
+
+
+@pytest.fixture(autouse=True)
+def nothing_is_left() -> Iterator[None]:
+    others = set(Callback.active), set(progress._jobs)  # of lazy writes that earlier tests still hold
+    yield
+    assert set(Callback.active) <= others[0]
+    assert set(progress._jobs) <= others[1]
+    assert not any(isinstance(thread, threading.Timer) for thread in threading.enumerate())
+
+
+class Immediately:
+    """A timer that does not wait."""
+
+    def __init__(self, delay: float, function: Callable[[], None]) -> None:
+        self.delay, self.function = delay, function
+
+    def start(self) -> None:
+        self.function()
+
+    def cancel(self) -> None:
+        """Do nothing, because the function was called."""
+
+    join = cancel
+
+
+@pytest.fixture
+def always(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
+    """Log a line after each task."""
+    monkeypatch.setattr(progress, "Timer", Immediately)
+    caplog.set_level(logging.INFO, "dask_tfrecord.scheduler")
+
+
+def numbers() -> dd.DataFrame:
+    return dd.from_pandas(pd.DataFrame({"n": range(20), "k": [0] * 15 + [1] * 5}), npartitions=4)
+
+
+def lines(caplog: pytest.LogCaptureFixture, title: str) -> list[tuple[str, ...]]:
+    """The numbers of each line: step, steps, partitions that are done, all partitions, rows and bytes."""
+    messages = [r.getMessage() for r in caplog.records if r.name == "dask_tfrecord.scheduler"]
+    caplog.clear()
+    found = [re.search(rf"{re.escape(title)}.*?: {LINE}", text) for text in messages]
+    assert all(found), messages
+    return [match.groups() for match in found if match]
+
+
+@pytest.mark.usefixtures("always")
+def test_schedulers_log_the_same(scheduler: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    path = str(tmp_path / "a")
+    snapshot = to_tfrecord(numbers(), path)
+    total = str(snapshot.bytes)
+    written = lines(caplog, f"{path}: write {snapshot.run[:8]}")
+    assert [line[2] for line in written] == ["1", "2", "3", "4"]
+    assert written[-1] == (None, None, "4", "4", "20", total)
+
+    lazy = to_tfrecord(numbers(), path, shuffle=1, npartitions=2, overwrite=True, compute=False)
+    assert dask.compute(lazy)[0].records == 20
+    written = lines(caplog, path)
+    assert [line[:4] for line in written] == [
+        *(("1", "2", str(done), "4") for done in (1, 2, 3, 4)),
+        *(("2", "2", str(done), "2") for done in (1, 2)),
+    ]
+    assert written[-1][4:] == ("20", total)
+    del lazy
+
+    assert verify(path)["agrees"].all()
+    assert lines(caplog, f"{path}: verify")[-1] == (None, None, "1", "1", "20", total)
+
+
+@pytest.mark.usefixtures("always")
+def test_a_write_without_dask_logs_lines(
+    tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(table_stream, "_CHUNK_BYTES", 1)
+
+    def commit(*args: Any) -> Snapshot:
+        assert not progress._jobs  # no line follows the steps of the commit
+        return commit_files(*args)
+
+    monkeypatch.setattr(writer, "commit", commit)
+    table = pa.Table.from_pandas(numbers().compute(), preserve_index=False)
+    to_tfrecord(table.to_reader(5), tmp_path / "a")
+    to_tfrecord(table.to_reader(5), tmp_path / "b", shuffle=1)
+    text = "\n".join(r.getMessage() for r in caplog.records if r.name == "dask_tfrecord.scheduler")
+    found = re.findall(r": (?:step (\d) of 3: )?(\d+)( of 4)? parts, ([\d,]+) (?:rows|bytes)", text)
+    steps = [("", ""), ("1", ""), ("2", " of 4"), ("3", " of 4")]
+    assert [line[:3] for line in found] == [(step, n, known) for step, known in steps for n in "1234"]
+    assert found[3][3] == found[-1][3] == "20"
+
+
+@pytest.mark.usefixtures("always", "one_thread")
+def test_reads_of_files_of_other_tools_log_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    snapshot = to_tfrecord(numbers(), tmp_path / "a")
+    (tmp_path / "b").mkdir()
+    for file in snapshot.files:
+        (tmp_path / "a" / file.path).rename(tmp_path / "b" / file.path)
+    caplog.clear()
+    assert sum(len(batch) for batch in iter_batches(tmp_path / "b", 7)) == 20
+    [counted] = lines(caplog, f"{tmp_path}/b: count rows")
+    assert counted[2:5] == ("1", "1", "20")
+    assert len(RecordTable(tmp_path / "b")) == 20
+    assert lines(caplog, f"{tmp_path}/b")[-1][2:5] == ("4", "4", "20")
+    assert read_tfrecord(tmp_path / "b", infer="all").npartitions == 1
+    assert lines(caplog, f"{tmp_path}/b: read before planning")[-1][4] == "20"
+    index(tmp_path / "b")
+    assert lines(caplog, f"{tmp_path}/b: index")[-1][4:] == ("20", str(snapshot.bytes))
+
+
+def test_the_first_line_comes_after_ten_seconds_and_counts_tasks_that_end_together(
+    monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
+) -> None:
+    caplog.set_level(logging.INFO, "dask_tfrecord.scheduler")
+    now = 0.0
+    waiting: list[tuple[float, Callable[[], None]]] = []
+
+    class Waiting(Immediately):
+        def start(self) -> None:
+            waiting.append((now + self.delay, self.function))
+
+    monkeypatch.setattr(progress, "Timer", Waiting)
+    monkeypatch.setattr(time, "monotonic", lambda: now)
+
+    def log() -> str:
+        nonlocal now
+        [(now, function)] = waiting
+        waiting.clear()
+        function()
+        return caplog.records[-1].getMessage().partition(": ")[2]
+
+    with Progress("a") as job:
+        for task, seconds in ((0, 4.0), (1, 9.5), (1, 9.8)):
+            now = seconds
+            job.add(Report("", 1, 1, task, 8, 5_000, 2_000_000))
+        assert log() == (
+            "2 of 8 partitions, 10,000 rows, 4,000,000 bytes in 10.0 s (1000 rows/s), about 0:00:30 left"
+        )
+        for task in range(2, 6):
+            now = 60 + task / 10
+            job.add(Report("", 1, 1, task, 0, 5_000, 2_000_000))
+        assert log() == "6 partitions, 30,000 rows, 12,000,000 bytes in 61.2 s (490 rows/s)"
+        job.add(Report("", 2, 4, 0, 2, 0, 9))
+        assert log() == "step 2 of 4: 1 of 2 partitions, 9 bytes in 10.7 s (1 bytes/s), about 0:01:59 left"
+    assert not waiting
+
+
+@pytest.mark.usefixtures("one_thread")
+def test_an_error_in_the_log_never_fails_a_write(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    def fail(*args: Any) -> str:
+        raise RuntimeError("no line")
+
+    monkeypatch.setattr(progress, "Timer", Immediately)
+    monkeypatch.setattr(Progress, "_describe", fail)
+    assert to_tfrecord(numbers(), tmp_path).records == 20

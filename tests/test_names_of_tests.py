@@ -14,34 +14,27 @@ TESTS = Path(__file__).parent
 PACKAGE = Path(dask_tfrecord.__file__).parent
 
 # Words that the glossary does not have, with those to write instead.
-OTHER_WORDS = {
-    "told": "named, reported, distinguished",
+OTHER_WORDS = {"told": "named, reported", "stretch": "split, range", "surface": "function"}
+OTHER_WORDS |= {
     "place": "path, root, offset",
-    "places": "paths, offsets",
-    "stretch": "split, range",
-    "stretches": "splits, ranges",
-    "surface": "function",
+    "places": "paths",
+    "stretches": "splits",
     "surfaces": "functions",
 }
 
 
-def _trees() -> dict[Path, ast.Module]:
-    """The test files of the package. The soak tests no module."""
-    paths = sorted(TESTS.rglob("test_*.py"))
-    return {path: ast.parse(path.read_text()) for path in paths if path.parent.name != "soak"}
+# The test files of the package. The soak tests no module.
+PATHS = sorted(path for path in TESTS.rglob("test_*.py") if path.parent.name != "soak")
+TREES = {path: ast.parse(path.read_text()) for path in PATHS}
 
 
-TREES = _trees()
-
-
-def _names() -> list[str]:
-    """The names of all tests, as pytest -k sees them."""
-    return [
-        f"{path.name} {node.name}"
-        for path, tree in TREES.items()
-        for node in ast.walk(tree)
-        if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name.lower().startswith("test")
-    ]
+# The names of all tests, as pytest -k sees them.
+NAMES = [
+    f"{path.name} {node.name}"
+    for path, tree in TREES.items()
+    for node in ast.walk(tree)
+    if isinstance(node, ast.FunctionDef | ast.ClassDef) and node.name.lower().startswith("test")
+]
 
 
 def test_each_test_file_names_its_modules_and_each_module_has_a_test_file() -> None:
@@ -62,15 +55,14 @@ def test_each_test_file_names_its_modules_and_each_module_has_a_test_file() -> N
 
 
 def test_a_search_for_a_keyword_of_a_public_function_finds_a_test() -> None:
-    names = " ".join(_names())
     keywords = {
         name
         for function in (dask_tfrecord.read_tfrecord, dask_tfrecord.to_tfrecord)
         for name in list(inspect.signature(function).parameters)[1:]
     }
-    assert [keyword for keyword in sorted(keywords) if keyword not in names] == []
+    assert [keyword for keyword in sorted(keywords) if keyword not in " ".join(NAMES)] == []
 
 
 def test_names_of_tests_have_the_words_of_the_glossary() -> None:
-    wrong = [name for name in _names() if {*re.split(r"[_ .]", name)} & OTHER_WORDS.keys()]
+    wrong = [name for name in NAMES if {*re.split(r"[_ .]", name)} & OTHER_WORDS.keys()]
     assert wrong == [], OTHER_WORDS

@@ -6,6 +6,7 @@ Modules: arguments, requests.
 import inspect
 import json
 import shlex
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,6 +19,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 from click.testing import CliRunner
+from small_frames import flip
 from surfaces import READERS
 
 import dask_tfrecord
@@ -49,12 +51,8 @@ def _damaged(root: Path) -> None:
     """Damage one payload of each of two files, one of them in a way that only the checksum shows."""
     _write(root)
     for part, at in zip(sorted(root.glob("part-*")), (-5, -1), strict=False):
-        content = bytearray(part.read_bytes())
-        content[at] ^= 1
-        part.write_bytes(content)
-    for item in (root / "_tfrecord").iterdir():
-        item.unlink()
-    (root / "_tfrecord").rmdir()
+        flip(part, at)
+    shutil.rmtree(root / "_tfrecord")
 
 
 def _without_snapshot(root: Path) -> None:
@@ -107,16 +105,13 @@ EVERYWHERE = [
 FULL = ("RecordTable", "iter_batches", "TFRecordDataset")
 CASES = [
     *EVERYWHERE,
-    Case("plain", {"filters": FILTER}),
     Case("gzip", {"filters": FILTER, "columns": ["x"]}),
     Case("gzip", {"filters": pc.field("id") > 6, "schema": {"id": pa.int32()}}),
     Case("directories", {"filters": [("day", "in", [0, 2])]}),
     Case("directories", {"hive": False, "use_snapshot": False}),
-    Case("versions", {"version": 1}),
     Case("versions", {"version": 7}),
     Case("splits", {"split": "train"}),
     Case("damaged", {}),
-    Case("damaged", {"on_corrupt": "skip"}),
     Case("damaged", {"on_corrupt": "skip", "filters": FILTER}),
     Case("others", {}),
     Case("others", {"schema": {"x": pa.float32(), "more": pa.int64()}, "columns": ["x", "id"]}),
@@ -148,6 +143,12 @@ def datasets(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+@pytest.fixture(autouse=True)
+def _sample_few_files(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("dask_tfrecord.dataset.read.sample._MORE_BYTES", 0)
+    monkeypatch.chdir(tmp_path)
+
+
 def _outcome(surface: str, path: Path, read: dict[str, Any]) -> Any:
     """The columns and their rows, or None for an error of this package."""
     try:
@@ -169,16 +170,12 @@ def test_cases_have_every_read_keyword() -> None:
         pytest.param(surface, case, id=" ".join([surface, case.dataset, *case.read]))
         for surface in (*FULL, *OTHER)
         for case in (CASES if surface in FULL else EVERYWHERE)
+        # The keyword of `write_feather` is the compression of the Feather file.
+        if surface != "write_feather" or "compression" not in case.read
     ],
 )
-def test_the_rows_are_those_of_read_tfrecord(
-    surface: str, case: Case, datasets: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("dask_tfrecord.dataset.read.sample._MORE_BYTES", 0)
-    monkeypatch.chdir(tmp_path)
-    path, read = datasets / case.dataset, dict(case.read)
-    if surface == "write_feather" and read.pop("compression", "infer") != "infer":
-        pytest.skip("the keyword is the compression of the Feather file")
+def test_the_rows_are_those_of_read_tfrecord(surface: str, case: Case, datasets: Path) -> None:
+    path, read = datasets / case.dataset, case.read
     expected = _outcome("compute", path, read)
     found = _outcome(surface, path, read)
     has_snapshot = (path / "_tfrecord").exists() and "use_snapshot" not in read
@@ -197,20 +194,19 @@ def test_the_signature_shows_all_read_keywords_with_their_defaults(surface: str)
     given = inspect.signature(READERS[surface].function).parameters
     shared = inspect.signature(dask_tfrecord.read_tfrecord).parameters
     keywords = {*ReadKeywords.__annotations__} - ({"compression"} if surface == "write_feather" else set())
-    assert {name: given[name].default for name in keywords} == {
-        name: shared[name].default for name in keywords
-    }
+    assert {name for name in keywords if given[name].default != shared[name].default} == set()
     collection_only = {*CollectionKeywords.__annotations__} - {*ReadKeywords.__annotations__}
     assert surface in ("compute", "len") or not collection_only & given.keys()
 
 
-# The arguments of each command that reads rows. Each of them prints the rows as JSON lines, or writes them.
 READING = {
     "head": (show.head_command, ["-n", "1000"]),
     "cat": (show.cat_command, []),
+    "inspect": (show.inspect_command, ["-n", "1000", "--json"]),
+    "count": (show.count_command, []),
     "convert": (convert.convert_command, ["out.jsonl"]),
 }
-OTHERS = [show.inspect_command, show.count_command, show.schema_command, maintenance.serve_command]
+OTHERS = [show.schema_command, maintenance.serve_command]
 NO_OPTION = [  # cases with a value that the command line cannot express
     lambda read: isinstance(read.get("filters"), pc.Expression),
     lambda read: isinstance(read.get("hive"), dict),
@@ -230,39 +226,43 @@ def _arguments(read: dict[str, Any]) -> list[str]:
     return [*(["--where", where] if where else []), *shlex.split(" ".join(options))]
 
 
-@pytest.mark.parametrize("case", CASES, ids=lambda case: " ".join([case.dataset, *case.read]))
-def test_commands_read_the_rows_of_read_tfrecord(
-    case: Case, datasets: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    if any(test(case.read) for test in NO_OPTION):
-        pytest.skip("the command line cannot express the value")
-    monkeypatch.setattr("dask_tfrecord.dataset.read.sample._MORE_BYTES", 0)
-    monkeypatch.chdir(tmp_path)
+@pytest.mark.parametrize(
+    "case",
+    [
+        pytest.param(case, id=" ".join([case.dataset, *case.read]))
+        for case in CASES
+        if not any(test(case.read) for test in NO_OPTION)
+    ],
+)
+def test_commands_read_the_rows_of_read_tfrecord(case: Case, datasets: Path) -> None:
     path = datasets / case.dataset
-    expected = _outcome("compute", path, dict(case.read))
+    expected = _outcome("compute", path, case.read)
     for name, (command, target) in READING.items():
         result = CliRunner().invoke(command, [str(path), *target, *_arguments(case.read)])
+        if expected is None and name == "count":  # which reads no records if a snapshot counts them
+            continue
         assert (result.exit_code != 0) == (expected is None), (name, result.output)
         if expected is None:
             continue
         text = result.stdout
+        if name == "count":
+            assert int(text) == max(map(len, expected.values()), default=0)
+            continue
         if name == "convert":
             text = "".join(file.read_text() for file in sorted(Path("out.jsonl").iterdir()))
         # Dask writes a partition without rows as an empty line.
-        rows = [json.loads(line) for line in text.splitlines() if line]
+        lines = [json.loads(line) for line in text.splitlines() if line] if name != "inspect" else []
+        rows = lines or (json.loads(text)["first_rows"] if name == "inspect" else [])
         found = {column: sorted(row[column] for row in rows) for column in (rows[0] if rows else ())}
         assert found == expected, name
 
 
-def test_commands_that_read_rows_have_an_option_for_every_read_keyword() -> None:
+def test_commands_have_an_option_for_every_keyword_of_their_functions() -> None:
     keywords = {*ReadKeywords.__annotations__, "columns"} - {"filesystem"}  # an object
     for command in (*(command for command, _ in READING.values()), *OTHERS):
         # The codec of `convert` is that of the files it writes. The codec of the files it reads is detected.
         assert keywords <= {option.name for option in command.params}, command.name
-
-
-def test_commands_have_an_option_for_every_keyword_of_their_functions() -> None:
     for name in ("verify", "index", "cleanup", "export"):
-        function = getattr(dask_tfrecord, name)
         options = {option.name for option in getattr(maintenance, f"{name}_command").params}
-        assert {*inspect.signature(function).parameters} - {"filesystem"} <= options
+        parameters = inspect.signature(getattr(dask_tfrecord, name)).parameters
+        assert {*parameters} - {"filesystem"} <= options

@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
@@ -30,8 +31,11 @@ from dask_tfrecord.feed.numpy_columns import numpy_columns
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 TABLE = pa.table({"a": [1, 2]})
-ODD: list[Any] = [object(), 5, 1.5, True, "abc", b"x", [1], {1: 2}, None, [None], [], ""]
+ODD: list[Any] = [object(), 5, -1, 1.5, True, "abc", b"x", [1], ["zz"], {1: 2}, {"a"}, None, [None], [], ""]
 ODD += [np.int64(3), np.array("q"), np.array([1, 2]), "http://", [[]], TABLE.to_pandas()]
+# More values for the functions with most keywords, whose errors name the keyword.
+MORE_ODD: list[Any] = [{"a": 5}, float("nan"), pd.Index(["a", "b"]), lambda x: x, ()]
+UNNAMED = {"path", "partition_on", "columns"}
 
 # The values that the package returns. Users do not construct them.
 RESULTS = {
@@ -39,23 +43,9 @@ RESULTS = {
     *("FileEntry", "Repaired", "Snapshot", "Call", "Remedy", "FeatherFile", "Pass", "FeatureSpec"),
 }
 # The required arguments that are not a path of a dataset, and not None.
-REQUIRED: dict[str, Callable[[], Any]] = {
-    "batch": lambda: TABLE,
-    "table": lambda: TABLE,
-    "ddf": lambda: TABLE,
-    "filters": lambda: [("a", "==", 9)],
-    "indices": lambda: [0],
-    "format": lambda: "idx",
-    "given": lambda: "int64",
-    "text": lambda: "x",
-    "fields": lambda: (),
-    "name": lambda: "x",
-    "type": pa.int64,
-    "schema": lambda: TABLE.schema,
-    "batch_size": lambda: 2,
-    "version": lambda: 1,
-}
-FEEDS = ["flight", "keras", "polars", "stream", "tensorflow", "torch"]
+REQUIRED = {"ddf": TABLE, "table": TABLE, "batch": TABLE, "filters": [("a", "==", 9)], "indices": [0]}
+REQUIRED |= {"format": "idx", "given": "int64", "text": "x", "fields": (), "name": "x", "type": pa.int64()}
+REQUIRED |= {"schema": TABLE.schema, "batch_size": 2, "version": 1}
 
 
 def public(module: Any) -> dict[str, Any]:
@@ -82,35 +72,44 @@ METHODS = {
 FUNCTIONS = public(dask_tfrecord) | METHODS
 
 
-def refuses_wrong_types(function: Any, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.chdir(tmp_path)  # some of the values are the name of a file
-    place = tmp_path / "data"
-    to_tfrecord(TABLE, place)
+@pytest.fixture
+def directory(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A directory with a dataset, in which some of the values are the name of a file."""
+    monkeypatch.chdir(tmp_path)
+    to_tfrecord(TABLE, tmp_path / "data")
+    return tmp_path
+
+
+def refuses_wrong_types(function: Any, directory: Path) -> None:
     parameters = inspect.signature(function).parameters.values()
     parameters = [one for one in parameters if one.kind not in (one.VAR_POSITIONAL, one.VAR_KEYWORD)]
     needed = [one.name for one in parameters if one.default is one.empty]
-    given = {name: REQUIRED[name]() for name in needed if name in REQUIRED}
-    given |= dict.fromkeys([name for name in needed if name in ("path", "source")], place)
+    given = {name: REQUIRED.get(name) for name in needed}
+    given |= dict.fromkeys([name for name in needed if name in ("path", "source")], directory / "data")
     if function is dask_tfrecord.explain:
-        given["ddf"] = read_tfrecord(place)
+        given["ddf"] = read_tfrecord(directory / "data")
     if function in (to_tfrecord, dask_tfrecord.Writer):
-        given["path"] = tmp_path / "out"
-    given |= dict.fromkeys([name for name in needed if name not in given])
+        given["path"] = directory / "out"
     refuses_odd_values(function, [one.name for one in parameters], given)
 
 
 def refuses_odd_values(function: Any, names: list[str], given: dict[str, Any]) -> None:
+    is_main = function in (read_tfrecord, to_tfrecord)
     for name in names:
-        for value in ODD:
+        for at, value in enumerate([*ODD, *MORE_ODD] if is_main else ODD):
+            problem, result = name, None
+            if function is to_tfrecord:
+                given["path"] = Path("written", name, str(at))
             try:
                 result = function(**given | {name: value})
                 if isinstance(result, Generator):
                     next(result, None)
-            except (TFRecordError, NotFoundError):
-                continue
+            except (TFRecordError, NotFoundError) as error:
+                problem = str(error)
             except IndexError:  # as of arrays
-                assert name in ("indices", "order")
-                continue
+                problem = "indices" if name in ("indices", "order") else ""
+            is_named = name in problem or name in {*given, *UNNAMED} or "http" in problem
+            assert problem if not is_main else is_named, (name, value)
             for method in ("shutdown", "close"):
                 if callable(end := getattr(type(result), method, None)):
                     end(result)
@@ -118,45 +117,37 @@ def refuses_odd_values(function: Any, names: list[str], given: dict[str, Any]) -
 
 @pytest.mark.filterwarnings("ignore")
 @pytest.mark.parametrize("name", sorted(FUNCTIONS))
-def test_wrong_types_are_refused_with_an_error_of_the_package(
-    name: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    refuses_wrong_types(FUNCTIONS[name], tmp_path, monkeypatch)
+def test_wrong_types_are_refused_with_an_error_of_the_package(name: str, directory: Path) -> None:
+    refuses_wrong_types(FUNCTIONS[name], directory)
 
 
 @pytest.mark.parametrize(
     ("method", "given"),
     [
-        (lambda path: RecordTable(path).batch, {"indices": [0]}),
-        (lambda path: RecordTable(path).matching, {"filters": [("a", "==", 1)]}),
-        (lambda path: RecordTable(path).block_order, {"seed": 0, "epoch": 0, "shard": (0, 1)}),
-        (lambda path: RecordTable(path).shuffle_statistics, {"order": [0, 1], "batch_size": 1}),
-        (lambda path: TFRecordDataset(path).filter, {"expression": pc.field("a") > 1}),
-        (lambda path: TFRecordDataset(path).scanner, {"columns": ["a"], "filter": None, "batch_size": 1}),
-        (lambda path: dask_tfrecord.inspect(path).iter_tables, {"files": [0]}),
+        pytest.param(*one, id=next(iter(one[1])))
+        for one in [
+            (lambda path: RecordTable(path).batch, {"indices": [0]}),
+            (lambda path: RecordTable(path).matching, {"filters": [("a", "==", 1)]}),
+            (lambda path: RecordTable(path).block_order, {"seed": 0, "epoch": 0, "shard": (0, 1)}),
+            (lambda path: RecordTable(path).shuffle_statistics, {"order": [0, 1], "batch_size": 1}),
+            (lambda path: TFRecordDataset(path).filter, {"expression": pc.field("a") > 1}),
+            (lambda path: TFRecordDataset(path).scanner, {"columns": ["a"], "filter": None, "batch_size": 1}),
+            (lambda path: dask_tfrecord.inspect(path).iter_tables, {"files": [0]}),
+        ]
     ],
-    ids=["batch", "matching", "block_order", "statistics", "filter", "scanner", "iter_tables"],
 )
 def test_methods_refuse_wrong_types_with_an_error_of_the_package(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, method: Callable[[Path], Any], given: dict[str, Any]
+    directory: Path, method: Callable[[Path], Any], given: dict[str, Any]
 ) -> None:
-    monkeypatch.chdir(tmp_path)
-    to_tfrecord(TABLE, tmp_path / "d")
-    refuses_odd_values(method(tmp_path / "d"), list(given), given)
+    refuses_odd_values(method(directory / "data"), list(given), given)
 
 
 @pytest.mark.filterwarnings("ignore")
-@pytest.mark.parametrize("module", FEEDS)
-def test_feeds_refuse_wrong_types_with_an_error_of_the_package(
-    module: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    pytest.importorskip(module) if module in ("keras", "polars", "tensorflow", "torch") else None
-    for number, function in enumerate(
-        public(importlib.import_module(f"dask_tfrecord.feed.{module}")).values()
-    ):
-        directory = tmp_path / f"{number}"
-        directory.mkdir()
-        refuses_wrong_types(function, directory, monkeypatch)
+@pytest.mark.parametrize("module", ["flight", "keras", "polars", "stream", "tensorflow", "torch"])
+def test_feeds_refuse_wrong_types_with_an_error_of_the_package(module: str, directory: Path) -> None:
+    pytest.importorskip(module) if module not in ("flight", "stream") else None
+    for function in public(importlib.import_module(f"dask_tfrecord.feed.{module}")).values():
+        refuses_wrong_types(function, directory)
 
 
 def test_constructors_name_the_argument_of_a_wrong_type() -> None:

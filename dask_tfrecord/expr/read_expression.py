@@ -1,6 +1,6 @@
 """Define the expression and the tasks of a read.
 
-The module `rewrites` decides how the optimizer may change this expression.
+The module `optimizations` decides how the optimizer may change this expression.
 """
 
 from collections.abc import Callable, Sequence
@@ -30,7 +30,7 @@ from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition
 from dask_tfrecord.dataset.snapshot.versions import Levels
 from dask_tfrecord.errors import READ, CorruptRecordWarning, located
-from dask_tfrecord.expr.rewrites import decision, partitions_per_task
+from dask_tfrecord.expr.optimizations import decision, partitions_per_task
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.frames import arrow_to_pandas
 from dask_tfrecord.lazy import cached_property

@@ -1,7 +1,6 @@
 """Define the expressions and the tasks of a write, and plan the write of a Dask collection."""
 
 from collections.abc import Iterator, Sequence
-from dataclasses import replace
 from itertools import chain
 from typing import Any, ClassVar
 
@@ -18,6 +17,7 @@ from dask_tfrecord.dataset.shuffle.merge import regroup, write_target
 from dask_tfrecord.dataset.shuffle.spill import Route, Shuffle, Spill, source_of, spill
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.versions import Levels
+from dask_tfrecord.dataset.write.operations import Operation
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.transaction import commit
 from dask_tfrecord.errors import TFRecordError, located
@@ -108,9 +108,9 @@ def _partition_path(run: WriteRun, index: int, count: int) -> str:
 
 
 @redact_errors
-def commit_files(run: WriteRun, reports: list[Report]) -> Snapshot:
+def commit_files(run: WriteRun, operation: Operation, reports: list[Report]) -> Snapshot:
     with located(path=run.store.public(), function="to_tfrecord"):
-        return commit(run, chain.from_iterable(each.result for each in reports))
+        return commit(run, operation, chain.from_iterable(each.result for each in reports))
 
 
 class _Step(Expr):
@@ -132,17 +132,15 @@ class _Step(Expr):
 class WriteTFRecord(_Step):
     """A whole write, before it is lowered. Its only partition is the snapshot."""
 
-    _parameters: ClassVar = ["frame", "run", "write_index", "shuffle"]
+    _parameters: ClassVar = ["frame", "run", "operation", "write_index", "shuffle"]
 
     def _lower(self) -> Expr:
         check_cluster()
         restart(self.run.run)
-        # Only the commit needs these two fields, which may be large.
-        run = replace(self.run, replaceable=frozenset(), planned={})
-        files = WritePartitions(self.frame, run, self.write_index, self.shuffle)
+        files = WritePartitions(self.frame, self.run, self.write_index, self.shuffle)
         if self.shuffle is not None:
-            files = WriteShuffled(files, run, self.shuffle)
-        return CommitTFRecord(files, self.run)
+            files = WriteShuffled(files, self.run, self.shuffle)
+        return CommitTFRecord(files, self.run, self.operation)
 
 
 class WritePartitions(_Step, Blockwise):
@@ -222,12 +220,12 @@ class WriteShuffled(_Step):
 class CommitTFRecord(_Step):
     """The step that commits the files of all partitions in one task."""
 
-    _parameters: ClassVar = ["frame", "run"]
+    _parameters: ClassVar = ["frame", "run", "operation"]
 
     def _layer(self) -> dict[Key, Task]:
         entries = List(*(TaskRef(key) for key in self.frame.__dask_keys__()))
         key = (self._name, 0)
-        return {key: Task(key, commit_files, self.run, entries)}
+        return {key: Task(key, commit_files, self.run, self.operation, entries)}
 
 
 class CollectionRows:
@@ -272,6 +270,7 @@ class CollectionRows:
     def write(
         self,
         run: WriteRun,
+        operation: Operation,
         *,
         write_index: bool | None,
         splits: Splits | None,
@@ -282,4 +281,4 @@ class CollectionRows:
         if shuffle is None and npartitions != ddf.npartitions:
             # The divisions would restrict the possible numbers of partitions.
             ddf = ddf.clear_divisions().repartition(npartitions=npartitions)
-        return new_collection(WriteTFRecord(ddf.expr, run, write_index, shuffle))
+        return new_collection(WriteTFRecord(ddf.expr, run, operation, write_index, shuffle))

@@ -316,7 +316,7 @@ def rows_of_shard(
         last = first + total // count
     if is_counted and uneven == "pad":
         longest = -(-total // count)
-        first = max(0, min(first, total - longest))
+        first = min(first, total - longest)
         last = first + longest
     return part_of(spans, first, last)
 

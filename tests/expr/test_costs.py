@@ -6,7 +6,7 @@ Modules: expr.read_expression, files.storage.open_file.
 """
 
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -29,52 +29,42 @@ TABLE = Path(__file__).parents[1] / "data" / "costs.md"
 ROWS = 36
 COLUMNS = ["n", "share", "word", "raw"]
 
-Run = Callable[[Callable[..., Any]], Any]
-
-# Each query is a function of ``read``, which reads the dataset with or without filters=.
-QUERIES: dict[str, Run] = {
-    "ddf.compute()": lambda read: read().compute(),
-    "ddf.n.sum()": lambda read: read().n.sum().compute(),
-    'ddf[["n", "word"]]': lambda read: read()[["n", "word"]].compute(),
-    "ddf.country.value_counts()": lambda read: read().country.value_counts().compute(),
-    "len(ddf)": lambda read: len(read()),
-    "ddf.head(2)": lambda read: read().head(2),
-    "ddf.share.head(2)": lambda read: read().share.head(2),
-    "ddf.partitions[2:4]": lambda read: read().partitions[2:4].compute(),
-    "ddf.get_partition(0).n.max()": lambda read: read().get_partition(0).n.max().compute(),
-    "ddf.n.describe()": lambda read: read().n.astype("int64").describe().compute(),
-    'filters=[("country", "==", "PL")]': lambda read: read(filters=[("country", "==", "PL")]).compute(),
-    'filters=[("n", "<", 9)]': lambda read: read(filters=[("n", "<", 9)]).compute(),
-    'filters=[("n", "==", 13)], columns=["word"]': lambda read: read(
-        filters=[("n", "==", 13)], columns=["word"]
-    ).compute(),
-    'len of filters=[("country", "==", "PL")]': lambda read: len(read(filters=[("country", "==", "PL")])),
-    'ddf[ddf.country == "PL"]': lambda read: (lambda d: d[d.country == "PL"].compute())(read()),
-    'ddf[ddf.country == "PL"].n.sum()': lambda read: (lambda d: d[d.country == "PL"].n.sum().compute())(
-        read()
-    ),
-    'ddf[ddf.country.isin(["PL", "US"])].n.sum()': lambda read: (
-        lambda d: d[d.country.isin(["PL", "US"])].n.sum().compute()
-    )(read()),
-    'ddf[(ddf.country == "PL") | (ddf.n < 9)].n.sum()': lambda read: (
-        lambda d: d[(d.country == "PL") | (d.n < 9)].n.sum().compute()
-    )(read()),
-    'ddf[(ddf.country == "PL") & (ddf.n < 9)].share.sum()': lambda read: (
-        lambda d: d[(d.country == "PL") & (d.n < 9)].share.sum().compute()
-    )(read()),
-    'ddf[~(ddf.country == "PL")].n.sum()': lambda read: (lambda d: d[~(d.country == "PL")].n.sum().compute())(
-        read()
-    ),
-    "ddf[ddf.n > 99].n.sum()": lambda read: (lambda d: d[d.n > 99].n.sum().compute())(read()),
-    'len(ddf[ddf.country == "PL"])': lambda read: (lambda d: len(d[d.country == "PL"]))(read()),
-    "len(ddf[ddf.n < 9])": lambda read: (lambda d: len(d[d.n < 9]))(read()),
-    "two filters in one compute": lambda read: (
-        lambda d: dask.compute(d[d.country == "PL"].n.sum(), d[d.country == "US"].share.max())
-    )(read()),
-    "a filter and all rows in one compute": lambda read: (
-        lambda d: dask.compute(d[d.country == "PL"].n.sum(), d.n.max())
-    )(read()),
-}
+# Each query, an expression of ``ddf``, or of ``read``, which takes keywords of `read_tfrecord`.
+QUERIES = [
+    "ddf",
+    "ddf.n.sum()",
+    'ddf[["n", "word"]]',
+    "ddf.assign(m=ddf.n * 2).m",
+    "ddf.country.value_counts()",
+    "len(ddf)",
+    "len(ddf.n)",
+    "len(ddf.assign(m=ddf.n * 2))",
+    "ddf.shape[0]",
+    "len(ddf.partitions[1:3])",
+    "ddf.index",
+    "ddf.head(2)",
+    "ddf.tail(2)",
+    "ddf.share.head(2)",
+    "ddf.partitions[2:4]",
+    "ddf.get_partition(0).n.max()",
+    'ddf.n.astype("int64").describe()',
+    'read(filters=[("country", "==", "PL")])',
+    'read(filters=[("n", "<", 9)])',
+    'read(filters=[("n", "==", 13)], columns=["word"])',
+    'len(read(filters=[("country", "==", "PL")]))',
+    'ddf[ddf.country == "PL"]',
+    'ddf[ddf.country == "PL"].n.sum()',
+    'ddf[ddf.country.isin(["PL", "US"])].n.sum()',
+    'ddf[(ddf.country == "PL") | (ddf.n < 9)].n.sum()',
+    'ddf[(ddf.country == "PL") & (ddf.n < 9)].share.sum()',
+    'ddf[~(ddf.country == "PL")].n.sum()',
+    "ddf[ddf.n * 1 > 9].share",
+    "ddf[ddf.n > 99].n.sum()",
+    'len(ddf[ddf.country == "PL"])',
+    "len(ddf[ddf.n < 9])",
+    'compute(ddf[ddf.country == "PL"].n.sum(), ddf[ddf.country == "US"].share.max())',
+    'compute(ddf[ddf.country == "PL"].n.sum(), ddf.n.max())',
+]
 
 
 def write(root: Path) -> None:
@@ -91,25 +81,15 @@ def write(root: Path) -> None:
 
 
 class Cost:
-    """The opened files, the read bytes and the decoded columns."""
+    """The opened files, a file that is read twice also twice, the read bytes and the decoded columns."""
 
-    def __init__(self) -> None:
+    def __init__(self, patch: pytest.MonkeyPatch) -> None:
         self.clear()
-
-    def clear(self) -> None:
-        """Forget all costs."""
-        self.opened: set[str] = set()
-        self.bytes = 0
-        self.decoded: set[str] = set()
-
-    @contextmanager
-    def counted(self, patch: pytest.MonkeyPatch) -> Iterator[None]:
-        """Count the costs inside the with block."""
         cost, open_file, read = self, Store.open, FileReader._read
 
         @contextmanager
         def opening(store: Store, path: str, *args: Any) -> Iterator[Any]:
-            cost.opened.add(path)
+            cost.opened.append(path)
             with open_file(store, path, *args) as source:
                 yield source
 
@@ -123,17 +103,19 @@ class Cost:
                 cost.decoded |= {column.name for column in columns}
                 super().__init__(columns, *args, **options)
 
-        with patch.context() as inner:
-            inner.setattr(Store, "open", opening)
-            inner.setattr(FileReader, "_read", reading)
-            inner.setattr(record_file, "Decoder", Decoding)
-            yield
+        patch.setattr(Store, "open", opening)
+        patch.setattr(FileReader, "_read", reading)
+        patch.setattr(record_file, "Decoder", Decoding)
+
+    def clear(self) -> None:
+        self.opened: list[str] = []
+        self.bytes = 0
+        self.decoded: set[str] = set()
 
 
 def cost_of(query: str, root: Path, *, use_snapshot: bool, patch: pytest.MonkeyPatch) -> str:
     """The cost of a query, as three cells of the table."""
     total = sum(path.stat().st_size for path in root.glob("*/part-*"))
-    cost = Cost()
 
     def read(**arguments: Any) -> Any:
         ddf = read_tfrecord(root, blocksize=None, use_snapshot=use_snapshot, **arguments)
@@ -141,8 +123,12 @@ def cost_of(query: str, root: Path, *, use_snapshot: bool, patch: pytest.MonkeyP
         cost.clear()
         return ddf
 
-    with dask.config.set(scheduler="sync"), cost.counted(patch):
-        QUERIES[query](read)
+    with dask.config.set(scheduler="sync"), patch.context() as inner:
+        cost = Cost(inner)
+        found = eval(query, {"ddf": read(), "read": read, "compute": dask.compute})
+        if dask.is_dask_collection(found):
+            found.compute()
+    assert len(cost.opened) == len({*cost.opened}), query
     names = [name for name in COLUMNS if name in cost.decoded]
     return f"{len(cost.opened)} | {100 * cost.bytes // total} % | {', '.join(names) or '-'}"
 

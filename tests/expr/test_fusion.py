@@ -1,6 +1,6 @@
 """Reads of a few columns from many partitions become fewer tasks, and nothing else changes.
 
-Modules: expr.rewrites.
+Modules: expr.optimizations.
 """
 
 import pickle
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from dask_tfrecord import read_tfrecord
-from dask_tfrecord.expr.rewrites import MIN_FUSED_TASKS
+from dask_tfrecord.expr.optimizations import MIN_FUSED_TASKS
 
 FILES = 200
 
@@ -41,25 +41,26 @@ def root(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return root
 
 
+CATEGORIES = {"word": pa.dictionary(pa.int32(), pa.string())}
+
+
 @pytest.fixture
 def ddf(root: Path) -> Any:
-    return read_tfrecord(root, blocksize=None, schema={"word": pa.dictionary(pa.int32(), pa.string())})
-
-
-@pytest.fixture
-def few(root: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
-    """A quarter of the files, which are fused as all of them are."""
-    monkeypatch.setattr("dask_tfrecord.expr.rewrites.MIN_FUSED_TASKS", MIN_FUSED_TASKS // 4)
-    return read_tfrecord(
-        sorted(root.iterdir())[: FILES // 4],
-        blocksize=None,
-        schema={"word": pa.dictionary(pa.int32(), pa.string())},
-    )
+    return read_tfrecord(root, blocksize=None, schema=CATEGORIES)
 
 
 def reading(found: Any) -> int:
     """The number of tasks that read."""
     return sum(str(key[0]).startswith("read_tfrecord") for key in dict(found.optimize(fuse=False).dask))
+
+
+@pytest.fixture
+def few(root: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
+    """A quarter of the files, which are fused as all of them are."""
+    monkeypatch.setattr("dask_tfrecord.expr.optimizations.MIN_FUSED_TASKS", MIN_FUSED_TASKS // 4)
+    ddf = read_tfrecord(sorted(root.iterdir())[: FILES // 4], blocksize=None, schema=CATEGORIES)
+    assert reading(ddf["n"].sum()) == 17
+    return ddf
 
 
 QUERIES: dict[str, tuple[Any, int]] = {
@@ -89,20 +90,16 @@ QUERIES: dict[str, tuple[Any, int]] = {
 
 
 @pytest.mark.parametrize("query", QUERIES)
-def test_fusion_changes_the_number_of_tasks(query: str, ddf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_fusion_changes_the_number_of_tasks_and_no_result(
+    query: str, ddf: Any, few: Any, monkeypatch: pytest.MonkeyPatch
+) -> None:
     run, tasks = QUERIES[query]
-    count = reading(run(ddf))
-    if tasks is not None:
-        assert count == tasks
-    monkeypatch.setattr("dask_tfrecord.expr.rewrites.MIN_FUSED_TASKS", 10**9)
-    assert reading(run(ddf)) >= count
-
-
-@pytest.mark.parametrize("query", QUERIES)
-def test_fusion_changes_no_result(query: str, few: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    run, _ = QUERIES[query]
     result = run(few).compute()
-    monkeypatch.setattr("dask_tfrecord.expr.rewrites.MIN_FUSED_TASKS", 10**9)
+    monkeypatch.setattr("dask_tfrecord.expr.optimizations.MIN_FUSED_TASKS", MIN_FUSED_TASKS)
+    count = reading(run(ddf))
+    assert tasks is None or count == tasks
+    monkeypatch.setattr("dask_tfrecord.expr.optimizations.MIN_FUSED_TASKS", 10**9)
+    assert reading(run(ddf)) >= count
     expected = run(few).compute()
     if isinstance(result, pd.DataFrame | pd.Series):
         assert result.equals(expected)
@@ -120,10 +117,6 @@ def test_pickled_tasks_read_the_same_rows(query: str, few: Any) -> None:
         assert found.equals(part) if isinstance(part, pd.DataFrame | pd.Series) else found == part
 
 
-def test_few_files_are_fused_as_all_are(few: Any) -> None:
-    assert reading(few["n"].sum()) == 17
-
-
 @pytest.mark.parametrize(
     "query",
     [
@@ -138,18 +131,6 @@ def test_all_reads_of_a_query_are_fused_alike(query: Any, root: Path) -> None:
     assert query(read_tfrecord(root, blocksize=None, columns=columns)) == query(
         read_tfrecord(root, blocksize=None)[columns].repartition(npartitions=3)
     )
-
-
-def test_rows_that_dask_may_align_by_label_are_not_fused(ddf: Any) -> None:
-    some = ddf[ddf["n"] > 200]
-    assert reading((some["n"] + ddf["m"]).count()) == FILES
-
-
-def test_what_is_computed_is_fused_and_has_the_same_index(ddf: Any, monkeypatch: pytest.MonkeyPatch) -> None:
-    found = ddf[["n", "word"]].compute()
-    assert found.index.tolist() == [0, 1] * FILES
-    monkeypatch.setattr("dask_tfrecord.expr.rewrites.MIN_FUSED_TASKS", 10**9)
-    pd.testing.assert_frame_equal(found, ddf[["n", "word"]].compute())
 
 
 def test_results_that_are_computed_together_agree_on_the_partitions(ddf: Any) -> None:

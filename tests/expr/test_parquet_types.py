@@ -44,7 +44,7 @@ TYPES = [
         (pa.list_(pa.field("i", type_, nullable=False)), [[items[0]], items, []])
         for type_, items in LISTS[:5]
     ),
-    *((pa.list_(pa.list_(type_)), [[items, [items[1]]], [[], items], []]) for type_, items in LISTS),
+    *((pa.list_(pa.list_(type_)), [[items, [items[1]]], [[], items], []]) for type_, items in LISTS[::2]),
     *((pa.large_list(type_), [items, []]) for type_, items in LISTS[:3]),
     *((pa.list_(type_, 2), [items, items[::-1]]) for type_, items in LISTS[:3]),
     *((type_, items) for type_, items in LISTS if not pa.types.is_dictionary(type_)),
@@ -115,10 +115,7 @@ QUERIES: dict[str, tuple[Callable[[dd.DataFrame], dd.DataFrame], bool]] = {
     "renamed": (lambda ddf: ddf.rename(columns={"x": "id", "id": "x"}), False),
     "replaced": (lambda ddf: ddf.assign(x=ddf["id"]), False),
     "mapped": (lambda ddf: ddf.map_partitions(lambda frame: frame.assign(x=[b"a"] * len(frame))), False),
-    "mapped elements": (
-        lambda ddf: ddf.assign(x=ddf["x"].apply(lambda value: value, meta=("x", object))),
-        False,
-    ),
+    "mapped elements": (lambda ddf: ddf.assign(x=ddf["x"].apply(lambda one: one, meta=("x", object))), False),
     "concatenated": (lambda ddf: dd.concat([ddf, ddf]), False),
     "persisted": (lambda ddf: ddf.persist(), False),
 }
@@ -140,11 +137,9 @@ def test_only_unchanged_columns_take_the_type_of_the_file(
 @pytest.mark.parametrize(
     "options",
     [
-        {"arrow_to_pandas": {"date_as_object": False}},
         {"arrow_to_pandas": {"date_as_object": False}, "filesystem": "arrow"},
         {"dataset": {"partitioning": None}},
     ],
-    ids=str,
 )
 def test_options_of_the_conversion_mean_the_slow_way(tmp_path: Path, options: Any) -> None:
     assert parquet(tmp_path / "in", pa.list_(pa.float32()), [[[0.5]]])

@@ -2,7 +2,7 @@
 
 If Dask and pandas disagree for every source, Dask's rows for the same frames by `dd.from_map` are expected.
 
-Modules: expr.rewrites.
+Modules: expr.optimizations.
 """
 
 import collections
@@ -23,7 +23,7 @@ from comparables import OPERATORS
 from dask.dataframe import methods
 from random_queries import Data, Queries, make_data, run, variants
 
-from dask_tfrecord.expr import rewrites
+from dask_tfrecord.expr import optimizations
 
 CASES = int(os.environ.get("DASK_TFRECORD_EXAMPLES", "60"))
 QUERIES_PER_DATASET = 30
@@ -64,13 +64,6 @@ def _plain(found: Any, query: str) -> Any:
             rows = sorted(rows, key=repr)
         return [str(name) for name in frame.columns], rows
     return _cell(found)
-
-
-def _cells(column: Any) -> list[Any]:
-    """The values of a column; all spellings of a missing object become one."""
-    cells = [_cell(value) for value in column]
-    real = pd.api.types.is_float_dtype(column.dtype)
-    return cells if real else [None if cell == "nan" else cell for cell in cells]
 
 
 def _cell(value: Any) -> Any:
@@ -184,7 +177,7 @@ def test_random_queries_give_the_rows_of_pandas(
     fused: bool, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     if fused:
-        monkeypatch.setattr(rewrites, "MIN_FUSED_TASKS", 1)
+        monkeypatch.setattr(optimizations, "MIN_FUSED_TASKS", 1)
     with dask.config.set({"scheduler": "sync", "dataframe.convert-string": False}):
         for seed in range(max(CASES // QUERIES_PER_DATASET // 2, 1)):
             root = tmp_path / str(seed)

@@ -26,12 +26,10 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 ROWS = 1003
 
 FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "plain": ({}, {}),
     "gzip": ({"compression": "gzip"}, {}),
     "partitioned": ({"partition_on": ["key"]}, {}),
-    "small files": ({"max_rows_per_file": 7}, {}),
+    "small files": ({"max_rows_per_file": 7}, {"on_corrupt": "skip"}),
     "filtered": ({}, {"filters": pc.field("x") < 40}),
-    "damage is skipped": ({}, {"on_corrupt": "skip"}),
 }
 
 
@@ -78,24 +76,20 @@ def test_a_group_has_rows_of_few_blocks_and_ends_by_bytes(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     table = RecordTable(write(tmp_path / "d"))
-    order = table.block_order(1)
-    blocks = np.searchsorted(table.block_starts, order, "right") - 1
-    runs = [sorted(group, key=list(blocks).index) for group in _groups(blocks.tolist(), 5)]
-    assert all(len(group) == 5 for group in runs[:-1])
-    assert sum(map(len, runs)) == len(table.block_starts) - 1
+    blocks = len(table.block_starts) - 1
+
+    def groups(size: int) -> list[int]:
+        """How many blocks each group has."""
+        found: list[set[int]] = [set()]
+        for block in np.searchsorted(table.block_starts, table.block_order(1), "right"):
+            if len(found[-1] | {block}) > size:
+                found.append(set())
+            found[-1].add(block)
+        return [*map(len, found)]
+
+    assert groups(5) == [5] * (blocks // 5) + [blocks % 5] * (blocks % 5 > 0)
     monkeypatch.setattr(epoch_order, "_GROUP_BYTES", 1)  # each block is a group
-    blocks = np.searchsorted(table.block_starts, table.block_order(1), "right") - 1
-    assert len(list(itertools.groupby(blocks.tolist()))) == len(table.block_starts) - 1
-
-
-def _groups(blocks: list[int], size: int) -> list[set[int]]:
-    """Return the sets of at most ``size`` blocks that follow each other in an order."""
-    groups: list[set[int]] = [set()]
-    for block in blocks:
-        if len(groups[-1] | {block}) > size:
-            groups.append(set())
-        groups[-1].add(block)
-    return groups
+    assert groups(1) == [1] * blocks
 
 
 @pytest.mark.parametrize("threads", [1, 4])
@@ -176,20 +170,41 @@ def test_statistics_are_those_of_all_pairs(tmp_path: Path) -> None:
     assert table.shuffle_statistics([], 5).rows == 0
 
 
-@pytest.mark.parametrize(
-    ("given", "message"),
-    [
-        ({"shuffle": "block"}, "'blocks'"),
-        ({"shuffle": "blocks", "seed": -1}, "seed"),
-        ({"shuffle": 1, "seed": 2}, "seed=2 has no effect with shuffle=1"),
-        ({"seed": 2}, "seed=2 has no effect"),
-    ],
-)
-def test_wrong_arguments_are_named(tmp_path: Path, given: dict[str, Any], message: str) -> None:
-    with pytest.raises(TFRecordError, match=message):
-        iter_batches(write(tmp_path / "d", 10), 2, **given)
+def test_grain_resumes_after_every_batch_and_at_ends(tmp_path: Path) -> None:
+    grain: Any = pytest.importorskip("grain.python", reason="grain is not installed")
+    dataset = write(tmp_path / "d", 103)
+
+    def begin(is_loader: bool) -> Any:
+        source = RecordTable(dataset, ["id"])
+        if not is_loader:
+            elements = grain.MapDataset.source(source).seed(1).shuffle().batch(10).repeat(2)
+            return iter(elements.to_iter_dataset())
+        sampler = grain.IndexSampler(len(source), grain.NoSharding(), shuffle=True, num_epochs=2, seed=1)
+        return iter(grain.DataLoader(data_source=source, sampler=sampler, operations=[grain.Batch(10)]))
+
+    for is_loader in (False, True):
+        iterator = begin(is_loader)
+        found, states = [], []
+        for element in iterator:
+            found.append(element["id"].tolist())
+            states.append(iterator.get_state())
+        assert sorted(number for batch in found for number in batch) == sorted([*range(103)] * 2)
+        for count, state in enumerate(states, 1):
+            resumed = begin(is_loader)
+            resumed.set_state(state)
+            assert [element["id"].tolist() for element in resumed] == found[count:]
+    order = RecordTable(dataset).block_order(seed=1)
+    batches = grain.MapDataset.source(order).batch(10).map(RecordTable(dataset).batch)
+    assert ids(batches.to_iter_dataset()) == order.tolist()
 
 
-def test_a_collection_is_refused() -> None:
-    with pytest.raises(TFRecordError, match="not a Dask collection"):
-        iter_batches(dd.from_dict({"x": [1, 2]}, npartitions=1), 2, shuffle="blocks")
+def test_the_text_of_a_table_tells_datasets_and_versions_apart(tmp_path: Path) -> None:
+    """Grain's DataLoader compares the texts of data sources before it continues from a state."""
+    path = tmp_path / "data"
+    dask_tfrecord.to_tfrecord(pd.DataFrame({"id": [1, 2]}), path)
+    first = repr(RecordTable(path))
+    assert first == repr(RecordTable(path)) == f"RecordTable({str(path)!r}, 2 records, version 1)"
+    dask_tfrecord.to_tfrecord(pd.DataFrame({"id": [3]}), path, append=True)
+    assert repr(RecordTable(path)) != first == repr(RecordTable(path, version=1))
+    dask_tfrecord.to_tfrecord(pd.DataFrame({"id": [3, 4]}), path, overwrite=True)
+    assert repr(RecordTable(path)) != first

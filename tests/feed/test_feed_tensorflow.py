@@ -1,9 +1,12 @@
-"""TensorFlow: specs for its own parser, and two engines that yield the same elements.
+"""TensorFlow: specs for its own parser, two engines that yield the same elements, changed files, resuming.
 
-Modules: feed.tensorflow.
+Modules: feed.tensorflow, feed.resume_position.
 """
 
 import datetime
+import json
+import os
+import shutil
 import subprocess
 import sys
 from decimal import Decimal
@@ -17,74 +20,54 @@ import pyarrow as pa
 import pytest
 
 import dask_tfrecord
-from dask_tfrecord import SchemaError, TFRecordError
+from dask_tfrecord import SchemaError, TFRecordError, to_tfrecord
 
 pytestmark = pytest.mark.tensorflow
 tf = pytest.importorskip("tensorflow", reason="TensorFlow has no wheel for this platform")
 
+from dask_tfrecord.feed import tensorflow as module  # noqa: E402
+from dask_tfrecord.feed.tensorflow import feature_spec, tensorflow_dataset  # noqa: E402
+
 ROWS = 203
-TYPES: dict[str, Any] = {
-    "bool": pa.bool_(),
-    "int8": pa.int8(),
-    "uint16": pa.uint16(),
-    "uint64": pa.uint64(),
-    "half": pa.float16(),
-    "double": pa.float64(),
-    "text": pa.string(),
-    "bytes": pa.binary(),
-    "time": pa.timestamp("ms"),
-    "date": pa.date32(),
-    "ragged": pa.list_(pa.int32()),
-    "fixed": pa.list_(pa.float32(), 3),
-    "words": pa.list_(pa.string()),
+
+
+VALUES: dict[str, tuple[pa.DataType, Any]] = {
+    "bool": (pa.bool_(), lambda row: row % 2 == 0),
+    "int8": (pa.int8(), lambda row: row % 100 - 50),
+    "uint16": (pa.uint16(), lambda row: row + 65000),
+    "uint64": (pa.uint64(), lambda row: row + 2**62),
+    "half": (pa.float16(), lambda row: row / 4),
+    "double": (pa.float64(), lambda row: row / 2),
+    "text": (pa.string(), lambda row: f"t{row}é"),
+    "bytes": (pa.binary(), lambda row: bytes([row % 256, 0, 255])),
+    "time": (pa.timestamp("ms"), lambda row: datetime.datetime(2026, 1, 1) + datetime.timedelta(hours=row)),
+    "date": (pa.date32(), lambda row: datetime.date(2026, 1, 1) + datetime.timedelta(days=row)),
+    "ragged": (pa.list_(pa.int32()), lambda row: list(range(row % 4))),
+    "fixed": (pa.list_(pa.float32(), 3), lambda row: [row, row / 2, 0.5]),
+    "words": (pa.list_(pa.string()), lambda row: [f"w{word}" for word in range(row % 3)]),
+    "key": (pa.string(), lambda row: f"k{row % 3}"),
+    "id": (pa.int64(), lambda row: row),
 }
 
 
-def value(name: str, row: int) -> Any:
-    return {
-        "bool": row % 2 == 0,
-        "int8": row % 100 - 50,
-        "uint16": row + 65000,
-        "uint64": row + 2**62,
-        "half": row / 4,
-        "double": row / 2,
-        "text": f"t{row}é",
-        "bytes": bytes([row % 256, 0, 255]),
-        "time": datetime.datetime(2026, 1, 1) + datetime.timedelta(hours=row),
-        "date": datetime.date(2026, 1, 1) + datetime.timedelta(days=row),
-        "ragged": list(range(row % 4)),
-        "fixed": [row, row / 2, 0.5],
-        "words": [f"w{word}" for word in range(row % 3)],
-    }[name]
+def written(
+    root: Path, columns: dict[str, pa.Array] | pa.Table, npartitions: int = 1, **options: Any
+) -> Path:
+    frame = pa.table(columns).to_pandas(types_mapper=pd.ArrowDtype)
+    to_tfrecord(dd.from_pandas(frame, npartitions=npartitions), root, lossy="allow", **options)
+    return root
 
 
-def frame(**more: Any) -> pd.DataFrame:
-    columns = {name: [value(name, row) for row in range(ROWS)] for name in TYPES}
-    data = {
-        name: pd.array(pa.array(column, TYPES[name]), pd.ArrowDtype(TYPES[name]))
-        for name, column in columns.items()
-    }
-    return pd.DataFrame({"id": np.arange(ROWS), **data, **more})
-
-
-FORMS: dict[str, dict[str, Any]] = {
-    "plain": {},
-    "gzip": {"compression": "gzip"},
-    "partitioned": {"partition_on": ["key"], "compression": "zlib"},
-}
-
-
-@pytest.fixture(scope="module", params=FORMS)
+@pytest.fixture(scope="module", params=["gzip", "zlib"])
 def dataset(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> str:
-    path = str(tmp_path_factory.mktemp("tensorflow") / "dataset")
-    key = pd.array([f"k{row % 3}" for row in range(ROWS)], pd.ArrowDtype(pa.string()))
-    ddf = dd.from_pandas(frame(key=key), npartitions=3)
-    dask_tfrecord.to_tfrecord(ddf, path, lossy="allow", **FORMS[request.param])
-    return path
+    """Every type; the second form has partition directories."""
+    path = tmp_path_factory.mktemp("tensorflow") / "dataset"
+    columns = {name: pa.array(map(of, range(ROWS)), type_) for name, (type_, of) in VALUES.items()}
+    keys = ["key"] if request.param == "zlib" else None
+    return str(written(path, columns, 3, partition_on=keys, compression=request.param))
 
 
 def rows(elements: Any) -> list[dict[str, Any]]:
-    """All rows of a dataset of batches, as plain values."""
     found = []
     for batch in elements:
         columns = {
@@ -100,8 +83,6 @@ def dtypes(elements: Any) -> dict[str, Any]:
 
 
 def test_both_engines_give_the_same_rows(dataset: str) -> None:
-    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
-
     ours, native = (tensorflow_dataset(dataset, 32, engine=engine) for engine in ("kernel", "native"))
     assert dtypes(ours) == dtypes(native)
     assert dtypes(ours)["int8"] == tf.int8
@@ -113,8 +94,6 @@ def test_both_engines_give_the_same_rows(dataset: str) -> None:
 @pytest.mark.parametrize("batch_size", [32, 190])
 def test_columns_without_lists_give_the_same_rows(dataset: str, batch_size: int) -> None:
     """Such columns take another way: several of one type travel as one tensor, and text as Python objects."""
-    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
-
     names = ["text", "id", "double", "bool", "bytes", "time", "int8", "date"]
     ours, native = (
         tensorflow_dataset(dataset, batch_size, names, engine=engine) for engine in ("kernel", "native")
@@ -126,18 +105,13 @@ def test_columns_without_lists_give_the_same_rows(dataset: str, batch_size: int)
 
 
 def test_null_in_columns_that_travel_together(tmp_path: Path) -> None:
-    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
-
-    frame = pd.DataFrame(
-        {
-            "a": pd.array([1, None, 3], "Int64"),
-            "b": pd.array([None, 5, 6], "Int64"),
-            "c": [0.5, None, 1.5],
-            "d": [None, 2.5, 3.5],
-        }
-    )
-    path = str(tmp_path / "dataset")
-    dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=1), path, lossy="allow")
+    columns = {
+        "a": pa.array([1, None, 3]),
+        "b": pa.array([None, 5, 6]),
+        "c": pa.array([0.5, None, 1.5], pa.float64()),
+        "d": pa.array([None, 2.5, 3.5], pa.float64()),
+    }
+    path = written(tmp_path / "dataset", columns)
     [batch] = tensorflow_dataset(path, 3, engine="kernel", fill_nulls={"a": -1, "b": -2, "d": 9.0})
     assert batch["a"].numpy().tolist() == [1, -1, 3]
     assert batch["b"].numpy().tolist() == [-2, 5, 6]
@@ -148,8 +122,6 @@ def test_null_in_columns_that_travel_together(tmp_path: Path) -> None:
 
 
 def test_the_rows_are_those_of_the_dataset(dataset: str) -> None:
-    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
-
     table = pa.Table.from_pandas(dask_tfrecord.read_tfrecord(dataset).compute(), preserve_index=False)
     expected = table.set_column(table.schema.get_field_index("time"), "time", table["time"].cast(pa.int64()))
     expected = expected.set_column(
@@ -162,146 +134,94 @@ def test_the_rows_are_those_of_the_dataset(dataset: str) -> None:
         assert one == other
 
 
-@pytest.mark.parametrize("engine", ["kernel", "native"])
-def test_every_row_is_in_one_shard(dataset: str, engine: Any) -> None:
-    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
-
-    found: list[int] = []
-    for index in range(3):
-        shard = tensorflow_dataset(dataset, 16, ["id"], engine=engine, shard=(index, 3), shuffle=1)
-        found += [row["id"] for row in rows(shard)]
-    assert sorted(found) == list(range(ROWS))
-
-
-@pytest.mark.parametrize("engine", ["kernel", "native"])
-def test_epochs_are_shuffled_differently(dataset: str, engine: Any) -> None:
-    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
-
-    elements = tensorflow_dataset(dataset, 16, ["id"], engine=engine, shuffle=5, shuffle_buffer=100)
-    first, second = ([row["id"] for row in rows(elements)] for _ in range(2))
-    assert first != second
-    assert sorted(first) == sorted(second) == list(range(ROWS))
-
-
-@pytest.mark.parametrize("engine", ["kernel", "native"])
-def test_a_label_is_the_second_part(dataset: str, engine: Any) -> None:
-    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
-
-    elements = tensorflow_dataset(dataset, 100, ["id"], "int8", engine=engine, batch_mode="drop")
-    batches = list(elements)
-    assert len(batches) == int(elements.cardinality()) == 2
-    for features, label in batches:
-        assert list(features) == ["id"]
-        assert label.dtype == tf.int8
-
-
-@pytest.mark.parametrize("lists", ["ragged", "padded", "sparse"])
-def test_lists_take_the_form_that_is_asked_for(dataset: str, lists: Any) -> None:
-    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
-
-    first = [
-        next(iter(tensorflow_dataset(dataset, 20, ["ragged", "words"], engine=engine, lists=lists)))
-        for engine in ("kernel", "native")
-    ]
-    for name in ("ragged", "words"):
-        ours, native = (batch[name] for batch in first)
-        assert type(ours) is type(native)
-        if lists == "sparse":
-            ours, native = tf.sparse.to_dense(ours), tf.sparse.to_dense(native)
-        if lists == "ragged":
-            assert ours.to_list() == native.to_list()
-        else:
-            assert ours.numpy().tolist() == native.numpy().tolist()
-
-
-def test_the_code_of_a_spec_is_the_spec(dataset: str) -> None:
-    from dask_tfrecord.feed.tensorflow import feature_spec
-
-    spec = feature_spec(dataset)
-    assert eval(spec.code(), {"tf": tf}) == spec.context
-
-
 def test_missing_values_have_a_default_or_are_refused(tmp_path: Path) -> None:
-    from dask_tfrecord.feed.tensorflow import feature_spec, tensorflow_dataset
-
     data = {
         "x": pa.array([1, None, 3]),
         "y": pa.array([0.5, None, 2], pa.float32()),
         "z": pa.array(["a", None, "c"]),
         "l": pa.array([[1], None, [2, 3]]),
     }
-    frame = pd.DataFrame({name: pd.array(one, pd.ArrowDtype(one.type)) for name, one in data.items()})
-    dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path / "d")
+    path = written(tmp_path / "d", data)
     with pytest.raises(SchemaError, match=r"feature 'x'.*fill_nulls="):
-        feature_spec(tmp_path / "d")
+        feature_spec(path)
+    with pytest.raises(TFRecordError, match="fill_nulls= names the column 'ids'"):
+        feature_spec(path, fill_nulls={"ids": -1})
+    spec = feature_spec(path, ["x", "z", "l"], fill_nulls={"x": -1})
+    assert eval(spec.code(), {"tf": tf}) == spec.context
     for engine in ("kernel", "native"):
-        elements = tensorflow_dataset(tmp_path / "d", 3, engine=engine, fill_nulls={"x": -1})
-        (batch,) = elements
+        [batch] = tensorflow_dataset(path, 3, engine=engine, fill_nulls={"x": -1})
         assert batch["x"].numpy().tolist() == [1, -1, 3]
         assert np.isnan(batch["y"].numpy()).tolist() == [False, True, False]
         assert batch["z"].numpy().tolist() == [b"a", b"", b"c"]
         assert batch["l"].to_list() == [[1], [], [2, 3]]
 
 
-def test_sequence_examples(tmp_path: Path) -> None:
-    from dask_tfrecord.feed.tensorflow import feature_spec, tensorflow_dataset
+@pytest.mark.parametrize("engine", ["kernel", "native"])
+def test_every_row_is_in_one_shard_of_a_shuffled_epoch(dataset: str, tmp_path: Path, engine: Any) -> None:
+    found: list[int] = []
+    for index in range(3):
+        given = {"engine": engine, "shard": (index, 3), "shuffle": 1, "shuffle_buffer": 100}
+        elements = tensorflow_dataset(dataset, 16, ["id"], "int8", **given)
+        first, second = (
+            [row for features, _ in elements for row in features["id"].numpy().tolist()] for _ in range(2)
+        )
+        assert first != second
+        found += first
+    assert sorted(found) == list(range(ROWS))
+    elements = tensorflow_dataset(dataset, 100, ["id"], "int8", engine=engine, batch_mode="drop")
+    assert int(elements.cardinality()) == 2
+    assert [(list(features), label.dtype) for features, label in elements] == [(["id"], tf.int8)] * 2
+    path = written(tmp_path / "none", {"x": pa.array([], pa.int64())})
+    elements = tensorflow_dataset(path, 4, engine=engine)
+    assert (list(elements), int(elements.cardinality())) == ([], 0)
 
-    type_ = pd.ArrowDtype(pa.list_(pa.list_(pa.string())))
-    frame = pd.DataFrame({"x": [1, 2], "s": pd.array([[["a"], ["b", "c"]], []], type_)})
-    ddf = dd.from_pandas(frame, npartitions=1)
-    dask_tfrecord.to_tfrecord(ddf, tmp_path / "d", record_type="sequence_example")
-    spec = feature_spec(tmp_path / "d")
-    assert list(spec.sequence) == ["s"]
-    found = [
-        next(iter(tensorflow_dataset(tmp_path / "d", 2, engine=engine))) for engine in ("kernel", "native")
-    ]
-    for batch in found:
+
+def test_sequence_examples(tmp_path: Path) -> None:
+    lists = pa.array([[["a"], ["b", "c"]], []], pa.list_(pa.list_(pa.string())))
+    path = written(tmp_path / "d", {"x": [1, 2], "s": lists}, record_type="sequence_example")
+    assert list(feature_spec(path).sequence) == ["s"]
+    for engine in ("kernel", "native"):
+        [batch] = tensorflow_dataset(path, 2, engine=engine)
         assert batch["s"].to_list() == [[[b"a"], [b"b", b"c"]], []]
         assert batch["x"].numpy().tolist() == [1, 2]
 
 
 def test_large_images_are_read_by_tensorflow(tmp_path: Path) -> None:
-    from dask_tfrecord.feed import tensorflow as module
-
-    type_ = pd.ArrowDtype(pa.binary())
-    frame = pd.DataFrame({"image": pd.array([b"x" * 300_000, b"y" * 300_000], type_), "id": [1, 2]})
-    dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path / "d")
-    dataset, _ = module.open_columns(tmp_path / "d", None, None, {})
+    path = written(tmp_path / "d", {"image": [b"x" * 300_000, b"y" * 300_000], "id": [1, 2]})
+    dataset, _ = module.open_columns(path, None, None, {})
     assert module._best_engine(dataset, dataset.schema) == "native"
-    (batch,) = module.tensorflow_dataset(tmp_path / "d", 2)
+    [batch] = tensorflow_dataset(path, 2)
     assert batch["id"].numpy().tolist() == [1, 2]
 
 
 def test_what_tensorflow_cannot_read_is_named(tmp_path: Path) -> None:
-    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
-
     with pytest.warns(UserWarning, match="TensorFlow"):
-        dask_tfrecord.to_tfrecord(dd.from_dict({"x": [1]}, npartitions=1), tmp_path / "d", compression="zstd")
+        to_tfrecord(dd.from_dict({"x": [1]}, npartitions=1), tmp_path / "d", compression="zstd")
     with pytest.raises(TFRecordError, match="cannot decompress zstd"):
         tensorflow_dataset(tmp_path / "d", 1, engine="native")
     (batch,) = tensorflow_dataset(tmp_path / "d", 1)
     assert batch["x"].numpy().tolist() == [1]
 
 
+@pytest.mark.parametrize("batch_size", [3, 64])
 @pytest.mark.parametrize("lists", ["ragged", "padded", "sparse"])
-@pytest.mark.parametrize("batch_size", [3, 7, 64])
 def test_both_engines_join_the_lists_of_several_files(tmp_path: Path, lists: Any, batch_size: int) -> None:
-    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
-
     lengths = [0, 4, 1, 2, 0, 3, 1, 0, 2, 5, 1]
-    table = pa.table({"x": pa.array([list(range(length)) for length in lengths], pa.list_(pa.int64()))})
-    ddf = dd.from_pandas(table.to_pandas(types_mapper=pd.ArrowDtype), npartitions=4)
-    dask_tfrecord.to_tfrecord(ddf, tmp_path / "d")
+    numbers = pa.array([list(range(length)) for length in lengths], pa.list_(pa.int64()))
+    words = pa.array([[str(at) for at in range(length)] for length in lengths], pa.list_(pa.string()))
+    path = written(tmp_path / "d", {"x": numbers, "words": words}, 4)
 
     def plain(tensor: Any) -> Any:
         if isinstance(tensor, tf.SparseTensor):
-            return tensor.dense_shape.numpy().tolist(), tf.sparse.to_dense(tensor).numpy().tolist()
-        return tensor.to_list() if isinstance(tensor, tf.RaggedTensor) else tensor.numpy().tolist()
+            dense = tf.sparse.to_dense(tensor).numpy().tolist()
+            return type(tensor), tensor.dense_shape.numpy().tolist(), dense
+        values = tensor.to_list() if isinstance(tensor, tf.RaggedTensor) else tensor.numpy().tolist()
+        return type(tensor), values
 
     ours, native = (
         [
-            plain(batch["x"])
-            for batch in tensorflow_dataset(tmp_path / "d", batch_size, engine=engine, lists=lists)
+            (plain(batch["x"]), plain(batch["words"]))
+            for batch in tensorflow_dataset(path, batch_size, engine=engine, lists=lists)
         ]
         for engine in ("kernel", "native")
     )
@@ -309,32 +229,16 @@ def test_both_engines_join_the_lists_of_several_files(tmp_path: Path, lists: Any
 
 
 def test_both_engines_agree_about_decimals_and_missing_rows_of_a_fixed_size(tmp_path: Path) -> None:
-    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
-
     columns = {
         "price": pa.array([Decimal("29.99"), Decimal("-7.33"), None], pa.decimal128(9, 2)),
         "point": pa.array([[1.0, 2.0], None, [3.0, 4.0]], pa.list_(pa.float32(), 2)),
         "code": pa.array([b"abc", None, b"def"], pa.binary(3)),
     }
-    frame = pd.DataFrame({name: pd.arrays.ArrowExtensionArray(column) for name, column in columns.items()})
-    dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path / "d", lossy="allow")
-    ours, native = (
-        rows(tensorflow_dataset(tmp_path / "d", 3, engine=engine)) for engine in ("kernel", "native")
-    )
+    path = written(tmp_path / "d", columns)
+    ours, native = (rows(tensorflow_dataset(path, 3, engine=engine)) for engine in ("kernel", "native"))
     assert str(ours) == str(native)
     assert ours[0] == {"price": 29.99, "point": [1.0, 2.0], "code": b"abc"}
     assert str(ours[1]["point"]) == "[nan, nan]"
-
-
-@pytest.mark.parametrize("engine", ["kernel", "native"])
-def test_a_dataset_without_rows(tmp_path: Path, engine: Any) -> None:
-    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
-
-    frame = pd.DataFrame({"x": np.zeros(0, np.int64)})
-    dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path / "d")
-    elements = tensorflow_dataset(tmp_path / "d", 4, engine=engine)
-    assert list(elements) == []
-    assert int(elements.cardinality()) == 0
 
 
 @pytest.mark.parametrize("engine", ["kernel", "native"])
@@ -352,17 +256,8 @@ def test_a_dataset_without_rows(tmp_path: Path, engine: Any) -> None:
 def test_wrong_arguments_are_named(
     dataset: str, engine: Any, arguments: dict[str, Any], message: str
 ) -> None:
-    from dask_tfrecord.feed.tensorflow import tensorflow_dataset
-
     with pytest.raises(TFRecordError, match=message):
         tensorflow_dataset(dataset, **{"batch_size": 10, "engine": engine, **arguments})
-
-
-def test_missing_values_of_a_spec_are_checked(dataset: str) -> None:
-    from dask_tfrecord.feed.tensorflow import feature_spec
-
-    with pytest.raises(TFRecordError, match="fill_nulls= names the column 'ids'"):
-        feature_spec(dataset, fill_nulls={"ids": -1})
 
 
 OPEN_AT_EXIT = """
@@ -383,9 +278,178 @@ atexit.register(feed._drop_iterators)
 """
 
 
-@pytest.mark.parametrize("dataset", ["plain"], indirect=True)
+@pytest.mark.parametrize("dataset", ["gzip"], indirect=True)
 def test_iterators_that_a_program_leaves_open_are_dropped_before_python_ends(dataset: str) -> None:
     # Otherwise Python waits forever if a thread of TensorFlow is reading when Python ends, which is rare.
     command = [sys.executable, "-c", OPEN_AT_EXIT, dataset]
     ended = subprocess.run(command, stdout=subprocess.PIPE, text=True)
     assert (ended.stdout, ended.returncode) == ("{} {} 0\n", 0)
+
+
+def test_a_dataset_that_is_overwritten_between_epochs_raises(tmp_path: Path) -> None:
+    to_tfrecord(dd.from_dict({"x": [1, 2]}, npartitions=1), tmp_path / "d")
+    elements = tensorflow_dataset(tmp_path / "d", 1, engine="kernel")
+    assert len(list(elements)) == 2
+    to_tfrecord(dd.from_dict({"x": [3, 4, 5]}, npartitions=1), tmp_path / "d", overwrite=True)
+    with pytest.raises(tf.errors.OpError, match="removed after the dataset was listed"):
+        list(elements)
+
+
+CHANGES: dict[str, Any] = {
+    "replaced": lambda old, new: os.replace(new, old),
+    "rewritten": lambda old, new: old.write_bytes(new.read_bytes()),
+    "cut": lambda old, new: os.truncate(old, old.stat().st_size // 2),  # between two of the equal records
+    "appended to": lambda old, new: old.write_bytes(old.read_bytes() + new.read_bytes()),
+    "removed": lambda old, new: old.unlink(),
+}
+
+
+@pytest.mark.parametrize(
+    ("change", "moment", "arguments", "has_snapshot"),
+    [
+        ("replaced", "before", {"shuffle": 1, "shuffle_buffer": 10}, True),
+        ("replaced", "during", {}, False),
+        ("replaced", "after", {"shard": (1, 2)}, False),
+        ("rewritten", "before", {}, False),
+        ("rewritten", "during", {"shard": (1, 2)}, True),
+        ("rewritten", "after", {"batch_mode": "drop"}, True),
+        ("cut", "before", {"shuffle": 1}, False),
+        ("cut", "during", {"shard": (1, 2)}, True),
+        ("appended to", "before", {"shard": (1, 2)}, True),
+        ("appended to", "during", {}, False),
+        ("removed", "during", {"shuffle": 1, "shuffle_buffer": 10}, True),
+        ("removed", "after", {"shard": (1, 2)}, False),
+    ],
+)
+def test_native_notices_files_that_change_around_an_epoch(
+    tmp_path: Path, change: str, moment: str, arguments: dict[str, Any], has_snapshot: bool
+) -> None:
+    for name in ("old", "new"):
+        written(tmp_path / name, {"x": np.arange(200) + 1000}, 2)
+    if not has_snapshot:
+        shutil.rmtree(tmp_path / "old" / "_tfrecord")
+    last, new = (sorted((tmp_path / name).glob("*.tfrecord"))[-1] for name in ("old", "new"))
+    os.utime(new, (1e9, 1e9))  # a change within one tick of the clock cannot be noticed
+    given = {"fill_nulls": {"x": -1}, "engine": "native", "prefetch": 0, **arguments}
+    elements = tensorflow_dataset(tmp_path / "old", 10, **given)
+    if moment == "after":
+        assert len(list(elements)) == 10 if "shard" in arguments else 20
+    iterator = iter(elements)
+    if moment == "during":
+        next(iterator)
+    CHANGES[change](last, new)
+    with pytest.raises(tf.errors.OpError, match=r"FileChangedError|FileRemovedError|No such file") as raised:
+        list(iterator)
+    assert last.name in str(raised.value)
+
+
+@pytest.mark.parametrize("engine", ["kernel", "native"])
+def test_a_kept_version_is_read(engine: Any, tmp_path: Path) -> None:
+    to_tfrecord(dd.from_dict({"x": [1, 2, 3]}, npartitions=1), tmp_path / "d")
+    dask_tfrecord.delete(tmp_path / "d", [("x", "==", 2)], keep_versions=True)
+    for version, expected in ((1, [1, 2, 3]), (2, [1, 3])):
+        [batch] = tensorflow_dataset(tmp_path / "d", 10, engine=engine, version=version)
+        assert batch["x"].numpy().tolist() == expected
+
+
+def test_native_saves_its_position(tmp_path: Path) -> None:
+    path = written(tmp_path / "d", {"x": list(range(100))}, 3)
+    iterator, resumed = (iter(tensorflow_dataset(path, 10, engine="native")) for _ in range(2))
+    next(iterator)
+    saved = tf.train.Checkpoint(iterator=iterator).save(str(tmp_path / "state"))
+    tf.train.Checkpoint(iterator=resumed).restore(saved)
+    assert [batch["x"].numpy().tolist() for batch in resumed] == [
+        batch["x"].numpy().tolist() for batch in iterator
+    ]
+
+
+@pytest.mark.parametrize(
+    ("engine", "more"), [("native", {}), ("kernel", {"shuffle": 1}), ("native", {"batch_mode": "drop"})]
+)
+def test_a_read_of_no_file_has_no_batch(engine: Any, more: dict[str, Any], tmp_path: Path) -> None:
+    path = written(tmp_path / "d", {"x": [1, 2], "key": [1, 2], "text": ["a", "b"]}, partition_on=["key"])
+    given = {"filters": [("key", ">", 2)], "fill_nulls": {"x": -1, "text": ""}, **more}
+    found = tensorflow_dataset(path, 2, engine=engine, **given)
+    assert (list(found), found.cardinality().numpy()) == ([], 0)
+    assert dtypes(found) == {"x": tf.int64, "key": tf.int64, "text": tf.string}
+
+
+OPTIONS: dict[str, Any] = {"shuffle": 3, "shuffle_buffer": 20, "prefetch": 4}
+
+
+@pytest.fixture(scope="module")
+def rows_of_100(tmp_path_factory: pytest.TempPathFactory) -> str:
+    path = str(tmp_path_factory.mktemp("tensorflow") / "data")
+    to_tfrecord(pa.table({"id": range(100), "y": [row % 2 for row in range(100)]}), path, max_rows_per_file=9)
+    return path
+
+
+def ids(elements: Any) -> list[list[int]]:
+    return [batch["id"].numpy().tolist() for batch in elements]
+
+
+def test_a_checkpoint_of_the_state_resumes_the_run(rows_of_100: str, tmp_path: Path) -> None:
+    whole = tensorflow_dataset(rows_of_100, 7, **OPTIONS)
+    expected = [ids(whole), ids(whole), ids(whole)]
+    for epoch, stop in ((0, 1), (1, 5), (1, 15), (2, 14)):
+        state = tf.Variable("")
+        checkpoint = tf.train.Checkpoint(state=state)
+        elements = tensorflow_dataset(rows_of_100, 7, state_column="state", epoch=epoch, **OPTIONS)
+        for _, batch in zip(range(stop), elements, strict=False):
+            state.assign(batch["state"])
+        path = checkpoint.save(str(tmp_path / "checkpoint"))
+
+        restored = tf.Variable("")
+        tf.train.Checkpoint(state=restored).restore(path).assert_consumed()
+        start = json.loads(restored.numpy())
+        resumed = tensorflow_dataset(rows_of_100, 7, start=start, **OPTIONS)
+        assert ids(resumed) == expected[epoch][stop:]
+        if epoch < 2:
+            assert ids(resumed) == expected[epoch + 1]
+
+
+def test_groups_of_blocks_are_shuffled_in_the_order_of_arrow_batches(rows_of_100: str) -> None:
+    options: dict[str, Any] = {"shuffle": "blocks", "seed": 4}
+    batches = dask_tfrecord.iter_batches(rows_of_100, 7, epoch=1, **options)
+    expected, states = [], []
+    for batch in batches:
+        expected.append(batch["id"].to_pylist())
+        states.append(batches.state)
+    assert ids(tensorflow_dataset(rows_of_100, 7, epoch=1, **options)) == expected
+    assert ids(tensorflow_dataset(rows_of_100, 7, start=states[5], **options)) == expected[6:]
+    with pytest.raises(TFRecordError, match="shuffle='blocks' cannot be combined with engine='native'"):
+        tensorflow_dataset(rows_of_100, 7, engine="native", **options)
+
+
+def test_other_numbers_of_shards_divide_the_remaining_rows(rows_of_100: str) -> None:
+    found, states = [], []
+    for shard in range(3):
+        elements = tensorflow_dataset(
+            rows_of_100, 7, ["id"], label="y", shard=(shard, 3), state_column="at", **OPTIONS
+        )
+        for _, (features, _) in zip(range(shard + 1), elements, strict=False):
+            found += features["id"].numpy().tolist()
+            state = json.loads(features["at"].numpy())
+        states.append(state)
+    for shard in range(2):
+        elements = tensorflow_dataset(
+            rows_of_100, 7, ["id"], label="y", shard=(shard, 2), start=states, **OPTIONS
+        )
+        found += [row for features, _ in elements for row in features["id"].numpy().tolist()]
+    assert sorted(found) == list(range(100))
+
+
+def test_what_cannot_be_resumed_is_refused(rows_of_100: str) -> None:
+    state = dask_tfrecord.iter_batches(rows_of_100, 7, shuffle=3, shuffle_buffer=20).state
+    for options in ({"epoch": 0}, {"start": state}, {"state_column": "s"}):
+        with pytest.raises(TFRecordError, match="engine='native'"):
+            tensorflow_dataset(rows_of_100, 7, engine="native", **OPTIONS, **options)
+    with pytest.raises(SchemaError, match="state_column= names a column"):
+        tensorflow_dataset(rows_of_100, 7, state_column="y")
+    for options, message in (
+        ({"shuffle": 4}, "shuffle=3, and not shuffle=4; pass shuffle=3"),
+        ({"epoch": 2}, "belongs to epoch 0, and this is epoch 2; pass epoch=0"),
+        ({"columns": ["id"]}, "other arguments"),
+    ):
+        with pytest.raises(TFRecordError, match=message):
+            tensorflow_dataset(rows_of_100, 7, start=state, **{**OPTIONS, **options})

@@ -6,8 +6,7 @@ Modules: feed.epoch_order, feed.keras, feed.tensorflow.
 import sys
 from collections import Counter
 from collections.abc import Callable, Iterable
-from functools import partial
-from itertools import permutations
+from itertools import count, permutations
 from linecache import getline
 from math import factorial
 from pathlib import Path
@@ -19,7 +18,6 @@ import pyarrow as pa
 import pytest
 
 from dask_tfrecord import RecordTable, TFRecordError, iter_batches, to_tfrecord
-from dask_tfrecord.feed.batches import Batches
 from dask_tfrecord.feed.epoch_order import make_order
 from dask_tfrecord.feed.resume_position import CHECKSUM
 
@@ -28,45 +26,29 @@ LARGE = 1_100_000  # the size of a row that has a block of its own
 
 def check_uniform(orders: Iterable[tuple[int, ...]], rows: int) -> None:
     """Every permutation is found about equally often. The bound is that of one test in a million."""
-    counts, total = Counter(orders), factorial(rows)
-    assert set(counts) <= {tuple(order) for order in _permutations(rows)}
-    expected = sum(counts.values()) / total
-    found = [counts[order] for order in _permutations(rows)]
-    chi = sum((count - expected) ** 2 / expected for count in found)
-    degrees = total - 1
+    counts, every = Counter(orders), list(permutations(range(rows)))
+    assert set(counts) <= set(every)
+    expected = sum(counts.values()) / len(every)
+    chi = sum((counts[order] - expected) ** 2 / expected for order in every)
+    degrees = len(every) - 1
     assert chi < degrees + 5 * (2 * degrees) ** 0.5 + 12, counts
 
 
-def _permutations(rows: int) -> list[tuple[int, ...]]:
-    return list(permutations(range(rows)))
-
-
-@pytest.fixture(scope="module")
-def large_rows(tmp_path_factory: pytest.TempPathFactory) -> Callable[[int], Path]:
-    """Datasets of rows that have a block each."""
-    root = tmp_path_factory.mktemp("large")
-
-    def of(rows: int) -> Path:
-        path = root / str(rows)
-        if not path.exists():
-            table = pa.table({"id": range(rows), "image": [bytes(LARGE)] * rows})
-            to_tfrecord(table, path, columnar=["id"])
-        return path
-
-    return of
-
-
-@pytest.mark.parametrize("vary", ["seed", "epoch"])
-@pytest.mark.parametrize("rows", [2, 3, 4])
-def test_the_order_of_blocks_is_any_permutation(
-    large_rows: Callable[[int], Path], rows: int, vary: str
-) -> None:
-    table = RecordTable(large_rows(rows))
-    count = 60 * factorial(rows)
+@pytest.mark.parametrize(("rows", "vary"), [(2, "seed"), (3, "epoch"), (4, "seed")])
+def test_the_order_of_blocks_is_any_permutation(tmp_path: Path, rows: int, vary: str) -> None:
+    to_tfrecord(pa.table({"id": range(rows), "image": [bytes(LARGE)] * rows}), tmp_path, columnar=["id"])
+    table = RecordTable(tmp_path)
     orders = [
-        table.block_order(**{"seed": 5, "epoch": 0} | {vary: number}).tolist() for number in range(count)
+        table.block_order(**{"seed": 5, "epoch": 0} | {vary: number})
+        for number in range(60 * factorial(rows))
     ]
-    check_uniform(map(tuple, orders), rows)
+    check_uniform((tuple(order.tolist()) for order in orders), rows)
+    for number in range(40):
+        how = {"shuffle": "blocks", "seed": number} if vary == "seed" else {"shuffle": number}
+        [*batches] = iter_batches(tmp_path, 1, columns="id", **how)
+        orders.append([batch["id"][0].as_py() for batch in batches])
+    if rows == 3:
+        assert len({*map(tuple, orders[-40:])}) == 6
 
 
 @pytest.mark.parametrize("pieces", ["of one row", "of all rows"])
@@ -79,16 +61,6 @@ def test_the_order_of_a_buffer_is_any_permutation(rows: int, pieces: str) -> Non
         files = np.arange(rows) if len(counts) == 1 else order.pieces
         found.append(tuple(files[order.permutation(0, rows)].tolist()))
     check_uniform(found, rows)
-
-
-@pytest.mark.parametrize("shuffle", ["blocks", "seed"])
-def test_batches_have_every_order_of_three_rows(large_rows: Callable[[int], Path], shuffle: str) -> None:
-    def ids(number: int) -> tuple[int, ...]:
-        how = {"shuffle": "blocks", "seed": number} if shuffle == "blocks" else {"shuffle": number}
-        batches = iter_batches(large_rows(3), 1, columns="id", **how)
-        return tuple(batch["id"][0].as_py() for batch in batches)
-
-    assert len({ids(number) for number in range(40)}) == 6
 
 
 def test_the_orders_of_epochs_and_windows_do_not_depend_on_each_other() -> None:
@@ -105,36 +77,21 @@ def test_the_orders_of_epochs_and_windows_do_not_depend_on_each_other() -> None:
 @pytest.mark.tensorflow
 @pytest.mark.parametrize("rows", [2, 3])
 def test_keras_has_any_permutation_in_its_epochs(tmp_path: Path, rows: int) -> None:
-    pytest.importorskip("keras")
-    from dask_tfrecord.feed.keras import TFRecordPyDataset
-
+    keras = pytest.importorskip("dask_tfrecord.feed.keras")
     to_tfrecord(pa.table({"id": range(rows)}), tmp_path)
     found = []
-    batches = TFRecordPyDataset(tmp_path, rows, "id", shuffle=0)
+    batches = keras.TFRecordPyDataset(tmp_path, 1, "id", shuffle=0)
     for _ in range(60 * factorial(rows)):
-        found.append(tuple(batches[0].tolist()))
+        found.append(tuple(batches[at].item() for at in range(rows)))
         batches.on_epoch_end()
     check_uniform(found, rows)
-
-
-@pytest.mark.tensorflow
-def test_keras_keeps_an_order_until_its_last_batch(tmp_path: Path) -> None:
-    """``fit(steps_per_epoch=)`` ends epochs before the last batch, and then goes on with the next batch."""
-    pytest.importorskip("keras")
-    from dask_tfrecord.feed.keras import TFRecordPyDataset
-
-    to_tfrecord(pa.table({"id": range(100)}), tmp_path)
-    batches = TFRecordPyDataset(tmp_path, 10, "id", shuffle=7)
-    passes = []
-    for _ in range(2):
-        rows: list[int] = []
-        for at in range(10):
-            rows += batches[at].tolist()
-            if at in (2, 5, 8):
-                batches.on_epoch_end()
-        passes.append(rows)
-    assert sorted(passes[0]) == sorted(passes[1]) == list(range(100))
-    assert passes[0] != passes[1]
+    batches.on_epoch_end()
+    order = []
+    for at in range(rows):  # `fit(steps_per_epoch=)` ends epochs before the last batch, and then goes on
+        order.append(batches[at].item())
+        if at + 1 < rows:
+            batches.on_epoch_end()
+    assert sorted(order) == list(range(rows))
 
 
 @pytest.mark.tensorflow
@@ -186,24 +143,19 @@ def test_a_weak_shuffle_of_sorted_rows_warns(tmp_path: Path) -> None:
 def test_an_interrupt_at_any_line_loses_no_batch(tmp_path: Path, goes_on: str) -> None:
     """Ctrl-C raises between two lines of Python, in the iterator and in all that it calls."""
     to_tfrecord(pa.table({"id": range(40)}), tmp_path)
-    points = 0
-    while True:
-        batches = iter_batches(tmp_path, 8, shuffle=3, shuffle_buffer=16, prefetch=0)
+    how: dict[str, Any] = {"shuffle": 3, "shuffle_buffer": 16}
+    for point in count():
+        batches = iter_batches(tmp_path, 8, prefetch=0, **how)
         found = next(batches)["id"].to_pylist()
-        where = interrupt(partial(take, batches, found), points)
+        where = interrupt(
+            lambda batches=batches, found=found: found.extend(next(batches)["id"].to_pylist()), point
+        )
         if where is None:
             break
-        points += 1
-        rest = batches
-        if goes_on != "the iterator":
-            rest = iter_batches(tmp_path, 8, shuffle=3, shuffle_buffer=16, start=batches.state)
+        rest = batches if goes_on == "the iterator" else iter_batches(tmp_path, 8, start=batches.state, **how)
         found += [one for batch in rest for one in batch["id"].to_pylist()]
         assert sorted(found) == list(range(40)), where
-    assert points > 30
-
-
-def take(batches: Batches, found: list[int]) -> None:
-    found += next(batches)["id"].to_pylist()
+    assert point > 30
 
 
 def interrupt(call: Callable[[], Any], line: int) -> str | None:

@@ -6,6 +6,7 @@ Modules: feed.resume_position, feed.epoch_order.
 import json
 import logging
 import random
+import shutil
 from pathlib import Path
 from typing import Any
 
@@ -54,16 +55,9 @@ def sources(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     return found
 
 
-def ids(batches: Any, count: int | None = None) -> list[int]:
+def ids(batches: Any, count: int = 10**9) -> list[int]:
     """Return the rows of the next batches, or of all batches."""
-    found: list[int] = []
-    while count is None or count > 0:
-        batch = next(batches, None)
-        if batch is None:
-            break
-        found += batch["id"].to_pylist()
-        count = None if count is None else count - 1
-    return found
+    return [row for _, batch in zip(range(count), batches, strict=False) for row in batch["id"].to_pylist()]
 
 
 def check_elastic_run(sources: dict[str, Any], seed: int) -> None:
@@ -174,33 +168,20 @@ def test_states_of_shares_that_overlap_are_refused(sources: dict[str, Any]) -> N
         Batches(plans[0], 0, (0, 3), start=shards)
 
 
-def test_more_shards_than_remaining_rows_leave_some_empty(sources: dict[str, Any]) -> None:
-    batches = iter_batches(sources["plain"], 100, shuffle=1)
-    found = ids(batches, 4)
-    rest = [
-        iter_batches(sources["plain"], 100, shuffle=1, shard=(shard, 5), start=batches.state)
-        for shard in range(5)
-    ]
-    assert sum(one.rows or 0 for one in rest) == ROWS - 400 == 3
-    assert sorted(found + [row for one in rest for row in ids(one)]) == list(range(ROWS))
-    ended = [one.state for one in rest]
-    assert ids(iter_batches(sources["plain"], 100, shuffle=1, start=ended)) == []
+def test_a_last_whole_batch_is_read_after_resuming_and_dropped_rows_do_not_come_back(
+    sources: dict[str, Any],
+) -> None:
+    def start(size: int, **options: Any) -> Batches:
+        return iter_batches(sources["plain"], size, batch_mode="drop", **options)
 
-
-def test_a_last_whole_batch_is_read_after_resuming(sources: dict[str, Any]) -> None:
     size = ROWS // 13
     assert 13 * size == ROWS
-    running = iter_batches(sources["plain"], size, batch_mode="drop")
+    running = start(size)
     read = ids(running, 12)
-    resumed = iter_batches(sources["plain"], size, batch_mode="drop", start=running.state)
-    assert read + ids(resumed) == list(range(ROWS))
-
-
-def test_rows_that_are_dropped_do_not_come_back_at_the_end(sources: dict[str, Any]) -> None:
-    shards = [iter_batches(sources["plain"], 30, batch_mode="drop", shard=(shard, 3)) for shard in range(3)]
+    assert read + ids(start(size, start=running.state)) == list(range(ROWS))
+    shards = [start(30, shard=(shard, 3)) for shard in range(3)]
     assert [len(ids(one)) for one in shards] == [120, 120, 120]
-    states = [one.state for one in shards]
-    assert ids(iter_batches(sources["plain"], 30, batch_mode="drop", start=states)) == []
+    assert ids(start(30, start=[one.state for one in shards])) == []
 
 
 def test_an_epoch_ends_on_its_version_after_an_append(
@@ -208,34 +189,32 @@ def test_an_epoch_ends_on_its_version_after_an_append(
 ) -> None:
     caplog.set_level(logging.INFO, "dask_tfrecord")
     path = tmp_path / "data"
+
+    def start(**options: Any) -> Batches:
+        return iter_batches(path, 10, **{"shuffle": 1, **options})
+
     dask_tfrecord.to_tfrecord(frame(100), path)
-    batches = iter_batches(path, 10, shuffle=1)
+    batches = start()
     found = ids(batches, 3)
     state = batches.state
     dask_tfrecord.to_tfrecord(frame(50, 100), path, append=True)
-    assert ids(iter_batches(path, 10, shuffle=1, version=1, start=state)) == ids(batches)
-    shards = [iter_batches(path, 10, shuffle=1, start=state, shard=(shard, 2)) for shard in range(2)]
+    assert ids(start(version=1, start=state)) == ids(batches)
+    shards = [start(start=state, shard=(shard, 2)) for shard in range(2)]
     assert sorted(found + [row for one in shards for row in ids(one)]) == list(range(100))
     assert "continues with version 1 of the dataset, whose newest version is 2" in caplog.text
-    assert sorted(ids(iter_batches(path, 10, shuffle=1, epoch=1))) == list(range(150))
+    assert sorted(ids(start(epoch=1))) == list(range(150))
     with pytest.raises(TFRecordError, match="to version 1 of this dataset; pass version=1 to continue"):
-        iter_batches(path, 10, shuffle=1, version=2, start=state)
+        start(version=2, start=state)
+    dask_tfrecord.to_tfrecord(frame(10), path, overwrite=True, keep_versions=True)
+    assert sorted(found + ids(start(start=state))) == list(range(100))
     dask_tfrecord.to_tfrecord(frame(100), path, overwrite=True)
     with pytest.raises(TFRecordError, match=r"version 1, which cannot be read.*; begin the next epoch"):
-        iter_batches(path, 10, shuffle=1, start=state)
-
-
-def test_a_kept_version_is_read_on_after_an_overwrite(tmp_path: Path) -> None:
-    path = tmp_path / "data"
-    dask_tfrecord.to_tfrecord(frame(100), path)
-    batches = iter_batches(path, 10, shuffle=1)
-    found = ids(batches, 3)
-    dask_tfrecord.to_tfrecord(frame(30), path, overwrite=True, keep_versions=True)
-    assert sorted(found + ids(iter_batches(path, 10, shuffle=1, start=batches.state))) == list(range(100))
-
-
-def test_other_filters_with_as_many_rows_are_another_source(tmp_path: Path) -> None:
-    dask_tfrecord.to_tfrecord(frame(100), tmp_path / "data")
-    state = iter_batches(tmp_path / "data", 10, filters=[("id", "<", 50)]).state
-    with pytest.raises(TFRecordError, match="another dataset"):
-        iter_batches(tmp_path / "data", 10, filters=[("id", ">=", 50)], start=state)
+        start(start=state)
+    few = start(filters=[("id", "<", 50)]).state
+    with pytest.raises(TFRecordError, match="another dataset"):  # with as many rows
+        start(filters=[("id", ">=", 50)], start=few)
+    shutil.rmtree(path)
+    for rows in (100, 10):
+        dask_tfrecord.to_tfrecord(frame(rows), path, overwrite=True, keep_versions=True)
+    with pytest.raises(TFRecordError, match="another dataset, or to version 1, which cannot be read"):
+        start(start=state)  # of another version 1

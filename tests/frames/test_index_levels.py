@@ -5,6 +5,7 @@ Modules: frames.schema_plan, expr.write_expression.
 
 import datetime as dt
 import json
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -34,28 +35,36 @@ NAMED: dict[str, Any] = {
     "text": pd.Index([f"k{n:02}" for n in range(12)]),
     "durations": pd.to_timedelta(range(12), unit="s"),
     "repeated": pd.Index([0] * 12),
+    "missing": pd.Index([None, *range(11)], dtype=pd.ArrowDtype(pa.int64())),
+    "categories": pd.CategoricalIndex(list("aabbcc") * 2, categories=list("cba")),
 }
 
 
-@pytest.mark.parametrize("levels", NAMED.values(), ids=NAMED.keys())
-@pytest.mark.parametrize("way", ["plain", "shuffled", "partitioned", "split"])
-def test_a_named_index_comes_back_as_the_index(tmp_path: Path, levels: Any, way: str) -> None:
-    options: dict[str, Any] = {
-        "plain": {},
-        "shuffled": {"shuffle": 1},
-        "partitioned": {"partition_on": "word", "colocate": True},
-        "split": {"max_rows_per_file": 1},
-    }[way]
-    frame = FRAME.set_index(levels.rename("key"))
-    snapshot = to_tfrecord(two(frame), tmp_path, **options)
+WAYS: list[dict[str, Any]] = [
+    {},
+    {"shuffle": 1},
+    {"partition_on": "word", "colocate": True},
+    {"max_rows_per_file": 1},
+]
+
+
+@pytest.mark.parametrize(("levels", "way"), list(zip(NAMED, WAYS * 2, strict=True)))
+def test_a_named_index_comes_back_as_the_index(tmp_path: Path, levels: str, way: dict[str, Any]) -> None:
+    frame = FRAME.set_index(NAMED[levels].rename("key"))
+    ddf = dd.from_pandas(frame, npartitions=2, sort=False)
+    snapshot = to_tfrecord(ddf, tmp_path / "a", **way)
     assert snapshot.index == (("key", "key"),)
-    ddf = read_tfrecord(tmp_path)
+    ddf = read_tfrecord(tmp_path / "a")
     assert list(ddf.columns) == ["x", "word"]
     found = ddf.compute().sort_values("x")
     assert found.index.name == ddf.index.name == "key"
-    assert found.index.dtype == ddf.index.dtype == ddf._meta.index.dtype
-    assert found.index.tolist() == frame.index.tolist()
+    assert found.index.dtype == ddf.index.dtype == ddf._meta.index.dtype or levels == "categories"
+    assert found.index.isna().tolist() == frame.index.isna().tolist()
+    assert found.index.dropna().tolist() == frame.index.dropna().tolist()
     assert found["word"].tolist() == frame["word"].tolist()
+    to_tfrecord(ddf, tmp_path / "b", **way)
+    again = read_tfrecord(tmp_path / "b").compute().sort_values("x")
+    pd.testing.assert_frame_equal(again, found, check_categorical=False)
 
 
 def test_the_time_of_a_time_series_survives(tmp_path: Path) -> None:
@@ -94,6 +103,56 @@ def test_keys_that_the_meta_does_not_know_are_not_dropped(tmp_path: Path) -> Non
 
 
 @pytest.mark.parametrize(
+    ("frame", "options", "columns", "index"),
+    [
+        (FRAME, {"write_index": True}, ["index", "x", "word"], None),
+        (FRAME.set_index("word"), {"write_index": False}, ["x"], ()),
+        (FRAME.set_index(NAMED["text"]), {}, ["index", "x", "word"], None),
+        (FRAME.set_index(NAMED["times"]), {}, ["index", "x", "word"], None),
+        (FRAME.set_index(NAMED["durations"]), {}, ["index", "x", "word"], None),
+    ],
+)
+def test_an_index_without_a_name_is_written_if_it_does_not_count_rows_or_by_write_index(
+    tmp_path: Path, frame: pd.DataFrame, options: dict[str, Any], columns: list[str], index: Any
+) -> None:
+    snapshot = to_tfrecord(two(frame), tmp_path, **options)
+    assert (snapshot.schema.names, snapshot.index) == (columns, () if index == () else (("index", None),))
+    found = read_tfrecord(tmp_path).compute()
+    assert found.index.name is None
+    assert index == () or found.index.tolist() == frame.index.tolist()
+
+
+@pytest.fixture
+def changed_metadata(tmp_path: Path) -> Callable[[Callable[[dict[str, Any]], dict[str, Any]]], None]:
+    """Write a dataset whose index is "word", and return a function that changes the metadata."""
+    to_tfrecord(two(FRAME.set_index("word")), tmp_path)
+    path = tmp_path / "_tfrecord" / "00000001.parquet"
+
+    def change(of: Callable[[dict[str, Any]], dict[str, Any]]) -> None:
+        table = pq.read_table(path)
+        known = of(json.loads(table.schema.metadata[b"dask_tfrecord"]))
+        pq.write_table(table.replace_schema_metadata({"dask_tfrecord": json.dumps(known)}), path)
+
+    return change
+
+
+def test_a_snapshot_of_another_writer_may_have_no_index(tmp_path: Path, changed_metadata: Any) -> None:
+    changed_metadata(lambda known: {name: one for name, one in known.items() if name != "index"})
+    assert Snapshot.open(tmp_path).index is None
+    assert list(read_tfrecord(tmp_path).columns) == ["word", "x"]
+    to_tfrecord(two(FRAME.set_index("word")), tmp_path, append=True)
+    assert list(read_tfrecord(tmp_path).columns) == ["word", "x"]
+    (tmp_path / "_tfrecord" / "00000001.parquet").unlink()
+    (tmp_path / "_tfrecord" / "00000002.parquet").unlink()
+    index(tmp_path)
+    assert list(read_tfrecord(tmp_path).columns) == ["word", "x"]
+    for stored in ([["y", "y"]], [["x", "x"], ["x", "x"]], [["x", 1]], [1], "x"):
+        changed_metadata(lambda known, stored=stored: known | {"index": stored})
+        with pytest.raises(TFRecordError, match="not a valid snapshot"):
+            read_tfrecord(tmp_path)
+
+
+@pytest.mark.parametrize(
     "made",
     [
         lambda ddf: ddf,
@@ -110,25 +169,6 @@ def test_an_index_that_only_counts_rows_is_not_written(tmp_path: Path, made: Any
     assert snapshot.index == ()
     assert sorted(snapshot.schema.names) == sorted(ddf.columns)
     assert read_tfrecord(tmp_path).compute().index.name is None
-
-
-@pytest.mark.parametrize("kind", ["text", "times", "durations"])
-def test_an_index_without_a_name_is_written_if_it_does_not_count_rows(tmp_path: Path, kind: str) -> None:
-    frame = FRAME.set_index(NAMED[kind])
-    snapshot = to_tfrecord(two(frame), tmp_path)
-    assert (snapshot.schema.names, snapshot.index) == (["index", "x", "word"], (("index", None),))
-    found = read_tfrecord(tmp_path).compute()
-    assert found.index.name is None
-    assert found.index.tolist() == frame.index.tolist()
-
-
-def test_write_index_overrides(tmp_path: Path) -> None:
-    assert to_tfrecord(two(FRAME), tmp_path / "a", write_index=True).schema.names == ["index", "x", "word"]
-    found = read_tfrecord(tmp_path / "a").compute()
-    assert (found.index.tolist(), found.index.name) == (list(range(12)), None)
-    named = two(FRAME.set_index("word"))
-    assert to_tfrecord(named, tmp_path / "b", write_index=False).schema.names == ["x"]
-    assert list(read_tfrecord(tmp_path / "b").columns) == ["x"]
 
 
 def test_the_reader_decides_what_the_index_is(tmp_path: Path) -> None:
@@ -174,14 +214,6 @@ def test_queries_work_on_an_index_that_came_back(tmp_path: Path, opened: list[st
     assert len(opened) == 1
 
 
-def test_what_is_read_is_written_the_same_again(tmp_path: Path) -> None:
-    frame = FRAME.set_index("word")
-    to_tfrecord(two(frame), tmp_path / "a")
-    to_tfrecord(read_tfrecord(tmp_path / "a"), tmp_path / "b")
-    one, other = (read_tfrecord(tmp_path / name).compute() for name in "ab")
-    pd.testing.assert_frame_equal(one, other)
-
-
 def test_a_partition_column_is_the_index_again(tmp_path: Path) -> None:
     frame = FRAME.assign(part=FRAME.x % 3).set_index("part")
     to_tfrecord(dd.from_pandas(frame, npartitions=2), tmp_path, partition_on="part")
@@ -197,8 +229,13 @@ def test_a_partition_column_is_the_index_again(tmp_path: Path) -> None:
 def test_the_index_of_an_append_agrees_with_the_dataset(tmp_path: Path) -> None:
     named, plain = two(FRAME.set_index("word")), two(FRAME)
     to_tfrecord(named, tmp_path / "named")
-    to_tfrecord(named, tmp_path / "named", append=True)
-    assert read_tfrecord(tmp_path / "named").compute().index.tolist() == FRAME["word"].tolist() * 2
+    for path in (tmp_path / "named").glob("_tfrecord/*"):
+        path.unlink()
+    for at, path in enumerate(sorted((tmp_path / "named").glob("part-*"))):
+        path.rename(path.with_name(f"{at}.tfrecord"))  # now these are files of others
+    for _ in range(2):
+        to_tfrecord(named, tmp_path / "named", append=True)
+    assert read_tfrecord(tmp_path / "named").compute().index.tolist() == FRAME["word"].tolist() * 3
     with pytest.raises(SchemaError, match=r"has the index none, the dataset .* with \['word'\]; .*set_index"):
         to_tfrecord(plain, tmp_path / "named", append=True)
     to_tfrecord(plain, tmp_path / "plain")
@@ -207,49 +244,6 @@ def test_the_index_of_an_append_agrees_with_the_dataset(tmp_path: Path) -> None:
     to_tfrecord(plain, tmp_path / "plain", append=True)
     to_tfrecord(named, tmp_path / "plain", overwrite=True)
     assert Snapshot.open(tmp_path / "plain").index == (("word", "word"),)
-
-
-def test_an_append_to_files_of_others_keeps_the_index(tmp_path: Path) -> None:
-    named = two(FRAME.set_index("word"))
-    to_tfrecord(named, tmp_path / "a")
-    for path in (tmp_path / "a" / "_tfrecord").iterdir():
-        path.unlink()
-    for at, path in enumerate(sorted((tmp_path / "a").glob("part-*"))):
-        path.rename(path.with_name(f"{at}.tfrecord"))
-    to_tfrecord(named, tmp_path / "a", append=True)
-    assert read_tfrecord(tmp_path / "a").compute().index.tolist() == FRAME["word"].tolist() * 2
-
-
-def test_a_snapshot_of_an_older_version_reads_as_before(tmp_path: Path) -> None:
-    named = two(FRAME.set_index("word"))
-    to_tfrecord(named, tmp_path)
-    path = tmp_path / "_tfrecord" / "00000001.parquet"
-    table = pq.read_table(path)
-    known = json.loads(table.schema.metadata[b"dask_tfrecord"])
-    del known["index"]
-    pq.write_table(table.replace_schema_metadata({"dask_tfrecord": json.dumps(known)}), path)
-    assert Snapshot.open(tmp_path).index is None
-    assert list(read_tfrecord(tmp_path).columns) == ["word", "x"]
-    to_tfrecord(named, tmp_path, append=True)
-    assert list(read_tfrecord(tmp_path).columns) == ["word", "x"]
-
-
-@pytest.mark.parametrize("stored", [[["y", "y"]], [["x", "x"], ["x", "x"]], [["x", 1]], [1], "x"])
-def test_a_snapshot_with_a_wrong_index_is_refused(tmp_path: Path, stored: Any) -> None:
-    to_tfrecord(two(FRAME), tmp_path)
-    path = tmp_path / "_tfrecord" / "00000001.parquet"
-    table = pq.read_table(path)
-    known = json.loads(table.schema.metadata[b"dask_tfrecord"]) | {"index": stored}
-    pq.write_table(table.replace_schema_metadata({"dask_tfrecord": json.dumps(known)}), path)
-    with pytest.raises(TFRecordError, match="not a valid snapshot"):
-        read_tfrecord(tmp_path)
-
-
-def test_an_indexed_directory_has_no_index_of_rows(tmp_path: Path) -> None:
-    to_tfrecord(two(FRAME.set_index("word")), tmp_path)
-    (tmp_path / "_tfrecord" / "00000001.parquet").unlink()
-    index(tmp_path)
-    assert list(read_tfrecord(tmp_path).columns) == ["word", "x"]
 
 
 def test_an_index_that_no_column_can_be_is_refused(tmp_path: Path) -> None:
@@ -262,38 +256,16 @@ def test_an_index_that_no_column_can_be_is_refused(tmp_path: Path) -> None:
         read_tfrecord(tmp_path / "a", index=["x", "word"], calculate_divisions=True)
 
 
-def test_the_index_of_a_partition_is_called_as_in_the_meta(tmp_path: Path) -> None:
-    ddf = two(FRAME.rename_axis(index="key"))
-    ddf = ddf.map_partitions(lambda part: part.rename_axis(index=None), meta=ddf._meta)
-    to_tfrecord(ddf, tmp_path)
-    assert read_tfrecord(tmp_path).index.compute().tolist() == list(range(12))
-
-
 def test_an_index_of_objects_is_looked_at_for_its_type(tmp_path: Path) -> None:
     days = pd.Index([dt.date(2024, 1, day) for day in range(1, 13)], dtype=object, name="day")
     with dask.config.set({"dataframe.convert-string": False}):
         ddf = two(FRAME.set_index(days))
+    # The index of a partition is called as in the meta.
     nameless = ddf.map_partitions(lambda part: part.rename_axis(index=None), meta=ddf._meta)
     for at, made in enumerate((ddf, nameless)):
         to_tfrecord(made, tmp_path / f"{at}")
         found = read_tfrecord(tmp_path / f"{at}").compute()
         assert (found.index.name, found.index.tolist()) == ("day", days.tolist())
-
-
-def test_a_categorical_index_comes_back(tmp_path: Path) -> None:
-    keys = pd.CategoricalIndex(list("aabbcc") * 2, categories=list("cba"), name="key")
-    to_tfrecord(dd.from_pandas(FRAME.set_index(keys), npartitions=2, sort=False), tmp_path)
-    found = read_tfrecord(tmp_path).compute()
-    assert found.index.tolist() == keys.tolist()
-    assert isinstance(found.index, pd.CategoricalIndex)
-
-
-def test_missing_keys_come_back(tmp_path: Path) -> None:
-    keys = pd.Index([None, *range(11)], dtype=pd.ArrowDtype(pa.int64()), name="key")
-    to_tfrecord(dd.from_pandas(FRAME.set_index(keys), npartitions=2, sort=False), tmp_path)
-    found = read_tfrecord(tmp_path).compute()
-    assert found.index.isna().tolist() == [True, *[False] * 11]
-    assert found.index[1:].tolist() == list(range(11))
 
 
 def test_a_rounded_index_warns(tmp_path: Path) -> None:

@@ -11,7 +11,6 @@ import pytest
 
 
 def connect(endpoint: str) -> socket.socket:
-    """A connection to an endpoint of a server."""
     kind, _, place = endpoint.partition("://")
     if kind == "unix":
         client = socket.socket(socket.AF_UNIX)
@@ -26,13 +25,11 @@ def connect(endpoint: str) -> socket.socket:
 
 
 def received(endpoint: str) -> bytes:
-    """All bytes of one pass."""
     with connect(endpoint) as client, client.makefile("rb") as file:
         return file.read()
 
 
 def batches(endpoint: str) -> list[pa.RecordBatch]:
-    """All batches of one pass."""
     with pa.ipc.open_stream(received(endpoint)) as reader:
         return list(reader)
 

@@ -38,13 +38,11 @@ def _node() -> str:
 
 
 def options_of(url: str, key: str = KEY) -> dict[str, Any]:
-    """The storage options of a server with this URL."""
     fields = {"AccountName": ACCOUNT, "AccountKey": key, "BlobEndpoint": f"{url}/{ACCOUNT}"}
     return {"connection_string": ";".join(f"{name}={value}" for name, value in fields.items())}
 
 
 def new_container(options: dict[str, Any]) -> str:
-    """The URL of a new container."""
     from adlfs import AzureBlobFileSystem
 
     name = f"container-{next(_containers)}"

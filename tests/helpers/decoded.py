@@ -16,11 +16,8 @@ BOUNDARY_INTEGERS = [number for pair in INTEGER_BOUNDS.values() for number in pa
 def decoded_rows(columns: list[Column], file: bytes, *, final: bool = True) -> tuple[list[Any], int]:
     """Decode an undamaged file of Examples.
 
-    Returns
-    -------
-    tuple of (list, int)
-        The values of the first column, or a None for each record if there are no columns; the number of
-        bytes that were consumed.
+    Return the values of the first column, or a None for each record if there are no columns, and the number
+    of bytes that were consumed.
     """
     decoded = Decoder(columns, "example").decode(exact(file), final=final)
     assert decoded.damage is None

@@ -71,7 +71,6 @@ _VALUES: dict[str, Callable[[random.Random], Any]] = {
     "p": lambda chance: chance.choice("wxyz"),
     "q": lambda chance: chance.randint(-1, 4),
 }
-_OTHERS = ["in", "not in", "null", "between", "columns", "like", "nan", "flag", "cast"]
 _PAIRS = [("k", "q"), ("n", "u"), ("f", "g"), ("s", "p")]
 
 
@@ -104,15 +103,12 @@ def condition(chance: random.Random, depth: int = 2) -> Condition:
             return Condition(f"columns {chance.choice([*_COMPARE])}", chance.choice(_PAIRS))
         case "like":
             return Condition("like", (chance.choice("sp"), chance.choice(["a", "b", "x", "ó"])))
-        case "cast":
-            return Condition(f"cast {chance.choice([*_COMPARE])}", ("n", chance.randint(-4, 4) / 2))
         case "nan":
             return Condition("is nan", (chance.choice("fg"),))
     return Condition("flag", ("flag",))
 
 
 def sql(one: Condition, literal: Callable[[Any], str]) -> str:
-    """Write a condition in SQL."""
     symbol, parts = one
     if symbol in ("and", "or"):
         return f"({sql(parts[0], literal)} {symbol} {sql(parts[1], literal)})"
@@ -122,8 +118,6 @@ def sql(one: Condition, literal: Callable[[Any], str]) -> str:
         return f"({parts[0]} {symbol} ({', '.join(map(literal, parts[1]))}))"
     if symbol.startswith("columns "):
         return f"({parts[0]} {symbol.removeprefix('columns ')} {parts[1]})"
-    if symbol.startswith("cast "):
-        return f"(cast({parts[0]} as double) {symbol.removeprefix('cast ')} {parts[1]})"
     if symbol == "between":
         return f"({parts[0]} between {literal(parts[1])} and {literal(parts[2])})"
     if symbol == "like":
@@ -165,7 +159,6 @@ def datafusion_literal(value: Any) -> str:
 
 
 def arrow(one: Condition, types: pa.Schema) -> pc.Expression:
-    """Write a condition as a pyarrow expression."""
     symbol, parts = one
     if symbol in ("and", "or", "not"):
         return _LOGIC[symbol](*(arrow(part, types) for part in parts))
@@ -179,8 +172,6 @@ def arrow(one: Condition, types: pa.Schema) -> pc.Expression:
             pa.array([*parts[1], *([None] if len(parts[1]) > 4 else [])], types.field(parts[0]).type)
         )
         return ~found if symbol == "not in" else found
-    if symbol.startswith("cast "):
-        return _COMPARE[symbol.removeprefix("cast ")](column.cast(pa.float64()), parts[1])
     if symbol == "between":
         return (column >= parts[1]) & (column <= parts[2])
     if symbol.startswith("columns "):
@@ -195,7 +186,6 @@ def arrow(one: Condition, types: pa.Schema) -> pc.Expression:
 
 
 def polars(one: Condition) -> Any:
-    """Write a condition as a Polars expression."""
     import polars as pl
 
     symbol, parts = one
@@ -207,8 +197,6 @@ def polars(one: Condition) -> Any:
     if symbol in ("in", "not in"):
         found = column.is_in(parts[1])
         return ~found if symbol == "not in" else found
-    if symbol.startswith("cast "):
-        return _COMPARE[symbol.removeprefix("cast ")](column.cast(pl.Float64), parts[1])
     if symbol == "between":
         return column.is_between(pl.lit(parts[1]), pl.lit(parts[2]))
     if symbol.startswith("columns "):

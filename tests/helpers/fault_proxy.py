@@ -34,21 +34,11 @@ _PATIENCE = 30
 
 @dataclass
 class FaultProxy:
-    """Passes requests on to a server, and spoils one of them.
+    """Passes requests on to a server, and spoils one of them."""
 
-    Attributes
-    ----------
-    server : str
-        URL of the server.
-    url : str
-        URL of the proxy.
-    requests : int
-        Number of requests so far.
-    """
-
-    server: str
-    url: str = ""
-    requests: int = 0
+    server: str  # its URL
+    url: str = ""  # of the proxy
+    requests: int = 0  # so far
     _kind: Kind | None = None
     _left: int = -1
     _lock: Lock = field(default_factory=Lock)
@@ -166,7 +156,6 @@ class _Server(ThreadingHTTPServer):
 
 @contextmanager
 def fault_proxy(server: str) -> Iterator[FaultProxy]:
-    """A proxy of the server with this URL."""
     proxy = FaultProxy(server)
     handler = type("Handler", (_Handler,), {"proxy": proxy})
     with serving(_Server(("127.0.0.1", 0), handler)) as proxy.url:

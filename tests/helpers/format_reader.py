@@ -1,4 +1,4 @@
-"""A reader of datasets, and an append, written from docs/format.md with Python and pyarrow only.
+"""A reader of datasets, and an append, written from docs/format.md with pyarrow and the oracle of the tests.
 
 Each line of its input is a JSON list. For each, it prints a line of JSON.
 
@@ -8,13 +8,15 @@ Each line of its input is a JSON list. For each, it prints a line of JSON.
 """
 
 import base64
+import bz2
 import json
+import lzma
 import os
 import random
 import re
-import struct
 import sys
 import traceback
+import zlib
 from pathlib import Path, PurePosixPath
 from typing import Any
 
@@ -34,23 +36,20 @@ class _Blocked:
 sys.meta_path.insert(0, _Blocked())
 sys.path.append(str(Path(__file__).parent))  # an isolated Python does not look beside the program
 
-from format_records import (  # noqa: E402  # found by the line above
-    RefusedError,
-    check,
-    content_from,
-    crc32c,
-    masked,
-    payloads,
-    record,
-    whole,
-)
+import oracle  # noqa: E402  # found by the line above
 
 PART = re.compile(
     r"part-[0-9a-f]{32}-\d{5,}-of-\d{5,}(-\d{5,})?(-\w[\w.=+@-]*)?\.tfrecord(\.(gz|zz|zst|lz4|bz2|xz))?"
 )
 
 
-# --- the snapshot --------------------------------------------------------------------------------------
+class RefusedError(Exception):
+    """A dataset that a reader must reject."""
+
+
+def check(valid: bool, what: str) -> None:
+    if not valid:
+        raise RefusedError(what)
 
 
 def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
@@ -68,13 +67,12 @@ def versions(root: Path) -> list[int]:
 
 
 def snapshot(root: Path, number: int) -> tuple[pa.Table, dict[str, Any]]:
-    """Return all rows and the metadata of a version."""
     table, metadata = parquet_file(root, number)
     if metadata.get("base") is not None:
         base = metadata["base"]["version"]
         check(base < number, "the base")
         data = (root / "_tfrecord" / f"{base:08d}.parquet").read_bytes()
-        check(crc32c(data) == metadata["base"]["crc32c"], "the CRC of the base")
+        check(oracle.crc32c(data) == metadata["base"]["crc32c"], "the CRC of the base")
         rows, described = parquet_file(root, base)
         check(described.get("base") is None, "a base of the base")
         same = all(described.get(key) == metadata.get(key) for key in ("schema", "partitioning"))
@@ -85,7 +83,6 @@ def snapshot(root: Path, number: int) -> tuple[pa.Table, dict[str, Any]]:
 
 
 def place(root: Path, path: str) -> Path:
-    """Return where a data file of any version is."""
     return root / path if (root / path).exists() else root / "_tfrecord" / "kept" / path
 
 
@@ -148,7 +145,68 @@ def is_hidden(name: str) -> bool:
     return name.startswith(".") or (name.startswith("_") and "=" not in name and "%3D" not in name)
 
 
-# --- values --------------------------------------------------------------------------------------------
+MAGIC = {
+    b"\x1f\x8b": "gzip",
+    b"\x28\xb5\x2f\xfd": "zstd",
+    b"\x04\x22\x4d\x18": "lz4",
+    b"BZh": "bz2",
+    b"\xfd7zXZ\0": "xz",
+}
+
+
+def codec(data: bytes) -> str | None:
+    if not data or oracle.starts_with_a_frame(data):
+        return None
+    for magic, name in MAGIC.items():
+        if data.startswith(magic):
+            return name
+    is_zlib = int.from_bytes(data[:2], "big") % 31 == 0 and data[0] & 15 == 8 and data[0] >> 4 <= 7
+    check(is_zlib, "a known codec")
+    return "zlib"
+
+
+def content_from(data: bytes, offset: int) -> bytes:
+    name, rest = codec(data), data[offset:]
+    if name is None:
+        return rest
+    if name in ("gzip", "zlib"):
+        inflate = zlib.decompressobj(wbits=-15)
+        content = inflate.decompress(rest)
+        check(
+            inflate.eof and len(inflate.unused_data) == (8 if name == "gzip" else 4), "one stream and its sum"
+        )
+        return content
+    if name in ("bz2", "xz"):
+        return (bz2 if name == "bz2" else lzma).decompress(rest)
+    return pa.input_stream(pa.BufferReader(rest), compression=name).read()
+
+
+def whole(data: bytes) -> bytes:
+    """The decompressed bytes of a file; the reader of the codec verifies the checksum."""
+    name = codec(data)
+    if name in ("gzip", "zlib"):
+        return zlib.decompress(data, wbits=31 if name == "gzip" else 15)
+    return content_from(data, 0)
+
+
+def payloads(content: bytes) -> list[bytes]:
+    try:
+        return oracle.frames(content)
+    except oracle.DamagedError as error:
+        raise RefusedError(str(error)) from None
+
+
+def record(payload: bytes, record_type: str) -> dict[str, Any]:
+    """All features of a record; feature lists become lists of lists."""
+
+    def values(feature: oracle.Feature) -> list[Any] | None:
+        is_float = feature.kind == "float"
+        found = [oracle.float_of(bits) for bits in feature.values] if is_float else feature.values
+        return None if feature.kind is None else found
+
+    parsed = oracle.parse(payload, record_type)
+    found: dict[str, Any] = {name: values(feature) for name, feature in parsed.features.items()}
+    return found | {name: [values(one) or [] for one in steps] for name, steps in parsed.lists.items()}
 
 
 def column(values: list[list[Any] | None], type_: pa.DataType, stored: dict[str, Any]) -> pa.Array:
@@ -206,9 +264,6 @@ def flat(values: list[Any], type_: pa.DataType, kind: str) -> pa.Array:
     return pa.array(values, narrow).view(type_)
 
 
-# --- reading -------------------------------------------------------------------------------------------
-
-
 def check_statistics(row: dict[str, Any], table: pa.Table) -> int:
     """Compare the statistics of one file with its rows; returns the number of columns that have some."""
     known = {name: one for name, one in (row.get("statistics") or {}).items() if one}
@@ -221,10 +276,7 @@ def check_statistics(row: dict[str, Any], table: pa.Table) -> int:
             least, greatest = pc.min_max(values.drop_null()).as_py().values()
         else:
             least, greatest = pc.min_max(pc.list_value_length(values)).as_py().values()
-        bounds = (
-            facts.get("min", facts.get("min_length")),
-            facts.get("max", facts.get("max_length")),
-        )
+        bounds = (facts.get("min", facts.get("min_length")), facts.get("max", facts.get("max_length")))
         for bound, value in zip(bounds, (least, greatest), strict=True):
             expected = None if isinstance(value, str | bytes) and len(value) > 64 else value
             check(bound == expected, f"the bounds of {name}: {bound}, not {expected}")
@@ -243,7 +295,7 @@ def read(root: Path, out: Path, version: int | None = None) -> dict[str, Any]:
     tables, blocks, statistics = [], 0, 0
     for row in listed.to_pylist():
         data = place(root, row["path"]).read_bytes()
-        check(crc32c(data) == row["crc32c"], "the CRC of a file")
+        check(oracle.crc32c(data) == row["crc32c"], "the CRC of a file")
         content = whole(data)
         found = payloads(content)
         check(len(found) == row["records"], "the number of records")
@@ -287,23 +339,9 @@ def read(root: Path, out: Path, version: int | None = None) -> dict[str, Any]:
     }
 
 
-# --- appending -----------------------------------------------------------------------------------------
-
-
-def example_of(number: int) -> bytes:
-    """An Example with the feature "n", an integer from 0 to 127."""
-    values = message(1, bytes([number]))
-    return message(1, message(1, message(1, b"n") + message(2, message(3, values))))
-
-
-def message(number: int, data: bytes) -> bytes:
-    return bytes([number << 3 | 2, len(data)]) + data
-
-
 def append(root: Path, numbers: list[int]) -> dict[str, Any]:
     run = os.urandom(16).hex()
-    framed = [(struct.pack("<Q", len(one)), one) for one in map(example_of, numbers)]
-    data = b"".join(length + masked(length) + one + masked(one) for length, one in framed)
+    data = oracle.features_file([{"n": ("int64", [number])} for number in numbers])
     path = f"part-{run}-00000-of-00001.tfrecord"
     staged = root / "_tfrecord" / "staging" / run / path
     staged.parent.mkdir(parents=True)
@@ -311,7 +349,13 @@ def append(root: Path, numbers: list[int]) -> dict[str, Any]:
     os.rename(staged, root / path)
     number = versions(root)[-1]
     table, metadata = snapshot(root, number)
-    row = {"path": path, "bytes": len(data), "records": len(numbers), "crc32c": crc32c(data), "blocks": []}
+    row = {
+        "path": path,
+        "bytes": len(data),
+        "records": len(numbers),
+        "crc32c": oracle.crc32c(data),
+        "blocks": [],
+    }
     added = pa.Table.from_pylist([row], table.schema)
     ancestors = [*metadata.get("ancestors", []), metadata["run"]][-100:]
     metadata.update(run=run, library="another", compression=None, ancestors=ancestors)

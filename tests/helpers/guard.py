@@ -10,7 +10,6 @@ _PAGE = mmap.PAGESIZE
 
 
 def room(size: int) -> np.ndarray:
-    """A writable buffer of zeros."""
     if sys.platform == "win32":  # Windows has no mprotect
         return np.zeros(size, np.uint8)
     inside = -(-size // _PAGE) * _PAGE
@@ -22,7 +21,6 @@ def room(size: int) -> np.ndarray:
 
 
 def exact(data: bytes) -> np.ndarray:
-    """A buffer of these bytes."""
     buffer = room(len(data))
     buffer[:] = np.frombuffer(data, np.uint8)
     return buffer

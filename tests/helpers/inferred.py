@@ -25,7 +25,6 @@ def infer(tmp_path: Path, *files: bytes, **options: Any) -> Schema:
 
 
 def types(schema: Schema) -> dict[str, pa.DataType]:
-    """Return the type of each column."""
     return {field.name: field.type for field in schema.fields}
 
 
@@ -35,5 +34,4 @@ def file_of(*records: dict[str, tuple[str | None, list[Any]]]) -> bytes:
 
 
 def sequence_file(*records: Record) -> bytes:
-    """Return a file of SequenceExamples."""
     return oracle.records_file([oracle.serialize(record, "sequence_example") for record in records])

@@ -59,7 +59,6 @@ def write_rows(place: Path, number: int) -> None:
 
 
 def write_and_die(place: Path, number: int) -> None:
-    """Overwrite, and die after the commit."""
     with patch.object(transaction, "remove_replaced", lambda *args: None):
         write(place, number, overwrite=True)
 

@@ -32,14 +32,8 @@ REFUSED = Judged(None)
 def judge(payload: bytes, columns: Collection[Column] | None, known: Collection[str] | None = None) -> Judged:
     """Judge a record that is decoded to these columns.
 
-    Parameters
-    ----------
-    payload : bytes
-        The record.
-    columns : collection of Column, optional
-        The columns. Other features are not parsed. None parses all features, and all values fit.
-    known : collection of str, optional
-        The features that the record may have besides the columns. None allows every feature.
+    Without columns, all features are parsed, and all values fit. ``known`` are the features that the record
+    may have besides the columns; None allows every feature.
     """
     try:
         example = OpenExample.FromString(payload)

@@ -19,9 +19,6 @@ from google.protobuf.unknown_fields import UnknownFieldSet
 KINDS = {"int64_list": "int64", "float_list": "float", "bytes_list": "bytes"}
 
 
-# --- framing -------------------------------------------------------------------------------------------
-
-
 class DamagedError(ValueError):
     """Bytes that are not whole TFRecord frames; ``records`` are the payloads before the damage."""
 
@@ -57,7 +54,6 @@ def masked_crc(data: bytes) -> int:
 
 
 def frame(payload: bytes) -> bytes:
-    """One framed record."""
     length = struct.pack("<Q", len(payload))
     return b"".join(
         (length, struct.pack("<I", masked_crc(length)), payload, struct.pack("<I", masked_crc(payload)))
@@ -65,7 +61,6 @@ def frame(payload: bytes) -> bytes:
 
 
 def frames(data: bytes) -> list[bytes]:
-    """The payloads of a whole, uncompressed file."""
     records: list[bytes] = []
     position = 0
     while position < len(data):
@@ -89,7 +84,7 @@ def frames(data: bytes) -> list[bytes]:
 def read_stored(path: Path) -> tuple[bytes, bool]:
     """Decompress a file by its content, not its name: the bytes, and True if the file is complete."""
     stored = path.read_bytes()
-    if _starts_with_a_frame(stored):
+    if starts_with_a_frame(stored):
         return stored, True
     if stored[:2] == b"\x1f\x8b":
         return _inflate(stored, wbits=31)
@@ -98,7 +93,7 @@ def read_stored(path: Path) -> tuple[bytes, bool]:
     return stored, True
 
 
-def _starts_with_a_frame(data: bytes) -> bool:
+def starts_with_a_frame(data: bytes) -> bool:
     return len(data) >= 12 and struct.unpack("<I", data[8:12])[0] == masked_crc(data[:8])
 
 
@@ -126,13 +121,10 @@ def read_payloads(path: Path) -> list[bytes]:
 
 
 def compress(data: bytes, compression: str | None) -> bytes:
-    """``data`` as one stream of the named compression."""
     if compression is None:
         return data
     return gzip.compress(data, mtime=0) if compression == "gzip" else zlib.compress(data)
 
-
-# --- messages ------------------------------------------------------------------------------------------
 
 _Field = descriptor_pb2.FieldDescriptorProto
 
@@ -212,7 +204,6 @@ def float_bits(value: float) -> int:
 
 
 def float_of(bits: int) -> float:
-    """The float that a 32-bit pattern means."""
     value: float = struct.unpack("<f", struct.pack("<I", bits))[0]
     return value
 
@@ -234,7 +225,6 @@ class Record:
 
 
 def read_feature(message: Any) -> Feature:
-    """The kind and the values of a Feature message."""
     which = message.WhichOneof("kind")
     if which is None:
         return Feature()
@@ -300,7 +290,6 @@ def _fill(message: Any, feature: Feature) -> None:
 
 
 def message(record: Record, record_type: str = "example") -> Any:
-    """The protobuf message of a record."""
     built = Example() if record_type == "example" else SequenceExample()
     features = built.features if record_type == "example" else built.context
     for name, feature in record.features.items():
@@ -329,9 +318,6 @@ def is_text(value: bytes) -> bool:
     return not any(ord(sign) < 32 or ord(sign) == 127 for sign in text if sign not in "\t\n\r")
 
 
-# --- columns -------------------------------------------------------------------------------------------
-
-
 # What records show of each feature, by its name and True for a feature list: the first record of each kind,
 # the greatest number of values, and whether all values are UTF-8, and text.
 Inferred = dict[tuple[str, bool], tuple[dict[str, int], int, bool, bool]]
@@ -339,7 +325,6 @@ _CONTROL = bytes([*range(32), 127])
 
 
 def inferred(records: Sequence[Record]) -> Inferred:
-    """What these records show of each feature."""
     found: Inferred = {}
     for number, record in enumerate(records):
         features = [((name, False), [feature]) for name, feature in record.features.items()]
@@ -384,9 +369,6 @@ def canonical(value: Any) -> Any:
     return [canonical(item) for item in value] if isinstance(value, list) else value
 
 
-# --- the wire, by hand ---------------------------------------------------------------------------------
-
-
 def varint(value: int) -> bytes:
     """An unsigned varint; a negative value is encoded as 64-bit two's complement."""
     value &= 0xFFFFFFFFFFFFFFFF
@@ -399,7 +381,6 @@ def varint(value: int) -> bytes:
 
 
 def tag(number: int, wire_type: int) -> bytes:
-    """The key of a field."""
     return varint(number << 3 | wire_type)
 
 
@@ -416,32 +397,26 @@ def entry(key: str | bytes, *features: bytes) -> bytes:
 
 
 def example_of(*entries: bytes) -> bytes:
-    """An Example of ready-made map entries."""
     return block(1, *entries)
 
 
 def int64_list(*parts: bytes) -> bytes:
-    """The Int64List member of a Feature."""
     return block(3, *parts)
 
 
 def float_list(*parts: bytes) -> bytes:
-    """The FloatList member of a Feature."""
     return block(2, *parts)
 
 
 def bytes_list(*parts: bytes) -> bytes:
-    """The BytesList member of a Feature."""
     return block(1, *parts)
 
 
 def packed(*values: int) -> bytes:
-    """One packed chunk of int64 values."""
     return block(1, *(varint(value) for value in values))
 
 
 def records_file(payloads: Sequence[bytes]) -> bytes:
-    """A whole uncompressed file."""
     return b"".join(frame(payload) for payload in payloads)
 
 

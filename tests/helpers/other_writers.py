@@ -37,12 +37,10 @@ Features = dict[str, tuple[str | None, list[Any]]]
 
 
 def example(features: Features) -> bytes:
-    """A serialized Example."""
     return oracle.serialize(Record({name: Feature(*one) for name, one in features.items()}))
 
 
 def elwc(examples: Iterable[Features], context: Features | None = None) -> bytes:
-    """A record of TensorFlow Ranking's files."""
     message = ExampleListWithContext(examples=[example(one) for one in examples])
     if context is not None:
         message.context = example(context)
@@ -51,14 +49,12 @@ def elwc(examples: Iterable[Features], context: Features | None = None) -> bytes
 
 
 def events(count: int) -> bytes:
-    """An event file of TensorBoard."""
     found = [Event(wall_time=1.7e9, file_version="brain.Event:2")]
     found += [Event(wall_time=1.7e9 + step, step=step) for step in range(1, count)]
     return oracle.records_file([one.SerializeToString() for one in found])
 
 
 def fill(root: Path, files: dict[str, bytes]) -> Path:
-    """Write these files into a directory."""
     for name, content in files.items():
         path = root / name
         path.parent.mkdir(parents=True, exist_ok=True)

@@ -23,7 +23,6 @@ def frame_of(values: Any, dtype: Any = None) -> pd.DataFrame:
 
 
 def objects(*values: Any) -> pd.DataFrame:
-    """A frame with the dtype object."""
     column = np.empty(len(values), dtype=object)
     column[:] = values
     return frame_of(column, object)

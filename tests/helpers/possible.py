@@ -5,18 +5,11 @@ from fractions import Fraction
 from itertools import product
 from typing import Any, NamedTuple
 
-import numpy as np
-import pyarrow as pa
-
 from dask_tfrecord.dataset.query.comparison_keys import (
-    ColumnRange,
-    FileRanges,
     WrongTypeError,
     comparison_key,
     has_nan,
     is_comparable,
-    range_of_statistics,
-    range_of_values,
 )
 from dask_tfrecord.dataset.query.predicates import (
     COMPARE,
@@ -29,12 +22,9 @@ from dask_tfrecord.dataset.query.predicates import (
     Or,
     Outcomes,
     Predicate,
-    possible_outcomes,
 )
-from dask_tfrecord.dataset.snapshot.file_list import from_entries, statistics_name
 from dask_tfrecord.files.entry import ColumnStatistics, FileEntry
-from dask_tfrecord.schema.fields import Field, Schema
-from dask_tfrecord.schema.logical_types import value_type
+from dask_tfrecord.schema.fields import Field
 
 ANY = frozenset((True, False, None))
 
@@ -43,26 +33,6 @@ def as_sets(outcomes: Outcomes) -> list[frozenset[bool | None]]:
     """The outcomes of each file as a set."""
     rows = zip(*(mask.tolist() for mask in outcomes), strict=True)
     return [frozenset(one for one, may in zip((True, False, None), row, strict=True) if may) for row in rows]
-
-
-def in_one_file(
-    predicate: Predicate, columns: Mapping[str, ColumnRange], *, rows: bool = True
-) -> frozenset[bool | None]:
-    """The possible outcomes in one file."""
-    [found] = as_sets(possible_outcomes(predicate, FileRanges(np.array([rows]), columns)))
-    return found
-
-
-def of_statistics(field: Field, statistics: ColumnStatistics, records: int) -> ColumnRange:
-    """What the statistics of one file prove."""
-    entry = FileEntry("f", 0, records, 0, statistics=(statistics,))
-    column = from_entries((entry,), Schema((field,)), ())[statistics_name(field.name)]
-    return range_of_statistics(field, column.combine_chunks(), np.array([records]))
-
-
-def of_value(field: Field, value: Any) -> ColumnRange:
-    """What one value of all rows of one file proves."""
-    return range_of_values(field, pa.array([value], value_type(field.type)))
 
 
 # -- File by file --------------------------------------------------------------------------------------------

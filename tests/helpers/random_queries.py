@@ -98,7 +98,6 @@ _KEYS = ["i8", "i64", "u8", "f32", "flag", "date", "ts_s", "ts_utc", "text", "ca
 
 
 def literal(value: Any) -> str:
-    """The Python literal of a value."""
     if isinstance(value, np.float16):
         return repr(float(value))
     return repr(value).replace("datetime.timezone.utc", "UTC")
@@ -115,12 +114,10 @@ class Data:
 
     @cached_property
     def plain(self) -> Any:
-        """Read the dataset without further arguments."""
         return self.read()
 
     @cached_property
     def arrow(self) -> pd.DataFrame:
-        """Read all rows as an Arrow-backed frame."""
         found: pd.DataFrame = self.read(dtype_backend="pyarrow").compute()
         return found
 
@@ -208,8 +205,6 @@ def variants(data: Data) -> Iterator[tuple[str, Data]]:
 
 
 class Queries:
-    """Random queries about a dataset's columns."""
-
     def __init__(self, data: Data, seed: int) -> None:
         self.rng = random.Random(f"query {data.seed} {seed}")
         self.names = data.names

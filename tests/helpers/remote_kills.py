@@ -1,10 +1,9 @@
 """A script that kills a write to a remote store at one of its requests, then, in a new run, at another.
 
 Each line of its input is a JSON list: the mode of the write, a URL at which nothing exists, the storage
-options, and the stride. The script kills at every request whose number is a multiple of the stride, and at
-those around the request that makes the new rows visible. For each line it prints, as JSON, the number of
-requests and what was readable after each kill, and for most kills also what was readable after a cleanup
-and after another write. The process that forks has opened no connection.
+options, and the stride. The script kills at every request whose number is a multiple of the stride. For each
+line it prints, as JSON, the number of requests and what was readable after each kill, after a cleanup and
+after another write. The process that forks has opened no connection.
 """
 
 import json
@@ -21,6 +20,7 @@ import dask
 import dask.dataframe as dd
 import pandas as pd
 import paramiko
+import s3fs
 from azure.core.pipeline.transport import AioHttpTransport
 
 import dask_tfrecord
@@ -51,18 +51,16 @@ def kill_at(number: int) -> Callable[[], int]:
         if done[0] == number:
             os.kill(os.getpid(), signal.SIGKILL)
 
-    request, send = paramiko.SFTPClient._async_request, AioHttpTransport.send
+    def killing(call: Callable[..., Any]) -> Callable[..., Any]:
+        def method(*args: Any, **kwargs: Any) -> Any:
+            notice()
+            return call(*args, **kwargs)  # or a coroutine of the call
 
-    def killing_request(*args: Any) -> Any:
-        notice()
-        return request(*args)
+        return method
 
-    async def killing_send(*args: Any, **kwargs: Any) -> Any:
-        notice()
-        return await send(*args, **kwargs)
-
-    paramiko.SFTPClient._async_request = killing_request
-    AioHttpTransport.send = killing_send
+    paramiko.SFTPClient._async_request = killing(paramiko.SFTPClient._async_request)
+    AioHttpTransport.send = killing(AioHttpTransport.send)
+    s3fs.S3FileSystem._call_s3 = killing(s3fs.S3FileSystem._call_s3)
     return lambda: done[0] + 1
 
 
@@ -92,9 +90,8 @@ def sweep(mode: str, top: str, options: Options, stride: int) -> dict[str, Any]:
     """What readers see after kills; the last is the write that was not killed."""
     found: dict[int, dict[str, Any]] = {}
 
-    def visit(number: int, *, is_probe: bool = False) -> Any:
-        """Kill the write at a request. A probe only looks at which rows are readable then."""
-        place = f"{top}/{number}-{is_probe}"
+    def visit(number: int) -> Any:
+        place = f"{top}/{number}"
 
         def killed() -> int:
             write("append", place, options, 0, 1, 2)
@@ -104,8 +101,6 @@ def sweep(mode: str, top: str, options: Options, stride: int) -> dict[str, Any]:
 
         def seen() -> dict[str, Any]:
             result: dict[str, Any] = {"killed": read(place, options)}
-            if is_probe:
-                return result
             dask_tfrecord.cleanup(place, older_than="0s", storage_options=options)
             result["cleaned"] = read(place, options)
             store = Store.at(place, options)
@@ -121,19 +116,6 @@ def sweep(mode: str, top: str, options: Options, stride: int) -> dict[str, Any]:
     total = visit(sys.maxsize)
     for number in range(0, total, stride):
         visit(number)
-    # The switch is between the last instant that shows the old rows and the first that shows others.
-    before = max(number for number in found if found[number]["killed"] == found[0]["killed"])
-    after = min(number for number in found if number > before)
-    while after - before > 1:
-        middle = (before + after) // 2
-        visit(middle, is_probe=True)
-        if found[middle]["killed"] == found[0]["killed"]:
-            before = middle
-        else:
-            after = middle
-    for number in (before, after):
-        if "cleaned" not in found[number]:
-            visit(number)
     return {"requests": total, "found": dict(sorted(found.items()))}
 
 

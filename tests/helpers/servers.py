@@ -106,7 +106,6 @@ def serving(server: ThreadingHTTPServer) -> Iterator[str]:
 
 @contextmanager
 def web_server(root: Path) -> Iterator[Web]:
-    """A server of the files in the directory."""
     web = Web(root)
     handler = type("Handler", (_Handler,), {"web": web})
     with serving(ThreadingHTTPServer(("127.0.0.1", 0), handler)) as web.url:
@@ -128,14 +127,8 @@ def page_server(root: Path, status: Mapping[str, int] | None = None) -> Iterator
             code = (status or {}).get(self.path)
             return super().send_head() if code is None else self.send_error(code)
 
-    with ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(root))) as server:
-        thread = Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-        thread.start()
-        try:
-            yield f"http://127.0.0.1:{server.server_port}"
-        finally:
-            server.shutdown()
-            thread.join()
+    with serving(ThreadingHTTPServer(("127.0.0.1", 0), partial(Quiet, directory=str(root)))) as url:
+        yield url
 
 
 class _S3Handler(MotoRequestHandler):

@@ -8,7 +8,7 @@ import oracle
 import pandas as pd
 import pyarrow as pa
 
-from dask_tfrecord import Snapshot, read_tfrecord
+from dask_tfrecord import Snapshot, read_tfrecord, verify
 from dask_tfrecord.files.storage.store import Store
 
 
@@ -39,7 +39,6 @@ def part_names(snapshot: Snapshot) -> list[str]:
 
 
 def keyed(**values: list[int]) -> dd.DataFrame:
-    """Rows with a key, in one partition."""
     rows = [(key, n) for key, found in values.items() for n in found]
     return dd.from_pandas(pd.DataFrame(rows, columns=["key", "n"]), npartitions=1)
 
@@ -60,15 +59,33 @@ def by_key(place: str | Path) -> dict[str, list[int]]:
     return {str(key): sorted(rows["n"].tolist()) for key, rows in frame.groupby("key", observed=True)}
 
 
-def content(root: Path) -> list[str]:
-    """The sorted paths of all files below the root, without the data files."""
-    found = (str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
-    return sorted(name for name in found if "part-" not in name)
-
-
 def put(place: str | Path, name: str, n: int, /, **features: tuple[str | None, list[Any]]) -> None:
     """Add a data file of one record, as another writer would."""
     store = Store.at(place)
     path = store.join(name)
     store.fs.makedirs(path.rpartition("/")[0], exist_ok=True)
     store.fs.pipe_file(path, oracle.features_file([{"n": ("int64", [n]), **features}]))
+
+
+def files_of(place: str | Path) -> set[str]:
+    """The paths of all files below the root."""
+    store = Store.at(place)
+    return {store.relative(path) for path in store.fs.find(store.root)}
+
+
+def is_intact(place: str | Path) -> bool:
+    """Whether every file agrees with the snapshot, and no record is damaged."""
+    report = verify(place)
+    return bool(report["agrees"].all()) and not report["damaged"].any()
+
+
+def content(root: Path) -> list[str]:
+    """The sorted paths of all files below the root, without the data files."""
+    return sorted(name for name in files_of(root) if "part-" not in name)
+
+
+def flip(path: Path, at: int, bit: int = 1) -> None:
+    """Change a bit of a file."""
+    stored = bytearray(path.read_bytes())
+    stored[at] ^= bit
+    path.write_bytes(stored)

@@ -21,6 +21,5 @@ def whole_file(path: Path | str, storage_options: dict[str, Any] | None = None) 
 
 
 def read_table(store: Store, split: Split, schema: Schema, options: ReadOptions, **more: Any) -> pa.Table:
-    """Return the records of a split as one table."""
     tables = [*read_split(store, split, schema, options, **more)]
     return pa.concat_tables(tables or [schema.arrow.empty_table()])

@@ -1,7 +1,8 @@
 """The strides of the sweeps that let an operation fail, kill a process or stop a thread.
 
 A sweep tries a sample of the operations of a change: every n-th, where n is the stride.
-``DASK_TFRECORD_FAULTS=1`` lets every sweep try every operation of every change.
+``DASK_TFRECORD_FAULTS=1`` lets the sweeps on the local disk and on S3 try every operation, and the
+sweeps on other stores every 45th.
 """
 
 import os
@@ -12,3 +13,7 @@ IS_FULL = "DASK_TFRECORD_FAULTS" in os.environ
 def every(stride: int) -> int:
     """Return the stride of a sweep: the given one, or the value of DASK_TFRECORD_FAULTS."""
     return int(os.environ.get("DASK_TFRECORD_FAULTS", stride))
+
+
+# The stride on the stores that run the same code as the local disk or S3.
+OTHERS = 45 if IS_FULL else 91

@@ -2,6 +2,7 @@
 
 import os
 from collections.abc import Callable
+from functools import partial
 from importlib.util import find_spec
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -18,15 +19,7 @@ Columns = dict[str, list[Any]]
 
 
 class Surface(NamedTuple):
-    """A public function.
-
-    Attributes
-    ----------
-    function : callable
-        The function or class, for its signature.
-    read : callable
-        Takes a path and keywords of the function, and returns the values of the columns in their order.
-    """
+    """A public function or class, and what returns the columns by it, given a path and its keywords."""
 
     function: Callable[..., Any]
     read: Callable[..., Columns]
@@ -181,18 +174,12 @@ if find_spec("tensorflow"):
             for name, values in found.items()
         }
 
-    def _kernel(path: Path, **keywords: Any) -> Columns:
-        return _tensors(path, **{"engine": "kernel"} | keywords)
-
-    def _native(path: Path, **keywords: Any) -> Columns:
-        return _tensors(path, **{"engine": "native"} | keywords)
-
     def _spec(path: Path, **keywords: Any) -> Columns:
         spec = feature_spec(path, **keywords)
         return {name: [] for name in (*spec.context, *spec.sequence)}
 
     READERS |= {
-        "tensorflow_dataset": Surface(tensorflow_dataset, _kernel),
-        "tensorflow_dataset, native": Surface(tensorflow_dataset, _native),
+        "tensorflow_dataset": Surface(tensorflow_dataset, partial(_tensors, engine="kernel")),
+        "tensorflow_dataset, native": Surface(tensorflow_dataset, partial(_tensors, engine="native")),
         "feature_spec": Surface(feature_spec, _spec),
     }

@@ -140,12 +140,10 @@ REFUSED = {
 
 
 def sequence(context: bytes, *lists: bytes) -> bytes:
-    """A SequenceExample."""
     return block(1, context) + block(2, *lists)
 
 
 def list_entry(key: str, *steps: bytes) -> bytes:
-    """A feature list and its name."""
     return block(1, block(1, key.encode()), block(2, *(block(1, step) for step in steps)))
 
 

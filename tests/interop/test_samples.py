@@ -35,31 +35,25 @@ def load(path: Path) -> Any:
     return json.loads(gzip.decompress(path.with_name(path.name + ".gz").read_bytes()))
 
 
-def _writers_feature(stored: dict[str, Any]) -> Feature:
-    if stored["kind"] is None:
+def _feature(stored: dict[str, Any]) -> Feature:
+    """A feature as the JSON documents of the writers or of Spark have it."""
+    if stored.get("kind", stored) is None:
         return Feature()
-    if stored["kind"] == "bytes_list":
-        return Feature("bytes", [base64.b64decode(value) for value in stored["values_b64"]])
-    return Feature(
-        oracle.KINDS[stored["kind"]], stored["bits" if stored["kind"] == "float_list" else "values"]
-    )
-
-
-def _sparks_feature(stored: dict[str, Any]) -> Feature:
-    ((kind, values),) = stored.items()
+    [(kind, values)] = stored.items() if "kind" not in stored else [(stored["kind"], None)]
     if kind == "bytes_list":
-        return Feature("bytes", [base64.b64decode(value) for value in values])
+        return Feature("bytes", [base64.b64decode(value) for value in values or stored.get("values_b64", [])])
     if kind == "float_list":
-        return Feature("float", [oracle.float_bits(float(value)) for value in values])
-    return Feature("int64", values)
+        bits = [oracle.float_bits(float(value)) for value in values or []]
+        return Feature("float", bits if values is not None else stored["bits"])
+    return Feature("int64", values if values is not None else stored["values"])
 
 
-def _record(stored: dict[str, Any], feature: Any, sequence: bool) -> Record:
+def _record(stored: dict[str, Any], sequence: bool) -> Record:
     if not sequence:
-        return Record({name: feature(f) for name, f in stored.items()})
+        return Record({name: _feature(f) for name, f in stored.items()})
     return Record(
-        {name: feature(f) for name, f in stored["context"].items()},
-        {name: [feature(step) for step in steps] for name, steps in stored["feature_lists"].items()},
+        {name: _feature(f) for name, f in stored["context"].items()},
+        {name: [_feature(step) for step in steps] for name, steps in stored["feature_lists"].items()},
     )
 
 
@@ -69,7 +63,7 @@ def writers_records(name: str) -> tuple[str, list[Any]]:
     if stored["message"] == "none":
         return "bytes", [base64.b64decode(row["raw_b64"]) for row in stored["rows"]]
     sequence = stored["message"] == "SequenceExample"
-    rows = [_record(row, _writers_feature, sequence) for row in stored["rows"]]
+    rows = [_record(row, sequence) for row in stored["rows"]]
     return ("sequence_example" if sequence else "example"), rows
 
 
@@ -90,14 +84,8 @@ def expected_type(records: list[Record], name: str, nested: bool) -> tuple[str, 
 
 def arrow_type(kind: str, depth: int) -> pa.DataType:
     """The type that is inferred for a kind; an empty feature list may have any type."""
-    leaf = {
-        "int64": pa.int64(),
-        "float": pa.float32(),
-        "string": pa.string(),
-        "bytes": pa.binary(),
-        "null": pa.binary() if depth == 2 else pa.null(),
-    }
-    type_ = leaf[kind]
+    leaf = {"int64": pa.int64(), "float": pa.float32(), "string": pa.string(), "bytes": pa.binary()}
+    type_ = leaf.get(kind, pa.binary() if depth == 2 else pa.null())
     for _ in range(depth):
         type_ = pa.list_(type_)
     return type_
@@ -124,26 +112,15 @@ def assert_holds(frame: pd.DataFrame, records: list[Record]) -> None:
 MIXED_KINDS = {"tf_sequence.tfrecord": "mixed"}
 
 
-@pytest.mark.parametrize("record_type", ["infer", "given"])
-@pytest.mark.parametrize("name", [name for name in WRITERS if name not in MIXED_KINDS])
-def test_other_writers_file_reads_to_exactly_its_rows(name: str, record_type: str) -> None:
-    true_type, rows = writers_records(name)
-    asked = "infer" if record_type == "infer" else true_type
-    frame = dask_tfrecord.read_tfrecord(str(DATA / "writers" / name), record_type=asked).compute()
-    if true_type == "bytes":
-        assert frame["record"].tolist() == rows
-    else:
-        assert_holds(frame, rows)
-
-
 @pytest.mark.parametrize("name", WRITERS)
-def test_other_writers_file_reads_to_exactly_its_payloads(name: str) -> None:
+def test_other_writers_file_reads_to_exactly_its_rows_and_payloads(name: str) -> None:
     path = DATA / "writers" / name
-    frame = dask_tfrecord.read_tfrecord(str(path), record_type="bytes").compute()
-    payloads = frame["record"].tolist()
-    assert payloads == oracle.read_payloads(path)
     true_type, rows = writers_records(name)
+    payloads = dask_tfrecord.read_tfrecord(str(path), record_type="bytes").compute()["record"].tolist()
+    assert payloads == oracle.read_payloads(path)
     assert (payloads if true_type == "bytes" else [oracle.parse(p, true_type) for p in payloads]) == rows
+    if name not in MIXED_KINDS and true_type != "bytes":
+        assert_holds(dask_tfrecord.read_tfrecord(str(path)).compute(), rows)
 
 
 @pytest.mark.parametrize(("name", "feature"), MIXED_KINDS.items())
@@ -156,19 +133,10 @@ def test_a_feature_of_two_kinds_is_named_and_the_others_can_be_read(name: str, f
     others = {(n, False) for r in records for n in r.features} | {(n, True) for r in records for n in r.lists}
     others -= {(feature, True)}
     types = {n: arrow_type(*expected_type(records, n, nested)) for n, nested in others}
-    frame = dask_tfrecord.read_tfrecord(
-        path, schema=pa.schema(types), record_type="sequence_example"
-    ).compute()
-    assert_holds(
-        frame, [Record(r.features, {n: v for n, v in r.lists.items() if n != feature}) for r in records]
-    )
-
-
-def test_shards_read_as_one_frame_in_the_order_of_their_names() -> None:
-    shards = [name for name in WRITERS if name.startswith("beam_sharded")]
-    assert len(shards) == 3
-    frame = dask_tfrecord.read_tfrecord(str(DATA / "writers" / "beam_sharded-*.tfrecord")).compute()
-    assert_holds(frame, [record for name in shards for record in writers_records(name)[1]])
+    options = {"schema": pa.schema(types), "record_type": "sequence_example"}
+    frame = dask_tfrecord.read_tfrecord(path, **options).compute()
+    without = [{n: v for n, v in r.lists.items() if n != feature} for r in records]
+    assert_holds(frame, [Record(r.features, lists) for r, lists in zip(records, without, strict=True)])
 
 
 def sparks_rows(name: str) -> dict[str, list[Any]]:
@@ -177,28 +145,21 @@ def sparks_rows(name: str) -> dict[str, list[Any]]:
     sequence = name == "sequence_example"
     return {
         part: [
-            base64.b64decode(row["b64"]) if name == "byte_array" else _record(row, _sparks_feature, sequence)
+            base64.b64decode(row["b64"]) if name == "byte_array" else _record(row, sequence)
             for row in stored[part]
         ]
         for part in sorted(stored)
     }
 
 
-def sparks_record_type(name: str) -> str:
-    option = load(DATA / "spark" / f"{name}.source.json")["options"].get("recordType", "Example")
-    return {"Example": "example", "SequenceExample": "sequence_example", "ByteArray": "bytes"}[option]
-
-
 @pytest.mark.parametrize("name", SPARK)
 def test_sparks_file_reads_to_exactly_its_rows(name: str) -> None:
+    option = load(DATA / "spark" / f"{name}.source.json")["options"].get("recordType", "Example")
+    record_type = {"Example": "example", "SequenceExample": "sequence_example", "ByteArray": "bytes"}[option]
     for part, rows in sparks_rows(name).items():
-        frame = dask_tfrecord.read_tfrecord(
-            str(DATA / "spark" / name / part), record_type=sparks_record_type(name), hive=False
-        ).compute()
-        if name == "byte_array":
-            assert frame["record"].tolist() == rows
-        else:
-            assert_holds(frame, rows)
+        path = str(DATA / "spark" / name / part)
+        frame = dask_tfrecord.read_tfrecord(path, record_type=record_type, hive=False).compute()
+        _assert_rows(frame, rows)
 
 
 @pytest.mark.parametrize("infer", ["sample", "all"])
@@ -211,11 +172,14 @@ def test_sparks_directory_reads_in_one_call(name: str, infer: Any) -> None:
     rows = sparks_rows(name)
     for key, values in keys_of(rows).items():
         assert frame.pop(key).tolist() == values
-    everything = [row for part in rows.values() for row in part]
-    if name == "byte_array":
-        assert frame["record"].tolist() == everything
+    _assert_rows(frame, [row for part in rows.values() for row in part])
+
+
+def _assert_rows(frame: pd.DataFrame, rows: list[Any]) -> None:
+    if rows and isinstance(rows[0], bytes):
+        assert frame["record"].tolist() == rows
     else:
-        assert_holds(frame, everything)
+        assert_holds(frame, rows)
 
 
 def keys_of(rows: dict[str, list[Any]]) -> dict[str, list[Any]]:
@@ -243,11 +207,11 @@ def test_sparks_partition_values_are_those_that_were_written() -> None:
 
 
 def test_all_files_of_other_writers_are_found_in_one_directory() -> None:
-    payloads = dask_tfrecord.read_tfrecord(
-        str(DATA / "writers" / "*.tfrecord{,.gz,.zz}"), record_type="bytes"
-    )
-    expected = [payload for name in WRITERS for payload in oracle.read_payloads(DATA / "writers" / name)]
-    assert payloads["record"].compute().tolist() == expected
+    pattern = str(DATA / "writers" / "*.tfrecord{,.gz,.zz}")
+    payloads = dask_tfrecord.read_tfrecord(pattern, record_type="bytes")["record"].compute().tolist()
+    assert payloads == [
+        payload for name in WRITERS for payload in oracle.read_payloads(DATA / "writers" / name)
+    ]
 
 
 def test_a_compression_that_tensorflow_does_not_know_is_refused_and_not_misread() -> None:

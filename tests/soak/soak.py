@@ -46,11 +46,9 @@ CONTEXT = multiprocessing.get_context("forkserver")
 class ClientProcess:
     """Run a client in its own process, and keep the last event that the client reported."""
 
-    def __init__(
-        self, address: str, path: str, id_bits: int, environment: Mapping[str, str], number: int
-    ) -> None:
+    def __init__(self, address: str, path: str, environment: Mapping[str, str]) -> None:
         self.orders, theirs = CONTEXT.Pipe()
-        arguments = (address, path, theirs, id_bits, environment, number)
+        arguments = (address, path, theirs, environment)
         self.process = CONTEXT.Process(target=soak_client.run, args=arguments, daemon=True)
         self.process.start()
         theirs.close()
@@ -82,9 +80,9 @@ class Soak:
     """Hold the cluster, the clients, the model, and the counts of faults and outcomes."""
 
     def __init__(
-        self, cluster: Any, client: Client, path: str, seed: int, id_bits: int, environment: Mapping[str, str]
+        self, cluster: Any, client: Client, path: str, seed: int, environment: Mapping[str, str]
     ) -> None:
-        self.id_bits, self.environment = id_bits, environment
+        self.environment = environment
         self.cluster, self.client, self.path = cluster, client, path
         self.fs, self.root = url_to_fs(path)
         self.random = random.Random(seed)
@@ -97,7 +95,7 @@ class Soak:
         self.model.begin_write(first)
         soak_client.write_rows(first, path, self.random)
         self.model.end_write(first, committed=True)
-        self.clients = [self.new_client(number) for number in range(CLIENTS)]
+        self.clients = [self.new_client() for _ in range(CLIENTS)]
 
     @property
     def right(self) -> bool:
@@ -126,9 +124,9 @@ class Soak:
         self.random.shuffle(kinds)
         return kinds
 
-    def new_client(self, number: int) -> ClientProcess:
+    def new_client(self) -> ClientProcess:
         address = self.cluster.scheduler_address
-        return ClientProcess(address, self.path, self.id_bits, self.environment, number)
+        return ClientProcess(address, self.path, self.environment)
 
     def collect_events(self) -> list[Event]:
         """Return the events of the round, and inject a fault soon after every few events."""
@@ -148,7 +146,7 @@ class Soak:
                 running.remove(client)
                 if not client.process.is_alive():  # also a client that was killed after its last operation
                     number = self.clients.index(client)
-                    self.clients[number] = self.new_client(number)
+                    self.clients[number] = self.new_client()
             now = time.monotonic()
             if now - heard > PATIENCE:
                 raise RuntimeError(f"no operation began or ended for {PATIENCE} seconds")
@@ -182,10 +180,7 @@ class Soak:
         self.faults[fault] += 1
 
     def wait_for_change(self) -> None:
-        """Wait at most a second for a step of a write: a new staging directory, a new snapshot, a removal.
-
-        The next steps of the write follow within milliseconds.
-        """
+        """Wait at most a second for a step of a write. Its next steps follow within milliseconds."""
         before = self.metadata()
         end = time.monotonic() + 1
         while time.monotonic() < end and self.metadata() == before:
@@ -202,10 +197,9 @@ class Soak:
         return found
 
     def wait_for_tasks(self) -> None:
-        """Wait until all workers are back and run no task, also none of a client that was killed.
+        """Wait until all workers are back, and two looks find no task, also none of a client that was killed.
 
-        A task may be on its way to a worker when the scheduler notices that its client was killed. Therefore,
-        two looks must find no task.
+        A task may be on its way to a worker when the scheduler notices that its client was killed.
         """
         start, idle = time.monotonic(), 0
         while time.monotonic() - start < PATIENCE:
@@ -250,10 +244,7 @@ class Soak:
             self.log.append(f"WRONG: {outcome}, {dict(self.model.wrong)}")
 
     def check_at_rest(self) -> None:
-        """Read, verify and clean up the dataset while no client is running, and read the dataset again.
-
-        Then write some files again, so that `index` of the next round has something to store.
-        """
+        """Read, verify and clean up the dataset while no client is running, and read the dataset again."""
         self.model.settle(soak_client.read_rows(self.path))
         if self.random.random() < 0.3:
             self.lose_key()
@@ -271,7 +262,7 @@ class Soak:
             self.wrong("filters that return other rows", differing)
         self.model.settle(soak_client.read_rows(self.path, scheduler="sync"))
         files = dask_tfrecord.Snapshot.open(self.path).files
-        for file in self.random.sample(files, min(len(files), 3)):
+        for file in self.random.sample(files, min(len(files), 3)):  # so that `index` has something to store
             path = f"{self.root}/{file.path}"
             self.fs.pipe_file(path, self.fs.cat_file(path))
         self.log.append(f"at rest: {dict(self.model.wrong)}")

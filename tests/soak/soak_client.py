@@ -11,7 +11,6 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
 from itertools import count
 from multiprocessing.connection import Connection
-from types import SimpleNamespace
 from typing import Any
 
 import dask.dataframe as dd
@@ -23,26 +22,11 @@ from soak_model import PARTS, Chunk, Seen, Write
 import dask_tfrecord
 from dask_tfrecord import dataset_scans
 from dask_tfrecord.dataset.maintenance import metadata_commits, rewrites
-from dask_tfrecord.dataset.write import run as write_run
 
 KEYS = "abcde"
 # The operations, and how often each is done.
-WEIGHTS = {
-    "append": 6,
-    "writer": 6,
-    "overwrite": 3,
-    "partitions": 4,
-    "delete": 4,
-    "compact": 4,
-    "restore": 3,
-    "expire": 2,
-    "read": 5,
-    "read version": 3,
-    "verify": 1,
-    "cleanup": 1,
-    "index": 2,
-    "repair": 2,
-}
+WEIGHTS = {"append": 6, "writer": 6, "overwrite": 3, "partitions": 4, "delete": 4, "compact": 4, "restore": 3}
+WEIGHTS |= {"expire": 2, "read": 5, "read version": 3, "verify": 1, "cleanup": 1, "index": 2, "repair": 2}
 WRITES = {"append", "writer", "overwrite", "partitions", "delete", "restore"}
 CHANGES = WRITES | {"compact", "expire", "index", "repair"}
 MODES: dict[str, dict[str, Any]] = {
@@ -62,28 +46,10 @@ CLEANUP_AGE = "2 minutes"
 
 @dataclass(frozen=True)
 class Event:
-    """Report the beginning or the end of an operation.
+    """Report the beginning or the end of an operation, whose number is also the id of a write.
 
-    Attributes
-    ----------
-    number : int
-        The number of the operation, which is also the id of a write.
-    kind : str
-        A key of ``WEIGHTS``.
-    write : Write, optional
-        What a write adds or removes.
-    when : float
-        The time of ``time.monotonic``, in seconds, which all processes share.
-    ended : bool
-        False at the beginning of an operation, True at its end.
-    error : tuple of str
-        The class of the exception that ended the operation, and its base classes; empty if it succeeded.
-    message : str
-        The text of the exception.
-    version : int, optional
-        The version that a read asked for.
-    seen : dict, optional
-        The result of a read.
+    ``when`` is a time of ``time.monotonic``, which all processes share. ``error`` has the class of the
+    exception that ended the operation, and its base classes. ``seen`` is the result of a read.
     """
 
     number: int
@@ -97,14 +63,10 @@ class Event:
     seen: dict[Chunk, Seen] | None = None
 
 
-def run(
-    address: str, path: str, orders: Connection, id_bits: int, environment: Mapping[str, str], client: int
-) -> None:
+def run(address: str, path: str, orders: Connection, environment: Mapping[str, str]) -> None:
     """Do the operations of each order. An order has a seed, the first number, the kinds, and rows."""
     os.environ.update(environment)
-    if id_bits < 128:
-        shorten_ids(id_bits, client)
-    for module in (rewrites, rewrites, metadata_commits, metadata_commits):
+    for module in (rewrites, metadata_commits):
         commit_late(module, "commit")
     commit_late(dataset_scans, "store_snapshot")
     logging.getLogger("distributed.client").setLevel(logging.CRITICAL)  # it warns of killed workers
@@ -120,20 +82,6 @@ def run(
                     write = Write(next(numbers), kind, restored=frozenset(ended.seen))
                     operate(Event(write.id, kind, write, version=ended.version), choices, path, orders)
             orders.send("done")
-
-
-def shorten_ids(bits: int, client: int) -> None:
-    """Draw the ids of writes with few random bits, which are in their first 8 digits.
-
-    The last digits of an id are the number of the client. Two writes that run at the same time never get the
-    same id, because neither write could see the other. The ids of a `Writer` have all bits, because a new id
-    is compared only with the ids of the version that the `Writer` knows.
-    """
-
-    def draw() -> SimpleNamespace:
-        return SimpleNamespace(hex=f"{random.SystemRandom().getrandbits(bits):08x}{client:024x}")
-
-    write_run.uuid4 = draw
 
 
 def commit_late(module: Any, name: str) -> None:
@@ -255,10 +203,8 @@ def new_writer(path: str, choices: random.Random) -> tuple[dask_tfrecord.Writer,
     """Return a writer and the extra columns of its rows."""
     columns = extra_columns(path) | some_columns(choices)
     schema = {name: dtype.lower() for name, dtype in columns.items()}
-    writer = dask_tfrecord.Writer(
-        path, schema, schema_change="add", partition_on="key", max_bytes_per_file="16 KiB"
-    )
-    return writer, columns
+    options: dict[str, Any] = {"schema_change": "add", "partition_on": "key", "max_bytes_per_file": "16 KiB"}
+    return dask_tfrecord.Writer(path, schema, **options), columns
 
 
 def extra_columns(path: str) -> dict[str, str]:

@@ -19,22 +19,8 @@ PARTS = (0, 1, 2, 3)
 class Write:
     """Describe an operation that changes the rows of the dataset.
 
-    Attributes
-    ----------
-    id : int
-        The number of the operation.
-    mode : str
-        "append", "writer", "overwrite", "partitions", "delete" or "restore". A `Writer` appends, too.
-    keys : tuple of str
-        The keys of the new rows. A delete removes rows with these keys.
-    rows : int
-        The number of new rows with each key in each part.
-    parts : tuple of int
-        The parts of the new rows. A delete removes rows of these parts.
-    before : int, optional
-        A delete only removes rows of writes with smaller ids.
-    restored : frozenset of tuple
-        The chunks of the version that a restore makes the newest.
+    The mode is "append", "writer" (which appends, too), "overwrite", "partitions", "delete" or "restore". A
+    delete removes rows of its keys and parts, of writes with smaller ids than ``before``.
     """
 
     id: int
@@ -74,18 +60,10 @@ class Seen:
 
 @dataclass(frozen=True)
 class _History:
-    """Hold one possible order of commits and the dataset after it.
+    """Hold one possible order of commits, with the ids of the writes, and the dataset after it.
 
-    Attributes
-    ----------
-    state : frozenset of tuple
-        The chunks of the dataset.
-    committed : frozenset of int
-        The ids of the writes that are committed.
-    satisfied : frozenset of int
-        The numbers of the open reads that may have seen the dataset.
-    planned : frozenset of (int, frozenset)
-        The ids of the open deletes that have searched the dataset, and the chunks that each has found.
+    ``satisfied`` has the numbers of the open reads that may have seen the dataset, and ``planned`` the ids of
+    the open deletes that have searched the dataset, with the chunks that each has found.
     """
 
     state: State
@@ -95,16 +73,11 @@ class _History:
 
 
 class Model:
-    """Hold the datasets that are possible now.
+    """Hold the datasets that are possible now. Call the methods in the order of the operations.
 
-    Call the methods in the order in which operations began and ended.
-
-    Attributes
-    ----------
-    wrong : collections.Counter
-        The counts of errors in all reads so far: rows that were "lost", "doubled", "changed", or
-        "unexpected", which means that the row belongs to a write that the nearest possible dataset does not
-        hold; and "impossible reads", which no possible dataset explains.
+    ``wrong`` counts the errors in all reads: rows that were "lost", "doubled", "changed", or "unexpected",
+    which means that they belong to a write that the nearest possible dataset does not hold; and "impossible
+    reads", which no possible dataset explains.
     """
 
     def __init__(self) -> None:

@@ -1,28 +1,18 @@
 """The tests of changes of which one operation fails, for every store."""
 
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext, suppress
 from itertools import chain, count
-from typing import ClassVar
 from unittest.mock import patch
 from zlib import crc32
 
 import pyarrow as pa
 import pytest
 from faults import FaultError, Faults
-from pattern_names import rows
+from pattern_names import PatternNames, killed_before_the_commit, rows
 from strides import IS_FULL
 
-from dask_tfrecord import (
-    Snapshot,
-    Writer,
-    cleanup,
-    compact,
-    delete,
-    expire,
-    restore,
-    to_tfrecord,
-)
+from dask_tfrecord import Snapshot, Writer, cleanup, compact, delete, expire, restore, to_tfrecord
 from dask_tfrecord.dataset.snapshot import file_list
 from dask_tfrecord.dataset.snapshot.names import open_runs
 from dask_tfrecord.files.storage.store import Store
@@ -43,51 +33,71 @@ CHANGES = {
 # The changes that differ most in what they ask of a store.
 DIFFERENT = tuple(CHANGES) if IS_FULL else ("append", "overwrite", "delete", "expire")
 
+# What lets every append store a full snapshot, or only the files that it adds to its base.
+DELTA_PARTS = {"full": 0.0, "delta": 1e9}
+
 # The rows that a stream appends, shuffled on the way.
 STREAM = pa.table({"n": [3, 5], "key": [0, 2]})
 
 
+# In place of the number of an operation: the creation of the next snapshot fails, only its answer is lost, or
+# the next operation fails.
+COMMIT, ANSWER, NEXT = -1, -2, -3
+
+
 @contextmanager
-def failing_commit(*, after: bool) -> Iterator[None]:
-    """Let the creation of the next snapshot fail, or let only its answer be lost."""
+def failing_commit(faults: Faults, number: int) -> Iterator[None]:
     create = Store.create_exclusively
 
     def fail(store: Store, path: str, data: bytes) -> None:
-        if after:
+        if number != COMMIT:
             create(store, path, data)
-        raise FaultError("on purpose")
+        if number != NEXT:
+            raise FaultError("on purpose")
+        faults.left = 0
 
     with patch.object(Store, "create_exclusively", fail):
         yield
 
 
-class FailingChanges:
+class FailingChanges(PatternNames):
     """A part of `StoreSuite`, whose methods the tests call."""
 
     # The changes of which an operation fails.
-    changes: ClassVar[tuple[str, ...]] = tuple(CHANGES)
+    changes: tuple[str, ...] = DIFFERENT
 
     def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
-        if "kind" in metafunc.fixturenames:
-            metafunc.parametrize("kind", self.changes)
+        for argument, values in (("kind", self.changes), ("name", self.names)):
+            if argument in metafunc.fixturenames:
+                metafunc.parametrize(argument, values)
 
-    def failing(self, request: pytest.FixtureRequest) -> Iterator[tuple[int, str]]:
-        """Numbers of operations and kinds of snapshots: (0, full), (0, delta), (1, full) and so on.
+    def points(self, request: pytest.FixtureRequest) -> Iterator[tuple[int, str, bool]]:
+        """Numbers of operations, kinds of snapshots, and True if the answer is lost; every n-th of all.
 
-        Every n-th is taken. Each test begins with another one.
+        Each test begins with another one. The caller stops after the last operation.
         """
-        start = crc32(request.node.nodeid.encode()) % self.stride
-        for pair in count(start, self.stride):
-            kind = ("full", "delta")[pair % 2]
-            with patch.object(file_list, "DELTA_PART", {"full": 0.0, "delta": 1e9}[kind]):
-                yield pair // 2, kind
+        ways = [
+            (kind, after) for after in (False, True)[: 1 + self.loses_answers] for kind in ("full", "delta")
+        ]
+        for point in count(crc32(request.node.nodeid.encode()) % self.stride, self.stride):
+            yield point // len(ways), *ways[point % len(ways)]
 
-    def test_any_operation_may_fail_or_its_answer_be_lost(
-        self, request: pytest.FixtureRequest, place: str, kind: str
-    ) -> None:
-        both = self.loses_answers and IS_FULL
-        for after in (False, True) if both else (kind in self.loses_answers,):
-            self.sweep(request, f"{place}/{after}", kind, after=after)
+    def copies(self, place: str) -> dict[str, Iterator[str]]:
+        """Write a dataset of the old rows with each kind of snapshots. Return the paths of copies of each."""
+        return {
+            snapshots: self._copies(f"{place}/{snapshots}", part) for snapshots, part in DELTA_PARTS.items()
+        }
+
+    def _copies(self, place: str, part: float) -> Iterator[str]:
+        with patch.object(file_list, "DELTA_PART", part):
+            self.write_twice(f"{place}/0", *OLD)
+        store = self.store(place)
+        contents = {name: store.fs.cat_file(store.join(f"0/{name}")) for name in self.files(f"{place}/0")}
+        for number in count(1):
+            for directory in {name.rpartition("/")[0] for name in contents} if store.renames else ():
+                store.fs.makedirs(store.join(f"{number}/{directory}"), exist_ok=True)
+            store.fs.pipe({store.join(f"{number}/{name}"): data for name, data in contents.items()})
+            yield f"{place}/{number}"
 
     def change(self, place: str, kind: str) -> None:
         options = {"storage_options": self.options}
@@ -108,17 +118,24 @@ class FailingChanges:
             case _:
                 self.write(rows(3, 5), place, **{kind: True})
 
-    def sweep(self, request: pytest.FixtureRequest, place: str, kind: str, *, after: bool) -> None:
-        """Let each operation fail in turn: a change that raises keeps the old rows, others have the new."""
+    def test_any_operation_may_fail_or_its_answer_be_lost(
+        self, request: pytest.FixtureRequest, place: str, kind: str
+    ) -> None:
+        """A change that raises keeps the old rows; after others there are the new rows."""
         outcomes = set()
-        for number, snapshots in chain([(-1, "full")], self.failing(request)):
-            here = f"{place}/{snapshots}-{number}"
-            self.write_twice(here, *OLD)
+        copies = self.copies(place)
+        commits = [(number, "full", False) for number in (COMMIT, ANSWER, NEXT)]
+        for number, snapshots, after in chain(commits, self.points(request)):
+            here = next(copies[snapshots])
             before = self.files(here)
-            faults = Faults(number, after=after)
-            failing = self.faults(faults) if number >= 0 else failing_commit(after=after)
+            faults = Faults(number if number >= 0 else 10**9, after=after)
+            failing = failing_commit(faults, number) if number < 0 else nullcontext()
             try:
-                with failing:
+                with (
+                    patch.object(file_list, "DELTA_PART", DELTA_PARTS[snapshots]),
+                    self.faults(faults),
+                    failing,
+                ):
                     self.change(here, kind)
             except OSError:
                 assert faults.hit or number < 0
@@ -139,43 +156,33 @@ class FailingChanges:
             if not is_done:
                 assert self.files(here) == before
             assert open_runs(self.store(here)) == []
-            if (
-                number >= 0 and not faults.hit and snapshots == "delta"
-            ):  # this takes at least as many operations
+            # A snapshot with a base takes at least as many operations.
+            if number >= 0 and not faults.hit and snapshots == "delta":
                 break
         assert number > 8
-        # The lost answer of the commit does not fail the change, so a sample of lost answers may fail none.
-        assert outcomes == {False, True} or (after and outcomes == {True})
+        assert outcomes == {False, True}
 
     def test_a_write_that_is_tried_again_succeeds_whatever_failed(
         self, request: pytest.FixtureRequest, place: str
     ) -> None:
-        for number, kind in self.failing(request):
-            here = f"{place}/{kind}-{number}"
-            self.write_twice(here, 0, 1, 2)
+        copies = self.copies(place)
+        for number, snapshots, after in self.points(request):
+            here = next(copies[snapshots])
             lazy = self.write(rows(3, 5), here, overwrite=True, compute=False)
-            faults = Faults(number)
+            faults = Faults(number, after=after)
             for _ in range(2):
-                try:
-                    with self.faults(faults):
-                        lazy.compute()
-                except FaultError:
-                    continue
+                with suppress(FaultError), self.faults(faults):
+                    lazy.compute()
             assert self.read(here) == [3, 5]
-            if not faults.hit and kind == "delta":
+            if not faults.hit and snapshots == "delta":
                 break
         assert number > 5
 
-    @pytest.mark.usefixtures("appended_snapshots")
     def test_a_dead_run_is_cleaned_up(self, place: str) -> None:
         self.write_twice(place, 0, 1)
         before = self.files(place)
-        lazy = self.write(rows(2, 3), place, append=True, compute=False)
-        with (
-            patch("dask_tfrecord.expr.write_expression.commit", side_effect=KeyboardInterrupt),
-            pytest.raises(KeyboardInterrupt),
-        ):
-            lazy.compute()
+        with killed_before_the_commit():
+            self.write(rows(2, 3), place, append=True)
         assert self.read(place) == [0, 1]
         assert cleanup(place, storage_options=self.options) == []
         assert len(self.clean(place)) >= 2

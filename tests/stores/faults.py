@@ -11,14 +11,9 @@ class FaultError(OSError):
 
 
 class Faults:
-    """Lets one operation of a store fail, before or after its effect.
+    """Lets the operation after ``number`` operations of a store fail.
 
-    Parameters
-    ----------
-    number : int
-        How many operations succeed before the operation that fails.
-    after : bool, default False
-        Fail after the effect of the operation, as if the answer of the store were lost.
+    If ``after``, it fails after its effect, as if the answer of the store were lost.
     """
 
     def __init__(self, number: int, *, after: bool = False) -> None:

@@ -7,7 +7,7 @@ from typing import Any
 from dask_tfrecord.files.storage.store import Store
 
 # The number of files.
-ROUNDS = 100
+ROUNDS = 40
 
 _start: Any = None
 

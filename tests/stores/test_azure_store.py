@@ -11,7 +11,7 @@ import pytest
 from abstract import RemoteSuite, rows
 from azurite import ACCOUNT, KEY, azurite, needs_azurite, new_container, options_of
 from faults import Faults, faulty_requests
-from kills import MODES, check_kills
+from kills import MODES, check_kills, on_other_stores
 from races import check_race
 from sftp_server import free_port
 
@@ -32,7 +32,7 @@ def server() -> Iterator[str]:
 class TestAzureStore(RemoteSuite):
     options: ClassVar[dict[str, Any]] = {}
     uploads = True
-    name_like_a_pattern = "[!a]"
+    names: ClassVar[list[str]] = ["[!a]"]
 
     @pytest.fixture
     def place(self, server: str) -> str:
@@ -49,6 +49,7 @@ class TestAzureStore(RemoteSuite):
     def test_each_file_is_created_by_one_of_two_processes(self, place: str) -> None:
         check_race(place, self.options)
 
+    @on_other_stores
     @pytest.mark.parametrize("mode", MODES)
     def test_a_kill_at_any_request_leaves_the_old_rows_or_the_new(self, place: str, mode: str) -> None:
         check_kills(place, self.options, mode)

@@ -29,7 +29,7 @@ from dask_tfrecord import (
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
-ROWS = 40_000
+ROWS = 20_000
 
 
 @pytest.fixture(scope="module")
@@ -59,24 +59,18 @@ def numbers(path: object, **options: object) -> list[int]:
     return sorted(read_tfrecord(path, **options)["n"].compute().tolist())
 
 
-@pytest.mark.parametrize(
-    "path", ["keys", "keys/", "gzip/", "foreign/", "with space/data/", "with%20space/data/"]
-)
-def test_a_directory_is_read(web: Web, path: str) -> None:
+@pytest.mark.parametrize("path", ["keys", "gzip/", "foreign/", "with space/data/", "with%20space/data/"])
+def test_a_directory_is_read_and_verified(web: Web, path: str) -> None:
     assert numbers(f"{web.url}/{path}") == [*range(ROWS)]
-    assert numbers(f"{web.url}/{path}", blocksize=None) == [*range(ROWS)]
+    report = verify(f"{web.url}/{path}")
+    assert (report["records"].sum(), report["damaged"].sum()) == (ROWS, 0)
+    assert report["agrees"].fillna(True).all()
+    assert exists(f"{web.url}/{path}")
+    assert not exists(f"{web.url}/nothing/")
 
 
 @pytest.mark.parametrize(
-    "path",
-    [
-        "foreign/*.tfrecord",
-        "f*n/part-*",
-        "gzip/part-*",
-        "keys/key=*/part-*",
-        "{gzip,nothing}/part*",
-        "with space/data/part*",
-    ],
+    "path", ["f*n/part-*", "keys/key=*/part-*", "{gzip,nothing}/part*", "with space/data/part*"]
 )
 def test_a_glob_is_read(web: Web, path: str) -> None:
     assert numbers(f"{web.url}/{path}", use_snapshot=False) == [*range(ROWS)]
@@ -88,45 +82,6 @@ def test_a_list_of_files_is_read_from_a_server_without_pages(web: Web, root: Pat
     assert numbers(files) == [*range(ROWS)]
     with pytest.raises(FileNotFoundError):
         read_tfrecord(f"{web.url}/gzip/")
-
-
-def test_files_are_verified(web: Web) -> None:
-    for path in ("keys/", "gzip/", "foreign/", "with space/data/"):
-        report = verify(f"{web.url}/{path}")
-        assert report["records"].sum() == ROWS
-        assert report["damaged"].sum() == 0
-        assert report["agrees"].fillna(True).all()
-
-
-def test_a_snapshot_is_read(web: Web) -> None:
-    assert Snapshot.open(f"{web.url}/keys/").records == ROWS
-    assert exists(f"{web.url}/keys/")
-    assert not exists(f"{web.url}/nothing/")
-
-
-def right_or_refused(web: Web, call: Callable[[], object], expected: object) -> None:
-    """Without ranges, the call may raise and say so."""
-    with suppress(TFRecordError) if not web.ranges else nullcontext():
-        assert call() == expected
-        return
-    with pytest.raises(TFRecordError, match=r"the server sends only whole files.*blocksize=None"):
-        call()
-
-
-def test_rows_by_number_are_right_or_refused(web: Web) -> None:
-    for path in ("gzip/", "with space/data/"):
-        url = f"{web.url}/{path}"
-        right_or_refused(web, lambda url=url: take(url, [ROWS - 1, 30_000])["n"].tolist(), [ROWS - 1, 30_000])
-        assert RecordTable(url)[30_000]["n"] == 30_000
-
-
-def test_a_range_of_a_file_is_right_or_refused(web: Web) -> None:
-    right_or_refused(web, lambda: numbers(f"{web.url}/foreign/", blocksize="300 kB"), [*range(ROWS)])
-
-
-def test_batches_are_read(web: Web) -> None:
-    batches = iter_batches(f"{web.url}/gzip/", 1000, shuffle=7)
-    assert sorted(n for batch in batches for n in batch["n"].to_pylist()) == [*range(ROWS)]
 
 
 def test_nothing_is_written(web: Web) -> None:
@@ -148,3 +103,23 @@ def test_the_number_of_requests_is_bounded(web: Web, root: Path) -> None:
         web.asked.clear()
         Snapshot.open(f"{web.url}/{path}/")
         assert len(web.asked) <= 3
+
+
+def test_ranges_are_right_or_refused(web: Web) -> None:
+    def right_or_refused(call: Callable[[], object], expected: object) -> None:
+        """Without ranges, the call may raise and say so."""
+        with suppress(TFRecordError) if not web.ranges else nullcontext():
+            assert call() == expected
+            return
+        with pytest.raises(TFRecordError, match=r"the server sends only whole files.*blocksize=None"):
+            call()
+
+    for path in ("gzip/", "with space/data/"):
+        url = f"{web.url}/{path}"
+        right_or_refused(
+            lambda url=url: take(url, [ROWS - 1, ROWS // 2])["n"].tolist(), [ROWS - 1, ROWS // 2]
+        )
+        assert RecordTable(url)[ROWS // 2]["n"] == ROWS // 2
+    right_or_refused(lambda: numbers(f"{web.url}/foreign/", blocksize="300 kB"), [*range(ROWS)])
+    batches = iter_batches(f"{web.url}/gzip/", 1000, shuffle=7)
+    assert sorted(n for batch in batches for n in batch["n"].to_pylist()) == [*range(ROWS)]

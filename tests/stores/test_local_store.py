@@ -10,6 +10,7 @@ from pathlib import Path
 
 import pytest
 from abstract import StoreSuite
+from failing_changes import CHANGES
 from faults import FaultError, Faults
 
 _OPERATIONS = {
@@ -38,6 +39,8 @@ sys.addaudithook(_audit)
 
 
 class TestLocalStore(StoreSuite):
+    changes = tuple(CHANGES)
+
     @pytest.fixture
     def place(self, tmp_path: Path) -> str:
         self.root = str(tmp_path)

@@ -1,28 +1,33 @@
-"""The suite of stores on S3: s3fs and a server of moto in this process.
+"""The suite of stores on S3: s3fs, a server of moto in this process, and OpenStack Swift with its S3 API.
 
 Modules: files.storage.store.
 """
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from datetime import UTC, datetime
 from functools import partial
-from typing import Any
+from itertools import count
+from time import sleep
+from typing import Any, ClassVar, NamedTuple
 from unittest.mock import patch
 
+import dask
 import dask.dataframe as dd
 import oracle
 import pandas as pd
 import pyarrow as pa
 import pytest
 import s3fs
-from abstract import rows
+from abstract import RemoteSuite, rows
 from aiobotocore.client import AioBaseClient
 from failing_changes import CHANGES
+from faults import Faults, faulty_requests
+from kills import MODES, check_kills
 from moto.s3.models import s3_backends
-from s3_suite import S3Suite
 from servers import s3_server
 from strides import every
+from swift_server import needs_swift, swift_server
 
 from dask_tfrecord import (
     Snapshot,
@@ -42,6 +47,8 @@ from dask_tfrecord.dataset.write.orphans import last_modified
 from dask_tfrecord.files.storage.listing import list_files
 from dask_tfrecord.files.storage.store import Store, unfinished_uploads
 
+_buckets = count()
+
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[dict[str, Any]]:
@@ -49,38 +56,72 @@ def server() -> Iterator[dict[str, Any]]:
         yield options
 
 
+class Request(NamedTuple):
+    """A request: its name, its key, and how many bytes of a file the answer has."""
+
+    name: str
+    key: str | None
+    size: int
+
+
 @contextmanager
-def noted_requests() -> Iterator[list[tuple[str, str | None]]]:
-    """Record the name of each request, and its key."""
-    requests: list[tuple[str, str | None]] = []
+def noted_requests() -> Iterator[list[Request]]:
+    requests: list[Request] = []
     call = s3fs.S3FileSystem._call_s3
 
     async def noting(fs: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
-        requests.append((method if isinstance(method, str) else method.__name__, kwargs.get("Key")))
-        return await call(fs, method, *args, **kwargs)
+        found = await call(fs, method, *args, **kwargs)
+        name = method if isinstance(method, str) else method.__name__
+        requests.append(
+            Request(name, kwargs.get("Key"), found["ContentLength"] if name == "get_object" else 0)
+        )
+        return found
 
     with patch.object(s3fs.S3FileSystem, "_call_s3", noting):
         yield requests
 
 
-@contextmanager
-def noted_bytes() -> Iterator[list[int]]:
-    """Record the number of bytes of each answer to a request for bytes, and 0 for each other request."""
-    answers: list[int] = []
-    call = s3fs.S3FileSystem._call_s3
+class S3Suite(RemoteSuite):
+    """The tests of stores that s3fs reaches. The fixture ``server`` gives the options of a server."""
 
-    async def noting(fs: Any, method: Any, *args: Any, **kwargs: Any) -> Any:
-        found = await call(fs, method, *args, **kwargs)
-        answers.append(found["ContentLength"] if method == "get_object" else 0)
-        return found
+    options: ClassVar[dict[str, Any]] = {}
+    uploads = True
 
-    with patch.object(s3fs.S3FileSystem, "_call_s3", noting):
-        yield answers
+    @pytest.fixture
+    def place(self, server: dict[str, Any]) -> str:
+        self.options |= server
+        bucket = f"bucket-{next(_buckets)}"
+        s3fs.S3FileSystem(**self.options).call_s3("create_bucket", Bucket=bucket)
+        return f"s3://{bucket}/place"
+
+    @contextmanager
+    def faults(self, faults: Faults) -> Iterator[None]:
+        with faulty_requests(s3fs.S3FileSystem, "_call_s3", faults):
+            yield
+
+
+@needs_swift
+class TestSwiftStore(S3Suite):
+    """OpenStack Swift is a real object store."""
+
+    @pytest.fixture(scope="class")
+    def server(self, tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]:
+        with swift_server(tmp_path_factory.mktemp("swift")) as options:
+            yield options
+
+    def clean(self, place: str) -> list[str]:
+        """Swift rounds times up to full seconds, so the youngest files have times in the future."""
+        sleep(1)
+        return super().clean(place)
 
 
 class TestS3Store(S3Suite):
     changes = tuple(CHANGES)
-    stride = every(47)
+    stride = every(91)
+
+    @pytest.mark.parametrize("mode", MODES)
+    def test_a_kill_at_any_request_leaves_the_old_rows_or_the_new(self, place: str, mode: str) -> None:
+        check_kills(place, self.options, mode)
 
     def test_a_filter_on_a_stored_column_fetches_only_the_matching_images(self, place: str) -> None:
         images = [bytes([number % 256]) * 50_000 for number in range(400)]
@@ -89,19 +130,34 @@ class TestS3Store(S3Suite):
         options = {"storage_options": self.options}
         to_tfrecord(dd.from_pandas(frame, npartitions=2), place, columnar=["label"], **options)
         ddf = read_tfrecord(place, **options)
-        with noted_bytes() as every:
+        with noted_requests() as every:
             assert len(ddf.compute()) == 400
         found = read_tfrecord(place, filters=[("label", "==", 3)], **options)
-        with noted_bytes() as few:
+        with noted_requests() as few:
             rows = found.compute()
         assert rows["label"].tolist() == [3] * 4
         assert [one[0] for one in rows["image"]] == [number % 256 for number in range(3, 400, 100)]
-        assert sum(few) * 20 < sum(every)
+        assert sum(one.size for one in few) * 20 < sum(one.size for one in every)
         # For each file: two HEAD requests, the footer, the labels, the offsets, and two images.
         assert len(few) <= 2 * 7, few
-        with noted_bytes() as labels:
+        with noted_requests() as labels:
             assert ddf["label"].sum().compute() == 4 * sum(range(100))
-        assert sum(labels) < 10_000
+        assert sum(one.size for one in labels) < 10_000
+
+    def test_each_operation_makes_few_requests(self, place: str) -> None:
+        """docs/planning.md has the numbers of a new dataset and of an append."""
+
+        def check(most: int, operation: Callable[..., Any], *args: Any, **options: Any) -> None:
+            with noted_requests() as requests:
+                operation(*args, storage_options=self.options, **options)
+            assert len(requests) <= most, requests
+
+        with dask.config.set(scheduler="sync"):
+            check(22, to_tfrecord, rows(1, npartitions=1), place)
+            check(23, to_tfrecord, rows(*range(4), npartitions=4), place, append=True)
+            check(16, delete, place, [("n", "==", 3)])
+            check(30, compact, place)
+            check(31, to_tfrecord, rows(1, npartitions=1), place, overwrite=True)
 
     def test_a_writer_appends_with_few_requests(self, place: str) -> None:
         requests: list[str] = []
@@ -128,7 +184,7 @@ class TestS3Store(S3Suite):
             self.write(rows(*numbers, npartitions=20), place, append=True)
         with noted_requests() as requests:
             assert delete(place, [("n", "<", 10)], **options).dropped == 10
-        assert not any(method.startswith("get") and "part-" in str(key) for method, key in requests)
+        assert not any(method.startswith("get") and "part-" in str(key) for method, key, _ in requests)
         with noted_requests() as requests:
             assert compact(place, **options).replaced == 30
         assert len(requests) <= 2 * 30 + 40
@@ -137,11 +193,7 @@ class TestS3Store(S3Suite):
     def test_uploads_of_the_dead_are_given_up(self, place: str) -> None:
         self.write(rows(1), place)
         store = self.store(place)
-        names = [
-            f"part-{'0123abcd' * 4}-00000-of-00001.tfrecord",
-            "_tfrecord/staging/x",
-            "others.bin",
-        ]
+        names = [f"part-{'0123abcd' * 4}-00000-of-00001.tfrecord", "_tfrecord/staging/x", "others.bin"]
         bucket, _, key = store.root.partition("/")
         for name in names:
             store.fs.call_s3("create_multipart_upload", Bucket=bucket, Key=f"{key}/{name}")
@@ -211,9 +263,9 @@ class TestS3Store(S3Suite):
         with noted_requests() as requests:
             ddf = read_tfrecord(place, storage_options=self.options)
         assert ddf.dtypes.astype(str).to_dict() == {"a": "int64[pyarrow]", "day": "int64[pyarrow]"}
-        files = {key for _, key in requests if key is not None and key.endswith(".tfrecord")}
+        files = {key for _, key, _ in requests if key is not None and key.endswith(".tfrecord")}
         assert len(files) <= 5
-        assert sum(key in files for _, key in requests) == len(files)
+        assert sum(one.key in files for one in requests) == len(files)
         pages = 3_000 // 1_000
         # Up to four requests look for a snapshot, and check that the path is a directory.
         assert len(requests) <= len(files) + pages + 4
@@ -233,4 +285,4 @@ class TestS3Store(S3Suite):
         with noted_requests() as requests:
             found = list_files(paths, self.options).paths
         assert [f"s3://{path}" for path in found] == paths
-        assert [method for method, _ in requests] == ["list_objects_v2"]
+        assert [one.name for one in requests] == ["list_objects_v2"]

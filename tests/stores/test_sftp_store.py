@@ -14,21 +14,12 @@ from typing import Any, ClassVar
 import pyarrow as pa
 import pytest
 from abstract import RemoteSuite, rows
-from failing_changes import CHANGES
 from faults import Faults, faulty_methods
-from kills import MODES, check_kills
+from kills import MODES, check_kills, on_other_stores
 from races import check_race
 from sftp_server import free_port, needs_sshd, sftp_server
 
-from dask_tfrecord import (
-    FileChangedError,
-    TFRecordError,
-    cleanup,
-    delete,
-    expire,
-    read_tfrecord,
-    to_tfrecord,
-)
+from dask_tfrecord import FileChangedError, TFRecordError, cleanup, delete, expire, read_tfrecord, to_tfrecord
 from dask_tfrecord.files.storage.listing import list_files
 
 
@@ -41,8 +32,7 @@ def server(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Any]]
 @needs_sshd
 class TestSFTPStore(RemoteSuite):
     options: ClassVar[dict[str, Any]] = {}
-    loses_answers: ClassVar[set[str]] = set(CHANGES) - RemoteSuite.loses_answers
-    name_like_a_pattern = "a?b"
+    names: ClassVar[list[str]] = ["a?b"]
 
     @pytest.fixture
     def place(self, server: dict[str, Any], tmp_path: Path) -> str:
@@ -61,6 +51,7 @@ class TestSFTPStore(RemoteSuite):
     def test_each_file_is_created_by_one_of_two_processes(self, place: str) -> None:
         check_race(place, self.options)
 
+    @on_other_stores
     @pytest.mark.parametrize("mode", MODES)
     def test_a_kill_at_any_request_leaves_the_old_rows_or_the_new(self, place: str, mode: str) -> None:
         check_kills(place, self.options, mode)

@@ -7,11 +7,12 @@ reported.
 import logging
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from functools import cache, partial
 from itertools import chain, groupby
 from operator import itemgetter
-from typing import NamedTuple
+from typing import NamedTuple, Self
+from uuid import uuid4
 
 import numpy as np
 import pyarrow as pa
@@ -32,11 +33,12 @@ from dask_tfrecord.dataset.snapshot.file_list import (
     to_entries,
     with_known_versions,
 )
-from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot
+from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.snapshot.names import STARTED
 from dask_tfrecord.dataset.snapshot.visibility import are_proven
-from dask_tfrecord.dataset.write.operations import following
+from dask_tfrecord.dataset.write.operations import Change, Operation, following
 from dask_tfrecord.dataset.write.run import WriteRun
-from dask_tfrecord.dataset.write.transaction import create_version, discard, remove_staging
+from dask_tfrecord.dataset.write.transaction import Transaction, discard, remove_staging
 from dask_tfrecord.errors import (
     ConcurrentWriteError,
     CorruptRecordError,
@@ -80,7 +82,7 @@ def with_column_files(
     entries = [*to_entries(snapshot.file_list, snapshot.schema, snapshot.partitioning)]
     run = WriteRun(store, snapshot.schema, snapshot.run, columnar=columnar)
     # As long as the run is open, the column files do not count as files that no snapshot lists.
-    run.mark("started")
+    run.mark(STARTED)
     try:
         groups = _groups([replace(entries[at], columns=None) for at in wanted])
         found = compute_each(partial(_write, run), enumerate(groups))
@@ -206,7 +208,7 @@ class _Content(NamedTuple):
     codec: str
 
 
-def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach, run: str) -> Snapshot:
+def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach) -> Snapshot:
     """Return the content of a snapshot of the files of a read plan, which has one partition for each file.
 
     Raise CorruptRecordError for a damaged record, and SchemaError for a value that does not fit its column.
@@ -233,7 +235,7 @@ def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach, run: str) -> S
         from_entries(entries, schema, partitioning),
         schema=schema,
         compression=known_codec(codecs.pop(), "") if len(codecs) == 1 else None,
-        run=run,
+        run=uuid4().hex,
         library="",
         partitioning=partitioning,
         order=tuple(dataset.schema.names),
@@ -241,9 +243,7 @@ def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach, run: str) -> S
     )
 
 
-def renew_snapshot(
-    store: Store, snapshot: Snapshot, files: pa.Table, compute_each: ComputeEach, run: str
-) -> Snapshot:
+def renew_snapshot(store: Store, snapshot: Snapshot, files: pa.Table, compute_each: ComputeEach) -> Snapshot:
     """Describe the files of a dataset again, some of which may have been rewritten or copied.
 
     ``files`` are the existing files of the newest ``snapshot``, from `snapshot_files`. Only files whose stamp
@@ -274,7 +274,7 @@ def renew_snapshot(
     read = from_entries(entries, snapshot.schema, snapshot.partitioning)
     known = concatenate([rows.filter(pc.invert(changed)), read])
     now = with_known_versions(known.take(pc.index_in(rows["path"], known["path"])), rows)
-    return replace(snapshot, file_list=with_column(now, "stamp", files["stamp"]), run=run)
+    return replace(snapshot, file_list=with_column(now, "stamp", files["stamp"]), run=uuid4().hex)
 
 
 def store_snapshot(store: Store, snapshot: Snapshot, before: Snapshot | None) -> Snapshot:
@@ -282,42 +282,54 @@ def store_snapshot(store: Store, snapshot: Snapshot, before: Snapshot | None) ->
 
     If other writes were committed after ``before``, their changes are kept.
     """
-    root = store.public()
-    run = WriteRun(store, snapshot.schema, snapshot.run, base=0 if before is None else before.number)
-    stored = None
-    while stored is None:
-        newest = find_snapshot(store)
-        content = snapshot
-        if newest is not None and newest.number > run.base:
-            content = _described_again(newest, snapshot, before, root)
-        stored = create_version(run, following(content, newest, run.run, "index"))
-    logger.info("%s: index stored version %d: %r", root, stored.number, stored)
+    base = 0 if before is None else before.number
+    run = WriteRun(store, snapshot.schema, snapshot.run, base=base)
+    transaction = Transaction(run, _Describe(snapshot, before))
+    stored = transaction.look() or transaction.create()
+    logger.info("%s: index stored version %d: %r", store.public(), stored.number, stored)
     return stored
 
 
-def _described_again(newest: Snapshot, described: Snapshot, before: Snapshot | None, root: str) -> Snapshot:
-    """Return the content of the newest snapshot, with a later description of the files that it still lists.
+@dataclass(frozen=True)
+class _Describe(Operation):
+    """Describe files that exist: the files that ``before`` lists, or all files if ``before`` is None."""
 
-    ``described`` has the files of ``before``, the newest snapshot when the description began, without the
-    files that no longer exist. Raise ConcurrentWriteError if the newest snapshot has other columns, or none
-    of these files.
-    """
-    rows = newest.file_list
-    planned = {*identities((before or described).file_list)}
-    known = {path: at for at, path in enumerate(described.file_list["path"].to_pylist())}
-    still = [at for at, file in enumerate(identities(rows)) if file in planned]
-    if (newest.schema, newest.partitioning) != (described.schema, described.partitioning) or not still:
-        raise ConcurrentWriteError(
-            "another write replaced the files while index read the files", index_again(root)
-        )
-    paths = rows["path"].to_pylist()
-    again = [at for at in still if paths[at] in known]
-    others = [*{*range(len(rows))}.difference(still)]
-    sets_columnar = described.columnar != (before.columnar if before else None)
-    taken = described.file_list.take(pa.array([known[paths[at]] for at in again], pa.int64()))
-    merged = concatenate([rows.take(pa.array(others, pa.int64())), with_known_versions(taken, rows)])
-    rows = merged.take(np.argsort(np.array(others + again, np.int64), kind="stable"))
-    return replace(newest, file_list=rows, columnar=described.columnar if sets_columnar else newest.columnar)
+    mode = "index"
+    described: Snapshot
+    before: Snapshot | None
+
+    def follow(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Self:
+        return self
+
+    def change(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Change:
+        content = self.described
+        if newest is not None and newest.number > run.base:
+            content = self._described_again(newest, run.store.public())
+        return Change(following(content, newest, run, self))
+
+    def _described_again(self, newest: Snapshot, root: str) -> Snapshot:
+        """Return the content of the newest snapshot, with a later description of the files that it still
+        lists.
+
+        ``described`` lacks files of ``before`` that no longer exist. Raise ConcurrentWriteError if the newest
+        snapshot has other columns, or none of these files.
+        """
+        rows, described, before = newest.file_list, self.described, self.before
+        planned = {*identities((before or described).file_list)}
+        known = {path: at for at, path in enumerate(described.file_list["path"].to_pylist())}
+        still = [at for at, file in enumerate(identities(rows)) if file in planned]
+        if (newest.schema, newest.partitioning) != (described.schema, described.partitioning) or not still:
+            problem = "another write replaced the files while index read the files"
+            raise ConcurrentWriteError(problem, index_again(root))
+        paths = rows["path"].to_pylist()
+        again = [at for at in still if paths[at] in known]
+        others = [*{*range(len(rows))}.difference(still)]
+        sets_columnar = described.columnar != (before.columnar if before else None)
+        taken = described.file_list.take(pa.array([known[paths[at]] for at in again], pa.int64()))
+        merged = concatenate([rows.take(pa.array(others, pa.int64())), with_known_versions(taken, rows)])
+        rows = merged.take(np.argsort(np.array(others + again, np.int64), kind="stable"))
+        columnar = described.columnar if sets_columnar else newest.columnar
+        return replace(newest, file_list=rows, columnar=columnar)
 
 
 def _read_files(

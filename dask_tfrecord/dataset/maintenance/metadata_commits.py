@@ -5,7 +5,6 @@ Expiring also removes the files that only expired versions list.
 
 from collections.abc import Iterable, Mapping
 from contextlib import suppress
-from dataclasses import replace
 from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import uuid4
@@ -25,7 +24,7 @@ from dask_tfrecord.dataset.snapshot.versions import (
     versions,
 )
 from dask_tfrecord.dataset.snapshot.visibility import kept_files, missing_files, snapshot_of_version
-from dask_tfrecord.dataset.write.operations import Group, planned_rows
+from dask_tfrecord.dataset.write.operations import Expire, Group, Repair, Restore, planned_rows
 from dask_tfrecord.dataset.write.orphans import last_modified, time_of_store
 from dask_tfrecord.errors import CorruptRecordError
 from dask_tfrecord.files.storage.listing import column_paths
@@ -46,9 +45,8 @@ def restore_version(store: Store, version: int) -> Snapshot:
         raise error.replaced(advice="put the file back from a copy", remedies=()) from None
     if version == newest.number:
         return newest
-    planned = planned_rows(store, "restore", newest.number)
-    how: dict[str, Any] = {"details": f"version {version}", "version": version, "planned": planned}
-    return commit(plan_run(store, newest, "restore", keep_versions=True, **how), ())
+    planned = planned_rows(newest)
+    return commit(plan_run(store, newest), Restore(planned, version=version))
 
 
 class Repaired(NamedTuple):
@@ -79,8 +77,8 @@ def drop_missing_files(store: Store, *, dry_run: bool) -> Repaired:
         snapshot = newest  # another write may have replaced the files that seemed to be missing
     lost = dict(zip(rows["path"].to_pylist(), rows["records"].to_pylist(), strict=True))
     if lost and not dry_run:
-        run = plan_run(store, snapshot, "repair", keep_versions=True, details=f"{len(lost)} missing files")
-        snapshot = commit(run, (), [Group((file,), ()) for file in identities(rows)])
+        groups = tuple(Group((file,), ()) for file in identities(rows))
+        snapshot = commit(plan_run(store, snapshot), Repair(groups))
     return Repaired(snapshot, lost)
 
 
@@ -132,7 +130,7 @@ def expire_versions(
     were created within ``older_than`` are kept, too.
     """
     newest = open_version(store, None)
-    run = plan_run(store, newest, "expire", keep_versions=True)
+    run = plan_run(store, newest)
     now = time_of_store(store)
     stored = [number for number in versions(store) if newest.oldest <= number <= newest.number]
     kept = _newest_states(store, stored, versions_to_keep or 1)
@@ -141,8 +139,7 @@ def expire_versions(
         kept += [number for number in stored if times[number] >= now - older_than][:1]
     expired = tuple(number for number in stored if number < min(kept))
     if expired:
-        first = min(kept)
-        newest = commit(replace(run, version=first, details=f"versions before {first}"), ())
+        newest = commit(run, Expire(min(kept)))
         now = time_of_store(store)
     unneeded = remove_unneeded(store, now - grace)
     size = pc.sum(unneeded.data["size"]).as_py() or 0

@@ -27,8 +27,15 @@ from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed
 from dask_tfrecord.dataset.snapshot.visibility import DatasetStore, are_proven, newest_snapshot
 from dask_tfrecord.dataset.write import transaction
 from dask_tfrecord.dataset.write.destination import refuse_linked_files
-from dask_tfrecord.dataset.write.operations import Group, GroupsLostError, partition_directories
-from dask_tfrecord.dataset.write.run import Mode, WriteRun, draw_run
+from dask_tfrecord.dataset.write.operations import (
+    Compact,
+    Delete,
+    Group,
+    GroupsLostError,
+    Operation,
+    partition_directories,
+)
+from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.transaction import discard
 from dask_tfrecord.errors import ConcurrentWriteError, CorruptRecordError, FileChangedError
 from dask_tfrecord.files.entry import FileEntry
@@ -51,9 +58,6 @@ from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.schema.fields import Schema
 
 Result = TypeVar("Result")
-
-# The largest number of characters of the details that a snapshot stores about a write.
-_LONGEST_DETAILS = 1000
 
 
 def newest_files(store: Store) -> tuple[Snapshot, pa.Table]:
@@ -79,10 +83,8 @@ def file_outcomes(snapshot: Snapshot, rows: pa.Table, predicate: Predicate) -> O
     return possible_outcomes(predicate, file_ranges(columns, len(rows), values, rows))
 
 
-def plan_run(
-    store: Store, snapshot: Snapshot, mode: Mode, *, keep_versions: bool, details: str = "", **how: Any
-) -> WriteRun:
-    """Return the plan of a write that replaces files of a snapshot. ``how`` are other fields of the plan.
+def plan_run(store: Store, snapshot: Snapshot) -> WriteRun:
+    """Return the plan of a write that replaces files of a snapshot.
 
     If files of the snapshot are behind a link, raise DestinationError.
     """
@@ -90,16 +92,11 @@ def plan_run(
     return WriteRun(
         DatasetStore(store.fs, store.root),  # a restore may not have moved all files back yet
         snapshot.schema,
-        draw_run(store, snapshot),
-        mode=mode,
         base=snapshot.number,
         partitioning=snapshot.partitioning,
         order=snapshot.order,
         index=snapshot.index or (),
         columnar=snapshot.columnar,
-        keep_versions=keep_versions,
-        details=details[:_LONGEST_DETAILS],
-        **how,
     )
 
 
@@ -158,13 +155,13 @@ def compute(
         raise
 
 
-def commit(run: WriteRun, entries: Iterable[FileEntry], groups: Sequence[Group] = ()) -> Snapshot:
+def commit(run: WriteRun, operation: Operation, entries: Iterable[FileEntry] = ()) -> Snapshot:
     """Commit a write that no other process commits. If the commit fails, remove what the write has staged.
 
     After a `GroupsLostError`, the new files are still staged, because another attempt needs them.
     """
     try:
-        return transaction.commit(run, entries, groups)
+        return transaction.commit(run, operation, entries)
     except GroupsLostError:
         raise
     except Exception:
@@ -308,15 +305,15 @@ def compact_files(
     plan = [rows.take(pa.array(group)) for group in plan_groups(rows, directories, may_match, target_bytes)]
     if not plan:
         return Compacted(snapshot, 0, 0, 0)
-    run = plan_run(store, snapshot, "compact", keep_versions=keep_versions)
+    run = plan_run(store, snapshot)
     sources = [to_entries(group, snapshot.schema, snapshot.partitioning) for group in plan]
     found = compute(run, compute_each, partial(_compact, run, len(sources)), enumerate(sources))
     pairs = [(of_group, entry) for of_group, entry in zip(sources, found, strict=True) if entry]
-    groups = [
+    groups = tuple(
         Group(tuple((source.path, source.crc32c) for source in of_group), (entry.path,))
         for of_group, entry in pairs
-    ]
-    newest = commit(run, [entry for _, entry in pairs], groups)
+    )
+    newest = commit(run, Compact(groups, keep_versions), [entry for _, entry in pairs])
     listed = listed_files(newest)
     committed = [group for group in groups if listed.issuperset(group.added)]
     replaced = sum(len(group.replaced) for group in committed)
@@ -415,14 +412,12 @@ def delete_rows(
 ) -> Deleted:
     """Delete the rows that pass the filters, and commit the result. A dry run only returns the result."""
     snapshot, rows = newest_files(store)
-    run = plan_run(store, snapshot, "delete", keep_versions=keep_versions)
-    deletion = _Deletion(run, filters, compute_each, dry_run)
+    deletion = _Deletion(plan_run(store, snapshot), filters, compute_each, dry_run, keep_versions)
     for _ in range(_ATTEMPTS):
         columns = deletion.run.schema, deletion.run.partitioning
         if (snapshot.schema, snapshot.partitioning) != columns:  # of which the entries have statistics
             discard(deletion.run)
-            run = plan_run(store, snapshot, "delete", keep_versions=keep_versions)
-            deletion = _Deletion(run, filters, compute_each, dry_run)
+            deletion = _Deletion(plan_run(store, snapshot), filters, compute_each, dry_run, keep_versions)
         if deletion.treat(snapshot, rows):
             sizes = dict(zip(identities(rows), rows["bytes"].to_pylist(), strict=True))
             listed = [one for one in sizes if one in deletion.changes]
@@ -434,7 +429,7 @@ def delete_rows(
                 replaced = sum(sizes[one] for one in changes)
                 return Deleted(newest, dropped, len(changes) - dropped, deleted, replaced)
         snapshot, rows = newest_files(store)
-    discard(run)
+    discard(deletion.run)
     problem = f"other writes replaced files of the dataset {_ATTEMPTS} times while rows were deleted"
     raise ConcurrentWriteError(problem, "delete the rows again when fewer writes run")
 
@@ -449,6 +444,7 @@ class _Deletion:
     filters: Any
     compute_each: ComputeEach
     dry_run: bool
+    keep_versions: bool
     changes: dict[_Identity, _Change] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=count)
 
@@ -494,17 +490,17 @@ class _Deletion:
         if not changes:
             discard(self.run)
             return None
-        groups = [
+        groups = tuple(
             Group((one,), (change.entry.path,) if change.entry else ()) for one, change in changes.items()
-        ]
+        )
         entries = [change.entry for change in self.changes.values() if change.entry]
         written = {one: change.entry for one, change in changes.items()}
         unused = unused_categories(self.run, self.compute_each, snapshot, rows, written)
         if unused is None:
             raise GroupsLostError(snapshot, [])
-        details = f"{sum(change.rows for change in changes.values()):,} rows"
-        run = replace(self.run, details=details, unused=unused, version=snapshot.number)
-        return commit(run, entries, groups)
+        deleted = sum(change.rows for change in changes.values())
+        operation = Delete(groups, self.keep_versions, deleted, snapshot.number, unused)
+        return commit(self.run, operation, entries)
 
 
 @redact_errors

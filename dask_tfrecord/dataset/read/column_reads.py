@@ -5,7 +5,7 @@ The rows are the same as without column files. Where a column file cannot be use
 
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
@@ -19,6 +19,7 @@ from dask_tfrecord.dataset.query.comparison_keys import (
     range_of_values,
 )
 from dask_tfrecord.dataset.query.predicates import Predicate, possible_outcomes
+from dask_tfrecord.dataset.read.partition import PlannedPartition
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files.column_files import ColumnFileReader, RowGroup, open_column_file
 from dask_tfrecord.files.record_file import content_bytes, groups_of_small_files, rows_without_columns
@@ -27,9 +28,6 @@ from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import check_unchanged
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import value_type
-
-if TYPE_CHECKING:
-    from dask_tfrecord.dataset.read.read_task import Partition
 
 # The number of rows that are read from a column file at once: 8 of its largest row groups.
 _CHUNK_ROWS = 1 << 20
@@ -104,7 +102,7 @@ class ColumnReads:
     the caller passes the numbers of the wanted rows to `choose`.
     """
 
-    def __init__(self, partition: "Partition", *, picks_rows: bool = False) -> None:
+    def __init__(self, partition: PlannedPartition, *, picks_rows: bool = False) -> None:
         self._partition, self._picks_rows = partition, picks_rows
         # The columns of the result, and of the filters, that the records hold.
         values, every = partition.partition_values, partition.all_columns

@@ -3,7 +3,7 @@
 TensorFlow Datasets (TFDS) describes the splits in ``dataset_info.json``, and the file names contain the name
 of the split. TFX writes a directory for each split, such as ``Split-train``. Apache Beam, TensorFlow and TFX
 number the files of a write, such as ``train-00000-of-00002``. For the files of this library, which have such
-numbers, too, the module `visibility` decides which files must exist.
+numbers, too, the snapshot decides which files must exist.
 """
 
 import json

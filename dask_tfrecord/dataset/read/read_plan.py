@@ -27,7 +27,8 @@ from dask_tfrecord.dataset.query.comparison_keys import (
     is_comparable,
 )
 from dask_tfrecord.dataset.query.predicates import Outcomes, Predicate, possible_outcomes
-from dask_tfrecord.dataset.read.read_task import Partition, RowRanges
+from dask_tfrecord.dataset.read.partition import RowRanges
+from dask_tfrecord.dataset.read.read_task import Partition
 from dask_tfrecord.dataset.read.requested_columns import origin_clash
 from dask_tfrecord.dataset.snapshot.file_list import STATISTICS, has_no_nulls, read_blocks, statistics_name
 from dask_tfrecord.dataset.snapshot.model import short_list

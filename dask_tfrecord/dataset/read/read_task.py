@@ -7,20 +7,18 @@ import logging
 from collections.abc import Generator, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Literal, TypeAlias
+from typing import Literal
 
 import numpy as np
 import pyarrow as pa
-import pyarrow.compute as pc
 
-from dask_tfrecord.codec import FeatureKey, Ints
-from dask_tfrecord.dataset.query.predicates import Predicate
+from dask_tfrecord.codec import Ints
 from dask_tfrecord.dataset.read.column_reads import Choice, Chunk, ColumnReads
 from dask_tfrecord.dataset.read.inferred_schema import explained
+from dask_tfrecord.dataset.read.partition import PlannedPartition
 from dask_tfrecord.dataset.read.requested_columns import feature_clash, origin_clash
-from dask_tfrecord.errors import CorruptRecordError, FileChangedError, SchemaError, located
+from dask_tfrecord.errors import CorruptRecordError, FileChangedError, SchemaError
 from dask_tfrecord.files.damage import Losses, Warn, warn_here
-from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.record_file import (
     STREAM_BYTES,
     TABLE_BYTES,
@@ -32,17 +30,11 @@ from dask_tfrecord.files.record_file import (
 from dask_tfrecord.files.selected_records import read_selected
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import check_unchanged
-from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.lazy import cached_property
-from dask_tfrecord.schema.fields import Field, Schema
 
 logger = logging.getLogger(__name__)
 
 # If more than one in four records of a split is wanted, all records are decoded, because that is faster.
 _DENSE = 4
-
-# Ranges of row numbers. Each range is a pair: the number of its first row, and the number after its last row.
-RowRanges: TypeAlias = tuple[tuple[int, int], ...]
 
 
 def wrong_number(path: str, rows: int, expected: int) -> CorruptRecordError:
@@ -52,35 +44,8 @@ def wrong_number(path: str, rows: int, expected: int) -> CorruptRecordError:
     return CorruptRecordError(problem, advice, path=path)
 
 
-@dataclass(frozen=True, repr=False)
-class Partition:
-    """The part of a read plan that one task reads."""
-
-    store: Store
-    splits: tuple[Split, ...]  # in the order of their rows
-    schema: Schema  # the columns of the result
-    options: ReadOptions
-    partition_values: dict[str, pa.Array]  # the value that all rows have, as an array of length 1
-    filters: Predicate | None = None
-    filter_fields: tuple[Field, ...] = ()  # the columns that `filters` needs, but `schema` does not have
-    # The range of row numbers within the partition for each of `splits`, or None if the row numbers are
-    # unknown or are consecutive from 0.
-    row_ranges: RowRanges | None = None
-    # The features that records may have. Any other feature raises an error. None allows any feature.
-    allowed_features: tuple[FeatureKey, ...] | None = None
-    # The files that were left out because of the statistics in a snapshot. The task checks that these files
-    # are unchanged, because the statistics of a changed file prove nothing.
-    pruned_files: pa.Table | None = None
-    predicate: Predicate | None = None  # only `read_possible` uses it, to leave out rows
-    predicate_fields: tuple[Field, ...] = ()  # the columns of `predicate`, without partition columns
-
-    def __repr__(self) -> str:
-        return f"Partition({self.file_names or 'no files'})"
-
-    @property
-    def file_names(self) -> str:
-        """The paths of the files that the partition reads, as one text for messages."""
-        return ", ".join(dict.fromkeys(self.store.public(split.file.path) for split in self.splits))
+class Partition(PlannedPartition):
+    """A partition that reads itself in a task."""
 
     def read(self, warn: Warn = warn_here) -> pa.Table:
         """Read the rows that pass the filters. ``warn`` gets a text for each file in which damaged records
@@ -214,20 +179,6 @@ class Partition:
             losses.rows += table.num_rows
             yield self.filtered(self.with_partition_values(table, self.all_columns))
 
-    def filtered(self, table: pa.Table) -> pa.Table:
-        """Return the rows of a table that pass the filters, with the columns of `schema`."""
-        if self.filters is None:
-            return table
-        mask = self.outcome(self.filters, table)
-        if not pc.all(mask, skip_nulls=False).as_py():  # a filter copies all values
-            table = table.filter(mask)
-        return table.select(self.schema.names)
-
-    def outcome(self, filters: Predicate, table: pa.Table) -> pa.ChunkedArray:
-        """Return the outcome of filters for each row of a table of the partition. Errors name the files."""
-        with located(path=lambda: self.file_names):
-            return filters.mask(table)
-
     def _read_together(self, splits: Sequence[Split]) -> list[pa.Table] | None:
         """Read small files at once. Return None if each file must be read alone, or need not be read."""
         if len(splits) == 1 or self.known_count(splits[0]) is not None:
@@ -264,36 +215,6 @@ class Partition:
                     yield table
             self._check_rows(split, rows)
 
-    def with_partition_values(self, table: pa.Table, schema: Schema) -> pa.Table:
-        """Add the partition columns to a table, in the order of a schema."""
-        if not self.partition_values:
-            return table
-        columns = [
-            self._repeat(item, table.num_rows) if item.name in self.partition_values else table[item.name]
-            for item in schema.fields
-        ]
-        return pa.Table.from_arrays(columns, schema=schema.arrow)
-
-    @cached_property
-    def all_columns(self) -> Schema:
-        """The columns of the result, followed by the other columns that the filters need."""
-        if not self.filter_fields:  # all tasks share the cached properties of the schema
-            return self.schema
-        return replace(self.schema, fields=self.schema.fields + self.filter_fields)
-
-    @cached_property
-    def stored_columns(self) -> Schema:
-        """The columns whose values are decoded from the records: all columns except partition columns."""
-        columns = self.all_columns
-        if not self.partition_values:
-            return columns
-        return columns.select(name for name in columns.names if name not in self.partition_values)
-
-    def known_count(self, split: Split) -> int | None:
-        """Return the row count of a split if its records need not be read, and otherwise None."""
-        must_check = self.allowed_features is not None or self.options.damage.skips
-        return None if must_check or self.stored_columns.fields else split.records
-
     def _check_rows(self, split: Split, rows: int) -> None:
         """Log the number of rows of a split. Raise if the number differs from the known number."""
         self._log_rows(split, rows)
@@ -318,13 +239,6 @@ class Partition:
             if error.feature in self.options.origin_columns:
                 raise origin_clash(error.feature).replaced(**place) from None
             raise explained(error, self.store, split, schema, self.options, self.allowed_features) from None
-
-    def _repeat(self, item: Field, count: int) -> pa.Array:
-        value = self.partition_values[item.name]
-        try:
-            return item.load(value.take(pa.repeat(0, count)))
-        except SchemaError as error:  # the files may come from a version that did not check categories
-            raise error.replaced(path=self.file_names, record=None) from None
 
 
 Read = Literal["all records", "some records", "column file", "no records", "snapshot", "left out"]

@@ -1,7 +1,5 @@
 """Read spill files: regroup their rows, or merge the rows of a target partition and write these rows.
 
-The module `merge` does not need Dask.
-
 The sections of a target partition are sorted, so they are merged as in an external merge sort. The merge
 reads the pieces of all sections in passes. The pieces are read in the order of their first rows. After a
 pass, the merge writes the rows that come before the first row of every piece that has not yet been read.

@@ -13,7 +13,6 @@ import pickle
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import replace
-from itertools import count
 from uuid import uuid4
 
 import numpy as np
@@ -24,10 +23,16 @@ from dask_tfrecord.dataset.partitioning import directory_groups, group
 from dask_tfrecord.dataset.shuffle.merge import regroup, write_target
 from dask_tfrecord.dataset.shuffle.spill import Route, Shuffle, Spill, source_of, spill_unsorted
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot
-from dask_tfrecord.dataset.snapshot.visibility import has_committed
-from dask_tfrecord.dataset.write.operations import Newest
+from dask_tfrecord.dataset.write.operations import Append
 from dask_tfrecord.dataset.write.run import WriteRun
-from dask_tfrecord.dataset.write.transaction import abandon, commit, discard, finish_newest, remove_replaced
+from dask_tfrecord.dataset.write.transaction import (
+    Newest,
+    abandon,
+    commit,
+    discard,
+    finish_newest,
+    remove_replaced,
+)
 from dask_tfrecord.errors import SchemaError, TFRecordError, located
 from dask_tfrecord.files.entry import FileEntry, check_labels
 from dask_tfrecord.files.storage.store import Store
@@ -42,13 +47,14 @@ _WAITING_BYTES = 1 << 27
 class Appender:
     """Collect rows and metadata for the next commit, and commit them as one append.
 
-    The caller sets the ``plan`` of all runs, which has no id, before the first row.
+    The caller sets the ``plan`` of all runs, which have other ids, before the first row.
     """
 
-    def __init__(self, store: Store) -> None:
+    def __init__(self, store: Store, operation: Append) -> None:
         finish_newest(store)
         snapshot = find_snapshot(store)
         self.newest = None if snapshot is None else Newest.of(store, snapshot)
+        self._operation = operation
         self.plan: WriteRun | None = None
         self.metadata: dict[str, str] = {}
         self.commits = self.committed_rows = 0
@@ -135,10 +141,8 @@ class Appender:
         if self._run is None:
             assert self.plan is not None  # the caller has set it
             newest = self.snapshot
-            ids = (uuid4().hex for _ in count())
-            run = next(one for one in ids if newest is None or not has_committed(newest, one))
-            self._run = replace(self.plan, run=run, base=0 if newest is None else newest.number)
-            if newest is not None and not self.plan.sets_columnar:  # another write may have set it
+            self._run = replace(self.plan, run=uuid4().hex, base=0 if newest is None else newest.number)
+            if newest is not None and not self._operation.sets_columnar:  # another write may have set it
                 self._run = replace(self._run, columnar=newest.columnar)
             self._run.mark_started()
         return self._run
@@ -174,12 +178,12 @@ class Appender:
         self._is_committing = True
         run, entries = self._run, self._entries
         try:
-            snapshot = commit(run, entries, known=self.newest)
+            snapshot = commit(run, self._operation, entries, known=self.newest)
         except TFRecordError:
             raise
         except Exception as error:  # another attempt often succeeds, and always finds an earlier success
             logger.info("%s: the commit failed: %s", run.title, hide(repr(error), secrets_of(run.store)))
-            snapshot = commit(run, entries)
+            snapshot = commit(run, self._operation, entries)
         self.newest = Newest.of(run.store, snapshot)
         self._count_commit()
 

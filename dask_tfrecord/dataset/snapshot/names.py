@@ -27,6 +27,9 @@ REPLACED = "replaced.json"
 # earlier versions keep.
 MOVED = "kept.json"
 
+# The name of the empty file in a run's staging directory that hides the run's uploaded files from readers.
+STARTED = "started"
+
 # The name of the empty file in a run's staging directory that forbids the commit of the run.
 REFUSED = "refused"
 
@@ -81,7 +84,8 @@ def closed_column_files(store: Store) -> list[str]:
     replaced.
     """
     paths = [f"{COLUMNS}/{name}" for name in store.names(COLUMNS)]
-    runs = open_runs(store)  # listed after the files, because a run is open before it has files
+    # The runs are listed after the files, because a run is open before it has files.
+    runs = open_runs(store) if paths else []
     return [path for path in paths if run_of_column_file(path) not in (None, *runs)]
 
 

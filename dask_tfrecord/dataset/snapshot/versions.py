@@ -7,7 +7,7 @@ metadata of many versions at once, without their file lists.
 
 import json
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
 from datetime import datetime
@@ -223,12 +223,17 @@ class _LostBaseError(FileNotFoundError):
 
 def versions(store: Store) -> list[int]:
     """Return the numbers of the snapshots in the root of the store, the newest last."""
-    return sorted(int(name[:8]) for name in store.names(METADATA_DIRECTORY) if _NAME.fullmatch(name))
+    return numbers_of(store.names(METADATA_DIRECTORY))
+
+
+def numbers_of(names: Iterable[str]) -> list[int]:
+    """Return the numbers of the snapshots among the names in the metadata directory, the newest last."""
+    return sorted(int(name[:8]) for name in names if _NAME.fullmatch(name))
 
 
 def newest_number(store: Store) -> int:
     """Return the number of the newest snapshot in the root of the store, or 0."""
-    return int(max(filter(_NAME.fullmatch, store.names(METADATA_DIRECTORY)), default="0")[:8])
+    return max(versions(store), default=0)
 
 
 def readable_versions(store: Store) -> list[int]:

@@ -54,6 +54,7 @@ from dask_tfrecord.files.storage.listing import (
 from dask_tfrecord.files.storage.open_file import FileReader, removed
 from dask_tfrecord.files.storage.paths import name_of, parent_of, unquoted_path
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.store_failures import redact_errors
 
 _T = TypeVar("_T")
 
@@ -189,7 +190,7 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> pa.Table:
     files, others = listed_and_others(store, snapshot)
     foreign = {path for path in others if not is_part(path)}
     if foreign:  # an overwrite may be about to remove these files, or has removed them since the listing
-        foreign -= {listed_path(store, path) for path in replaced_paths(store, snapshot)}
+        foreign -= {listed_path(store, path) for path in _replaced_paths(store, snapshot, open_runs(store))}
         store.fs.invalidate_cache()
         foreign &= {*map(unquoted_path, column_paths(list_directory(store)["path"]))} if foreign else foreign
     if foreign:
@@ -368,7 +369,7 @@ def _uncommitted_paths(store: Store, paths: Sequence[str], *, use_snapshot: bool
     except TFRecordError as error:
         if use_snapshot:
             raise
-        if unfinished := _of_open_runs(store, paths, None):
+        if unfinished := _of_open_runs(store, paths, None, open_runs(store)):
             raise error.replaced(
                 problem=f"{error.problem}, so it is unknown if the files of an unfinished write, such as "
                 f"{store.public(min(unfinished))}, are committed",
@@ -379,9 +380,9 @@ def _uncommitted_paths(store: Store, paths: Sequence[str], *, use_snapshot: bool
     if snapshot is not None:
         _check_in_place(store, snapshot)
     if snapshot is None or not use_snapshot:
-        return _unread_paths(store, paths, snapshot)
+        return _unread_paths(store, paths, snapshot, open_runs(store))
     unlisted = {*paths}.difference(map(store.join, listed_files(snapshot)))
-    return unlisted.union(map(store.join, replaced_paths(store, snapshot)))
+    return unlisted.union(map(store.join, _replaced_paths(store, snapshot, open_runs(store))))
 
 
 def _check_in_place(store: Store, snapshot: Snapshot) -> None:
@@ -439,26 +440,36 @@ def visible_files(store: Store, snapshot: Snapshot | None = None) -> pa.Table:
     ``snapshot`` is the newest snapshot. If None, it is read if it is needed.
     """
     files = list_directory(store)
-    if not len(files) or not open_runs(store):
+    runs = open_runs(store) if len(files) else []
+    if not runs:
         return files
     newest = intact_snapshot(store) if snapshot is None else snapshot
-    return _without(files, _unread_paths(store, column_paths(files["path"]), newest))
+    return _without(files, _unread_paths(store, column_paths(files["path"]), newest, runs))
 
 
-def _unread_paths(store: Store, paths: Sequence[str], snapshot: Snapshot | None) -> set[str]:
-    replaced = () if snapshot is None else replaced_paths(store, snapshot)
-    return _of_open_runs(store, paths, snapshot).union(map(store.join, replaced))
+def _unread_paths(
+    store: Store, paths: Sequence[str], snapshot: Snapshot | None, runs: Sequence[str]
+) -> set[str]:
+    """Return the paths of the data files of uncommitted runs, and of the files that commits replace.
+
+    ``runs`` are the open runs.
+    """
+    replaced = () if snapshot is None else _replaced_paths(store, snapshot, runs)
+    return _of_open_runs(store, paths, snapshot, runs).union(map(store.join, replaced))
 
 
-def _of_open_runs(store: Store, paths: Sequence[str], snapshot: Snapshot | None) -> set[str]:
+def _of_open_runs(
+    store: Store, paths: Sequence[str], snapshot: Snapshot | None, runs: Sequence[str]
+) -> set[str]:
     """Return the paths of the data files of uncommitted runs, which are active or were interrupted."""
     if not any(map(is_part, paths)):
         return set()
-    runs = [run for run in open_runs(store) if snapshot is None or not has_committed(snapshot, run)]
+    runs = [run for run in runs if snapshot is None or not has_committed(snapshot, run)]
     listed = {store.join(path) for path in listed_files(snapshot)} if runs else set()
     return {path for path in paths if runs and path not in listed and run_of(path) in runs}
 
 
+@redact_errors
 def intact_snapshot(store: Store) -> Snapshot | None:
     """Return the newest snapshot in the root of the store, or None if the snapshot is damaged or missing."""
     with suppress(TFRecordError):
@@ -473,13 +484,7 @@ def has_committed(snapshot: Snapshot, run: str) -> bool:
     return len(rows_of_run(snapshot.file_list, run)) > 0
 
 
-def unfinished_commits(store: Store, snapshot: Snapshot) -> list[str]:
-    """Return the ids of the committed runs that may not have removed all files that they replace."""
-    return [run for run in open_runs(store) if has_committed(snapshot, run)]
-
-
-def replaced_paths(store: Store, snapshot: Snapshot) -> set[str]:
+def _replaced_paths(store: Store, snapshot: Snapshot, runs: Sequence[str]) -> set[str]:
     """Return the paths of the files that unfinished commits replace, relative to the root of the dataset."""
-    runs = unfinished_commits(store, snapshot)
-    notes = [staged(run, name) for run in runs for name in (REPLACED, MOVED)]
+    notes = [staged(run, name) for run in runs if has_committed(snapshot, run) for name in (REPLACED, MOVED)]
     return {path for note in notes for path in stored_paths(store, note)}.difference(listed_files(snapshot))

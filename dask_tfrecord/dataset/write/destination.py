@@ -10,17 +10,16 @@ import re
 from collections.abc import Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
-from typing import Any
+from typing import Any, Literal
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.codec.codecs import is_frame
-from dask_tfrecord.dataset.snapshot.model import find_snapshot, listed_files
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files
 from dask_tfrecord.dataset.snapshot.names import COLUMNS, KEPT, METADATA_DIRECTORY, STAGING, exported_files
 from dask_tfrecord.dataset.snapshot.versions import newest_number, versions
-from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot, visible_files
-from dask_tfrecord.dataset.write.run import Mode
+from dask_tfrecord.dataset.snapshot.visibility import visible_files
 from dask_tfrecord.errors import (
     Call,
     ConcurrentWriteError,
@@ -44,6 +43,10 @@ from dask_tfrecord.files.storage.store_failures import redact_errors, without_cr
 
 # The largest number of concurrent requests to the store.
 _THREADS = 16
+
+# What `to_tfrecord` does with existing data: it raises, keeps all rows, replaces all rows, or replaces the
+# rows of the partition directories for which there are new rows.
+Mode = Literal["create", "append", "overwrite", "partitions"]
 
 
 def parent_dataset(store: Store) -> Store | None:
@@ -227,8 +230,9 @@ def check_destination(store: Store, mode: Mode = "create") -> int:
 
 
 @redact_errors
-def replaceable_files(store: Store) -> frozenset[str]:
-    """Return the paths, relative to the root, of the files in no snapshot that an overwrite may remove.
+def replaceable_files(store: Store, newest: Snapshot | None) -> frozenset[str]:
+    """Return the paths, relative to the root, of the files that an overwrite may remove although ``newest``,
+    the newest snapshot if it is intact, does not list them.
 
     Raise DestinationError if the directory is protected, or if it contains files that are not TFRecord files,
     links to other directories, or another dataset.
@@ -237,10 +241,10 @@ def replaceable_files(store: Store) -> frozenset[str]:
         raise DestinationError(
             f"{role} is never overwritten", "write to a directory that holds nothing but the dataset"
         )
-    files = visible_files(store)
+    files = visible_files(store, newest)
     if store.local:
         _refuse_links(store)
-    listed = listed_files(intact_snapshot(store))
+    listed = listed_files(newest)
     unlisted = [file for file in table_infos(files) if store.relative(file.path) not in listed]
     exported = exported_files(store)
     described = [

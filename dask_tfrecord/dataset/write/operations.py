@@ -1,31 +1,25 @@
-"""Decide what a commit changes: the next snapshot, the files that are replaced, and whether it may follow
-others.
+"""Define the operations: what each kind of write does with the newest version of a dataset.
 
-One rule holds for all writes: the files that a write replaces must still be listed, and where a write
+One rule holds for all operations: the files that an operation replaces must still be listed, and where it
 replaces everything, no row may be new. docs/guarantees.md has a table of what follows from this rule. The
-newest version is remembered, so that a process that appends again need not read the file list again. The
 module writes no files.
 """
 
+from abc import ABC, abstractmethod
 from collections import Counter
-from collections.abc import Sequence
-from contextlib import suppress
-from dataclasses import replace
+from collections.abc import Collection, Mapping, Sequence
+from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.codec import crc32c
 from dask_tfrecord.dataset import partitioning as hive
 from dask_tfrecord.dataset.snapshot.file_list import (
     VERSION,
-    Base,
-    Stored,
     concatenate,
     identities,
     listed_paths,
@@ -40,55 +34,81 @@ from dask_tfrecord.dataset.snapshot.model import (
     listed_files,
     no_snapshot,
     open_version,
-    read_snapshot,
 )
-from dask_tfrecord.dataset.snapshot.names import closed_column_files, exported_files, snapshot_path
-from dask_tfrecord.dataset.snapshot.versions import library_version, newest_number, next_ancestors, versions
-from dask_tfrecord.dataset.snapshot.visibility import kept_files, visible_files
+from dask_tfrecord.dataset.snapshot.names import (
+    COLUMNS,
+    EXPORTS,
+    KEPT,
+    METADATA_DIRECTORY,
+    closed_column_files,
+    exported_files,
+    snapshot_path,
+)
+from dask_tfrecord.dataset.snapshot.versions import library_version, newest_number, next_ancestors, numbers_of
+from dask_tfrecord.dataset.snapshot.visibility import kept_files
 from dask_tfrecord.dataset.write.append_schema import adopt_foreign_files, merged_schema
-from dask_tfrecord.dataset.write.run import Mode, WriteRun
-from dask_tfrecord.errors import ConcurrentWriteError, FileChangedError, FileRemovedError, TFRecordError
+from dask_tfrecord.dataset.write.run import WriteRun
+from dask_tfrecord.errors import ConcurrentWriteError, FileChangedError, FileRemovedError
 from dask_tfrecord.files.entry import COLUMN_FILE_NAMES
 from dask_tfrecord.files.storage.listing import column_paths, with_column
-from dask_tfrecord.files.storage.open_file import stamp_of
+from dask_tfrecord.files.storage.paths import name_of
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.schema.fields import Field, Schema
 
-# A file list that consists of more Arrow chunks than this is copied into one chunk, because each chunk takes
-# time in every later commit.
-_MOST_CHUNKS = 64
 
+class Change(NamedTuple):
+    """What a commit changes. All paths are relative to the root of the dataset.
 
-class Newest(NamedTuple):
-    """The newest version of a dataset at the time when this process read or created the version.
-
-    ``stamp`` is the `stamp_of` the version's Parquet file. It differs if the directory was removed in the
-    meantime and another dataset was written, whose newest version has the same number. If the stamp is None,
-    the next commit reads the newest version.
+    ``removed`` are data files, snapshots and other files. ``kept`` are data files that the commit moves to
+    the directory of kept files.
     """
 
     snapshot: Snapshot
-    stamp: str | None
-
-    @classmethod
-    def of(cls, store: Store, snapshot: Snapshot) -> "Newest":
-        """Remember a snapshot that was just read from the root of the store, or created there."""
-        return cls(snapshot, _stamp(store, snapshot.number))
-
-    def is_unchanged(self, store: Store) -> bool:
-        """Return True if the Parquet file of the version is still the file that this process knows."""
-        return self.stamp is not None and _stamp(store, self.snapshot.number) == self.stamp
+    removed: Sequence[str] = ()
+    kept: Sequence[str] = ()
 
 
-def _stamp(store: Store, number: int) -> str | None:
-    with suppress(Exception):  # the version is then read again
-        return stamp_of(store.look(store.join(snapshot_path(number))))
-    return None
+@dataclass(frozen=True)
+class Operation(ABC):
+    """What a write does with the newest version of a dataset. A subclass has the fields that only it needs.
+
+    In all methods, ``newest`` is None if there is no snapshot, or if an operation that ``replaces_damage``
+    finds a damaged snapshot. ``files`` is the list of the files that the tasks of ``run`` have written.
+    """
+
+    mode: ClassVar[str]  # the name of the operation in the history of the dataset
+    replaces_damage: ClassVar[bool] = False
+    keeps_values: ClassVar[bool] = True  # the new snapshot may hold values of the version before
+
+    def __dask_tokenize__(self) -> tuple[str, str]:
+        return "dask_tfrecord.Operation", self.mode  # the token of its run is unique
+
+    @property
+    def details(self) -> str:
+        """What the history of the dataset shows beside the mode."""
+        return ""
+
+    @abstractmethod
+    def follow(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Self | None:
+        """Return the operation as it may follow the newest version, or None if nothing is left to do.
+
+        Raise ConcurrentWriteError if rows that other writes have added since would be removed, or rows that
+        they have removed would come back, and SchemaError if kept data has other columns. The call comes
+        before the files are published, so that a repeated attempt, which finds no files, raises the same
+        error.
+        """
+
+    @abstractmethod
+    def change(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Change:
+        """Return the next snapshot, and what happens to replaced files."""
+
+    def used(self, files: pa.Table) -> pa.Table:
+        """Return the files that the next snapshot lists."""
+        return files
 
 
 def following(
-    content: Snapshot, newest: Snapshot | None, run: str, mode: str, details: str = "", number: int = 0
+    content: Snapshot, newest: Snapshot | None, run: WriteRun, operation: Operation, number: int = 0
 ) -> Snapshot:
     """Return the version that follows the newest version, and has the files and columns of ``content``.
 
@@ -96,11 +116,11 @@ def following(
     """
     return replace(
         content,
-        run=run,
+        run=run.run,
         library=library_version(),
         number=(number if newest is None else newest.number) + 1,
-        mode=mode,
-        details=details,
+        mode=operation.mode,
+        details=operation.details,
         created=datetime.now(UTC).replace(microsecond=0),
         ancestors=() if newest is None else next_ancestors(newest.ancestors, newest.run),
         oldest=0 if newest is None else newest.oldest,
@@ -108,23 +128,274 @@ def following(
     )
 
 
-def as_stored(store: Store, snapshot: Snapshot, data: bytes) -> Snapshot:
-    """Return the snapshot that a read of ``data``, the stored form of the snapshot, would give."""
-    rows, stored = _with_versions(snapshot.file_list, snapshot.number), snapshot.stored
-    if rows["path"].num_chunks > _MOST_CHUNKS:
-        rows = rows.combine_chunks()
-    if stored is None or not stored.is_delta(rows):
-        path = store.public(store.join(snapshot_path(snapshot.number)))
-        stored = Stored(path, Base(snapshot.number, crc32c(data)), rows.schema.empty_table())
-    added = _with_versions(stored.added, snapshot.number).combine_chunks()
-    return replace(snapshot, file_list=rows, stored=stored._replace(added=added))
+def _content(run: WriteRun, files: pa.Table) -> Snapshot:
+    return Snapshot(
+        file_list=files,
+        schema=run.schema,
+        compression=run.options.compression,
+        run=run.run,
+        library="",
+        partitioning=run.partitioning,
+        custom_metadata=run.custom_metadata,
+        order=run.order,
+        index=run.index,
+        columnar=run.columnar,
+    )
 
 
-def _with_versions(rows: pa.Table, number: int) -> pa.Table:
-    """Return a file list in which the files without a version have this version."""
-    if VERSION not in rows.column_names:
-        return rows.append_column(VERSION, pa.array([number] * len(rows), pa.int64()))
-    return with_column(rows, VERSION, pc.fill_null(rows[VERSION], number))
+def _with_properties(run: WriteRun, existing: Snapshot, new: Snapshot) -> Snapshot:
+    """Return the new snapshot with the columns and other properties of the existing data."""
+    return replace(
+        new,
+        schema=existing.schema,
+        partitioning=existing.partitioning,
+        custom_metadata={**existing.custom_metadata, **run.custom_metadata},
+        order=existing.order,
+        partial=existing.partial,
+        index=existing.index if existing.number else run.index,
+        columnar=existing.columnar,
+    )
+
+
+def overtaken() -> ConcurrentWriteError:
+    return ConcurrentWriteError(
+        "another write committed a dataset here first",
+        "write to another directory, or start the write again to change the new dataset",
+    )
+
+
+@dataclass(frozen=True)
+class Create(Operation):
+    """Write the first version of a dataset. The directory must hold no data."""
+
+    mode = "create"
+    keeps_values = False
+
+    def follow(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Self:
+        if newest is not None:
+            raise overtaken()
+        return self
+
+    def change(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Change:
+        return Change(following(_content(run, files), newest, run, self))
+
+
+@dataclass(frozen=True)
+class _Addition(Operation):
+    """Add rows to existing data.
+
+    Attributes
+    ----------
+    adds_columns : bool
+        The rows may add columns to the dataset, or give its columns wider types.
+    sets_columnar : bool
+        Later writes continue ``run.columnar``. Otherwise, it continues what the dataset says, which another
+        write may change in the meantime.
+    """
+
+    adds_columns: bool = False
+    sets_columnar: bool = False
+
+    def follow(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Self:
+        if newest is not None:
+            self._merged(run, newest)
+        return self
+
+    def change(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Change:
+        new = following(_content(run, files), newest, run, self)
+        if newest is not None and (schema := self._merged(run, newest)) != newest.schema:
+            newest = _with_schema(newest, schema)
+        existing = newest or adopt_foreign_files(run.store, run.schema, run.partitioning)
+        if existing is None:
+            return Change(new)
+        new = replace(new, file_list=_with_types_of(existing, files, run.schema))
+        columnar = run.columnar if self.sets_columnar else existing.columnar
+        return self._added(run, existing, replace(_with_properties(run, existing, new), columnar=columnar))
+
+    def _merged(self, run: WriteRun, newest: Snapshot) -> Schema:
+        rows = run.schema, run.partitioning, run.index
+        return merged_schema(newest, *rows, adds_columns=self.adds_columns, is_overtaken=True)
+
+    @abstractmethod
+    def _added(self, run: WriteRun, existing: Snapshot, new: Snapshot) -> Change:
+        """Return the change if there is data, given the snapshot of the new files."""
+
+
+@dataclass(frozen=True)
+class Append(_Addition):
+    """Keep all existing rows."""
+
+    mode = "append"
+
+    def _added(self, run: WriteRun, existing: Snapshot, new: Snapshot) -> Change:
+        stored, added = existing.stored, new.file_list
+        if stored is not None:
+            stored = stored._replace(added=concatenate([stored.added, added]))
+        return Change(replace(new, file_list=concatenate([existing.file_list, added]), stored=stored))
+
+
+@dataclass(frozen=True)
+class _Replacement(Operation):
+    """Replace rows, of which none may have been added or removed since the write was planned.
+
+    Attributes
+    ----------
+    planned : mapping of str to int
+        The number of rows to replace, which `planned_rows` returns.
+    replaceable : frozenset of str
+        The paths, relative to the root, of files that may be removed although no snapshot lists them. Files
+        that appear after the write was planned are not included, so they are kept.
+    keep_versions : bool
+        Older versions stay readable.
+    """
+
+    planned: Mapping[str, int] = field(default_factory=dict, hash=False)
+    replaceable: frozenset[str] = frozenset()
+    keep_versions: bool = False
+
+    def _refuse_lost_rows(
+        self, run: WriteRun, newest: Snapshot, written: Collection[str], partitioning: Sequence[Field] = ()
+    ) -> None:
+        """Raise ConcurrentWriteError if other writes added or removed rows in these directories meanwhile."""
+        if newest.number == run.base:
+            return
+        rows = newest.file_list
+        names = partition_directories(rows, partitioning)
+        affected = pc.and_(
+            pa.array([name in written for name in names], pa.bool_()), pc.greater(rows["records"], 0)
+        )
+        foreign = pc.is_in(rows["path"], pa.array([*self.replaceable], pa.string()))
+        rows = rows.filter(pc.and_(affected, pc.invert(foreign)))
+        is_new = pc.any(pc.greater(rows[VERSION], run.base)).as_py()
+        planned = sum(self.planned.get(name, 0) for name in written)
+        is_lost = planned != (pc.sum(rows["records"]).as_py() or 0)
+        # No snapshot had the number of rows in the files of other tools, which a first version must list.
+        if is_new or is_lost or not (run.base or self.replaceable <= listed_files(newest)):
+            raise overtaken()
+
+
+def planned_rows(newest: Snapshot | None, *, by_partition: bool = False) -> dict[str, int]:
+    """Return the number of rows that a write is planned to replace, for each partition directory.
+
+    Unless the rows are replaced ``by_partition``, the number of all rows has the key "".
+    """
+    if newest is None:
+        return {}
+    return _count_rows(newest.file_list, newest.partitioning if by_partition else ())
+
+
+@dataclass(frozen=True)
+class Overwrite(_Replacement):
+    """Replace all rows."""
+
+    mode = "overwrite"
+    replaces_damage = True
+    keeps_values = False
+
+    def follow(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Self:
+        if newest is not None:
+            self._refuse_lost_rows(run, newest, {""})
+        elif newest_number(run.store) > run.base:
+            raise overtaken()
+        return self
+
+    def change(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Change:
+        # Without a newest version, a new listing gives no number: it may show a version that another write
+        # has created since the check for conflicts.
+        new = following(_content(run, files), newest, run, self, run.base)
+        listed = [] if newest is None else newest.file_list["path"].to_pylist()
+        replaced = sorted(path for path in self.replaceable.union(listed) if not run.owns(path))
+        return _replacing(run.store, new, replaced, keep_versions=self.keep_versions)
+
+
+@dataclass(frozen=True)
+class ReplacePartitions(_Addition, _Replacement):
+    """Replace the rows of each partition directory for which there are new files."""
+
+    mode = "partitions"
+
+    def follow(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Self:
+        super().follow(run, newest, files)
+        if newest is not None:
+            written = {*partition_directories(files, run.partitioning)}
+            self._refuse_lost_rows(run, newest, written, newest.partitioning)
+        return self
+
+    def _added(self, run: WriteRun, existing: Snapshot, new: Snapshot) -> Change:
+        old, written = existing.file_list, {*partition_directories(new.file_list, run.partitioning)}
+        directories = partition_directories(old, run.partitioning)
+        paths = zip(old["path"].to_pylist(), directories, strict=True)
+        replaced = [path for path, directory in paths if directory in written]
+        if not existing.number:  # other tools may have added files after the write was planned
+            replaced = [path for path in replaced if path in self.replaceable]
+        kept = old.filter(pc.invert(pc.is_in(old["path"], pa.array(replaced, pa.string()))))
+        new = replace(new, file_list=concatenate([kept, new.file_list]))
+        if not replaced:
+            return Change(new)
+        return _replacing(run.store, new, replaced, keep_versions=self.keep_versions)
+
+
+@dataclass(frozen=True)
+class Restore(_Replacement):
+    """Replace all files by the files of an older version."""
+
+    mode = "restore"
+    version: int = 0
+
+    @property
+    def details(self) -> str:
+        return f"version {self.version}"
+
+    def follow(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Self:
+        if newest is None:
+            raise no_snapshot(run.store)
+        self._refuse_lost_rows(run, newest, {""})
+        return self
+
+    def change(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Change:
+        """Files that only one of the two versions lists are moved to the directory of kept files, or back.
+
+        A file that the newest version does not list counts as new. Raise FileChangedError if the older
+        version was removed, or if the newest version lists another file at the path of a file of the older
+        version.
+        """
+        assert newest is not None  # `follow` has raised otherwise
+        try:
+            older = open_version(run.store, self.version)
+        except FileNotFoundError as error:
+            problem = f"version {self.version} has expired or was overwritten after the restore was planned"
+            raise FileRemovedError(problem, "restore another version") from error
+        before, after = {*identities(newest.file_list)}, {*identities(older.file_list)}
+        moved = [path for path, _ in sorted(before ^ after)]
+        if len({*moved}) < len(moved):
+            twice = next(path for path, next_path in pairwise(moved) if path == next_path)
+            problem = f"the file was replaced after version {older.number}, which cannot be restored"
+            raise FileChangedError(problem, path=run.store.public(run.store.join(twice)))
+        older = replace(older, file_list=with_known_versions(older.file_list, newest.file_list))
+        new = following(older, newest, run, self)
+        return _replacing(run.store, new, moved, keep_versions=True)
+
+
+@dataclass(frozen=True)
+class Expire(Operation):
+    """Forget the versions before the version ``oldest``."""
+
+    mode = "expire"
+    oldest: int
+
+    @property
+    def details(self) -> str:
+        return f"versions before {self.oldest}"
+
+    def follow(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Self | None:
+        if newest is None:
+            raise no_snapshot(run.store)
+        return None if newest.oldest >= self.oldest else self
+
+    def change(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Change:
+        assert newest is not None  # `follow` has raised otherwise
+        new = following(newest, newest, run, self)
+        return Change(replace(new, stored=newest.stored, oldest=self.oldest))
 
 
 class Group(NamedTuple):
@@ -139,6 +410,60 @@ class Group(NamedTuple):
     added: tuple[str, ...]
 
 
+@dataclass(frozen=True)
+class _Rewrite(Operation):
+    """Replace files by files with the same rows or with fewer rows, group by group."""
+
+    groups: tuple[Group, ...] = ()
+    keep_versions: bool = True
+
+    def follow(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Self | None:
+        if newest is None:
+            raise overtaken()
+        listed = {*identities(newest.file_list)}
+        lost = [group for group in self.groups if not listed.issuperset(group.replaced)]
+        return self._without(lost, newest)
+
+    def _without(self, lost: list[Group], newest: Snapshot) -> Self | None:
+        """Leave out the groups of which another write has replaced files."""
+        groups = tuple(group for group in self.groups if group not in lost)
+        return replace(self, groups=groups) if groups else None
+
+    def used(self, files: pa.Table) -> pa.Table:
+        added = pa.array([path for group in self.groups for path in group.added], pa.string())
+        return files.filter(pc.is_in(files["path"], added))
+
+    def change(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Change:
+        assert newest is not None  # `follow` has raised otherwise
+        replaced = [path for group in self.groups for path, _ in group.replaced]
+        new = _with_properties(run, newest, following(_content(run, files), newest, run, self))
+        new, listed = self._cleaned(new, newest, replaced)
+        files = _with_known_statistics(files, run.schema, newest.schema)
+        rows = _with_groups(listed, files, self.groups)
+        new = replace(new, file_list=rows, compression=newest.compression)
+        return _replacing(run.store, new, replaced, keep_versions=self.keep_versions)
+
+    def _cleaned(self, new: Snapshot, newest: Snapshot, replaced: Sequence[str]) -> tuple[Snapshot, pa.Table]:
+        """Return the new snapshot, and the file list before, without what only replaced rows need."""
+        return new, newest.file_list
+
+
+class Compact(_Rewrite):
+    """Replace files by files with the same rows."""
+
+    mode = "compact"
+
+
+class Repair(_Rewrite):
+    """Drop files that are missing."""
+
+    mode = "repair"
+
+    @property
+    def details(self) -> str:
+        return f"{len(self.groups)} missing files"
+
+
 class GroupsLostError(Exception):
     """Signal that another commit has replaced files of the groups ``lost``, which a write would replace."""
 
@@ -148,6 +473,73 @@ class GroupsLostError(Exception):
 
     def __reduce__(self) -> tuple[type["GroupsLostError"], tuple[Snapshot, list[Group]]]:
         return type(self), (self.newest, self.lost)
+
+
+@dataclass(frozen=True)
+class Delete(_Rewrite):
+    """Replace files by files with fewer rows.
+
+    Attributes
+    ----------
+    rows : int
+        The number of deleted rows.
+    version : int
+        The version in which no other rows have the categories ``unused``.
+    unused : mapping of str to pyarrow.Array
+        The categories that only deleted rows have, for the name of each column.
+    """
+
+    mode = "delete"
+    rows: int = 0
+    version: int = 0
+    unused: Mapping[str, pa.Array] = field(default_factory=dict, hash=False)
+
+    @property
+    def details(self) -> str:
+        return f"{self.rows:,} rows"
+
+    def _without(self, lost: list[Group], newest: Snapshot) -> Self:
+        if lost:
+            raise GroupsLostError(newest, lost)
+        return self
+
+    def _cleaned(self, new: Snapshot, newest: Snapshot, replaced: Sequence[str]) -> tuple[Snapshot, pa.Table]:
+        """Leave out the categories that only deleted rows have.
+
+        If another write has added rows since the deletion looked for the categories, ordered columns keep all
+        categories, because these rows may have them.
+        """
+
+        def used(item: Field) -> Field:
+            unused, categories = self.unused.get(item.name), item.categories
+            is_old = newest.number != self.version
+            if unused is None or categories is None or (item.type.ordered and is_old):
+                return item
+            return replace(item, categories=categories.filter(pc.invert(pc.is_in(categories, unused))))
+
+        listed = _without_column_files(newest.file_list, replaced)
+        if not any(map(len, self.unused.values())):
+            return new, listed
+        schema = Schema(tuple(map(used, new.schema.fields)), new.schema.record_type)
+        return replace(new, schema=schema, partitioning=tuple(map(used, new.partitioning))), listed
+
+
+def _replacing(store: Store, new: Snapshot, replaced: Sequence[str], *, keep_versions: bool) -> Change:
+    """Return the change of a write that replaces data files.
+
+    Unless the write keeps the versions before it, its version is the oldest, so that the old snapshots,
+    column files and kept data files are removed, too.
+    """
+    names = store.names(METADATA_DIRECTORY)
+    exported = exported_files(store) if name_of(EXPORTS) in names else []
+    if keep_versions and new.number > 1:
+        return Change(new, exported, replaced)
+    snapshots = [snapshot_path(number) for number in numbers_of(names) if number < new.number]
+    kept = [*map(store.relative, column_paths(kept_files(store)["path"]))] if name_of(KEPT) in names else []
+    columns = {*closed_column_files(store)} if name_of(COLUMNS) in names else set()
+    columns = columns.difference(listed_paths(new.file_list))
+    removed = [*replaced, *snapshots, *exported, *kept, *sorted(columns)]
+    return Change(replace(new, oldest=new.number), removed)
 
 
 def partition_directories(rows: pa.Table, partitioning: Sequence[Field]) -> list[str]:
@@ -160,7 +552,7 @@ def partition_directories(rows: pa.Table, partitioning: Sequence[Field]) -> list
     return hive.directories(values) if values.num_columns else [""] * len(rows)
 
 
-def count_rows(rows: pa.Table, partitioning: Sequence[Field]) -> dict[str, int]:
+def _count_rows(rows: pa.Table, partitioning: Sequence[Field]) -> dict[str, int]:
     """Return the number of records in each partition directory that has records."""
     counts: Counter[str] = Counter()
     names = partition_directories(rows, partitioning)
@@ -169,59 +561,7 @@ def count_rows(rows: pa.Table, partitioning: Sequence[Field]) -> dict[str, int]:
     return dict(+counts)  # without the directories that have no records
 
 
-@redact_errors
-def planned_rows(store: Store, mode: Mode, base: int) -> dict[str, int]:
-    """Return the number of rows that a write is planned to replace, for each partition directory.
-
-    An overwrite and a restore replace all rows, whose number has the key "". Other modes than these and
-    "partitions" replace no rows in this sense.
-    """
-    with suppress(FileNotFoundError, TFRecordError):  # the commit refuses if another write comes first
-        if base and mode in ("overwrite", "partitions", "restore"):
-            planned = read_snapshot(store, base)
-            return count_rows(planned.file_list, planned.partitioning if mode == "partitions" else ())
-    return {}
-
-
-def refuse_lost_rows(run: WriteRun, newest: Snapshot, files: pa.Table) -> None:
-    """Raise ConcurrentWriteError if other writes have added or removed affected rows since a write was
-    planned.
-
-    The write has the mode "overwrite", "partitions" or "restore". ``files`` is the list of the new files, in
-    whose partitions the mode "partitions" replaces all rows.
-    """
-    if newest.number == run.base:
-        return
-    rows, partitioning = newest.file_list, newest.partitioning if run.mode == "partitions" else ()
-    written = {*partition_directories(files, run.partitioning)} if partitioning else {""}
-    names = partition_directories(rows, partitioning)
-    affected = pc.and_(
-        pa.array([name in written for name in names], pa.bool_()), pc.greater(rows["records"], 0)
-    )
-    foreign = pc.is_in(rows["path"], pa.array([*run.replaceable], pa.string()))
-    rows = rows.filter(pc.and_(affected, pc.invert(foreign)))
-    is_new = pc.any(pc.greater(rows[VERSION], run.base)).as_py()
-    planned = sum(run.planned.get(name, 0) for name in written)
-    is_lost = planned != (pc.sum(rows["records"]).as_py() or 0)
-    # No snapshot had the number of rows in the files of other tools, which a first version must list.
-    if is_new or is_lost or not (run.base or run.replaceable <= listed_files(newest)):
-        raise overtaken(run)
-
-
-def overtaken(run: WriteRun) -> ConcurrentWriteError:
-    return ConcurrentWriteError(
-        "another write committed a dataset here first",
-        "write to another directory, or start the write again to change the new dataset",
-    )
-
-
-def lost_groups(newest: Snapshot, groups: Sequence[Group]) -> list[Group]:
-    """Return the groups of which at least one replaced file is not in the newest snapshot."""
-    listed = {*identities(newest.file_list)}
-    return [group for group in groups if not listed.issuperset(group.replaced)]
-
-
-def with_groups(rows: pa.Table, files: pa.Table, groups: Sequence[Group]) -> pa.Table:
+def _with_groups(rows: pa.Table, files: pa.Table, groups: Sequence[Group]) -> pa.Table:
     """Return a file list in which the new files of each group take the place of the first replaced file.
 
     Each new file gets the number of the version that added the newest of the replaced files. ``rows`` has all
@@ -241,107 +581,6 @@ def with_groups(rows: pa.Table, files: pa.Table, groups: Sequence[Group]) -> pa.
     kept = [*at_path.values()]
     places = np.array([*kept, *(place_of[path] for path in paths)], np.int64)
     return concatenate([rows.take(pa.array(kept, pa.int64())), added]).take(np.argsort(places, kind="stable"))
-
-
-class Change(NamedTuple):
-    """What a commit changes. All paths are relative to the root of the dataset.
-
-    ``removed`` are data files, snapshots and other files. ``kept`` are data files that the commit moves to
-    the directory of kept files.
-    """
-
-    snapshot: Snapshot
-    removed: Sequence[str] = ()
-    kept: Sequence[str] = ()
-
-
-def next_snapshot(
-    run: WriteRun, newest: Snapshot | None, files: pa.Table, groups: Sequence[Group] = ()
-) -> Change:
-    """Return the snapshot of the dataset after a write of ``files``, and what happens to replaced files.
-
-    ``newest`` is None if there is no snapshot, or if an overwrite finds a damaged snapshot. ``groups`` are
-    the files that the new files replace in the modes "compact", "delete" and "repair". Raise SchemaError if
-    the write keeps existing data that has other columns.
-    """
-    # Without a newest version, a new listing gives no number: it may show a version that another write has
-    # created since the check for conflicts.
-    damaged = run.base if run.mode == "overwrite" else 0
-    after = partial(following, newest=newest, run=run.run, mode=run.mode, details=run.details, number=damaged)
-    if run.mode in ("restore", "expire"):
-        if newest is None:
-            raise no_snapshot(run.store)
-        if run.mode == "restore":
-            older, moved = _restored(run, newest)
-            return _replacing(run, after(older), moved)
-        return Change(replace(after(newest), stored=newest.stored, oldest=run.version))
-    new = after(
-        Snapshot(
-            file_list=files,
-            schema=run.schema,
-            compression=run.options.compression,
-            run=run.run,
-            library="",
-            partitioning=run.partitioning,
-            custom_metadata=run.custom_metadata,
-            order=run.order,
-            index=run.index,
-            columnar=run.columnar,
-        )
-    )
-    if run.mode == "create":
-        return Change(new)
-    if run.mode == "overwrite":
-        return _replacing(run, new, _overwritten_files(run, newest))
-    if newest is not None and run.mode in ("append", "partitions"):
-        schema = _schema_after(run, newest)
-        if schema != newest.schema:
-            newest = _with_schema(newest, schema)
-    existing = newest or adopt_foreign_files(run.store, run.schema, run.partitioning)
-    if existing is None:
-        return Change(new)
-    if run.mode in ("append", "partitions"):
-        new = replace(new, file_list=_with_types_of(existing, files, run.schema))
-    new = _with_properties(run, existing, new)
-    if run.mode == "append":
-        return Change(_appended(existing, new))
-    if run.mode == "partitions":
-        return _with_partitions(run, existing, new)
-    replaced = [path for group in groups for path, _ in group.replaced]
-    listed = existing.file_list
-    if run.mode == "delete":
-        new, listed = _without_categories(run, existing, new), _without_column_files(listed, replaced)
-    files = _with_known_statistics(files, run.schema, existing.schema)
-    new = replace(new, file_list=with_groups(listed, files, groups), compression=existing.compression)
-    return _replacing(run, new, replaced)
-
-
-def _schema_after(run: WriteRun, newest: Snapshot) -> Schema:
-    return merged_schema(
-        newest, run.schema, run.partitioning, run.index, adds_columns=run.adds_columns, is_overtaken=True
-    )
-
-
-def _restored(run: WriteRun, newest: Snapshot) -> tuple[Snapshot, list[str]]:
-    """Return the content of the older version that becomes the newest version, and the files to move.
-
-    Files that only one of the two versions lists are moved to the directory of kept files, or back. A file
-    that the newest version does not list counts as new. Raise FileChangedError if the older version was
-    removed, or if the newest version lists another file at the path of a file of the older version.
-    """
-    try:
-        older = open_version(run.store, run.version)
-    except FileNotFoundError as error:
-        problem = f"version {run.version} has expired or was overwritten after the restore was planned"
-        raise FileRemovedError(problem, "restore another version") from error
-    before, after = {*identities(newest.file_list)}, {*identities(older.file_list)}
-    moved = [path for path, _ in sorted(before ^ after)]
-    if len({*moved}) < len(moved):
-        twice = next(path for path, next_path in pairwise(moved) if path == next_path)
-        problem = f"the file was replaced after version {older.number}, which cannot be restored"
-        raise FileChangedError(problem, path=run.store.public(run.store.join(twice)))
-    rows = with_known_versions(older.file_list, newest.file_list)
-    return replace(older, file_list=rows), moved
 
 
 def _with_schema(existing: Snapshot, schema: Schema) -> Snapshot:
@@ -373,60 +612,6 @@ def _with_known_statistics(files: pa.Table, own: Schema, schema: Schema) -> pa.T
     return files.drop_columns([name for name in files.column_names if name in changed])
 
 
-def check_conflicts(run: WriteRun, newest: Snapshot | None, files: pa.Table, groups: Sequence[Group]) -> None:
-    """Raise if the commits that were made since a write was planned prevent the write.
-
-    The arguments are those of `next_snapshot`. Raise ConcurrentWriteError if the write would remove rows that
-    were added since, or bring back rows that were removed since, GroupsLostError if another write has
-    replaced files that a delete replaces, and SchemaError if the write keeps existing data that has other
-    columns. The check comes before the files are published, so that a repeated attempt, which finds no files,
-    raises the same error.
-    """
-    if newest is not None and run.mode in ("append", "partitions"):
-        _schema_after(run, newest)
-    if run.mode == "create" or newest is None:
-        is_rewrite = run.mode in ("compact", "delete", "repair")  # of files that are gone
-        if is_rewrite or (newest_number(run.store) > run.base and run.mode != "append"):
-            raise overtaken(run)
-    elif run.mode in ("overwrite", "partitions", "restore"):
-        refuse_lost_rows(run, newest, files)
-    elif run.mode == "delete" and (lost := lost_groups(newest, groups)):
-        raise GroupsLostError(newest, lost)
-
-
-def _with_properties(run: WriteRun, existing: Snapshot, new: Snapshot) -> Snapshot:
-    """Return the new snapshot with the columns and other properties of the existing data."""
-    return replace(
-        new,
-        schema=existing.schema,
-        partitioning=existing.partitioning,
-        custom_metadata={**existing.custom_metadata, **run.custom_metadata},
-        order=existing.order,
-        partial=existing.partial,
-        index=existing.index if existing.number else run.index,
-        columnar=run.columnar if run.sets_columnar else existing.columnar,
-    )
-
-
-def _without_categories(run: WriteRun, existing: Snapshot, new: Snapshot) -> Snapshot:
-    """Return the new snapshot without the categories that only deleted rows have.
-
-    If another write has added rows since the deletion looked for the categories, ordered columns keep all
-    categories, because these rows may have them.
-    """
-
-    def used(item: Field) -> Field:
-        unused, categories = run.unused.get(item.name), item.categories
-        if unused is None or categories is None or (item.type.ordered and existing.number != run.version):
-            return item
-        return replace(item, categories=categories.filter(pc.invert(pc.is_in(categories, unused))))
-
-    if not any(map(len, run.unused.values())):
-        return new
-    schema = Schema(tuple(map(used, new.schema.fields)), new.schema.record_type)
-    return replace(new, schema=schema, partitioning=tuple(map(used, new.partitioning)))
-
-
 def _without_column_files(rows: pa.Table, replaced: Sequence[str]) -> pa.Table:
     """Return a file list without the column files of replaced files, which may hold rows of other files, too.
 
@@ -440,47 +625,3 @@ def _without_column_files(rows: pa.Table, replaced: Sequence[str]) -> pa.Table:
     for name in COLUMN_FILE_NAMES:
         rows = with_column(rows, name, pc.if_else(holds, None, rows[name]))
     return rows
-
-
-def _appended(existing: Snapshot, new: Snapshot) -> Snapshot:
-    stored, added = existing.stored, new.file_list
-    if stored is not None:
-        stored = stored._replace(added=concatenate([stored.added, added]))
-    return replace(new, file_list=concatenate([existing.file_list, added]), stored=stored)
-
-
-def _with_partitions(run: WriteRun, existing: Snapshot, new: Snapshot) -> Change:
-    """Replace the old files of each partition directory for which there are new files."""
-    old, written = existing.file_list, {*partition_directories(new.file_list, run.partitioning)}
-    directories = partition_directories(old, run.partitioning)
-    paths = zip(old["path"].to_pylist(), directories, strict=True)
-    replaced = [path for path, directory in paths if directory in written]
-    if not existing.number:  # other tools may have added files after the write was planned
-        replaced = [path for path in replaced if path in run.replaceable]
-    kept = old.filter(pc.invert(pc.is_in(old["path"], pa.array(replaced, pa.string()))))
-    new = replace(new, file_list=concatenate([kept, new.file_list]))
-    return _replacing(run, new, replaced) if replaced else Change(new)
-
-
-def _overwritten_files(run: WriteRun, current: Snapshot | None) -> list[str]:
-    """Return the paths of the data files that the overwrite was planned to remove, relative to the root."""
-    run.store.fs.invalidate_cache()
-    present = map(run.store.relative, column_paths(visible_files(run.store, current)["path"]))
-    planned = run.replaceable | listed_files(current)
-    return [path for path in present if path in planned and not run.owns(path)]
-
-
-def _replacing(run: WriteRun, new: Snapshot, replaced: list[str]) -> Change:
-    """Return the change of a write that replaces data files.
-
-    Unless the write keeps the versions before it, its version is the oldest, so that the old snapshots,
-    column files and kept data files are removed, too.
-    """
-    store, exported = run.store, exported_files(run.store)
-    if run.keep_versions and new.number > 1:
-        return Change(new, exported, replaced)
-    snapshots = [snapshot_path(number) for number in versions(store) if number < new.number]
-    kept = map(store.relative, column_paths(kept_files(store)["path"]))
-    columns = {*closed_column_files(store)}.difference(listed_paths(new.file_list))
-    removed = [*replaced, *snapshots, *exported, *kept, *sorted(columns)]
-    return Change(replace(new, oldest=new.number), removed)

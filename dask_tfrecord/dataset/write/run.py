@@ -1,10 +1,9 @@
 """Define the plan of one write, which all tasks of the write get, and write the data files of partitions."""
 
 import logging
-from collections.abc import Callable, Mapping
+from collections.abc import Callable
 from contextlib import suppress
 from dataclasses import dataclass, field
-from typing import Literal
 from uuid import uuid4
 
 import pyarrow as pa
@@ -13,50 +12,28 @@ from dask_tfrecord.codec.codecs import suffix_of
 from dask_tfrecord.dataset.partitioning import group_by_directory
 from dask_tfrecord.dataset.snapshot.file_list import Columnar, columnar_features
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, read_snapshot
-from dask_tfrecord.dataset.snapshot.names import column_file_path, open_runs, run_of_column_file, staged
+from dask_tfrecord.dataset.snapshot.names import STARTED, column_file_path, run_of_column_file, staged
 from dask_tfrecord.dataset.snapshot.versions import Levels, newest_number, read_part
-from dask_tfrecord.dataset.snapshot.visibility import has_committed, intact_snapshot
+from dask_tfrecord.dataset.snapshot.visibility import has_committed
 from dask_tfrecord.files.entry import FileEntry, part_name, run_of
 from dask_tfrecord.files.file_options import WriteOptions
 from dask_tfrecord.files.file_writer import GroupedRows, WrittenColumns, write_files
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Field, Schema
 
 logger = logging.getLogger(__name__)
 
-# What a write does to the existing data of the destination. "create" raises if there is any data, "append"
-# keeps all data, "overwrite" replaces all data, and "partitions" replaces only the partition directories of
-# the new rows. "compact" replaces files by files with the same rows, and "delete" by files with fewer rows.
-# "restore" replaces all files by the files of an older version, "repair" drops files that are missing, and
-# "expire" only forgets older versions.
-Mode = Literal[
-    "create", "append", "overwrite", "partitions", "compact", "delete", "restore", "repair", "expire"
-]
-
-
-@redact_errors
-def draw_run(store: Store, newest: Snapshot | None = None) -> str:
-    """Draw a random id that differs from those of open runs and of all runs of the dataset."""
-    taken = open_runs(store)
-    if newest is None:
-        newest = intact_snapshot(store)
-    while True:
-        run = uuid4().hex
-        if run not in taken and (newest is None or not has_committed(newest, run)):
-            return run
-
 
 @dataclass(frozen=True, repr=False)
 class WriteRun:
-    """The plan of one write, which all of its tasks get."""
+    """The plan of one write, which all of its tasks get. What the commit does is an `Operation`."""
 
     store: Store  # the root of the dataset
     schema: Schema  # the columns of the records
-    run: str  # the id that `draw_run` returned: 32 hexadecimal digits, which the names of all files contain
+    # The id of the write: 32 random hexadecimal digits, which the names of all files contain.
+    run: str = field(default_factory=lambda: uuid4().hex)
     options: WriteOptions = field(default_factory=WriteOptions)
-    mode: Mode = "create"
     # The number of the newest snapshot when the write was planned, or 0. If there is a newer snapshot at the
     # time of the commit, the commit fails if rows would be lost.
     base: int = 0
@@ -64,24 +41,9 @@ class WriteRun:
     order: tuple[str, ...] = ()  # all columns, in the order in which readers return them
     index: Levels = ()
     columnar: Columnar | None = None
-    # True if later writes continue `columnar`. False if `columnar` continues what the dataset says, which
-    # another write may change in the meantime.
-    sets_columnar: bool = False
     max_directories: int = 2**31  # to which one task may write
     label: Callable[[int], str] | None = None  # maps the number of a partition to a part of its files' names
     custom_metadata: dict[str, str] = field(default_factory=dict, hash=False)
-    adds_columns: bool = False  # an append may add columns to the dataset, or give its columns wider types
-    # The paths, relative to the root, of files that an overwrite may remove although no snapshot lists them.
-    # Files that appear after the write was planned are not included, so they are kept.
-    replaceable: frozenset[str] = frozenset()
-    planned: dict[str, int] = field(default_factory=dict, hash=False)  # the result of `planned_rows`
-    keep_versions: bool = False  # although the commit replaces some of their files
-    # In the mode "restore", the version to restore. In the mode "expire", the oldest version to keep. In the
-    # mode "delete", the version in which no other rows have the categories `unused`.
-    version: int = 0
-    # In the mode "delete", the categories that only deleted rows have, for the name of each column.
-    unused: Mapping[str, pa.Array] = field(default_factory=dict, hash=False)
-    details: str = ""  # what `Snapshot.history` shows beside the mode
 
     def __repr__(self) -> str:
         return f"WriteRun({self.store.public()!r}, {self.run[:8]})"
@@ -191,11 +153,11 @@ class WriteRun:
     def mark_started(self) -> None:
         """On stores without a rename, create the marker that hides the files of this run from readers."""
         if not self.store.renames:
-            self.store.touch(self.staged("started"))
+            self.store.touch(self.staged(STARTED))
 
     def _mark_started(self) -> bool:
         """Create the marker if it does not exist. If the run has already committed, return False instead."""
-        marker = self.staged("started")
+        marker = self.staged(STARTED)
         self.store.fs.invalidate_cache(marker)
         if not self.store.fs.exists(marker):
             if self.committed_snapshot() is not None:
@@ -211,14 +173,15 @@ class WriteRun:
     def marks(self) -> list[str]:
         return self.store.names(staged(self.run, ""))
 
-    def committed_snapshot(self, newest: Snapshot | None = None) -> Snapshot | None:
+    def committed_snapshot(self) -> Snapshot | None:
+        """Return what `committed_in` returns for the newest snapshot, which is read if it is new."""
+        return self.committed_in(find_snapshot(self.store)) if newest_number(self.store) > self.base else None
+
+    def committed_in(self, newest: Snapshot | None) -> Snapshot | None:
         """Return the snapshot that an earlier attempt of this run committed, or None.
 
-        If the dataset does not keep this snapshot, return the newest snapshot, which a caller that has just
-        read it may pass.
+        If the dataset does not keep this snapshot, return ``newest``, the newest snapshot.
         """
-        if newest is None and newest_number(self.store) > self.base:
-            newest = find_snapshot(self.store)
         if newest is None or newest.number <= self.base:
             return None
         if newest.run == self.run:

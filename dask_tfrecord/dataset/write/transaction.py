@@ -9,16 +9,26 @@ import json
 import logging
 import unicodedata
 import warnings
-from collections.abc import Collection, Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
+from dataclasses import replace
 from functools import partial
+from typing import Any, NamedTuple
 from uuid import uuid4
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.dataset.snapshot.file_list import from_entries, listed_paths, rows_of_run
+from dask_tfrecord.codec import crc32c
+from dask_tfrecord.dataset.snapshot.file_list import (
+    VERSION,
+    Base,
+    Stored,
+    from_entries,
+    listed_paths,
+    rows_of_run,
+)
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files
 from dask_tfrecord.dataset.snapshot.names import (
     ATTEMPT,
@@ -27,6 +37,7 @@ from dask_tfrecord.dataset.snapshot.names import (
     REFUSED,
     REPLACED,
     STAGING,
+    STARTED,
     SUCCESS,
     open_runs,
     snapshot_path,
@@ -34,15 +45,8 @@ from dask_tfrecord.dataset.snapshot.names import (
     stored_paths,
 )
 from dask_tfrecord.dataset.snapshot.versions import newest_number, to_parquet
-from dask_tfrecord.dataset.snapshot.visibility import has_committed, intact_snapshot, unfinished_commits
-from dask_tfrecord.dataset.write.operations import (
-    Group,
-    Newest,
-    as_stored,
-    check_conflicts,
-    lost_groups,
-    next_snapshot,
-)
+from dask_tfrecord.dataset.snapshot.visibility import has_committed, intact_snapshot
+from dask_tfrecord.dataset.write.operations import Change, Operation
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import ConcurrentWriteError, DestinationError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
@@ -57,6 +61,384 @@ logger = logging.getLogger(__name__)
 # The number of concurrent requests if each file needs one request.
 _THREADS = 16
 
+# A file list that consists of more Arrow chunks than this is copied into one chunk, because each chunk takes
+# time in every later commit.
+_MOST_CHUNKS = 64
+
+# The number of steps of a commit that docs/format.md describes.
+_STEPS = 7
+
+# The largest number of uploaded files whose stamps are requested file by file.
+_FEW_FILES = 4
+
+
+class Newest(NamedTuple):
+    """The newest version of a dataset at the time when this process read or created the version.
+
+    ``stamp`` is the `stamp_of` the version's Parquet file. It differs if the directory was removed in the
+    meantime and another dataset was written, whose newest version has the same number. If the stamp is None,
+    the next commit reads the newest version.
+    """
+
+    snapshot: Snapshot
+    stamp: str | None
+
+    @classmethod
+    def of(cls, store: Store, snapshot: Snapshot) -> "Newest":
+        """Remember a snapshot that was just read from the root of the store, or created there."""
+        return cls(snapshot, _stamp(store, snapshot.number))
+
+    def is_unchanged(self, store: Store) -> bool:
+        """Return True if the Parquet file of the version is still the file that this process knows."""
+        return self.stamp is not None and _stamp(store, self.snapshot.number) == self.stamp
+
+
+def _stamp(store: Store, number: int) -> str | None:
+    with suppress(Exception):  # the version is then read again
+        return stamp_of(store.look(store.join(snapshot_path(number))))
+    return None
+
+
+def _as_stored(store: Store, snapshot: Snapshot, data: bytes) -> Snapshot:
+    """Return the snapshot that a read of ``data``, the stored form of the snapshot, would give."""
+    rows, stored = _with_versions(snapshot.file_list, snapshot.number), snapshot.stored
+    if rows["path"].num_chunks > _MOST_CHUNKS:
+        rows = rows.combine_chunks()
+    if stored is None or not stored.is_delta(rows):
+        path = store.public(store.join(snapshot_path(snapshot.number)))
+        stored = Stored(path, Base(snapshot.number, crc32c(data)), rows.schema.empty_table())
+    added = _with_versions(stored.added, snapshot.number).combine_chunks()
+    return replace(snapshot, file_list=rows, stored=stored._replace(added=added))
+
+
+def _with_versions(rows: pa.Table, number: int) -> pa.Table:
+    """Return a file list in which the files without a version have this version."""
+    if VERSION not in rows.column_names:
+        return rows.append_column(VERSION, pa.array([number] * len(rows), pa.int64()))
+    return with_column(rows, VERSION, pc.fill_null(rows[VERSION], number))
+
+
+class Transaction:
+    """The commit of a run: an operation changes the newest version.
+
+    The transaction reads the newest version once, and again only if another write has committed meanwhile.
+
+    Parameters
+    ----------
+    run : WriteRun
+        The plan of the write.
+    operation : Operation
+        What the commit does with the newest version.
+    files : pyarrow.Table, optional
+        The list of the files that the tasks have written.
+    known : Newest, optional
+        The version for which an append was planned that no other process may commit. As long as it is the
+        newest version, it is not read.
+    """
+
+    def __init__(
+        self, run: WriteRun, operation: Operation, files: pa.Table | None = None, known: Newest | None = None
+    ) -> None:
+        self.run, self.operation, self.store = run, operation, run.store
+        self.files = from_entries([], run.schema, run.partitioning) if files is None else files
+        self.newest: Snapshot | None = None
+        self._known = known
+        self._attempt = ""  # the name of the mark of this attempt, or "" if there is no other attempt
+        self._change: Change | None = None  # the change that the transaction has made
+
+    def commit(self) -> Snapshot:
+        """Do all steps of the commit. Return what the function `commit` returns."""
+        run = self.run
+        self._log(1, "look for an earlier success of this write")
+        snapshot = self.look()
+        if snapshot is None:
+            with self._marked() if self._known is None else nullcontext():
+                self._log(2, "finish the cleanup of the previous commit")
+                if self.newest is not None:
+                    finish_newest(self.store, running=run.run, known=self.newest)
+                snapshot = self.create()
+        if run.run != snapshot.run:
+            logger.info("%s: has no files in the newest version %d", run.title, snapshot.number)
+        else:
+            logger.info("%s: committed version %d", run.title, snapshot.number)
+        self._log(7, "remove the replaced files and the staging directory")
+        remove_replaced(run, self.files if run.run != snapshot.run else None, self._change)
+        return snapshot
+
+    def look(self) -> Snapshot | None:
+        """Read the newest version. Return the snapshot that another attempt has committed, or None."""
+        if self._known is not None:
+            self.newest = self._known.snapshot
+        else:
+            self.newest = (intact_snapshot if self.operation.replaces_damage else find_snapshot)(self.store)
+        return self.run.committed_in(self.newest)
+
+    def create(self) -> Snapshot:
+        """Create the next snapshot, which commits the run, after `look`. Return the newest snapshot.
+
+        If the number of the snapshot is taken, compare the write with the newer version, and try the next
+        number. If the newest version refuses the write, the files of the write are removed.
+        """
+        while (snapshot := self._try()) is None:
+            pass
+        return snapshot
+
+    def _try(self) -> Snapshot | None:
+        """Return None if the newest version was another one."""
+        self._log(3, f"compare the newest version with version {self.run.base}, for which it was planned")
+        known, self._known = self._known, None
+        try:
+            planned = self._plan(publishes=known is None)
+        except TFRecordError:
+            compared = self.newest
+            # The error counts only if it is about the newest version, and no other attempt has succeeded.
+            if (committed := self.look()) is not None:
+                return committed
+            if known is None and _number(self.newest) == _number(compared):
+                _refuse(self.run, self._attempt)
+                raise
+            return None
+        if known is not None and not known.is_unchanged(self.store):
+            return self.look()
+        if planned is None:
+            _remove_files(self.run)  # with the list of files that an earlier try would replace
+            return self.newest
+        return self._store(*planned)
+
+    def _plan(self, *, publishes: bool) -> tuple[Operation, Change] | None:
+        """Publish the files, and return what the commit changes, or None if nothing is left to do.
+
+        An append that no other process may commit has uploaded exactly its files, so it publishes nothing on
+        stores without a rename.
+        """
+        run, files = self.run, self.files
+        operation = self.operation.follow(run, self.newest, files)
+        if operation is None:
+            return None
+        marks = run.marks() if self._attempt else []
+        if REFUSED in marks:
+            problem = "another attempt at this commit has found a conflict, or the write was given up"
+            raise ConcurrentWriteError(problem, "start the write again")
+        self._log(4, f"publish {len(files)} files")
+        present = None
+        if (len(files) or STARTED in marks) and (self.store.renames or publishes):
+            present = publish_files(run, files)
+        self._log(5, "make the next snapshot")
+        used = operation.used(with_stamps(self.store, files, present))
+        change = operation.change(run, self.newest, used)
+        moved = [*change.removed, *change.kept, *(f"{KEPT}/{path}" for path in change.kept)]
+        self.store.refuse_links(map(self.store.join, moved), files=True)
+        unused = {*listed_paths(files)}.difference(listed_paths(used))
+        return operation, change._replace(removed=[*change.removed, *sorted(unused)])
+
+    def _store(self, operation: Operation, change: Change) -> Snapshot | None:
+        """Create the Parquet file of the next version, which commits the run.
+
+        Return the committed version, as it is stored. Return None if another write has taken the number of
+        the version.
+        """
+        run, store, snapshot = self.run, self.store, change.snapshot
+        action = f"create version {snapshot.number}, which lists {len(snapshot.file_list)} files"
+        replaced = len(change.removed) + len(change.kept)
+        self._log(6, f"{action} and replaces {replaced} files" if replaced else action)
+        note_replaced(store, run.run, change.removed, change.kept)
+        path = store.join(snapshot_path(snapshot.number))
+        data = bytes(to_parquet(vars(snapshot), delta=snapshot.stored is not None))
+        failure = None
+        try:
+            store.create_exclusively(path, data)
+            if operation.keeps_values:
+                store.copy_permissions([store.join(snapshot_path(snapshot.number - 1))], path)
+        except Exception as error:  # the file may exist in spite of the error
+            reason = hide(repr(error), secrets_of(store))
+            logger.info("%s: version %d was not created: %s", run.title, snapshot.number, reason)
+            failure = error
+        if failure is None and _is_newest(run, snapshot.number):
+            self._change = change
+            return _as_stored(store, snapshot, data)
+        committed = self.look()
+        if committed is None:
+            if failure is None:  # the number was that of a removed version, so readers ignore this version
+                store.remove([path])
+            elif newest_number(store) < snapshot.number:
+                raise failure
+        return committed
+
+    @contextmanager
+    def _marked(self) -> Iterator[None]:
+        """Mark the attempt at the commit. As long as the mark exists, no other attempt removes the files."""
+        self._attempt = f"{ATTEMPT}{uuid4().hex}"
+        try:
+            self.run.mark(self._attempt)
+            yield
+        except BaseException:  # KeyboardInterrupt is included
+            with suppress(Exception):  # the caller reports the failure
+                # The directory stays, because it hides published files.
+                self.store.remove_file(self.run.staged(self._attempt))
+            raise
+
+    def _log(self, step: int, action: str) -> None:
+        logger.info("%s: commit step %d of %d: %s", self.run.title, step, _STEPS, action)
+
+
+def _number(newest: Snapshot | None) -> int:
+    return 0 if newest is None else newest.number
+
+
+def commit(
+    run: WriteRun, operation: Operation, entries: Iterable[FileEntry] = (), known: Newest | None = None
+) -> Snapshot:
+    """Commit a write, whose tasks have written the files of these entries, in one `Transaction`.
+
+    Return the new snapshot. Return the newest snapshot, without a change, if an earlier attempt at this
+    commit has succeeded and another write has since replaced its snapshot, or if other writes have left
+    nothing to do.
+
+    Raise the errors of `Operation.follow` and `Operation.change`. After a GroupsLostError, the new files are
+    still staged.
+    """
+    files = from_entries(list(entries), run.schema, run.partitioning)
+    return Transaction(run, operation, files, known).commit()
+
+
+def log_summary(run: WriteRun, snapshot: Snapshot, seconds: float) -> None:
+    """Log the number of files, rows and bytes that the write added, without those of earlier writes."""
+    if logger.isEnabledFor(logging.INFO):
+        added = rows_of_run(snapshot.file_list, run.run)
+        rows, size = (pc.sum(added[name]).as_py() or 0 for name in ("records", "bytes"))
+        rate = rows / max(seconds, 1e-9)
+        counts = f"{len(added)} files, {rows} rows, {size} bytes in {seconds:.1f} s ({rate:.0f} rows/s)"
+        logger.info("%s: done: version %d, %s", run.title, snapshot.number, counts)
+
+
+def abandon(run: WriteRun) -> None:
+    """Remove the files of a failed write, so that the write can no longer be committed.
+
+    Files that were uploaded to their final paths stay hidden until `cleanup` removes them. These files are
+    kept because tasks that still run may upload more files.
+    """
+    if run.store.renames:
+        _refuse(run)
+        return
+    with suppress(Exception):  # the caller reports the failure of the write
+        if run.committed_snapshot() is None:
+            run.store.remove(run.store.fs.find(run.staged("rows")))
+
+
+def _refuse(run: WriteRun, attempt: str = "") -> None:
+    """Forbid the commit of a write that has failed, and remove its files.
+
+    The files stay if the commit has succeeded, or if there is another attempt than ``attempt`` at the commit,
+    which may be about to list the files. An attempt makes its mark before it looks for the mark `REFUSED`, so
+    an attempt that begins too late to be seen here finds this mark. This mark is removed after the files.
+    """
+    with suppress(Exception):  # the caller reports the failure of the write
+        run.mark(REFUSED)
+        if all(name == attempt or not name.startswith(ATTEMPT) for name in run.marks()):
+            if run.committed_snapshot() is None:
+                _remove_files(run)
+            else:
+                run.store.remove([run.staged(REFUSED)])
+
+
+def discard(run: WriteRun) -> None:
+    """Remove all files of a failed write whose commit has not begun, and cannot begin in another process."""
+    with suppress(Exception):  # the caller reports the failure of the write
+        _remove_files(run)
+
+
+def _remove_files(run: WriteRun) -> None:
+    """Remove all files of a run, the mark that forbids its commit last."""
+    logger.info("%s: remove what the failed write staged", run.title)
+    run.store.fs.invalidate_cache()
+    run.store.remove(path for path in run.store.fs.find(run.store.root) if run.owns(path))
+    remove_staging(run.store, run.run)
+
+
+def publish_files(run: WriteRun, files: pa.Table) -> Mapping[str, dict[str, Any]] | None:
+    """Move the files of the run to their final paths, where readers do not see them until the commit.
+
+    On stores without a rename, remove the run's uploaded files that are not in `files`, and return the infos
+    of all files of the dataset. Raise ConcurrentWriteError if a file is gone: an attempt of this run that
+    finds a conflict removes all files of the run, and the next attempt may not find this conflict, because
+    another write has undone its cause. Raise DestinationError if the filesystem stores a partition directory
+    under another name.
+    """
+    store = run.store
+    names = listed_paths(files)
+    if store.renames:
+        for name in names:
+            target = store.join(name)
+            try:
+                store.place(run.staged(name), target)
+            except FileNotFoundError:
+                if not store.fs.exists(target):  # no attempt of this run has moved the file yet
+                    raise _removed(run, name) from None
+        directories = _with_parents(map(parent_of, names))
+        for directory in directories:
+            store.sync_directory(store.join(directory))
+        _check_names(store, directories)
+        return None
+    # The tasks uploaded the files. Failed attempts of tasks may have uploaded more files.
+    listed = {store.join(name): name for name in names}
+    store.fs.invalidate_cache()
+    present: dict[str, dict[str, Any]] = store.fs.find(store.root, detail=True)
+    if gone := listed.keys() - present.keys():
+        raise _removed(run, listed[min(gone)])
+    store.remove(path for path in present if run.owns(path) and path not in listed)
+    return present
+
+
+def _check_names(store: Store, directories: Iterable[str]) -> None:
+    """Raise if the filesystem stores a partition directory under another name, such as one in other case."""
+    present: dict[str, set[str]] = {}  # the names in each parent
+    for directory in directories:
+        name = name_of(directory)
+        # Files of older versions are in directories of the same names, below the directory of kept files.
+        for place in (directory, f"{KEPT}/{directory}") if "=" in name else ():
+            parent = parent_of(place)
+            if parent not in present:
+                present[parent] = {*store.names(parent)}
+            # Another process may have removed the directory, if it has already committed and compacted this
+            # run.
+            if present[parent] and name not in present[parent] and store.fs.exists(store.join(place)):
+                alike = [ascii(other) for other in present[parent] if _folded(other) == _folded(name)]
+                stored = alike[0] if alike else "another name"
+                is_old = " of an older version" if place != directory else ""
+                problem = f"this filesystem does not distinguish the directory {name!a} from {stored}{is_old}"
+                advice = "write both partition values in one form, for example in lower case"
+                raise DestinationError(problem, advice, path=store.public(store.join(place)))
+
+
+def _folded(name: str) -> str:
+    return unicodedata.normalize("NFC", name).casefold()
+
+
+def _removed(run: WriteRun, name: str) -> ConcurrentWriteError:
+    problem = "the file was removed before its write was committed, by `cleanup` or because of a conflict"
+    return ConcurrentWriteError(problem, "start the write again", path=run.store.public(run.store.join(name)))
+
+
+def with_stamps(store: Store, rows: pa.Table, present: Mapping[str, dict[str, Any]] | None) -> pa.Table:
+    """Add the column ``stamp``, the version of each file in the store. If the store fails, there are no
+    stamps. ``present`` are the infos of the files if they are known.
+    """
+    try:
+        paths = [store.join(path) for path in rows["path"].to_pylist()]
+        store.fs.invalidate_cache()
+        # A listing of the dataset takes a request for each thousand files, and transfers all of their names.
+        if present is not None:
+            stamps = pa.array([stamp_of(present[path]) for path in paths], pa.string())
+        elif store.renames or len(paths) <= _FEW_FILES:
+            stamps = pa.array([stamp_of(store.look(path)) for path in paths], pa.string())
+        else:
+            listed = list_directory(store)
+            stamps = listed["stamp"].take(pc.index_in(path_column(paths), listed["path"]))
+    except Exception:  # a commit must not fail because stamps are missing
+        return rows
+    stamps = pc.if_else(pc.equal(stamps, ""), None, stamps)
+    return with_column(rows, "stamp", stamps)
+
 
 def note_replaced(store: Store, run: str, removed: Sequence[str], kept: Sequence[str] = ()) -> None:
     """Store the lists of files to remove, and of files to keep for earlier versions, after the commit.
@@ -69,18 +451,18 @@ def note_replaced(store: Store, run: str, removed: Sequence[str], kept: Sequence
                 file.write(json.dumps(paths).encode())
 
 
-def remove_staging(store: Store, run: str) -> None:
-    store.remove_tree(f"{STAGING}/{run}")
-
-
-def finish_commit(store: Store, run: str, listed: Collection[str] = ()) -> None:
+def finish_commit(store: Store, run: str, listed: Collection[str] = (), change: Change | None = None) -> None:
     """Remove the replaced files, or move them to the directory of kept files, and close the run.
 
     The snapshot of the commit must exist. Files in ``listed`` stay, because the dataset still lists them.
+    Without ``change``, the files are those that `note_replaced` has stored.
     """
-    move_files(store, stored_paths(store, staged(run, MOVED)))
-    replaced = stored_paths(store, staged(run, REPLACED))
-    store.remove(store.join(path) for path in replaced if path not in listed)
+    if change is not None:
+        removed, kept = change.removed, change.kept
+    else:
+        removed, kept = (stored_paths(store, staged(run, name)) for name in (REPLACED, MOVED))
+    move_files(store, kept)
+    store.remove(store.join(path) for path in removed if path not in listed)
     close_run(store, run)
 
 
@@ -135,304 +517,27 @@ def finish_newest(store: Store, *, running: str = "", known: Snapshot | None = N
     newest = intact_snapshot(store)
     if newest is None:
         return
-    for run in unfinished_commits(store, newest):
-        if run != running:
+    for run in others:
+        if has_committed(newest, run):
             logger.info("%s: finish the interrupted cleanup of write %s", store.public(), run[:8])
             finish_commit(store, run, listed_files(newest))
 
 
-# The number of steps of a commit that docs/format.md describes.
-_STEPS = 7
-
-# The largest number of uploaded files whose stamps are requested file by file.
-_FEW_FILES = 4
+def remove_staging(store: Store, run: str) -> None:
+    store.remove_tree(f"{STAGING}/{run}")
 
 
-def commit(
-    run: WriteRun, entries: Iterable[FileEntry], groups: Sequence[Group] = (), known: Newest | None = None
-) -> Snapshot:
-    """Commit the files that the tasks wrote: create the next snapshot, which lists these files.
-
-    In the modes "compact", "delete" and "repair", ``groups`` are the files that the new files replace. Each
-    new file belongs to one group. If another write has replaced files of a group, a compaction and a repair
-    leave out the group. In an append that no other process may commit, ``known`` is the version for which the
-    append was planned. As long as it is the newest version, the commit need not read it.
-
-    Return the new snapshot. Return the newest snapshot, without a change, if an earlier attempt at this
-    commit has succeeded and another write has since replaced its snapshot, if no group of a compaction or a
-    repair is left, or if other commits have expired the same versions.
-
-    Raise the errors of `check_conflicts`. After a GroupsLostError, the new files are still staged.
-    """
-    files = from_entries(list(entries), run.schema, run.partitioning)
-    _log_step(run, 1, "look for an earlier success of this write")
-    snapshot = run.committed_snapshot(None if known is None else known.snapshot)
-    if snapshot is None:
-        with _attempt(run) if known is None else nullcontext("") as attempt:
-            _log_step(run, 2, "finish the cleanup of the previous commit")
-            finish_newest(run.store, running=run.run, known=None if known is None else known.snapshot)
-            snapshot = create_snapshot(run, files, groups, known, attempt)
-    if run.run != snapshot.run:
-        logger.info("%s: has no files in the newest version %d", run.title, snapshot.number)
-    else:
-        logger.info("%s: committed version %d", run.title, snapshot.number)
-    _log_step(run, 7, "remove the replaced files and the staging directory")
-    remove_replaced(run, files if run.run != snapshot.run else None)
-    return snapshot
-
-
-@contextmanager
-def _attempt(run: WriteRun) -> Iterator[str]:
-    """Mark an attempt at the commit. As long as the mark exists, no other attempt removes the files."""
-    name = f"{ATTEMPT}{uuid4().hex}"
-    try:
-        run.mark(name)
-        yield name
-    except BaseException:  # KeyboardInterrupt is included
-        with suppress(Exception):  # the caller reports the failure
-            run.store.remove_file(run.staged(name))  # but not the directory, which hides published files
-        raise
-
-
-def log_summary(run: WriteRun, snapshot: Snapshot, seconds: float) -> None:
-    """Log the number of files, rows and bytes that the write added, without those of earlier writes."""
-    if logger.isEnabledFor(logging.INFO):
-        added = rows_of_run(snapshot.file_list, run.run)
-        rows, size = (pc.sum(added[name]).as_py() or 0 for name in ("records", "bytes"))
-        rate = rows / max(seconds, 1e-9)
-        counts = f"{len(added)} files, {rows} rows, {size} bytes in {seconds:.1f} s ({rate:.0f} rows/s)"
-        logger.info("%s: done: version %d, %s", run.title, snapshot.number, counts)
-
-
-def _log_step(run: WriteRun, step: int, action: str) -> None:
-    logger.info("%s: commit step %d of %d: %s", run.title, step, _STEPS, action)
-
-
-def abandon(run: WriteRun) -> None:
-    """Remove the files of a failed write, so that the write can no longer be committed.
-
-    Files that were uploaded to their final paths stay hidden until `cleanup` removes them. These files are
-    kept because tasks that still run may upload more files.
-    """
-    if run.store.renames:
-        _refuse(run)
-        return
-    with suppress(Exception):  # the caller reports the failure of the write
-        if run.committed_snapshot() is None:
-            run.store.remove(run.store.fs.find(run.staged("rows")))
-
-
-def _refuse(run: WriteRun, attempt: str = "") -> None:
-    """Forbid the commit of a write that has failed, and remove its files.
-
-    The files stay if the commit has succeeded, or if there is another attempt than ``attempt`` at the commit,
-    which may be about to list the files. An attempt makes its mark before it looks for the mark `REFUSED`, so
-    an attempt that begins too late to be seen here finds this mark. This mark is removed after the files.
-    """
-    with suppress(Exception):  # the caller reports the failure of the write
-        run.mark(REFUSED)
-        if all(name == attempt or not name.startswith(ATTEMPT) for name in run.marks()):
-            if run.committed_snapshot() is None:
-                _remove_files(run)
-            else:
-                run.store.remove([run.staged(REFUSED)])
-
-
-def discard(run: WriteRun) -> None:
-    """Remove all files of a failed write whose commit has not begun, and cannot begin in another process."""
-    with suppress(Exception):  # the caller reports the failure of the write
-        _remove_files(run)
-
-
-def _remove_files(run: WriteRun) -> None:
-    """Remove all files of a run, the mark that forbids its commit last."""
-    logger.info("%s: remove what the failed write staged", run.title)
-    run.store.fs.invalidate_cache()
-    run.store.remove(path for path in run.store.fs.find(run.store.root) if run.owns(path))
-    remove_staging(run.store, run.run)
-
-
-def publish_files(run: WriteRun, files: pa.Table) -> None:
-    """Move the files of the run to their final paths, where readers do not see them until the commit.
-
-    On stores without a rename, remove the run's uploaded files that are not in `files`. Raise
-    ConcurrentWriteError if a file is gone: an attempt of this run that finds a conflict removes all files of
-    the run, and the next attempt may not find this conflict, because another write has undone its cause.
-    Raise DestinationError if the filesystem stores a partition directory under another name.
-    """
-    store = run.store
-    names = listed_paths(files)
-    if store.renames:
-        for name in names:
-            target = store.join(name)
-            try:
-                store.place(run.staged(name), target)
-            except FileNotFoundError:
-                if not store.fs.exists(target):  # no attempt of this run has moved the file yet
-                    raise _removed(run, name) from None
-        directories = _with_parents(map(parent_of, names))
-        for directory in directories:
-            store.sync_directory(store.join(directory))
-        _check_names(store, directories)
-    else:  # the tasks uploaded the files; failed attempts of tasks may have uploaded more files
-        listed = {store.join(name): name for name in names}
-        store.fs.invalidate_cache()
-        present = store.fs.find(store.root)
-        if gone := listed.keys() - present:
-            raise _removed(run, listed[min(gone)])
-        store.remove(path for path in present if run.owns(path) and path not in listed)
-
-
-def _check_names(store: Store, directories: Iterable[str]) -> None:
-    """Raise if the filesystem stores a partition directory under another name, such as one in other case."""
-    present: dict[str, set[str]] = {}  # the names in each parent
-    for directory in directories:
-        name = name_of(directory)
-        # Files of older versions are in directories of the same names, below the directory of kept files.
-        for place in (directory, f"{KEPT}/{directory}") if "=" in name else ():
-            parent = parent_of(place)
-            if parent not in present:
-                present[parent] = {*store.names(parent)}
-            # Another process may have removed the directory, if it has already committed and compacted this
-            # run.
-            if present[parent] and name not in present[parent] and store.fs.exists(store.join(place)):
-                alike = [ascii(other) for other in present[parent] if _folded(other) == _folded(name)]
-                stored = alike[0] if alike else "another name"
-                is_old = " of an older version" if place != directory else ""
-                problem = f"this filesystem does not distinguish the directory {name!a} from {stored}{is_old}"
-                advice = "write both partition values in one form, for example in lower case"
-                raise DestinationError(problem, advice, path=store.public(store.join(place)))
-
-
-def _folded(name: str) -> str:
-    return unicodedata.normalize("NFC", name).casefold()
-
-
-def _removed(run: WriteRun, name: str) -> ConcurrentWriteError:
-    problem = "the file was removed before its write was committed, by `cleanup` or because of a conflict"
-    return ConcurrentWriteError(problem, "start the write again", path=run.store.public(run.store.join(name)))
-
-
-def with_stamps(store: Store, rows: pa.Table) -> pa.Table:
-    """Add the column ``stamp``, the version of each file in the store. If the store fails, there are no
-    stamps.
-    """
-    try:
-        store.fs.invalidate_cache()
-        paths = [store.join(path) for path in rows["path"].to_pylist()]
-        # A listing of the dataset takes a request for each thousand files, and transfers all of their names.
-        if store.renames or len(paths) <= _FEW_FILES:
-            stamps = pa.array([stamp_of(store.look(path)) for path in paths], pa.string())
-        else:
-            listed = list_directory(store)
-            stamps = listed["stamp"].take(pc.index_in(path_column(paths), listed["path"]))
-    except Exception:  # a commit must not fail because stamps are missing
-        return rows
-    stamps = pc.if_else(pc.equal(stamps, ""), None, stamps)
-    return with_column(rows, "stamp", stamps)
-
-
-def create_snapshot(
-    run: WriteRun, files: pa.Table, groups: Sequence[Group], known: Newest | None, attempt: str
-) -> Snapshot:
-    """Create the file of the next snapshot. The creation of this file commits the write.
-
-    If the number of the snapshot is taken, compare the write with the newer version, and try the next number.
-    If the newest version refuses the write, the files of the write are removed. ``attempt`` is the name of
-    the mark of this attempt, or "" if there is no other attempt.
-    """
-    find = intact_snapshot if run.mode == "overwrite" else find_snapshot  # an overwrite replaces damage
-    while True:
-        _log_step(run, 3, f"compare the newest version with version {run.base}, for which it was planned")
-        newest = find(run.store) if known is None else known.snapshot
-        if newest is not None and (committed := run.committed_snapshot(newest)) is not None:
-            return committed  # another attempt at this commit was faster
-        try:
-            check_conflicts(run, newest, files, groups)
-            if run.mode == "expire" and newest is not None and newest.oldest >= run.version:
-                return newest
-            if run.mode in ("compact", "repair") and newest is not None:
-                lost = {*lost_groups(newest, groups)}
-                groups = [group for group in groups if group not in lost]
-                if not groups:
-                    _remove_files(run)  # with the list of files that an earlier try would replace
-                    return newest
-            if attempt and REFUSED in run.marks():
-                problem = "another attempt at this commit has found a conflict, or the write was given up"
-                raise ConcurrentWriteError(problem, "start the write again")
-            _log_step(run, 4, f"publish {len(files)} files")
-            if run.store.renames or known is None:  # otherwise, the caller has uploaded exactly these files
-                publish_files(run, files)
-            _log_step(run, 5, "make the next snapshot")
-            used = _of_groups(with_stamps(run.store, files), groups)
-            snapshot, removed, kept = next_snapshot(run, newest, used, groups)
-            moved = [*removed, *kept, *(f"{KEPT}/{path}" for path in kept)]
-            run.store.refuse_links(map(run.store.join, moved), files=True)
-        except TFRecordError:
-            if known is not None:  # the newest version may be another one
-                known = None
-                continue
-            _refuse(run, attempt)
-            raise
-        if known is not None:
-            is_unchanged, known = known.is_unchanged(run.store), None
-            if not is_unchanged:
-                continue
-        action = f"create version {snapshot.number}, which lists {len(snapshot.file_list)} files"
-        replaced = len(removed) + len(kept)
-        _log_step(run, 6, f"{action} and replaces {replaced} files" if replaced else action)
-        unused = {*listed_paths(files)}.difference(listed_paths(used))
-        note_replaced(run.store, run.run, [*removed, *sorted(unused)], kept)
-        if (committed := create_version(run, snapshot)) is not None:
-            return committed
-
-
-def _of_groups(files: pa.Table, groups: Sequence[Group]) -> pa.Table:
-    """Return the rows of the new files that belong to groups, or of all new files without groups."""
-    if not groups:
-        return files
-    added = pa.array([path for group in groups for path in group.added], pa.string())
-    return files.filter(pc.is_in(files["path"], added))
-
-
-def create_version(run: WriteRun, snapshot: Snapshot) -> Snapshot | None:
-    """Create the Parquet file of a version, which commits a run.
-
-    Return the committed version, as it is stored. Return None if another write has taken the number of the
-    version, so that the caller has to plan a version with another number.
-    """
-    store, path = run.store, run.store.join(snapshot_path(snapshot.number))
-    data = bytes(to_parquet(vars(snapshot), delta=snapshot.mode in ("append", "expire")))
-    failure = None
-    try:
-        store.create_exclusively(path, data)
-        if snapshot.mode not in ("create", "overwrite"):  # the file holds statistics of the files before
-            store.copy_permissions([store.join(snapshot_path(snapshot.number - 1))], path)
-    except Exception as error:  # the file may exist in spite of the error
-        reason = hide(repr(error), secrets_of(store))
-        logger.info("%s: version %d was not created: %s", run.title, snapshot.number, reason)
-        failure = error
-    if failure is None and _is_newest(run, snapshot.number):
-        return as_stored(store, snapshot, data)
-    committed = run.committed_snapshot()
-    if committed is None:
-        if failure is None:  # the number was that of a removed version, so readers ignore this version
-            store.remove([path])
-        elif newest_number(store) < snapshot.number:
-            raise failure
-    return committed
-
-
-def remove_replaced(run: WriteRun, files: pa.Table | None = None) -> None:
+def remove_replaced(run: WriteRun, files: pa.Table | None = None, change: Change | None = None) -> None:
     """Remove the files that the commit replaced, and the staging directory of the run.
 
     If removing the files fails, only warn, because the new data is already committed. ``files`` is the file
     list of the run if the newest snapshot may not list all files of the run. The other files are removed.
+    ``change`` is what the commit has changed, if this attempt has succeeded.
     """
     try:
         if files is not None:
             run.store.remove(map(run.store.join, _unlisted(run, files)))
-        (close_run if run.mode == "append" else finish_commit)(run.store, run.run)
+        finish_commit(run.store, run.run, (), change)
     except Exception as error:  # the snapshot exists, so the write has succeeded in any case
         reason = hide(str(error), secrets_of(run.store))
         warnings.warn(

@@ -395,7 +395,12 @@ def _find_any(store: Store) -> dict[str, Any]:
 
 
 def _file_list(infos: Iterable[dict[str, Any]]) -> pa.Table:
-    return info_table(FileInfo(info["name"], info.get("size"), stamp_of(info)) for info in infos)
+    found = [*infos]
+    nulls = (pa.nulls(len(found), INFO_SCHEMA.field(name).type) for name in ("crc32c", "codec"))
+    sizes = pa.array([info.get("size") for info in found], pa.int64())
+    stamps = pa.array(map(stamp_of, found), pa.string())
+    columns = [path_column(info["name"] for info in found), sizes, stamps, *nulls]
+    return pa.table(columns, schema=INFO_SCHEMA)
 
 
 def directories_holding(store: Store, name: str) -> list[str]:

@@ -113,6 +113,20 @@ class Store:
         host, slash, tail = rest.partition("/")
         return f"{scheme}://{host.rpartition('@')[2]}{slash}{tail}"
 
+    def public_paths(self, paths: Sequence[str]) -> list[str]:
+        """Return the public form of each path. It is computed once for each directory, which is faster."""
+        known: dict[str, str] = {}
+
+        def public(path: str) -> str:
+            if "?" in path:  # what follows may be a query with a secret
+                return self.public(path)
+            parent = parent_of(path)
+            if parent not in known:
+                known[parent] = self.public(f"{parent}/")
+            return f"{known[parent]}{name_of(path)}"
+
+        return [*map(public, paths)]
+
     @cached_property
     def local(self) -> bool:
         return isinstance(self.fs, LocalFileSystem)

@@ -1,33 +1,24 @@
-"""Compaction: the same rows in fewer files, beside other writes, and nothing changes if it fails.
+"""Compaction: the same rows in fewer files, beside other writes, of every kind of records, or no change.
 
-Modules: dataset.maintenance.rewrites.
+Modules: dataset.maintenance.rewrites, files.window.
 """
 
 import gzip
+import shutil
+from collections import Counter
 from collections.abc import Callable
+from itertools import count
 from pathlib import Path
 from typing import Any
 
 import dask.dataframe as dd
 import pandas as pd
+import pyarrow as pa
 import pytest
+from small_frames import by_key, files_of, is_intact, keyed
 
-from dask_tfrecord import (
-    ConcurrentWriteError,
-    CorruptRecordError,
-    FileChangedError,
-    NotFoundError,
-    SchemaError,
-    Snapshot,
-    TFRecordError,
-    cleanup,
-    compact,
-    delete,
-    index,
-    read_tfrecord,
-    to_tfrecord,
-    verify,
-)
+import dask_tfrecord
+from dask_tfrecord import ConcurrentWriteError, Snapshot, cleanup, compact, delete, index, to_tfrecord
 from dask_tfrecord.dataset.maintenance import rewrites
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.splice import splice
@@ -49,26 +40,14 @@ def rows(*numbers: int) -> dd.DataFrame:
 
 
 def write(place: Path | str, numbers: range, **keywords: Any) -> Snapshot:
-    keywords = {"partition_on": "day", **keywords}
-    if "append" not in keywords and "overwrite" not in keywords:
-        keywords["append"] = True
+    keywords = {"partition_on": "day", "append": "overwrite" not in keywords, **keywords}
     snapshot: Snapshot = to_tfrecord(rows(*numbers), place, **keywords)
     return snapshot
 
 
 def contents(place: Path | str, **keywords: Any) -> pd.DataFrame:
-    frame: pd.DataFrame = read_tfrecord(place, **keywords).compute()
+    frame: pd.DataFrame = dask_tfrecord.read_tfrecord(place, **keywords).compute()
     return frame.reset_index(drop=True)
-
-
-def is_intact(place: Path | str) -> bool:
-    report = verify(place)
-    return bool(report["agrees"].all()) and not report["damaged"].any()
-
-
-def files(place: Path | str) -> set[str]:
-    store = Store.at(place)
-    return {store.relative(path) for path in store.fs.find(store.root)}
 
 
 @every
@@ -95,27 +74,26 @@ def test_small_files_become_one_file_for_each_directory(place: str, codec: Any) 
 
 
 def test_files_of_half_the_target_stay_and_order_is_kept(tmp_path: Path) -> None:
-    sizes = [1, 1, 20, 1, 1, 1, 9, 1]
-    for at, size in enumerate(sizes):
-        frame = pd.DataFrame({"n": [at], "text": ["x" * 10_000 * size]})
-        to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path / "d", append=True)
-    before = contents(tmp_path / "d")
-    one = Snapshot.open(tmp_path / "d").files[0].bytes
-    done = compact(tmp_path / "d", target_bytes=10 * one)
+    for at, size in enumerate([1, 1, 20, 1, 1, 1, 9, 1]):
+        to_tfrecord(pa.table({"n": [at], "text": ["x" * 10_000 * size]}), tmp_path, append=True)
+    before = contents(tmp_path)
+    one = Snapshot.open(tmp_path).files[0].bytes
+    done = compact(tmp_path, target_bytes=10 * one)
     assert [round(file.bytes / one) for file in done.snapshot.files] == [2, 20, 3, 9, 1]
-    pd.testing.assert_frame_equal(contents(tmp_path / "d"), before)
-    done = compact(tmp_path / "d", target_bytes=f"{2 * one} B")
-    assert done[1:] == (0, 0, 0)
-    assert len(compact(tmp_path / "d", target_bytes=None).snapshot.files) == 1
+    pd.testing.assert_frame_equal(contents(tmp_path), before)
+    assert compact(tmp_path, target_bytes=f"{2 * one} B")[1:] == (0, 0, 0)
+    with pytest.raises(dask_tfrecord.TFRecordError, match="target_bytes='many' is not a size"):
+        compact(tmp_path, target_bytes="many")
+    assert len(compact(tmp_path, target_bytes=None).snapshot.files) == 1
 
 
 def test_rows_stay_new_in_a_compacted_file(tmp_path: Path) -> None:
     """An overwrite that was planned before the rows must not remove them, also if their number is right."""
-    to_tfrecord(rows(1, 2, 3), tmp_path / "d")
-    overwrite = to_tfrecord(rows(9), tmp_path / "d", overwrite=True, compute=False)
-    delete(tmp_path / "d", [("n", "==", 1)])
-    to_tfrecord(rows(4), tmp_path / "d", append=True)
-    compact(tmp_path / "d", target_bytes=None)
+    to_tfrecord(rows(1, 2, 3), tmp_path)
+    overwrite = to_tfrecord(rows(9), tmp_path, overwrite=True, compute=False)
+    delete(tmp_path, [("n", "==", 1)])
+    to_tfrecord(rows(4), tmp_path, append=True)
+    compact(tmp_path, target_bytes=None)
     with pytest.raises(ConcurrentWriteError):
         overwrite.compute()
 
@@ -124,79 +102,57 @@ def test_filters_choose_the_files(tmp_path: Path) -> None:
     for _ in range(2):
         write(tmp_path, range(40))
     compact(tmp_path, filters=[("day", ">", 2)])
-    assert [file.values for file in Snapshot.open(tmp_path).files].count((3,)) == 1
     compact(tmp_path, filters=[("n", "<", 10)])
-    counts = [[file.values for file in Snapshot.open(tmp_path).files].count((day,)) for day in range(4)]
-    assert counts == [1, 8, 8, 1]
-    with pytest.raises(SchemaError):
+    counts = Counter(file.values for file in Snapshot.open(tmp_path).files)
+    assert counts == {(0,): 1, (1,): 8, (2,): 8, (3,): 1}
+    with pytest.raises(dask_tfrecord.SchemaError):
         compact(tmp_path, filters=[("unknown", "==", 1)])
 
 
 Other = Callable[[Path], object]
 
 
-@pytest.fixture
-def meanwhile(monkeypatch: pytest.MonkeyPatch) -> Callable[[Path, Other], None]:
-    """Let another operation run before the compaction writes its second file."""
-
-    def install(path: Path, other: Other) -> None:
-        calls: list[int] = []
-
-        def splice_slowly(*args: Any) -> Any:
-            calls.append(1)
-            if len(calls) == 2:
-                other(path)
-            return splice(*args)
-
-        monkeypatch.setattr(rewrites, "splice", splice_slowly)
-
-    return install
-
-
-def test_an_append_beside_a_compaction_is_kept(
-    tmp_path: Path, meanwhile: Callable[[Path, Other], None]
-) -> None:
-    for _ in range(2):
-        write(tmp_path, range(30))
-    meanwhile(tmp_path, lambda path: write(path, range(5, 15)))
-    done = compact(tmp_path)
-    assert done[1:] == (24, 3, 0)
-    assert sorted(contents(tmp_path)["n"]) == sorted([*range(30)] * 2 + [*range(5, 15)])
-    assert is_intact(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("other", "skipped", "expected"),
     [
+        (lambda path: write(path, range(5, 15)), 0, [*range(30), *range(30), *range(5, 15)]),
         (
             lambda path: write(path, range(10, 13), overwrite="partitions"),
             8,
-            [*range(10)] * 2 + [*range(10, 13)] + [*range(20, 30)] * 2,
+            [*range(10), *range(10), *range(10, 13), *range(20, 30), *range(20, 30)],
         ),
         (lambda path: write(path, range(10, 13), overwrite=True), 24, [*range(10, 13)]),
-        (compact, 24, [*range(30)] * 2),
+        (compact, 24, [*range(30), *range(30)]),
     ],
-    ids=["partitions", "overwrite", "compact"],
+    ids=["append", "partitions", "overwrite", "compact"],
 )
 def test_files_that_another_write_replaces_are_left_out(
-    tmp_path: Path, meanwhile: Callable[[Path, Other], None], other: Other, skipped: int, expected: list[int]
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: Other, skipped: int, expected: list[int]
 ) -> None:
+    """The other operation runs before the compaction writes its second file."""
     for _ in range(2):
         write(tmp_path, range(30))
-    meanwhile(tmp_path, other)
-    done = compact(tmp_path)
-    assert done.skipped == skipped
+    calls: list[int] = []
+
+    def splice_slowly(*args: Any) -> Any:
+        calls.append(1)
+        if len(calls) == 2:
+            other(tmp_path)
+        return splice(*args)
+
+    monkeypatch.setattr(rewrites, "splice", splice_slowly)
+    assert compact(tmp_path).skipped == skipped
     assert sorted(contents(tmp_path)["n"]) == sorted(expected)
     assert is_intact(tmp_path)
     listed = {file.path for file in Snapshot.open(tmp_path).files}
-    assert {name for name in files(tmp_path) if not name.startswith("_")} == listed
+    assert {name for name in files_of(tmp_path) if not name.startswith("_")} == listed
     assert cleanup(tmp_path, older_than="0 s") == []
 
 
 def test_a_dataset_that_is_removed_meanwhile_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
     place = "memory://bucket/removed"
     for number in range(2):
-        to_tfrecord(rows(number), place, append=True, write_index=False)
+        to_tfrecord(rows(number), place, append=True)
     store, commit = Store.at(place), rewrites.commit
 
     def remove_before(run: WriteRun, *args: Any) -> Any:
@@ -206,50 +162,28 @@ def test_a_dataset_that_is_removed_meanwhile_does_not_come_back(monkeypatch: pyt
     monkeypatch.setattr(rewrites, "commit", remove_before)
     with pytest.raises(ConcurrentWriteError):
         compact(place)
-    with pytest.raises(FileNotFoundError):
-        read_tfrecord(place)
+    for call in (dask_tfrecord.read_tfrecord, compact):
+        with pytest.raises(FileNotFoundError):
+            call(place)
     store.fs.rm("/bucket", recursive=True)
 
 
 @every
 def test_damage_stops_the_compaction_and_changes_nothing(tmp_path: Path, codec: Any) -> None:
-    snapshot = write(tmp_path, range(30), compression=codec)
-    path = tmp_path / snapshot.files[-1].path
+    last = write(tmp_path, range(30), compression=codec).files[-1].path
+    path = tmp_path / last
     stored = bytearray(path.read_bytes())
     stored[-3] ^= 4
     path.write_bytes(stored)
-    before = files(tmp_path)
-    with pytest.raises((FileChangedError, CorruptRecordError)) as raised:
+    before = files_of(tmp_path)
+    with pytest.raises((dask_tfrecord.FileChangedError, dask_tfrecord.CorruptRecordError)) as raised:
         compact(tmp_path)
     assert raised.value.path == str(path)
     path.unlink()
-    with pytest.raises(CorruptRecordError, match="missing"):
+    with pytest.raises(dask_tfrecord.CorruptRecordError, match="missing"):
         compact(tmp_path)
-    assert files(tmp_path) == before - {snapshot.files[-1].path}
+    assert files_of(tmp_path) == before - {last}
     assert Snapshot.open(tmp_path).number == 1
-
-
-@pytest.mark.parametrize("codec", [None, "gzip"])
-def test_a_full_disk_stops_a_compaction_and_a_deletion_and_changes_nothing(
-    tmp_path: Path, codec: Any
-) -> None:
-    resource = pytest.importorskip("resource")
-    for start in (0, 500):
-        ddf = dd.from_pandas(pd.DataFrame({"n": range(start, start + 500)}), npartitions=1)
-        to_tfrecord(ddf, tmp_path, compression=codec, append=True, write_index=False)
-    before = files(tmp_path)
-    unlimited = resource.getrlimit(resource.RLIMIT_FSIZE)
-    for change in (compact, lambda path: delete(path, [("n", "in", [3, 600])])):
-        resource.setrlimit(resource.RLIMIT_FSIZE, (100, unlimited[1]))  # the largest size of a file
-        try:
-            with pytest.raises(OSError, match=r"too large.*part-"):
-                change(tmp_path)
-        finally:
-            resource.setrlimit(resource.RLIMIT_FSIZE, unlimited)
-        assert files(tmp_path) == before
-        assert Snapshot.open(tmp_path).number == 2
-    assert compact(tmp_path).written == 1
-    assert delete(tmp_path, [("n", "in", [3, 600])]).rows == 2
 
 
 def test_files_of_other_tools_become_files_of_their_codec(tmp_path: Path) -> None:
@@ -260,57 +194,194 @@ def test_files_of_other_tools_become_files_of_their_codec(tmp_path: Path) -> Non
         (tmp_path / f"theirs/train-{at:05d}-of-00003").write_bytes(members)
     index(tmp_path / "theirs")
     before = contents(tmp_path / "theirs")
-    done = compact(tmp_path / "theirs")
-    [file] = done.snapshot.files
+    [file] = compact(tmp_path / "theirs").snapshot.files
     assert file.path.endswith(".tfrecord.gz")
     assert file.blocks
-    assert files(tmp_path / "theirs") == {file.path, "_SUCCESS", "_tfrecord/00000002.parquet"}
+    assert files_of(tmp_path / "theirs") == {file.path, "_SUCCESS", "_tfrecord/00000002.parquet"}
     pd.testing.assert_frame_equal(contents(tmp_path / "theirs"), before)
 
 
-def test_a_path_without_a_snapshot_and_a_wrong_size_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "d").mkdir()
-    with pytest.raises(NotFoundError, match="no snapshot"):
-        compact(tmp_path / "d")
-    with pytest.raises(TFRecordError, match="target_bytes='many' is not a size"):
-        compact(tmp_path / "d", target_bytes="many")
-
-
-@pytest.mark.tensorflow
-@pytest.mark.parametrize("codec", [None, "gzip", "zlib"])
-def test_tensorflow_reads_compacted_files(tmp_path: Path, codec: Any) -> None:
-    import tensorflow as tf
-
-    def payloads() -> list[bytes]:
-        paths = [str(tmp_path / file.path) for file in Snapshot.open(tmp_path).files]
-        found = tf.data.TFRecordDataset(paths, compression_type=(codec or "").upper())
-        return [record.numpy() for record in found]
-
-    for start in range(0, 600, 60):
-        write(tmp_path, range(start, start + 60), compression=codec, partition_on=None)
-    before = payloads()
-    assert len(compact(tmp_path).snapshot.files) == 1
-    assert payloads() == before
-
-
-def test_a_file_that_holds_values_of_other_files_has_their_permissions(tmp_path: Path) -> None:
-    write(tmp_path, range(20))
-    for file in (*tmp_path.rglob("part-*"), *tmp_path.rglob("*.parquet")):
-        file.chmod(0o640)
-    before = {*tmp_path.rglob("*.*")}
-    index(tmp_path, columnar=["n"])
-    compact(tmp_path)
-    delete(tmp_path, [("n", "==", 3)])
-    files = {*tmp_path.rglob("part-*"), *tmp_path.rglob("*.parquet")} - before
+def test_a_file_that_holds_values_of_other_files_has_the_permissions_that_all_have(tmp_path: Path) -> None:
+    for path in (tmp_path / "some", tmp_path / "mixed"):
+        write(path, range(20))
+        for file in (*path.rglob("part-*"), *path.rglob("*.parquet")):
+            file.chmod(0o640)
+    before = {*(tmp_path / "some").rglob("*.*")}
+    index(tmp_path / "some", columnar=["n"])
+    compact(tmp_path / "some")
+    delete(tmp_path / "some", [("n", "==", 3)])
+    files = {*(tmp_path / "some").rglob("part-*"), *(tmp_path / "some").rglob("*.parquet")} - before
     assert {file.parent.name for file in files} >= {"_tfrecord", "columns"}
     assert {file.stat().st_mode & 0o777 for file in files} == {0o640}
+    min((tmp_path / "mixed").glob("day=0/part-*")).chmod(0o604)
+    compact(tmp_path / "mixed")
+    modes = {file.parent.name: file.stat().st_mode & 0o777 for file in (tmp_path / "mixed").glob("day=*/*")}
+    assert modes == {"day=0": 0o600, "day=1": 0o640}
 
 
-def test_a_file_compacted_from_files_of_other_permissions_has_those_that_all_have(tmp_path: Path) -> None:
-    write(tmp_path, range(10), partition_on=None)
-    write(tmp_path, range(10), partition_on=None)
-    first, *_ = sorted(tmp_path.glob("part-*"))
-    for file in tmp_path.glob("part-*"):
-        file.chmod(0o600 if file == first else 0o644)
-    compact(tmp_path)
-    assert {file.stat().st_mode & 0o777 for file in tmp_path.glob("part-*")} == {0o600}
+def delete_some(place: str) -> None:
+    delete(place, [("n", "in", [1, 3])])
+
+
+def unlisted(place: str) -> set[str]:
+    present = {path for path in files_of(place) if "part-" in path}
+    return present - {file.path for file in Snapshot.open(place).files}
+
+
+def dies(operation: Callable[[str], Any], place: str, replaced: str, instant: int) -> bool:
+    """Do an operation that dies before a removal of files, or after the last removal.
+
+    Another write replaces partitions before the commit of the operation.
+    """
+    others = iter([keyed(**{key: [9] for key in replaced})])
+    removals = count()
+
+    def late(commit: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*args: Any) -> Any:
+            for other in others:
+                to_tfrecord(other, place, partition_on="key", overwrite="partitions")
+                for name in ("remove", "remove_tree"):
+                    patch.setattr(Store, name, dying(getattr(Store, name)))
+            return commit(*args)
+
+        return wrapped
+
+    def dying(remove: Callable[..., None]) -> Callable[..., None]:
+        def wrapped(*args: Any) -> None:
+            if next(removals) == instant:
+                raise KeyboardInterrupt
+            remove(*args)
+
+        return wrapped
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(rewrites, "commit", late(rewrites.commit))
+        try:
+            operation(place)
+        except KeyboardInterrupt:
+            return True
+    return False
+
+
+@pytest.mark.parametrize("replaced", ["a", "ab"])
+@pytest.mark.parametrize("operation", [compact, delete_some])
+def test_new_files_whose_sources_another_write_replaced_are_removed(
+    place: str, operation: Callable[[str], Any], replaced: str
+) -> None:
+    """A compaction or a deletion loses files to another write and dies: `cleanup` removes its new files."""
+    for instant in range(20):
+        directory = f"{place}/{instant}"
+        for append in (False, True):
+            to_tfrecord(keyed(a=[1, 2], b=[3, 4]), directory, partition_on="key", append=append)
+        died = dies(operation, directory, replaced, instant)
+        cleanup(directory, older_than="0s")
+        assert unlisted(directory) == set(), f"died before removal {instant}"
+        found = by_key(directory)
+        assert all(found[key] == [9] for key in replaced)
+        if not died:
+            return
+    raise AssertionError("the operation does not end")
+
+
+NUMBERS = [*range(10), None, 11]
+
+
+def written(root: Path, columns: dict[str, Any], **options: Any) -> None:
+    """Write columns as three files."""
+    frame = pa.table(columns).to_pandas(types_mapper=pd.ArrowDtype)
+    to_tfrecord(dd.from_pandas(frame, npartitions=3), root, write_index=False, **options)
+
+
+def structs(root: Path, **options: Any) -> None:
+    values = [None if n is None or n % 4 == 1 else {"x": n, "y": [None, "é"][n % 2]} for n in NUMBERS]
+    type_ = pa.struct([("x", pa.int64()), ("y", pa.string())])
+    written(root, {"n": NUMBERS, "s": pa.array(values, type_)}, **options)
+
+
+def sequences(root: Path) -> None:
+    steps = pa.array([[[n, n]] * (n % 3) if n else None for n in NUMBERS], pa.list_(pa.list_(pa.int64())))
+    written(root, {"n": NUMBERS, "steps": steps}, record_type="sequence_example", compression="zlib")
+
+
+def payloads(root: Path) -> None:
+    records = pa.array([b"" if n is None else b"\xff" * n for n in NUMBERS], pa.binary())
+    written(root, {"record": records}, record_type="bytes", compression="gzip")
+
+
+def of_tfds(name: str) -> Callable[[Path], None]:
+    def make(root: Path) -> None:
+        shutil.copytree(Path(__file__).parents[2] / "data" / "tfds" / name, root)
+        index(root)
+
+    return make
+
+
+SPLIT = ("split", lambda value: value == "train", [("split", "==", "train")])
+# How the dataset is made, a column, which of its values are deleted, and the filters that say the same.
+KINDS: dict[str, tuple[Callable[[Path], None], str, Callable[[Any], bool], Any]] = {
+    "structs": (structs, "n", lambda n: n in (4, 5), [("n", "in", [4, 5])]),
+    "structs, all of a file": (structs, "n", lambda n: n is not None and n > 3, [("n", ">", 3)]),
+    "sequence examples": (sequences, "n", lambda n: n is None, [("n", "is", None)]),
+    "bytes": (payloads, "record", lambda record: record > b"\xff" * 8, [("record", ">", b"\xff" * 8)]),
+    "labels": (of_tfds("labels/1.0.0"), "num", lambda n: n in (0, 4), [("num", "in", [0, 4])]),
+    "scalars": (of_tfds("scalars/1.0.0"), "id", lambda n: n % 2 == 1, [("id", "in", [1, 3, 5])]),
+    "mixed": (of_tfds("mixed/1.0.0"), "a/b/c", lambda n: n == 1, [("a/b/c", "==", 1)]),
+    "sequences": (of_tfds("sequences/1.0.0"), *SPLIT),
+    "tensors": (of_tfds("tensors/1.0.0"), *SPLIT),
+    "taxi": (of_tfds("taxi/CsvExampleGen/examples/1"), "tip", lambda n: n == 1, [("tip", "==", 1)]),
+}
+
+
+def shown(frame: pd.DataFrame) -> list[Any]:
+    """The values as text, in which NaN equals NaN."""
+    return [frame.dtypes.tolist(), *frame.map(repr).to_numpy().tolist()]
+
+
+def check_statistics(snapshot: Snapshot, frame: pd.DataFrame) -> None:
+    """Check the statistics of each file against its rows."""
+    first = 0
+    for file in snapshot.files:
+        rows = frame[first : first + file.records]
+        first += file.records
+        for column in file.statistics:
+            if column.name in frame:
+                values = rows[column.name].dropna()  # of Arrow values, this keeps NaN
+                assert column.nulls == len(rows) - len(values), column.name
+                assert column.min is None or not any(
+                    value < column.min or value > column.max for value in values
+                )
+    assert first == len(frame)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_records_of_every_kind_are_compacted_and_deleted(tmp_path: Path, kind: str) -> None:
+    make, name, is_deleted, filters = KINDS[kind]
+    root = tmp_path / "data"
+    make(root)
+    before, old = contents(root), Snapshot.open(root)
+    is_gone = pd.Series([is_deleted(None if value is pd.NA else value) for value in before[name]])
+    assert is_gone.any()
+    assert shown(contents(root, filters=filters)) == shown(before[is_gone])
+    shutil.copytree(root, tmp_path / "compacted first")
+    for at in (root, tmp_path / "compacted first"):
+        left = before
+        if at != root:
+            done = compact(at, keep_versions=True)
+            assert len(done.snapshot.files) == len({(file.values) for file in old.files})
+            assert shown(contents(at)) == shown(left)
+            check_statistics(done.snapshot, left)
+        left = before[~is_gone].reset_index(drop=True)
+        gone = delete(at, filters, keep_versions=True)
+        assert gone.rows == is_gone.sum()
+        assert shown(contents(at)) == shown(left)
+        check_statistics(gone.snapshot, left)
+        compacted = compact(at, keep_versions=True).snapshot
+        assert shown(contents(at)) == shown(left)
+        check_statistics(compacted, left)
+        assert shown(contents(at, version=1)) == shown(before)
+        assert (compacted.schema, compacted.partitioning, compacted.order) == (
+            old.schema,
+            old.partitioning,
+            old.order,
+        )
+        assert dask_tfrecord.verify(at)["agrees"].all()

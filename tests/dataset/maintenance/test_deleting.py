@@ -1,40 +1,32 @@
-"""Deleted rows: those that filters select and no others, unopened files, other writes meanwhile.
+"""Deleted rows are those that filters select, beside other writes, and no byte holds a deleted value.
 
 Modules: dataset.maintenance.rewrites.
 """
 
+import base64
+import gzip
+import re
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.parquet as pq
 import pytest
+from small_frames import is_intact
 
-from dask_tfrecord import (
-    CorruptRecordError,
-    FileChangedError,
-    NotFoundError,
-    SchemaError,
-    Snapshot,
-    TFRecordError,
-    cleanup,
-    compact,
-    delete,
-    inspect,
-    read_tfrecord,
-    to_tfrecord,
-    verify,
-)
+import dask_tfrecord
+from dask_tfrecord import SchemaError, Snapshot, cleanup, delete, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.maintenance import rewrites
 from dask_tfrecord.dataset.write import transaction
 from dask_tfrecord.files import file_writer, splice
 from dask_tfrecord.files.splice import remove_records
-from dask_tfrecord.files.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -97,9 +89,9 @@ def contents(path: Path | str, **keywords: Any) -> str:
     return shown(read_tfrecord(path, **keywords).compute())
 
 
-def is_intact(path: Path) -> bool:
-    report = verify(path)
-    return bool(report["agrees"].all()) and not report["damaged"].any()
+def add(path: Path, rows: pd.DataFrame, **options: Any) -> Snapshot:
+    options = options or {"append": True}
+    return to_tfrecord(rows, path, partition_on="day", write_index=False, **options)
 
 
 def listed(path: Path) -> set[str]:
@@ -107,42 +99,31 @@ def listed(path: Path) -> set[str]:
     return {str(one.relative_to(path)) for one in path.rglob("part-*")}
 
 
-def is_nan(value: float | None) -> bool:
-    return value is not None and value != value
-
-
 Row = dict[str, Any]
-CASES: list[tuple[Any, Callable[[Row], bool]]] = [
-    ([("n", "<", 3)], lambda row: row["n"] is not None and row["n"] < 3),
-    ([("n", ">=", 590)], lambda row: row["n"] is not None and row["n"] >= 590),
-    ([("n", "==", 250)], lambda row: row["n"] == 250),
-    ([("n", "!=", 250)], lambda row: row["n"] is not None and row["n"] != 250),
-    ([("n", "in", [1, 401, 10_000])], lambda row: row["n"] in (1, 401)),
+CASES: list[tuple[Any, Callable[[Row], Any]]] = [
+    ([("n", "<", 3)], lambda row: is_below(3, row)),
+    ([("n", "!=", 250)], lambda row: row["n"] not in (None, 250)),
     ([("n", "not in", list(range(0, 600, 2)))], lambda row: row["n"] is None or row["n"] % 2 == 1),
     ([("n", "is", None)], lambda row: row["n"] is None),
-    ([("n", "is not", None)], lambda row: row["n"] is not None),
     ([("x", "<", 30.0)], lambda row: row["x"] is not None and row["x"] < 30),
-    ([("x", ">", 1e9)], lambda row: False),
-    ([("text", "==", "row 5")], lambda row: row["text"] == "row 5"),
     (
         [("text", ">", "row 4"), ("n", "<", 20)],
-        lambda row: None not in (row["text"], row["n"]) and row["text"] > "row 4" and row["n"] < 20,
+        lambda row: (row["text"] or "") > "row 4" and is_below(20, row),
     ),
     ([[("n", "<", 2)], [("n", ">", 595)]], lambda row: row["n"] is not None and not 2 <= row["n"] <= 595),
-    ([("day", "==", 1)], lambda row: row["day"] == 1),
-    (
-        [("day", "==", 1), ("n", "<", 210)],
-        lambda row: row["n"] is not None and row["day"] == 1 and row["n"] < 210,
-    ),
+    ([("day", "==", 1), ("n", "<", 210)], lambda row: row["day"] == 1 and is_below(210, row)),
     ([("day", ">", 7)], lambda row: False),
     ([("day", ">=", 0)], lambda row: True),
-    (pc.field("n") > 597, lambda row: row["n"] is not None and row["n"] > 597),
-    (pc.is_nan(pc.field("x")), lambda row: is_nan(row["x"])),
+    (pc.is_nan(pc.field("x")), lambda row: row["x"] != row["x"]),
     (
         pc.field("list").is_null() & (pc.field("day") == 2),
         lambda row: row["list"] is None and row["day"] == 2,
     ),
 ]
+
+
+def is_below(limit: int, row: Row) -> bool:
+    return row["n"] is not None and row["n"] < limit
 
 
 @pytest.mark.parametrize("number", range(len(CASES)))
@@ -190,19 +171,13 @@ def test_files_that_are_decided_as_a_whole_are_not_opened(
 
 def test_a_file_that_may_have_changed_is_opened(place: Callable[[Any], Path], opened: list[str]) -> None:
     path = place(None)
-    to_tfrecord(
-        dd.from_pandas(ROWS[ROWS["n"] > 590], npartitions=1),
-        path,
-        partition_on="day",
-        append=True,
-        write_index=False,
-    )
-    last = Snapshot.open(path).files[-1]
+    last = path / add(path, ROWS[ROWS["n"] > 590]).files[-1].path
+    opened.clear()
     assert delete(path, [("n", ">", 590)], dry_run=True).dropped == 1
-    assert str(path / last.path) not in opened
-    (path / last.path).touch()
+    assert str(last) not in opened
+    last.touch()
     assert delete(path, [("n", ">", 590)]).dropped == 1
-    assert str(path / last.path) in opened
+    assert str(last) in opened
 
 
 def test_an_empty_file_that_may_have_changed_is_kept(tmp_path: Path) -> None:
@@ -214,29 +189,11 @@ def test_an_empty_file_that_may_have_changed_is_kept(tmp_path: Path) -> None:
     assert read_tfrecord(tmp_path)["n"].compute().tolist() == [2]
 
 
-def test_rows_are_deleted_on_other_stores(place: Callable[[Any], Path]) -> None:
-    store = Store.at("memory://bucket/deleted")
-    to_tfrecord(dd.from_pandas(ROWS, npartitions=2), "memory://bucket/deleted", write_index=False)
-    assert delete("memory://bucket/deleted", [("n", "<", 100)])[1:4] == (0, 1, 86)
-    assert contents("memory://bucket/deleted") == shown(ROWS[~(ROWS["n"] < 100).fillna(False)])
-    store.fs.rm("/bucket", recursive=True)
-
-
-def test_no_value_of_a_deleted_row_stays(place: Callable[[Any], Path]) -> None:
-    path = place(None)
-    text = ROWS["text"].max()
-    delete(path, [[("n", "==", 400)], [("text", "==", text)]])
-    compact(path)  # removes the version with the filters in its history
-    assert not any(text.encode() in file.read_bytes() for file in path.rglob("*") if file.is_file())
-    described = {one.name: one for one in inspect(path, filters=[("day", "==", 2)]).columns}
-    assert (described["n"].min, described["text"].max) == (401, ROWS["text"][ROWS["text"] < text].max())
-
-
 def test_an_empty_dataset_is_left_and_takes_rows(place: Callable[[Any], Path]) -> None:
     path = place("gzip")
     assert delete(path, [("day", ">=", 0)]).dropped == 6
     assert len(read_tfrecord(path)) == 0
-    to_tfrecord(dd.from_pandas(ROWS, npartitions=1), path, partition_on="day", append=True, write_index=False)
+    add(path, ROWS)
     assert contents(path) == shown(ROWS)
 
 
@@ -245,10 +202,10 @@ def test_wrong_filters_and_paths_are_refused(place: Callable[[Any], Path], tmp_p
     for filters in (None, [], [("unknown", "==", 1)], [("n", "==", "text")], pc.field("unknown") == 1):
         with pytest.raises(SchemaError):
             delete(path, filters)
-    with pytest.raises(TFRecordError, match="dry_run"):
+    with pytest.raises(dask_tfrecord.TFRecordError, match="dry_run"):
         delete(path, [("n", "==", 1)], dry_run="no")  # type: ignore[arg-type]  # a wrong value is the point
     (tmp_path / "empty").mkdir()
-    with pytest.raises(NotFoundError):
+    with pytest.raises(dask_tfrecord.NotFoundError):
         delete(tmp_path / "empty", [("n", "==", 1)])
     assert Snapshot.open(path).number == 1
 
@@ -260,7 +217,7 @@ def test_damage_stops_the_deletion_and_changes_nothing(place: Callable[[Any], Pa
     stored[len(stored) // 2] ^= 1
     file.write_bytes(stored)
     before = {*path.rglob("*")}
-    with pytest.raises((CorruptRecordError, FileChangedError)) as raised:
+    with pytest.raises((dask_tfrecord.CorruptRecordError, dask_tfrecord.FileChangedError)) as raised:
         delete(path, [("x", ">", 0)])
     assert raised.value.path == str(file)
     assert {*path.rglob("*")} == before
@@ -269,39 +226,25 @@ def test_damage_stops_the_deletion_and_changes_nothing(place: Callable[[Any], Pa
 Other = Callable[[Path], object]
 
 
-def append(path: Path) -> object:
-    more = ROWS[ROWS["n"] < 20]
-    return to_tfrecord(
-        dd.from_pandas(more, npartitions=1), path, partition_on="day", append=True, write_index=False
-    )
-
-
-def overwrite_with_other_partitions(path: Path) -> object:
-    ddf = dd.from_pandas(ROWS.assign(day=ROWS["day"].astype(str)), npartitions=1)
-    return to_tfrecord(ddf, path, partition_on="day", overwrite=True, write_index=False)
-
-
 @pytest.mark.parametrize(
     ("other", "expected"),
     [
-        (append, 600 - 17 + 17),
-        (compact, 600 - 17),
+        (lambda path: add(path, ROWS[ROWS["n"] < 20]), 600 - 17 + 17),
+        (dask_tfrecord.compact, 600 - 17),
         (lambda path: delete(path, [("n", "<", 10)]), 600 - 17),
         (lambda path: delete(path, [("day", "==", 0)]), 400),
-        (overwrite_with_other_partitions, 600 - 17),
+        (lambda path: add(path, ROWS.assign(day=ROWS["day"].astype(str)), overwrite=True), 600 - 17),
     ],
-    ids=["append", "compact", "delete", "drop", "overwrite"],
+    ids=["append", "compact", "delete", "drop", "overwrite with other partitions"],
 )
 def test_other_writes_beside_a_deletion(
     place: Callable[[Any], Path], monkeypatch: pytest.MonkeyPatch, other: Other, expected: int
 ) -> None:
-    path, calls = place(None), list[int]()
+    path = place(None)
 
     def remove_slowly(*args: Any) -> Any:
-        calls.append(1)
-        if len(calls) == 1:
-            monkeypatch.setattr(rewrites, "remove_records", remove_records)
-            other(path)
+        monkeypatch.setattr(rewrites, "remove_records", remove_records)
+        other(path)
         return remove_records(*args)
 
     monkeypatch.setattr(rewrites, "remove_records", remove_slowly)
@@ -311,32 +254,147 @@ def test_other_writes_beside_a_deletion(
     assert listed(path) == {file.path for file in Snapshot.open(path).files}
 
 
-def test_a_failure_after_the_commit_only_warns(
-    place: Callable[[Any], Path], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fail(*args: Any) -> Any:
-        raise OSError("on purpose")
-
+def test_a_failure_after_the_commit_only_warns(place: Callable[[Any], Path]) -> None:
     path = place(None)
-    monkeypatch.setattr(transaction, "finish_commit", fail)
-    with pytest.warns(UserWarning, match=r"the data is written, but not all files.*on purpose"):
+    with (
+        patch.object(transaction, "finish_commit", side_effect=OSError("on purpose")),
+        pytest.warns(UserWarning, match=r"the data is written, but not all files.*on purpose"),
+    ):
         assert delete(path, [("day", "==", 1), ("n", "<", 210)]).snapshot.number == 2
-    monkeypatch.undo()
     assert Snapshot.open(path).number == 2
     cleanup(path, older_than="0 s")
     assert listed(path) == {file.path for file in Snapshot.open(path).files}
 
 
-def test_keep_versions_keeps_the_versions_before(place: Callable[[Any], Path]) -> None:
-    path = place("gzip")
-    delete(path, [("n", "<", 300)], keep_versions=True)
-    after = contents(path)
-    compact(path, keep_versions=True)
-    assert contents(path) == contents(path, version=2) == after
-    assert contents(path, version=1) == shown(ROWS)
-    assert listed(path) - {name for name in listed(path) if name.startswith("_")} == {
-        file.path for file in Snapshot.open(path).files
+SECRET = "SECRETuser42"
+USERS = ["aa", SECRET, "zz"] * 4
+
+
+def decoded(data: bytes) -> Iterator[bytes]:
+    """Yield bytes, and what is decompressed or decoded from them: Parquet values and footers, and base64."""
+    yield data
+    if data[:2] == b"\x1f\x8b":
+        yield gzip.decompress(data)
+    if data[:4] == b"PAR1":
+        table = pq.read_table(pa.BufferReader(data))
+        metadata = pq.read_metadata(pa.BufferReader(data))
+        yield repr((table.to_pydict(), table.schema, metadata.metadata)).encode()
+        for text in (metadata.metadata or {}).values():
+            yield text
+            for found in re.findall(rb"[A-Za-z0-9+/]{40,}={0,2}", text):
+                yield base64.b64decode(found + b"=" * (-len(found) % 4))
+
+
+def places_of(text: str, root: Path) -> list[str]:
+    """Return the files under a directory of which the name or a byte holds a text."""
+    paths = [path for path in root.rglob("*") if path.is_file()]
+    return [
+        str(path.relative_to(root))
+        for path in paths
+        if text in str(path.relative_to(root))
+        or any(text.encode() in part for part in decoded(path.read_bytes()))
+    ]
+
+
+def categorical(ordered: bool = False) -> pd.DataFrame:
+    user = pd.Categorical(USERS, categories=["zz", SECRET, "aa"], ordered=ordered)
+    return pd.DataFrame({"user": user, "k": [n % 2 for n in range(12)], "n": range(12)})
+
+
+NESTED = pa.table(
+    {
+        "user": pa.array(USERS),
+        "tags": pa.ListArray.from_arrays(range(13), pa.array(USERS).dictionary_encode()),
+        "of": pa.StructArray.from_arrays([pa.array(USERS).dictionary_encode()], ["user"]),
+        "k": [0, 1] * 6,
+        "n": range(12),
     }
-    delete(path, [("day", "==", 2)])
-    with pytest.raises(FileNotFoundError, match="no version 1"):
-        contents(path, version=1)
+)
+FRAMES: dict[str, Any] = {
+    "categorical": categorical(),
+    "ordered": categorical(ordered=True),
+    "Dask": dd.from_pandas(categorical(), npartitions=3),
+    "Dask, unknown": dd.from_pandas(categorical(), npartitions=3).assign(
+        user=lambda ddf: ddf["user"].cat.as_unknown()
+    ),
+    "dictionary": pa.table({"user": pa.array(USERS).dictionary_encode(), "k": [0, 1] * 6, "n": range(12)}),
+    "nested": NESTED,
+    "strings": NESTED.select(["user", "k", "n"]),
+}
+LAYOUTS: list[dict[str, Any]] = [
+    {"partition_on": "k", "columnar": ["user", "n"]},
+    {"partition_on": "user", "columnar": ["n"]},
+    {"compression": "gzip"},
+]
+
+
+@pytest.mark.parametrize("filters", [[("n", "in", [1, 4, 7, 10])], [("user", "==", SECRET)]], ids=str)
+@pytest.mark.parametrize(
+    ("keep_versions", "frame", "how"),
+    [
+        *((at % 2 == 0, frame, {}) for at, frame in enumerate(FRAMES)),
+        *((at % 2 == 0, "categorical", how) for at, how in enumerate(LAYOUTS)),
+    ],
+    ids=str,
+)
+def test_no_byte_holds_a_deleted_value(
+    tmp_path: Path, frame: str, how: dict[str, Any], filters: Any, keep_versions: bool
+) -> None:
+    to_tfrecord(FRAMES[frame], tmp_path, custom_metadata={"source": "a test"}, **how)
+    dask_tfrecord.export(tmp_path, "tfmd")
+    assert places_of(SECRET, tmp_path)
+    assert delete(tmp_path, filters, keep_versions=keep_versions).rows == 4
+    assert Snapshot.history(tmp_path)["details"].iloc[-1] == "4 rows"  # not the filters
+    dask_tfrecord.expire(tmp_path, versions=1, grace="0s")
+    cleanup(tmp_path, older_than="0s")
+    assert places_of(SECRET, tmp_path) == []
+    left = read_tfrecord(tmp_path).compute()
+    assert sorted(left["user"].astype(str)) == ["aa"] * 4 + ["zz"] * 4
+
+
+@pytest.mark.parametrize("partition_on", [None, "user"])
+def test_a_delete_keeps_categories_that_other_rows_have_or_no_row_ever_had(
+    tmp_path: Path, partition_on: str | None
+) -> None:
+    frame = categorical()
+    frame["user"] = frame["user"].cat.add_categories(["never"])
+    to_tfrecord(dd.from_pandas(frame, npartitions=3), tmp_path, partition_on=partition_on)
+    delete(tmp_path, [("n", "==", 1)])
+    field = Snapshot.open(tmp_path).columns.select(["user"]).fields[0]
+    assert field.categories.to_pylist() == ["zz", SECRET, "aa", "never"]
+
+
+@pytest.mark.parametrize("ordered", [False, True])
+def test_a_category_that_an_append_brings_during_a_delete_can_be_read(
+    tmp_path: Path, ordered: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to_tfrecord(categorical(ordered), tmp_path)
+    commit = rewrites.commit
+
+    def after_append(*args: Any) -> Snapshot:
+        to_tfrecord(categorical(ordered).iloc[1:2], tmp_path, append=True)
+        return commit(*args)
+
+    monkeypatch.setattr(rewrites, "commit", after_append)
+    delete(tmp_path, [("user", "==", SECRET)])
+    assert sorted(read_tfrecord(tmp_path)["user"].compute().astype(str)).count(SECRET) == 1
+
+
+def test_an_ordered_column_refuses_the_category_that_was_deleted(tmp_path: Path) -> None:
+    to_tfrecord(categorical(ordered=True), tmp_path / "ordered")
+    to_tfrecord(categorical(), tmp_path / "plain")
+    for root in (tmp_path / "ordered", tmp_path / "plain"):
+        delete(root, [("user", "==", SECRET)])
+    with pytest.raises(SchemaError, match="the ordered categories differ"):
+        to_tfrecord(categorical(ordered=True), tmp_path / "ordered", append=True)
+    # An append brings the categories of its rows, not those of its frame.
+    to_tfrecord(categorical().query("user != @SECRET"), tmp_path / "plain", append=True)
+    assert places_of(SECRET, tmp_path) == []
+
+
+def test_a_partition_with_a_damaged_file_can_be_deleted(tmp_path: Path) -> None:
+    snapshot = to_tfrecord(categorical(), tmp_path, partition_on="k")
+    damaged = tmp_path / snapshot.files[0].path
+    damaged.write_bytes(bytes(damaged.stat().st_size))
+    assert delete(tmp_path, [("k", "==", 0)]).dropped == 1
+    assert len(read_tfrecord(tmp_path)) == 6

@@ -9,6 +9,7 @@ import math
 import shutil
 import zlib
 from collections.abc import Iterator
+from contextlib import nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -20,25 +21,10 @@ import pyarrow as pa
 import pytest
 from other_writers import fill
 
-from dask_tfrecord import (
-    CorruptRecordError,
-    RecordTable,
-    Schema,
-    SchemaError,
-    TFRecordError,
-    export,
-    index,
-    inspect,
-    iter_batches,
-    read_tfrecord,
-    to_tfrecord,
-    verify,
-)
+import dask_tfrecord
+from dask_tfrecord import CorruptRecordError, Schema, SchemaError, TFRecordError, inspect, read_tfrecord
 
 pytestmark = pytest.mark.usefixtures("one_thread")
-
-
-# --- the rows that TensorFlow Datasets reads -----------------------------------------------------------
 
 
 def plain(value: Any) -> Any:
@@ -100,7 +86,7 @@ def test_the_rows_of_every_sample_are_those_of_tensorflow_datasets(
     root = tmp_path / name
     shutil.copytree(data / "tfds" / name / "1.0.0", root)
     if indexed:
-        index(root)
+        dask_tfrecord.index(root)
     everything = read_tfrecord(root).compute()
     for split, wanted in expected(data / "tfds" / name):
         described = inspect(root, split=split)
@@ -112,7 +98,7 @@ def test_the_rows_of_every_sample_are_those_of_tensorflow_datasets(
             names = classes(root, column)
             got = [alike(coded(value, names)) for value in values.to_pylist()]
             assert got == [alike(pick(row, tuple(column.split("/")))) for row in wanted], column
-    assert verify(root)["agrees"].all() or not indexed
+    assert dask_tfrecord.verify(root)["agrees"].all() or not indexed
 
 
 def classes(root: Path, column: str) -> list[str]:
@@ -129,16 +115,13 @@ def coded(value: Any, names: list[str]) -> Any:
     return -1 if value is None else names.index(value)
 
 
-# --- keywords ------------------------------------------------------------------------------------------
-
-
 def test_a_group_of_columns_is_read_by_its_name(data: Path) -> None:
     root = data / "tfds" / "mixed"
     members = ["objects/bbox", "objects/label"]
     assert list(read_tfrecord(root, columns="objects").compute().columns) == members
     assert inspect(root, columns=["path", "objects"]).schema.names == ["path", *members]
-    assert RecordTable(root, columns=["objects"])[0:2].schema.names == members
-    assert next(iter(iter_batches(root, 2, columns="objects"))).schema.names == members
+    assert dask_tfrecord.RecordTable(root, columns=["objects"])[0:2].schema.names == members
+    assert next(iter(dask_tfrecord.iter_batches(root, 2, columns="objects"))).schema.names == members
     assert read_tfrecord(root, columns="path").name == "path"
 
 
@@ -147,19 +130,24 @@ def test_labels_are_names_or_numbers(data: Path, tmp_path: Path) -> None:
     named = read_tfrecord(root, split="train").compute()["label"]
     assert isinstance(named.dtype, pd.CategoricalDtype)
     assert set(named.cat.categories) == set(classes(root / "1.0.0", "label"))
-    numbers = read_tfrecord(root, split="train", labels="codes").compute()["label"]
-    assert numbers.tolist() == named.cat.codes.tolist()
     filtered = read_tfrecord(root, filters=[("label", "==", named[0])]).compute()["label"]
     assert set(filtered) == {named[0]}
-    shutil.copytree(root / "1.0.0", tmp_path / "indexed")
-    index(tmp_path / "indexed")
-    indexed = read_tfrecord(tmp_path / "indexed", split="train", labels="codes").compute()["label"]
-    assert indexed.tolist() == numbers.tolist()
+    indexed = shutil.copytree(root / "1.0.0", tmp_path / "indexed")
+    dask_tfrecord.index(indexed)
+    for path in (root, indexed):
+        numbers = read_tfrecord(path, split="train", labels="codes").compute()["label"]
+        assert numbers.tolist() == named.cat.codes.tolist()
     with pytest.raises(TFRecordError, match="unknown labels 'name'"):
         read_tfrecord(root, labels="name")  # type: ignore[arg-type]  # an invalid value
+    with pytest.raises(SchemaError, match="a form of its own"):
+        dask_tfrecord.to_tfrecord(read_tfrecord(indexed), indexed, append=True, partition_on="split")
 
 
-def test_the_caller_overrides_described_types(data: Path) -> None:
+def test_a_description_shows_splits_and_the_caller_overrides_its_types(data: Path) -> None:
+    described = inspect(data / "tfds" / "scalars")
+    assert described.splits == {"train": 7, "test": 3, "validation": 4}
+    assert described.supervised_keys == ("int64", "flag")
+    assert inspect(data / "tfds" / "taxi").splits == {"eval": None, "train": None}
     root = data / "tfds" / "tensors"
     schema = {"m23": pa.list_(pa.int64()), "u64": None, "nn_zlib/value": pa.binary()}
     frame = read_tfrecord(root, split="train", schema=schema).compute()
@@ -171,58 +159,30 @@ def test_the_caller_overrides_described_types(data: Path) -> None:
     assert list(whole.columns) == ["m23", "split"]
 
 
-def test_a_description_shows_splits_and_supervised_keys(data: Path) -> None:
-    described = inspect(data / "tfds" / "scalars")
-    assert described.splits == {"train": 7, "test": 3, "validation": 4}
-    assert described.supervised_keys == ("int64", "flag")
-    assert inspect(data / "tfds" / "taxi").splits == {"eval": None, "train": None}
-
-
 @pytest.mark.parametrize("name", ["sequences", "tensors", "labels"])
 def test_a_schema_of_a_description_reads_files_without_one(data: Path, tmp_path: Path, name: str) -> None:
     root = data / "tfds" / name / "1.0.0"
     for path in root.glob("*-train.tfrecord-*"):
         shutil.copy(path, tmp_path)
     schema = Schema.from_tfds(root)
-    found = read_tfrecord(tmp_path, schema=schema).compute()
-    assert str(found.to_dict()) == str(read_tfrecord(root, split="train").compute().to_dict())
     assert Schema.from_json(schema.to_json()) == schema
+    expected = str(read_tfrecord(root, split="train").compute().to_dict())
+    for source in (schema, root, root / "features.json", str(root / "features.json")):
+        assert str(read_tfrecord(tmp_path, schema=source).compute().to_dict()) == expected
+    if name == "labels":
+        codes = read_tfrecord(tmp_path, schema=root / "features.json", labels="codes")
+        assert codes.dtypes["label"] == pd.ArrowDtype(pa.int64())
     with pytest.raises(FileNotFoundError, match=r"features\.json"):
         Schema.from_tfds(tmp_path)
     with pytest.raises(TFRecordError, match="unknown labels 'kodes'"):
         Schema.from_tfds(root, labels="kodes")
 
 
-def test_what_was_exported_reads_back_alike(tmp_path: Path) -> None:
-    types = {
-        "flag": (pa.bool_(), [True, False]),
-        "small": (pa.uint8(), [1, 255]),
-        "half": (pa.float16(), [np.float16(0.5), np.float16(2)]),
-        "wide": (pa.float64(), [0.5, 2.0]),
-        "text": (pa.string(), ["a", "é"]),
-        "raw": (pa.binary(), [b"\xff", b""]),
-        "lists": (pa.list_(pa.int16()), [[], [1, 2]]),
-        "words": (pa.list_(pa.string()), [["a"], []]),
-        "pair": (pa.list_(pa.float32(), 2), [[1.0, 2.0], [3.0, 4.0]]),
-    }
-    table = pa.table({name: pa.array(values, type_) for name, (type_, values) in types.items()})
-    frame = table.to_pandas(types_mapper=pd.ArrowDtype)
-    to_tfrecord(dd.from_pandas(frame, npartitions=1, sort=False), tmp_path, write_index=False, lossy="allow")
-    export(tmp_path, "tfds")
-    shutil.rmtree(tmp_path / "_tfrecord")
-    found = pa.concat_tables(inspect(tmp_path, split="train").iter_tables())
-    assert found.equals(table)
-
-
-# --- descriptions that contradict the data -------------------------------------------------------------
-
 INT = {"tensor": {"dtype": "int64", "shape": {}}}
 LABEL = {"classLabel": {"numClasses": "2"}}
 
 
-def dataset(
-    root: Path, features: dict[str, Any], record: dict[str, Any], lengths: list[int] | None = None
-) -> Path:
+def dataset(root: Path, features: Any, record: Any, lengths: list[int] | None = None) -> Path:
     """Write a dataset of TensorFlow Datasets with one file, whose two records are the same."""
     fill(root, {"x-train.tfrecord-00000-of-00001": oracle.features_file([record]) * 2})
     splits = [{"name": "train", "shardLengths": [str(length) for length in lengths or [2]]}]
@@ -234,6 +194,10 @@ def dataset(
 def tensor(dtype: str, *shape: int, **more: Any) -> dict[str, Any]:
     dimensions = {"dimensions": [str(size) for size in shape]} if shape else {}
     return {"tensor": {"dtype": dtype, "shape": dimensions, **more}}
+
+
+NESTED = {"sequence": {"feature": {"sequence": {"feature": INT}}}}
+RAGGED = {"x/ragged_flat_values": ("int64", [1, 2]), "x/ragged_row_lengths_0": ("int64", [1, 2])}
 
 
 @pytest.mark.parametrize(
@@ -250,14 +214,18 @@ def tensor(dtype: str, *shape: int, **more: Any) -> dict[str, Any]:
         (tensor("int8", 2, encoding="zlib"), ("bytes", [zlib.compress(bytes(2))[:-1]]), "truncated"),
         ({"sequence": {"feature": INT, "length": "2"}}, ("int64", [1, 2, 3]), r"shape \(2\)"),
         ({"sequence": {"feature": tensor("int64", 2)}}, ("int64", [1, 2, 3]), r"shape \(2\)"),
+        (NESTED, RAGGED, "lengths of the inner sequences"),
+        (LABEL, ("int64", [2]), "the number of the class is 2, but 2 classes have names"),
     ],
     ids=str,
 )
 def test_a_contradiction_names_the_file_the_record_and_the_feature(
     tmp_path: Path, feature: dict[str, Any], stored: Any, problem: str
 ) -> None:
-    record = {"n": ("int64", [1])} | ({} if stored is None else {"x": stored})
+    record = {"n": ("int64", [1])}
+    record |= stored if isinstance(stored, dict) else {"x": stored} if stored else {}
     root = dataset(tmp_path, {"n": INT, "x": feature}, record)
+    (root / "x.labels.txt").write_text("a\nb")
     with pytest.raises(SchemaError, match=problem) as caught:
         read_tfrecord(root).compute()
     assert caught.value.feature == "x"
@@ -265,55 +233,41 @@ def test_a_contradiction_names_the_file_the_record_and_the_feature(
     assert read_tfrecord(root, columns=["n"]).compute()["n"].tolist() == [1, 1]
 
 
-def test_rows_are_not_appended_to_an_indexed_dataset(data: Path, tmp_path: Path) -> None:
-    root = tmp_path / "labels"
-    shutil.copytree(data / "tfds" / "labels" / "1.0.0", root)
-    index(root)
-    with pytest.raises(SchemaError, match="a form of its own"):
-        to_tfrecord(read_tfrecord(root), root, append=True, partition_on="split")
-
-
 @pytest.mark.parametrize(
-    ("feature", "rows", "record"),
+    ("feature", "rows"),
     [
-        (tensor("uint8", 3), [[1, 2, 3], [1, 2, 300]], 1),
-        (tensor("uint8", optional=True), [None, None, [300]], 2),
-        ({"sequence": {"feature": tensor("uint8")}}, [[], [1, 2], [1, 300]], 2),
+        (tensor("uint8", 3), [[1, 2, 3], [1, 2, 300]]),
+        (tensor("uint8", optional=True), [None, None, [300]]),
+        ({"sequence": {"feature": tensor("uint8")}}, [[], [1, 2], [1, 300]]),
     ],
     ids=["tensor", "optional", "sequence"],
 )
 def test_errors_name_the_record_and_the_types_that_read_it(
-    tmp_path: Path, feature: dict[str, Any], rows: list[Any], record: int
+    tmp_path: Path, feature: dict[str, Any], rows: list[Any]
 ) -> None:
     root = dataset(tmp_path, {"x": feature}, {}, [len(rows)])
     records = [{"n": ("int64", [1])} | ({} if row is None else {"x": ("int64", row)}) for row in rows]
     (root / "x-train.tfrecord-00000-of-00001").write_bytes(oracle.features_file(records))
     with pytest.raises(SchemaError) as caught:
         read_tfrecord(root, extra="ignore").compute()
-    assert caught.value.record == record
+    assert caught.value.record == len(rows) - 1
     with pytest.raises(SchemaError):
-        RecordTable(root, extra="ignore")[[0, len(rows) - 1]]
+        dask_tfrecord.RecordTable(root, extra="ignore")[[0, len(rows) - 1]]
     ((keyword, types, _),) = caught.value.remedies
     assert len(read_tfrecord(root, extra="ignore", **{keyword: types}).compute()) == len(rows)
 
 
 def test_each_tensor_needs_a_shape_of_its_own(tmp_path: Path) -> None:
-    feature = tensor("int8", -1, -1, encoding="bytes")
-    root = dataset(tmp_path, {"x": feature}, {})
-    shapes, values = [[1], [2, 1, 3]], [bytes(2), bytes(3)]
-    records = [
+    root = dataset(tmp_path, {"x": tensor("int8", -1, -1, encoding="bytes")}, {})
+    records: list[Any] = [
         {"x/shape": ("int64", shape), "x/value": ("bytes", [value])}
-        for shape, value in zip(shapes, values, strict=True)
+        for shape, value in (([1], bytes(2)), ([2, 1, 3], bytes(3)))
     ]
     (root / "x-train.tfrecord-00000-of-00001").write_bytes(oracle.features_file(records))
     with pytest.raises(SchemaError, match="1 tensors have 1 sizes"):
         read_tfrecord(root).compute()
-
-
-def test_rows_are_not_appended_to_a_dataset_without_a_snapshot(tmp_path: Path) -> None:
-    root = dataset(tmp_path, {"x": tensor("int8")}, {"x": ("int64", [1])})
     with pytest.raises(SchemaError, match="a form of its own"):
-        to_tfrecord(dd.from_dict({"x": [1]}, npartitions=1), root, append=True)
+        dask_tfrecord.to_tfrecord(dd.from_dict({"x": [1]}, npartitions=1), root, append=True)
 
 
 def test_a_misspelt_column_is_noticed_beside_unknown_features(tmp_path: Path) -> None:
@@ -323,59 +277,32 @@ def test_a_misspelt_column_is_noticed_beside_unknown_features(tmp_path: Path) ->
         read_tfrecord(root, schema={"objectz/label": pa.int64()})
 
 
-def test_a_split_file_with_another_number_of_records_raises(tmp_path: Path) -> None:
-    root = dataset(tmp_path, {"x": INT}, {"x": ("int64", [1])}, [3])
-    with pytest.raises(CorruptRecordError, match="2 records, but"):
-        read_tfrecord(root, blocksize=20)
-
-
-def test_lengths_of_inner_sequences_must_add_up(tmp_path: Path) -> None:
-    nested = {"sequence": {"feature": {"sequence": {"feature": INT}}}}
-    record = {"x/ragged_flat_values": ("int64", [1, 2]), "x/ragged_row_lengths_0": ("int64", [1, 2])}
-    root = dataset(tmp_path, {"x": nested}, record)
-    with pytest.raises(SchemaError, match="lengths of the inner sequences"):
-        read_tfrecord(root).compute()
-
-
 @pytest.mark.parametrize(
-    ("names", "expected_values"),
+    ("names", "expected"),
     [("a\nb\n", ["b", "b"]), ("a\nb\nc", [1, 1]), ("a\na\n", [1, 1]), (None, [1, 1])],
 )
 def test_labels_without_a_name_for_each_class_keep_their_numbers(
-    tmp_path: Path, names: str | None, expected_values: list[Any]
+    tmp_path: Path, names: str | None, expected: list[Any]
 ) -> None:
     root = dataset(tmp_path, {"x": LABEL}, {"x": ("int64", [1])})
     if names is not None:
         (root / "x.labels.txt").write_text(names)
-    if names in (None, "a\nb\n"):
-        assert read_tfrecord(root).compute()["x"].tolist() == expected_values
-        return
-    with pytest.warns(UserWarning, match='for 2 classes, .*labels="codes"'):
-        assert read_tfrecord(root).compute()["x"].tolist() == expected_values
-    assert read_tfrecord(root, labels="codes").compute()["x"].tolist() == expected_values
+    warns = names not in (None, "a\nb\n")
+    message = 'for 2 classes, .*labels="codes"'
+    with pytest.warns(UserWarning, match=message) if warns else nullcontext():
+        assert read_tfrecord(root).compute()["x"].tolist() == expected
+    assert read_tfrecord(root, labels="codes").compute()["x"].tolist() == [1, 1]
 
 
-def test_names_of_classes_that_are_not_utf8_raise(tmp_path: Path) -> None:
-    root = dataset(tmp_path, {"x": LABEL}, {"x": ("int64", [1])})
-    (root / "x.labels.txt").write_bytes(b"caf\xe9\nb")
-    with pytest.raises(SchemaError, match=r"x\.labels\.txt is not valid UTF-8.*labels=\"codes\""):
-        read_tfrecord(root)
-
-
-def test_a_class_without_a_name_raises(tmp_path: Path) -> None:
-    root = dataset(tmp_path, {"x": LABEL}, {"x": ("int64", [2])})
-    (root / "x.labels.txt").write_text("a\nb")
-    with pytest.raises(SchemaError, match="the number of the class is 2, but 2 classes have names"):
+@pytest.mark.parametrize("length", [1, 3])
+def test_a_file_with_another_number_of_records_raises(tmp_path: Path, length: int) -> None:
+    root = dataset(tmp_path, {"x": INT}, {"x": ("int64", [1])}, [length])
+    assert len(read_tfrecord(root)) == length
+    message = f"2 records, but .*dataset_info.json says {length}"
+    with pytest.raises(CorruptRecordError, match=message):
         read_tfrecord(root).compute()
-    assert read_tfrecord(root, labels="codes").compute()["x"].tolist() == [2, 2]
-
-
-@pytest.mark.parametrize("lengths", [[1], [3]])
-def test_a_file_with_another_number_of_records_raises(tmp_path: Path, lengths: list[int]) -> None:
-    root = dataset(tmp_path, {"x": INT}, {"x": ("int64", [1])}, lengths)
-    assert len(read_tfrecord(root)) == lengths[0]
-    with pytest.raises(CorruptRecordError, match=f"2 records, but .*dataset_info.json says {lengths[0]}"):
-        read_tfrecord(root).compute()
+    with pytest.raises(CorruptRecordError, match=message):
+        read_tfrecord(root, blocksize=20).compute()
 
 
 def test_features_of_unknown_classes_keep_their_stored_types(
@@ -390,35 +317,32 @@ def test_features_of_unknown_classes_keep_their_stored_types(
     assert "keep their stored types: 'x', 'y'" in caplog.text
 
 
-def test_two_features_of_one_name_raise(tmp_path: Path) -> None:
-    nested = {"featuresDict": {"features": {"b": INT}}}
-    root = dataset(tmp_path, {"a": nested, "a/b": INT}, {"a/b": ("int64", [1])})
-    with pytest.raises(SchemaError, match="two features with this name"):
-        read_tfrecord(root)
+def of_features(features: Any) -> str:
+    return json.dumps({"featuresDict": {"features": features}})
+
+
+INVALID = r"features\.json: the description of the features is not valid"
+TWO = {"a": {"featuresDict": {"features": {"b": INT}}}, "a/b": INT}
 
 
 @pytest.mark.parametrize(
-    "content",
+    ("name", "content", "problem"),
     [
-        "{",
-        "[]",
-        json.dumps({"featuresDict": {"features": {"x": tensor("int8", 10**11)}}}),
-        '{"featuresDict": {"features": {"x": 1}}}',
+        ("features.json", "{", INVALID),
+        ("features.json", "[]", INVALID),
+        ("features.json", of_features({"x": tensor("int8", 10**11)}), INVALID),
+        ("features.json", of_features({"x": 1}), INVALID),
+        ("features.json", of_features(TWO), "two features with this name"),
+        ("x.labels.txt", "caf\xe9\nb", r"x\.labels\.txt is not valid UTF-8.*labels=\"codes\""),
+        ("dataset_info.json", '{"fileFormat": "array_record"}', "the format 'array_record'"),
+        ("dataset_info.json", '{"fileFormat": "parquet"}', "the format 'parquet'"),
+        ("dataset_info.json", '{"fileFormat": "riegeli"}', "the format 'riegeli'"),
     ],
 )
-def test_an_invalid_description_of_features_raises(tmp_path: Path, content: str) -> None:
-    root = dataset(tmp_path, {"x": INT}, {"x": ("int64", [1])})
-    (root / "features.json").write_text(content)
-    with pytest.raises(SchemaError, match=r"features\.json: the description of the features is not valid"):
-        read_tfrecord(root)
-
-
-@pytest.mark.parametrize("name", ["array_record", "parquet", "riegeli"])
-def test_other_file_formats_are_refused_by_name(tmp_path: Path, name: str) -> None:
-    root = dataset(tmp_path, {"x": INT}, {"x": ("int64", [1])})
-    info = json.loads((root / "dataset_info.json").read_text())
-    (root / "dataset_info.json").write_text(json.dumps(info | {"fileFormat": name}))
-    with pytest.raises(TFRecordError, match=f"the format '{name}'"):
+def test_an_invalid_description_raises(tmp_path: Path, name: str, content: str, problem: str) -> None:
+    root = dataset(tmp_path, {"x": LABEL}, {"x": ("int64", [1])})
+    (root / name).write_text(content, "latin-1")
+    with pytest.raises(TFRecordError, match=problem):
         read_tfrecord(root)
 
 

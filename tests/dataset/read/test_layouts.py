@@ -1,5 +1,7 @@
 """Directories of TensorFlow Datasets and TFX: their splits and versions are never mixed in silence.
 
+A directory or a glob that lacks members of a numbered set, such as ``a-00001-of-00002``, says so.
+
 Modules: dataset.read.layouts.
 """
 
@@ -13,25 +15,11 @@ import oracle
 import pandas as pd
 import pyarrow as pa
 import pytest
-from click.testing import CliRunner
 from other_writers import fill
-from servers import page_server
 
-from dask_tfrecord import (
-    CorruptRecordError,
-    NotFoundError,
-    RecordTable,
-    SchemaError,
-    Snapshot,
-    TFRecordError,
-    export,
-    index,
-    iter_batches,
-    read_tfrecord,
-    to_tfrecord,
-)
+import dask_tfrecord
+from dask_tfrecord import RecordTable, TFRecordError, index, iter_batches, read_tfrecord, to_tfrecord
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord_launcher import main
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -40,6 +28,17 @@ pytestmark = pytest.mark.usefixtures("one_thread")
 def tfds(data: Path) -> Path:
     """What TensorFlow Datasets and TensorFlow wrote."""
     return data / "tfds"
+
+
+ONE = oracle.features_file([{"n": ("int64", [1])}])
+
+
+def shard(split: str, number: int = 0, count: int = 1) -> str:
+    return f"x-{split}.tfrecord-{number:05d}-of-{count:05d}"
+
+
+def describe(root: Path, *splits: dict[str, Any]) -> None:
+    (root / "dataset_info.json").write_text(json.dumps({"name": "x", "splits": list(splits)}))
 
 
 def rows(path: Any, **keywords: Any) -> dict[str | None, list[int]]:
@@ -67,32 +66,31 @@ def test_splits_of_tfds_are_chosen(tfds: Path) -> None:
     assert len(read_tfrecord(files)) == 12
 
 
-def test_an_empty_list_of_splits_raises(tfds: Path) -> None:
-    with pytest.raises(TFRecordError, match=r"split=\[\] names no split; pass split=None to read all splits"):
-        read_tfrecord(tfds, split=[])
+NO_SLICES = r'slices such as "train\[:10%\]" and sums .*not supported'
 
 
 @pytest.mark.parametrize(
-    ("split", "whole"),
+    ("split", "whole", "problem"),
     [
-        ("train[:10%]", "train"),
-        ("train[1:2]", "train"),
-        ("train+test", ("train", "test")),
-        ("train[:50%] + test[50%:] + train[50%:]", ("train", "test")),
-        (["train[:10%]", "test"], ("train", "test")),
-        ("train[:10%]+none", None),
+        ("train[:10%]", "train", NO_SLICES),
+        ("train[1:2]", "train", NO_SLICES),
+        ("train+test", ("train", "test"), NO_SLICES),
+        ("train[:50%] + test[50%:] + train[50%:]", ("train", "test"), NO_SLICES),
+        (["train[:10%]", "test"], ("train", "test"), NO_SLICES),
+        ("train[:10%]+none", None, NO_SLICES),
+        ([], None, r"split=\[\] names no split; pass split=None to read all splits"),
     ],
 )
-def test_slices_and_sums_of_splits_are_refused_with_whole_splits(tfds: Path, split: Any, whole: Any) -> None:
-    with pytest.raises(
-        TFRecordError, match=r'slices such as "train\[:10%\]" and sums .*not supported'
-    ) as caught:
+def test_slices_and_sums_of_splits_are_refused_with_whole_splits(
+    tfds: Path, split: Any, whole: Any, problem: str
+) -> None:
+    with pytest.raises(TFRecordError, match=problem) as caught:
         read_tfrecord(tfds / "labels", split=split)
-    assert [remedy.value for remedy in caught.value.remedies] == ([] if whole is None else [whole])
     if whole is not None:
-        assert len(read_tfrecord(tfds / "labels", split=whole)) == sum(
-            len(LABELS[name]) for name in ([whole] if isinstance(whole, str) else whole)
-        )
+        assert [remedy.value for remedy in caught.value.remedies] == [whole]
+        names = [whole] if isinstance(whole, str) else whole
+        expected = sum(len(LABELS[name]) for name in names)
+        assert len(read_tfrecord(tfds / "labels", split=whole)) == expected
 
 
 @pytest.mark.parametrize("name", ["1.0.0.incompleteAB12CD", "1.0.0.incomplete.x", "labels.incomplete"])
@@ -104,7 +102,7 @@ def test_an_unfinished_download_is_not_read(tmp_path: Path, tfds: Path, name: st
     assert len(read_tfrecord(tmp_path / "labels")) == 12
     assert len(read_tfrecord(f"{tmp_path}/labels/*", split="all")) == 12
     shutil.rmtree(tmp_path / "labels" / "1.0.0")
-    with pytest.raises(NotFoundError):
+    with pytest.raises(dask_tfrecord.NotFoundError):
         read_tfrecord(tmp_path / "labels")
     assert len(read_tfrecord(unfinished)) == 1
 
@@ -132,34 +130,32 @@ EXAMPLES = "taxi/CsvExampleGen/examples/1"
 
 
 @pytest.mark.parametrize(
-    ("path", "one"),
+    "path",
     [
-        (["labels"], "train"),
-        ("labels/1.0.0/*", "train"),
-        ("labels/*/*.tfrecord-*", "train"),
-        ("labels/1.0.0/*.tfrecord*1-of*", "train"),
-        (f"{EXAMPLES}/*", "train"),
-        (f"{EXAMPLES}/Split-*/*.gz", "train"),
+        ["labels"],
+        "labels/1.0.0/*",
+        "labels/*/*.tfrecord-*",
+        "labels/1.0.0/*.tfrecord*1-of*",
+        f"{EXAMPLES}/*",
+        f"{EXAMPLES}/Split-*/*.gz",
     ],
 )
-def test_several_splits_without_a_choice_raise_with_remedies_that_read_them(
-    tfds: Path, path: Any, one: str
-) -> None:
-    place = [str(tfds / name) for name in path] if isinstance(path, list) else str(tfds / path)
+def test_several_splits_without_a_choice_raise_with_remedies_that_read_them(tfds: Path, path: Any) -> None:
+    path = [str(tfds / name) for name in path] if isinstance(path, list) else str(tfds / path)
     with pytest.raises(TFRecordError, match=r"holds the splits '\w+' \(files: \d\), 'train'") as caught:
-        read_tfrecord(place)
-    counts = [len(read_tfrecord(place, **{keyword: value})) for keyword, value, _ in caught.value.remedies]
-    assert [value for _, value, _ in caught.value.remedies] == [one, "all"]
-    assert 0 < counts[0] < counts[1]
+        read_tfrecord(path)
+    remedies = {value: {keyword: value} for keyword, value, _ in caught.value.remedies}
+    assert [*remedies] == ["train", "all"]
+    one, every = (len(read_tfrecord(path, **keywords)) for keywords in remedies.values())
+    assert 0 < one < every
     glob = str(caught.value).partition('such as "')[2].partition('"')[0]
-    assert len(read_tfrecord(glob)) == counts[0]
-    for use in (lambda: iter_batches(place, 9), lambda: RecordTable(place)):
+    assert len(read_tfrecord(glob)) == len(RecordTable(glob)) == one
+    for use in (lambda: iter_batches(path, 9), lambda: RecordTable(path)):
         with pytest.raises(TFRecordError, match="holds the splits"):
             use()
-    assert len(RecordTable(glob)) == counts[0]
 
 
-def test_splits_of_tfx_are_chosen(tfds: Path) -> None:
+def test_splits_of_tfx_are_chosen_and_artifacts_are_not_mixed(tmp_path: Path, tfds: Path) -> None:
     found = read_tfrecord(tfds / "taxi", columns=["fare", "split"]).compute()
     assert {key: len(part) for key, part in found.groupby("split")} == {"eval": 3, "train": 8}
     assert len(read_tfrecord(tfds / EXAMPLES / "Split-eval")) == 3
@@ -169,59 +165,50 @@ def test_splits_of_tfx_are_chosen(tfds: Path) -> None:
         assert read_tfrecord(path, split="train", columns="fare").compute().tolist() == expected
         assert len(read_tfrecord(path, split=["eval"])) == 3
         assert len(read_tfrecord(path, filters=[("split", "==", "eval")])) == 3
+    for number in "12":
+        shutil.copytree(tfds / EXAMPLES / "Split-eval", tmp_path / number / "Split-eval")
+    with pytest.raises(TFRecordError, match="2 datasets, versions or configurations"):
+        read_tfrecord(tmp_path)
 
 
-@pytest.mark.parametrize("keywords", [{}, {"split": "train"}, {"split": "all"}], ids=str)
 @pytest.mark.parametrize(
-    "path", ["configs", "configs/large", "configs/*/1.0.0", "configs/*/1.0.0/*train*", "."]
+    ("path", "split"),
+    [
+        ("configs", None),
+        ("configs/large", "train"),
+        ("configs/*/1.0.0", "all"),
+        ("configs/*/1.0.0/*train*", None),
+        (".", "train"),
+    ],
 )
 def test_several_versions_or_configurations_raise_with_their_names(
-    tfds: Path, path: str, keywords: dict[str, Any]
+    tfds: Path, path: str, split: str | None
 ) -> None:
     with pytest.raises(TFRecordError, match=r"\d datasets, versions or configurations: '.*large/1.0.0', '"):
-        read_tfrecord(tfds / path, **keywords)
+        read_tfrecord(tfds / path, split=split)
     assert len(read_tfrecord(tfds / "configs/large/1.0.0", split="train")) == 6
     both = [tfds / "configs/large/1.0.0", tfds / "configs/small/1.0.0"]
     assert len(read_tfrecord(both, split="test", columns=[])) == 4
 
 
-def test_a_tfx_artifact_and_another_are_not_mixed(tmp_path: Path, tfds: Path) -> None:
-    for number in (1, 2):
-        shutil.copytree(tfds / EXAMPLES / "Split-eval", tmp_path / f"{number}" / "Split-eval")
-    with pytest.raises(TFRecordError, match="2 datasets, versions or configurations"):
-        read_tfrecord(tmp_path)
-
-
-ONE = oracle.features_file([{"n": ("int64", [1])}])
-
-
-def shard(split: str, number: int = 0, count: int = 1) -> str:
-    return f"x-{split}.tfrecord-{number:05d}-of-{count:05d}"
-
-
 def test_names_show_the_splits_if_the_description_lists_none(tmp_path: Path) -> None:
-    files = {shard("train"): ONE * 2, shard("train_extra"): ONE, "features.json": b"{}"}
-    fill(tmp_path, files)
+    fill(tmp_path, {shard("train"): ONE * 2, shard("train_extra"): ONE})
+    assert len(read_tfrecord(tmp_path)) == 3  # without a description, names are names
+    with pytest.raises(TFRecordError, match="its splits are: none"):
+        read_tfrecord(tmp_path, split="train")
+    fill(tmp_path, {"features.json": b"{}"})
     with pytest.raises(TFRecordError, match=r"'train' .*'train_extra'"):
         read_tfrecord(tmp_path / "*")
     assert rows(tmp_path) == {"train": [1, 1], "train_extra": [1]}
     assert rows(tmp_path, split="train") == {None: [1, 1]}
-    (tmp_path / "dataset_info.json").write_text(json.dumps({"splits": {"train": {"num_examples": 3}}}))
+    fill(tmp_path, {"dataset_info.json": b'{"splits": {"train": {"num_examples": 3}}}'})
     assert rows(tmp_path, split="all") == {"train": [1, 1], "train_extra": [1]}
-    (tmp_path / "dataset_info.json").write_text("{")
+    describe(tmp_path, *[{"name": "train", "shardLengths": ["1"]}] * 2)
+    with pytest.raises(TFRecordError, match=r"dataset_info\.json: .* two splits with the name 'train'"):
+        read_tfrecord(tmp_path)
+    fill(tmp_path, {"dataset_info.json": b"{"})
     with pytest.raises(TFRecordError, match="not valid JSON"):
         read_tfrecord(tmp_path)
-
-
-def test_without_a_description_names_are_names(tmp_path: Path) -> None:
-    fill(tmp_path, {shard("train"): ONE, shard("test"): ONE})
-    assert len(read_tfrecord(tmp_path)) == 2
-    with pytest.raises(TFRecordError, match="its splits are: none"):
-        read_tfrecord(tmp_path, split="train")
-
-
-def describe(root: Path, *splits: dict[str, Any]) -> None:
-    (root / "dataset_info.json").write_text(json.dumps({"name": "x", "splits": list(splits)}))
 
 
 def test_only_the_files_that_a_description_lists_are_read(tmp_path: Path) -> None:
@@ -241,34 +228,24 @@ def test_only_the_files_that_a_description_lists_are_read(tmp_path: Path) -> Non
         read_tfrecord(tmp_path / "*")
 
 
-def test_two_splits_with_one_name_raise(tmp_path: Path) -> None:
-    fill(tmp_path, {shard("train"): ONE})
-    describe(tmp_path, *[{"name": "train", "shardLengths": ["1"]}] * 2)
-    with pytest.raises(TFRecordError, match=r"dataset_info\.json: .* two splits with the name 'train'"):
-        read_tfrecord(tmp_path)
-
-
 @pytest.mark.parametrize(
     ("template", "names"),
     [
-        (None, ["x-train.tfrecord-00000-of-00002", "x-train.tfrecord-00001-of-00002"]),
-        (
-            "{SPLIT}/{SHARD_INDEX}-{NUM_SHARDS}.{FILEFORMAT}",
-            ["train/00000-00002.tfrecord", "train/00001-00002.tfrecord"],
-        ),
-        ("a+b.{SPLIT}-{SHARD_X_OF_Y}", ["a+b.train-00000-of-00002", "a+b.train-00001-of-00002"]),
+        (None, "x-train.tfrecord-0000{}-of-00002"),
+        ("{SPLIT}/{SHARD_INDEX}-{NUM_SHARDS}.{FILEFORMAT}", "train/0000{}-00002.tfrecord"),
+        ("a+b.{SPLIT}-{SHARD_X_OF_Y}", "a+b.train-0000{}-of-00002"),
     ],
 )
-def test_a_missing_shard_raises(tmp_path: Path, template: str | None, names: list[str]) -> None:
+def test_a_missing_shard_raises(tmp_path: Path, template: str | None, names: str) -> None:
     split = {"name": "train", "shardLengths": ["2", "1"], "filepathTemplate": template}
-    fill(tmp_path, {names[0]: ONE * 2, names[1]: ONE})
+    fill(tmp_path, {names.format(0): ONE * 2, names.format(1): ONE})
     describe(tmp_path, split, {"name": "test", "shardLengths": ["4"]})
     assert len(read_tfrecord(tmp_path, split="train")) == 3
-    (tmp_path / names[0]).unlink()
+    (tmp_path / names.format(0)).unlink()
     for keywords in ({}, {"split": "train"}, {"split": "all"}):
-        with pytest.raises(CorruptRecordError, match="is missing, but dataset_info") as caught:
+        with pytest.raises(dask_tfrecord.CorruptRecordError, match="is missing, but dataset_info") as caught:
             read_tfrecord(tmp_path, **keywords)
-        assert caught.value.path == str(tmp_path / names[0])
+        assert caught.value.path == str(tmp_path / names.format(0))
     glob = str(caught.value).partition('exist as "')[2].partition('"')[0]
     assert len(read_tfrecord(glob)) == 1
 
@@ -276,90 +253,131 @@ def test_a_missing_shard_raises(tmp_path: Path, template: str | None, names: lis
 def test_a_feature_with_the_name_of_the_column_is_not_hidden(tmp_path: Path) -> None:
     one = oracle.features_file([{"split": ("int64", [7])}])
     fill(tmp_path, {shard("train"): one, shard("test"): one, "features.json": b"{}"})
-    with pytest.raises(SchemaError, match='split="train"'):
+    with pytest.raises(dask_tfrecord.SchemaError, match='split="train"'):
         read_tfrecord(tmp_path, split="all")
     assert read_tfrecord(tmp_path, split="train").compute()["split"].tolist() == [7]
 
 
-# --- snapshots -----------------------------------------------------------------------------------------
-
-
-def test_an_index_stores_the_splits(tmp_path: Path, tfds: Path) -> None:
-    root = tmp_path / "labels"
-    shutil.copytree(tfds / "labels" / "1.0.0", root)
-    snapshot = index(root)
-    assert (snapshot.partition_on, snapshot.partitions, snapshot.records) == (("split",), 3, 12)
-    assert rows(root) == LABELS
-    assert rows(root, split="train") == {None: LABELS["train"]}
-    assert len(read_tfrecord(root, split=["test", "train"])) == 10
-    assert read_tfrecord(root, filters=[("split", "==", "test")]).npartitions == 1
-
-
 def test_writes_to_indexed_splits_replace_and_add_rows_of_their_split(tmp_path: Path) -> None:
     fill(tmp_path, {shard("train"): ONE * 2, shard("test"): ONE, "features.json": b"{}"})
-    ddf = dd.from_pandas(pd.DataFrame({"n": [8, 9], "split": ["train", "new"]}), npartitions=1)
+    table = pa.table({"n": [8, 9], "split": ["train", "new"]})
     with pytest.raises(TFRecordError, match=r"index\(.*split=\"all\"\) first.*partition_on=\['split'\]"):
-        to_tfrecord(ddf[["n"]], tmp_path, append=True)
-    index(tmp_path, split="all")
-    to_tfrecord(ddf, tmp_path, append=True, partition_on="split")
+        to_tfrecord(table.select(["n"]), tmp_path, append=True)
+    snapshot = index(tmp_path, split="all")
+    assert (snapshot.partition_on, snapshot.partitions, snapshot.records) == (("split",), 2, 3)
+    assert rows(tmp_path, split="train") == {None: [1, 1]}
+    assert (
+        rows(tmp_path, filters=[("split", "==", "test")]) == rows(tmp_path, split=["test"]) == {"test": [1]}
+    )
+    to_tfrecord(table, tmp_path, append=True, partition_on="split")
     assert rows(tmp_path) == {"train": [1, 1, 8], "test": [1], "new": [9]}
     (tmp_path / "features.json").unlink()  # an overwrite would refuse
-    to_tfrecord(ddf, tmp_path, overwrite="partitions", partition_on="split")
+    to_tfrecord(table, tmp_path, overwrite="partitions", partition_on="split")
     assert rows(tmp_path) == {"train": [8], "test": [1], "new": [9]}
 
 
 @pytest.mark.parametrize("partitioned", [False, True])
-@pytest.mark.parametrize("snapshot", [False, True])
-def test_what_was_exported_for_tfds_is_read_by_its_splits(
-    place: str, partitioned: bool, snapshot: bool
-) -> None:
-    frame = pd.DataFrame({"n": range(6), "split": ["train", "test"] * 3})
-    ddf = dd.from_pandas(frame, npartitions=1)
+def test_what_was_exported_for_tfds_is_read_by_its_splits(place: str, partitioned: bool) -> None:
+    ddf = dd.from_dict({"n": range(6), "split": ["train", "test"] * 3}, npartitions=1)
     if partitioned:
         to_tfrecord(ddf, place, partition_on="split")
     else:
         to_tfrecord(ddf[["n"]], place)
-    export(place, "tfds")
+    dask_tfrecord.export(place, "tfds")
     expected = {"train": [0, 2, 4], "test": [1, 3, 5]} if partitioned else {"train": [*range(6)]}
-    keywords: dict[str, Any] = {"use_snapshot": snapshot}
-    assert rows(place, split="train", **keywords) == {None: expected["train"]}
-    assert rows(place, split="all", **keywords) == expected
-    assert rows(place, **keywords) == (
-        {None: expected["train"]} if snapshot and not partitioned else expected
-    )
-    if partitioned and not snapshot:
-        assert rows(place, hive=False, **keywords) == expected
+    for use_snapshot in (True, False):
+        keywords: dict[str, Any] = {"use_snapshot": use_snapshot}
+        assert rows(place, split="train", **keywords) == {None: expected["train"]}
+        assert rows(place, split="all", **keywords) == expected
+        whole = {None: expected["train"]} if use_snapshot and not partitioned else expected
+        assert rows(place, **keywords) == whole
+    if partitioned:
+        assert rows(place, hive=False, use_snapshot=False) == expected
     store = Store.at(place)
     store.fs.rm(store.join("_tfrecord"), recursive=True)
     assert rows(place, split="all") == expected
 
 
-def test_splits_on_a_server_of_pages_are_chosen(tmp_path: Path, tfds: Path) -> None:
-    ddf = dd.from_dict({"n": [1, 2], "split": ["train", "test"]}, npartitions=1)
-    to_tfrecord(ddf, tmp_path / "a b", partition_on="split")
-    export(tmp_path / "a b", "tfds")
-    shutil.rmtree(tmp_path / "a b" / "_tfrecord")
-    shutil.copytree(tfds / "labels", tmp_path / "labels")
-    with page_server(tmp_path) as server:
-        assert rows(f"{server}/a%20b/", hive=False, split="train") == {None: [1]}
-        assert rows(f"{server}/labels/", split="test") == {None: LABELS["test"]}
-        assert rows(f"{server}/labels/1.0.0/") == LABELS
+def member(number: int, count: int, end: str = ".tfrecord", start: str = "a") -> str:
+    return f"{start}-{number:05d}-of-{count:05d}{end}"
 
 
-def test_a_split_of_a_written_dataset_has_no_column(place: str) -> None:
-    ddf = dd.from_dict({"n": [*range(100)]}, npartitions=2)
-    snapshot = to_tfrecord(ddf, place, split={"train": 0.8, "eval": 0.2})
-    sizes = {key: len(read_tfrecord(place, split=key)) for key in ("train", "eval")}
-    assert sum(sizes.values()) == snapshot.records == Snapshot.open(place).records
-    assert list(read_tfrecord(place, split="eval").columns) == ["n"]
-    assert set(rows(place, split=["eval"])) == {"eval"}
-    with pytest.raises(TFRecordError, match="its splits are: 'eval', 'train'"):
-        read_tfrecord(place, split="test")
+SPLITS = ["Split-train/data_tfrecord-00000-of-00002.gz", "Split-eval/data_tfrecord-00000-of-00001.gz"]
 
 
-@pytest.mark.parametrize(("split", "printed"), [("train", "7\n"), ("test,train", "10\n"), ("all", "12\n")])
-def test_the_command_line_chooses_splits(tfds: Path, split: str, printed: str) -> None:
-    path = str(tfds / "labels")
-    assert CliRunner().invoke(main, ["count", path, "--split", split]).output == printed
-    refusal = CliRunner().invoke(main, ["count", f"{path}/*/*"]).output
-    assert "pass --split train to read one split, or --split all" in refusal
+@pytest.mark.parametrize(
+    ("files", "path", "missing"),
+    [
+        ([member(0, 3)], ".", "a-00001-of-00003.tfrecord, a-00002-of-00003.tfrecord;"),
+        ([member(1, 3, "")], "*", "a-00000-of-00003, a-00002-of-00003;"),
+        ([member(0, 2, ".gz", "data_tfrecord")], "*", r"data_tfrecord-00001-of-00002\.gz;"),
+        (["a-0-of-3", "a-2-of-3"], ".", "a-1-of-3;"),
+        (["00000-of-00002"], ".", "00001-of-00002;"),
+        ([member(number, 5) for number in (1, 2, 4, 5)], ".", "a-00003-of-00005.tfrecord;"),
+        ([member(0, 2), member(0, 2, start="b"), member(1, 2, start="b")], ".", "a-00001-of-00002.tfrecord;"),
+        ([member(0, 999_999_999)], ".", "and at least 9,996 more;"),
+        ([member(0, 8)], "a-0000[0-2]-of-*", "a-00001-of-00008.tfrecord, a-00002-of-00008.tfrecord;"),
+        ([member(0, 2), member(0, 2, start="b")], "{a,b}-*", r"a-00001-of-00002\S*, b-00001-of-00002\S*;"),
+        (["x/" + member(0, 2), "y/" + member(1, 2)], "*", r"x/a-00001-of-00002\S*, y/a-00000-of-"),
+        ([member(0, 3), member(1, 3)], [member(0, 3), "*-00001-*", "*.tfrecord"], "a-00002-of-00003"),
+        (SPLITS, ".", "data_tfrecord-00001-of-00002.gz;"),
+        (["day=1/" + member(0, 2)], ".", "a-00001-of-00002.tfrecord;"),
+    ],
+)
+def test_missing_members_are_named(tmp_path: Path, files: list[str], path: Any, missing: str) -> None:
+    fill(tmp_path, dict.fromkeys(files, ONE))
+    path = [str(tmp_path / one) for one in path] if isinstance(path, list) else tmp_path / path
+    for use in (read_tfrecord, lambda path: iter_batches(path, 2), dask_tfrecord.verify):
+        with pytest.warns(UserWarning, match=f"files of numbered sets are missing: .*{missing}"):
+            use(path)
+    if path == tmp_path:
+        with pytest.warns(UserWarning, match=missing):
+            records = index(path).records
+        assert len(read_tfrecord(path)) == records  # the snapshot promises these files only
+
+
+@pytest.mark.parametrize(
+    ("files", "path", "keywords"),
+    [
+        ([member(0, 2), member(1, 2)], ".", {}),
+        ([member(0, 2, ".tfrecord.gz"), member(1, 2)], ".", {}),
+        ([member(number, 3) for number in (1, 2, 3)], ".", {}),
+        ([member(0, 3)], [member(0, 3)], {}),
+        ([member(0, 3)], member(0, 3), {}),
+        ([member(0, 3), member(1, 3)], "*-00001-of-*", {}),
+        (["x/" + member(0, 2)], "x/*00000*", {}),
+        (["x-of-2", "1-of-y", "a-1-of", "a-1-of-2/z", member(7, 3), "a-1-of-99999999999999999999"], ".", {}),
+        (SPLITS, ".", {"split": "eval"}),
+    ],
+)
+def test_complete_sets_and_files_that_were_not_asked_for_cause_no_warning(
+    tmp_path: Path, files: list[str], path: Any, keywords: dict[str, Any]
+) -> None:
+    fill(tmp_path, dict.fromkeys(files, ONE))
+    path = [str(tmp_path / one) for one in path] if isinstance(path, list) else tmp_path / path
+    assert len(read_tfrecord(path, **keywords).compute()) >= 1
+
+
+WRITES: list[tuple[dict[str, Any], str]] = [
+    ({}, "*.tfrecord"),
+    ({"max_rows_per_file": 7}, "*.tfrecord"),
+    ({"name_function": lambda number: f"label{number}"}, "*.tfrecord"),
+    ({"shuffle": 1, "npartitions": 2, "compression": "gzip"}, "*.gz"),
+    ({"partition_on": "key"}, "key=a/*"),
+    ({"partition_on": "key", "colocate": True, "max_rows_per_file": 7}, "**/*.tfrecord"),
+    ({"split": {"train": 0.9, "eval": 0.1}, "split_by": "key"}, "split=*"),
+]
+
+
+@pytest.mark.parametrize(("write", "glob"), WRITES)
+def test_files_of_this_library_never_cause_a_warning(tmp_path: Path, write: Any, glob: str) -> None:
+    frame = pd.DataFrame({"x": range(60), "key": ["a", "b", "c"] * 20})
+    ddf = dd.from_pandas(frame, npartitions=3)
+    to_tfrecord(ddf, tmp_path, **write)
+    to_tfrecord(ddf.partitions[0], tmp_path, append=True, **write)
+    keywords: dict[str, Any] = {"split": "all"} if glob.startswith("split") else {}
+    for use_snapshot in (True, False):
+        read_tfrecord(tmp_path, filters=[("key", "==", "a")], use_snapshot=use_snapshot, **keywords)
+    read_tfrecord(tmp_path / glob, **keywords)
+    shutil.rmtree(tmp_path / "_tfrecord")
+    read_tfrecord(tmp_path, filters=[("key", "==", "a")], **keywords)

@@ -1,26 +1,33 @@
 """Partitions: large files are split, small files share a partition, and each row is in one partition.
 
-Modules: dataset.read.read_plan, dataset.read.read_task.
+Another operation may remove a file between the plan of a read and the read.
+
+Modules: dataset.read.partition, dataset.read.read_plan, dataset.read.read_task, dataset.read.sample,
+files.storage.listing.
 """
 
 import pickle
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pyarrow as pa
 import pytest
 
-from dask_tfrecord import TFRecordError, read_tfrecord, to_tfrecord
+import dask_tfrecord
+from dask_tfrecord import FileChangedError, TFRecordDataset, TFRecordError, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec.codecs import CODECS
 from dask_tfrecord.dataset.read.read_plan import plan_partitions
+from dask_tfrecord.dataset.read.read_task import Partition
 from dask_tfrecord.files import file_writer
 from dask_tfrecord.files.entry import Block
+from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.splits import BlockIndex, Split
-from dask_tfrecord.files.storage.listing import FileInfo, info_table
+from dask_tfrecord.files.storage.listing import FileInfo, info_table, table_infos
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.schema.fields import Schema
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -64,15 +71,10 @@ def test_files_of_different_partition_values_never_share() -> None:
     }
     partitions, found = plan_partitions(files(*range(1, 7)), values=values, blocksize=1000)
     assert sizes(partitions) == [[1, 2], [3, 4], [5, 6]]
-    assert found["key"].to_pylist() == ["a", None, "b"]
-    assert str(found["x"].to_pylist()) == "[1.0, 1.0, nan]"
-
-
-def test_partition_values_are_those_of_the_partition_where_files_are_split() -> None:
-    blocks = tuple(Block(n, n, n) for n in range(0, 100, 10))
-    entries = [BlockIndex(100, blocks)] * 2
+    assert str([*found["key"].to_pylist(), *found["x"].to_pylist()]) == "['a', None, 'b', 1.0, 1.0, nan]"
+    index = BlockIndex(100, tuple(Block(n, n, n) for n in range(0, 100, 10)))
     values = {"key": pa.array(["a", "b"])}
-    partitions, found = plan_partitions(files(100, 100), dict(enumerate(entries)), values, blocksize=50)
+    partitions, found = plan_partitions(files(100, 100), {0: index, 1: index}, values, blocksize=50)
     assert found["key"].to_pylist() == ["a", "a", "b", "b"]
     assert [[split.records for split in partition] for partition in partitions] == [[50]] * 4
 
@@ -106,88 +108,128 @@ def frame() -> pd.DataFrame:
 @pytest.mark.parametrize(
     ("compression", "blocksize"),
     [
-        *((compression, 3_000) for compression in [None, *CODECS]),
-        *((compression, 1) for compression in (None, "gzip", "zstd")),
-        *((compression, 1 << 20) for compression in (None, "bz2")),
+        *((codec, [3_000, 1, 1 << 20][at % 3]) for at, codec in enumerate(CODECS)),
+        *((None, blocksize) for blocksize in (3_000, 1, 1 << 20)),
     ],
 )
 def test_each_partition_alone_holds_its_rows_and_together_they_are_the_file(
     compression: Any, blocksize: int, frame: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_writer, "BLOCK_BYTES", 1000)
-    snapshot = to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path / "d", compression=compression)
-    assert len(snapshot.files[0].blocks) > 30
-    ddf = read_tfrecord(tmp_path / "d", blocksize=blocksize)
+    snapshot = to_tfrecord(frame, tmp_path, compression=compression)
     limit = len(snapshot.files[0].blocks)
+    assert limit > 30
+    ddf = read_tfrecord(tmp_path, blocksize=blocksize)
     assert min(limit - 1, snapshot.bytes // blocksize) <= ddf.npartitions <= limit
-    lengths = [len(part) for part in ddf.partitions]
-    numbers = [part["n"].compute().tolist() for part in ddf.partitions]
-    assert [len(found) for found in numbers] == lengths
-    assert [n for found in numbers for n in found] == frame["n"].tolist()
-    assert ddf["data"].compute().tolist() == frame["data"].tolist()
-
-
-def test_a_partition_reads_its_split_only(
-    frame: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(file_writer, "BLOCK_BYTES", 1000)
-    snapshot = to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path / "d")
-    ddf = read_tfrecord(tmp_path / "d", blocksize=snapshot.bytes // 10)
-    ranges = []
-    opening = Store.open
-
-    def noting(self: Store, path: str, size: int, start: int, stop: int | None, *more: Any) -> Any:
-        ranges.append((start, stop))
-        return opening(self, path, size, start, stop, *more)
-
-    monkeypatch.setattr(Store, "open", noting)
-    ddf.partitions[4].compute()
-    [(start, stop)] = ranges
-    assert stop is not None
-    assert start > 0
-    assert stop - start < snapshot.bytes // 5
-
-
-def test_small_files_of_each_directory_share_partitions(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"n": range(40), "key": ["a", "b"] * 20})
-    to_tfrecord(dd.from_pandas(frame, npartitions=8), tmp_path / "d", partition_on=["key"])
-    assert read_tfrecord(tmp_path / "d", blocksize=None).npartitions == 16
-    ddf = read_tfrecord(tmp_path / "d")
-    assert ddf.npartitions == 2
     parts = [part.compute() for part in ddf.partitions]
-    assert [set(part["key"]) for part in parts] == [{"a"}, {"b"}]
-    assert [part["n"].tolist() for part in parts] == [list(range(0, 40, 2)), list(range(1, 40, 2))]
-    assert len(ddf) == 40
+    assert [len(part) for part in ddf.partitions] == [len(part) for part in parts]
+    assert [n for part in parts for n in part["n"]] == frame["n"].tolist()
+    assert [value for part in parts for value in part["data"]] == frame["data"].tolist()
 
 
-@pytest.mark.parametrize("blocksize", ["64 MiB", "1kB", 1, 10**12, None])
-def test_a_size_may_be_a_number_or_a_text(blocksize: Any, tmp_path: Path) -> None:
-    to_tfrecord(dd.from_pandas(pd.DataFrame({"n": range(4)}), npartitions=2), tmp_path / "d")
-    assert len(read_tfrecord(tmp_path / "d", blocksize=blocksize)) == 4
+def test_a_size_is_a_number_or_a_text_and_anything_else_is_refused(tmp_path: Path) -> None:
+    to_tfrecord(pa.table({"n": range(4)}), tmp_path)
+    for blocksize in ("64 MiB", "1kB", 1, 10**12, None):
+        assert len(read_tfrecord(tmp_path, blocksize=blocksize)) == 4
+    for wrong in ("much", "-1", 0, -5, True, "0 MB", 2.5j):
+        with pytest.raises(TFRecordError, match="blocksize="):
+            read_tfrecord(tmp_path, blocksize=wrong)  # type: ignore[arg-type]  # an invalid value
 
 
-@pytest.mark.parametrize("blocksize", ["much", "-1", 0, -5, True, "0 MB", 2.5j])
-def test_what_is_no_size_is_refused(blocksize: Any, tmp_path: Path) -> None:
-    with pytest.raises(TFRecordError, match="blocksize="):
-        read_tfrecord(tmp_path, blocksize=blocksize)
-
-
-def test_a_task_carries_no_splits_but_its_own(frame: pd.DataFrame, tmp_path: Path) -> None:
-    blocks = tuple(Block(n * 10, n * 10, n) for n in range(100_000))
-    entry = BlockIndex(100_000, blocks)
-    partitions, _ = plan_partitions(files(1_000_000), {0: entry}, blocksize=1000)
-    assert len(partitions) == 1000
+def test_a_task_carries_no_splits_but_its_own() -> None:
+    blocks = tuple(Block(n * 10, n * 10, n) for n in range(10_000))
+    partitions, _ = plan_partitions(files(100_000), {0: BlockIndex(10_000, blocks)}, blocksize=1000)
+    assert len(partitions) == 100
     assert max(len(pickle.dumps(partition)) for partition in partitions) < 500
 
 
-def test_a_hundred_thousand_files_of_many_values_are_each_planned_once() -> None:
-    count = 100_000
-    values = {"key": pa.array([n // 100 for n in range(count)])}
-    entries = [BlockIndex(1, (Block(0, 0, 0),))] * count
-    partitions, found = plan_partitions(
-        files(*[10] * count), dict(enumerate(entries)), values, blocksize=1 << 20
-    )
-    assert found["key"].to_pylist() == list(range(1000))
-    assert [split.file.path for partition in partitions for split in partition] == [
-        info.path for info in infos(*[10] * count)
-    ]
+def test_ten_thousand_files_of_many_values_are_each_planned_once() -> None:
+    sizes = [10] * 10_000
+    values = {"key": pa.array([n // 100 for n in range(len(sizes))])}
+    entries = dict.fromkeys(range(len(sizes)), BlockIndex(1, (Block(0, 0, 0),)))
+    partitions, found = plan_partitions(files(*sizes), entries, values, blocksize=1 << 20)
+    assert found["key"].to_pylist() == list(range(100))
+    paths = [split.file.path for partition in partitions for split in partition]
+    assert paths == [info.path for info in infos(*sizes)]
+
+
+FRAME = pd.DataFrame({"id": range(60), "text": ["x" * 300] * 60})
+
+
+def _plan(**options: Any) -> Callable[[Path], Any]:
+    return lambda path: dask_tfrecord.read_tfrecord(path, **options)
+
+
+def _later(plan: Callable[[Path], Any], read: Callable[[Any], Any]) -> Callable[[Path], Callable[[], Any]]:
+    """Return a function that plans a read of a path, and returns the call that reads."""
+
+    def planned(path: Path) -> Callable[[], Any]:
+        found = plan(path)
+        return lambda: read(found)
+
+    return planned
+
+
+def _polars(path: Path) -> Callable[[], Any]:
+    pytest.importorskip("polars")
+    from dask_tfrecord.feed.polars import scan_tfrecord
+
+    return scan_tfrecord(path).collect
+
+
+READS: dict[str, Callable[[Path], Callable[[], Any]]] = {
+    "records": _later(_plan(), lambda ddf: ddf.compute()),
+    "columns": _later(_plan(columns=["id"]), lambda ddf: ddf.compute()),
+    "ranges": _later(_plan(blocksize="4 kB"), lambda ddf: ddf.compute()),
+    "skipped damage": _later(_plan(on_corrupt="skip"), lambda ddf: ddf.compute()),
+    "filter": _later(_plan(filters=[("id", "<", 3)]), lambda ddf: ddf.compute()),
+    "length": _later(_plan(), len),
+    "explain": _later(_plan(columns=["id"]), dask_tfrecord.explain),
+    "table": _later(TFRecordDataset, lambda found: found.to_table()),
+    "count": _later(TFRecordDataset, lambda found: found.count_rows()),
+    "batches": _later(lambda path: dask_tfrecord.iter_batches(path, 7), list),
+    "shuffled": _later(lambda path: dask_tfrecord.iter_batches(path, 7, shuffle=20), list),
+    "one record": _later(dask_tfrecord.RecordTable, lambda found: found[3]),
+    "many records": _later(dask_tfrecord.RecordTable, lambda found: found[np.arange(50)]),
+    "inspected": _later(dask_tfrecord.inspect, lambda found: [*found.iter_tables()]),
+    "polars": _polars,
+}
+
+
+@pytest.mark.parametrize(
+    ("read", "columnar"), [(read, [None, ["id"]][at % 2]) for at, read in enumerate(READS)]
+)
+def test_a_read_of_files_that_were_overwritten_since_its_plan_raises_one_class(
+    tmp_path: Path, read: str, columnar: list[str] | None
+) -> None:
+    dask_tfrecord.to_tfrecord(FRAME, tmp_path, max_rows_per_file=20, columnar=columnar)
+    names = [path.name for path in tmp_path.glob("part-*")]
+    call = READS[read](tmp_path)
+    dask_tfrecord.to_tfrecord(FRAME, tmp_path, max_rows_per_file=20, columnar=columnar, overwrite=True)
+    with pytest.raises(FileChangedError, match="read the dataset again") as caught:
+        call()
+    assert isinstance(caught.value, FileNotFoundError)
+    assert Path(str(caught.value.path)).name in names
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_read_of_plain_files_that_were_removed_since_its_plan_raises_one_class(
+    tmp_path: Path, read: str
+) -> None:
+    dask_tfrecord.to_tfrecord(FRAME, tmp_path, max_rows_per_file=20)
+    (tmp_path / "_tfrecord").rename(tmp_path.parent / f"{tmp_path.name}-metadata")
+    files = [path.rename(path.with_name(f"{at}.tfrecord")) for at, path in enumerate(tmp_path.glob("part-*"))]
+    call = READS[read](tmp_path)
+    for path in files:
+        path.unlink()
+    with pytest.raises(FileChangedError, match=r"\d\.tfrecord: the file was removed after"):
+        call()
+
+
+def test_a_task_that_reads_many_files_carries_few_bytes_for_each() -> None:
+    for count in (1, 9, 1000):
+        splits = tuple(Split(file, records=3) for file in table_infos(files(*range(count))))
+        partition = Partition(Store.at("/data"), splits, Schema(()), ReadOptions(), {})
+        data = pickle.dumps(partition)
+        assert pickle.loads(data) == partition
+        assert len(data) < 2000 + 20 * count

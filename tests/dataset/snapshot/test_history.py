@@ -1,33 +1,40 @@
-"""The versions of a dataset: their list, and reading an older one.
+"""The versions of a dataset: their list, reading an older one, versions that list what they add to a base.
 
-Modules: dataset.snapshot.versions.
+Which files of a directory are read: with a snapshot, without one, and with uncommitted files.
+
+Modules: dataset.snapshot.versions, dataset.snapshot.visibility, dataset.write.transaction,
+dataset.snapshot.file_list.
 """
 
+import json
 import os
+import pickle
+import random
 import shutil
+from collections.abc import Iterator
 from datetime import UTC, datetime, timedelta
 from pathlib import Path
+from typing import Any
 
+import dask
 import dask.dataframe as dd
+import oracle
 import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pq
 import pytest
+from small_frames import by_key, collection, keyed, values
 
-from dask_tfrecord import (
-    CorruptRecordError,
-    Snapshot,
-    TFRecordError,
-    cleanup,
-    compact,
-    delete,
-    expire,
-    index,
-    read_tfrecord,
-    restore,
-    to_tfrecord,
-)
-from dask_tfrecord.dataset.snapshot import versions
+import dask_tfrecord
+from dask_tfrecord import RecordTable, Snapshot, TFRecordError, cleanup, index, read_tfrecord, to_tfrecord
+from dask_tfrecord.codec import crc32c
+from dask_tfrecord.dataset.snapshot import file_list, model, versions, visibility
+from dask_tfrecord.dataset.snapshot.model import read_snapshot
+from dask_tfrecord.dataset.write import transaction
+from dask_tfrecord.files.storage.listing import list_directory
+from dask_tfrecord.files.storage.store import Store
 
-pytestmark = pytest.mark.usefixtures("one_thread", "appended_snapshots")
+pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def rows(*numbers: int) -> dd.DataFrame:
@@ -39,90 +46,65 @@ def read(path: object, **options: object) -> list[int]:
     return sorted(read_tfrecord(path, **options)["n"].compute())  # type: ignore[arg-type]  # any keywords
 
 
+@pytest.mark.usefixtures("appended_snapshots")
 def test_each_version_reads_the_rows_that_it_had(place: str) -> None:
     to_tfrecord(rows(1, 2), place)
     to_tfrecord(rows(3), place, append=True)
     to_tfrecord(rows(4), place, append=True)
+    assert cleanup(place, older_than="0 s") == []
     assert [read(place, version=number) for number in (1, 2, 3)] == [[1, 2], [1, 2, 3], [1, 2, 3, 4]]
     assert read(place) == read(place, version=3)
     assert len(read_tfrecord(place, version=1)) == 2
 
 
-def test_cleanup_keeps_the_versions(tmp_path: Path) -> None:
-    to_tfrecord(rows(1, 2), tmp_path)
-    to_tfrecord(rows(3), tmp_path, append=True)
-    cleanup(tmp_path, older_than="0 s")
-    assert read(tmp_path, version=1) == [1, 2]
-
-
-@pytest.mark.parametrize("overwrite", [True, "partitions"])
-def test_a_version_that_an_overwrite_removed_raises(place: str, overwrite: bool | str) -> None:
+@pytest.mark.usefixtures("appended_snapshots")
+def test_a_version_that_an_overwrite_removed_raises(place: str) -> None:
     to_tfrecord(rows(1, 2), place, partition_on="key")
-    to_tfrecord(rows(3), place, overwrite=overwrite, partition_on="key")  # type: ignore[call-overload]
-    with pytest.raises(FileNotFoundError, match=r"no version 1; it has 2\. An overwrite"):
-        read_tfrecord(place, version=1)
-    assert Snapshot.history(place)["version"].tolist() == [2]
-
-
-def test_a_missing_file_of_an_older_version_raises(tmp_path: Path) -> None:
-    first = to_tfrecord(rows(1, 2), tmp_path)
-    to_tfrecord(rows(3), tmp_path, append=True)
-    (tmp_path / first.files[0].path).unlink()
-    with pytest.raises(
-        CorruptRecordError, match=r"in its version 1; put the file back, or pass version=None"
-    ):
-        read_tfrecord(tmp_path, version=1)
+    for version, overwrite in ((1, True), (2, "partitions")):
+        to_tfrecord(rows(3), place, overwrite=overwrite, partition_on="key")
+        with pytest.raises(FileNotFoundError, match=rf"no version {version}; it has \d\. An overwrite"):
+            read_tfrecord(place, version=version)
+        assert Snapshot.history(place)["version"].tolist() == [version + 1]
 
 
 def test_an_older_version_ignores_the_files_of_newer_ones(tmp_path: Path) -> None:
     foreign = tmp_path / "foreign"
-    first = to_tfrecord(rows(1, 2), tmp_path / "one")
-    second = to_tfrecord(rows(3), tmp_path / "two")
-    foreign.mkdir()
-    shutil.copy(tmp_path / "one" / first.files[0].path, foreign / "a.tfrecord")
-    index(foreign)
-    shutil.copy(tmp_path / "two" / second.files[0].path, foreign / "b.tfrecord")
-    index(foreign)
+    for name, numbers in {"a": (1, 2), "b": (3,)}.items():
+        [file] = to_tfrecord(rows(*numbers), tmp_path / name).files
+        foreign.mkdir(exist_ok=True)
+        shutil.copy(tmp_path / name / file.path, foreign / f"{name}.tfrecord")
+        index(foreign)
     assert read(foreign, version=1) == [1, 2]
     assert read(foreign) == [1, 2, 3]
     assert Snapshot.history(foreign)["mode"].tolist() == ["index", "index"]
 
 
-@pytest.mark.parametrize("options", [{"use_snapshot": False}, {}])
-def test_a_version_needs_one_directory_with_a_snapshot(tmp_path: Path, options: dict[str, bool]) -> None:
+def test_a_version_is_the_number_of_a_snapshot_of_one_directory(tmp_path: Path) -> None:
     to_tfrecord(rows(1), tmp_path)
-    path = tmp_path if options else [tmp_path]
-    with pytest.raises(TFRecordError, match="version=1 selects a snapshot, which belongs to one directory"):
-        read_tfrecord(path, version=1, **options)  # type: ignore[call-overload]
-
-
-def test_a_directory_without_a_snapshot_has_no_versions(tmp_path: Path) -> None:
-    first = to_tfrecord(rows(1), tmp_path / "a")
-    shutil.copytree(tmp_path / "a", tmp_path / "b", ignore=shutil.ignore_patterns("_*"))
-    assert first.files
+    for version in (0, -1, "1", 1.0, True):
+        with pytest.raises(TFRecordError, match="version="):
+            read_tfrecord(tmp_path, version=version)  # type: ignore[arg-type]  # an invalid value
+    message = "version=1 selects a snapshot, which belongs to one directory"
+    with pytest.raises(TFRecordError, match=message):
+        read_tfrecord([tmp_path], version=1)
+    with pytest.raises(TFRecordError, match=message):
+        read_tfrecord(tmp_path, version=1, use_snapshot=False)
+    shutil.rmtree(tmp_path / "_tfrecord")
     for call in (Snapshot.history, lambda path: read_tfrecord(path, version=1)):
         with pytest.raises(FileNotFoundError, match="the directory has no snapshot"):
-            call(tmp_path / "b")
+            call(tmp_path)
 
 
-@pytest.mark.parametrize("version", [0, -1, "1", 1.0, True])
-def test_a_version_that_is_not_a_number_raises(tmp_path: Path, version: object) -> None:
-    to_tfrecord(rows(1), tmp_path)
-    with pytest.raises(TFRecordError, match="version="):
-        read_tfrecord(tmp_path, version=version)  # type: ignore[call-overload]
-
-
+@pytest.mark.usefixtures("appended_snapshots")
 def test_history_lists_what_created_each_version(place: str) -> None:
     start = datetime.now(UTC) - timedelta(seconds=1)
-    to_tfrecord(rows(0, 1, 2), place, partition_on="key")
     snapshots = [
-        Snapshot.open(place),
-        to_tfrecord(rows(3), place, append=True, partition_on="key"),
-        to_tfrecord(rows(5), place, append=True, partition_on="key"),
+        to_tfrecord(rows(*numbers), place, append=0 not in numbers, partition_on="key")
+        for numbers in ((0, 1, 2), (3,), (5,))
     ]
     history = Snapshot.history(place)
     assert history["mode"].tolist() == ["create", "append", "append"]
-    for name in ("run", "records", "bytes", "library"):
+    for name in ("run", "records", "bytes", "library", "mode"):
         assert history[name].tolist() == [getattr(one, name) for one in snapshots]
     assert history["files"].tolist() == [2, 3, 4]
     assert history["created"].is_monotonic_increasing
@@ -131,19 +113,20 @@ def test_history_lists_what_created_each_version(place: str) -> None:
     assert Snapshot.history(place)[["version", "mode"]].to_numpy().tolist() == [[4, "partitions"]]
 
 
+@pytest.mark.usefixtures("appended_snapshots")
 def test_history_without_the_file_lists_is_the_same(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """Versions with long metadata, without totals, and with other totals are read with their file lists."""
     to_tfrecord(rows(0, 1, 2), place, partition_on="key")
     to_tfrecord(rows(3), place, append=True, partition_on="key")
-    delete(place, [("n", "==", 1)], keep_versions=True)
+    dask_tfrecord.delete(place, [("n", "==", 1)], keep_versions=True)
     with monkeypatch.context() as patch:
         patch.setattr(versions, "totals", lambda rows: {"files": True, "records": 1, "bytes": 1})
         to_tfrecord(rows(5), place, append=True, partition_on="key")
     long = {"text": "x" * 100_000}
     to_tfrecord(rows(7), place, append=True, partition_on="key", custom_metadata=long)
-    compact(place, keep_versions=True)
-    restore(place, 2)
-    expire(place, versions=4)
+    dask_tfrecord.compact(place, keep_versions=True)
+    dask_tfrecord.restore(place, 2)
+    dask_tfrecord.expire(place, versions=4)
     found = Snapshot.history(place)
     shown = found[["version", "mode", "details", "files", "records"]].fillna({"details": ""})
     assert shown.to_numpy().tolist() == [
@@ -159,33 +142,429 @@ def test_history_without_the_file_lists_is_the_same(place: str, monkeypatch: pyt
 
 def test_history_reads_the_end_of_each_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     to_tfrecord(rows(0, 1, 2), tmp_path)
-    newest = delete(tmp_path, [("n", "==", 1)]).snapshot
+    newest = dask_tfrecord.delete(tmp_path, [("n", "==", 1)]).snapshot
     os.utime(tmp_path / newest.files[0].path, (1, 1))
     index(tmp_path)
     monkeypatch.setattr(versions, "_read", None)
     assert Snapshot.history(tmp_path)["details"].fillna("").tolist() == ["1 rows", ""]
 
 
-def test_a_snapshot_keeps_what_created_it(tmp_path: Path) -> None:
-    written = to_tfrecord(rows(1), tmp_path)
-    assert (written.mode, Snapshot.open(tmp_path)) == ("create", written)
-
-
 def test_printed_columns_have_the_order_of_the_frame(tmp_path: Path) -> None:
-    frame = pd.DataFrame({"key": ["a"], "n": [1]})
-    snapshot = to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path, partition_on="key")
-    assert repr(snapshot).endswith(" bytes, columns: key, n)")
-    shown = {"files": 1, "records": 1, "bytes": snapshot.bytes, "columns": "key, n"}
+    snapshot = to_tfrecord(pa.table({"<key>": ["a"], "n": [1]}), tmp_path / "few", partition_on="<key>")
+    assert repr(snapshot).endswith(" bytes, columns: <key>, n)")
+    shown = {"files": 1, "records": 1, "bytes": snapshot.bytes, "columns": "&lt;key&gt;, n", "mode": "create"}
     html = snapshot._repr_html_()
+    assert html.startswith("<table><tr><th>files</th>")
     assert [name for name, text in shown.items() if f"<th>{name}</th><td>{text}</td>" not in html] == []
-    assert "<th>mode</th><td>create</td>" in snapshot._repr_html_()
-    ddf = read_tfrecord(tmp_path)
-    totals = f"1 files, 1 rows, {snapshot.bytes} bytes, 1 partitions, version 1, columns: key, n"
-    assert f"ReadTFRecord({tmp_path}: {totals})" in repr(ddf)
-    assert ddf.columns.tolist() == ["key", "n"]
+    ddf = read_tfrecord(tmp_path / "few")
+    totals = f"1 files, 1 rows, {snapshot.bytes} bytes, 1 partitions, version 1, columns: <key>, n"
+    assert f"ReadTFRecord({tmp_path}/few: {totals})" in repr(ddf)
+    assert ddf.columns.tolist() == ["<key>", "n"]
+    many = to_tfrecord(pa.table({f"c{number}": [1] for number in range(100)}), tmp_path / "many")
+    assert repr(many).endswith("c11 and 88 more)")
 
 
-def test_the_repr_of_many_columns_is_short(tmp_path: Path) -> None:
-    frame = pd.DataFrame({f"c{number}": [1] for number in range(100)})
-    snapshot = to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path)
-    assert repr(snapshot).endswith("c11 and 88 more)")
+def visible(place: str) -> int:
+    return len(list_directory(Store.at(place)))
+
+
+@pytest.mark.parametrize("overwrite", [True, "partitions"])
+def test_keep_versions_keeps_the_versions_before_an_overwrite_readable(place: str, overwrite: Any) -> None:
+    to_tfrecord(keyed(a=[1, 2], b=[3]), place, partition_on="key")
+    to_tfrecord(keyed(a=[4]), place, partition_on="key", append=True)
+    planned = read_tfrecord(place)["n"]
+    table, looked_up = RecordTable(place, columns=["n"]), RecordTable(place, columns=["n"])
+    assert sorted(looked_up[[0, 1, 2, 3]]["n"].to_pylist()) == [1, 2, 3, 4]
+    to_tfrecord(keyed(a=[5]), place, partition_on="key", overwrite=overwrite, keep_versions=True)
+    newest = [3, 5] if overwrite == "partitions" else [5]
+    assert sorted(planned.compute().tolist()) == [1, 2, 3, 4]  # of a reader that began before
+    for opened in (table, looked_up, RecordTable(place, version=2)):
+        assert sorted(opened[[0, 1, 2, 3]]["n"].to_pylist()) == [1, 2, 3, 4]
+    assert [read(place, version=number) for number in (1, 2, 3)] == [[1, 2, 3], [1, 2, 3, 4], newest]
+    assert read(place) == read(place, use_snapshot=False) == newest
+    assert visible(place) == len(newest)
+    assert cleanup(place, older_than="0s") == []
+    assert read(place, version=2, filters=[("n", ">", 3)]) == [4]
+    to_tfrecord(keyed(a=[6]), place, partition_on="key", overwrite=True)
+    assert Snapshot.history(place)["version"].tolist() == [4]
+    assert Store.at(place).names("_tfrecord") == ["00000004.parquet"]
+    with pytest.raises(FileNotFoundError, match="no version 2; it has 4"):
+        read_tfrecord(place, version=2)
+
+
+def test_a_killed_overwrite_that_keeps_versions_is_finished(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to_tfrecord(keyed(a=[1]), place, partition_on="key")
+    with monkeypatch.context() as patched, dask.config.set({"dask-tfrecord.keep-versions": True}):
+        patched.setattr(transaction, "remove_replaced", lambda *args: None)
+        to_tfrecord(keyed(a=[2]), place, partition_on="key", overwrite=True)
+    assert visible(place) == 2
+    assert (read(place), read(place, version=1), read(place, use_snapshot=False)) == ([2], [1], [2])
+    to_tfrecord(keyed(a=[3]), place, partition_on="key", append=True)
+    assert visible(place) == 2
+    assert (by_key(place), read(place, version=1)) == ({"a": [2, 3]}, [1])
+
+
+@pytest.fixture
+def deltas(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Let every append store only the files that it adds."""
+    monkeypatch.setattr(file_list, "DELTA_PART", 1e9)
+
+
+def parquet(place: str | Path, number: int) -> tuple[pa.Table, dict[str, Any]]:
+    """The rows and the metadata of the Parquet file of a version."""
+    store = Store.at(place)
+    table = pq.read_table(pa.BufferReader(store.fs.cat_file(store.join(f"_tfrecord/{number:08d}.parquet"))))
+    return table, json.loads(table.schema.metadata[b"dask_tfrecord"])
+
+
+def change(place: Path, number: int, **changes: Any) -> None:
+    """Change the metadata of a version."""
+    table, metadata = parquet(place, number)
+    text = json.dumps({**metadata, **changes})
+    table = table.replace_schema_metadata({b"dask_tfrecord": text})
+    pq.write_table(table, place / f"_tfrecord/{number:08d}.parquet")
+
+
+def append_three(place: str | Path) -> list[Snapshot]:
+    """Write a dataset and append to it twice, so that versions 2 and 3 add to version 1."""
+    return [
+        to_tfrecord(collection(1, 2), place),
+        to_tfrecord(collection(3, npartitions=1), place, append=True, custom_metadata={"who": "me"}),
+        to_tfrecord(collection(4, npartitions=1), place, append=True, compression="gzip"),
+    ]
+
+
+@pytest.mark.usefixtures("deltas")
+def test_an_append_stores_the_files_that_are_not_in_the_base(place: str) -> None:
+    written = append_three(place)
+    data = Store.at(place).fs.cat_file(Store.at(place).join("_tfrecord/00000001.parquet"))
+    base = {"version": 1, "crc32c": crc32c(data)}
+    stored = [parquet(place, number) for number in (1, 2, 3)]
+    assert [metadata.get("base") for _, metadata in stored] == [None, base, base]
+    paths = [file.path for file in written[2].files]
+    assert [table["path"].to_pylist() for table, _ in stored] == [paths[:2], paths[2:3], paths[2:]]
+    opened = [Snapshot.open(place, version=number) for number in (1, 2, 3)]
+    assert opened == written == pickle.loads(pickle.dumps(opened))
+    assert len({*written, *opened}) == 3
+    assert opened[2].custom_metadata == {"who": "me"}
+    assert values(place) == [1, 2, 3, 4]
+
+
+def test_a_full_snapshot_is_stored_when_a_tenth_is_added(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The appends make no entries of the files that are there."""
+    to_tfrecord(collection(*range(20), npartitions=20), tmp_path)
+    with monkeypatch.context() as patched:
+        patched.setattr(model, "to_entries", None)
+        for number in range(4):
+            snapshot = to_tfrecord(collection(number, npartitions=1), tmp_path, append=True)
+        assert repr(snapshot).startswith("Snapshot(24 files, 24 records, ")
+    bases = [(parquet(tmp_path, number)[1].get("base") or {}).get("version") for number in range(1, 6)]
+    assert bases == [None, 1, 1, None, 4]
+    assert len(read_tfrecord(tmp_path)) == 24
+    assert Snapshot.history(tmp_path)["files"].tolist() == [20, 21, 22, 23, 24]
+
+
+@pytest.mark.usefixtures("deltas")
+def test_the_index_of_a_dataset_with_a_base_is_a_full_snapshot(tmp_path: Path) -> None:
+    append_three(tmp_path)
+    for path in tmp_path.glob("part-*"):
+        os.utime(path, (1, 1))
+    index(tmp_path)
+    table, metadata = parquet(tmp_path, 4)
+    assert (len(table), metadata.get("base")) == (4, None)
+    assert values(tmp_path) == [1, 2, 3, 4]
+
+
+def steps(seed: int) -> Iterator[dict[str, Any]]:
+    """Random writes: appends mostly."""
+    choose = random.Random(seed)
+    for _ in range(6):
+        keys = choose.sample("abcd", choose.randint(1, 3))
+        mode = choose.choice([{"append": True}] * 4 + [{"overwrite": "partitions"}, {"overwrite": True}])
+        rows = {key: [choose.randint(0, 99) for _ in range(choose.randint(1, 2))] for key in keys}
+        yield {"ddf": keyed(**rows), "partition_on": "key", **mode}
+
+
+@pytest.mark.parametrize("seed", range(4))
+def test_any_writes_give_the_same_dataset_with_bases_and_without(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, seed: int
+) -> None:
+    found = []
+    for part in (0.0, 0.5, 1e9):
+        monkeypatch.setattr(file_list, "DELTA_PART", part)
+        place = tmp_path / str(part)
+        described = []
+        for options in steps(seed):
+            written = to_tfrecord(options.pop("ddf"), place, **options)
+            assert Snapshot.open(place) == written
+            files = [(file.path.partition("-")[0], file.values, file.crc32c) for file in written.files]
+            described.append((written.number, written.mode, files, written.partition_values))
+        described.append(read_tfrecord(place).compute().to_dict("list"))
+        assert dask_tfrecord.verify(place)["agrees"].all()
+        found.append(described)
+    assert found[0] == found[1] == found[2]
+
+
+@pytest.mark.usefixtures("deltas")
+def test_statistics_and_partial_statistics_survive(tmp_path: Path) -> None:
+    """The files of the base and the appended files have different bounds, or none. The last has no rows."""
+    texts = [["a", "b"], ["x" * 100] * 2, [None, "c"], []]
+    numbers = [[1, 2], [1, 2], [7, 8], []]
+    for text, n in zip(texts, numbers, strict=True):
+        table = pa.table({"n": pa.array(n, pa.int64()), "text": pa.array(text, pa.string())})
+        snapshot = to_tfrecord(table, tmp_path, append=True)
+    bounds = [[(one.name, one.min, one.max, one.nulls) for one in file.statistics] for file in snapshot.files]
+    assert Snapshot.open(tmp_path) == snapshot
+    assert bounds[1] == [("n", 1, 2, 0), ("text", None, None, 0)]
+    assert bounds[2] == [("n", 7, 8, 0), ("text", "c", "c", 1)]
+    assert read_tfrecord(tmp_path, filters=[("n", ">", 5)])["n"].compute().tolist() == [7, 8]
+
+
+@pytest.mark.usefixtures("deltas")
+def test_a_missing_base_raises_and_an_overwrite_repairs(place: str) -> None:
+    append_three(place)
+    store = Store.at(place)
+    store.fs.rm_file(store.join("_tfrecord/00000001.parquet"))
+    message = r"00000003.parquet: not a valid snapshot .*00000001.parquet: later"
+    for work in (read_tfrecord, Snapshot.open, Snapshot.history):
+        with pytest.raises(TFRecordError, match=message):
+            work(place)
+    with pytest.raises(TFRecordError, match="not a valid snapshot"):
+        to_tfrecord(collection(5), place, append=True)
+    with pytest.raises(FileNotFoundError, match="its file is missing"):
+        read_tfrecord(place, version=2)
+    with pytest.raises(FileNotFoundError):
+        read_snapshot(store, 3)
+    to_tfrecord(collection(5), place, overwrite=True)
+    assert values(place) == [5]
+    assert store.names("_tfrecord") == ["00000004.parquet"]
+
+
+@pytest.mark.usefixtures("deltas")
+def test_an_invalid_base_is_refused(tmp_path: Path) -> None:
+    append_three(tmp_path)
+    for base, problem in (
+        *(
+            ({"version": version, "crc32c": 1}, "the base is not an earlier version")
+            for version in (3, 0, True)
+        ),
+        *((base, "not a valid snapshot") for base in ({"version": 1}, [1, 2], 1)),
+    ):
+        change(tmp_path, 3, base=base)
+        with pytest.raises(TFRecordError, match=problem):
+            read_tfrecord(tmp_path)
+
+
+@pytest.mark.usefixtures("deltas")
+def test_a_base_that_does_not_fit_is_refused(tmp_path: Path) -> None:
+    """The base is another file, has a base, has other columns, or has a file of the version."""
+    append_three(tmp_path)
+    to_tfrecord(collection(8, 9, m=[1, 1]), tmp_path / "_other")
+    schema = parquet(tmp_path / "_other", 1)[1]["schema"]
+    for number, changes, problem in (
+        (2, {}, "its base adds to another version"),
+        (1, {"schema": schema, "order": []}, "its base has another schema"),
+        (2, {"base": None}, "several files have the same path"),
+    ):
+        change(tmp_path, number, **changes)
+        data = (tmp_path / f"_tfrecord/{number:08d}.parquet").read_bytes()
+        change(tmp_path, 3, base={"version": number, "crc32c": crc32c(data)})
+        with pytest.raises(TFRecordError, match=problem):
+            read_tfrecord(tmp_path)
+    shutil.copy(tmp_path / "_other/_tfrecord/00000001.parquet", tmp_path / "_tfrecord/00000002.parquet")
+    with pytest.raises(TFRecordError, match="add to this version, and its file is another one"):
+        read_tfrecord(tmp_path)
+
+
+@pytest.mark.usefixtures("deltas")
+@pytest.mark.parametrize("after", [1, 2], ids=["own", "base"])
+def test_a_reader_that_races_with_an_overwrite_gets_the_new_rows(
+    place: str, monkeypatch: pytest.MonkeyPatch, after: int
+) -> None:
+    """The overwrite removes the files after the listing, or after the file of the version was read."""
+    append_three(place)
+    read = versions.read_part
+    calls: list[int] = []
+
+    def overtaken(store: Store, number: int) -> Any:
+        calls.append(number)
+        if len(calls) == after:
+            with monkeypatch.context() as patched:
+                patched.setattr(versions, "read_part", read)
+                to_tfrecord(collection(9), place, overwrite=True)
+        return read(store, number)
+
+    monkeypatch.setattr(versions, "read_part", overtaken)
+    assert values(place) == [9]
+    assert calls[: after + 1] == ([3, 4] if after == 1 else [3, 1, 4])
+
+
+def test_a_reader_whose_files_an_overwrite_removes_gets_the_new_rows(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    to_tfrecord(collection(1, 2), place)
+    snapshot_files = visibility.snapshot_files
+
+    def overtaken(*arguments: Any) -> Any:
+        monkeypatch.undo()
+        to_tfrecord(collection(9), place, overwrite=True)
+        return snapshot_files(*arguments)
+
+    monkeypatch.setattr(visibility, "snapshot_files", overtaken)
+    assert values(place) == [9]
+
+
+@pytest.mark.usefixtures("deltas")
+def test_cleanup_keeps_bases_and_what_versions_list_without_their_base(tmp_path: Path) -> None:
+    runs = [snapshot.run for snapshot in append_three(tmp_path)]
+    base = tmp_path / "_tfrecord/00000001.parquet"
+    for is_base_there in (True, False):
+        for run in runs[not is_base_there :]:  # as if the runs had not removed their staging directories
+            (tmp_path / "_tfrecord" / "staging" / run).mkdir(parents=True)
+        stored = base.rename(tmp_path / "_base") if not is_base_there else None
+        cleanup(tmp_path, older_than="0s")
+        if stored:
+            stored.rename(base)
+        assert values(tmp_path) == [1, 2, 3, 4]
+    assert [len(read_tfrecord(tmp_path, version=number)) for number in (1, 2, 3)] == [2, 3, 4]
+
+
+RUN = "0123abcd" * 4
+
+
+def write(root: Path, *numbers: int, **options: Any) -> Path:
+    frame = pd.DataFrame({"n": list(numbers), "k": [n % 2 for n in numbers]})
+    to_tfrecord(dd.from_pandas(frame, npartitions=2), root, **options)
+    return root
+
+
+def row(n: int) -> bytes:
+    return oracle.features_file([{"n": ("int64", [n]), "k": ("int64", [n % 2])}])
+
+
+def numbers(path: object, **options: object) -> list[int]:
+    return sorted(read_tfrecord(path, **options)["n"].compute())
+
+
+def a_dead_write(root: Path) -> Path:
+    """Leave a file of a dead write at its final path, as on an object store."""
+    (root / "_tfrecord" / "staging" / RUN).mkdir(parents=True)
+    path = root / f"part-{RUN}-00000-of-00001.tfrecord"
+    path.write_bytes(row(99))
+    return path
+
+
+@pytest.mark.parametrize(
+    ("harm", "left"),
+    [("missing", [2, 3]), ("longer", [0, 1, 2, 3, 10]), ("unlisted", [0, 1, 2, 3, 10])],
+)
+def test_a_file_that_is_not_as_the_snapshot_says_raises_and_says_how_to_read_the_rest(
+    tmp_path: Path, harm: str, left: list[int]
+) -> None:
+    path = min(write(tmp_path, *range(4)).glob("part-*"))
+    if harm == "missing":
+        path.unlink()
+    elif harm == "longer":
+        path.write_bytes(path.read_bytes() + row(10))
+    else:
+        path = tmp_path / "others.tfrecord"
+        path.write_bytes(row(10))
+    with pytest.raises(TFRecordError, match="use_snapshot=False") as caught:
+        read_tfrecord(tmp_path)
+    assert caught.value.path == str(path)
+    assert numbers(tmp_path, use_snapshot=False) == left
+
+
+def test_a_glob_gives_no_files_of_a_write_that_broke_off(tmp_path: Path) -> None:
+    own = write(tmp_path / "own", *range(4))
+    dead = a_dead_write(own)
+    for name in ("part-*", "*", "{part,x}*", "**/*.tfrecord"):
+        assert numbers(own) == numbers(f"{own}/{name}") == [0, 1, 2, 3]
+        assert numbers(f"{own}/{name}", use_snapshot=False) == [0, 1, 2, 3]
+        assert numbers([own, f"{own}/{name}"]) == sorted([0, 1, 2, 3] * 2)
+    assert numbers(dead) == numbers([dead]) == [99]
+
+
+@pytest.mark.parametrize("root", ["own", "run=5/own", "own/run=5"])
+def test_a_partitioned_dataset_is_recognised_from_its_directories(tmp_path: Path, root: str) -> None:
+    own = write(tmp_path / root, *range(4), partition_on=["k"])
+    (own / "_tfrecord" / "staging" / RUN).mkdir(parents=True)
+    (own / "k=0" / f"part-{RUN}-00000-of-00001.tfrecord").write_bytes(row(98))
+    assert numbers(f"{own}/k=*/*") == numbers(f"{own}/k=*") == [0, 1, 2, 3]
+    assert numbers(f"{own}/k=0/*") == numbers(own / "k=0") == [0, 2]
+
+
+def test_a_directory_of_datasets_gives_what_is_committed_in_each(tmp_path: Path) -> None:
+    for name, rows in {"a": (0, 1), "b": (2, 3)}.items():
+        a_dead_write(write(tmp_path / name, *rows))
+    assert numbers(tmp_path) == numbers(f"{tmp_path}/*") == [0, 1, 2, 3]
+
+
+def test_a_directory_with_nothing_but_an_unfinished_write_says_so_and_how_to_mend_it(tmp_path: Path) -> None:
+    """On a disk the files of the write are staged; a write that died early leaves an empty directory."""
+    staging = tmp_path / "_tfrecord" / "staging" / RUN
+    staging.mkdir(parents=True)
+    name = f"part-{RUN}-00000-of-00001.tfrecord"
+    calls = [dask_tfrecord.index, Snapshot.open, lambda root: dask_tfrecord.take(root, [0])]
+    for is_staged in (False, True):
+        if is_staged:
+            (staging / name).write_bytes(row(1))
+        for path in (tmp_path, f"{tmp_path}/*", f"{tmp_path}/*.tfrecord"):
+            for call in (read_tfrecord, dask_tfrecord.verify, *(calls if path == tmp_path else ())):
+                with pytest.raises(FileNotFoundError, match=r"has not finished.*dask_tfrecord\.cleanup\("):
+                    call(path)
+    assert not dask_tfrecord.exists(tmp_path)
+    (tmp_path / name).write_bytes(row(99))  # as on an object store
+    for path in (tmp_path, f"{tmp_path}/*.tfrecord"):
+        with pytest.raises(FileNotFoundError, match="write that has not finished"):
+            read_tfrecord(path)
+    cleanup(tmp_path, older_than="0s")
+    with pytest.raises(FileNotFoundError, match="no visible files"):
+        read_tfrecord(tmp_path)
+
+
+def test_a_part_of_a_write_without_its_snapshot_is_read_with_use_snapshot_off(tmp_path: Path) -> None:
+    path = tmp_path / f"part-{RUN}-00000-of-00002.tfrecord"
+    path.write_bytes(row(5))
+    with pytest.warns(UserWarning, match=r"other files of the same write are missing.* use_snapshot=False"):
+        assert numbers(tmp_path) == [5]
+    assert numbers(tmp_path, use_snapshot=False) == numbers(f"{tmp_path}/*") == [5]
+    path.rename(tmp_path / f"part-{RUN}-00000-of-00001.tfrecord")
+    assert numbers(tmp_path) == numbers(f"{tmp_path}/*") == [5]
+
+
+@pytest.mark.parametrize(
+    ("stored", "wanted"),
+    [
+        (pa.timestamp("s"), pa.timestamp("ns")),
+        (pa.timestamp("us", "UTC"), pa.timestamp("us")),
+        (pa.timestamp("us"), pa.date32()),
+        (pa.date32(), pa.timestamp("s")),
+        (pa.date32(), pa.date64()),
+        (pa.time32("s"), pa.time64("us")),
+        (pa.duration("s"), pa.duration("ms")),
+        (pa.list_(pa.timestamp("s")), pa.list_(pa.timestamp("ms"))),
+        (pa.dictionary(pa.int32(), pa.timestamp("s")), pa.timestamp("ms")),
+    ],
+    ids=str,
+)
+def test_times_are_never_taken_for_times_of_another_unit(
+    tmp_path: Path, stored: pa.DataType, wanted: pa.DataType
+) -> None:
+    to_tfrecord(pa.table({"x": pa.nulls(2, stored), "n": [1, 2]}), tmp_path)
+    with pytest.raises(dask_tfrecord.SchemaError, match=r"'x'.*the records store.*give no type"):
+        read_tfrecord(tmp_path, schema={"x": wanted})
+    assert read_tfrecord(tmp_path, schema={"x": stored}).compute()["x"].isna().all()
+    taken = read_tfrecord(tmp_path, schema={"x": wanted}, use_snapshot=False)
+    assert taken["n"].sum().compute() == 3
+
+
+def test_a_time_may_be_read_in_another_zone_and_as_its_number(tmp_path: Path) -> None:
+    to_tfrecord(pa.table({"x": pa.array([5], pa.timestamp("s", "UTC"))}), tmp_path)
+    moment = read_tfrecord(tmp_path, schema={"x": pa.timestamp("s", "Europe/Warsaw")}).compute()
+    assert moment["x"][0].timestamp() == 5
+    assert read_tfrecord(tmp_path, schema={"x": pa.int64()}).compute()["x"].tolist() == [5]

@@ -1,26 +1,50 @@
 """The file of a snapshot: a round trip, Parquet readers of other tools, and validation of every field.
 
-Modules: dataset.snapshot.model, dataset.snapshot.file_list.
+Metadata files may be garbled, cut off, nested too deeply, of wrong types, or directories. Files that were
+rewritten after the snapshot raise, or are read as they are now; none is skipped.
+
+Modules: dataset.snapshot.model, dataset.snapshot.file_list, dataset.snapshot.versions,
+files.storage.listing.
 """
 
 import json
-from collections.abc import Callable
+import os
+import pickle
+import shutil
+from collections.abc import Callable, Iterator
+from dataclasses import replace
 from datetime import date, datetime, time, timedelta
 from decimal import Decimal
+from functools import partial
 from pathlib import Path
 from typing import Any
 from zoneinfo import ZoneInfo
 
+import dask.dataframe as dd
+import fsspec
+import oracle
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
+from servers import s3_server
 
+import dask_tfrecord
+from dask_tfrecord import (
+    CorruptRecordError,
+    FileChangedError,
+    Snapshot,
+    TFRecordError,
+    Writer,
+    cleanup,
+    compact,
+    read_tfrecord,
+    to_tfrecord,
+)
 from dask_tfrecord.dataset.snapshot.file_list import from_entries
-from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.versions import assemble, parse_part, to_parquet
-from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry
+from dask_tfrecord.files.storage import listing
 from dask_tfrecord.schema.fields import Schema
 
 WARSAW = ZoneInfo("Europe/Warsaw")
@@ -60,10 +84,18 @@ def stored() -> bytes:
 
 def test_what_was_stored_comes_back() -> None:
     assert from_parquet(stored(), "root/1") == SNAPSHOT
+    assert from_parquet(altered(lambda metadata, columns: None), "root/1") == SNAPSHOT
+    empty = Snapshot(from_entries((), SCHEMA, ()), SCHEMA, None, "run", "1")
+    assert from_parquet(bytes(to_parquet(vars(empty))), "root/1") == empty
+    columns = ", ".join(SNAPSHOT.columns.names)
+    assert repr(SNAPSHOT) == f"Snapshot(2 files, 20 records, 1,000,000 bytes, columns: {columns})"
 
 
 def blocks(*found: tuple[int, int, int]) -> list[dict[str, int]]:
     return [Block(*one)._asdict() for one in found]
+
+
+DEEP = b"[" * 200_000 + b"]" * 200_000
 
 
 def a_partitioned_snapshot(key: pa.DataType, values: list[Any]) -> Snapshot:
@@ -97,7 +129,6 @@ def a_partitioned_snapshot(key: pa.DataType, values: list[Any]) -> Snapshot:
         (pa.binary(), [b"\xff\x00", b"", None]),
         (pa.decimal128(5, 2), [Decimal("1.25"), None]),
         (pa.date32(), [date(1, 1, 1), None]),
-        (pa.timestamp("s"), [datetime(2026, 1, 1, 2, 3, 4), None]),
         (pa.timestamp("ns"), [pd.Timestamp(2**60 + 1), None]),
         (pa.timestamp("us", "Europe/Warsaw"), [datetime(2026, 10, 25, 2, 30, tzinfo=WARSAW, fold=1), None]),
         (pa.time32("s"), [time(1, 2, 3), None]),
@@ -113,68 +144,36 @@ def test_partition_values_keep_their_type(key: pa.DataType, values: list[Any]) -
     assert repr(found).startswith(f"Snapshot({len(values)} files, {len(values)} partitions, ")
 
 
-def test_no_files_are_a_dataset_too() -> None:
-    empty = Snapshot(from_entries((), SCHEMA, ()), SCHEMA, None, "run", "1")
-    assert from_parquet(bytes(to_parquet(vars(empty))), "root/1") == empty
-
-
-def test_it_says_what_there_is() -> None:
-    columns = ", ".join(SNAPSHOT.columns.names)
-    assert repr(SNAPSHOT) == f"Snapshot(2 files, 20 records, 1,000,000 bytes, columns: {columns})"
-    assert (SNAPSHOT.records, SNAPSHOT.bytes) == (20, 1_000_000)
-
-
-def test_pandas_reads_it(tmp_path: Path) -> None:
+def test_pandas_and_people_read_it(tmp_path: Path) -> None:
     (tmp_path / "1.parquet").write_bytes(stored())
     frame = pd.read_parquet(tmp_path / "1.parquet")
     assert frame.columns.tolist() == ["path", "bytes", "records", "crc32c", "blocks"]
     assert frame["crc32c"].tolist() == [2**32 - 1, 0]
-
-
-def test_its_metadata_is_json_that_people_can_read() -> None:
-    metadata = json.loads(pq.read_metadata(pa.BufferReader(stored())).metadata[b"dask_tfrecord"])
-    assert metadata["format_version"] == 1
-    assert metadata["compression"] == "gzip"
+    metadata = json.loads(pq.read_metadata(tmp_path / "1.parquet").metadata[b"dask_tfrecord"])
+    assert (metadata["format_version"], metadata["compression"]) == (1, "gzip")
     columns = {column["name"]: column["type"] for column in metadata["schema"]["columns"]}
     assert columns["when"] == "timestamp[us, tz=Europe/Warsaw]"
+
+
+def parquet_of(columns: dict[str, list[Any]], metadata: bytes) -> bytes:
+    sink = pa.BufferOutputStream()
+    pq.write_table(pa.table(columns).replace_schema_metadata({b"dask_tfrecord": metadata}), sink)
+    return bytes(sink.getvalue())
 
 
 def altered(change: Callable[[dict[str, Any], dict[str, list[Any]]], object]) -> bytes:
     """Change the metadata or the columns in the file of a snapshot."""
     table = pq.read_table(pa.BufferReader(stored()))
-    metadata = json.loads(table.schema.metadata[b"dask_tfrecord"])
-    columns = table.to_pydict()
+    metadata, columns = json.loads(table.schema.metadata[b"dask_tfrecord"]), table.to_pydict()
     change(metadata, columns)
-    table = pa.table(columns).replace_schema_metadata({b"dask_tfrecord": json.dumps(metadata)})
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink)
-    return bytes(sink.getvalue())
+    return parquet_of(columns, json.dumps(metadata).encode())
 
 
-def test_an_alteration_that_changes_nothing_is_read() -> None:
-    assert from_parquet(altered(lambda metadata, columns: None), "root/1") == SNAPSHOT
+OUTSIDE = ["/etc/passwd", "../other/a", "a/../../b", "a/..", "./a", "a//b", "a/", "", "..\\a", "a\0b"]
+OUTSIDE += ["s3://bucket/a", "file:a", "C:/a", "simplecache::a", "a::b"]
 
 
-@pytest.mark.parametrize(
-    "path",
-    [
-        "/etc/passwd",
-        "../other/a",
-        "a/../../b",
-        "a/..",
-        "./a",
-        "a//b",
-        "",
-        "a/",
-        "s3://bucket/a",
-        "file:a",
-        "C:/a",
-        "simplecache::a",
-        "a::b",
-        "..\\a",
-        "a\0b",
-    ],
-)
+@pytest.mark.parametrize("path", OUTSIDE)
 def test_a_path_that_leaves_the_dataset_is_refused(path: str) -> None:
     data = altered(lambda metadata, columns: columns["path"].__setitem__(0, path))
     with pytest.raises(TFRecordError, match=r"not a valid snapshot .* is not inside the dataset"):
@@ -185,10 +184,8 @@ def test_a_path_that_leaves_the_dataset_is_refused(path: str) -> None:
     "change",
     [
         lambda metadata, columns: metadata.pop("schema"),
-        lambda metadata, columns: metadata.pop("run"),
         lambda metadata, columns: metadata.update(run=1),
         lambda metadata, columns: metadata.update(compression="lz77"),
-        lambda metadata, columns: metadata.update(schema={}),
         lambda metadata, columns: metadata["schema"].update(arrow="x"),
         lambda metadata, columns: metadata["schema"].update(record_type="nothing"),
         lambda metadata, columns: columns.pop("path"),
@@ -199,12 +196,9 @@ def test_a_path_that_leaves_the_dataset_is_refused(path: str) -> None:
         lambda metadata, columns: columns.update(blocks=[[{"offset": 1}], []]),
         lambda metadata, columns: columns.update(blocks=[blocks((0, 0, 0), (9, 9, 9), (8, 10, 10)), []]),
         lambda metadata, columns: columns.update(blocks=[blocks((0, 0, 0), (9, 9, 21)), []]),
-        lambda metadata, columns: columns.update(blocks=[blocks((-1, 0, 0)), []]),
         lambda metadata, columns: metadata.update(partitioning=metadata["schema"]),
         lambda metadata, columns: metadata.update(partitioning=[1]),
         lambda metadata, columns: metadata.update(custom_metadata={"a": 1}),
-        lambda metadata, columns: metadata.update(custom_metadata=["a"]),
-        lambda metadata, columns: metadata.update(ancestors="ab"),
         lambda metadata, columns: metadata.update(ancestors=[1]),
         lambda metadata, columns: columns.update(stamp=[["a"], None]),
         lambda metadata, columns: columns.update(codec=["snappy", None]),
@@ -218,17 +212,24 @@ def test_anything_else_than_a_snapshot_is_refused(change: Callable[..., object])
 
 
 @pytest.mark.parametrize(
-    "text", [b"", b"{", b'{"a": NaN}', b"[]", b'{"run": "a", "run": "b"}', b"\xff\xfe", b"null"]
+    "data",
+    [
+        *(b"", b"PAR1", stored()[:-1], stored()[10:]),
+        *(
+            parquet_of(pq.read_table(pa.BufferReader(stored())).to_pydict(), text)
+            for text in (
+                b"",
+                b"{",
+                b'{"a": NaN}',
+                b"{}",
+                b'{"run": "a", "run": "b"}',
+                b"\xff\xfe",
+                b"7",
+                DEEP,
+            )
+        ),
+    ],
 )
-def test_metadata_that_is_not_strict_json_is_refused(text: bytes) -> None:
-    table = pq.read_table(pa.BufferReader(stored())).replace_schema_metadata({b"dask_tfrecord": text})
-    sink = pa.BufferOutputStream()
-    pq.write_table(table, sink)
-    with pytest.raises(TFRecordError, match="not a valid snapshot"):
-        from_parquet(bytes(sink.getvalue()), "root/1")
-
-
-@pytest.mark.parametrize("data", [b"", b"PAR1", stored()[:-1], stored()[10:]])
 def test_a_damaged_file_is_refused(data: bytes) -> None:
     with pytest.raises(TFRecordError, match="not a valid snapshot"):
         from_parquet(data, "root/1")
@@ -248,3 +249,373 @@ def test_a_snapshot_of_a_later_version_asks_for_an_upgrade() -> None:
     data = altered(lambda metadata, columns: metadata.update(format_version=2))
     with pytest.raises(TFRecordError, match=r"root/1: the snapshot has format version 2.*newer"):
         from_parquet(data, "root/1")
+
+
+pytestmark = pytest.mark.usefixtures("one_thread")
+
+ROWS = pa.table({"n": [1, 2, 3]})
+PATHS = [b'["\\ud800"]', b'["_tfrecord"]', b'["%s"]' % (b"x" * 999)]
+CONTENTS: dict[str, list[bytes | None]] = {
+    "replaced.json": [b"\xff\xfe", b'["part-', b"[[]]", *PATHS],
+    "kept.json": [DEEP, b"", b'["/etc/x"]', *PATHS],
+    "exports.json": [None, DEEP, b"7", *PATHS],
+    "snapshot": [b"", None],
+}
+
+
+def put(path: Path, content: bytes | None) -> None:
+    """Put a file, or a directory if there is no content, instead of a file."""
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.unlink(missing_ok=True)
+    path.mkdir() if content is None else path.write_bytes(content)
+
+
+def write(root: Path) -> None:
+    with Writer(root) as writer:
+        writer.write(ROWS)
+
+
+OPERATIONS: dict[str, Callable[[Path], Any]] = {
+    "read": lambda root: read_tfrecord(root).compute(),
+    "read without the snapshot": lambda root: read_tfrecord(root, use_snapshot=False).compute(),
+    "history": Snapshot.history,
+    "append": lambda root: to_tfrecord(ROWS, root, append=True),
+    "Writer": write,
+    "overwrite": lambda root: to_tfrecord(ROWS, root, overwrite=True),
+    "compact": compact,
+    "delete": lambda root: dask_tfrecord.delete(root, [("n", "==", 1)]),
+    "restore": lambda root: dask_tfrecord.restore(root, 1),
+    "expire": lambda root: dask_tfrecord.expire(root, versions=1, grace="0s"),
+    "cleanup": lambda root: cleanup(root, older_than="0s"),
+    "index": lambda root: dask_tfrecord.index(root, columnar="scalars"),
+    "verify": dask_tfrecord.verify,
+}
+
+
+@pytest.fixture(scope="module")
+def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    root = tmp_path_factory.mktemp("dataset") / "d"
+    to_tfrecord(ROWS, root)
+    to_tfrecord(ROWS, root, append=True)
+    return root
+
+
+@pytest.fixture
+def dataset(written: Path, tmp_path: Path) -> Path:
+    """A copy of a dataset of two versions."""
+    return shutil.copytree(written, tmp_path / "d")
+
+
+# A directory with the name of a snapshot cannot be removed.
+@pytest.mark.filterwarnings("ignore:.*the data is written, but not all files")
+@pytest.mark.parametrize(
+    ("operation", "name", "content"),
+    [
+        (operation, name, contents[at % len(contents)])
+        for name, contents in CONTENTS.items()
+        for at, operation in enumerate(OPERATIONS)
+    ],
+    ids=lambda one: repr(one)[:15],
+)
+def test_a_garbled_file_is_ignored_or_named_with_advice(
+    dataset: Path, operation: str, name: str, content: bytes | None
+) -> None:
+    data = {path.name: path.read_bytes() for path in dataset.glob("*.tfrecord")}
+    metadata = dataset / "_tfrecord"
+    paths = {"exports.json": metadata / name, "snapshot": metadata / "00000003.parquet"}
+    path = paths.get(name, metadata / "staging" / Snapshot.open(dataset).run / name)
+    put(path, content)
+    try:
+        OPERATIONS[operation](dataset)
+    except TFRecordError as raised:
+        error = raised
+    else:
+        return
+    assert path.name in (error.path or "")
+    assert error.advice or "read_tfrecord takes use_snapshot=False" in str(error) or error.remedies
+    assert data.items() <= {file.name: file.read_bytes() for file in dataset.glob("*.tfrecord")}.items()
+
+
+@pytest.mark.parametrize("name", ["staging", "kept", "columns"])
+def test_a_file_instead_of_a_directory_is_named_before_anything_is_written(dataset: Path, name: str) -> None:
+    path = dataset / "_tfrecord" / name
+    shutil.rmtree(path, ignore_errors=True)
+    path.touch()
+    for operation in OPERATIONS.keys() - {"read", "read without the snapshot", "history", "verify"}:
+        with pytest.raises(TFRecordError, match=f"_tfrecord/{name}: a file has the name of a directory"):
+            OPERATIONS[operation](dataset)
+    assert len(read_tfrecord(dataset)) == 6
+
+
+ADVICE = r"dask_tfrecord\.index\("
+
+
+def content(first: int) -> bytes:
+    """A file of ten records; its size is the same for every ``first`` from 100 to 1,000."""
+    return oracle.features_file([{"n": ("int64", [first + n])} for n in range(10)])
+
+
+@pytest.fixture(scope="module")
+def s3() -> Iterator[dict[str, Any]]:
+    with s3_server() as options:
+        fsspec.filesystem("s3", **options).call_s3("create_bucket", Bucket="stale")
+        yield options
+
+
+STORES = ["local", "memory", "s3"]
+
+
+def rotating(cases: Any) -> pytest.MarkDecorator:
+    """Try each case on one of the stores."""
+    pairs = [(STORES[at % len(STORES)], case) for at, case in enumerate(cases)]
+    return pytest.mark.parametrize(("foreign", "case"), pairs, indirect=["foreign"])
+
+
+@pytest.fixture(params=STORES)
+def foreign(request: pytest.FixtureRequest, tmp_path: Path) -> "Place":
+    """An indexed directory of three files of another writer."""
+    options = request.getfixturevalue("s3") if request.param == "s3" else {}
+    url = f"{tmp_path}/data" if request.param == "local" else f"{request.param}://stale/{tmp_path.name}"
+    place = Place(url, options)
+    place.fs.makedirs(place.root, exist_ok=True)
+    for number in range(3):
+        place.fs.pipe_file(f"{place.root}/{number}.tfrecord", content(200 + 100 * number))
+    place.index()
+    return place
+
+
+class Place:
+    """A dataset on some store."""
+
+    def __init__(self, url: str, options: dict[str, Any]) -> None:
+        self.url, self.options = url, options
+        self.fs, self.root = fsspec.url_to_fs(url, **options)
+
+    def rewrite(self, name: str, first: int) -> None:
+        """Replace the content by other content of the same size."""
+        before = self.fs.info(f"{self.root}/{name}")["size"]
+        self.fs.pipe_file(f"{self.root}/{name}", content(first))
+        self.fs.invalidate_cache()
+        assert self.fs.info(f"{self.root}/{name}")["size"] == before
+
+    def read(self, **options: Any) -> Any:
+        return read_tfrecord(self.url, storage_options=self.options, **options)
+
+    def index(self) -> Snapshot:
+        return dask_tfrecord.index(self.url, storage_options=self.options)
+
+    def take(self, row: int) -> list[int]:
+        found: list[int] = dask_tfrecord.take(self.url, [row], storage_options=self.options).n.tolist()
+        return found
+
+    def filtered(self, n: int) -> list[int]:
+        found: list[int] = self.read(filters=[("n", "==", n)]).n.compute().tolist()
+        return found
+
+
+# For a place and a number that the file "1.tfrecord" does not hold: the plan of a query, which is then asked.
+QUERIES: dict[str, Callable[[Place, int], Callable[[], Any]]] = {
+    "all": lambda place, n: place.read().compute,
+    "filters=": lambda place, n: place.read(filters=[("n", "==", n)]).compute,
+    "filters= and len": lambda place, n: partial(len, place.read(filters=[("n", "==", n)])),
+    "filters= that nothing matches": lambda place, n: place.read(filters=[("n", "<", 0)]).compute,
+    "a filter": lambda place, n: (lambda d: d[d.n == n].compute)(place.read()),
+    "a filter and len": lambda place, n: (lambda d: partial(len, d[d.n == n]))(place.read()),
+    "a filter, a file each": lambda place, n: (lambda d: d[d.n == n].compute)(place.read(blocksize=None)),
+    "loc": lambda place, n: place.read(index="n", calculate_divisions=True, blocksize=None).loc[n:n].compute,
+    "len": lambda place, n: partial(len, place.read()),
+    "pickled": lambda place, n: pickle.loads(pickle.dumps((lambda d: d[d.n == n])(place.read()))).compute,
+}
+
+
+@rotating([*QUERIES, "take"])
+def test_a_rewritten_file_of_the_same_size_raises_whatever_is_asked(foreign: Place, case: str) -> None:
+    """The new rows are those that the query asks for."""
+
+    def query() -> Any:
+        return foreign.take(25) if case == "take" else QUERIES[case](foreign, 705)()
+
+    query()
+    foreign.rewrite("1.tfrecord", 700)
+    with pytest.raises(FileChangedError, match=ADVICE) as caught:
+        query()
+    assert str(caught.value.path).endswith("/1.tfrecord")
+    assert caught.value.problem.startswith("the content is not the one")
+    assert caught.value.record is None
+
+
+@rotating([*QUERIES][::-1])
+def test_a_file_that_is_rewritten_between_plan_and_task_raises_also_if_it_is_not_read(
+    foreign: Place, case: str
+) -> None:
+    assert QUERIES[case](foreign, 205)() is not None
+    late = QUERIES[case](foreign, 205)
+    foreign.rewrite("1.tfrecord", 240)
+    with pytest.raises(FileChangedError, match="rewritten since") as caught:
+        late()
+    assert str(caught.value.path).endswith("/1.tfrecord")
+
+
+def test_a_file_that_is_written_again_with_the_same_content_is_read(foreign: Place) -> None:
+    foreign.rewrite("1.tfrecord", 300)
+    assert len(foreign.read()) == 30
+    assert foreign.filtered(305) == foreign.take(15) == [305]
+
+
+@rotating([700, 700_000, 700])
+def test_index_is_called_again_after_a_rewrite(foreign: Place, case: int) -> None:
+    """Dask reuses one expression for all expressions with the same token, but not for a read of before."""
+    before = foreign.read(filters=[("n", "<", 250)])
+    foreign.fs.pipe_file(f"{foreign.root}/1.tfrecord", content(case))
+    foreign.fs.invalidate_cache()
+    current = sum(first + n for first in (200, case, 400) for n in range(10))
+    assert foreign.read(use_snapshot=False).n.sum().compute() == current
+    snapshot = foreign.index()
+    assert (snapshot.number, snapshot.records) == (2, 30)
+    assert Snapshot.open(foreign.url, storage_options=foreign.options) == snapshot
+    assert foreign.filtered(case + 5) == [case + 5]
+    assert len(foreign.read(filters=[("n", "<", 250)]).compute()) == 10
+    with pytest.raises((FileChangedError, CorruptRecordError)):
+        before.compute()
+    with pytest.raises(dask_tfrecord.DestinationError, match="up to date"):
+        foreign.index()
+
+
+@pytest.mark.parametrize("foreign", ["memory", "s3"], indirect=True)
+def test_many_files_that_are_not_read_are_looked_up_by_one_listing(
+    foreign: Place, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(listing, "_FEW", 0)
+    late = foreign.read(filters=[("n", "<", 250)])
+    assert len(late.compute()) == 10
+    foreign.rewrite("1.tfrecord", 240)
+    with pytest.raises(FileChangedError, match="rewritten since"):
+        late.compute()
+
+
+@pytest.mark.parametrize("foreign", ["local", "s3"], indirect=True)
+def test_index_is_called_again_after_files_came_and_went(foreign: Place) -> None:
+    foreign.fs.rm_file(f"{foreign.root}/0.tfrecord")
+    foreign.fs.pipe_file(f"{foreign.root}/9.tfrecord", content(900))
+    assert [file.path for file in foreign.index().files] == ["1.tfrecord", "2.tfrecord", "9.tfrecord"]
+    assert len(foreign.read()) == 30
+
+
+@pytest.mark.parametrize("foreign", ["local", "s3"], indirect=True)
+def test_a_snapshot_without_stamps_is_read(foreign: Place) -> None:
+    """Other programs may write snapshots without stamps."""
+    path = f"{foreign.root}/_tfrecord/00000001.parquet"
+    table = pq.read_table(pa.BufferReader(foreign.fs.cat_file(path)))
+    sink = pa.BufferOutputStream()
+    pq.write_table(table.drop_columns("stamp"), sink)
+    foreign.fs.pipe_file(path, sink.getvalue().to_pybytes())
+    foreign.fs.invalidate_cache()
+    assert len(foreign.read()) == 30
+    assert foreign.filtered(305) == [305]
+
+
+def test_times_that_were_set_back_do_not_hide_other_content_from_who_reads_it(tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    root.mkdir()
+    path = root / "a.tfrecord"
+    path.write_bytes(content(200))
+    status = path.stat()
+    dask_tfrecord.index(root)
+    path.write_bytes(content(700))
+    os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
+    with pytest.raises(FileChangedError, match="CRC-32C differs"):
+        read_tfrecord(root).compute()
+    # Without checksums, only the size and the time show a change. The time decides whether to compare more.
+    assert read_tfrecord(root, verify_crc=False).n.compute().tolist() == [*range(700, 710)]
+    os.utime(path)
+    with pytest.raises(FileChangedError, match="CRC-32C differs"):
+        read_tfrecord(root, verify_crc=False).compute()
+    path.write_bytes(content(700) + content(200))
+    with pytest.raises(CorruptRecordError, match="bytes"):
+        read_tfrecord(root, verify_crc=False).compute()
+
+
+def test_a_file_behind_a_link_has_a_stamp_of_its_own(tmp_path: Path) -> None:
+    root = tmp_path / "data"
+    root.mkdir()
+    for number in range(2):
+        (tmp_path / f"{number}").write_bytes(content(200 + 100 * number))
+        (root / f"{number}.tfrecord").symlink_to(tmp_path / f"{number}")
+    assert all(file.stamp for file in dask_tfrecord.index(root).files)
+    late = read_tfrecord(root, filters=[("n", "<", 250)])
+    (tmp_path / "1").write_bytes(content(240))
+    for query in (late.compute, lambda: read_tfrecord(root, filters=[("n", "<", 250)]).compute()):
+        with pytest.raises(FileChangedError):
+            query()
+
+
+def write_keyed(root: Path, **options: Any) -> Path:
+    frame = pd.DataFrame({"n": range(100, 130), "k": [n // 10 for n in range(30)]})
+    to_tfrecord(dd.from_pandas(frame, npartitions=3), root, **options)
+    return root
+
+
+@pytest.mark.parametrize("query", [lambda d: d[d.n == 129], lambda d: d[d.k == 2], lambda d: d, len])
+def test_a_rewritten_file_of_ours_raises(tmp_path: Path, query: Callable[[Any], Any]) -> None:
+    """The records of one of the files are reversed."""
+    path = min(write_keyed(tmp_path / "a").glob("part-*"))
+    path.write_bytes(oracle.records_file(oracle.frames(path.read_bytes())[::-1]))
+    for place in (
+        tmp_path / "a",
+        shutil.copytree(tmp_path / "a", tmp_path / "b", copy_function=shutil.copyfile),
+    ):
+        with pytest.raises(FileChangedError, match="restore the file") as caught:
+            dd.compute(query(read_tfrecord(place)))
+        assert Path(str(caught.value.path)).name == path.name
+        with pytest.raises(FileChangedError, match="restore the file"):
+            dask_tfrecord.index(place)
+
+
+OPTIONS: list[dict[str, Any]] = [{}, {"compression": "gzip"}, {"partition_on": "k"}]
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+@pytest.mark.parametrize("copy", [shutil.copyfile, shutil.copy2])
+def test_a_copied_dataset_is_read(
+    tmp_path: Path, opened: list[str], options: dict[str, Any], copy: Any
+) -> None:
+    root = write_keyed(tmp_path / "a", **options)
+    shutil.copytree(root, tmp_path / "b", copy_function=copy)
+    expected = read_tfrecord(root)
+    opened.clear()
+    found = read_tfrecord(tmp_path / "b")
+    assert found.dtypes.to_dict() == expected.dtypes.to_dict()
+    assert len(found) == 30
+    assert (opened == []) == (copy is shutil.copy2)  # a copy that keeps the times is as fast
+    pd.testing.assert_frame_equal(found.compute(), expected.compute())
+    filtered = read_tfrecord(tmp_path / "b", filters=[("n", ">", 125)])
+    assert sorted(filtered.n.compute()) == sorted(found[found.n > 125].n.compute()) == [126, 127, 128, 129]
+    assert dask_tfrecord.take(tmp_path / "b", [-1]).n.tolist() == dask_tfrecord.take(root, [-1]).n.tolist()
+
+
+@pytest.mark.parametrize("options", OPTIONS)
+def test_index_makes_a_copy_as_fast_as_the_original(
+    tmp_path: Path, opened: list[str], options: dict[str, Any]
+) -> None:
+    root = write_keyed(tmp_path / "a", custom_metadata={"who": "me"}, **options)
+    shutil.copytree(root, tmp_path / "b", copy_function=shutil.copyfile)
+    before, after = Snapshot.open(root), dask_tfrecord.index(tmp_path / "b")
+    without_stamps = [[replace(file, stamp="") for file in one.files] for one in (before, after)]
+    assert without_stamps[0] == without_stamps[1]
+    assert {file.stamp for file in after.files}.isdisjoint(file.stamp for file in before.files)
+    assert (after.number, after.custom_metadata, after.columns) == (2, {"who": "me"}, before.columns)
+    opened.clear()
+    assert len(read_tfrecord(tmp_path / "b")) == 30
+    assert opened == []
+    to_tfrecord(read_tfrecord(root), tmp_path / "b", append=True, **options)
+    assert len(read_tfrecord(tmp_path / "b")) == 60
+
+
+def test_a_file_of_others_among_ours_is_indexed_again(tmp_path: Path) -> None:
+    (tmp_path / "other.tfrecord").write_bytes(content(200))
+    to_tfrecord(pa.table({"n": range(10)}), tmp_path, append=True)
+    (tmp_path / "other.tfrecord").write_bytes(content(700))
+    with pytest.raises(FileChangedError, match=ADVICE):
+        read_tfrecord(tmp_path).compute()
+    dask_tfrecord.index(tmp_path)
+    assert read_tfrecord(tmp_path, filters=[("n", ">", 708)]).n.compute().tolist() == [709]

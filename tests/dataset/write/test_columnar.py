@@ -3,11 +3,13 @@
 Modules: dataset.snapshot.file_list, files.splice.
 """
 
-import itertools
 import os
+import shutil
 from collections.abc import Callable
+from itertools import accumulate, chain
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import dask
 import dask.dataframe as dd
@@ -19,7 +21,7 @@ import pytest
 from small_frames import failing
 
 import dask_tfrecord
-from dask_tfrecord import DestinationError, FileChangedError, SchemaError, Snapshot, TFRecordError
+from dask_tfrecord import DestinationError, FileChangedError, Snapshot, TFRecordError
 from dask_tfrecord.dataset.read.discovery import open_dataset
 from dask_tfrecord.files.column_files import ColumnFileWriter, open_column_file
 
@@ -37,19 +39,23 @@ def stored(place: str | Path, columns: list[str]) -> pa.Table:
     plan = open_dataset(place)
     schema = plan.schema.select(columns)
     tables = []
-    for splits in plan.partitions:
-        for split in splits:
-            assert split.columns is not None
-            path = plan.store.relative(split.file.path)
-            reader = open_column_file(plan.store, split.columns)
-            assert split.records is not None
-            start = split.start.record
-            table = reader.read(
-                path, split.file.size, split.file.crc32c, schema, start, start + split.records
-            )
-            assert table is not None
-            tables.append(table)
+    for split in chain.from_iterable(plan.partitions):
+        assert split.columns is not None
+        assert split.records is not None
+        file, start = split.file, split.start.record
+        reader = open_column_file(plan.store, split.columns)
+        path, stop = plan.store.relative(file.path), start + split.records
+        table = reader.read(path, file.size, file.crc32c, schema, start, stop)
+        assert table is not None
+        tables.append(table)
     return pa.concat_tables(tables)
+
+
+def names_of_features(place: Path) -> list[set[str]]:
+    """The columns of the column files of each partition."""
+    plan = open_dataset(place)
+    files = [split.columns for [split] in plan.partitions]
+    return [{one.name for one in open_column_file(plan.store, file).features} for file in files if file]
 
 
 def column_files(place: str | Path) -> set[str]:
@@ -77,69 +83,50 @@ WRITES: dict[str, Callable[[str], Snapshot]] = {
 
 
 @pytest.mark.parametrize("how", WRITES)
-def test_column_files_hold_the_rows_in_the_order_of_the_records(place: str, how: str) -> None:
-    snapshot = WRITES[how](place)
-    assert snapshot == Snapshot.open(place)
+def test_column_files_hold_the_rows_in_the_order_of_the_records(tmp_path: Path, how: str) -> None:
+    snapshot = WRITES[how](str(tmp_path))
+    assert snapshot == Snapshot.open(tmp_path)
     assert snapshot.columnar == ("n", "text")
-    assert column_files(place) == listed(place)
-    expected = dask_tfrecord.read_tfrecord(place)[["n", "text"]].compute()
-    assert stored(place, ["n", "text"]).to_pydict() == expected.to_dict("list")
-
-
-def test_a_stream_of_many_chunks_has_a_column_file_for_each(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr("dask_tfrecord.dataset.shuffle.table_stream._CHUNK_BYTES", 1)
-    tables = pa.Table.from_pandas(FRAME).to_batches(max_chunksize=5)
-    reader = pa.RecordBatchReader.from_batches(tables[0].schema, tables)
-    dask_tfrecord.to_tfrecord(reader, tmp_path, columnar="scalars")
-    assert len(column_files(tmp_path)) == 3
-    assert stored(tmp_path, ["n"])["n"].to_pylist() == [*range(12)]
+    assert column_files(tmp_path) == listed(tmp_path)
+    expected = dask_tfrecord.read_tfrecord(tmp_path)[["n", "text"]].compute()
+    assert stored(tmp_path, ["n", "text"]).to_pydict() == expected.to_dict("list")
 
 
 def test_scalars_are_numbers_dates_and_texts(tmp_path: Path) -> None:
     types = {"image": pa.binary(), "tokens": pa.list_(pa.int64()), "day": pa.date32(), "word": pa.string()}
     table = pa.table({name: pa.nulls(2, type_) for name, type_ in types.items()})
     dask_tfrecord.to_tfrecord(table, tmp_path, columnar="scalars")
-    plan = open_dataset(tmp_path)
-    [[split]] = plan.partitions
-    assert split.columns is not None
-    names = {feature.name for feature in open_column_file(plan.store, split.columns).features}
-    assert names == {"day", "word"}
+    assert names_of_features(tmp_path) == [{"day", "word"}]
 
 
-def test_an_append_continues_the_columns_of_the_dataset(place: str) -> None:
+def test_an_append_continues_the_columns_of_the_dataset_and_an_overwrite_removes_them(place: str) -> None:
     write(place, columnar=["n"])
     write(place, append=True)
     assert Snapshot.open(place).columnar == ("n",)
     assert len(stored(place, ["n"])) == 24
     write(place, append=True, columnar=[])
     assert Snapshot.open(place).columnar == ()
-    assert len(listed(place)) == len(column_files(place)) == 9
+    before = column_files(place)
+    assert len(listed(place)) == len(before) == 9
+    with pytest.raises(RuntimeError, match="on purpose"):
+        dask_tfrecord.to_tfrecord(failing(dd.from_pandas(FRAME, npartitions=3)), place, append=True)
+    fs, folder = fsspec.url_to_fs(place)
+    stray = f"_tfrecord/columns/{'0' * 32}-00000.parquet"
+    fs.pipe_file(f"{folder}/{stray}", b"")
+    assert dask_tfrecord.cleanup(place) == []
+    assert stray in dask_tfrecord.cleanup(place, older_than="0s")
+    assert column_files(place) == before
+    write(place, overwrite=True)
+    assert column_files(place) == set()
+    assert Snapshot.open(place).columnar is None
 
 
 def test_an_append_may_lack_a_column_of_the_column_files(tmp_path: Path) -> None:
     write(tmp_path, columnar=["n", "text"])
-    wider = FRAME.assign(more=1.5)
-    dask_tfrecord.to_tfrecord(
-        wider, tmp_path, append=True, schema_change="add", lossy="allow", columnar=["more"]
-    )
-    dask_tfrecord.to_tfrecord(wider, tmp_path, append=True, schema_change="add", lossy="allow")
-    plan = open_dataset(tmp_path)
-    names = [
-        {feature.name for feature in open_column_file(plan.store, split.columns).features}
-        for [split] in plan.partitions
-        if split.columns is not None
-    ]
-    assert names == [{"n", "text"}] * 3 + [{"more"}] * 2
-
-
-def test_an_overwrite_removes_the_column_files_of_the_old_data(place: str) -> None:
-    write(place, columnar=["n"])
-    write(place, append=True)
-    write(place, overwrite=True)
-    assert column_files(place) == set()
-    assert Snapshot.open(place).columnar is None
+    options: Any = {"append": True, "schema_change": "add", "lossy": "allow"}
+    for more in ({"columnar": ["more"]}, {}):
+        dask_tfrecord.to_tfrecord(FRAME.assign(more=1.5), tmp_path, **options, **more)
+    assert names_of_features(tmp_path) == [{"n", "text"}] * 3 + [{"more"}] * 2
 
 
 def test_an_overwrite_of_partitions_keeps_the_column_files_of_the_others(place: str) -> None:
@@ -162,30 +149,10 @@ def test_kept_versions_keep_their_column_files_until_they_expire(place: str) -> 
     assert column_files(place) == listed(place) == listed(place, 3)
 
 
-def test_a_failed_write_leaves_no_column_files(place: str) -> None:
-    write(place, columnar=["n"])
-    before = column_files(place)
-    with pytest.raises(RuntimeError, match="on purpose"):
-        dask_tfrecord.to_tfrecord(failing(dd.from_pandas(FRAME, npartitions=3)), place, append=True)
-    dask_tfrecord.cleanup(place, older_than="0s")
-    assert column_files(place) == before
-
-
-def test_cleanup_removes_column_files_that_no_snapshot_lists(place: str) -> None:
-    write(place, columnar=["n"])
-    before = column_files(place)
-    fs, folder = fsspec.url_to_fs(place)
-    stray = f"_tfrecord/columns/{'0' * 32}-00000.parquet"
-    fs.pipe_file(f"{folder}/{stray}", b"")
-    assert dask_tfrecord.cleanup(place) == []
-    assert dask_tfrecord.cleanup(place, older_than="0s") == [stray]
-    assert column_files(place) == before
-
-
 @pytest.mark.parametrize(
     ("columnar", "problem"),
     [
-        (["m"], "does not exist"),
+        (["m"], "'m': .* names a column that does not exist; there are 'nested', 'tfrecord.offset'"),
         (["key"], "partition column"),
         ("nested", "no lists of lists"),
         (["tfrecord.offset"], "offsets of records"),
@@ -197,39 +164,38 @@ def test_columns_that_column_files_cannot_hold_are_refused(
     tmp_path: Path, columnar: Any, problem: str
 ) -> None:
     table = pa.table({"key": [1], "nested": [[[1]]], "tfrecord.offset": [1]})
+    options: Any = {"partition_on": "key", "record_type": "sequence_example"}
     with pytest.raises(TFRecordError, match=problem):
-        dask_tfrecord.to_tfrecord(
-            table, tmp_path, columnar=columnar, partition_on="key", record_type="sequence_example"
-        )
+        dask_tfrecord.to_tfrecord(table, tmp_path, columnar=columnar, **options)
     assert not [*tmp_path.iterdir()]
 
 
-def test_errors_name_the_column(tmp_path: Path) -> None:
-    with pytest.raises(SchemaError, match="there are 'n', 'key', 'text'") as caught:
-        write(tmp_path, columnar=["n", "m"])
-    assert caught.value.feature == "m"
-
-
-def test_each_commit_of_a_writer_has_column_files(place: str) -> None:
-    with dask_tfrecord.Writer(place, columnar=["n"], commit_every=5) as writer:
+def test_each_commit_of_a_writer_has_column_files(tmp_path: Path) -> None:
+    with dask_tfrecord.Writer(tmp_path, columnar=["n"], commit_every=5) as writer:
         for at in range(0, 12, 3):
             writer.write(FRAME[at : at + 3])
-    with dask_tfrecord.Writer(place) as writer:  # which continues the columns of the dataset
+    with dask_tfrecord.Writer(tmp_path) as writer:  # which continues the columns of the dataset
         writer.write(FRAME)
-    assert stored(place, ["n"])["n"].to_pylist() == [*range(12), *range(12)]
-    assert column_files(place) == listed(place)
+    assert stored(tmp_path, ["n"])["n"].to_pylist() == [*range(12), *range(12)]
+    assert column_files(tmp_path) == listed(tmp_path)
 
 
-@pytest.mark.parametrize("columnar", [["n", "text"], []])
-@pytest.mark.parametrize("state", ["intact", "damaged", "missing"])
-@pytest.mark.parametrize("compression", [None, "gzip"])
+@pytest.mark.parametrize(
+    ("compression", "state", "columnar"),
+    [
+        (None, "intact", ["n", "text"]),
+        ("gzip", "intact", []),
+        ("gzip", "damaged", ["n", "text"]),
+        (None, "damaged", []),
+        (None, "missing", ["n", "text"]),
+    ],
+)
 def test_rewritten_files_have_column_files(
     tmp_path: Path, compression: Any, state: str, columnar: list[str]
 ) -> None:
     """The rows come from the old column files, or from the records if a column file is not usable."""
     write(tmp_path, columnar=columnar, compression=compression)
-    for at, name in enumerate(sorted(column_files(tmp_path))):
-        path = tmp_path / "_tfrecord" / "columns" / name
+    for at, path in enumerate(sorted((tmp_path / "_tfrecord" / "columns").iterdir())):
         if state == "missing":
             path.unlink()
         elif state == "damaged":
@@ -250,33 +216,32 @@ def _check(place: Path, columnar: list[str]) -> None:
     assert expected["n"].tolist() == [0, 3, 4, 6, 7, 8, 9, 10]
     if columnar:
         assert stored(place, columnar).to_pydict() == expected[columnar].to_dict("list")
-    plan = open_dataset(place)
+    store = open_dataset(place).store
     for file in Snapshot.open(place).files:
         assert file.columns is not None
-        reader = open_column_file(plan.store, file.columns)
         payloads = oracle.read_payloads(place / file.path)
-        ends = [0, *itertools.accumulate(len(one) + 16 for one in payloads)]
+        ends = [0, *accumulate(len(one) + 16 for one in payloads)]
+        reader = open_column_file(store, file.columns)
         offsets = reader.offsets(file.path, file.bytes, file.crc32c, 0, file.records)
         assert offsets is not None
         assert offsets.tolist() == ends
 
 
 @pytest.mark.parametrize("columnar", [["n", "text"], "scalars", []])
-def test_index_writes_column_files_of_any_data_files(place: str, columnar: Any) -> None:
+def test_index_writes_column_files_of_any_data_files(tmp_path: Path, columnar: Any) -> None:
     """Of files of another tool, of a dataset without column files, and with other ones."""
-    write(place, max_rows_per_file=3, compression="gzip")
+    write(tmp_path, max_rows_per_file=3, compression="gzip")
     for version in (2, 3):
-        assert dask_tfrecord.index(place, columnar=columnar).number == version
+        assert dask_tfrecord.index(tmp_path, columnar=columnar).number == version
         if columnar:
-            assert stored(place, ["n", "text"])["n"].to_pylist() == [*range(12)]
-    fs, folder = fsspec.url_to_fs(place)
-    fs.rm(f"{folder}/_tfrecord", recursive=True)
-    snapshot = dask_tfrecord.index(place, columnar=columnar)
-    assert snapshot == Snapshot.open(place)
+            assert stored(tmp_path, ["n", "text"])["n"].to_pylist() == [*range(12)]
+    shutil.rmtree(tmp_path / "_tfrecord")
+    snapshot = dask_tfrecord.index(tmp_path, columnar=columnar)
+    assert snapshot == Snapshot.open(tmp_path)
     assert snapshot.columnar == (columnar if columnar == "scalars" else (*columnar,))
-    assert column_files(place) == listed(place)
-    assert dask_tfrecord.verify(place)["agrees"].all()
-    assert dask_tfrecord.cleanup(place, older_than="0s") == []
+    assert column_files(tmp_path) == listed(tmp_path)
+    assert dask_tfrecord.verify(tmp_path)["agrees"].all()
+    assert dask_tfrecord.cleanup(tmp_path, older_than="0s") == []
 
 
 def test_index_writes_column_files_that_are_missing_or_stale(place: str) -> None:
@@ -311,62 +276,37 @@ def test_planned_writes_keep_the_columns_that_index_stores(place: str) -> None:
     assert stored(place, ["n"])["n"].to_pylist() == [*range(12)]
 
 
-def test_index_gives_changed_files_new_column_files(tmp_path: Path) -> None:
-    write(tmp_path / "ours")
-    other = tmp_path / "other"
-    other.mkdir()
-    for at, path in enumerate(sorted((tmp_path / "ours").glob("part-*"))):
-        path.rename(other / f"{at}.tfrecord")
-    dask_tfrecord.index(other, columnar=["n"])
-    changed = other / "1.tfrecord"
-    changed.write_bytes(changed.read_bytes()[: changed.stat().st_size // 4])
-    dask_tfrecord.index(other)
-    assert stored(other, ["n"])["n"].to_pylist() == [0, 1, 2, 3, 4, 8, 9, 10, 11]
-
-
-def test_an_index_that_fails_leaves_no_column_files(place: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_an_index_that_fails_leaves_no_column_files(place: str) -> None:
     write(place)
-
-    def fail(*_: object) -> None:
-        raise RuntimeError("on purpose")
-
-    monkeypatch.setattr("dask_tfrecord.dataset.maintenance.full_scan.store_snapshot", fail)
-    with pytest.raises(RuntimeError, match="on purpose"):
+    with (
+        patch("dask_tfrecord.dataset.maintenance.full_scan.store_snapshot", side_effect=RuntimeError),
+        pytest.raises(RuntimeError),
+    ):
         dask_tfrecord.index(place, columnar="scalars")
     assert column_files(place) == set()
     assert dask_tfrecord.cleanup(place, older_than="0s") == []
 
 
-def test_verify_compares_column_files_with_the_records(tmp_path: Path) -> None:
+def test_verify_compares_column_files_with_the_records(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """One column file is missing, others have wrong values and correct checksums."""
     write(tmp_path, columnar=["n", "text"])
     assert dask_tfrecord.verify(tmp_path)["agrees"].all()
     first = Snapshot.open(tmp_path).files[0].columns
     assert first is not None
     (tmp_path / first.path).unlink()
-    # Column files with wrong values and correct checksums.
-    with pytest.MonkeyPatch.context() as patch:
-        original = ColumnFileWriter.add
+    add = ColumnFileWriter.add
 
-        def add(self: ColumnFileWriter, rows: Any, offsets: Any) -> None:
-            original(self, pa.table({"n": rows["n"], "text": ["t9"] * len(rows)}), offsets)
+    def add_wrong(self: ColumnFileWriter, rows: Any, offsets: Any) -> None:
+        add(self, pa.table({"n": rows["n"], "text": ["t9"] * len(rows)}), offsets)
 
-        patch.setattr(ColumnFileWriter, "add", add)
-        write(tmp_path, append=True)
-    report = dask_tfrecord.verify(tmp_path)
-    assert "missing, damaged or out of date" in report["differs"][0]
-    assert report["differs"][1:3].tolist() == ["", ""]
-    assert report["differs"][3:].str.contains("the column 'text' of _tfrecord/columns/").all()
-
-
-def _of_records(place: Path) -> pd.DataFrame:
-    """What a read of the dataset returns without column files."""
-    columns = place / "_tfrecord" / "columns"
-    columns.rename(columns.with_name("away"))
-    try:
-        found: pd.DataFrame = dask_tfrecord.read_tfrecord(place).compute()
-    finally:
-        columns.with_name("away").rename(columns)
-    return found
+    monkeypatch.setattr(ColumnFileWriter, "add", add_wrong)
+    write(tmp_path, append=True)
+    differs = dask_tfrecord.verify(tmp_path)["differs"]
+    assert "missing, damaged or out of date" in differs[0]
+    assert differs[1:3].tolist() == ["", ""]
+    assert differs[3:].str.contains("the column 'text' of _tfrecord/columns/").all()
 
 
 def test_an_append_may_widen_stored_columns(tmp_path: Path) -> None:
@@ -379,24 +319,26 @@ def test_an_append_may_widen_stored_columns(tmp_path: Path) -> None:
     found = dask_tfrecord.read_tfrecord(tmp_path).compute()
     assert [dtype.pyarrow_dtype for dtype in found.dtypes] == [*wide.values()]
     assert found["n"].dropna().tolist() == [1, 1]
-    pd.testing.assert_frame_equal(found, _of_records(tmp_path))
+    shutil.rmtree(tmp_path / "_tfrecord" / "columns")
+    pd.testing.assert_frame_equal(found, dask_tfrecord.read_tfrecord(tmp_path).compute())
 
 
-def test_column_files_of_rewritten_files_are_not_used(tmp_path: Path) -> None:
+def test_column_files_of_changed_files_are_not_used_and_index_writes_new_ones(tmp_path: Path) -> None:
     """A file of the same size is decoded, which shows that its content is another one."""
-    write(tmp_path / "ours", columnar=["n", "text"])
-    other = tmp_path / "other"
-    other.mkdir()
-    for at, path in enumerate(sorted((tmp_path / "ours").glob("part-*"))):
-        path.rename(other / f"{at}.tfrecord")
-    dask_tfrecord.index(other, columnar="scalars")
-    path = other / "1.tfrecord"
+    write(tmp_path, columnar=["n", "text"])
+    for at, path in enumerate(sorted(tmp_path.glob("part-*"))):
+        path.rename(tmp_path / f"{at}.tfrecord")
+    (tmp_path / "_tfrecord").rename(tmp_path / "_old")
+    dask_tfrecord.index(tmp_path, columnar="scalars")
+    path = tmp_path / "1.tfrecord"
     frames = [oracle.frame(payload) for payload in reversed(oracle.read_payloads(path))]
     path.write_bytes(b"".join(frames))
     os.utime(path, (1, 1))
     with pytest.raises(FileChangedError, match="CRC-32C differs"):
-        dask_tfrecord.read_tfrecord(other)["n"].compute()
-    assert dask_tfrecord.index(other).columnar == "scalars"
-    expected = [0, 1, 2, 3, 7, 6, 5, 4, 8, 9, 10, 11]
-    assert stored(other, ["n"])["n"].to_pylist() == expected
-    assert dask_tfrecord.read_tfrecord(other)["n"].compute().tolist() == expected
+        dask_tfrecord.read_tfrecord(tmp_path)["n"].compute()
+    for middle in ([7, 6, 5, 4], [7]):
+        path.write_bytes(b"".join(frames[: len(middle)]))
+        assert dask_tfrecord.index(tmp_path).columnar == "scalars"
+        expected = [0, 1, 2, 3, *middle, 8, 9, 10, 11]
+        assert stored(tmp_path, ["n"])["n"].to_pylist() == expected
+        assert dask_tfrecord.read_tfrecord(tmp_path)["n"].compute().tolist() == expected

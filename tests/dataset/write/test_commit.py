@@ -1,65 +1,304 @@
-"""The commit of a write is atomic if it is interrupted, repeated or concurrent.
+"""Appends and overwrites: the old rows stay, concurrent appends are kept, and a write is committed once.
 
-Modules: dataset.write.transaction, dataset.write.run, dataset.write.destination.
+A run is recognised by its whole id: runs whose ids begin alike never touch each other's files and rows.
+
+Modules: dataset.write.transaction, dataset.write.operations, dataset.write.run, dataset.write.destination,
+dataset.snapshot.versions.
 """
 
+import bz2
+import gzip
+import lzma
 import os
 import shutil
+import zlib
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from itertools import product
 from pathlib import Path
 from typing import Any
+from unittest.mock import patch
 
 import dask.dataframe as dd
 import oracle
-import pandas as pd
 import pyarrow as pa
 import pytest
+from small_frames import by_key, collection, failing, files_of, keyed, put, values
 
-from dask_tfrecord import DestinationError, TFRecordError, compact, delete, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.write.destination import check_destination
+import dask_tfrecord
+from dask_tfrecord import (
+    ConcurrentWriteError,
+    DestinationError,
+    SchemaError,
+    Snapshot,
+    TFRecordError,
+    delete,
+    read_tfrecord,
+    to_tfrecord,
+)
+from dask_tfrecord.dataset.snapshot.versions import next_ancestors
+from dask_tfrecord.dataset.write import transaction
+from dask_tfrecord.dataset.write.operations import Create, Operation
 from dask_tfrecord.dataset.write.run import WriteRun
-from dask_tfrecord.dataset.write.transaction import commit
-from dask_tfrecord.files.entry import is_part
+from dask_tfrecord.dataset.write.transaction import Transaction, commit, note_replaced
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
-def collection() -> dd.DataFrame:
-    return dd.from_pandas(pd.DataFrame({"n": range(10)}), npartitions=3)
+def test_appended_columns_may_come_in_another_order(tmp_path: Path) -> None:
+    to_tfrecord(collection(1, 2, m=[3, 4]), tmp_path)
+    to_tfrecord(collection(5, 6, m=[7, 8])[["m", "n"]], tmp_path, append=True)
+    frame = read_tfrecord(tmp_path).compute()
+    assert frame.columns.tolist() == ["n", "m"]
+    assert frame["m"].tolist() == [3, 4, 7, 8]
 
 
-def content(root: Path) -> list[str]:
-    """The names of all files below the root."""
-    return sorted(str(path.relative_to(root)) for path in root.rglob("*") if path.is_file())
+@pytest.mark.parametrize(
+    ("ddf", "options", "feature", "problem"),
+    [
+        (collection(1, 2, k=[1, 2], m=[1, 2]), {}, "m", "the dataset does not"),
+        (collection(1, 2)[["n"]].rename(columns={"n": "m"}), {}, "m", "the dataset does not"),
+        (collection(1, 2), {}, "k", "the dataset has this column"),
+        (collection(1, 2, k=[1, 2]).astype("int32"), {}, "n", "is int32, in the dataset it is int64"),
+        (collection(1, 2, k=[1, 2]).astype("string"), {}, "n", "in the dataset it is int64"),
+        (collection(1, 2, k=[1, 2]).astype({"k": "category"}), {}, "k", "in the dataset it is int64"),
+        (collection(1, 2, k=[1, 2]), {"record_type": "sequence_example"}, None, "holds 'example' records"),
+        (collection(1, 2, k=[1, 2]), {"partition_on": ["k"]}, "k", "is partitioned on nothing"),
+    ],
+)
+def test_columns_that_do_not_agree_are_named_before_anything_is_written(
+    tmp_path: Path, ddf: dd.DataFrame, options: dict[str, Any], feature: str | None, problem: str
+) -> None:
+    to_tfrecord(collection(1, k=[1]), tmp_path)
+    before = files_of(tmp_path)
+    with pytest.raises(SchemaError, match=problem) as caught:
+        to_tfrecord(ddf, tmp_path, append=True, **options)
+    assert (caught.value.feature, caught.value.path) == (feature, str(tmp_path))
+    assert files_of(tmp_path) == before
 
 
-def values(root: Path) -> list[int]:
-    """The values of n in the order of the files, as protobuf reads them."""
-    return [
-        value
-        for path in sorted(root.glob("part-*"))
-        for payload in oracle.read_payloads(path)
-        for value in oracle.parse(payload).features["n"].values
-    ]
+def test_appended_partitions_come_in_the_directories_that_are_there(tmp_path: Path) -> None:
+    to_tfrecord(keyed(a=[1], b=[2]), tmp_path, partition_on=["key"])
+    to_tfrecord(keyed(b=[3], c=[4]), tmp_path, partition_on=["key"], append=True)
+    assert by_key(tmp_path) == {"a": [1], "b": [2, 3], "c": [4]}
+    message = r"on \['key'\], but the write partitions on nothing; pass"
+    for ddf in (keyed(b=[3])[["n"]], keyed(b=[3])):
+        with pytest.raises(SchemaError, match=message) as caught:
+            to_tfrecord(ddf, tmp_path, append=True)
+        assert caught.value.feature == "key"
 
 
-def failing(ddf: dd.DataFrame) -> dd.DataFrame:
-    def fail(part: pd.DataFrame) -> pd.DataFrame:
-        if 9 in part["n"].tolist():
-            raise RuntimeError("on purpose")
-        return part
+@pytest.mark.parametrize("compress", [bytes, gzip.compress, zlib.compress, bz2.compress, lzma.compress])
+def test_the_snapshot_says_what_is_stored_of_others_read_once_more(
+    tmp_path: Path, compress: Callable[[bytes], bytes], opened: list[str]
+) -> None:
+    stored = compress(oracle.features_file([{"n": ("int64", [n])} for n in range(1000)]))
+    (tmp_path / "a.records").write_bytes(stored)
+    write = to_tfrecord(collection(1, npartitions=1), tmp_path, append=True, compute=False)
+    opened.clear()
+    theirs, _ = write.compute().files
+    assert (theirs.path, theirs.records, theirs.bytes) == ("a.records", 1000, len(stored))
+    assert theirs.crc32c == oracle.crc32c(stored)
+    assert len(opened) == 2  # one read for the schema, one for the rows
 
-    return ddf.map_partitions(fail, meta=ddf._meta)
+
+def test_append_to_directories_of_others_takes_their_keys_from_the_names(tmp_path: Path) -> None:
+    put(tmp_path, "key=b%2Fc/y.tfrecord", 7)
+    put(tmp_path, "key=__HIVE_DEFAULT_PARTITION__/y.tfrecord", 8)
+    with pytest.raises(SchemaError, match="has the value 'b/c', which is not of type int64") as caught:
+        to_tfrecord(collection(1, 2, key=[1, 2]), tmp_path, partition_on="key", append=True)
+    assert caught.value.feature == "key"
+    with pytest.raises(SchemaError, match=r"partitioned on \['key'\], but the write partitions on nothing"):
+        to_tfrecord(collection(1), tmp_path, append=True)
+    to_tfrecord(keyed(a=[1]), tmp_path, partition_on="key", append=True)
+    frame = read_tfrecord(tmp_path).compute()
+    assert dict(zip(frame["n"], pa.array(frame["key"]).to_pylist(), strict=True)) == {
+        7: "b/c",
+        8: None,
+        1: "a",
+    }
 
 
-def test_a_write_that_fails_leaves_no_dataset_and_can_be_repeated(place: str) -> None:
+@pytest.mark.parametrize(
+    ("features", "feature"),
+    [({"m": ("int64", [1])}, "m"), ({"n": ("bytes", [b"1"])}, "n"), ({"n": ("int64", [1, 2])}, "n")],
+)
+def test_features_of_others_must_agree_with_the_columns(
+    tmp_path: Path, features: dict[str, Any], feature: str
+) -> None:
+    put(tmp_path, "a.tfrecord", 7, **features)
+    with pytest.raises(SchemaError) as caught:
+        to_tfrecord(collection(1), tmp_path, append=True)
+    assert caught.value.feature == feature
+
+
+def test_a_column_that_others_always_left_out_takes_our_type(tmp_path: Path) -> None:
+    put(tmp_path, "a.tfrecord", 7, m=(None, []))
+    (tmp_path / "empty.tfrecord").touch()
+    to_tfrecord(collection(1, m=["text"]), tmp_path, append=True)
+    assert read_tfrecord(tmp_path)["m"].compute().fillna("-").tolist() == ["-", "text"]
+
+
+def test_many_appends_at_once_are_all_there(place: str, appended_snapshots: str) -> None:
+    lazies = [to_tfrecord(collection(n), place, append=True, compute=False) for n in range(8)]
+    with ThreadPoolExecutor(len(lazies)) as pool:
+        numbers = [snapshot.number for snapshot in pool.map(lambda lazy: lazy.compute(), lazies)]
+    assert sorted(numbers) == list(range(1, 9))
+    assert sorted(values(place)) == list(range(8))
+
+
+@pytest.mark.parametrize("mode", ["append", "overwrite"])
+def test_a_number_that_is_free_again_is_not_taken_for_the_next(
+    place: str, monkeypatch: pytest.MonkeyPatch, mode: str
+) -> None:
+    """Two overwrites commit after a write chose its number; the second removes the snapshot of the first."""
+    to_tfrecord(collection(1), place)
+    create = Store.create_exclusively
+
+    def overtaken(self: Store, path: str, data: bytes) -> None:
+        monkeypatch.setattr(Store, "create_exclusively", create)
+        for n in (2, 3):
+            to_tfrecord(collection(n), place, overwrite=True)
+        create(self, path, data)
+
+    lazy = to_tfrecord(collection(4), place, compute=False, **{mode: True})
+    monkeypatch.setattr(Store, "create_exclusively", overtaken)
+    if mode == "append":
+        assert lazy.compute().number == 4
+        assert sorted(values(place)) == [3, 4]
+    else:
+        with pytest.raises(ConcurrentWriteError):
+            lazy.compute()
+        assert values(place) == [3]
+
+
+def planned(ddf: dd.DataFrame, place: str | Path, **options: Any) -> tuple[WriteRun, Operation]:
+    lazy = to_tfrecord(ddf, place, compute=False, **options)
+    return lazy.expr.run, lazy.expr.operation
+
+
+TWINS: dict[str, tuple[dict[str, Any], dict[str, list[int]]]] = {
+    "create": ({}, {"a": [1]}),
+    "append": ({"append": True}, {"a": [0, 1], "b": [0]}),
+    "overwrite": ({"overwrite": True}, {"a": [1]}),
+    "partitions": ({"overwrite": "partitions"}, {"a": [1], "b": [0]}),
+}
+
+
+def meanwhile(monkeypatch: pytest.MonkeyPatch, step: str, work: Callable[[], Any]) -> None:
+    """Do something before the first call of a step of a commit."""
+    owner: Any = Transaction if hasattr(Transaction, step) else transaction
+    original = getattr(owner, step)
+
+    def overtaken(*args: Any) -> Any:
+        monkeypatch.setattr(owner, step, original)
+        work()
+        return original(*args)
+
+    monkeypatch.setattr(owner, step, overtaken)
+
+
+@pytest.mark.parametrize("step", ["create", "_store", "publish_files"])
+@pytest.mark.parametrize("mode", TWINS)
+def test_a_commit_that_runs_twice_at_once_commits_once(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, mode: str, step: str
+) -> None:
+    """A worker that Dask believes dead goes on: one attempt runs completely inside the other."""
+    options, expected = TWINS[mode]
+    if mode != "create":
+        to_tfrecord(keyed(a=[0], b=[0]), tmp_path, partition_on="key")
+    run, operation = planned(keyed(a=[1]), tmp_path, partition_on="key", **options)
+    files = run.write(pa.table({"key": ["a"], "n": [1]}), 0, 1)
+    meanwhile(monkeypatch, step, lambda: transaction.commit(run, operation, files))
+    transaction.commit(run, operation, files)
+    assert by_key(tmp_path) == expected
+
+
+@pytest.mark.parametrize(
+    ("lost", "later"),
+    [(False, {}), (True, {"append": True}), (True, {"overwrite": True}), (False, {"append": True})],
+    ids=str,
+)
+def test_an_append_that_runs_again_after_an_overwrite_is_not_added_again(
+    place: str, lost: bool, later: dict[str, bool]
+) -> None:
+    """A worker dies after its commit. Dask repeats the commit, and the writes if the receipts are lost."""
+    to_tfrecord(collection(1), place)
+    run, operation = planned(collection(2), place, append=True)
+    table = pa.table({"n": [2]})
+    files = run.write(table, 0, 1)
+    assert transaction.commit(run, operation, files).number == 2
+    assert to_tfrecord(collection(3), place, overwrite=True).number == 3
+    if later:
+        to_tfrecord(collection(4), place, **later)
+    before = values(place)
+    if lost:
+        run.write(table, 0, 1)
+    assert transaction.commit(run, operation, files).run != run.run
+    assert values(place) == before
+    assert not [name for name in files_of(place) if f"part-{run.run}" in name or "staging" in name]
+
+
+def test_an_append_whose_twin_is_overwritten_is_not_added_again(
+    place: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A worker that Dask believes dead commits during the second attempt, and an overwrite replaces that."""
+    to_tfrecord(collection(1), place)
+    run, operation = planned(collection(2), place, append=True)
+    files = run.write(pa.table({"n": [2]}), 0, 1)
+
+    def twin() -> None:
+        transaction.commit(run, operation, files)
+        to_tfrecord(collection(3), place, overwrite=True)
+
+    meanwhile(monkeypatch, "create", twin)
+    assert transaction.commit(run, operation, files).number == 3
+    assert values(place) == [3]
+    assert len([name for name in files_of(place) if "part-" in name]) == 1
+
+
+def test_a_snapshot_names_the_last_writes_before_it(tmp_path: Path) -> None:
+    modes = [{}, {"append": True}, {"overwrite": True}, {"append": True}]
+    snapshots = [to_tfrecord(collection(1), tmp_path, **mode) for mode in modes]
+    assert Snapshot.open(tmp_path).ancestors == tuple(one.run for one in snapshots[:-1])
+    assert next_ancestors([*map(str, range(200))], "last") == (*map(str, range(101, 200)), "last")
+
+
+def test_an_overwrite_touches_nothing_before_it_is_computed_and_if_it_fails(tmp_path: Path) -> None:
+    to_tfrecord(collection(1), tmp_path)
+    before = files_of(tmp_path)
     with pytest.raises(RuntimeError, match="on purpose"):
-        to_tfrecord(failing(collection()), place)
-    with pytest.raises(FileNotFoundError):
-        read_tfrecord(place)
-    assert to_tfrecord(collection(), place).records == 10
-    assert read_tfrecord(place)["n"].compute().tolist() == list(range(10))
+        to_tfrecord(failing(collection(2)), tmp_path, overwrite=True)
+    lazy = to_tfrecord(collection(2), tmp_path, overwrite=True, compute=False)
+    assert files_of(tmp_path) == before
+    assert values(tmp_path) == [1]
+    lazy.compute()
+    assert values(tmp_path) == [2]
+
+
+@pytest.mark.parametrize("mode", [{}, {"append": True}], ids=str)
+def test_a_write_that_runs_again_leaves_the_partitions_that_were_kept_of_it(
+    place: str, mode: dict[str, bool]
+) -> None:
+    lazy = to_tfrecord(keyed(a=[1], b=[2]), place, partition_on="key", compute=False, **mode)
+    lazy.compute()
+    to_tfrecord(keyed(a=[3]), place, partition_on="key", overwrite="partitions")
+
+    assert lazy.compute().number == 2
+    assert by_key(place) == {"a": [3], "b": [2]}
+
+
+def test_no_rows_replace_no_partitions(tmp_path: Path) -> None:
+    ddf = keyed(a=[1])
+    to_tfrecord(ddf, tmp_path, partition_on="key")
+    to_tfrecord(ddf[ddf["n"] > 1], tmp_path, partition_on="key", overwrite="partitions")
+    assert by_key(tmp_path) == {"a": [1]}
+
+
+TEN = collection(*range(10), npartitions=3)
 
 
 def a_run(root: Path | str) -> WriteRun:
@@ -72,123 +311,152 @@ def written(run: WriteRun, *numbers: int) -> list[Any]:
     return [file for at, n in enumerate(numbers) for file in run.write(pa.table({"n": [n]}), at, count)]
 
 
-def test_files_are_hidden_until_the_commit(tmp_path: Path) -> None:
-    run = a_run(tmp_path)
-    receipts = written(run, 1, 2)
-    check_destination(run.store)
-    assert not list(tmp_path.glob("part-*"))
-    commit(run, receipts)
-    assert values(tmp_path) == [1, 2]
-    assert not (tmp_path / "_tfrecord" / "staging").exists()
-
-
-STEPS = ["move", "place", "create_exclusively", "sync_directory", "remove"]
-
-
-@pytest.mark.parametrize("step", STEPS)
-@pytest.mark.parametrize("time", [0, 1])
-def test_a_commit_that_was_interrupted_can_be_repeated(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, step: str, time: int
-) -> None:
-    """The interrupt comes before the step, or between its effect and its return."""
-    run = a_run(tmp_path)
-    receipts = written(run, 1, 2)
-    work = getattr(Store, step)
-
-    def interrupted(*args: Any) -> None:
-        if time:
-            work(*args)
-        raise KeyboardInterrupt
-
-    with monkeypatch.context() as patch:
-        patch.setattr(Store, step, interrupted)
-        with pytest.raises(KeyboardInterrupt):
-            commit(run, receipts)
-    snapshot = commit(run, receipts)
-    assert commit(run, receipts) == snapshot
-    assert values(tmp_path) == [1, 2]
-    assert content(tmp_path)[:2] == ["_SUCCESS", "_tfrecord/00000001.parquet"]
-    assert len(content(tmp_path)) == 4
-
-
-def test_a_write_task_that_runs_again_after_the_commit_changes_nothing(tmp_path: Path) -> None:
-    run = a_run(tmp_path)
-    snapshot = commit(run, written(run, 1, 2))
-    before = content(tmp_path)
-    assert commit(run, written(run, 1, 2)) == snapshot
-    assert content(tmp_path) == before
-
-
 def test_of_two_writes_to_one_path_the_first_wins_and_the_other_raises(place: str) -> None:
     first, second = a_run(place), a_run(place)
     one, other = written(first, 1), written(second, 2)
-    commit(first, one)
+    commit(first, Create(), one)
     with pytest.raises(DestinationError, match="another write committed"):
-        commit(second, other)
+        commit(second, Create(), other)
     assert read_tfrecord(place)["n"].compute().tolist() == [1]
     assert len(first.store.fs.glob(first.store.join("part-*"))) == 1
 
 
-def test_an_error_after_the_snapshot_was_created_is_no_failure(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+@pytest.mark.parametrize(
+    ("change", "lost"),
+    [
+        (lambda path: delete(path, [("n", "==", 1)]), 0),
+        (lambda path: delete(path, [("n", "<=", 2)]), 0),
+        (lambda path: dask_tfrecord.compact(path, filters=[("n", "<", 6)]), 0),
+        (lambda path: None, 3),
+    ],
+    ids=["delete rows", "delete a file", "compact", "lose a file"],
+)
+def test_a_copy_without_metadata_is_read_with_a_warning_if_files_of_a_write_are_missing(
+    tmp_path: Path, change: Callable[[Path], Any], lost: int
 ) -> None:
-    """The answer of an object store may be lost after the object was created."""
-    create = Store.create_exclusively
-
-    def answer_lost(self: Store, path: str, data: bytes) -> None:
-        create(self, path, data)
-        raise TimeoutError
-
-    monkeypatch.setattr(Store, "create_exclusively", answer_lost)
-    assert to_tfrecord(collection(), tmp_path).records == 10
-    assert len(read_tfrecord(tmp_path).compute()) == 10
-
-
-def test_writes_that_run_side_by_side_do_not_touch_each_others_files(tmp_path: Path) -> None:
-    first, second = a_run(tmp_path), a_run(tmp_path)
-    one, _ = written(first, 1), written(second, 2)
-    commit(first, one)
-    staged = list((tmp_path / "_tfrecord" / "staging").rglob("part-*"))
-    assert [path.parent.name for path in staged] == [second.run]
-
-
-def test_a_part_of_a_write_is_not_taken_for_the_whole(tmp_path: Path) -> None:
-    to_tfrecord(collection(), tmp_path)
-    (tmp_path / "_tfrecord" / "00000001.parquet").unlink()
-    assert len(read_tfrecord(tmp_path)) == 10
-    last = sorted(tmp_path.glob("part-*"))[-1]
-    last.rename(tmp_path / "_last")
+    to_tfrecord(TEN, tmp_path)
+    change(tmp_path)
+    expected = sorted(read_tfrecord(tmp_path)["n"].compute())
+    shutil.rmtree(tmp_path / "_tfrecord")
+    if lost:
+        assert len(read_tfrecord(tmp_path)) == 10
+        max(tmp_path.glob("part-*")).unlink()
+    with pytest.warns(UserWarning, match="other files of the same write are missing.*_tfrecord"):
+        found = sorted(read_tfrecord(tmp_path)["n"].compute())
+    assert found == expected[: len(expected) - lost]
+    (tmp_path / "_tfrecord").mkdir()
     with pytest.raises(TFRecordError, match="a write that has not finished"):
         read_tfrecord(tmp_path)
-    assert len(read_tfrecord(f"{tmp_path}/*.tfrecord*")) == 7
 
 
-@pytest.mark.parametrize("change", ["delete rows", "delete a file", "compact", "lose a file"])
-def test_a_copy_without_metadata_is_read_with_a_warning_if_files_of_a_write_are_missing(
-    tmp_path: Path, change: str
+ALIKE = [f"0123abcd{number:024x}" for number in range(3)]
+
+
+def named(run: str, place: str | Path, **options: bool) -> tuple[WriteRun, Operation]:
+    plan, operation = planned(collection(0), place, **options)
+    return replace(plan, run=run), operation
+
+
+def wrote(plan: tuple[WriteRun, Operation], n: int) -> None:
+    transaction.commit(*plan, plan[0].write(pa.table({"n": [n]}), 0, 1))
+
+
+@pytest.mark.parametrize("mode", [{"append": True}, {"overwrite": True}], ids=str)
+def test_writes_whose_ids_begin_alike_keep_each_others_rows(place: str, mode: dict[str, bool]) -> None:
+    first, second, open_run = (named(run, place, append=True) for run in ALIKE)
+    wrote(first, 1)
+    if "overwrite" in mode:
+        second = named(ALIKE[1], place, overwrite=True)
+    open_run[0].write(pa.table({"n": [3]}), 0, 1)
+    wrote(second, 2)
+    expected = [1, 2] if "append" in mode else [2]
+    assert values(place) == expected
+    wrote(first, 1)  # the task of the commit ran again
+    assert values(place) == values(place, use_snapshot=False) == expected
+    assert Store.at(place).names("_tfrecord/staging") == [ALIKE[2]]
+    assert len(dask_tfrecord.cleanup(place, older_than="0s")) == 1
+    assert values(place) == expected
+
+
+def begin(place: str, start: str) -> None:
+    """Make a dataset of one row, or a file of another writer."""
+    if start == "own":
+        to_tfrecord(collection(1), place)
+    else:
+        put(place, "a.tfrecord", 1)
+
+
+def killed_after_the_commit(place: str | Path, n: int, **mode: bool) -> None:
+    with patch.object(transaction, "remove_replaced"):
+        to_tfrecord(collection(n), place, **mode)
+
+
+@pytest.mark.parametrize("start", ["own", "foreign"])
+@pytest.mark.parametrize(
+    ("mode", "expected"), [({"append": True}, [1, 2]), ({"overwrite": True}, [2])], ids=str
+)
+def test_a_committed_write_is_read_without_the_snapshot_though_it_was_killed(
+    place: str, mode: dict[str, bool], start: str, expected: list[int]
 ) -> None:
-    source, copy = tmp_path / "source", tmp_path / "copy"
-    to_tfrecord(collection(), source)
-    match change:
-        case "delete rows":
-            delete(source, [("n", "==", 1)])
-        case "delete a file":
-            delete(source, [("n", "<=", 2)])
-        case "compact":
-            compact(source, filters=[("n", "<", 6)])
-    expected = sorted(read_tfrecord(source)["n"].compute())
-    copy.mkdir()
-    for path in sorted(source.glob("part-*"))[: -1 if change == "lose a file" else None]:
-        shutil.copy(path, copy)
-    with pytest.warns(UserWarning, match="other files of the same write are missing.*_tfrecord"):
-        found = sorted(read_tfrecord(copy)["n"].compute())
-    assert found == (expected[:-3] if change == "lose a file" else expected)
-    (copy / "_tfrecord").mkdir()
-    with pytest.raises(TFRecordError, match="a write that has not finished"):
-        read_tfrecord(copy)
+    """After an overwrite, the files that it replaces are not read, though they are still there."""
+    begin(place, start)
+    killed_after_the_commit(place, 2, **mode)
+    for name, use_snapshot in product(("", "/*"), (True, False)):
+        assert sorted(values(f"{place}{name}", use_snapshot=use_snapshot)) == expected
 
 
-def test_own_names_are_recognised() -> None:
-    run = a_run("x")
-    assert is_part(run.name(0, 1))
-    assert not is_part("part-00000-0123abcd-c000.tfrecord")
+def test_what_is_unknown_without_the_snapshot_raises(tmp_path: Path) -> None:
+    """The snapshot is damaged, and a write was killed before or after its commit."""
+    to_tfrecord(collection(1), tmp_path)
+    killed_after_the_commit(tmp_path, 2, append=True)
+    (tmp_path / "_tfrecord" / "00000002.parquet").write_bytes(b"damaged")
+    with pytest.raises(TFRecordError, match=r"unknown if the files .* are committed; pass a list") as caught:
+        read_tfrecord(tmp_path, use_snapshot=False)
+    assert not caught.value.remedies
+    files = sorted(map(str, tmp_path.glob("part-*")))
+    assert sorted(read_tfrecord(files, use_snapshot=False)["n"].compute()) == [1, 2]
+
+
+@pytest.mark.parametrize("start", ["own", "foreign"])
+def test_an_overwrite_that_was_killed_is_finished_after_later_commits(
+    place: str, monkeypatch: pytest.MonkeyPatch, start: str
+) -> None:
+    """An append has looked for interrupted commits before the overwrite is killed, and commits after it."""
+    begin(place, start)
+    work = transaction.publish_files
+
+    def overtaken(run: WriteRun, files: object) -> None:
+        monkeypatch.setattr(transaction, "publish_files", work)
+        killed_after_the_commit(place, 2, overwrite=True)
+        work(run, files)
+
+    monkeypatch.setattr(transaction, "publish_files", overtaken)
+    to_tfrecord(collection(3), place, append=True)
+    assert values(place) == sorted(values(place, use_snapshot=False)) == [2, 3]
+    if start == "own":
+        to_tfrecord(collection(4), place, append=True)
+    else:
+        assert dask_tfrecord.cleanup(place, older_than="0s") == []
+    assert Store.at(place).names("_tfrecord/staging") == []
+    assert Snapshot.history(place)["version"].min() == 2 - (start == "foreign")
+    present = [path for path in files_of(place) if path.endswith(".tfrecord")]
+    assert len(present) == len(Snapshot.open(place).files)
+    assert values(place) == ([2, 3, 4] if start == "own" else [2, 3])
+
+
+def test_a_file_that_is_in_the_dataset_again_is_not_removed(tmp_path: Path) -> None:
+    """A run noted that it replaces a file, which a later version lists again."""
+    first = to_tfrecord(collection(1, npartitions=1), tmp_path)
+    second = to_tfrecord(collection(2), tmp_path, append=True)
+    note_replaced(Store.at(tmp_path), second.run, [first.files[0].path])
+    to_tfrecord(collection(3), tmp_path, append=True)
+    assert values(tmp_path) == [1, 2, 3]
+
+
+def test_an_overwrite_that_was_killed_does_not_remove_later_exports(tmp_path: Path) -> None:
+    to_tfrecord(collection(1), tmp_path)
+    dask_tfrecord.export(tmp_path, "tfmd")
+    killed_after_the_commit(tmp_path, 2, overwrite=True)
+    (exported,) = dask_tfrecord.export(tmp_path, "tfmd")
+    to_tfrecord(collection(3), tmp_path, append=True)
+    assert Path(exported).exists()

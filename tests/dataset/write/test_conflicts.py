@@ -1,26 +1,43 @@
 """Two writes that are planned on the same version: the table in docs/guarantees.md says what happens.
 
-Modules: dataset.write.operations, dataset.write.transaction, dataset.maintenance.full_scan,
-dataset.maintenance.rewrites.
+Two attempts at one commit at once, because a scheduler repeats the task of a worker that was only slow: no
+version lists a file that one of the attempts removes. The first attempt stops at a sample of its filesystem
+calls, or at every call: ``DASK_TFRECORD_FAULTS=1 pytest tests/dataset/write/test_conflicts.py``.
+
+Modules: dataset.write.operations, dataset.write.transaction, dataset.write.run, dataset.snapshot.names,
+dataset.maintenance.full_scan, dataset.maintenance.rewrites.
 """
 
 import os
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
+from itertools import count
 from pathlib import Path
 from typing import Any, NamedTuple
+from unittest.mock import patch
 
 import dask
 import pyarrow as pa
 import pytest
-from small_frames import keyed
+from small_frames import files_of, keyed, values
+from strides import every
 
 import dask_tfrecord
-from dask_tfrecord import ConcurrentWriteError, FileChangedError, Snapshot, read_tfrecord, to_tfrecord
+from dask_tfrecord import (
+    ConcurrentWriteError,
+    FileChangedError,
+    SchemaError,
+    Snapshot,
+    read_tfrecord,
+    to_tfrecord,
+)
 from dask_tfrecord.dataset.maintenance import full_scan
 from dask_tfrecord.dataset.maintenance.rewrites import plan_run
+from dask_tfrecord.dataset.snapshot.names import ATTEMPT
 from dask_tfrecord.dataset.write import transaction
-from dask_tfrecord.dataset.write.operations import Group, GroupsLostError
+from dask_tfrecord.dataset.write.operations import Compact, Delete, Group, GroupsLostError
+from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.listing import with_trailing_slash
 from dask_tfrecord.files.storage.store import Store
@@ -54,7 +71,7 @@ class Planned(NamedTuple):
 def rewriting(place: Path, mode: Any, key: str, keeps: Callable[[int], bool]) -> Callable[[], Any]:
     """Replace all files of a partition by one file with some of the rows."""
     snapshot, store = Snapshot.open(place), with_trailing_slash(Store.at(place))
-    run = plan_run(store, snapshot, mode, keep_versions=keeps_versions(None))
+    run = plan_run(store, snapshot)
     groups: list[Group] = []
     entries: list[FileEntry] = []
     old = [file for file in snapshot.files if file.values == (key,)]
@@ -68,7 +85,8 @@ def rewriting(place: Path, mode: Any, key: str, keeps: Callable[[int], bool]) ->
                 Group(tuple((file.path, file.crc32c) for file in files), tuple(f.path for f in new))
             )
             entries += new
-    return lambda: transaction.commit(run, entries, groups)
+    operation = (Delete if mode == "delete" else Compact)(tuple(groups), keeps_versions(None))
+    return lambda: transaction.commit(run, operation, entries)
 
 
 def held(name: str, commit: Callable[..., Any], operation: Callable[[], Any]) -> Callable[[], Any]:
@@ -225,14 +243,14 @@ def test_a_first_version_that_appears_after_the_check_is_not_replaced(
         to_tfrecord(keyed(a=[n]), tmp_path, partition_on="key", compute=False, **options) for n in (1, 2)
     )
     others = iter([first])
-    next_snapshot = transaction.next_snapshot
+    with_stamps = transaction.with_stamps
 
     def late(*args: Any) -> Any:
         for other in others:
             other.compute()
-        return next_snapshot(*args)
+        return with_stamps(*args)
 
-    monkeypatch.setattr(transaction, "next_snapshot", late)
+    monkeypatch.setattr(transaction, "with_stamps", late)
     if "append" in options:
         last.compute()
         assert found(tmp_path) == {("a", 1), ("a", 2)}
@@ -242,20 +260,175 @@ def test_a_first_version_that_appears_after_the_check_is_not_replaced(
         assert found(tmp_path) == {("a", 1)}
 
 
-@pytest.mark.parametrize("renames", [True, False])
-def test_an_attempt_after_a_refused_attempt_does_not_list_files_that_were_removed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, renames: bool
-) -> None:
-    """The cause of the refusal is gone when a scheduler repeats the commit."""
-    monkeypatch.setattr(Store, "renames", renames)
-    place: Any = tmp_path if renames else f"memory:/{tmp_path}"
-    to_tfrecord(keyed(a=[1]), place)
-    rows = pa.table({"n": [3], "key": ["a"]})
-    commit = held("writer.commit", transaction.commit, lambda: to_tfrecord(rows, place, overwrite=True))
+STRIDE = every(13)
+
+
+def planned(place: str, **how: Any) -> tuple[WriteRun, Callable[[], Snapshot]]:
+    """Plan a write, and write its files. Return the plan, and an attempt at its commit."""
+    arguments: list[Any] = []
+
+    def hold(*given: Any) -> Snapshot:
+        arguments.append(given)
+        return Snapshot.open(place)
+
+    with patch("dask_tfrecord.writer.commit", hold):
+        to_tfrecord(pa.table({"n": [3], "key": ["a"]}), place, **how)
+    return arguments[0][0], lambda: transaction.commit(*arguments[0])
+
+
+def attempts(place: str) -> tuple[WriteRun, Callable[[], bool]]:
+    """Plan an overwrite. Return the plan, and an attempt at its commit, which says if it succeeded."""
+    run, commit = planned(place, overwrite=True)
+
+    def attempt() -> bool:
+        with suppress(ConcurrentWriteError, ConnectionError):
+            commit()
+            return True
+        return False
+
+    return run, attempt
+
+
+def append(place: str) -> None:
     to_tfrecord(keyed(a=[2]), place, append=True)
-    with pytest.raises(ConcurrentWriteError, match="committed a dataset here first"):
-        commit()
-    dask_tfrecord.restore(place, 1)
-    with pytest.raises(ConcurrentWriteError, match="removed before its write was committed"):
-        commit()
-    assert found(place) == {("a", 1)}
+
+
+def undo(place: str) -> None:
+    with suppress(FileNotFoundError):  # the overwrite was committed, so there is no version 1
+        dask_tfrecord.restore(place, 1)
+
+
+def stop(fs: Any, work: Callable[[], bool], instant: int, meanwhile: Callable[[], Any]) -> tuple[bool, bool]:
+    """Do ``meanwhile`` before the filesystem call of ``work`` with the number ``instant``, or after the work.
+
+    Return the result of the work, and False if there are fewer calls.
+    """
+    calls, todo = count(), [meanwhile]
+
+    def counting(work: Callable[..., Any]) -> Callable[..., Any]:
+        def wrapped(*args: Any, **kwargs: Any) -> Any:
+            if todo and next(calls) == instant:
+                todo.pop()()
+            return work(*args, **kwargs)
+
+        return wrapped
+
+    of_store = "place remove remove_file remove_tree create create_exclusively names look"
+    with pytest.MonkeyPatch.context() as patched:
+        for owner, names in [(Store, of_store), (type(fs), "exists find pipe_file cat_file ls")]:
+            for name in names.split():
+                patched.setattr(owner, name, counting(getattr(owner, name)))
+        result = work()
+    if todo:
+        todo.pop()()
+        return result, False
+    return result, True
+
+
+@pytest.mark.parametrize("renames", [True, False])
+@pytest.mark.parametrize("other", ["first refused", "second refused", "failed"])
+def test_no_attempt_lists_files_that_another_attempt_removes(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, other: str, renames: bool
+) -> None:
+    """An append is a conflict for one attempt, and a restore undoes the append before the other attempt.
+
+    Or the store fails for one attempt, and the write is given up, although the other attempt goes on.
+    """
+    monkeypatch.setattr(Store, "renames", renames)
+    for instant in range(0, 500, STRIDE):
+        place = f"{tmp_path}/{instant}" if renames else f"memory://{tmp_path}/{instant}"
+        to_tfrecord(keyed(a=[1]), place)
+        run, attempt = attempts(place)
+        results: list[bool] = []
+        if other == "first refused":
+            append(place)
+
+        def meanwhile(
+            place: str = place, run: WriteRun = run, attempt: Any = attempt, results: list[bool] = results
+        ) -> None:
+            if other == "failed":
+                with patch.object(Store, "create_exclusively", side_effect=ConnectionError):
+                    attempt()
+                transaction.abandon(run)
+                return
+            (undo if other == "first refused" else append)(place)
+            results.append(attempt())
+            if other == "second refused":
+                undo(place)
+
+        result, is_stopped = stop(Store.at(place).fs, attempt, instant, meanwhile)
+        check(place, any([result, *results]), instant)
+        if not is_stopped:
+            assert instant > 20
+            return
+    raise AssertionError("the commit does not end")
+
+
+def test_the_files_of_a_refused_write_stay_hidden_if_an_attempt_was_killed(tmp_path: Path) -> None:
+    place = str(tmp_path)
+    to_tfrecord(keyed(a=[1]), place)
+    run, attempt = attempts(place)
+    run.mark(f"{ATTEMPT}of-a-killed-process")
+    append(place)
+    assert not attempt()
+    assert len([*tmp_path.rglob("*.tfrecord")]) == 3
+    check(place, False, 0)
+
+
+def test_an_attempt_that_a_refusal_does_not_see_is_refused(tmp_path: Any) -> None:
+    """The other attempt begins after the refused attempt has looked for other attempts."""
+    place = str(tmp_path)
+    to_tfrecord(keyed(a=[1]), place)
+    _, attempt = attempts(place)
+    append(place)
+    marks, results = WriteRun.marks, []
+
+    def then_begin_another(run: WriteRun) -> list[str]:
+        found = marks(run)
+        with patch.object(WriteRun, "marks", marks):
+            undo(place)
+            results.append(attempt())
+        return found
+
+    with patch.object(WriteRun, "marks", then_begin_another):
+        assert not attempt()
+    assert results == [False]
+    check(place, False, 0)
+
+
+def test_an_attempt_after_other_writes_returns_the_version_of_its_write(tmp_path: Any) -> None:
+    place = str(tmp_path)
+    to_tfrecord(keyed(a=[1]), place)
+    _, commit = planned(place, append=True)
+    committed = commit().number
+    append(place)
+    append(place)
+    assert (commit().number, committed) == (2, 2)
+
+
+def check(place: str, has_committed: bool, instant: int) -> None:
+    """Check that an attempt succeeded if the rows of the write are there, and the files after a cleanup."""
+    found = {*values(place)}
+    assert has_committed == (3 in found), f"stopped before call {instant}"
+    dask_tfrecord.cleanup(place, older_than="0s")
+    assert {*values(place)} == found
+    versions = Snapshot.history(place)["version"].tolist()
+    listed = {file.path for one in versions for file in Snapshot.open(place, version=one).files}
+    present = {path.removeprefix("_tfrecord/kept/") for path in files_of(place) if "part-" in path}
+    assert present == listed
+
+
+@pytest.mark.parametrize("renames", [True, False])
+def test_every_attempt_names_the_cause(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, renames: bool) -> None:
+    """Dask repeats failed tasks on remote stores, and shows the error of the last attempt."""
+    monkeypatch.setattr(Store, "renames", renames)
+    place = f"{tmp_path}/data" if renames else f"memory://{tmp_path}/data"
+    to_tfrecord(keyed(a=[1]), place)
+    _, attempt = planned(place, append=True)
+    to_tfrecord(pa.table({"other": [1]}), place, overwrite=True)
+    before = files_of(place)
+    for _ in range(3):
+        with pytest.raises(SchemaError, match="the dataset does not"):
+            attempt()
+    assert len(files_of(place)) <= len(before)
+    assert read_tfrecord(place)["other"].compute().tolist() == [1]

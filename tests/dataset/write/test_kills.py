@@ -1,7 +1,9 @@
 """A writer that is killed at any operation: readers see all old rows or all new rows.
 
-By default, the writer is killed at a sample of its operations, and at all around the one that makes the new
-rows visible. ``DASK_TFRECORD_FAULTS=1 pytest tests/dataset/write/test_kills.py`` kills it at every operation.
+Two operations at once: whenever one stops for the other, each succeeds or raises what the guides promise.
+
+By default, the operation stops at a sample of its filesystem events, and at all around the event that
+makes new rows visible. ``DASK_TFRECORD_FAULTS=1 pytest tests/dataset/write/test_kills.py`` tries every event.
 
 Modules: dataset.write.transaction, dataset.write.orphans, dataset.maintenance.metadata_commits.
 """
@@ -11,6 +13,7 @@ import os
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -38,37 +41,45 @@ CASES = {
     "repair": ([-1], OLD, 10),  # before it, reads raise, because a file is missing
 }
 
-# Writes before which there is no snapshot, so none with a base.
-ALIKE = {("create", "delta"), ("others", "delta")}
-# The commit of a stream is that of the other writes, which are tried with a base.
-ALIKE |= {("stream", "delta")}
+# Writes before which there is no snapshot, so none with a base; the commit of a stream is that of others.
+ALIKE = {("create", "delta"), ("others", "delta"), ("stream", "delta")}
 # All commits find the base in the same way, so most modes are tried either with a base or without.
 if not IS_FULL:
     ALIKE |= {(mode, "full") for mode in ("writer", "partitions", "delete", "restore", "repair")}
     ALIKE |= {(mode, "delta") for mode in ("shuffle", "keeping", "compact", "expire")}
 
 # One of so many operations is killed.
-STRIDE = every(10)
+STRIDE = every(16)
 
-Sweep = Callable[..., dict[str, Any]]
+Ask = Callable[..., Any]
 
 
-@pytest.fixture(scope="module")
-def sweep() -> Iterator[Sweep]:
-    """Run a sweep in a process that has no threads, and that imports the library once for all sweeps."""
-    script = Path(__file__).parents[2] / "helpers" / "kill_sweep.py"
-    with subprocess.Popen(
-        [sys.executable, str(script)], stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
-    ) as process:
+@contextmanager
+def asking(script: str) -> Iterator[Ask]:
+    """Run a script, and let it answer lists of arguments."""
+    command = [sys.executable, str(Path(__file__).parents[2] / "helpers" / script)]
+    with subprocess.Popen(command, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True) as process:
 
-        def ask(*arguments: object) -> dict[str, Any]:
+        def ask(*arguments: object) -> Any:
             assert process.stdin is not None
             assert process.stdout is not None
             print(json.dumps(arguments), file=process.stdin, flush=True)
-            answer: dict[str, Any] = json.loads(process.stdout.readline())
-            assert "error" not in answer, answer["error"]
-            return answer
+            return json.loads(process.stdout.readline())
 
+        yield ask
+
+
+@pytest.fixture(scope="module")
+def sweep() -> Iterator[Ask]:
+    """Run a sweep in a process that has no threads, and that imports the library once for all sweeps."""
+    with asking("kill_sweep.py") as ask:
+        yield ask
+
+
+@pytest.fixture(scope="module")
+def interleave() -> Iterator[Ask]:
+    """Interleave operations in a process of its own, because an audit hook cannot be removed."""
+    with asking("interleavings.py") as ask:
         yield ask
 
 
@@ -78,10 +89,11 @@ def sweep() -> Iterator[Sweep]:
     [(mode, kind) for kind in ("full", "delta") for mode in CASES if (mode, kind) not in ALIKE],
 )
 def test_a_kill_at_any_instant_leaves_the_old_rows_or_the_new(
-    tmp_path: Path, sweep: Sweep, mode: str, snapshots: str
+    tmp_path: Path, sweep: Ask, mode: str, snapshots: str
 ) -> None:
     old, new, instants = CASES[mode]
     answer = sweep(mode, str(tmp_path), snapshots, STRIDE)
+    assert "error" not in answer, answer["error"]
     assert answer["operations"] + 1 >= instants  # the last instant is after all operations
     numbers, found = [int(number) for number in answer["found"]], list(answer["found"].values())
     assert {*range(0, answer["operations"], STRIDE), answer["operations"]} <= set(numbers)
@@ -101,3 +113,48 @@ def test_a_kill_at_any_instant_leaves_the_old_rows_or_the_new(
     expected = [new if adds and rows == old else again for rows in readable]
     assert [seen["written"] for seen in found] == expected
     assert all(seen["kept"] == ([old, old] if mode in ("keeping", "restore") else []) for seen in found)
+
+
+# What is in the directory, the operation that stops, the operation meanwhile, and where it stops: at every
+# n-th event. Directories are made and removed within few events of a first write.
+PAIRS = [
+    ("nothing", "append", "append", 5),
+    ("nothing", "overwrite", "create", 21),
+    ("own", "append", "append", 14),
+    ("own", "writer", "writer", 14),
+    ("foreign", "writer", "overwrite", 21),
+    ("own", "append", "dying overwrite", 14),
+    ("own", "overwrite", "dying overwrite", 21),
+    ("own", "dying overwrite", "append", 21),
+    ("own", "read", "partitions", 14),
+    ("columns", "append", "compact", 26),
+    ("own", "compact", "partitions", 26),
+    ("columns", "delete", "compact", 26),
+    ("columns", "keeping overwrite", "delete", 26),
+    ("own", "read kept", "keeping overwrite", 14),
+    ("own", "index", "compact", 26),
+    ("columns", "index columns", "partitions", 26),
+    ("kept", "read kept", "restore", 5),
+    ("kept", "read kept", "expire", 14),
+    ("kept", "restore", "expire now", 21),
+    ("kept", "restore", "delete", 26),
+    ("kept", "restore", "compact", 26),
+    ("kept", "expire now", "partitions", 26),
+    ("kept", "repair", "restore", 5),
+    ("kept", "restore", "repair", 21),
+    ("own", "repair", "keeping overwrite", 5),
+    ("foreign", "append", "overwrite", 14),
+    ("foreign", "overwrite", "overwrite", 14),
+    ("foreign", "partitions", "append", 21),
+    ("foreign", "read", "dying overwrite", 14),
+]
+
+
+@pytest.mark.parametrize(("start", "first", "second", "stride"), PAIRS)
+def test_an_operation_that_stops_for_another_loses_no_row(
+    tmp_path: Path, interleave: Ask, start: str, first: str, second: str, stride: int
+) -> None:
+    stride = every(stride)
+    stops, wrong = interleave(start, first, second, str(tmp_path), stride)
+    assert not wrong
+    assert stops > 0

@@ -1,0 +1,118 @@
+"""Define what one task reads of a dataset: splits of files, columns, filters and partition values."""
+
+import pickle
+import zlib
+from dataclasses import dataclass, replace
+from typing import Any, TypeAlias
+
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_tfrecord.codec import FeatureKey
+from dask_tfrecord.dataset.query.predicates import Predicate
+from dask_tfrecord.errors import SchemaError, located
+from dask_tfrecord.files.file_options import ReadOptions
+from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.lazy import cached_property
+from dask_tfrecord.schema.fields import Field, Schema
+
+# The splits of a partition are compressed in a task if there are more.
+_FEW_SPLITS = 8
+
+# Ranges of row numbers. Each range is a pair: the number of its first row, and the number after its last row.
+RowRanges: TypeAlias = tuple[tuple[int, int], ...]
+
+
+@dataclass(frozen=True, repr=False)
+class PlannedPartition:
+    """The part of a read plan that one task reads."""
+
+    store: Store
+    splits: tuple[Split, ...]  # in the order of their rows
+    schema: Schema  # the columns of the result
+    options: ReadOptions
+    partition_values: dict[str, pa.Array]  # the value that all rows have, as an array of length 1
+    filters: Predicate | None = None
+    filter_fields: tuple[Field, ...] = ()  # the columns that `filters` needs, but `schema` does not have
+    # The range of row numbers within the partition for each of `splits`, or None if the row numbers are
+    # unknown or are consecutive from 0.
+    row_ranges: RowRanges | None = None
+    # The features that records may have. Any other feature raises an error. None allows any feature.
+    allowed_features: tuple[FeatureKey, ...] | None = None
+    # The files that were left out because of the statistics in a snapshot. The task checks that these files
+    # are unchanged, because the statistics of a changed file prove nothing.
+    pruned_files: pa.Table | None = None
+    predicate: Predicate | None = None  # only `read_possible` uses it, to leave out rows
+    predicate_fields: tuple[Field, ...] = ()  # the columns of `predicate`, without partition columns
+
+    def __repr__(self) -> str:
+        return f"Partition({self.file_names or 'no files'})"
+
+    def __getstate__(self) -> dict[str, Any]:
+        """Compress the splits of many files, whose paths have much in common."""
+        state = dict(vars(self))
+        if len(self.splits) > _FEW_SPLITS:
+            state["splits"] = zlib.compress(pickle.dumps(self.splits), level=1)
+        return state
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        if isinstance(state["splits"], bytes):
+            state["splits"] = pickle.loads(zlib.decompress(state["splits"]))
+        vars(self).update(state)
+
+    @property
+    def file_names(self) -> str:
+        """The paths of the files that the partition reads, as one text for messages."""
+        return ", ".join(dict.fromkeys(self.store.public(split.file.path) for split in self.splits))
+
+    def filtered(self, table: pa.Table) -> pa.Table:
+        """Return the rows of a table that pass the filters, with the columns of `schema`."""
+        if self.filters is None:
+            return table
+        mask = self.outcome(self.filters, table)
+        if not pc.all(mask, skip_nulls=False).as_py():  # a filter copies all values
+            table = table.filter(mask)
+        return table.select(self.schema.names)
+
+    def outcome(self, filters: Predicate, table: pa.Table) -> pa.ChunkedArray:
+        """Return the outcome of filters for each row of a table of the partition. Errors name the files."""
+        with located(path=lambda: self.file_names):
+            return filters.mask(table)
+
+    def with_partition_values(self, table: pa.Table, schema: Schema) -> pa.Table:
+        """Add the partition columns to a table, in the order of a schema."""
+        if not self.partition_values:
+            return table
+        columns = [
+            self._repeat(item, table.num_rows) if item.name in self.partition_values else table[item.name]
+            for item in schema.fields
+        ]
+        return pa.Table.from_arrays(columns, schema=schema.arrow)
+
+    @cached_property
+    def all_columns(self) -> Schema:
+        """The columns of the result, followed by the other columns that the filters need."""
+        if not self.filter_fields:  # all tasks share the cached properties of the schema
+            return self.schema
+        return replace(self.schema, fields=self.schema.fields + self.filter_fields)
+
+    @cached_property
+    def stored_columns(self) -> Schema:
+        """The columns whose values are decoded from the records: all columns except partition columns."""
+        columns = self.all_columns
+        if not self.partition_values:
+            return columns
+        return columns.select(name for name in columns.names if name not in self.partition_values)
+
+    def known_count(self, split: Split) -> int | None:
+        """Return the row count of a split if its records need not be read, and otherwise None."""
+        must_check = self.allowed_features is not None or self.options.damage.skips
+        return None if must_check or self.stored_columns.fields else split.records
+
+    def _repeat(self, item: Field, count: int) -> pa.Array:
+        value = self.partition_values[item.name]
+        try:
+            return item.load(value.take(pa.repeat(0, count)))
+        except SchemaError as error:  # the files may come from a version that did not check categories
+            raise error.replaced(path=self.file_names, record=None) from None
