@@ -356,17 +356,18 @@ def read_slices(
         yield from map(read, slices)
         return
     ahead: deque[Future[Rows]] = deque()
-    with ThreadPoolExecutor(prefetch, thread_name_prefix="dask_tfrecord-read") as pool:
-        try:
-            for one in slices:
-                ahead.append(pool.submit(read, one))
-                if len(ahead) > prefetch:
-                    yield ahead.popleft().result()
-            while ahead:
+    pool = ThreadPoolExecutor(prefetch, thread_name_prefix="dask_tfrecord-read")
+    try:
+        for one in slices:
+            ahead.append(pool.submit(read, one))
+            if len(ahead) > prefetch:
                 yield ahead.popleft().result()
-        finally:
-            for future in ahead:
-                future.cancel()
+        while ahead:
+            yield ahead.popleft().result()
+    finally:
+        # Python may drop the generator while this thread starts another thread, and holds a lock that the end
+        # of a thread needs. A wait for the end of the threads would then never end.
+        pool.shutdown(wait=False, cancel_futures=True)
 
 
 def _read(read_piece: Callable[[int], Rows], piece: Slice) -> Rows:
