@@ -15,10 +15,8 @@ from unittest.mock import patch
 import dask
 import dask.bag
 import dask.dataframe as dd
-import duckdb
 import numpy as np
 import pandas as pd
-import polars as pl
 import pyarrow as pa
 import pyarrow.csv
 import pyarrow.dataset
@@ -73,6 +71,14 @@ def csv_stream(table: pa.Table) -> Any:
     )
 
 
+def polars_frame(table: pa.Table) -> Any:
+    return pytest.importorskip("polars").from_arrow(table)
+
+
+def duckdb_relation(table: pa.Table) -> Any:
+    return pytest.importorskip("duckdb").from_arrow(table)
+
+
 SOURCES_OF_ROWS: list[Callable[[pa.Table], Any]] = [
     lambda table: table,
     lambda table: table.to_pandas(),
@@ -81,8 +87,8 @@ SOURCES_OF_ROWS: list[Callable[[pa.Table], Any]] = [
     Exported,
     ExportedArray,
     csv_stream,
-    pl.from_arrow,
-    duckdb.from_arrow,
+    polars_frame,
+    duckdb_relation,
 ]
 
 
@@ -289,7 +295,7 @@ def test_a_failed_write_leaves_no_generator_and_no_connection_open(tmp_path: Pat
         assert closed
     finally:
         gc.enable()
-    connection = duckdb.connect()
+    connection = pytest.importorskip("duckdb").connect()
     for options in ({"partition_on": "q"}, {"schema": {"n": "bool"}}):
         with pytest.raises(SchemaError):
             to_tfrecord(connection.sql("select range as n from range(1000000)"), tmp_path / "data", **options)
@@ -323,11 +329,11 @@ def test_a_failed_write_leaves_no_generator_and_no_connection_open(tmp_path: Pat
         (lambda: pa.dataset.dataset(TABLE), {}, r"pass dataset\.scanner\(\)\.to_reader\(\)"),
         (lambda: pa.dataset.dataset(TABLE).scanner(), {}, r"pass scanner\.to_reader\(\)"),
         (
-            lambda: pl.from_arrow(TABLE).lazy(),
+            lambda: polars_frame(TABLE).lazy(),
             {},
             r"LazyFrame is not a Dask DataFrame.* pass frame\.collect\(\)",
         ),
-        (lambda: pl.from_arrow(TABLE)["n"], {}, r"Series gives no .*pass column\.to_frame\(\)"),
+        (lambda: polars_frame(TABLE)["n"], {}, r"Series gives no .*pass column\.to_frame\(\)"),
     ],
 )
 def test_other_objects_and_keywords_of_dask_are_refused_with_advice(
