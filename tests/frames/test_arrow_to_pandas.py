@@ -275,7 +275,8 @@ def test_there_and_back_again(array: pa.Array) -> None:
     frame, meta = to_pandas(pa.table([array], schema.arrow), schema), empty_meta(schema)
     assert frame["x"].isna().tolist() == [False, True]
     assert to_table(frame, schema, write_index=False).column("x").combine_chunks().equals(array)
-    pd.testing.assert_frame_equal(to_pandas(to_table(frame, schema, write_index=False), schema), frame)
+    if not isinstance(array.type, pa.BaseExtensionType):  # pandas 2 cannot compare these
+        pd.testing.assert_frame_equal(to_pandas(to_table(frame, schema, write_index=False), schema), frame)
     assert len(meta) == 0
     if isinstance(meta["x"].dtype, pd.CategoricalDtype):
         assert isinstance(frame["x"].dtype, pd.CategoricalDtype)
