@@ -221,9 +221,10 @@ def test_a_write_without_dask_logs_lines(
     tmp_path: Path, caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(table_stream, "_CHUNK_BYTES", 1)
+    others = set(progress._jobs)  # of lazy writes that earlier tests still hold
 
     def commit(*args: Any) -> Snapshot:
-        assert not progress._jobs  # no line follows the steps of the commit
+        assert set(progress._jobs) <= others  # no line follows the steps of the commit
         return commit_files(*args)
 
     monkeypatch.setattr(writer, "commit", commit)
