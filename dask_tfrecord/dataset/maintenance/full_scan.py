@@ -29,7 +29,7 @@ from dask_tfrecord.dataset.snapshot.file_list import (
     columnar_features,
     concatenate,
     from_entries,
-    identities,
+    positions_of_rows,
     to_entries,
     with_known_versions,
 )
@@ -315,19 +315,18 @@ class _Describe(Operation):
         snapshot has other columns, or none of these files.
         """
         rows, described, before = newest.file_list, self.described, self.before
-        planned = {*identities((before or described).file_list)}
-        known = {path: at for at, path in enumerate(described.file_list["path"].to_pylist())}
-        still = [at for at, file in enumerate(identities(rows)) if file in planned]
-        if (newest.schema, newest.partitioning) != (described.schema, described.partitioning) or not still:
+        is_kept = positions_of_rows(rows, (before or described).file_list).is_valid().to_numpy()
+        columns = described.schema, described.partitioning
+        if (newest.schema, newest.partitioning) != columns or not is_kept.any():
             problem = "another write replaced the files while index read the files"
             raise ConcurrentWriteError(problem, index_again(root))
-        paths = rows["path"].to_pylist()
-        again = [at for at in still if paths[at] in known]
-        others = [*{*range(len(rows))}.difference(still)]
+        known = pc.index_in(rows["path"], described.file_list["path"])
+        again = np.flatnonzero(is_kept & known.is_valid().to_numpy())
+        others = np.flatnonzero(~is_kept)
         sets_columnar = described.columnar != (before.columnar if before else None)
-        taken = described.file_list.take(pa.array([known[paths[at]] for at in again], pa.int64()))
-        merged = concatenate([rows.take(pa.array(others, pa.int64())), with_known_versions(taken, rows)])
-        rows = merged.take(np.argsort(np.array(others + again, np.int64), kind="stable"))
+        taken = described.file_list.take(known.take(again))
+        merged = concatenate([rows.take(others), with_known_versions(taken, rows)])
+        rows = merged.take(np.argsort(np.concatenate([others, again]), kind="stable"))
         columnar = described.columnar if sets_columnar else newest.columnar
         return replace(newest, file_list=rows, columnar=columnar)
 

@@ -9,8 +9,8 @@ from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from functools import partial
-from itertools import chain, count
-from typing import Any, NamedTuple, TypeAlias, TypeVar
+from itertools import chain, compress, count
+from typing import Any, NamedTuple, TypeVar
 
 import numpy as np
 import pyarrow as pa
@@ -22,7 +22,7 @@ from dask_tfrecord.dataset.query.filters import parse_filters
 from dask_tfrecord.dataset.query.predicates import Outcomes, Predicate, possible_outcomes
 from dask_tfrecord.dataset.read.read_task import Partition, wrong_number
 from dask_tfrecord.dataset.read.requested_columns import values_from_snapshot
-from dask_tfrecord.dataset.snapshot.file_list import identities, to_entries
+from dask_tfrecord.dataset.snapshot.file_list import Identity, identities, positions, to_entries
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files, no_snapshot
 from dask_tfrecord.dataset.snapshot.visibility import DatasetStore, are_proven, newest_snapshot
 from dask_tfrecord.dataset.write import transaction
@@ -139,7 +139,7 @@ def unless_lost(store: Store, sources: Sequence[FileEntry], rewrite: Callable[[]
         newest = find_snapshot(store)
         if newest is None:
             raise
-        if {*identities(newest.file_list)}.issuperset((source.path, source.crc32c) for source in sources):
+        if not positions([(source.path, source.crc32c) for source in sources], newest.file_list).null_count:
             raise
         return None
 
@@ -181,7 +181,7 @@ def unused_categories(
     compute_each: ComputeEach,
     snapshot: Snapshot,
     rows: pa.Table,
-    changes: Mapping[tuple[str, int], FileEntry | None],
+    changes: Mapping[Identity, FileEntry | None],
 ) -> Categories | None:
     """Return the categories that rows of replaced files have, but no row of a deletion's result.
 
@@ -194,20 +194,21 @@ def unused_categories(
         for item in snapshot.columns.fields
         if item.form is None and item.categories is not None
     }
-    files = identities(rows)
-    is_dropped = pa.array([one in changes and changes[one] is None for one in files], pa.bool_())
+    is_changed, is_dropped = np.zeros((2, len(rows)), bool)
+    changed = positions(changes, rows).to_numpy()
+    is_changed[changed] = True
+    is_dropped[changed] = [entry is None for entry in changes.values()]
     unused: dict[str, pa.Array] = {}
     for name, values in values_from_snapshot(snapshot, snapshot.columns).items():
         if name in known:
-            gone = _without(values.filter(is_dropped), values.filter(pc.invert(is_dropped)))
+            gone = _without(values.filter(is_dropped), values.filter(~is_dropped))
             categories = known.pop(name)
             unused[name] = categories.filter(pc.is_in(categories, gone))
     if not known:
         return unused
     entries = to_entries(rows, snapshot.schema, snapshot.partitioning)
     before = [(run.store.join(entry.path), entry) for entry in entries]
-    replaced = [file for file, one in zip(before, files, strict=True) if one in changes]
-    others = [file for file, one in zip(before, files, strict=True) if one not in changes]
+    replaced, others = [*compress(before, is_changed)], [*compress(before, ~is_changed)]
     written = [(run.path(entry.path), entry) for entry in changes.values() if entry is not None]
     find = partial(_find, run, compute_each, snapshot.schema)
     unfound = find(replaced, known, may_be_damaged=True)
@@ -357,9 +358,6 @@ def _compact(run: WriteRun, count: int, numbered: tuple[int, Sequence[FileEntry]
 # The number of times that a deletion starts again because another write has replaced files.
 _ATTEMPTS = 20
 
-# The path and the CRC-32C of a file, which distinguish the file from all others.
-_Identity: TypeAlias = tuple[str, int]
-
 
 class Deleted(NamedTuple):
     """What a deletion did.
@@ -419,14 +417,15 @@ def delete_rows(
             discard(deletion.run)
             deletion = _Deletion(plan_run(store, snapshot), filters, compute_each, dry_run, keep_versions)
         if deletion.treat(snapshot, rows):
-            sizes = dict(zip(identities(rows), rows["bytes"].to_pylist(), strict=True))
-            listed = [one for one in sizes if one in deletion.changes]
-            changes = {one: change for one in listed if (change := deletion.changes[one]).rows}
+            sizes = rows["bytes"].take(positions(deletion.changes, rows)).to_pylist()
+            size_of = dict(zip(deletion.changes, sizes, strict=True))  # None for files that are not listed
+            known = deletion.changes.items()
+            changes = {one: change for one, change in known if change.rows and size_of[one] is not None}
             with suppress(GroupsLostError):
                 newest = deletion.commit(snapshot, rows, changes) or snapshot
                 dropped = sum(change.is_dropped for change in changes.values())
                 deleted = sum(change.rows for change in changes.values())
-                replaced = sum(sizes[one] for one in changes)
+                replaced = sum(size_of[one] for one in changes)
                 return Deleted(newest, dropped, len(changes) - dropped, deleted, replaced)
         snapshot, rows = newest_files(store)
     discard(deletion.run)
@@ -445,7 +444,7 @@ class _Deletion:
     compute_each: ComputeEach
     dry_run: bool
     keep_versions: bool
-    changes: dict[_Identity, _Change] = field(default_factory=dict)
+    changes: dict[Identity, _Change] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=count)
 
     def treat(self, snapshot: Snapshot, rows: pa.Table) -> bool:
@@ -455,31 +454,34 @@ class _Deletion:
         """
         predicate = parse_filters(self.filters, snapshot.columns)
         outcomes = file_outcomes(snapshot, rows, predicate)
-        files = identities(rows)
-        may_match = outcomes.true & np.array([one not in self.changes for one in files], bool)
-        for at in np.flatnonzero(may_match & outcomes.only_true).tolist():
-            self.changes[files[at]] = _Change(rows["records"][at].as_py(), None, True)
-        opened = np.flatnonzero(may_match & ~outcomes.only_true)
+        matching = np.flatnonzero(outcomes.true)
+        opened: list[int] = []
+        for at, file in zip(matching.tolist(), identities(rows.take(matching)), strict=True):
+            if file in self.changes:
+                continue
+            if outcomes.only_true[at]:
+                self.changes[file] = _Change(rows["records"][at].as_py(), None, True)
+            else:
+                opened.append(at)
         columns = snapshot.columns.select(sorted(predicate.columns()))
         values = values_from_snapshot(snapshot, columns)
-        sources = to_entries(rows.take(pa.array(opened)), snapshot.schema, snapshot.partitioning)
+        found = rows.take(pa.array(opened, pa.int64()))
+        sources = to_entries(found, snapshot.schema, snapshot.partitioning)
         tasks = []
-        for at, source in zip(opened.tolist(), sources, strict=True):
-            file = FileInfo(self.run.store.join(source.path), source.bytes, "", source.crc32c, source.codec)
+        for at, source in zip(opened, sources, strict=True):
+            info = FileInfo(self.run.store.join(source.path), source.bytes, "", source.crc32c, source.codec)
             of_file = {name: column.take(pa.array([at])) for name, column in values.items()}
-            read = Partition(self.run.store, (Split(file),), columns, ReadOptions(), of_file)
+            read = Partition(self.run.store, (Split(info),), columns, ReadOptions(), of_file)
             tasks.append(_File(next(self._numbers), source, read))
         numbered = tasks[-1].number + 1 if tasks else 0
         delete = partial(_delete_in_file, self.run, predicate, numbered, self.dry_run)
-        found = compute(self.run, self.compute_each, delete, tasks) if tasks else []
-        for task, change in zip(tasks, found, strict=True):
+        changes = compute(self.run, self.compute_each, delete, tasks) if tasks else []
+        for task, change in zip(tasks, changes, strict=True):
             if change is not None:
                 self.changes[task.source.path, task.source.crc32c] = change
-        return None not in found
+        return None not in changes
 
-    def commit(
-        self, snapshot: Snapshot, rows: pa.Table, changes: dict[_Identity, _Change]
-    ) -> Snapshot | None:
+    def commit(self, snapshot: Snapshot, rows: pa.Table, changes: dict[Identity, _Change]) -> Snapshot | None:
         """Commit changes of the files that a snapshot lists. Return None if nothing changes.
 
         The new version names neither the filters nor categories that only deleted rows have, so that no

@@ -484,9 +484,30 @@ def rows_of_run(rows: pa.Table, run: str) -> pa.Table:
     )
 
 
-def identities(rows: pa.Table) -> list[tuple[str, int]]:
-    """Return the path and the CRC-32C of each file of a file list. Together they identify a file."""
+# The path and the CRC-32C of a file, which distinguish the file from all others.
+Identity: TypeAlias = tuple[str, int]
+
+
+def identities(rows: pa.Table) -> list[Identity]:
     return [*zip(rows["path"].to_pylist(), rows["crc32c"].to_pylist(), strict=True)]
+
+
+def positions(files: Iterable[Identity], rows: pa.Table) -> pa.Array:
+    """Return the position of each file in a file list; null for a file that it does not list."""
+    paths, checksums = zip(*files, strict=True) if (files := [*files]) else ((), ())
+    wanted = pa.table({"path": pa.array(paths, pa.string()), "crc32c": pa.array(checksums, pa.uint32())})
+    return positions_of_rows(wanted, rows).combine_chunks()
+
+
+def positions_of_rows(files: pa.Table, rows: pa.Table) -> pa.ChunkedArray:
+    """Return the position in ``rows`` of each file of another file list; null for a file that it lacks."""
+    found = pc.index_in(files["path"], rows["path"])  # no two files of a list have the same path
+    return pc.if_else(pc.equal(rows["crc32c"].take(found), files["crc32c"]), found, None)
+
+
+def difference(files: pa.Table, rows: pa.Table) -> pa.Table:
+    """Return the files of a file list that another file list lacks."""
+    return files.filter(positions_of_rows(files, rows).is_null())
 
 
 def with_known_versions(rows: pa.Table, known: pa.Table) -> pa.Table:
@@ -494,8 +515,7 @@ def with_known_versions(rows: pa.Table, known: pa.Table) -> pa.Table:
 
     All other files have no version, so they count as added by the snapshot that will list them.
     """
-    version_of = dict(zip(identities(known), known[VERSION].to_pylist(), strict=True))
-    versions = pa.array([version_of.get(file) for file in identities(rows)], pa.int64())
+    versions = known[VERSION].take(positions_of_rows(rows, known))
     return rows.select([name for name in rows.column_names if name != VERSION]).append_column(
         VERSION, versions
     )

@@ -10,7 +10,7 @@ from collections import Counter
 from collections.abc import Collection, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from datetime import UTC, datetime
-from itertools import pairwise
+from itertools import compress, pairwise
 from typing import ClassVar, NamedTuple, Self
 
 import numpy as np
@@ -20,10 +20,12 @@ import pyarrow.compute as pc
 from dask_tfrecord.dataset import partitioning as hive
 from dask_tfrecord.dataset.snapshot.file_list import (
     VERSION,
+    Identity,
     concatenate,
-    identities,
+    difference,
     listed_paths,
     partition_columns,
+    positions,
     statistics_name,
     value_name,
     with_known_versions,
@@ -365,8 +367,9 @@ class Restore(_Replacement):
         except FileNotFoundError as error:
             problem = f"version {self.version} has expired or was overwritten after the restore was planned"
             raise FileRemovedError(problem, "restore another version") from error
-        before, after = {*identities(newest.file_list)}, {*identities(older.file_list)}
-        moved = [path for path, _ in sorted(before ^ after)]
+        before, after = newest.file_list, older.file_list
+        only = difference(before, after), difference(after, before)
+        moved = sorted(path for rows in only for path in rows["path"].to_pylist())
         if len({*moved}) < len(moved):
             twice = next(path for path, next_path in pairwise(moved) if path == next_path)
             problem = f"the file was replaced after version {older.number}, which cannot be restored"
@@ -406,7 +409,7 @@ class Group(NamedTuple):
     the replaced files. Without new files, the replaced files are dropped.
     """
 
-    replaced: tuple[tuple[str, int], ...]
+    replaced: tuple[Identity, ...]
     added: tuple[str, ...]
 
 
@@ -420,9 +423,10 @@ class _Rewrite(Operation):
     def follow(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Self | None:
         if newest is None:
             raise overtaken()
-        listed = {*identities(newest.file_list)}
-        lost = [group for group in self.groups if not listed.issuperset(group.replaced)]
-        return self._without(lost, newest)
+        replaced = [file for group in self.groups for file in group.replaced]
+        is_lost = positions(replaced, newest.file_list).is_null().to_pylist()
+        lost = {*compress(replaced, is_lost)}
+        return self._without([group for group in self.groups if lost.intersection(group.replaced)], newest)
 
     def _without(self, lost: list[Group], newest: Snapshot) -> Self | None:
         """Leave out the groups of which another write has replaced files."""
@@ -567,20 +571,17 @@ def _with_groups(rows: pa.Table, files: pa.Table, groups: Sequence[Group]) -> pa
     Each new file gets the number of the version that added the newest of the replaced files. ``rows`` has all
     replaced files, and ``files`` are the new files. A file is in at most one group.
     """
-    at_path = {path: at for at, path in enumerate(rows["path"].to_pylist())}
-    versions = rows[VERSION].to_pylist()
-    place_of: dict[str, int] = {}
-    version_of: dict[str, int] = {}
-    for group in groups:
-        replaced = [at_path.pop(path) for path, _ in group.replaced]
-        for path in group.added:
-            place_of[path] = min(replaced)
-            version_of[path] = max(versions[at] for at in replaced)
-    paths = files["path"].to_pylist()
-    added = files.append_column(VERSION, pa.array([version_of[path] for path in paths], pa.int64()))
-    kept = [*at_path.values()]
-    places = np.array([*kept, *(place_of[path] for path in paths)], np.int64)
-    return concatenate([rows.take(pa.array(kept, pa.int64())), added]).take(np.argsort(places, kind="stable"))
+    replaced = positions([file for group in groups for file in group.replaced], rows).to_numpy()
+    group_of_replaced = np.repeat(np.arange(len(groups)), [len(group.replaced) for group in groups])
+    places, versions = np.full(len(groups), len(rows)), np.zeros(len(groups), np.int64)
+    np.minimum.at(places, group_of_replaced, replaced)
+    np.maximum.at(versions, group_of_replaced, rows[VERSION].to_numpy()[replaced])
+    group_of_path = {path: at for at, group in enumerate(groups) for path in group.added}
+    group_of_file = np.array([group_of_path[path] for path in files["path"].to_pylist()], np.int64)
+    added = files.append_column(VERSION, pa.array(versions[group_of_file]))
+    kept = np.delete(np.arange(len(rows)), replaced)
+    order = np.argsort(np.concatenate([kept, places[group_of_file]]), kind="stable")
+    return concatenate([rows.take(kept), added]).take(order)
 
 
 def _with_schema(existing: Snapshot, schema: Schema) -> Snapshot:

@@ -505,11 +505,12 @@ def _visible_paths(found: dict[str, Any], base: str) -> list[str]:
     hidden: dict[str, bool] = {}  # the keys are directories, because there are fewer directories than files
     paths = []
     for path in sorted(found):
-        info = found[path]
+        kind = found[path]["type"]
         directory, _, name = path.rpartition("/")
+        if not name or kind == "directory" or _is_hidden(name):
+            continue
         # A caching filesystem also lists pipes, sockets and devices.
-        is_pipe = info["type"] == "other" and not info.get("islink")
-        if not name or info["type"] == "directory" or is_pipe or _is_hidden(name):
+        if kind == "other" and not found[path].get("islink"):
             continue
         if directory not in hidden:
             hidden[directory] = any(map(_is_hidden, directory[start:].split("/")))
