@@ -217,16 +217,32 @@ def check_destination(store: Store, mode: Mode = "create") -> int:
         advice = "write to a directory that holds nothing but the dataset"
         raise DestinationError("the root of a filesystem cannot be a dataset", advice)
     newest = newest_number(store)
-    if not newest:  # otherwise, the path is a directory
-        if store.fs.isfile(store.root):
-            raise DestinationError("is a file, not a directory", "pass a directory")
-        check_bucket(store)
-    if mode == "create" and newest:
-        problem = "the directory already holds a dataset"
-        raise DestinationError(problem, "choose another directory", remedies=change_remedies(store, "it"))
-    if mode == "create" and len(files := visible_files(store)):
+    if newest:
+        if mode == "create":
+            problem = "the directory already holds a dataset"
+            raise DestinationError(problem, "choose another directory", remedies=change_remedies(store, "it"))
+        return newest
+    kind = _kind(store)
+    if kind == "file":
+        raise DestinationError("is a file, not a directory", "pass a directory")
+    check_bucket(store)
+    # A listing of a missing directory takes three requests on S3.
+    if mode == "create" and kind != "missing" and len(files := visible_files(store)):
         raise refusal(store, files)
-    return newest
+    return 0
+
+
+def _kind(store: Store) -> str:
+    """Return "missing", "file", or "directory" for the root of the store. What cannot be looked up counts as
+    a directory.
+    """
+    store.fs.invalidate_cache(store.root)
+    try:
+        return "file" if store.fs.info(store.root)["type"] == "file" else "directory"
+    except FileNotFoundError:
+        return "missing"
+    except Exception:  # fsspec raises exceptions of many classes, and the write reports the failure
+        return "directory"
 
 
 @redact_errors
@@ -246,11 +262,8 @@ def replaceable_files(store: Store, newest: Snapshot | None) -> frozenset[str]:
         _refuse_links(store)
     listed = listed_files(newest)
     unlisted = [file for file in table_infos(files) if store.relative(file.path) not in listed]
-    exported = exported_files(store)
-    described = [
-        name for name in sorted(SIDE_FILES.difference(exported)) if store.fs.exists(store.join(name))
-    ]
-    foreign = [*_foreign_files(store, unlisted), *described]
+    described = SIDE_FILES.difference(exported_files(store)).intersection(store.names(""))
+    foreign = [*_foreign_files(store, unlisted), *sorted(described)]
     if foreign:
         problem = f"an overwrite removes only TFRecord files, and the directory also holds {_names(foreign)}"
         raise DestinationError(problem, "move the other files elsewhere, or write to another directory")

@@ -157,9 +157,7 @@ class WriteRun:
 
     def _mark_started(self) -> bool:
         """Create the marker if it does not exist. If the run has already committed, return False instead."""
-        marker = self.staged(STARTED)
-        self.store.fs.invalidate_cache(marker)
-        if not self.store.fs.exists(marker):
+        if not self.store.has_file(self.staged(STARTED)):
             if self.committed_snapshot() is not None:
                 return False
             self.mark_started()

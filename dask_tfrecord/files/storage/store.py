@@ -146,10 +146,27 @@ class Store:
         try:
             if type(self.fs) is LocalFileSystem:  # much faster than fsspec
                 return os.listdir(path)
+            # On S3, `isdir` lists the directory into the cache. `ls` would also list the parent of a missing
+            # directory, which may hold many files.
+            if hasattr(self.fs, "call_s3") and "/" in path.strip("/") and not self.fs.isdir(path):
+                return []
             found = self.fs.ls(path, detail=False)
         except (FileNotFoundError, NotADirectoryError):
             return []
         return [name for one in found if (name := name_of(one.rstrip("/")))]
+
+    def has_file(self, path: str) -> bool:
+        """Ask the store, without a cache, if a file exists."""
+        if not hasattr(self.fs, "call_s3"):
+            self.fs.invalidate_cache(path)
+            return bool(self.fs.exists(path))
+        bucket, _, key = path.partition("/")
+        try:
+            # `exists` would also list the directory of this name.
+            self.fs.call_s3("head_object", Bucket=bucket, Key=key, **self.fs.req_kw)
+        except FileNotFoundError:
+            return False
+        return True
 
     # -- Writing ---------------------------------------------------------------------------------------------
 

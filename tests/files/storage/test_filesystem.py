@@ -313,7 +313,7 @@ def test_no_message_shows_the_secrets_of_an_object(
     def fail(*args: Any, **kwargs: Any) -> Any:
         raise OSError(5, "request signed with hidden-secret failed")
 
-    for name in ("info", "ls"):
+    for name in ("info", "isdir", "ls"):
         monkeypatch.setattr(fs, name, fail)
     for call in (read_tfrecord, verify, exists, Snapshot.open):
         with pytest.raises(OSError, match="failed") as caught:
