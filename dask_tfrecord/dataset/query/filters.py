@@ -318,7 +318,8 @@ def names_in(filters: Any) -> set[str] | None:
     if isinstance(filters, pc.Expression):
         try:
             return columns_of(read_expression(filters))
-        # The expression has an unknown form of a newer Arrow, or refers to a column by its number.
+        # Arrow raises ArrowNotImplementedError for a column that is given by its number. The other exceptions
+        # mean that this version of Arrow serializes expressions in an unknown form.
         except (LookupError, ValueError, pa.ArrowNotImplementedError):
             return None
     if _is_condition(filters):
