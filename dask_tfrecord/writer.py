@@ -341,10 +341,12 @@ def to_tfrecord(
         if replaces and isinstance(rows, CollectionRows):
             lineage.check_not_read(ddf, store)
         refuse_write_inside(store, mode)
-        base = check_destination(store, mode)
-        replaced = intact_snapshot(store) if replaces and base else None
-        base = base if replaced is None else replaced.number
-        replaceable = replaceable_files(store, replaced) if replaces else frozenset()
+        newest = None if mode == "create" else intact_snapshot(store)
+        base = check_destination(store, mode, newest)
+        if base and newest is None and replaces:  # the newest version is damaged, or it was just created
+            newest = intact_snapshot(store)
+            base = base if newest is None else newest.number
+        replaceable = replaceable_files(store, newest) if replaces else frozenset()
 
         levels = rows.levels(write_index)
         planned = rows.plan(schema, None if record_type == "infer" else record_type, keys, levels)
@@ -356,18 +358,20 @@ def to_tfrecord(
         if options.lossy == "warn":
             requests.warn_of_rounding(rows.rounded(records, levels))
         requests.warn_of_compression(options.compression)
-        newest = None
+        existing = None
         if mode in ("append", "partitions"):
-            newest = check_existing_data(store, records, partition_fields, levels, adds_columns=adds_columns)
+            existing = check_existing_data(
+                store, records, partition_fields, levels, adds_columns=adds_columns, known=newest
+            )
 
         keeps, sets = requests.keeps_versions(keep_versions), columnar is not None
         operation: Operation = Create()
         if mode == "append":
             operation = Append(adds_columns, sets)
         elif mode == "overwrite":
-            operation = Overwrite(planned_rows(replaced), replaceable, keeps)
+            operation = Overwrite(planned_rows(newest), replaceable, keeps)
         elif mode == "partitions":
-            counts = planned_rows(replaced, by_partition=True)
+            counts = planned_rows(newest, by_partition=True)
             operation = ReplacePartitions(counts, replaceable, keeps, sets_columnar=sets)
         run = WriteRun(
             store,
@@ -380,7 +384,7 @@ def to_tfrecord(
             custom_metadata=metadata,
             label=name_function,
             index=levels,
-            columnar=requests.plan_columnar(columnar, records, keys, newest),
+            columnar=requests.plan_columnar(columnar, records, keys, existing),
         )
         unit = f"{count} partitions" if isinstance(rows, CollectionRows) else rows.kind
         plan = f"{unit}, {len(order)} columns, compression {options.compression}"

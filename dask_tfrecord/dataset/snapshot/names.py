@@ -7,7 +7,7 @@ from contextlib import suppress
 
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import is_inside
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.store import FoundFiles, Store
 
 # The name of the metadata directory in the root of a dataset. Readers ignore directories whose names start
 # with "_".
@@ -72,7 +72,7 @@ def staged(run: str, name: str) -> str:
     return f"{STAGING}/{run}/{name}"
 
 
-def open_runs(store: Store) -> list[str]:
+def open_runs(store: Store | FoundFiles) -> list[str]:
     """Return the ids of the runs that have a staging directory: they are active or were interrupted."""
     return [name for name in store.names(STAGING) if _RUN_ID.fullmatch(name)]
 

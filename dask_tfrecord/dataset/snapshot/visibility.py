@@ -53,7 +53,7 @@ from dask_tfrecord.files.storage.listing import (
 )
 from dask_tfrecord.files.storage.open_file import FileReader, removed
 from dask_tfrecord.files.storage.paths import name_of, parent_of, unquoted_path
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.store import FoundFiles, Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
 
 _T = TypeVar("_T")
@@ -291,13 +291,14 @@ def snapshot_of_version(store: Store, number: int) -> tuple[Snapshot, pa.Table]:
         ) from None
 
 
-def newest_snapshot(store: Store) -> tuple[Snapshot, pa.Table] | None:
+def newest_snapshot(store: Store, known: Snapshot | None = None) -> tuple[Snapshot, pa.Table] | None:
     """Return the newest snapshot and the list of its files, or None if the root of the store has no snapshot.
 
-    If an overwrite replaces the files in the meantime, the snapshot of this overwrite is returned. Raise the
-    same errors as `snapshot_files`, and TFRecordError if the snapshot is damaged.
+    ``known`` is the newest snapshot if it was just read. If an overwrite replaces the files in the meantime,
+    the snapshot of this overwrite is returned. Raise the same errors as `snapshot_files`, and TFRecordError
+    if the snapshot is damaged.
     """
-    snapshot = find_snapshot(store)
+    snapshot = known or find_snapshot(store)
     while snapshot is not None:
         try:
             return snapshot, snapshot_files(store, snapshot)
@@ -434,13 +435,16 @@ def data_files(store: Store) -> pa.Table:
     return without_side_files(store, visible_files(store))
 
 
-def visible_files(store: Store, snapshot: Snapshot | None = None) -> pa.Table:
+def visible_files(
+    store: Store, snapshot: Snapshot | None = None, listed: Store | FoundFiles | None = None
+) -> pa.Table:
     """List the files in the root of the store, except files of open runs and files that commits replace.
 
-    ``snapshot`` is the newest snapshot. If None, it is read if it is needed.
+    ``snapshot`` is the newest snapshot. If None, it is read if it is needed. The files may have been
+    ``listed`` already.
     """
-    files = list_directory(store)
-    runs = open_runs(store) if len(files) else []
+    files = list_directory(listed or store)
+    runs = open_runs(listed or store) if len(files) else []
     if not runs:
         return files
     newest = intact_snapshot(store) if snapshot is None else snapshot

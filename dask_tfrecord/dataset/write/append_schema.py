@@ -49,13 +49,15 @@ def check_existing_data(
     index: Levels = (),
     *,
     adds_columns: bool = False,
+    known: Snapshot | None = None,
 ) -> Snapshot | None:
     """Check that rows with these columns can be appended to the existing data in a directory.
 
-    Return the newest snapshot, or None if the directory has no snapshot. Raise SchemaError, which names one
-    difference, if the columns, types, partition columns or index differ, and the errors of `newest_snapshot`.
+    ``known`` is the newest snapshot if it was just read. Return the newest snapshot, or None if the directory
+    has no snapshot. Raise SchemaError, which names one difference, if the columns, types, partition columns
+    or index differ, and the errors of `newest_snapshot`.
     """
-    newest = newest_snapshot(store)
+    newest = newest_snapshot(store, known)
     if newest is not None:
         refuse_linked_files(store, newest[0].file_list)
         merged_schema(newest[0], schema, partitioning, index, adds_columns=adds_columns)

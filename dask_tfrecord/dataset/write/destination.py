@@ -17,7 +17,14 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.codec.codecs import is_frame
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files
-from dask_tfrecord.dataset.snapshot.names import COLUMNS, KEPT, METADATA_DIRECTORY, STAGING, exported_files
+from dask_tfrecord.dataset.snapshot.names import (
+    COLUMNS,
+    EXPORTS,
+    KEPT,
+    METADATA_DIRECTORY,
+    STAGING,
+    exported_files,
+)
 from dask_tfrecord.dataset.snapshot.versions import newest_number, versions
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
 from dask_tfrecord.errors import (
@@ -38,7 +45,7 @@ from dask_tfrecord.files.storage.listing import (
     table_infos,
 )
 from dask_tfrecord.files.storage.paths import name_of, path_text
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.store import FoundFiles, Store
 from dask_tfrecord.files.storage.store_failures import redact_errors, without_credentials
 
 # The largest number of concurrent requests to the store.
@@ -144,9 +151,11 @@ def _inside(
     )
 
 
-def refuse_datasets_below(store: Store, harm: str) -> None:
-    """Raise DestinationError, which says the ``harm``, if a subdirectory holds another dataset."""
-    for directory in directories_holding(store, METADATA_DIRECTORY):
+def refuse_datasets_below(store: Store, harm: str, listed: Store | FoundFiles | None = None) -> None:
+    """Raise DestinationError, which says the ``harm``, if a subdirectory holds another dataset. The files may
+    have been ``listed`` already.
+    """
+    for directory in directories_holding(store, METADATA_DIRECTORY, listed):
         if store.names(f"{directory}/{METADATA_DIRECTORY}"):
             raise DestinationError(
                 f"the directory holds another dataset, {directory!r}, {harm}",
@@ -207,21 +216,21 @@ def destination(
 
 
 @redact_errors
-def check_destination(store: Store, mode: Mode = "create") -> int:
+def check_destination(store: Store, mode: Mode = "create", newest: Snapshot | None = None) -> int:
     """Check that a write in this mode can use a directory. Return the number of its newest snapshot, or 0.
 
-    Raise DestinationError for a file, for the root of a filesystem, and in the mode "create" for a directory
-    that holds a dataset or files that readers would see.
+    ``newest`` is this snapshot if it was just read. Raise DestinationError for a file, for the root of a
+    filesystem, and in the mode "create" for a directory that holds a dataset or files that readers would see.
     """
     if is_disk_root(store):  # listing the root directory would take very long
         advice = "write to a directory that holds nothing but the dataset"
         raise DestinationError("the root of a filesystem cannot be a dataset", advice)
-    newest = newest_number(store)
-    if newest:
+    number = newest_number(store) if newest is None else newest.number
+    if number:
         if mode == "create":
             problem = "the directory already holds a dataset"
             raise DestinationError(problem, "choose another directory", remedies=change_remedies(store, "it"))
-        return newest
+        return number
     kind = _kind(store)
     if kind == "file":
         raise DestinationError("is a file, not a directory", "pass a directory")
@@ -257,17 +266,20 @@ def replaceable_files(store: Store, newest: Snapshot | None) -> frozenset[str]:
         raise DestinationError(
             f"{role} is never overwritten", "write to a directory that holds nothing but the dataset"
         )
-    files = visible_files(store, newest)
+    # One listing answers all questions on an object store.
+    found = store if store.renames else FoundFiles(store)
+    files = visible_files(store, newest, found)
     if store.local:
         _refuse_links(store)
     listed = listed_files(newest)
     unlisted = [file for file in table_infos(files) if store.relative(file.path) not in listed]
-    described = SIDE_FILES.difference(exported_files(store)).intersection(store.names(""))
+    exported = exported_files(store) if name_of(EXPORTS) in found.names(METADATA_DIRECTORY) else []
+    described = SIDE_FILES.difference(exported).intersection(found.names(""))
     foreign = [*_foreign_files(store, unlisted), *sorted(described)]
     if foreign:
         problem = f"an overwrite removes only TFRecord files, and the directory also holds {_names(foreign)}"
         raise DestinationError(problem, "move the other files elsewhere, or write to another directory")
-    refuse_datasets_below(store, "which the overwrite would remove")
+    refuse_datasets_below(store, "which the overwrite would remove", found)
     return frozenset(store.relative(file.path) for file in unlisted)
 
 

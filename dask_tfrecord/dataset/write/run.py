@@ -18,7 +18,7 @@ from dask_tfrecord.dataset.snapshot.visibility import has_committed
 from dask_tfrecord.files.entry import FileEntry, part_name, run_of
 from dask_tfrecord.files.file_options import WriteOptions
 from dask_tfrecord.files.file_writer import GroupedRows, WrittenColumns, write_files
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.store import FoundFiles, Store
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Field, Schema
 
@@ -168,8 +168,9 @@ class WriteRun:
         with self.store.create(self.staged(name), durable=False):
             pass
 
-    def marks(self) -> list[str]:
-        return self.store.names(staged(self.run, ""))
+    def marks(self, found: FoundFiles | None = None) -> list[str]:
+        """Return the names in the staging directory, which are listed unless they were ``found``."""
+        return (found or self.store).names(staged(self.run, "").rstrip("/"))
 
     def committed_snapshot(self) -> Snapshot | None:
         """Return what `committed_in` returns for the newest snapshot, which is read if it is new."""

@@ -53,7 +53,7 @@ from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.listing import list_directory, path_column, with_column
 from dask_tfrecord.files.storage.open_file import stamp_of
 from dask_tfrecord.files.storage.paths import name_of, parent_of
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.store import FoundFiles, Store
 from dask_tfrecord.files.storage.store_failures import hide, secrets_of
 
 logger = logging.getLogger(__name__)
@@ -145,6 +145,7 @@ class Transaction:
         self._known = known
         self._attempt = ""  # the name of the mark of this attempt, or "" if there is no other attempt
         self._change: Change | None = None  # the change that the transaction has made
+        self._found: FoundFiles | None = None  # what this attempt has listed and not yet used
 
     def commit(self) -> Snapshot:
         """Do all steps of the commit. Return what the function `commit` returns."""
@@ -154,8 +155,9 @@ class Transaction:
         if snapshot is None:
             with self._marked() if self._known is None else nullcontext():
                 self._log(2, "finish the cleanup of the previous commit")
+                self._found = self._find()
                 if self.newest is not None:
-                    finish_newest(self.store, running=run.run, known=self.newest)
+                    finish_newest(self.store, running=run.run, known=self.newest, found=self._found)
                 snapshot = self.create()
         if run.run != snapshot.run:
             logger.info("%s: has no files in the newest version %d", run.title, snapshot.number)
@@ -215,14 +217,15 @@ class Transaction:
         operation = self.operation.follow(run, self.newest, files)
         if operation is None:
             return None
-        marks = run.marks() if self._attempt else []
+        found, self._found = self._found or self._find(), None
+        marks = run.marks(found) if self._attempt else []
         if REFUSED in marks:
             problem = "another attempt at this commit has found a conflict, or the write was given up"
             raise ConcurrentWriteError(problem, "start the write again")
         self._log(4, f"publish {len(files)} files")
         present = None
         if (len(files) or STARTED in marks) and (self.store.renames or publishes):
-            present = publish_files(run, files)
+            present = publish_files(run, files, found)
         self._log(5, "make the next snapshot")
         used = operation.used(with_stamps(self.store, files, present))
         change = operation.change(run, self.newest, used)
@@ -263,6 +266,14 @@ class Transaction:
             elif newest_number(store) < snapshot.number:
                 raise failure
         return committed
+
+    def _find(self) -> FoundFiles | None:
+        """On stores without a rename, find in one listing the open runs, the marks of this run, and the files
+        that its tasks have uploaded. A commit without files lists only the open runs and the marks.
+        """
+        if self.store.renames or not self._attempt:
+            return None
+        return FoundFiles(self.store, "" if len(self.files) else STAGING)
 
     @contextmanager
     def _marked(self) -> Iterator[None]:
@@ -355,14 +366,16 @@ def _remove_files(run: WriteRun) -> None:
     remove_staging(run.store, run.run)
 
 
-def publish_files(run: WriteRun, files: pa.Table) -> Mapping[str, dict[str, Any]] | None:
+def publish_files(
+    run: WriteRun, files: pa.Table, found: FoundFiles | None = None
+) -> Mapping[str, dict[str, Any]] | None:
     """Move the files of the run to their final paths, where readers do not see them until the commit.
 
     On stores without a rename, remove the run's uploaded files that are not in `files`, and return the infos
-    of all files of the dataset. Raise ConcurrentWriteError if a file is gone: an attempt of this run that
-    finds a conflict removes all files of the run, and the next attempt may not find this conflict, because
-    another write has undone its cause. Raise DestinationError if the filesystem stores a partition directory
-    under another name.
+    of all files of the dataset, which may have been ``found`` already. Raise ConcurrentWriteError if a file
+    is gone: an attempt of this run that finds a conflict removes all files of the run, and the next attempt
+    may not find this conflict, because another write has undone its cause. Raise DestinationError if the
+    filesystem stores a partition directory under another name.
     """
     store = run.store
     names = listed_paths(files)
@@ -381,8 +394,7 @@ def publish_files(run: WriteRun, files: pa.Table) -> Mapping[str, dict[str, Any]
         return None
     # The tasks uploaded the files. Failed attempts of tasks may have uploaded more files.
     listed = {store.join(name): name for name in names}
-    store.fs.invalidate_cache()
-    present: dict[str, dict[str, Any]] = store.fs.find(store.root, detail=True)
+    present = (FoundFiles(store) if found is None or found.directory else found).infos
     if gone := listed.keys() - present.keys():
         raise _removed(run, listed[min(gone)])
     store.remove(path for path in present if run.owns(path) and path not in listed)
@@ -503,15 +515,17 @@ def _move_file(store: Store, listed: Collection[str], path: str) -> None:
             store.copy(kept, place)
 
 
-def finish_newest(store: Store, *, running: str = "", known: Snapshot | None = None) -> None:
+def finish_newest(
+    store: Store, *, running: str = "", known: Snapshot | None = None, found: FoundFiles | None = None
+) -> None:
     """Finish all commits that were interrupted after their snapshot was created, except that of the run
     ``running``.
 
     ``known`` is a version that shows which open runs have committed. If it shows none, nothing is read. By
     default, the newest version is read if there is an open run. If the newest snapshot is damaged or missing,
-    do nothing.
+    do nothing. The open runs are listed, unless they were ``found``.
     """
-    others = [run for run in open_runs(store) if run != running]
+    others = [run for run in open_runs(found or store) if run != running]
     if not any(known is None or has_committed(known, run) for run in others):
         return  # without this test, a large snapshot would be parsed without need
     newest = intact_snapshot(store)

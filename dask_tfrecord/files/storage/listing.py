@@ -41,7 +41,7 @@ from dask_tfrecord.files.storage.paths import (
     path_text,
     unquoted_path,
 )
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.store import FoundFiles, Store
 from dask_tfrecord.files.storage.store_failures import without_credentials
 from dask_tfrecord.schema.tfds import FEATURES, INFO
 
@@ -381,13 +381,15 @@ def with_trailing_slash(store: Store) -> Store:
         return store
 
 
-def list_directory(store: Store) -> pa.Table:
+def list_directory(store: Store | FoundFiles) -> pa.Table:
     """List the visible files below the store's root, sorted by path. There are none if it does not exist."""
     return _file_list(_directory(store).infos)
 
 
-def _find_any(store: Store) -> dict[str, Any]:
+def _find_any(store: Store | FoundFiles) -> dict[str, Any]:
     """Find all files below the store's root, none if it does not exist."""
+    if isinstance(store, FoundFiles):
+        return store.infos
     try:
         return find_files(store, store.root)
     except FileNotFoundError:
@@ -403,16 +405,13 @@ def _file_list(infos: Iterable[dict[str, Any]]) -> pa.Table:
     return pa.table(columns, schema=INFO_SCHEMA)
 
 
-def directories_holding(store: Store, name: str) -> list[str]:
+def directories_holding(store: Store, name: str, listed: Store | FoundFiles | None = None) -> list[str]:
     """Return the visible directories below the root, relative to it, with an entry ``name``, which may
-    be hidden.
+    be hidden. The files may have been ``listed`` already.
     """
-    try:
-        # This filesystem finds hidden directories, but does not search inside them.
-        disk = LinkFollowingDisk()
-        found = disk.find(store.root, withdirs=True) if store.local else find_files(store, store.root)
-    except FileNotFoundError:
-        return []
+    # This filesystem finds hidden directories, but does not search inside them.
+    disk = LinkFollowingDisk()
+    found = disk.find(store.root, withdirs=True) if store.local else _find_any(listed or store)
     split = (f"{store.relative(path)}/".partition(f"/{name}/") for path in found)
     directories = {directory for directory, is_found, _ in split if is_found}
     return sorted(one for one in directories if not any(map(is_hidden, one.split("/"))))
@@ -466,7 +465,7 @@ def _expand(store: Store, path: str) -> _Match:
     return _Match([info], "file")
 
 
-def _directory(store: Store) -> _Match:
+def _directory(store: Store | FoundFiles) -> _Match:
     found = _find_any(store)
     infos = [found[path] for path in _visible_paths(found, store.root)]
     return _Match(infos, "directory", _described(found))

@@ -189,11 +189,21 @@ class FileReader:
             )
 
 
-def open_unbuffered(fs: AbstractFileSystem, path: str, expected: ExpectedFile, *, is_http: bool) -> Any:
-    """Open a file for reading, without a buffer, because `FileReader` buffers what it reads."""
+def open_unbuffered(
+    fs: AbstractFileSystem, path: str, expected: ExpectedFile, *, is_http: bool, uploads: bool
+) -> Any:
+    """Open a file for reading, without a buffer, because `FileReader` buffers what it reads.
+
+    If the filesystem ``uploads`` files, as object stores do, a small file whose stamp does not matter is read
+    with one request.
+    """
     if type(fs) is LocalFileSystem:  # fsspec takes ten times as long to open a local file
         return open(path, "rb", buffering=0)
     options: dict[str, Any] = {"block_size": REQUEST_BYTES, "cache_type": "none"}
+    size = expected.size or 0
+    if uploads and expected.whole and not expected.stamp and 0 < size < REQUEST_BYTES:
+        # `open` asks for the size first. One byte more than expected, so that a longer file is noticed.
+        return io.BytesIO(read_byte_ranges(fs, [(path, 0, size + 1)])[0])
     if is_http:
         if expected.whole:
             # Read the file with one request, which servers without ranges can answer.

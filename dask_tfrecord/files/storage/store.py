@@ -464,8 +464,10 @@ class Store:
         with ExitStack() as stack:
             try:
                 is_http = "http" in self._protocols
-                file = stack.enter_context(open_unbuffered(self.fs, path, expected, is_http=is_http))
-                expected.check(self._details(file, path))
+                file = stack.enter_context(
+                    open_unbuffered(self.fs, path, expected, is_http=is_http, uploads=not self.renames)
+                )
+                expected.check(self._details(file, path, expected))
                 if start:
                     file.seek(start)
             except Exception as error:  # fsspec and the libraries of stores raise exceptions of many classes
@@ -491,11 +493,13 @@ class Store:
         except FileNotFoundError as error:
             raise removed(self.public(path)) from error
 
-    def _details(self, file: Any, path: str) -> dict[str, Any]:
+    def _details(self, file: Any, path: str, expected: ExpectedFile) -> dict[str, Any]:
         """Return the current info of an open file, if possible without another request."""
         if self.local:
             status = os.fstat(file.fileno())
             return {"size": status.st_size, "mtime": status.st_mtime}
+        if isinstance(file, io.BytesIO) and not expected.stamp and len(file.getbuffer()) == expected.size:
+            return {}
         # Open files of pyarrow do not say when they were written.
         if isinstance(file, io.BytesIO) or isinstance(self.fs, ArrowFileSystem):
             return self.look(path)
@@ -514,6 +518,40 @@ class Store:
     def _protocols(self) -> frozenset[str]:
         protocol = self.fs.protocol
         return frozenset([protocol] if isinstance(protocol, str) else protocol)
+
+
+class FoundFiles:
+    """The files below a directory of a store, which one listing has found.
+
+    On an object store, a listing takes one request for each thousand files.
+
+    Parameters
+    ----------
+    store : Store
+        The store that is listed.
+    directory : str, default ""
+        The directory, relative to the root of the store.
+
+    Attributes
+    ----------
+    root : str
+        The full path of the listed directory.
+    infos : dict of str to dict
+        Maps the full path of each file to the info of the filesystem.
+    """
+
+    def __init__(self, store: Store, directory: str = "") -> None:
+        store.fs.invalidate_cache()
+        self._store, self.directory = store, directory
+        self.root = store.join(directory) if directory else store.root
+        found: dict[str, dict[str, Any]] = store.fs.find(self.root, detail=True)
+        self.infos = {path: info for path, info in found.items() if info["type"] != "directory"}
+
+    def names(self, directory: str) -> list[str]:
+        """Return what `Store.names` returns for a directory below the listed directory."""
+        start = self._store.join(f"{directory}/" if directory else "")
+        below = (path[len(start) :] for path in self.infos if path.startswith(start))
+        return [*dict.fromkeys(name.partition("/")[0] for name in below)]
 
 
 def _temporary_name(path: str) -> str:

@@ -425,10 +425,10 @@ def test_an_overwrite_that_was_killed_is_finished_after_later_commits(
     begin(place, start)
     work = transaction.publish_files
 
-    def overtaken(run: WriteRun, files: object) -> None:
+    def overtaken(*args: object) -> None:
         monkeypatch.setattr(transaction, "publish_files", work)
         killed_after_the_commit(place, 2, overwrite=True)
-        work(run, files)
+        work(*args)
 
     monkeypatch.setattr(transaction, "publish_files", overtaken)
     to_tfrecord(collection(3), place, append=True)
