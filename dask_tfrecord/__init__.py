@@ -6,7 +6,10 @@ both functions to Dask, as ``dask.dataframe.read_tfrecord`` and as the method ``
 
 import logging
 
-from dask_tfrecord import accessor, arguments
+from dask_tfrecord import arguments
+from dask_tfrecord.collection import accessor
+from dask_tfrecord.collection.reader import read_tfrecord
+from dask_tfrecord.collection.writer import to_tfrecord
 from dask_tfrecord.dataset.maintenance.metadata_commits import Expired, Repaired
 from dask_tfrecord.dataset.maintenance.rewrites import Compacted, Deleted
 from dask_tfrecord.dataset.snapshot.model import Snapshot
@@ -33,7 +36,6 @@ from dask_tfrecord.feed.batches import Batches, iter_batches
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry
 from dask_tfrecord.files.storage.store_failures import hide_secrets
-from dask_tfrecord.reader import read_tfrecord
 from dask_tfrecord.row_selection import filter_mask, take
 from dask_tfrecord.row_writer import Writer
 from dask_tfrecord.schema.fields import Field, Schema
@@ -48,7 +50,6 @@ from dask_tfrecord.table_operations import (
     repair,
     restore,
 )
-from dask_tfrecord.writer import to_tfrecord
 
 __all__ = [
     "Batches",

@@ -12,6 +12,8 @@ import pyarrow.compute as pc
 
 from dask_tfrecord import arguments
 from dask_tfrecord.codec import RecordType
+from dask_tfrecord.collection.requests import plan_columnar, read_request
+from dask_tfrecord.collection.scheduler import compute_each
 from dask_tfrecord.dataset.maintenance import full_scan
 from dask_tfrecord.dataset.read.discovery import open_dataset
 from dask_tfrecord.dataset.read.layouts import ALL, SPLIT, warn_of_missing_members
@@ -50,8 +52,6 @@ from dask_tfrecord.files.storage.listing import (
 )
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.public_functions import public_function
-from dask_tfrecord.requests import plan_columnar, read_request
-from dask_tfrecord.scheduler import compute_each
 from dask_tfrecord.schema.fields import Schema
 
 

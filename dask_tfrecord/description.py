@@ -15,6 +15,9 @@ import pyarrow.compute as pc
 
 from dask_tfrecord.arguments import ReadKeywords
 from dask_tfrecord.codec.codecs import detect
+from dask_tfrecord.collection.expr.read_expression import planned_reads
+from dask_tfrecord.collection.requests import open_columns
+from dask_tfrecord.collection.scheduler import compute_each
 from dask_tfrecord.dataset.query.comparison_keys import comparison_key
 from dask_tfrecord.dataset.read.layouts import SPLIT, read_info, supervised_keys
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
@@ -22,15 +25,12 @@ from dask_tfrecord.dataset.read.read_task import Partition, SplitReport, explain
 from dask_tfrecord.dataset.snapshot.file_list import statistics_name
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.errors import TFRecordError, check_instance
-from dask_tfrecord.expr.read_expression import planned_reads
 from dask_tfrecord.files.storage.listing import PathLike, column_paths
 from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.public_functions import calling, public_function
-from dask_tfrecord.requests import open_columns
-from dask_tfrecord.scheduler import compute_each
 from dask_tfrecord.schema.fields import Field, Schema, feature_text
 
 # The number of bytes at the start of a file from which the codec is detected. It is also the approximate

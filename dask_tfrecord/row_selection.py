@@ -15,6 +15,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.arguments import ReadKeywords
+from dask_tfrecord.collection.frames import arrow_to_pandas
+from dask_tfrecord.collection.requests import open_columns
+from dask_tfrecord.collection.scheduler import compute_each
 from dask_tfrecord.dataset.query.filters import names_in, parse_filters
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition
@@ -23,10 +26,7 @@ from dask_tfrecord.errors import Remedy, TFRecordError, check_instance
 from dask_tfrecord.files.splits import Partitions
 from dask_tfrecord.files.storage.listing import PathLike, check_unchanged, distinct, nothing_at
 from dask_tfrecord.files.storage.store_failures import redact_errors
-from dask_tfrecord.frames import arrow_to_pandas
 from dask_tfrecord.public_functions import public_function
-from dask_tfrecord.requests import open_columns
-from dask_tfrecord.scheduler import compute_each
 from dask_tfrecord.schema.fields import Field, Schema
 
 

@@ -16,9 +16,20 @@ from typing import Any, Literal, Self, SupportsIndex, get_args
 
 import pyarrow as pa
 
-from dask_tfrecord import arguments, requests
+from dask_tfrecord import arguments
 from dask_tfrecord.arguments import AnyCompression, AnyRecordType, AnySchema
 from dask_tfrecord.codec import RecordType
+from dask_tfrecord.collection import requests
+from dask_tfrecord.collection.frames.pandas_to_arrow import first_line
+from dask_tfrecord.collection.frames.schema_plan import given_types
+from dask_tfrecord.collection.frames.table_sources import (
+    Rows,
+    Source,
+    check_columns,
+    is_records,
+    open_source,
+    table_of,
+)
 from dask_tfrecord.dataset.read.inferred_schema import PAYLOAD
 from dask_tfrecord.dataset.shuffle.table_stream import Appender, check_values
 from dask_tfrecord.dataset.snapshot.model import Snapshot
@@ -35,9 +46,6 @@ from dask_tfrecord.errors import Call, SchemaError, TFRecordError
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.store_failures import hide, secrets_of
-from dask_tfrecord.frames.pandas_to_arrow import first_line
-from dask_tfrecord.frames.schema_plan import given_types
-from dask_tfrecord.frames.table_sources import Rows, Source, check_columns, is_records, open_source, table_of
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.conversion import holds_null
 from dask_tfrecord.schema.fields import Lossy, Schema

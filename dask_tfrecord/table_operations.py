@@ -12,6 +12,8 @@ from typing import Any
 import pyarrow.compute as pc
 
 from dask_tfrecord import arguments
+from dask_tfrecord.collection.requests import keeps_versions
+from dask_tfrecord.collection.scheduler import compute_each
 from dask_tfrecord.dataset.maintenance import metadata_commits
 from dask_tfrecord.dataset.maintenance.rewrites import Compacted, Deleted, compact_files, delete_rows
 from dask_tfrecord.dataset.snapshot.model import Snapshot
@@ -25,8 +27,6 @@ from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike, check_bucket, with_trailing_slash
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.public_functions import public_function
-from dask_tfrecord.requests import keeps_versions
-from dask_tfrecord.scheduler import compute_each
 
 logger = logging.getLogger(__name__)
 

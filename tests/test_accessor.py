@@ -1,6 +1,6 @@
 """The spellings `ddf.to_tfrecord` and `dd.read_tfrecord`.
 
-Modules: accessor.
+Modules: collection.accessor.
 """
 
 import pickle
@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 import dask_tfrecord
-from dask_tfrecord import accessor
+from dask_tfrecord.collection import accessor
 
 spellings = pytest.mark.parametrize(("owner", "name"), [(dd.DataFrame, "to_tfrecord"), (dd, "read_tfrecord")])
 

@@ -2,7 +2,7 @@
 
 A site's configuration changes the defaults of keywords, and a keyword that the caller passes wins.
 
-Modules: arguments, writer.
+Modules: arguments, collection.writer.
 """
 
 import inspect
@@ -311,7 +311,7 @@ def test_a_site_can_refuse_rounding(tmp_path: Path) -> None:
 
 def test_a_site_can_repeat_failed_tasks(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     seen: list[object] = []
-    monkeypatch.setattr("dask_tfrecord.writer._compute", lambda *args: seen.append(args[3]))
+    monkeypatch.setattr("dask_tfrecord.collection.writer._compute", lambda *args: seen.append(args[3]))
     with dask.config.set({"dask-tfrecord.retries": 3}):
         to_tfrecord(NUMBERS, tmp_path)
         to_tfrecord(NUMBERS, tmp_path, retries=0)

@@ -2,7 +2,7 @@
 
 Everything that needs no cluster works without `distributed`.
 
-Modules: scheduler.
+Modules: collection.scheduler.
 """
 
 import asyncio

@@ -1,6 +1,6 @@
 """Writing and reading under every scheduler, and on a real cluster of processes whose workers die.
 
-Modules: writer, reader, table_operations.
+Modules: collection.writer, collection.reader, table_operations.
 """
 
 import os
@@ -150,7 +150,7 @@ def test_a_worker_lost_after_the_overwrite_of_its_own_input_fails_a_write_that_i
     written: Path, mortals: Client, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """The reason why `to_tfrecord` refuses to overwrite what is read."""
-    monkeypatch.setattr("dask_tfrecord.expr.lineage.check_not_read", lambda ddf, store: None)
+    monkeypatch.setattr("dask_tfrecord.collection.expr.lineage.check_not_read", lambda ddf, store: None)
     lazy = to_tfrecord(read_tfrecord(written).assign(m=1), written, overwrite=True, compute=False)
     with pytest.raises(FileNotFoundError, match="was removed after the dataset was listed"):
         _after_losing_the_result(lazy, mortals)

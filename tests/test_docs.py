@@ -1,6 +1,6 @@
 """The code of pages and docstrings runs and prints what is shown; links have targets; figures are measured.
 
-Modules: reader, writer, public_functions.
+Modules: collection.reader, collection.writer, public_functions.
 """
 
 import doctest

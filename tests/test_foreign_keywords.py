@@ -145,7 +145,7 @@ def test_tables_and_loaders_know_keywords_of_peers(name: str, keyword: str, valu
 
 def test_values_of_other_tools_become_accepted_ones(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     to_tfrecord(DDF, tmp_path, partition_on="day")
-    monkeypatch.setattr("dask_tfrecord.requests.warn_of_compression", lambda codec: None)
+    monkeypatch.setattr("dask_tfrecord.collection.requests.warn_of_compression", lambda codec: None)
     usual = {"partition_on": "day", "compute": False}
     for row in foreign_keywords():
         for value in row.values:

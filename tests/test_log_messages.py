@@ -1,6 +1,6 @@
 """What the logger ``dask_tfrecord`` reports of reads and writes, while they run and in the logs of workers.
 
-Modules: writer, dataset.write.transaction, scheduler, cli.compute.
+Modules: collection.writer, dataset.write.transaction, collection.scheduler, cli.compute.
 """
 
 import logging
@@ -31,11 +31,11 @@ from dask_tfrecord import (
     verify,
     writer,
 )
-from dask_tfrecord import scheduler as progress
+from dask_tfrecord.collection import scheduler as progress
+from dask_tfrecord.collection.scheduler import Progress, Report
 from dask_tfrecord.dataset.shuffle import table_stream
 from dask_tfrecord.dataset.write import transaction
 from dask_tfrecord.dataset.write.transaction import commit as commit_files
-from dask_tfrecord.scheduler import Progress, Report
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -177,7 +177,7 @@ class Immediately:
 def always(monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture) -> None:
     """Log a line after each task."""
     monkeypatch.setattr(progress, "Timer", Immediately)
-    caplog.set_level(logging.INFO, "dask_tfrecord.scheduler")
+    caplog.set_level(logging.INFO, "dask_tfrecord.collection.scheduler")
 
 
 def numbers() -> dd.DataFrame:
@@ -186,7 +186,7 @@ def numbers() -> dd.DataFrame:
 
 def lines(caplog: pytest.LogCaptureFixture, title: str) -> list[tuple[str, ...]]:
     """The numbers of each line: step, steps, partitions that are done, all partitions, rows and bytes."""
-    messages = [r.getMessage() for r in caplog.records if r.name == "dask_tfrecord.scheduler"]
+    messages = [r.getMessage() for r in caplog.records if r.name == "dask_tfrecord.collection.scheduler"]
     caplog.clear()
     found = [re.search(rf"{re.escape(title)}.*?: {LINE}", text) for text in messages]
     assert all(found), messages
@@ -231,7 +231,7 @@ def test_a_write_without_dask_logs_lines(
     table = pa.Table.from_pandas(numbers().compute(), preserve_index=False)
     to_tfrecord(table.to_reader(5), tmp_path / "a")
     to_tfrecord(table.to_reader(5), tmp_path / "b", shuffle=1)
-    text = "\n".join(r.getMessage() for r in caplog.records if r.name == "dask_tfrecord.scheduler")
+    text = "\n".join(r.getMessage() for r in caplog.records if r.name == "dask_tfrecord.collection.scheduler")
     found = re.findall(r": (?:step (\d) of 3: )?(\d+)( of 4)? parts, ([\d,]+) (?:rows|bytes)", text)
     steps = [("", ""), ("1", ""), ("2", " of 4"), ("3", " of 4")]
     assert [line[:3] for line in found] == [(step, n, known) for step, known in steps for n in "1234"]
@@ -259,7 +259,7 @@ def test_reads_of_files_of_other_tools_log_lines(tmp_path: Path, caplog: pytest.
 def test_the_first_line_comes_after_ten_seconds_and_counts_tasks_that_end_together(
     monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
-    caplog.set_level(logging.INFO, "dask_tfrecord.scheduler")
+    caplog.set_level(logging.INFO, "dask_tfrecord.collection.scheduler")
     now = 0.0
     waiting: list[tuple[float, Callable[[], None]]] = []
 

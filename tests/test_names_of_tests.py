@@ -1,6 +1,6 @@
 """The test of a module is found by the module's name, and the test of a keyword by the keyword.
 
-Modules: arguments, writer, reader.
+Modules: arguments, collection.writer, collection.reader.
 """
 
 import ast

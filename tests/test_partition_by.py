@@ -2,7 +2,7 @@
 
 The expected keys and rows come from the written frame, which pandas groups.
 
-Modules: reader, dataset.read.read_plan.
+Modules: collection.reader, dataset.read.read_plan.
 """
 
 import datetime

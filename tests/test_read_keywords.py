@@ -1,6 +1,6 @@
 """Every function that reads a path takes the same keywords, and reads the rows of `read_tfrecord`.
 
-Modules: arguments, requests.
+Modules: arguments, collection.requests.
 """
 
 import inspect

@@ -1,6 +1,6 @@
 """`read_tfrecord` and `inspect`: the rows and columns of files of others and of our own, and the errors.
 
-Modules: reader, description, exports.
+Modules: collection.reader, description, exports.
 """
 
 import pickle

@@ -1,6 +1,6 @@
 """`split=`: every row is in one split, always in the same split; splits are partition directories.
 
-Modules: row_splits.
+Modules: collection.row_splits.
 """
 
 from collections import Counter
@@ -15,7 +15,7 @@ import pyarrow as pa
 import pytest
 
 from dask_tfrecord import SchemaError, TFRecordError, read_tfrecord, to_tfrecord
-from dask_tfrecord.row_splits import parse_splits, split_frame
+from dask_tfrecord.collection.row_splits import parse_splits, split_frame
 
 ROWS = 4000
 SHARES = {"train": 0.7, "eval": 0.2, "test": 0.1}

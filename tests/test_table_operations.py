@@ -38,7 +38,7 @@ from dask_tfrecord.files.storage.listing import list_directory
 from dask_tfrecord.files.storage.store import Store
 
 # The steps before which a write is stopped.
-COMMIT = "expr.write_expression.commit"
+COMMIT = "collection.expr.write_expression.commit"
 CREATION = "files.storage.store.Store.create_exclusively"
 REMOVAL = "dataset.write.transaction.finish_commit"
 
@@ -61,7 +61,7 @@ def killed_before(step: str, ddf: dd.DataFrame, path: Path, **options: Any) -> N
 
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(f"dask_tfrecord.{step}", stop)
-        patch.setattr("dask_tfrecord.writer.abandon", lambda run: None)
+        patch.setattr("dask_tfrecord.collection.writer.abandon", lambda run: None)
         with pytest.raises(KeyboardInterrupt):
             to_tfrecord(ddf, path, **options)
 

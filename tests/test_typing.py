@@ -1,6 +1,6 @@
 """A user's script runs and passes mypy and pyright, which read the annotations of the package.
 
-Modules: reader, writer, errors.
+Modules: collection.reader, collection.writer, errors.
 """
 
 import json

@@ -1,6 +1,6 @@
 """`to_tfrecord`: the files of a dataset, the arguments that are rejected, and the files after a failure.
 
-Modules: writer, requests.
+Modules: collection.writer, collection.requests.
 """
 
 import json

@@ -19,6 +19,7 @@ from pyarrow.fs import LocalFileSystem
 
 from dask_tfrecord import arguments
 from dask_tfrecord.arguments import ReadKeywords
+from dask_tfrecord.collection.requests import existing_names, open_columns
 from dask_tfrecord.dataset.query.filters import arrow_predicate, columns_of, read_expression
 from dask_tfrecord.dataset.query.predicates import And, Predicate
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
@@ -28,7 +29,6 @@ from dask_tfrecord.feed.batch_sources import checked_names
 from dask_tfrecord.files.record_file import rows_without_columns
 from dask_tfrecord.files.storage.listing import PathLike, column_paths
 from dask_tfrecord.public_functions import calling, public_function
-from dask_tfrecord.requests import existing_names, open_columns
 from dask_tfrecord.schema.fields import Schema
 
 # The size of a piece in stored bytes. An engine reads the pieces in order, or in parallel. A smaller size

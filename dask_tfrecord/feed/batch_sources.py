@@ -23,6 +23,10 @@ from dask.base import get_scheduler
 from dask_tfrecord import arguments
 from dask_tfrecord.arguments import ReadKeywords
 from dask_tfrecord.codec import Ints, pool_array, raise_pool_limit
+from dask_tfrecord.collection.frames import pandas_to_arrow
+from dask_tfrecord.collection.frames.schema_plan import plan_schema
+from dask_tfrecord.collection.requests import open_columns
+from dask_tfrecord.collection.scheduler import compute_each
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition, wrong_number
 from dask_tfrecord.errors import FileChangedError, Remedy, SchemaError, TFRecordError, check_instance
@@ -31,11 +35,7 @@ from dask_tfrecord.files.record_file import decoding
 from dask_tfrecord.files.storage.listing import check_unchanged
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.files.window import Allocate
-from dask_tfrecord.frames import pandas_to_arrow
-from dask_tfrecord.frames.schema_plan import plan_schema
 from dask_tfrecord.public_functions import calling
-from dask_tfrecord.requests import open_columns
-from dask_tfrecord.scheduler import compute_each
 from dask_tfrecord.schema.fields import Schema
 from dask_tfrecord.schema.storage_values import load
 

@@ -10,13 +10,13 @@ import tensorflow as tf
 
 from dask_tfrecord.arguments import ReadKeywords
 from dask_tfrecord.codec import MAX_RECORD_BYTES
+from dask_tfrecord.collection.requests import open_columns
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.feed.batch_sources import checked_names
 from dask_tfrecord.feed.numpy_columns import checked_fill_nulls, is_text, no_tensor, null_integers
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.public_functions import public_function
-from dask_tfrecord.requests import open_columns
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import innermost, row_shape, value_type
 

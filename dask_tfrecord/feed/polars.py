@@ -15,6 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.arguments import ReadKeywords
+from dask_tfrecord.collection.requests import open_columns
 from dask_tfrecord.dataset.query.filters import pruning_predicate, read_expression
 from dask_tfrecord.dataset.query.predicates import And, Predicate
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
@@ -24,7 +25,6 @@ from dask_tfrecord.feed.arrow_dataset import PIECE_BYTES, SharedPlan
 from dask_tfrecord.feed.batch_sources import checked_names
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.public_functions import calling, public_function
-from dask_tfrecord.requests import open_columns
 from dask_tfrecord.schema.fields import Schema
 from dask_tfrecord.schema.logical_types import leaf_types
 

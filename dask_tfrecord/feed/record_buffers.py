@@ -16,6 +16,7 @@ import pyarrow as pa
 
 from dask_tfrecord.codec import HEADER_BYTES, Ints, scan
 from dask_tfrecord.codec.codecs import detect, is_frame
+from dask_tfrecord.collection.scheduler import Progress, Report
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import FileChangedError, TFRecordError
 from dask_tfrecord.files.column_files import open_column_file
@@ -25,7 +26,6 @@ from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import WINDOW_BYTES, Allocate, must_verify_content, open_window
 from dask_tfrecord.row_selection import Numbers
-from dask_tfrecord.scheduler import Progress, Report
 
 # The number of threads that read files when a table is opened.
 THREADS = 8

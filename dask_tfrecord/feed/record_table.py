@@ -22,6 +22,7 @@ import pyarrow.compute as pc
 
 from dask_tfrecord import arguments
 from dask_tfrecord.arguments import ReadKeywords
+from dask_tfrecord.collection.requests import open_columns
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.batch_sources import (
@@ -48,7 +49,6 @@ from dask_tfrecord.files.record_file import decoding
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import PathLike, check_unchanged
 from dask_tfrecord.public_functions import calling, public_function
-from dask_tfrecord.requests import open_columns
 from dask_tfrecord.row_selection import BLOCK_BYTES, NumberedRows, Numbers
 
 

@@ -20,6 +20,7 @@ from dask_tfrecord import arguments
 from dask_tfrecord.arguments import ReadKeywords
 from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import Compression, detect
+from dask_tfrecord.collection.requests import open_columns
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import KERNEL, SchemaError, TFRecordError, check_instance
 from dask_tfrecord.feed.batch_sources import checked_names
@@ -46,7 +47,6 @@ from dask_tfrecord.feed.numpy_columns import Array, Ragged, checked_fill_nulls, 
 from dask_tfrecord.feed.resume_position import State, epoch_of
 from dask_tfrecord.files.storage.listing import FileInfo, PathLike, check_file, check_unchanged
 from dask_tfrecord.public_functions import public_function
-from dask_tfrecord.requests import open_columns
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import row_shape
 

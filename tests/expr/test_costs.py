@@ -2,7 +2,7 @@
 
 `data/costs.md` is the table. To write it anew after a change: ``python tests/expr/test_costs.py``.
 
-Modules: expr.read_expression, files.storage.open_file.
+Modules: collection.expr.read_expression, files.storage.open_file.
 """
 
 import tempfile

@@ -1,6 +1,6 @@
 """Reads of a few columns from many partitions become fewer tasks, and nothing else changes.
 
-Modules: expr.optimizations.
+Modules: collection.expr.optimizations.
 """
 
 import pickle
@@ -16,7 +16,7 @@ import pyarrow as pa
 import pytest
 
 from dask_tfrecord import read_tfrecord
-from dask_tfrecord.expr.optimizations import MIN_FUSED_TASKS
+from dask_tfrecord.collection.expr.optimizations import MIN_FUSED_TASKS
 
 FILES = 200
 
@@ -57,7 +57,7 @@ def reading(found: Any) -> int:
 @pytest.fixture
 def few(root: Path, monkeypatch: pytest.MonkeyPatch) -> Any:
     """A quarter of the files, which are fused as all of them are."""
-    monkeypatch.setattr("dask_tfrecord.expr.optimizations.MIN_FUSED_TASKS", MIN_FUSED_TASKS // 4)
+    monkeypatch.setattr("dask_tfrecord.collection.expr.optimizations.MIN_FUSED_TASKS", MIN_FUSED_TASKS // 4)
     ddf = read_tfrecord(sorted(root.iterdir())[: FILES // 4], blocksize=None, schema=CATEGORIES)
     assert reading(ddf["n"].sum()) == 17
     return ddf
@@ -95,10 +95,10 @@ def test_fusion_changes_the_number_of_tasks_and_no_result(
 ) -> None:
     run, tasks = QUERIES[query]
     result = run(few).compute()
-    monkeypatch.setattr("dask_tfrecord.expr.optimizations.MIN_FUSED_TASKS", MIN_FUSED_TASKS)
+    monkeypatch.setattr("dask_tfrecord.collection.expr.optimizations.MIN_FUSED_TASKS", MIN_FUSED_TASKS)
     count = reading(run(ddf))
     assert tasks is None or count == tasks
-    monkeypatch.setattr("dask_tfrecord.expr.optimizations.MIN_FUSED_TASKS", 10**9)
+    monkeypatch.setattr("dask_tfrecord.collection.expr.optimizations.MIN_FUSED_TASKS", 10**9)
     assert reading(run(ddf)) >= count
     expected = run(few).compute()
     if isinstance(result, pd.DataFrame | pd.Series):

@@ -1,6 +1,6 @@
 """`index=` and `calculate_divisions`: a column as the index, and rows found by it in few files.
 
-Modules: expr.write_expression, dataset.read.read_plan.
+Modules: collection.expr.write_expression, dataset.read.read_plan.
 """
 
 from pathlib import Path

@@ -1,6 +1,6 @@
 """A write of a collection cannot overwrite the files that the collection reads.
 
-Modules: expr.lineage.
+Modules: collection.expr.lineage.
 """
 
 from collections.abc import Callable
@@ -111,7 +111,7 @@ def test_a_task_that_runs_again_after_the_overwrite_of_its_input_cannot_read_it(
 ) -> None:
     """The reason for the rejection: an overwrite removes its input after the commit."""
     to_tfrecord(collection(1), tmp_path)
-    monkeypatch.setattr("dask_tfrecord.expr.lineage.check_not_read", lambda ddf, store: None)
+    monkeypatch.setattr("dask_tfrecord.collection.expr.lineage.check_not_read", lambda ddf, store: None)
     lazy = to_tfrecord(read_tfrecord(tmp_path), tmp_path, overwrite=True, compute=False)
     lazy.compute()
     assert values(str(tmp_path)) == [1]

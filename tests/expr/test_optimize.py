@@ -1,6 +1,6 @@
 """Graphs: what a task carries, what planning does not do, and keys that name the content of files.
 
-Modules: expr.read_expression, expr.write_expression, expr.optimizations.
+Modules: collection.expr.read_expression, collection.expr.write_expression, collection.expr.optimizations.
 """
 
 import os
@@ -15,13 +15,13 @@ import pytest
 from dask.base import tokenize
 
 from dask_tfrecord import Snapshot, TFRecordError, read_tfrecord, to_tfrecord
+from dask_tfrecord.collection.expr import read_expression, write_expression
+from dask_tfrecord.collection.expr.read_expression import FusedReads
 from dask_tfrecord.dataset.read import read_plan
 from dask_tfrecord.dataset.read.read_plan import ReadPlan, plan_partitions
 from dask_tfrecord.dataset.snapshot import model
 from dask_tfrecord.dataset.write.operations import Create
 from dask_tfrecord.dataset.write.run import WriteRun
-from dask_tfrecord.expr import read_expression, write_expression
-from dask_tfrecord.expr.read_expression import FusedReads
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.storage.listing import FileInfo, info_table
 from dask_tfrecord.files.storage.store import Store

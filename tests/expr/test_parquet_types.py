@@ -1,6 +1,6 @@
 """The types of object columns that Dask reads from Parquet: from the Parquet schema, or from the objects.
 
-Modules: expr.lineage, expr.write_expression.
+Modules: collection.expr.lineage, collection.expr.write_expression.
 """
 
 import datetime as dt
@@ -16,8 +16,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from dask_tfrecord import SchemaError, to_tfrecord
-from dask_tfrecord.expr import lineage
-from dask_tfrecord.expr.write_expression import CollectionRows
+from dask_tfrecord.collection.expr import lineage
+from dask_tfrecord.collection.expr.write_expression import CollectionRows
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),

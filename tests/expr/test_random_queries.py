@@ -2,7 +2,7 @@
 
 If Dask and pandas disagree for every source, Dask's rows for the same frames by `dd.from_map` are expected.
 
-Modules: expr.optimizations.
+Modules: collection.expr.optimizations.
 """
 
 import collections
@@ -23,7 +23,7 @@ from comparables import OPERATORS
 from dask.dataframe import methods
 from random_queries import Data, Queries, make_data, run, variants
 
-from dask_tfrecord.expr import optimizations
+from dask_tfrecord.collection.expr import optimizations
 
 CASES = int(os.environ.get("DASK_TFRECORD_EXAMPLES", "60"))
 QUERIES_PER_DATASET = 30

@@ -170,7 +170,7 @@ TASK = """
 import sys
 from memory import peak_kib
 from dask_tfrecord import read_tfrecord
-from dask_tfrecord.frames import arrow_to_pandas
+from dask_tfrecord.collection.frames import arrow_to_pandas
 
 def read(path):
     dataset = read_tfrecord(path, blocksize=None).expr.dataset

@@ -1,6 +1,6 @@
 """The advice of every refusal of a column is followed literally, and then the write succeeds.
 
-Modules: frames.schema_plan, frames.pandas_to_arrow.
+Modules: collection.frames.schema_plan, collection.frames.pandas_to_arrow.
 """
 
 import datetime as dt

@@ -1,6 +1,6 @@
 """Random frames cast to random types: each value is read back equal, or the write raises and names it.
 
-Modules: frames.pandas_to_arrow.
+Modules: collection.frames.pandas_to_arrow.
 """
 
 from collections.abc import Callable

@@ -1,6 +1,6 @@
 """Arrow tables as pandas partitions: Arrow-backed by default, NumPy dtypes with `dtype_backend="numpy"`.
 
-Modules: frames.arrow_to_pandas, frames.pandas_to_arrow.
+Modules: collection.frames.arrow_to_pandas, collection.frames.pandas_to_arrow.
 """
 
 import datetime as dt
@@ -21,9 +21,9 @@ from dask.dataframe.utils import has_known_categories
 from planned_frames import frame_of, plan, planned
 
 from dask_tfrecord import SchemaError, read_tfrecord, to_tfrecord
-from dask_tfrecord.frames import arrow_to_pandas
-from dask_tfrecord.frames.arrow_to_pandas import empty_meta, to_pandas
-from dask_tfrecord.frames.pandas_to_arrow import to_table
+from dask_tfrecord.collection.frames import arrow_to_pandas
+from dask_tfrecord.collection.frames.arrow_to_pandas import empty_meta, to_pandas
+from dask_tfrecord.collection.frames.pandas_to_arrow import to_table
 from dask_tfrecord.schema.fields import Schema
 
 TEXT = "str" if int(pd.__version__.partition(".")[0]) >= 3 else "object"

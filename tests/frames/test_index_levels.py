@@ -1,6 +1,6 @@
 """The index of a DataFrame: a meaningful index is written, and a read restores it.
 
-Modules: frames.schema_plan, expr.write_expression.
+Modules: collection.frames.schema_plan, collection.expr.write_expression.
 """
 
 import datetime as dt

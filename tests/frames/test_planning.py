@@ -1,6 +1,6 @@
 """The plan of a write, the Arrow type of every pandas column, and partitions as tables of the planned schema.
 
-Modules: frames.schema_plan, frames.pandas_to_arrow.
+Modules: collection.frames.schema_plan, collection.frames.pandas_to_arrow.
 """
 
 import datetime as dt
@@ -14,9 +14,9 @@ import pyarrow as pa
 import pytest
 from planned_frames import NAN, arrow_backed, convert, frame_of, objects, plan, planned, sample_of
 
+from dask_tfrecord.collection.frames.arrow_to_pandas import empty_meta
+from dask_tfrecord.collection.frames.pandas_to_arrow import to_table
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.frames.arrow_to_pandas import empty_meta
-from dask_tfrecord.frames.pandas_to_arrow import to_table
 from dask_tfrecord.schema.fields import Schema
 
 WHEN = pd.DatetimeIndex(["2020-07-01 12:00", None], tz="Europe/Vienna").as_unit("us")

@@ -1,6 +1,6 @@
 """Rows of pandas and Arrow are written without Dask, with the types, rows and errors of a Dask write.
 
-Modules: frames.table_sources, dataset.shuffle.table_stream.
+Modules: collection.frames.table_sources, dataset.shuffle.table_stream.
 """
 
 import gc
@@ -27,8 +27,8 @@ from hypothesis import strategies as st
 
 import dask_tfrecord
 from dask_tfrecord import SchemaError, Snapshot, TFRecordError, read_tfrecord, to_tfrecord
+from dask_tfrecord.collection.frames import table_sources
 from dask_tfrecord.dataset.shuffle import table_stream
-from dask_tfrecord.frames import table_sources
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -1,6 +1,6 @@
 """Categories of a stream come from its first batches, and ordered categories are checked.
 
-Modules: frames.table_sources.
+Modules: collection.frames.table_sources.
 """
 
 from pathlib import Path

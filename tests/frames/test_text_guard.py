@@ -1,6 +1,6 @@
 """Objects that Dask converted to text: a write rejects text that is certainly a converted object.
 
-Modules: frames.pandas_to_arrow.
+Modules: collection.frames.pandas_to_arrow.
 """
 
 import datetime as dt

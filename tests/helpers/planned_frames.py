@@ -8,8 +8,8 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_tfrecord.codec import RecordType
-from dask_tfrecord.frames.pandas_to_arrow import to_table
-from dask_tfrecord.frames.schema_plan import plan_schema
+from dask_tfrecord.collection.frames.pandas_to_arrow import to_table
+from dask_tfrecord.collection.frames.schema_plan import plan_schema
 from dask_tfrecord.schema.fields import Schema
 
 NAN = float("nan")

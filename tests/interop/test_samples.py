@@ -1,6 +1,6 @@
 """Files of other writers: a read returns exactly their rows.
 
-Modules: reader, files.record_file.
+Modules: collection.reader, files.record_file.
 """
 
 import base64

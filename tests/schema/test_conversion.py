@@ -17,9 +17,9 @@ from cast_table import OBJECTS, SOURCES, TARGETS, Value, array_of
 from encoded import encoded_views
 
 from dask_tfrecord.codec import Decoder, Encoder
+from dask_tfrecord.collection.frames.pandas_to_arrow import to_table
+from dask_tfrecord.collection.frames.schema_plan import plan_schema
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.frames.pandas_to_arrow import to_table
-from dask_tfrecord.frames.schema_plan import plan_schema
 from dask_tfrecord.schema.conversion import convert
 from dask_tfrecord.schema.fields import Lossy, Schema
 from dask_tfrecord.schema.logical_types import is_list, is_lossy

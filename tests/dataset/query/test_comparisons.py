@@ -2,7 +2,8 @@
 
 Pruning skips rows only if pandas agrees. A filter selects as plain Python does, or raises an error of ours.
 
-Modules: dataset.query.predicates, dataset.query.comparison_keys, dataset.query.filters, expr.optimizations.
+Modules: dataset.query.predicates, dataset.query.comparison_keys, dataset.query.filters,
+collection.expr.optimizations.
 """
 
 import datetime
@@ -27,6 +28,7 @@ from comparables import COLUMNS, OPERATORS, VALUES, moment
 from possible import as_sets
 
 from dask_tfrecord import SchemaError, read_tfrecord, to_tfrecord
+from dask_tfrecord.collection.frames import arrow_to_pandas
 from dask_tfrecord.dataset.query.comparison_keys import ColumnRange, FileRanges, range_of_values
 from dask_tfrecord.dataset.query.filters import parse_filters
 from dask_tfrecord.dataset.query.predicates import (
@@ -36,7 +38,6 @@ from dask_tfrecord.dataset.query.predicates import (
     is_in_pandas,
     possible_outcomes,
 )
-from dask_tfrecord.frames import arrow_to_pandas
 from dask_tfrecord.schema.fields import Field, Schema
 
 pytestmark = pytest.mark.usefixtures("one_thread")

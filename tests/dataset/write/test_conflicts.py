@@ -32,6 +32,7 @@ from dask_tfrecord import (
     read_tfrecord,
     to_tfrecord,
 )
+from dask_tfrecord.collection.requests import keeps_versions
 from dask_tfrecord.dataset.maintenance import full_scan
 from dask_tfrecord.dataset.maintenance.rewrites import plan_run
 from dask_tfrecord.dataset.snapshot.names import ATTEMPT
@@ -41,7 +42,6 @@ from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.listing import with_trailing_slash
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.requests import keeps_versions
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -271,7 +271,7 @@ def planned(place: str, **how: Any) -> tuple[WriteRun, Callable[[], Snapshot]]:
         arguments.append(given)
         return Snapshot.open(place)
 
-    with patch("dask_tfrecord.writer.commit", hold):
+    with patch("dask_tfrecord.collection.writer.commit", hold):
         to_tfrecord(pa.table({"n": [3], "key": ["a"]}), place, **how)
     return arguments[0][0], lambda: transaction.commit(*arguments[0])
 

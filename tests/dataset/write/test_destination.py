@@ -3,7 +3,8 @@
 A directory belongs to one dataset, and two partition values to two directories, also if the filesystem does
 not distinguish names that differ in case or Unicode form.
 
-Modules: dataset.write.destination, dataset.write.transaction, dataset.partitioning, files.entry, writer.
+Modules: dataset.write.destination, dataset.write.transaction, dataset.partitioning, files.entry,
+collection.writer.
 """
 
 import bz2

@@ -21,8 +21,8 @@ import pyarrow as pa
 from dask.dataframe.utils import UNKNOWN_CATEGORIES
 from pandas.api.types import infer_dtype
 
+from dask_tfrecord.collection.scheduler import warn_client
 from dask_tfrecord.errors import DROP_INDEX, Remedy, SchemaError, literal
-from dask_tfrecord.scheduler import warn_client
 from dask_tfrecord.schema.conversion import convert, family
 from dask_tfrecord.schema.fields import Field, Lossy, Schema
 from dask_tfrecord.schema.logical_types import BINARY, TEXT, innermost, is_any, is_list, value_type

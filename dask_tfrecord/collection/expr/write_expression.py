@@ -13,6 +13,17 @@ from dask.dataframe.dask_expr._expr import Blockwise, Expr
 from dask.typing import Key
 
 from dask_tfrecord.codec import RecordType
+from dask_tfrecord.collection.expr import lineage
+from dask_tfrecord.collection.frames import pandas_to_arrow
+from dask_tfrecord.collection.frames.pandas_to_arrow import index_levels
+from dask_tfrecord.collection.frames.schema_plan import (
+    GivenTypes,
+    plan_schema,
+    rounded_in_frame,
+    text_columns,
+)
+from dask_tfrecord.collection.row_splits import Splits, assign_splits
+from dask_tfrecord.collection.scheduler import Report, check_cluster, report, restart
 from dask_tfrecord.dataset.shuffle.merge import regroup, write_target
 from dask_tfrecord.dataset.shuffle.spill import Route, Shuffle, Spill, source_of, spill
 from dask_tfrecord.dataset.snapshot.model import Snapshot
@@ -21,14 +32,8 @@ from dask_tfrecord.dataset.write.operations import Operation
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.transaction import commit
 from dask_tfrecord.errors import TFRecordError, located
-from dask_tfrecord.expr import lineage
 from dask_tfrecord.files.storage.store_failures import redact_errors
-from dask_tfrecord.frames import pandas_to_arrow
-from dask_tfrecord.frames.pandas_to_arrow import index_levels
-from dask_tfrecord.frames.schema_plan import GivenTypes, plan_schema, rounded_in_frame, text_columns
 from dask_tfrecord.lazy import cached_property
-from dask_tfrecord.row_splits import Splits, assign_splits
-from dask_tfrecord.scheduler import Report, check_cluster, report, restart
 from dask_tfrecord.schema.fields import Schema
 
 

@@ -11,7 +11,7 @@ from typing import Any, Literal, Unpack, get_args, overload
 import dask.dataframe as dd
 import pandas as pd
 
-from dask_tfrecord import arguments, requests
+from dask_tfrecord import arguments
 from dask_tfrecord.arguments import (
     AnyCompression,
     AnyRecordType,
@@ -21,6 +21,12 @@ from dask_tfrecord.arguments import (
     keyword_or_default,
 )
 from dask_tfrecord.codec import RecordType
+from dask_tfrecord.collection import requests
+from dask_tfrecord.collection.expr import lineage
+from dask_tfrecord.collection.expr.write_expression import CollectionRows
+from dask_tfrecord.collection.frames.table_sources import ArrowArray, ArrowStream, Source, open_source
+from dask_tfrecord.collection.row_splits import SPLIT, SPLIT_FIELD, Splits, parse_splits
+from dask_tfrecord.collection.scheduler import Progress, check_cluster, report
 from dask_tfrecord.dataset.shuffle.spill import Shuffle
 from dask_tfrecord.dataset.shuffle.table_stream import write_shuffled, write_tables
 from dask_tfrecord.dataset.snapshot.model import Snapshot
@@ -42,15 +48,10 @@ from dask_tfrecord.dataset.write.operations import (
 )
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.transaction import abandon, commit, discard, log_summary
-from dask_tfrecord.expr import lineage
-from dask_tfrecord.expr.write_expression import CollectionRows
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.store_failures import hide, secrets_of
-from dask_tfrecord.frames.table_sources import ArrowArray, ArrowStream, Source, open_source
 from dask_tfrecord.public_functions import public_function
-from dask_tfrecord.row_splits import SPLIT, SPLIT_FIELD, Splits, parse_splits
-from dask_tfrecord.scheduler import Progress, check_cluster, report
 from dask_tfrecord.schema.fields import Lossy
 
 logger = logging.getLogger(__name__)

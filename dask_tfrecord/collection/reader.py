@@ -12,15 +12,15 @@ import pyarrow as pa
 
 from dask_tfrecord import arguments
 from dask_tfrecord.arguments import CollectionKeywords, DtypeBackend, RequestKeywords
+from dask_tfrecord.collection.expr import read_expression
+from dask_tfrecord.collection.frames.arrow_to_pandas import numpy_names
+from dask_tfrecord.collection.requests import existing_names, open_request, read_request
+from dask_tfrecord.collection.scheduler import check_cluster
 from dask_tfrecord.dataset.read.read_plan import ReadPlan, divisions
 from dask_tfrecord.dataset.snapshot.versions import Levels
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
-from dask_tfrecord.expr import read_expression
 from dask_tfrecord.files.storage.listing import PathLike
-from dask_tfrecord.frames.arrow_to_pandas import numpy_names
 from dask_tfrecord.public_functions import public_function
-from dask_tfrecord.requests import existing_names, open_request, read_request
-from dask_tfrecord.scheduler import check_cluster
 from dask_tfrecord.schema.fields import Field, Schema
 
 logger = logging.getLogger(__name__)

@@ -35,15 +35,15 @@ from dask.dataframe.dask_expr.io.parquet import ReadParquet
 from fsspec import AbstractFileSystem
 
 from dask_tfrecord.codec import RecordType
+from dask_tfrecord.collection.expr.read_expression import ReadTFRecord
+from dask_tfrecord.collection.frames import pandas_to_arrow
+from dask_tfrecord.collection.frames.pandas_to_arrow import is_object
 from dask_tfrecord.dataset.read.inferred_schema import PAYLOAD
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import DestinationError, warn_caller
-from dask_tfrecord.expr.read_expression import ReadTFRecord
 from dask_tfrecord.files.storage.listing import column_paths
 from dask_tfrecord.files.storage.paths import name_of, parent_of
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.frames import pandas_to_arrow
-from dask_tfrecord.frames.pandas_to_arrow import is_object
 from dask_tfrecord.schema.fields import Schema
 from dask_tfrecord.schema.logical_types import BINARY, TEXT, is_any, is_list
 

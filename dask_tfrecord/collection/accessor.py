@@ -2,9 +2,9 @@
 
 import dask.dataframe as dd
 
+from dask_tfrecord.collection.reader import read_tfrecord
+from dask_tfrecord.collection.writer import to_tfrecord
 from dask_tfrecord.errors import warn_caller
-from dask_tfrecord.reader import read_tfrecord
-from dask_tfrecord.writer import to_tfrecord
 
 
 def install() -> None:

@@ -26,15 +26,15 @@ from dask.dataframe.dask_expr.io import BlockwiseIO
 from dask.dataframe.dask_expr.io.io import FusedIO
 from dask.typing import Key
 
+from dask_tfrecord.collection.expr.optimizations import decision, partitions_per_task
+from dask_tfrecord.collection.frames import arrow_to_pandas
+from dask_tfrecord.collection.scheduler import check_cluster, warn_client
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition
 from dask_tfrecord.dataset.snapshot.versions import Levels
 from dask_tfrecord.errors import READ, CorruptRecordWarning, located
-from dask_tfrecord.expr.optimizations import decision, partitions_per_task
 from dask_tfrecord.files.storage.store_failures import redact_errors
-from dask_tfrecord.frames import arrow_to_pandas
 from dask_tfrecord.lazy import cached_property
-from dask_tfrecord.scheduler import check_cluster, warn_client
 from dask_tfrecord.schema.fields import Schema
 
 

@@ -14,11 +14,8 @@ from dask.dataframe.utils import pyarrow_strings_enabled
 from pandas.api.types import infer_dtype
 
 from dask_tfrecord.codec import RecordType
-from dask_tfrecord.dataset.read.inferred_schema import PAYLOAD
-from dask_tfrecord.dataset.snapshot.versions import Levels
-from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, located, warn_caller
-from dask_tfrecord.frames import pandas_to_arrow
-from dask_tfrecord.frames.pandas_to_arrow import (
+from dask_tfrecord.collection.frames import pandas_to_arrow
+from dask_tfrecord.collection.frames.pandas_to_arrow import (
     CONVERSION_ERRORS,
     convert_chunks,
     first_line,
@@ -26,14 +23,17 @@ from dask_tfrecord.frames.pandas_to_arrow import (
     index_levels,
     is_object,
 )
-from dask_tfrecord.frames.schema_plan import (
+from dask_tfrecord.collection.frames.schema_plan import (
     GivenTypes,
     plan_arrow_schema,
     plan_schema,
     rounded_columns,
     rounded_in_frame,
 )
-from dask_tfrecord.row_splits import Splits, split_frame, split_table
+from dask_tfrecord.collection.row_splits import Splits, split_frame, split_table
+from dask_tfrecord.dataset.read.inferred_schema import PAYLOAD
+from dask_tfrecord.dataset.snapshot.versions import Levels
+from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, located, warn_caller
 from dask_tfrecord.schema.fields import Field, Lossy, Schema
 from dask_tfrecord.schema.storage_values import ROUND, MisfitError, RoundedError, structs
 

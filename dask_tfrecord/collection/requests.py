@@ -26,6 +26,7 @@ from dask_tfrecord.arguments import (
 )
 from dask_tfrecord.codec import MAX_RECORD_BYTES, RecordType
 from dask_tfrecord.codec.codecs import CODECS, Compression, check_level
+from dask_tfrecord.collection.scheduler import compute_each
 from dask_tfrecord.dataset.read.discovery import open_dataset
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.requested_columns import Infer, ReadRequest
@@ -42,7 +43,6 @@ from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike, as_paths
 from dask_tfrecord.files.storage.store_failures import without_credentials
 from dask_tfrecord.public_functions import SHARED_PARAMETERS
-from dask_tfrecord.scheduler import compute_each
 from dask_tfrecord.schema.fields import Lossy, Schema
 from dask_tfrecord.schema.tfds import Labels
 

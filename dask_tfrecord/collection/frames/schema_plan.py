@@ -7,9 +7,8 @@ import pandas as pd
 import pyarrow as pa
 
 from dask_tfrecord.codec import RecordType
-from dask_tfrecord.errors import Remedy, SchemaError, literal, warn_caller
-from dask_tfrecord.frames import pandas_to_arrow
-from dask_tfrecord.frames.pandas_to_arrow import (
+from dask_tfrecord.collection.frames import pandas_to_arrow
+from dask_tfrecord.collection.frames.pandas_to_arrow import (
     category_array,
     first_line,
     index_to_columns,
@@ -18,6 +17,7 @@ from dask_tfrecord.frames.pandas_to_arrow import (
     is_untyped,
     type_of,
 )
+from dask_tfrecord.errors import Remedy, SchemaError, literal, warn_caller
 from dask_tfrecord.schema.conversion import convert
 from dask_tfrecord.schema.fields import Field, Schema, check_features, check_names
 from dask_tfrecord.schema.logical_types import arrow_type, canonical_type, is_list, is_lossy, leaf_types
