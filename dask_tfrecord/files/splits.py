@@ -85,7 +85,10 @@ class Partitions(Sequence[tuple[Split, ...]]):
             yield from self._make(first)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"rows": self.rows, "starts": self.starts}
+        return {"rows": packed(self.rows), "starts": self.starts}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, rows=unpacked(state["rows"]))
 
     @property
     def counts(self) -> npt.NDArray[np.int64]:
@@ -117,6 +120,18 @@ class Partitions(Sequence[tuple[Split, ...]]):
     def token(self) -> str:
         names = [name for name in _COLUMNS if name in self.rows.column_names]
         return f"{table_token(self.rows.select(names))} {hashlib.sha256(self.starts.tobytes()).hexdigest()}"
+
+
+def packed(table: pa.Table) -> bytes:
+    """Return the compressed bytes of a file list, which a plan sends to the scheduler of a cluster."""
+    sink, options = pa.BufferOutputStream(), pa.ipc.IpcWriteOptions(compression="zstd")
+    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
+        writer.write_table(table)
+    return bytes(sink.getvalue())
+
+
+def unpacked(data: bytes) -> pa.Table:
+    return pa.ipc.open_stream(data).read_all()
 
 
 def table_token(table: pa.Table) -> str:

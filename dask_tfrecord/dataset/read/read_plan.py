@@ -37,7 +37,16 @@ from dask_tfrecord.errors import FileChangedError
 from dask_tfrecord.files.entry import Block, FileEntry
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.record_file import PATH_TYPE
-from dask_tfrecord.files.splits import BLOCK_TYPE, BlockIndex, Partitions, Split, cut, table_token
+from dask_tfrecord.files.splits import (
+    BLOCK_TYPE,
+    BlockIndex,
+    Partitions,
+    Split,
+    cut,
+    packed,
+    table_token,
+    unpacked,
+)
 from dask_tfrecord.files.storage.listing import (
     INFO_SCHEMA,
     check_unchanged,
@@ -283,7 +292,11 @@ class ReadPlan:
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields for pickling, without cached properties."""
-        return {item.name: vars(self)[item.name] for item in fields(self)}
+        state = {item.name: vars(self)[item.name] for item in fields(self)}
+        return {**state, "pruned_files": packed(self.pruned_files)}
+
+    def __setstate__(self, state: dict[str, Any]) -> None:
+        vars(self).update(state, pruned_files=unpacked(state["pruned_files"]))
 
     def _needed_splits(
         self, index: int, outcomes: Outcomes | None

@@ -143,6 +143,19 @@ def test_a_task_carries_no_splits_but_its_own() -> None:
     assert max(len(pickle.dumps(partition)) for partition in partitions) < 500
 
 
+def test_a_plan_of_many_files_is_sent_to_a_cluster_in_few_bytes(tmp_path: Path) -> None:
+    numbers = pa.table({"n": range(400)})
+    to_tfrecord(numbers, tmp_path, max_rows_per_file=1)
+    for filters in (None, [("n", "==", 5)]):  # the other files are checked, but not read
+        ddf = read_tfrecord(tmp_path, filters=filters, blocksize=1)
+        data = pickle.dumps(ddf)
+        assert len(data) < 400 * 50  # a path alone has more bytes
+        assert pickle.loads(data).compute()["n"].tolist() == ddf.compute()["n"].tolist()
+    next(tmp_path.glob("*00007.tfrecord")).unlink()
+    with pytest.raises(FileChangedError, match="removed"):
+        pickle.loads(data).compute()
+
+
 def test_ten_thousand_files_of_many_values_are_each_planned_once() -> None:
     sizes = [10] * 10_000
     values = {"key": pa.array([n // 100 for n in range(len(sizes))])}
