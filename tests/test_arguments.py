@@ -104,11 +104,8 @@ def test_a_type_in_schema_is_used(root: Path, tmp_path: Path, ddf: dd.DataFrame,
     assert snapshot.schema.arrow.field("a").type == pa.int32()
 
 
-def test_schema_infer_and_dtype_backend_none_are_the_defaults(
-    root: Path, tmp_path: Path, ddf: dd.DataFrame
-) -> None:
-    for keywords in ({"schema": "infer"}, {"dtype_backend": None}):
-        assert read_tfrecord(root, **keywords).dtypes.equals(read_tfrecord(root).dtypes)
+def test_schema_infer_is_the_default(root: Path, tmp_path: Path, ddf: dd.DataFrame) -> None:
+    assert read_tfrecord(root, schema="infer").dtypes.equals(read_tfrecord(root).dtypes)
     assert to_tfrecord(ddf, tmp_path / "x", schema="infer", lossy="allow").schema.names == ["a", "b", "c"]
 
 
@@ -246,7 +243,7 @@ CODEC = "unknown compression .*; pass one of "
         (read_tfrecord, {"hive": "yes"}, "hive='yes' does not map names to types"),
         (read_tfrecord, {"infer": True}, "unknown infer True; pass one of 'sample', 'all'"),
         (read_tfrecord, {"record_type": "exmaple"}, "unknown record_type 'exmaple'; pass one of 'infer'"),
-        (read_tfrecord, {"dtype_backend": "numpy_nullable"}, "'numpy_nullable'; pass one of 'pyarrow'"),
+        (read_tfrecord, {"dtype_backend": "numpy_nullable"}, "'numpy_nullable'; pass one of None, 'pyarrow'"),
         (read_tfrecord, {"filters": "a > 1"}, "filters= is not a list"),
         (read_tfrecord, {"filters": [("a", "=>", 1)]}, "unknown operator '=>' in filters=; known are"),
         (read_tfrecord, {"categories": ["zz"]}, r"categories=\['zz'\]: no column is named 'zz'"),

@@ -13,7 +13,7 @@ import pyarrow as pa
 from dask_tfrecord import arguments
 from dask_tfrecord.arguments import CollectionKeywords, DtypeBackend, RequestKeywords
 from dask_tfrecord.collection.expr import read_expression
-from dask_tfrecord.collection.frames.arrow_to_pandas import numpy_names
+from dask_tfrecord.collection.frames.arrow_to_pandas import NUMPY, numpy_names
 from dask_tfrecord.collection.requests import existing_names, open_request, read_request
 from dask_tfrecord.collection.scheduler import check_cluster
 from dask_tfrecord.dataset.read.read_plan import ReadPlan, divisions
@@ -21,6 +21,7 @@ from dask_tfrecord.dataset.snapshot.versions import Levels
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.public_functions import public_function
+from dask_tfrecord.schema.dtypes import fitting_dtype
 from dask_tfrecord.schema.fields import Field, Schema
 
 logger = logging.getLogger(__name__)
@@ -242,7 +243,10 @@ def read_tfrecord(
         The columns to read as pandas categoricals. Dask does not know their categories before the data is
         read.
     dtype_backend : {"pyarrow", "numpy", None}, default "pyarrow"
-        The memory format of the columns. None has the same meaning as "pyarrow".
+        The memory format of the columns. If None, each column has the dtype that it had when it was written,
+        such as int64, Int64 or ``str``. If rows of several dtypes were written, the column has a dtype that
+        holds all of their values. A column without a known dtype is Arrow-backed, as in files of other tools
+        or of Arrow data.
 
         "numpy" uses NumPy and object dtypes for columns of which they can hold every value: floats (null is
         NaN), timestamps and durations in their unit (null is NaT), strings (``str`` from pandas 3 on,
@@ -309,8 +313,7 @@ def read_tfrecord(
     0  1912
     1  1906
     """
-    dtype_backend = "pyarrow" if dtype_backend is None else dtype_backend
-    arguments.choice("dtype_backend", dtype_backend, get_args(DtypeBackend))
+    arguments.choice("dtype_backend", dtype_backend, (None, *get_args(DtypeBackend)))
     request = read_request(columns, **read)
     check_cluster()
 
@@ -323,10 +326,15 @@ def read_tfrecord(
     names = None if columns is None else existing_names(dataset.schema, "columns", columns)
     levels = _index_levels(dataset, read.get("index"), names)
     divisions = _divisions(dataset, levels) if request.whole_files else None
-    numpy = _numpy_columns(dataset, read.get("schema")) if dtype_backend == "numpy" else []
-    numpy += [column for column, _ in levels if _is_time(dataset.schema.arrow.field(column).type)]
+    times = [column for column, _ in levels if _is_time(dataset.schema.arrow.field(column).type)]
+    dtypes = dict.fromkeys(times, NUMPY)
+    if dtype_backend == "numpy":
+        dtypes |= dict.fromkeys(_numpy_columns(dataset, read.get("schema")), NUMPY)
+    elif dtype_backend is None:
+        found = {item.name: fitting_dtype(item.dtype, item.type) for item in dataset.schema.fields}
+        dtypes |= {name: dtype for name, dtype in found.items() if dtype}
 
-    ddf = read_expression.read(dataset, names, numpy=numpy, index=levels, divisions=divisions)
+    ddf = read_expression.read(dataset, names, dtypes=dtypes, index=levels, divisions=divisions)
     return ddf[columns] if isinstance(columns, str) and names == [columns] else ddf
 
 

@@ -60,6 +60,10 @@ class Field:
     form : StoredForm, optional
         The features that store the column, if these are not given by the type, as in datasets of TFDS and in
         feature specs of TensorFlow.
+    dtype : str, optional
+        The dtype of the written pandas column, such as ``"int64"``, ``"Int64"`` or ``"str"``, or "" for an
+        Arrow-backed column, for a categorical, and if the dtype is unknown. Two columns that differ only in
+        the dtype are equal.
 
     Examples
     --------
@@ -75,6 +79,7 @@ class Field:
     type: pa.DataType
     categories: pa.Array | None = field(default=None, hash=False)
     form: StoredForm | None = None
+    dtype: str = field(default="", compare=False)
 
     def __post_init__(self) -> None:
         check_instance("name", self.name, str)
@@ -524,6 +529,7 @@ class Schema:
                 item.name for item in self.fields if item.categories is not None and item.form is None
             ],
             "arrow": base64.b64encode(sink.getvalue()).decode("ascii"),
+            "dtypes": {item.name: item.dtype for item in self.fields if item.dtype},
             **({"forms": forms} if forms else {}),
         }
 
@@ -547,6 +553,10 @@ class Schema:
                 schema = cls._of_types(pa.schema(plain), record_type, categories)
                 fields = {item.name: item for item in schema.fields}
             fields |= {name: Field.in_form(name, form) for name, form in known.items()}
+            dtypes = value.get("dtypes", {})
+            fields |= {
+                name: replace(fields[name], dtype=str(dtypes[name])) for name in dtypes.keys() & fields
+            }
             return cls(tuple(fields[name] for name in empty.schema.names), record_type)
         except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
             raise SchemaError(f"the stored schema is not readable: {error}") from error

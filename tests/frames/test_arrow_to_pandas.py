@@ -217,7 +217,8 @@ def test_lists_hold_the_same_values_whatever_is_missing(form: str, missing: str)
         batch = schema.from_storage(stored)  # the elements of a null list of fixed size are null
         table = pa.Table.from_batches([batch, batch.slice(1)])
         expected = [expected_of(value, type_) for value in table["x"]]
-        found = arrow_to_pandas.to_pandas(table, schema, numpy=arrow_to_pandas.numpy_names(schema, ()))["x"]
+        dtypes = dict.fromkeys(arrow_to_pandas.numpy_names(schema, ()), arrow_to_pandas.NUMPY)
+        found = arrow_to_pandas.to_pandas(table, schema, dtypes=dtypes)["x"]
         if isinstance(found.dtype, pd.ArrowDtype):
             assert pa.chunked_array(pa.array(found.array)).equals(table["x"]), type_
         else:

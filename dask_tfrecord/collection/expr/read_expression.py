@@ -42,34 +42,38 @@ def read(
     dataset: ReadPlan,
     columns: list[str] | None,
     *,
-    numpy: list[str] | None = None,
+    dtypes: dict[str, str] | None = None,
     index: Levels = (),
     divisions: tuple[Any, ...] | None = None,
 ) -> DataFrame:
     """Create the Dask collection that reads a dataset.
 
-    ``numpy`` names the columns that get NumPy dtypes. All other columns are Arrow-backed. ``index`` has the
-    columns that become the index, with the names of the levels.
+    ``dtypes`` maps columns to the names of dtypes that `to_pandas` takes. All other columns are Arrow-backed.
+    ``index`` has the columns that become the index, with the names of the levels.
     """
-    return new_collection(ReadTFRecord(dataset, columns, numpy=numpy, index=index, known_divisions=divisions))
+    return new_collection(
+        ReadTFRecord(dataset, columns, dtypes=dtypes, index=index, known_divisions=divisions)
+    )
 
 
 @redact_errors
 def read_partition(
-    partition: Partition, numpy: list[str], index: Levels = (), is_sorted: bool = False
+    partition: Partition, dtypes: dict[str, str], index: Levels = (), is_sorted: bool = False
 ) -> pd.DataFrame:
     with located(path=lambda: partition.file_names, function=READ):
         table, numbers = partition.read_possible(partial(warn_client, category=CorruptRecordWarning))
         row_ranges = partition.row_ranges if numbers is None else None
-        frame = arrow_to_pandas.to_pandas(table, partition.schema, row_ranges, numpy)
+        frame = arrow_to_pandas.to_pandas(table, partition.schema, row_ranges, dtypes)
     if numbers is not None:
         frame.index = pd.Index(numbers)
     return arrow_to_pandas.with_index(frame, index, is_sorted=is_sorted) if index else frame
 
 
-def read_key(partitions: list[Partition], numpy: list[str], index: Levels, is_sorted: bool) -> pd.DataFrame:
+def read_key(
+    partitions: list[Partition], dtypes: dict[str, str], index: Levels, is_sorted: bool
+) -> pd.DataFrame:
     """Read all partitions of one key of a dataset as one DataFrame."""
-    frame = read_each(read_partition, partitions, numpy, index, is_sorted)
+    frame = read_each(read_partition, partitions, dtypes, index, is_sorted)
     return frame if index else frame.reset_index(drop=True)
 
 
@@ -89,7 +93,7 @@ class Reader:
         skips_rows = read.operand("skips_rows") and self._plan.keys is None
         self._partition = self._plan.partitioner(self._schema, self._predicate, skips_rows=skips_rows)
         self._checking = read._partitions if read._has_divisions else None
-        self._arguments = (read._numpy_columns, read.operand("index"), read._has_divisions)
+        self._arguments = (read._dtypes, read.operand("index"), read._has_divisions)
 
     def __dask_tokenize__(self) -> str:
         return self._token
@@ -160,7 +164,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         "predicate": None,
         "ignores_partitions": False,
         "skips_rows": False,
-        "numpy": None,
+        "dtypes": None,
         "index": (),
         "known_divisions": None,
     }
@@ -205,7 +209,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     @cached_property
     def _meta(self) -> pd.DataFrame:
-        meta = arrow_to_pandas.empty_meta(self._schema, self._numpy_columns)
+        meta = arrow_to_pandas.empty_meta(self._schema, self._dtypes)
         index = self.operand("index")
         return arrow_to_pandas.with_index(meta, index) if index else meta
 
@@ -247,8 +251,9 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         return self.dataset, numbers, partitions
 
     @property
-    def _numpy_columns(self) -> list[str]:
-        return [name for name in self.operand("numpy") or () if name in self._schema.names]
+    def _dtypes(self) -> dict[str, str]:
+        known: dict[str, str] = self.operand("dtypes") or {}
+        return {name: known[name] for name in self._schema.names if name in known}
 
     def _numbers(self, *indices: int) -> list[int]:
         """Return the numbers of the partitions of the dataset that some tasks read."""

@@ -1,6 +1,6 @@
 """Convert Arrow tables to pandas partitions, with Arrow-backed or NumPy dtypes."""
 
-from collections.abc import Collection, Sequence
+from collections.abc import Collection, Mapping, Sequence
 from typing import Any
 
 import numpy as np
@@ -10,6 +10,7 @@ import pyarrow.compute as pc
 from dask.dataframe.utils import clear_known_categories
 
 from dask_tfrecord.errors import Remedy, SchemaError
+from dask_tfrecord.schema.dtypes import dtype_of
 from dask_tfrecord.schema.fields import Schema
 from dask_tfrecord.schema.logical_types import is_list, kind_and_depth
 
@@ -25,6 +26,9 @@ _OBJECT_KINDS = ("bytes", "string")
 # The integer that NumPy interprets as NaT in every unit. In Arrow, this integer is a valid time or duration.
 _NAT = -(2**63)
 
+# What `to_pandas` takes as the name of the NumPy dtype that follows from the Arrow type.
+NUMPY = "numpy"
+
 _ARROW_DTYPES = Remedy("dtype_backend", "pyarrow", "read Arrow dtypes, which hold it")
 
 
@@ -32,13 +36,14 @@ def to_pandas(
     table: pa.Table,
     schema: Schema,
     row_ranges: Sequence[tuple[int, int]] | None = None,
-    numpy: Collection[str] = (),
+    dtypes: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
     """Convert a table to a pandas partition of Arrow-backed columns. Dictionary columns become categoricals.
 
     The schema has the columns of the table in the same order. ``row_ranges`` are ranges of numbers, start
-    inclusive and stop exclusive, that become the index. By default, the index counts from 0. Columns in
-    ``numpy``, which must be among those of `numpy_names`, get NumPy dtypes.
+    inclusive and stop exclusive, that become the index. By default, the index counts from 0. ``dtypes`` maps
+    other columns to the names of their dtypes, as `dtype_name` returns them, or to `NUMPY` for the NumPy
+    dtype of a column of `numpy_names`.
 
     Raises SchemaError if a column with a NumPy dtype has a null that the dtype cannot hold, or a value that
     NumPy interprets as NaT.
@@ -46,17 +51,30 @@ def to_pandas(
     if not table.num_rows:  # a table without chunks has no dictionary with categories
         table = pa.Table.from_batches([schema.no_rows()])
     table = table.unify_dictionaries()
-    numpy_columns = {name: _checked_for_numpy(table[name], name) for name in schema.names if name in numpy}
-    pairs = zip(schema.fields, table.columns, strict=True)
-    arrow_columns = {
-        item.name: _extension_array(column, item.type) for item, column in pairs if item.name not in numpy
-    }
-    frame = _frame(arrow_columns, pd.RangeIndex(table.num_rows))
-    if numpy_columns:
-        list_names = [name for name, column in numpy_columns.items() if is_list(column.type)]
-        lists = {name: _object_array(numpy_columns.pop(name)) for name in list_names}
-        scalars = pa.table(numpy_columns).to_pandas(types_mapper=_string_dtype)
-        frame = pd.concat([frame, scalars, pd.DataFrame(lists, frame.index)], axis=1)[schema.names]
+    arrays: dict[str, Any] = {}  # of the columns that pandas keeps apart
+    objects: dict[str, Any] = {}
+    numbers: dict[str, pa.ChunkedArray] = {}
+    for item, column in zip(schema.fields, table.columns, strict=True):
+        wanted = (dtypes or {}).get(item.name, "")
+        dtype = dtype_of(wanted) if wanted not in ("", NUMPY) else None
+        if wanted != NUMPY and dtype is None:
+            arrays[item.name] = _extension_array(column, item.type)
+            continue
+        if isinstance(column.type, pa.BaseExtensionType):
+            column = _storage(column)
+        _check_no_nat(column, item.name)
+        if wanted == "object" or (wanted == NUMPY and is_list(column.type)):
+            objects[item.name] = _object_array(column)
+        elif wanted == NUMPY or isinstance(dtype, np.dtype):
+            _check_no_null(column, item.name)
+            numbers[item.name] = column
+        else:
+            arrays[item.name] = dtype.__from_arrow__(column)  # type: ignore[union-attr]  # not None here
+    frame = _frame(arrays, pd.RangeIndex(table.num_rows))
+    if numbers or objects:
+        scalars = pa.table(numbers).to_pandas(types_mapper=_string_dtype)
+        others = pd.DataFrame(objects, frame.index, dtype=object)
+        frame = pd.concat([frame, scalars, others], axis=1)[schema.names] if arrays or objects else scalars
     if row_ranges is not None:
         frame.index = pd.Index(np.concatenate([np.arange(start, stop) for start, stop in row_ranges]))
     return frame
@@ -84,20 +102,27 @@ def with_index(
     ``levels`` has the names of the column and of the level of each index level. If ``is_sorted`` is True, the
     result is sorted by the index.
     """
-    frame = frame.set_index([column for column, _ in levels])
-    frame.index.names = [name for _, name in levels]
+    if len(levels) == 1:
+        [(column, name)] = levels
+        values = frame[column]
+        frame = frame.drop(columns=column)
+        # `set_index` of pandas 3 makes a range of integers of any dtype a RangeIndex, which has int64.
+        frame.index = pd.Index(values.array, dtype=values.dtype, name=name)
+    else:
+        frame = frame.set_index([column for column, _ in levels])
+        frame.index.names = [name for _, name in levels]
     if is_sorted and not frame.index.is_monotonic_increasing:
         frame = frame.sort_index(kind="stable")
     return frame
 
 
-def empty_meta(schema: Schema, numpy: Collection[str] = ()) -> pd.DataFrame:
+def empty_meta(schema: Schema, dtypes: Mapping[str, str] | None = None) -> pd.DataFrame:
     """Create the meta of a Dask collection whose partitions `to_pandas` returns.
 
     Unordered categories are marked as unknown in the meta, because they may differ between partitions.
     Ordered categories are known in the meta.
     """
-    meta = to_pandas(pa.Table.from_batches([schema.no_rows()]), schema, numpy=numpy)
+    meta = to_pandas(pa.Table.from_batches([schema.no_rows()]), schema, dtypes=dtypes)
     known = {item.name for item in schema.fields if item.categories is not None and item.type.ordered}
     unknown = [name for name in meta.select_dtypes("category").columns if name not in known]
     if not unknown:  # with many columns, the call takes about as long as all code above
@@ -142,10 +167,8 @@ def _converts_to_objects(type_: pa.DataType) -> bool:
     return True
 
 
-def _checked_for_numpy(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
-    """Raise if the column has a value that NumPy cannot hold. Return the storage of an extension."""
-    if isinstance(column.type, pa.BaseExtensionType):
-        return _storage(column)
+def _check_no_null(column: pa.ChunkedArray, name: str) -> None:
+    """Raise if the column has a null that the NumPy dtype of its type cannot hold."""
     if column.null_count and (pa.types.is_boolean(column.type) or pa.types.is_integer(column.type)):
         raise SchemaError(
             f"the value is null, which NumPy's {column.type} cannot hold",
@@ -154,8 +177,6 @@ def _checked_for_numpy(column: pa.ChunkedArray, name: str) -> pa.ChunkedArray:
             record=column.is_null().index(True).as_py(),
             feature=name,
         )
-    _check_no_nat(column, name)
-    return column
 
 
 def _check_no_nat(column: pa.ChunkedArray, name: str) -> None:
@@ -174,15 +195,15 @@ def _check_no_nat(column: pa.ChunkedArray, name: str) -> None:
 
 
 def _object_array(column: pa.ChunkedArray) -> Any:
-    """Convert a list column to an object array of NumPy arrays. Null lists become None.
+    """Convert a column to an object array, in which lists are NumPy arrays. Nulls become None.
 
-    They are removed before the conversion, because a null fixed-size list has values in Arrow. These values
-    are null, and would turn the integers of all lists into floats.
+    Nulls are removed before the conversion, because they would turn integers into floats. A null fixed-size
+    list has null values in Arrow.
     """
-    arrays = np.full(len(column), None, dtype=object)
+    objects = np.full(len(column), None, dtype=object)
     present = column.is_valid().to_numpy()
-    arrays[present] = column.drop_null().to_pandas().to_numpy()
-    return arrays
+    objects[present] = column.drop_null().to_pandas().to_numpy(object)
+    return objects
 
 
 def _extension_array(column: pa.ChunkedArray, type_: pa.DataType) -> Any:

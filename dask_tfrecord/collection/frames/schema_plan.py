@@ -1,6 +1,7 @@
 """Plan the schema with which all partitions of a Dask collection are written."""
 
 from collections.abc import Callable, Hashable, Iterable, Mapping, Sequence
+from dataclasses import replace
 from typing import Any, TypeAlias
 
 import pandas as pd
@@ -19,6 +20,7 @@ from dask_tfrecord.collection.frames.pandas_to_arrow import (
 )
 from dask_tfrecord.errors import Remedy, SchemaError, literal, warn_caller
 from dask_tfrecord.schema.conversion import convert
+from dask_tfrecord.schema.dtypes import dtype_name
 from dask_tfrecord.schema.fields import Field, Schema, check_features, check_names
 from dask_tfrecord.schema.logical_types import arrow_type, canonical_type, is_list, is_lossy, leaf_types
 from dask_tfrecord.schema.storage_values import MisfitError
@@ -63,7 +65,10 @@ def plan_schema(
     typed = _typed_columns({name: meta[name] for name in meta.columns if name not in given}, sample)
     types = {name: given[name] if name in given else type_of(typed[name]) for name in meta.columns}
     categories = _shared_categories(typed, types, meta, is_dask=sample is not None)
-    return _with_keys(types, categories, record_type, partition_on)
+    planned = _with_keys(types, categories, record_type, partition_on)
+    dtypes = meta.dtypes.to_dict()
+    fields = (replace(item, dtype=dtype_name(dtypes[item.name], item.type)) for item in planned.fields)
+    return replace(planned, fields=tuple(fields))
 
 
 def plan_arrow_schema(

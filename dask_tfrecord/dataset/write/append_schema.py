@@ -33,6 +33,7 @@ from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.store import ChecksumStore, Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.schema.conversion import holds_null, same_layout, widened
+from dask_tfrecord.schema.dtypes import common_dtype, nullable_dtype
 from dask_tfrecord.schema.fields import Field, Schema, check_features
 from dask_tfrecord.schema.logical_types import canonical_type
 from dask_tfrecord.schema.tfds import described_columns
@@ -112,7 +113,7 @@ def merged_schema(
         _check_type(ours, theirs)
     given = {item.name: item for item in schema.fields}
     fields = [
-        _widened(given.pop(item.name, item), item, numbers=adds_columns, may_be_narrower=is_overtaken)
+        _widened(given.pop(item.name, None), item, numbers=adds_columns, may_be_narrower=is_overtaken)
         for item in snapshot.schema.fields
     ]
     if given and not adds_columns:
@@ -120,14 +121,28 @@ def merged_schema(
     if given and snapshot.partial:
         problem = "the column is new, and records of the dataset may have features that are not columns"
         raise _column_error(problem, next(iter(given)))
-    check_features([*fields, *given.values()])
-    return Schema((*fields, *given.values()), schema.record_type)
+    fields += map(_with_nulls, given.values())
+    check_features(fields)
+    return Schema((*fields,), schema.record_type)
 
 
-def _widened(ours: Field, theirs: Field, *, numbers: bool, may_be_narrower: bool = False) -> Field:
-    """Return the column of the dataset with the wider of the two types."""
+def _with_nulls(item: Field) -> Field:
+    return replace(item, dtype=nullable_dtype(item.dtype))
+
+
+def with_common_dtype(theirs: Field, ours: Field) -> Field:
+    """Return the column of the dataset with the dtype that also holds the values of our column."""
+    return replace(theirs, dtype=common_dtype(ours.dtype, theirs.dtype, theirs.type))
+
+
+def _widened(ours: Field | None, theirs: Field, *, numbers: bool, may_be_narrower: bool = False) -> Field:
+    """Return the column of the dataset with the wider of the two types, and with a dtype that holds the
+    values of both. The column is null in our rows if they lack it.
+    """
+    if ours is None:
+        return _with_nulls(theirs)
     if pa.types.is_null(theirs.type) and theirs.form is None:
-        return ours
+        return _with_nulls(ours)
     types = ours.type, theirs.type
     wider = None
     if not any(map(pa.types.is_dictionary, types)):
@@ -136,15 +151,15 @@ def _widened(ours: Field, theirs: Field, *, numbers: bool, may_be_narrower: bool
             wider = theirs.type
     if wider is None or theirs.form is not None:
         _check_type(ours, theirs)
-        return theirs
-    return replace(theirs, type=wider)
+        return with_common_dtype(theirs, ours)
+    return with_common_dtype(replace(theirs, type=wider), ours)
 
 
 def with_types_of_nulls(schema: Schema, found: Schema) -> Schema:
     """Give columns that held only nulls the types of the columns of new rows."""
     given = {item.name: item for item in found.fields}
     fields = [
-        _widened(given.get(item.name, item), item, numbers=False) if holds_null(item.type) else item
+        _widened(given.get(item.name), item, numbers=False) if holds_null(item.type) else item
         for item in schema.fields
     ]
     return Schema(tuple(fields), schema.record_type)

@@ -23,6 +23,7 @@ from dask_tfrecord.dataset.snapshot.file_list import (
     Identity,
     concatenate,
     difference,
+    has_no_nulls,
     listed_paths,
     partition_columns,
     positions,
@@ -48,13 +49,14 @@ from dask_tfrecord.dataset.snapshot.names import (
 )
 from dask_tfrecord.dataset.snapshot.versions import library_version, newest_number, next_ancestors, numbers_of
 from dask_tfrecord.dataset.snapshot.visibility import kept_files
-from dask_tfrecord.dataset.write.append_schema import adopt_foreign_files, merged_schema
+from dask_tfrecord.dataset.write.append_schema import adopt_foreign_files, merged_schema, with_common_dtype
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import ConcurrentWriteError, FileChangedError, FileRemovedError
 from dask_tfrecord.files.entry import COLUMN_FILE_NAMES
 from dask_tfrecord.files.storage.listing import column_paths, with_column
 from dask_tfrecord.files.storage.paths import name_of
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.schema.dtypes import nullable_dtype
 from dask_tfrecord.schema.fields import Field, Schema
 
 
@@ -133,16 +135,31 @@ def following(
 def _content(run: WriteRun, files: pa.Table) -> Snapshot:
     return Snapshot(
         file_list=files,
-        schema=run.schema,
+        schema=replace(run.schema, fields=_with_null_dtypes(run.schema.fields, files)),
         compression=run.options.compression,
         run=run.run,
         library="",
-        partitioning=run.partitioning,
+        partitioning=_with_null_dtypes(run.partitioning, files),
         custom_metadata=run.custom_metadata,
         order=run.order,
         index=run.index,
         columnar=run.columnar,
     )
+
+
+def _with_null_dtypes(fields: Sequence[Field], files: pa.Table) -> tuple[Field, ...]:
+    """Return columns with dtypes that hold nulls where files may have nulls that the plan did not expect."""
+    filled = files.filter(pc.greater(files["records"], 0))
+
+    def may_be_null(item: Field) -> bool:
+        values = value_name(item.name)
+        if values in filled.column_names:
+            return bool(filled[values].null_count)
+        return not has_no_nulls(filled, item.name)
+
+    nullable = (replace(item, dtype=nullable_dtype(item.dtype)) for item in fields)
+    pairs = zip(fields, nullable, strict=True)
+    return tuple(more if more.dtype != item.dtype and may_be_null(item) else item for item, more in pairs)
 
 
 def _with_properties(run: WriteRun, existing: Snapshot, new: Snapshot) -> Snapshot:
@@ -200,13 +217,13 @@ class _Addition(Operation):
 
     def follow(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Self:
         if newest is not None:
-            self._merged(run, newest)
+            self._merged(run, newest, run.schema)
         return self
 
     def change(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Change:
         new = following(_content(run, files), newest, run, self)
-        if newest is not None and (schema := self._merged(run, newest)) != newest.schema:
-            newest = _with_schema(newest, schema)
+        if newest is not None:
+            newest = _with_columns(newest, self._merged(run, newest, new.schema), new.partitioning)
         existing = newest or adopt_foreign_files(run.store, run.schema, run.partitioning)
         if existing is None:
             return Change(new)
@@ -214,8 +231,8 @@ class _Addition(Operation):
         columnar = run.columnar if self.sets_columnar else existing.columnar
         return self._added(run, existing, replace(_with_properties(run, existing, new), columnar=columnar))
 
-    def _merged(self, run: WriteRun, newest: Snapshot) -> Schema:
-        rows = run.schema, run.partitioning, run.index
+    def _merged(self, run: WriteRun, newest: Snapshot, schema: Schema) -> Schema:
+        rows = schema, run.partitioning, run.index
         return merged_schema(newest, *rows, adds_columns=self.adds_columns, is_overtaken=True)
 
     @abstractmethod
@@ -584,13 +601,20 @@ def _with_groups(rows: pa.Table, files: pa.Table, groups: Sequence[Group]) -> pa
     return concatenate([rows.take(kept), added]).take(order)
 
 
-def _with_schema(existing: Snapshot, schema: Schema) -> Snapshot:
-    """Return a snapshot with more columns or wider types. The new columns are the last columns."""
+def _with_columns(existing: Snapshot, schema: Schema, keys: Sequence[Field]) -> Snapshot:
+    """Return a snapshot with more columns, wider types or other dtypes. The new columns are the last columns.
+
+    ``keys`` are the partition columns of the new rows.
+    """
+    partitioning = tuple(map(with_common_dtype, existing.partitioning, keys))
+    if schema == existing.schema:
+        return replace(existing, schema=schema, partitioning=partitioning)
     columns = existing.columns.names
     added = [name for name in schema.names if name not in columns]
     return replace(
         existing,
         schema=schema,
+        partitioning=partitioning,
         order=(*columns, *added),
         file_list=with_schema(existing.file_list, existing.schema, schema),
         stored=None,  # the schema of a snapshot must equal the schema of its base

@@ -164,7 +164,7 @@ def test_a_predicate_on_the_frame_opens_the_files_that_may_hold_its_rows(
     mask, files = MASKS[name]
     for blocksize in (None, "1 KiB" if len(name) % 2 else "128 MiB"):
         ddf = read_tfrecord(root, blocksize=blocksize)
-        whole = _whole(root, blocksize, None)
+        whole = _whole(root, blocksize, "pyarrow")
         opened.clear()
         found = ddf[mask(ddf)].compute()
         assert len(set(opened)) == files
@@ -318,7 +318,8 @@ def columns(array: pa.Array) -> Iterator[tuple[Field, ColumnRange, Any]]:
         plain = values.dictionary_decode() if pa.types.is_dictionary(values.type) else values
         range_ = range_of_values(field, plain)
         for numpy in {(), tuple(arrow_to_pandas.numpy_names(schema, complete))}:
-            found = arrow_to_pandas.to_pandas(pa.table({"x": values}), schema, numpy=numpy)["x"]
+            dtypes = dict.fromkeys(numpy, arrow_to_pandas.NUMPY)
+            found = arrow_to_pandas.to_pandas(pa.table({"x": values}), schema, dtypes=dtypes)["x"]
             yield field, range_, found
             if array.type != pa.float16() and not complete:  # pandas has no index of this type
                 yield field, range_, pd.Index(found)

@@ -1,0 +1,89 @@
+"""Name the pandas dtypes of written columns, so that a read can restore them.
+
+The names are those of pandas, except ``str[...]`` and ``string[...]``, which also name the storage.
+"""
+
+import re
+from functools import lru_cache
+from typing import Any
+
+import numpy as np
+import pandas as pd
+import pyarrow as pa
+
+from dask_tfrecord.schema.logical_types import canonical_type
+
+_TEXT = re.compile(r"(str|string)\[(python|pyarrow)\]")
+
+
+@lru_cache(maxsize=1024)  # the columns of a dataset have few different types
+def dtype_name(dtype: Any, type_: pa.DataType) -> str:
+    """Return the name of a dtype if a column of this Arrow type can have it again, otherwise "".
+
+    It is "" for Arrow-backed and for categorical columns, whose dtype follows from the Arrow type.
+    """
+    if isinstance(dtype, pd.SparseDtype):
+        dtype = dtype.subtype
+    name = _name(dtype)
+    return name if name and _fits(dtype, type_) and dtype_of(name) == dtype else ""
+
+
+def _name(dtype: Any) -> str:
+    if isinstance(dtype, pd.ArrowDtype | pd.CategoricalDtype):
+        return ""
+    if isinstance(dtype, pd.StringDtype):
+        kind = "string" if dtype.na_value is pd.NA else "str"
+        return f"{kind}[{dtype.storage.removesuffix('_numpy')}]"
+    return str(dtype)
+
+
+def _fits(dtype: Any, type_: pa.DataType) -> bool:
+    if pd.api.types.is_object_dtype(dtype):
+        return not isinstance(type_, pa.BaseExtensionType | pa.DictionaryType)
+    try:
+        found = canonical_type(pa.array(pd.Series([], dtype=dtype), from_pandas=True).type)
+    except (TypeError, ValueError, pa.ArrowException):  # Arrow has no such type
+        return False
+    return bool(found == type_ or (pa.types.is_large_string(found) and pa.types.is_string(type_)))
+
+
+def fitting_dtype(name: str, type_: pa.DataType) -> str:
+    """Return the stored name of a dtype if a column of this Arrow type can have the dtype, otherwise ""."""
+    dtype = dtype_of(name) if name else None
+    return name if dtype is not None and _fits(dtype, type_) else ""
+
+
+@lru_cache(maxsize=1024)
+def dtype_of(name: str) -> Any:
+    """Return the dtype with a name that `dtype_name` returned, or None if this pandas does not know it."""
+    if text := _TEXT.fullmatch(name):
+        if text[1] == "string":
+            return pd.StringDtype(text[2])
+        try:
+            return pd.StringDtype(text[2], na_value=np.nan)
+        except TypeError:  # before pandas 2.3, text has the dtype object
+            return np.dtype(object)
+    try:
+        return pd.api.types.pandas_dtype(name)
+    except (TypeError, ValueError):
+        return None
+
+
+def common_dtype(ours: str, theirs: str, type_: pa.DataType) -> str:
+    """Return the name of the dtype that holds the values of two dtypes, or "" if only the Arrow type does.
+
+    ``type_`` is the Arrow type of the values of both.
+    """
+    if ours == theirs:
+        return ours
+    found = [dtype_of(name) if name else None for name in (ours, theirs)]
+    if None in found:
+        return ""
+    return dtype_name(pd.concat([pd.Series([], dtype=dtype) for dtype in found]).dtype, type_)
+
+
+def nullable_dtype(name: str) -> str:
+    """Return the name of the dtype that also holds nulls: "Int64" for "int64"."""
+    if name == "bool":
+        return "boolean"
+    return re.sub("^(u?)int", lambda found: f"{found[1].upper()}Int", name)
