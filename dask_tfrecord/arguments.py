@@ -85,7 +85,7 @@ AnyCompression: TypeAlias = Compression | Literal["", "GZIP", "ZLIB"]
 AnySchema: TypeAlias = GivenSchema | Literal["infer"]
 ReadSchema: TypeAlias = AnySchema | PathLike
 AnyRecordType: TypeAlias = RecordType | Literal["infer"]
-DtypeBackend = Literal["pyarrow", "numpy"]
+DtypeBackend = Literal["pyarrow", "numpy", "numpy_nullable"]
 
 
 class DetectedReadKeywords(TypedDict, total=False):

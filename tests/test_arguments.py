@@ -243,7 +243,7 @@ CODEC = "unknown compression .*; pass one of "
         (read_tfrecord, {"hive": "yes"}, "hive='yes' does not map names to types"),
         (read_tfrecord, {"infer": True}, "unknown infer True; pass one of 'sample', 'all'"),
         (read_tfrecord, {"record_type": "exmaple"}, "unknown record_type 'exmaple'; pass one of 'infer'"),
-        (read_tfrecord, {"dtype_backend": "numpy_nullable"}, "'numpy_nullable'; pass one of None, 'pyarrow'"),
+        (read_tfrecord, {"dtype_backend": "polars"}, "'polars'; pass one of None, 'pyarrow'"),
         (read_tfrecord, {"filters": "a > 1"}, "filters= is not a list"),
         (read_tfrecord, {"filters": [("a", "=>", 1)]}, "unknown operator '=>' in filters=; known are"),
         (read_tfrecord, {"categories": ["zz"]}, r"categories=\['zz'\]: no column is named 'zz'"),

@@ -13,7 +13,7 @@ import pyarrow as pa
 from dask_tfrecord import arguments
 from dask_tfrecord.arguments import CollectionKeywords, DtypeBackend, RequestKeywords
 from dask_tfrecord.collection.expr import read_expression
-from dask_tfrecord.collection.frames.arrow_to_pandas import NUMPY, numpy_names
+from dask_tfrecord.collection.frames.arrow_to_pandas import NUMPY, nullable_dtypes, numpy_names
 from dask_tfrecord.collection.requests import existing_names, open_request, read_request
 from dask_tfrecord.collection.scheduler import check_cluster
 from dask_tfrecord.dataset.read.read_plan import ReadPlan, divisions
@@ -237,12 +237,13 @@ def read_tfrecord(
 
         Divisions are known only if the statistics of the snapshot, or the partition values, prove that
         partitions are ordered, and the index has no nulls and is not floating-point. The categories of a
-        categorical index must be listed in the order of their values. With ``calculate_divisions``, files are
-        not split, and the rows of each partition are sorted by the index.
+        categorical index must be listed in the order of their values. Without an index, the divisions are
+        unknown. With ``calculate_divisions``, files are not split, and the rows of each partition are sorted
+        by the index.
     categories : list of str, optional
         The columns to read as pandas categoricals. Dask does not know their categories before the data is
         read.
-    dtype_backend : {"pyarrow", "numpy", None}, default "pyarrow"
+    dtype_backend : {"pyarrow", "numpy", "numpy_nullable", None}, default "pyarrow"
         The memory format of the columns. If None, each column has the dtype that it had when it was written,
         such as int64, Int64 or ``str``. If rows of several dtypes were written, the column has a dtype that
         holds all of their values. A column without a known dtype is Arrow-backed, as in files of other tools
@@ -254,7 +255,9 @@ def read_tfrecord(
         the snapshot show no null, or if ``schema`` is a `pyarrow.Schema` with ``nullable=False`` for the
         field; a null in such a field then raises. Dates, times, decimals, lists of these, and lists of
         timestamps with a time zone stay Arrow-backed. A timestamp or duration of -2^63, which is NaT in
-        NumPy, raises. With both backends, categorical columns are read as pandas categoricals.
+        NumPy, raises. "numpy_nullable" uses pandas' own nullable dtypes, such as Int64 and string, and the
+        dtypes of "numpy" for all other columns. In every case, categorical columns are read as pandas
+        categoricals.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
@@ -330,6 +333,8 @@ def read_tfrecord(
     dtypes = dict.fromkeys(times, NUMPY)
     if dtype_backend == "numpy":
         dtypes |= dict.fromkeys(_numpy_columns(dataset, read.get("schema")), NUMPY)
+    elif dtype_backend == "numpy_nullable":
+        dtypes |= nullable_dtypes(dataset.schema)
     elif dtype_backend is None:
         found = {item.name: fitting_dtype(item.dtype, item.type) for item in dataset.schema.fields}
         dtypes |= {name: dtype for name, dtype in found.items() if dtype}
@@ -368,10 +373,11 @@ def _is_time(type_: pa.DataType) -> bool:
 
 
 def _divisions(dataset: ReadPlan, levels: Levels) -> tuple[Any, ...] | None:
-    if len(levels) != 1:
-        problem = "no index" if not levels else f"an index of {len(levels)} levels"
+    if not levels:  # as in Dask
+        return None
+    if len(levels) > 1:
         raise TFRecordError(
-            f"calculate_divisions=True needs an index of one column, but there is {problem}",
+            f"calculate_divisions=True needs an index of one column, not of {len(levels)} levels",
             "pass index= with the name of one column",
             Remedy("calculate_divisions", False, "read without divisions"),
         )

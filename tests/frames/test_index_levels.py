@@ -252,7 +252,7 @@ def test_an_index_that_no_column_can_be_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match="the index is named 7, which is not a string; rename it"):
         to_tfrecord(two(FRAME.rename_axis(index=7)), tmp_path)
     to_tfrecord(two(FRAME), tmp_path / "a")
-    with pytest.raises(TFRecordError, match="an index of 2 levels"):
+    with pytest.raises(TFRecordError, match="an index of one column, not of 2 levels; pass index="):
         read_tfrecord(tmp_path / "a", index=["x", "word"], calculate_divisions=True)
 
 

@@ -135,6 +135,17 @@ def test_a_null_that_the_dtype_cannot_hold_makes_the_dtype_nullable(tmp_path: Pa
     assert as_written(tmp_path).compute()["x"].isna().tolist() == [False, False, True]
 
 
+def test_dtype_backend_numpy_nullable_is_what_pandas_calls_so(tmp_path: Path) -> None:
+    names = ["uint8", "Int64", "float32", "Float64", "bool", "text", "datetime us", "zone UTC", "category"]
+    frame = pd.DataFrame({name: COLUMNS[name] for name in names})
+    to_tfrecord(frame, tmp_path / "data", lossy="allow")
+    frame.to_parquet(tmp_path / "file.parquet")
+    expected = pd.read_parquet(tmp_path / "file.parquet", dtype_backend="numpy_nullable")
+    found = read_tfrecord(tmp_path / "data", dtype_backend="numpy_nullable")
+    pd.testing.assert_frame_equal(found.compute(), expected)
+    assert found.dtypes.drop("category").equals(expected.dtypes.drop("category"))
+
+
 def test_what_shows_no_dtype_stays_backed_by_arrow(tmp_path: Path) -> None:
     to_tfrecord(pa.table({"x": [1, 2]}), tmp_path / "arrow")
     to_tfrecord(frame_of([1, 2], "int64"), tmp_path / "pandas")

@@ -10,7 +10,7 @@ import pyarrow.compute as pc
 from dask.dataframe.utils import clear_known_categories
 
 from dask_tfrecord.errors import Remedy, SchemaError
-from dask_tfrecord.schema.dtypes import dtype_of
+from dask_tfrecord.schema.dtypes import dtype_of, nullable_dtype_of
 from dask_tfrecord.schema.fields import Schema
 from dask_tfrecord.schema.logical_types import is_list, kind_and_depth
 
@@ -138,6 +138,15 @@ def numpy_names(schema: Schema, non_null: Collection[str]) -> list[str]:
     """
     columns = (one for item in schema.fields for one in item.family)
     return [one.name for one in columns if _fits_numpy(one.type, one.name in non_null)]
+
+
+def nullable_dtypes(schema: Schema) -> dict[str, str]:
+    """Return the names of the nullable dtypes of pandas for all columns that have one, and `NUMPY` for other
+    columns whose values NumPy dtypes can hold.
+    """
+    dtypes = {item.name: nullable_dtype_of(item.type) for item in schema.fields}
+    dtypes |= {name: NUMPY for name in numpy_names(schema, schema.names) if not dtypes.get(name)}
+    return {name: dtype for name, dtype in dtypes.items() if dtype}
 
 
 def _fits_numpy(type_: pa.DataType, non_null: bool) -> bool:
