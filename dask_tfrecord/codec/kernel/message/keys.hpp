@@ -22,6 +22,29 @@ inline std::string key_on_wire(const std::string& name) {
   return text + name + "\x12";
 }
 
+// The bytes of an entry before the n bytes of its values, for n = 0, if each of the lengths is one byte:
+//   0A <entry> 0A <name length> <name> 12 <feature> <kind> <list> 0A <chunk>
+// If the content is not known, the bytes end with <feature>. `lengths` is 0xFF where n is added to the byte.
+struct EntryHead {
+  std::string bytes;
+  std::string lengths;
+
+  // `text` is what key_on_wire returns.
+  EntryHead(const std::string& text, Content content) {
+    const bool known = content != Content::kUnset;
+    bytes = {static_cast<char>(tag_of(1, kLen)), static_cast<char>(text.size() + (known ? 5 : 1))};
+    bytes += text;
+    lengths.resize(bytes.size());
+    lengths[1] = '\xFF';
+    if (known) {
+      bytes += {4, static_cast<char>(tag_of(static_cast<uint32_t>(content), kLen)), 2, tag_of(1, kLen)};
+      lengths += {'\xFF', 0, '\xFF', 0};
+    }
+    bytes += '\0';
+    lengths += '\xFF';
+  }
+};
+
 // Slots that are not columns.
 constexpr int kUnwanted = -1;  // the value of this key is skipped
 constexpr int kUnknown = -2;   // this key should not be there; the walker asks for its slot again each time
@@ -109,27 +132,22 @@ class KeyTable {
   void expect(uint32_t index, Content content, bool one_float = false) {
     Key& key = keys_[index];
     const std::string& text = texts_[index];
-    if (text.size() > kLongest) return;
     const bool wanted = key.slot >= 0;
-    const char n = one_float ? 4 : 0;
-    key.entry = static_cast<uint8_t>(text.size() + 5);
-    std::string head{static_cast<char>(tag_of(1, kLen)), static_cast<char>(key.entry + n)};
-    head += text;
-    std::string mask(head.size(), '\xFF');
-    if (!one_float) mask[1] = 0;
-    if (wanted) {
-      const std::string tail{static_cast<char>(4 + n), static_cast<char>(tag_of(static_cast<uint32_t>(content), kLen)),
-                             static_cast<char>(2 + n), static_cast<char>(tag_of(1, kLen)), n};
-      key.tail = load<uint64_t>((tail + std::string(3, '\0')).data());
-      head += tail;
-      mask += one_float ? std::string(5, '\xFF') : std::string{0, '\xFF', 0, '\xFF', 0};
-    }
-    key.shape = !wanted                                        ? EntryShape::kUnwanted
-                : one_float && head.size() <= sizeof key.words ? EntryShape::kFloat
-                                                               : EntryShape::kChunk;
+    if (text.size() > kLongest || (wanted && content == Content::kUnset)) return;
+    auto [head, lengths] = EntryHead(text, wanted ? content : Content::kUnset);
+    if (!wanted) head.pop_back();
     key.head = static_cast<uint8_t>(head.size());
     key.longer = head.size() > sizeof key.words;
-    if (key.longer && one_float) return expect(index, content);
+    one_float &= !key.longer;
+    key.shape = !wanted ? EntryShape::kUnwanted : one_float ? EntryShape::kFloat : EntryShape::kChunk;
+    key.entry = static_cast<uint8_t>(head[1]);
+    if (wanted) key.tail = load<uint64_t>((head.substr(head.size() - 5) + std::string(3, '\0')).data());
+    std::string mask(head.size(), '\xFF');
+    for (size_t i = 0; i < head.size(); ++i) {
+      if (!lengths[i]) continue;
+      if (one_float) head[i] = static_cast<char>(head[i] + 4);
+      if (!one_float) mask[i] = 0;
+    }
     head.resize(sizeof key.words);
     mask.resize(sizeof key.masks);
     std::memcpy(key.words, head.data(), sizeof key.words);

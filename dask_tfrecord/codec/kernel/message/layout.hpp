@@ -222,22 +222,11 @@ class Layout {
     step.slot = entry.slot;
     step.text = entry.text;
     if (step.kind == StepKind::kOther) return step;
-    // The head for n = 0, and the bytes to which n is added.
     const bool wanted = entry.slot >= 0;
-    const auto entry_size = static_cast<char>(entry.text.size() + (wanted ? 5 : 1));
-    std::string head = {static_cast<char>(tag_of(1, kLen)), entry_size};
-    head += entry.text;
-    std::string lengths(head.size(), '\0');
-    lengths[1] = '\xFF';
-    if (wanted) {
-      const Content content = content_of(columns_[static_cast<size_t>(entry.slot)].kind);
-      head += {4, static_cast<char>(tag_of(static_cast<uint32_t>(content), kLen)), 2, tag_of(1, kLen)};
-      lengths += {'\xFF', 0, '\xFF', 0};
-    }
-    head += '\0';  // n itself
-    lengths += '\xFF';
+    const auto [head, lengths] = EntryHead(
+        entry.text, wanted ? content_of(columns_[static_cast<size_t>(entry.slot)].kind) : Content::kUnset);
     step.head = static_cast<uint32_t>(head.size());
-    step.most = 0x7F - static_cast<uint32_t>(entry_size);
+    step.most = 0x7F - static_cast<uint32_t>(head[1]);
     set_windows(step, head, std::string(head.size(), '\xFF'));
     for (size_t i = 0; i < step.windows.size(); ++i) copy_part(step.lengths[i].words, lengths, 32 * i);
     return step;
