@@ -223,8 +223,8 @@ class Layout {
     step.text = entry.text;
     if (step.kind == StepKind::kOther) return step;
     const bool wanted = entry.slot >= 0;
-    const auto [head, lengths] = EntryHead(
-        entry.text, wanted ? content_of(columns_[static_cast<size_t>(entry.slot)].kind) : Content::kUnset);
+    const auto [head, lengths] =
+        EntryHead(entry.text, wanted ? content_of(columns_[static_cast<size_t>(entry.slot)].kind) : Content::kUnset);
     step.head = static_cast<uint32_t>(head.size());
     step.most = 0x7F - static_cast<uint32_t>(head[1]);
     set_windows(step, head, std::string(head.size(), '\xFF'));
