@@ -149,7 +149,7 @@ def make_data(seed: int, root: Path) -> Data:
     )
     options = {
         "blocksize": rng.choice([None, None, "64 B", "128 MiB"]),
-        "dtype_backend": rng.choice(["pyarrow", "numpy"]),
+        "dtype_backend": rng.choice(["pyarrow", "numpy", "numpy_nullable", None]),
     }
     return Data(seed, root / "own", tuple(names), options)
 
