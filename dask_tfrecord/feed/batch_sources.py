@@ -31,7 +31,7 @@ from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition, wrong_number
 from dask_tfrecord.errors import FileChangedError, Remedy, SchemaError, TFRecordError, check_instance
 from dask_tfrecord.feed.record_buffers import Records, read_block
-from dask_tfrecord.files.record_file import decoding
+from dask_tfrecord.files.record_file import Decoding
 from dask_tfrecord.files.storage.listing import check_unchanged
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.files.window import Allocate
@@ -91,7 +91,7 @@ class RecordReader:
         names = [name for name in source.schema.names if name not in dataset.partition_values]
         self.stored = source.schema.select(names)
         known = dataset.partition(0, source.schema).allowed_features
-        _, self.decoder, _ = decoding(self.stored, dataset.options, known)
+        self.decoder = Decoding(self.stored, dataset.options, known).decoder()
 
     def allocate(self, size: int) -> memoryview:
         """Return uninitialised memory of ``size`` bytes."""

@@ -45,7 +45,7 @@ from dask_tfrecord.feed.epoch_order import (
 )
 from dask_tfrecord.feed.record_buffers import THREADS, RecordBuffers, Unit, find_units, splits_by_file
 from dask_tfrecord.files.damage import locate_error
-from dask_tfrecord.files.record_file import decoding
+from dask_tfrecord.files.record_file import Decoding
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import PathLike, check_unchanged
 from dask_tfrecord.public_functions import calling, public_function
@@ -456,7 +456,7 @@ class RecordTable:
         """Decode the records ``order`` of ``places``, which have these numbers and units."""
         decoder = getattr(self._local, "decoder", None)
         if decoder is None:  # each thread uses a separate decoder
-            _, decoder, _ = decoding(self._stored, self._dataset.options, self._allowed)
+            decoder = Decoding(self._stored, self._dataset.options, self._allowed).decoder()
             self._local.decoder = decoder
         fed = decoder.feed_records(buffers, places, order)
         decoded = decoder.take()

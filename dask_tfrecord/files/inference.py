@@ -26,7 +26,7 @@ from dask_tfrecord.codec import (
 from dask_tfrecord.errors import CorruptRecordError, FileChangedError, TFRecordError
 from dask_tfrecord.files.damage import DamagePolicy, Losses
 from dask_tfrecord.files.file_options import ReadOptions
-from dask_tfrecord.files.record_file import Result, Step, run_kernel
+from dask_tfrecord.files.record_file import RecordFile, Result, Step
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import Numbers, record_offsets
@@ -140,7 +140,6 @@ def sample_split(
         max_record_bytes=options.max_record_bytes,
         max_features=options.max_features,
     )
-    path = store.public(split.file.path)
     places: dict[int, RecordPosition] = {}
     records = payload = 0
     non_message = None
@@ -149,8 +148,10 @@ def sample_split(
     if options.damage.skips:  # the later read of the file counts, reports and quarantines damage
         options = replace(options, damage=DamagePolicy("skip"))
         kernel = partial(scan, verify_crc=False)  # the check has already verified and parsed the records
+    file = RecordFile(store, split, options)
+    path = file.path
     try:
-        for step in run_kernel(store, split, options, kernel, losses=losses, check=feed.check):
+        for step in file.run(kernel, losses=losses, check=feed.check):
             count = step.result.records
             _note_places(places, inference, records, step, path)
             records += count
@@ -169,7 +170,7 @@ def sample_split(
 
 
 class _Feed:
-    """Provide a kernel function and a check for `run_kernel`; both feed records to an inference.
+    """Provide a kernel function and a check for `RecordFile.run`; both feed records to an inference.
 
     ``payload`` counts the bytes of payloads that are no protobuf message in an intact frame. ``other`` is the
     number of the first record that is a message of another type.

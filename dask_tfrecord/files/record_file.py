@@ -60,82 +60,95 @@ STREAM_BYTES = 1 << 22
 _EXPANSION = 4
 
 
+@dataclass(frozen=True)
+class Decoding:
+    """How records become the rows of a schema.
+
+    ``known`` are the features that records may have; by default, any. Features without a column are not
+    parsed.
+    """
+
+    schema: Schema
+    options: ReadOptions
+    known: Sequence[FeatureKey] | None = None
+
+    @property
+    def only_counts(self) -> bool:
+        """True if the records are counted and not parsed.
+
+        The schema has no columns then, any features are allowed, and no damage of payloads is skipped.
+        """
+        must_parse = self.options.damage.skips and self.schema.record_type != "bytes"
+        return not self.schema.fields and not must_parse and self.known is None
+
+    @property
+    def stored(self) -> Schema:
+        """The columns that records hold."""
+        schema, others = self.schema, self.options.origin_columns
+        return schema.select(name for name in schema.names if name not in others) if others else schema
+
+    def decoder(self) -> Decoder:
+        rules = self._rules
+        if self.options.damage.skips:  # `check` verifies the checksums
+            rules["verify_crc"] = False
+        return Decoder(self.stored.columns, known=self.known, **rules)
+
+    def check(self) -> Callable[..., Checked] | None:
+        """Return the check that finds the damage to skip, if the options skip damage.
+
+        The check parses all features, so that the same records are skipped whatever columns are read.
+        """
+        return Inference(**self._rules).check if self.options.damage.skips else None
+
+    @property
+    def _rules(self) -> dict[str, Any]:
+        options = self.options
+        return {
+            "record_type": options.decoded_type(self.schema.record_type),
+            "verify_crc": options.verify_crc,
+            "max_record_bytes": options.max_record_bytes,
+        }
+
+
 def read_split(
     store: Store,
     split: Split,
-    schema: Schema,
-    options: ReadOptions,
-    *,
-    known: Sequence[FeatureKey] | None = None,
+    decoding: Decoding,
     losses: Losses | None = None,
     batch_bytes: int = STREAM_BYTES,
 ) -> Iterator[pa.Table]:
-    """Yield the records of a split as tables of the schema's columns. Features without a column are not
-    parsed.
+    """Yield the records of a split as tables.
 
-    If the schema has no columns and any features are allowed, the records are counted but not parsed, unless
-    the options skip damage and the type is not "bytes". ``known`` are the features that records may have; by
-    default, any. ``losses`` collects the damage that is skipped. ``batch_bytes`` is the largest decompressed
-    size of the records in a table; a longer record becomes a table with one row.
+    ``losses`` collects the damage that is skipped. ``batch_bytes`` is the largest decompressed size of the
+    records in a table; a longer record becomes a table with one row.
 
     Raise CorruptRecordError for damage that the options do not skip, after yielding the records before it,
     and SchemaError for a value that does not fit its column.
     """
-    if only_counts(schema, options, known):
-        yield rows_without_columns(count_records(store, split, options, losses))
+    schema, options = decoding.schema, decoding.options
+    file = RecordFile(store, split, options)
+    if decoding.only_counts:
+        yield rows_without_columns(file.count(losses))
         return
-    path = store.public(split.file.path)
-    stored, decoder, check = decoding(schema, options, known)
+    stored, decoder = decoding.stored, decoding.decoder()
     wants_offsets = options.offset_column in schema.names
     gathered = _Batches(decoder, content_bytes(split), batch_bytes, wants_offsets)
 
     # If only some features are known, the decoder also reads the features that are not columns.
-    is_sparse = known is None and schema.record_type != "bytes"
+    is_sparse = decoding.known is None and schema.record_type != "bytes"
     needed = [column.name for column in decoder.columns] if is_sparse else None
-    steps = run_kernel(store, split, options, gathered.feed, decoder.columns, losses, check, needed)
+    steps = file.run(gathered.feed, decoder.columns, losses, decoding.check(), needed)
     for one in gathered.batches(steps):
         try:
             batch = stored.from_storage(one.batch)
         except TFRecordError as error:
             row = error.record or 0
-            raise locate_error(error, path, one.number(row) - row) from None
-        yield as_table(batch, schema, options, [(path, batch.num_rows)], one.offsets)
-
-
-def only_counts(schema: Schema, options: ReadOptions, known: Sequence[FeatureKey] | None) -> bool:
-    """Return True if `read_split` would count the records and not parse them."""
-    must_parse = options.damage.skips and schema.record_type != "bytes"
-    return not schema.fields and not must_parse and known is None
-
-
-def decoding(
-    schema: Schema, options: ReadOptions, known: Sequence[FeatureKey] | None
-) -> tuple[Schema, Decoder, Callable[..., Checked] | None]:
-    """Return the columns that records hold, their decoder, and the check that finds the damage to skip."""
-    stored = schema
-    if options.origin_columns:
-        stored = schema.select(name for name in schema.names if name not in options.origin_columns)
-    record_type = options.decoded_type(schema.record_type)
-    rules: dict[str, Any] = {"verify_crc": options.verify_crc, "max_record_bytes": options.max_record_bytes}
-    check = None
-    if options.damage.skips:
-        # The check parses all features, so that the same records are skipped whatever columns are read.
-        check = Inference(record_type, **rules).check
-        rules["verify_crc"] = False
-    return stored, Decoder(stored.columns, record_type, known=known, **rules), check
+            raise locate_error(error, file.path, one.number(row) - row) from None
+        yield as_table(batch, schema, options, [(file.path, batch.num_rows)], one.offsets)
 
 
 def rows_without_columns(rows: int) -> pa.Table:
     return pa.table({"": pa.nulls(rows)}).select([])
-
-
-def count_records(store: Store, split: Split, options: ReadOptions, losses: Losses | None = None) -> int:
-    """Count the records of a split without parsing them. The options say if checksums are verified."""
-    # If damage is skipped, the check verifies the checksums.
-    verify_crc = options.verify_crc and not options.damage.skips
-    scan_all = partial(scan, verify_crc=verify_crc, max_record_bytes=options.max_record_bytes)
-    steps = run_kernel(store, split, options, scan_all, losses=losses, needed=())
-    return sum(step.result.records for step in steps)
 
 
 def content_bytes(split: Split) -> int:
@@ -177,7 +190,7 @@ class _Batches:
         self._done: list[_Batch] = []
 
     def feed(self, data: memoryview, *, final: bool) -> Fed:
-        """Decode the whole records at the start of ``data``, as the kernel function of `run_kernel`."""
+        """Decode the whole records at the start of ``data``, as the kernel function of `RecordFile.run`."""
         size = len(data)
         # The window has grown because of a long record.
         if self._bytes and self._bytes + size > self._batch_bytes:
@@ -267,72 +280,90 @@ class Step(Generic[_R]):
         return self.intact.offsets(self.at + positions)
 
 
-def run_kernel(
-    store: Store,
-    split: Split,
-    options: ReadOptions,
-    kernel: Callable[..., _R],
-    columns: Sequence[Column] = (),
-    losses: Losses | None = None,
-    check: Callable[..., Checked] | None = None,
-    needed: Sequence[str] | None = None,
-) -> Iterator[Step[_R]]:
-    """Call a kernel function on the records of a split, window by window.
+class RecordFile(NamedTuple):
+    """The records of a split, read by these options."""
 
-    ``kernel`` takes bytes and ``final``, and handles the whole records at the start of the bytes. If the
-    options skip damage, ``check``, a bound `Inference.check`, finds the damaged ranges, and ``kernel`` gets
-    only the intact records. The default check does not parse payloads. Damage in a column has an index into
-    ``columns``. ``needed`` are the features whose values ``kernel`` reads, or None if it needs all bytes.
+    store: Store
+    split: Split
+    options: ReadOptions
 
-    Raise CorruptRecordError for damage that the options do not skip, and SchemaError for a value that does
-    not fit its column.
-    """
-    path = store.public(split.file.path)
-    record = split.start.record
-    if not options.damage.skips:
-        check = None
-    elif check is None:
-        limit = options.max_record_bytes
-        check = Inference("bytes", verify_crc=options.verify_crc, max_record_bytes=limit).check
-    try:
-        with (
-            (losses or Losses(options.damage)).split(path, split.start.offset) as lost,
-            open_window(store, split, options, WINDOW_BYTES, needed=needed) as window,
-        ):
-            for data in window:
-                checked, intact = None, Intact(data, Numbers(record), window.offset)
-                if check is not None:
-                    checked = _check(check, window, data)
-                    lost.add(window.offset, data, checked)
-                    intact = Intact.of(checked, data, window.offset, record)
-                at = rows = 0
-                is_final = window.final or checked is not None
-                while at < len(intact.data):
-                    result = kernel(intact.data[at:], final=is_final)
-                    end = at + result.consumed
-                    damage = result.damage
+    @property
+    def path(self) -> str:
+        """The path of the file, without secrets, for errors and for the path column."""
+        return self.store.public(self.split.file.path)
+
+    def run(
+        self,
+        kernel: Callable[..., _R],
+        columns: Sequence[Column] = (),
+        losses: Losses | None = None,
+        check: Callable[..., Checked] | None = None,
+        needed: Sequence[str] | None = None,
+    ) -> Iterator[Step[_R]]:
+        """Call a kernel function on the records, window by window.
+
+        ``kernel`` takes bytes and ``final``, and handles the whole records at the start of the bytes. If the
+        options skip damage, ``check``, a bound `Inference.check`, finds the damaged ranges, and ``kernel``
+        gets only the intact records. The default check does not parse payloads. Damage in a column has an
+        index into ``columns``. ``needed`` are the features whose values ``kernel`` reads, or None if it needs
+        all bytes.
+
+        Raise CorruptRecordError for damage that the options do not skip, and SchemaError for a value that
+        does not fit its column.
+        """
+        store, split, options = self
+        record = split.start.record
+        if not options.damage.skips:
+            check = None
+        elif check is None:
+            limit = options.max_record_bytes
+            check = Inference("bytes", verify_crc=options.verify_crc, max_record_bytes=limit).check
+        try:
+            with (
+                (losses or Losses(options.damage)).split(self.path, split.start.offset) as lost,
+                open_window(store, split, options, WINDOW_BYTES, needed=needed) as window,
+            ):
+                for data in window:
+                    checked, intact = None, Intact(data, Numbers(record), window.offset)
+                    if check is not None:
+                        checked = _check(check, window, data)
+                        lost.add(window.offset, data, checked)
+                        intact = Intact.of(checked, data, window.offset, record)
+                    at = rows = 0
+                    is_final = window.final or checked is not None
+                    while at < len(intact.data):
+                        result = kernel(intact.data[at:], final=is_final)
+                        end = at + result.consumed
+                        damage = result.damage
+                        if checked is None:
+                            damage = damage or window.overrun(result.records, at, end)
+                        yield Step(result, intact.data[at:end], intact, rows, at)
+                        rows += result.records
+                        if damage is not None:
+                            record = intact.numbers.of(rows)
+                            [offset] = intact.offsets(np.array([at + damage.offset])).tolist()
+                            raise damage._replace(record=0, offset=offset).error(columns, 0, 0)
+                        at = end
+                        if not (is_final and result.records):
+                            break  # a decoder stops before a column exceeds 2 GiB, and is then called again
+                    record = intact.numbers.of(rows)
                     if checked is None:
-                        damage = damage or window.overrun(result.records, at, end)
-                    yield Step(result, intact.data[at:end], intact, rows, at)
-                    rows += result.records
-                    if damage is not None:
-                        record = intact.numbers.of(rows)
-                        [offset] = intact.offsets(np.array([at + damage.offset])).tolist()
-                        raise damage._replace(record=0, offset=offset).error(columns, 0, 0)
-                    at = end
-                    if not (is_final and result.records):
-                        break  # a decoder stops before a column exceeds 2 GiB, and is then called again
-                record = intact.numbers.of(rows)
-                if checked is None:
-                    window.advance(at, verified=rows if options.verify_crc else 0)
-                else:
-                    window.advance(checked.consumed)
-                if checked and (error := window.decompression_error):
-                    rest = window.data
-                    damaged = Checked.one_range(len(rest), error.problem, continues=checked.is_open)
-                    return lost.add(window.offset, rest, damaged)
-    except TFRecordError as error:
-        raise locate_error(error, path, record, options.max_record_bytes) from None
+                        window.advance(at, verified=rows if options.verify_crc else 0)
+                    else:
+                        window.advance(checked.consumed)
+                    if checked and (error := window.decompression_error):
+                        rest = window.data
+                        damaged = Checked.one_range(len(rest), error.problem, continues=checked.is_open)
+                        return lost.add(window.offset, rest, damaged)
+        except TFRecordError as error:
+            raise locate_error(error, self.path, record, options.max_record_bytes) from None
+
+    def count(self, losses: Losses | None = None) -> int:
+        """Count the records without parsing them. The options say if checksums are verified."""
+        # If damage is skipped, the check verifies the checksums.
+        verify_crc = self.options.verify_crc and not self.options.damage.skips
+        scan_all = partial(scan, verify_crc=verify_crc, max_record_bytes=self.options.max_record_bytes)
+        return sum(step.result.records for step in self.run(scan_all, losses=losses, needed=()))
 
 
 def _check(check: Callable[..., Checked], window: Window, data: memoryview) -> Checked:
@@ -390,25 +421,20 @@ def groups_of_small_files(splits: Iterable[Split]) -> Iterator[list[Split]]:
 
 
 def read_together(
-    store: Store,
-    splits: Sequence[Split],
-    schema: Schema,
-    options: ReadOptions,
-    *,
-    known: Sequence[FeatureKey] | None = None,
+    store: Store, splits: Sequence[Split], decoding: Decoding
 ) -> tuple[pa.Table, list[int]] | None:
     """Read all records of a group of `groups_of_small_files`: the rows, and the number of rows of each file.
 
     Return None if each file must be read alone: a file is damaged or has changed, a value does not fit its
     column, or the content is much larger than estimated.
     """
+    schema, options = decoding.schema, decoding.options
     try:
         joined = _join(store, splits, options)
         if joined is None:
             return None
         data, starts = joined
-        counts_only = only_counts(schema, options, known)
-        verify_crc, longest = counts_only and options.verify_crc, options.max_record_bytes
+        verify_crc, longest = decoding.only_counts and options.verify_crc, options.max_record_bytes
         found = scan(data, final=True, offsets=True, verify_crc=verify_crc, max_record_bytes=longest)
         offsets = np.append(pa.array(found.offsets), len(data))
         firsts = np.searchsorted(offsets, starts)
@@ -416,14 +442,14 @@ def read_together(
         if found.damage or not np.array_equal(offsets[firsts], starts):
             return None
         counts = np.diff(firsts)
-        if counts_only:
+        if decoding.only_counts:
             return rows_without_columns(found.records), counts.tolist()
-        stored, decoder, check = decoding(schema, options, known)
+        decoder, check = decoding.decoder(), decoding.check()
         if check is not None and len(check(data, final=True).starts):
             return None
         if decoder.feed(data, final=True).damage:
             return None
-        batch = stored.from_storage(decoder.take())
+        batch = decoding.stored.from_storage(decoder.take())
     except (TFRecordError, OSError):  # reading each file alone raises the error of the first such file
         return None
     paths = [store.public(split.file.path) for split in splits]

@@ -3,7 +3,7 @@
 The other records are only located, or not fetched at all. They are neither verified nor decoded.
 """
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise
@@ -12,24 +12,19 @@ from typing import NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dask_tfrecord.codec import FeatureKey, Ints, scan, spans, take_bytes
+from dask_tfrecord.codec import Ints, scan, spans, take_bytes
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.files.file_options import ReadOptions
-from dask_tfrecord.files.record_file import TABLE_BYTES, decoding, run_kernel
+from dask_tfrecord.files.record_file import TABLE_BYTES, Decoding, RecordFile
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import must_verify_content
-from dask_tfrecord.schema.fields import Schema
 
 
 def read_selected(
     store: Store,
     split: Split,
     wanted: Ints,
-    schema: Schema,
-    options: ReadOptions,
-    *,
-    known: Sequence[FeatureKey] | None = None,
+    decoding: Decoding,
 ) -> tuple[pa.Table, int] | None:
     """Read the records of a split whose numbers, counted from its start, are in ``wanted``, in ascending
     order.
@@ -38,14 +33,16 @@ def read_selected(
     completely: the checksum of the file must be verified, damage is skipped, or a record that was read is
     damaged or does not fit the schema.
     """
+    options = decoding.options
     if options.damage.skips or options.origin_columns or must_verify_content(split, options):
         return None
-    stored, decoder, _ = decoding(schema, options, known)
+    stored, decoder = decoding.stored, decoding.decoder()
     batches = []
     locate = partial(scan, offsets=True, verify_crc=False, max_record_bytes=options.max_record_bytes)
     count = waiting = 0  # `waiting` counts the bytes of the records that the decoder holds
+    file = RecordFile(store, split, replace(options, verify_crc=False))
     try:
-        for step in run_kernel(store, split, replace(options, verify_crc=False), locate):
+        for step in file.run(locate):
             bounds = np.append(pa.array(step.result.offsets), len(step.data))
             first, count = count, count + step.result.records
             here = wanted[slice(*np.searchsorted(wanted, (first, count)))] - first
@@ -102,9 +99,7 @@ class Fetch(NamedTuple):
             f"{len(self.starts):,} x {_request(self.store):,} {sign} {whole:,} bytes of the whole"
         )
 
-    def read(
-        self, schema: Schema, options: ReadOptions, known: Sequence[FeatureKey] | None
-    ) -> pa.Table | None:
+    def read(self, decoding: Decoding) -> pa.Table | None:
         """Read the records.
 
         Return None if the split must be read completely, because a record is damaged, is not where it should
@@ -112,15 +107,13 @@ class Fetch(NamedTuple):
         """
         try:
             if self.records is None:
-                return self._read_blocks(schema, options, known)
-            return self._read_ranges(self.records, schema, options, known)
+                return self._read_blocks(decoding)
+            return self._read_ranges(self.records, decoding)
         except (TFRecordError, OSError, IndexError):  # reading the whole split says where the error is
             return None
 
-    def _read_ranges(
-        self, records: Ints, schema: Schema, options: ReadOptions, known: Sequence[FeatureKey] | None
-    ) -> pa.Table | None:
-        stored, decoder, _ = decoding(schema, options, known)
+    def _read_ranges(self, records: Ints, decoding: Decoding) -> pa.Table | None:
+        stored, decoder = decoding.stored, decoding.decoder()
         batches = []
         for first, last in _groups(self.stops - self.starts):
             starts, stops = self.starts[first:last], self.stops[first:last]
@@ -140,9 +133,7 @@ class Fetch(NamedTuple):
                 batches.append(stored.from_storage(decoder.take()))
         return pa.Table.from_batches(batches or [stored.no_rows()])
 
-    def _read_blocks(
-        self, schema: Schema, options: ReadOptions, known: Sequence[FeatureKey] | None
-    ) -> pa.Table | None:
+    def _read_blocks(self, decoding: Decoding) -> pa.Table | None:
         split = self.split
         at = {block.offset: block for block in split.blocks}
         tables = []
@@ -152,7 +143,7 @@ class Fetch(NamedTuple):
             part = replace(split, start=start, stop=stop, records=end - start.record)
             rows = self.rows + split.start.record - start.record
             here = rows[slice(*np.searchsorted(rows, (0, end - start.record)))]
-            found = read_selected(self.store, part, here, schema, options, known=known)
+            found = read_selected(self.store, part, here, decoding)
             if found is None or found[1] != part.records:
                 return None
             tables.append(found[0])

@@ -52,7 +52,7 @@ from dask_tfrecord.files.entry import (
 )
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.file_writer import WrittenColumns
-from dask_tfrecord.files.record_file import run_kernel
+from dask_tfrecord.files.record_file import RecordFile
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.open_file import FileReader
@@ -242,10 +242,14 @@ def _stored_blocks(
             raise changed_since_snapshot(store, path)
 
 
+def _records(store: Store, source: FileEntry) -> RecordFile:
+    file = FileInfo(store.join(source.path), source.bytes, "", source.crc32c)
+    return RecordFile(store, Split(file), ReadOptions())
+
+
 def _compressed_again(store: Store, source: FileEntry) -> Iterator[StoredBlock]:
     """Divide the records of a file of any codec into new blocks, which are not compressed yet."""
-    file = FileInfo(store.join(source.path), source.bytes, "", source.crc32c)
-    for step in run_kernel(store, Split(file), ReadOptions(), scan):
+    for step in _records(store, source).run(scan):
         bounds = np.append(record_offsets(step.data), len(step.data))
         first, count = 0, len(bounds) - 1
         while first < count:
@@ -369,17 +373,17 @@ def _from_column_file(store: Store, source: FileEntry, file: ColumnFile, schema:
 
 
 def _decoded(store: Store, source: FileEntry, schema: Schema) -> Iterator[Rows]:
-    file = FileInfo(store.join(source.path), source.bytes, "", source.crc32c)
+    file = _records(store, source)
     feed: Any = Decoder(schema.columns, schema.record_type).decode if schema.fields else scan
     count = 0
-    for step in run_kernel(store, Split(file), ReadOptions(), feed, schema.columns):
+    for step in file.run(feed, schema.columns):
         sizes = np.diff(np.append(record_offsets(step.data), len(step.data)))
         count += len(sizes)
         values = pa.Table.from_batches([step.result.batch]) if schema.fields else pa.table({})
         yield values, sizes
     if count != source.records:
         problem = f"the file has {count:,} records, but {source.records:,} in the snapshot"
-        raise CorruptRecordError(problem, path=store.public(store.join(source.path)))
+        raise CorruptRecordError(problem, path=file.path)
 
 
 def without_rows(parts: Iterable[Rows], is_removed: npt.NDArray[np.bool_]) -> Iterator[Rows]:

@@ -27,7 +27,7 @@ from dask_tfrecord.files import record_file
 from dask_tfrecord.files.damage import DamagePolicy, Losses
 from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.file_options import ReadOptions
-from dask_tfrecord.files.record_file import count_records
+from dask_tfrecord.files.record_file import RecordFile
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
@@ -72,7 +72,7 @@ def test_a_split_beyond_any_32_bits_of_a_plain_file(tmp_path: Path, start: int) 
     part = Split(split.file, Block(start, start, start), Block(stop, stop, start + 100))
     table = read_table(store, part, COLUMNS, OPTIONS)
     assert list(zip(table["n"].to_pylist(), table["at"].to_pylist(), strict=True)) == expected(start, 100)
-    assert count_records(store, part, OPTIONS) == 100
+    assert RecordFile(store, part, OPTIONS).count() == 100
 
 
 @pytest.mark.parametrize("start", STARTS)

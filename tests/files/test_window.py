@@ -23,7 +23,7 @@ from dask_tfrecord.files import file_writer
 from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.file_options import ReadOptions, WriteOptions
 from dask_tfrecord.files.file_writer import DirectoryGroup, GroupedRows, write_files
-from dask_tfrecord.files.record_file import count_records
+from dask_tfrecord.files.record_file import RecordFile
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage import open_file
 from dask_tfrecord.files.storage.store import Store
@@ -132,7 +132,7 @@ def test_every_run_of_blocks_alone_holds_exactly_its_rows(
     assert len(blocks) >= 4
     for part, first, last in ranges(split, blocks):
         assert read_table(store, part, SCHEMA, ReadOptions()) == TABLE.slice(first, last - first)
-        assert count_records(store, part, ReadOptions()) == last - first
+        assert RecordFile(store, part, ReadOptions()).count() == last - first
 
 
 def test_only_the_bytes_of_the_range_are_asked_for(places: dict[str, Any], server: Web) -> None:

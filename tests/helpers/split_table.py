@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from dask_tfrecord.files.file_options import ReadOptions
-from dask_tfrecord.files.record_file import read_split
+from dask_tfrecord.files.record_file import Decoding, read_split
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import list_files, table_infos
 from dask_tfrecord.files.storage.store import Store
@@ -20,6 +20,8 @@ def whole_file(path: Path | str, storage_options: dict[str, Any] | None = None) 
     return store, Split(file)
 
 
-def read_table(store: Store, split: Split, schema: Schema, options: ReadOptions, **more: Any) -> pa.Table:
-    tables = [*read_split(store, split, schema, options, **more)]
+def read_table(
+    store: Store, split: Split, schema: Schema, options: ReadOptions, *, known: Any = None, **more: Any
+) -> pa.Table:
+    tables = [*read_split(store, split, Decoding(schema, options, known), **more)]
     return pa.concat_tables(tables or [schema.arrow.empty_table()])

@@ -53,7 +53,7 @@ from dask_tfrecord.files.entry import BLOCK_BYTES, COLUMN_FILE_NAMES, Block, Fil
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.find_blocks import ComputeEach
 from dask_tfrecord.files.inference import AskedType, FeatureSummary, Sample, sample_split
-from dask_tfrecord.files.record_file import run_kernel
+from dask_tfrecord.files.record_file import RecordFile
 from dask_tfrecord.files.splice import feature_schema, rows_of_file, with_column_file
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import column_paths, with_column
@@ -362,7 +362,7 @@ def _read_split(store: Store, schema: Schema, options: ReadOptions, split: Split
     columns = statistics.empty_statistics(schema)
     blocks: list[Block] = []
     records = 0
-    for step in run_kernel(checked, split, options, decoder.decode, schema.columns):
+    for step in RecordFile(checked, split, options).run(decoder.decode, schema.columns):
         batch = step.result.batch
         if not batch.num_rows:
             continue
@@ -463,8 +463,7 @@ def _verify_split(store: Store, record_type: RecordType, split: Split) -> FileRe
     losses = Losses(_LENIENT.damage)
     try:
         if record_type == "bytes":
-            steps = run_kernel(checked, split, _LENIENT, partial(scan, verify_crc=False), losses=losses)
-            sample = Sample("bytes", (), sum(step.result.records for step in steps))
+            sample = Sample("bytes", (), RecordFile(checked, split, _LENIENT).count(losses))
         else:
             sample = sample_split(checked, split, options=_LENIENT, record_type=record_type, losses=losses)
         _read_the_rest(checked, split)

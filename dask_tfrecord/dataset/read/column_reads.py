@@ -342,7 +342,7 @@ class ColumnReads:
 
     def _fetched(self, split: Split, fetch: Fetch) -> pa.Table | None:
         partition = self._partition
-        table = fetch.read(partition.stored_columns, partition.options, partition.allowed_features)
+        table = fetch.read(partition.decoding)
         if table is None:
             return None
         found = partition.filtered(partition.with_partition_values(table, partition.all_columns))

@@ -107,9 +107,7 @@ class Partition(PlannedPartition):
             if tables[-1] is not None:
                 return pa.concat_tables(tables)
         if schema.fields and self.filters is None and len(wanted) * _DENSE < count:
-            found = read_selected(
-                self.store, split, wanted, schema, self.options, known=self.allowed_features
-            )
+            found = read_selected(self.store, split, wanted, self.decoding)
             if found is not None and found[1] == count:
                 self._log_rows(split, len(wanted))
                 return self.with_partition_values(found[0], self.all_columns)
@@ -183,9 +181,7 @@ class Partition(PlannedPartition):
         """Read small files at once. Return None if each file must be read alone, or need not be read."""
         if len(splits) == 1 or self.known_count(splits[0]) is not None:
             return None
-        found = read_together(
-            self.store, splits, self.stored_columns, self.options, known=self.allowed_features
-        )
+        found = read_together(self.store, splits, self.decoding)
         if found is None:
             return None
         table, counts = found
@@ -195,22 +191,13 @@ class Partition(PlannedPartition):
 
     def _read_each(self, splits: Sequence[Split], losses: Losses, batch_bytes: int) -> Iterator[pa.Table]:
         """Read splits one after the other, with the columns of `schema` and `filter_fields`."""
-        schema = self.stored_columns
         for split in splits:
             if (rows := self.known_count(split)) is not None:
                 yield rows_without_columns(rows)
                 continue
             rows = 0
             with self._explained_errors(split):
-                for table in read_split(
-                    self.store,
-                    split,
-                    schema,
-                    self.options,
-                    known=self.allowed_features,
-                    losses=losses,
-                    batch_bytes=batch_bytes,
-                ):
+                for table in read_split(self.store, split, self.decoding, losses, batch_bytes):
                     rows += table.num_rows
                     yield table
             self._check_rows(split, rows)

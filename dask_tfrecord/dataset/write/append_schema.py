@@ -26,7 +26,7 @@ from dask_tfrecord.dataset.write.destination import (
 from dask_tfrecord.errors import DROP_INDEX, READ, Call, Remedy, SchemaError, TFRecordError, located
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.file_options import ReadOptions
-from dask_tfrecord.files.record_file import count_records
+from dask_tfrecord.files.record_file import RecordFile
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import FileInfo, column_paths, listing_of, table_infos
 from dask_tfrecord.files.storage.paths import parent_of
@@ -318,7 +318,7 @@ def _partition_values(store: Store, files: pa.Table, partitioning: Sequence[Fiel
 def _entry(store: Store, file: FileInfo, values: tuple[Any, ...]) -> FileEntry:
     """Read a file of another tool completely, and return its file entry."""
     summing = ChecksumStore(store.fs, store.root)
-    records = count_records(summing, Split(file), ReadOptions())
+    records = RecordFile(summing, Split(file), ReadOptions()).count()
     total = summing.checksum
     path, codec = store.relative(file.path), detect(total.head) or "none"
     return FileEntry(path, total.bytes, records, total.crc32c, values, stamp=file.stamp, codec=codec)
