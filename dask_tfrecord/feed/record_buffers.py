@@ -19,7 +19,7 @@ from dask_tfrecord.codec.codecs import detect, is_frame
 from dask_tfrecord.collection.scheduler import Progress, Report
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import FileChangedError, TFRecordError
-from dask_tfrecord.files.column_files import open_column_file
+from dask_tfrecord.files.column_files import StoredRows, open_column_file
 from dask_tfrecord.files.damage import locate_error
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.splits import Split
@@ -94,7 +94,7 @@ def _of_column_file(dataset: ReadPlan, group: Sequence[Split]) -> Ints | None:
     if beside is None or len(counts) < len(group) or file.compression is not None:
         return None
     path, count = file.path[len(store.join("")) :], sum(counts)
-    offsets = open_column_file(store, beside).offsets(path, file.size, file.crc32c, 0, count)
+    offsets = StoredRows(open_column_file(store, beside), path, file.size, file.crc32c).offsets(0, count)
     # If the snapshot does not tell the codec, the file may be compressed; its content then has another size.
     is_usable = offsets is not None and len(offsets) == count + 1 and offsets[-1] == file.size
     return offsets if is_usable else None

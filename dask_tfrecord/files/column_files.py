@@ -23,7 +23,7 @@ import pyarrow.parquet as pq
 
 from dask_tfrecord.codec import KIND_TYPES, Column, Ints, crc32c, crc32c_combine, decoded_schema
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.files.entry import ColumnFile
+from dask_tfrecord.files.entry import ColumnFile, FileEntry
 from dask_tfrecord.files.storage.open_file import PartialFile
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import hide, secrets_of
@@ -46,7 +46,7 @@ _END_BYTES = 8
 # Ranges of a remote column file that are at most this many bytes apart are read by one request.
 _GAP_BYTES = 1 << 16
 
-# A row group: its first row in its data file, the row after its last row, and its number in the column file.
+# A row group: its first row in a split, the row after its last row, and its number in the column file.
 RowGroup: TypeAlias = tuple[int, int, int]
 
 # A column chunk: the number of its row group, and the number of its column.
@@ -81,7 +81,7 @@ class _DataFile(NamedTuple):
 
 
 class ColumnFileReader:
-    """Read a column file. Every method returns None if the values must be decoded from the records.
+    """Read a column file. `StoredRows` reads the rows of one data file.
 
     A reader may be used by several threads. `open_column_file` keeps readers.
     """
@@ -103,7 +103,7 @@ class ColumnFileReader:
     def _load(self) -> None:
         """Read the footer, unless it is known or damaged. If the store fails, the next call tries again."""
         if not self._is_known:
-            with self._doubts():
+            with self.doubts():
                 self._read_footer()
 
     def stores(self, schema: Schema) -> bool:
@@ -111,66 +111,11 @@ class ColumnFileReader:
         features = schema.columns
         return bool(features) and self.features.issuperset(features)
 
-    def read(
-        self, path: str, size: int | None, checksum: int | None, schema: Schema, start: int, stop: int
-    ) -> pa.Table | None:
-        """Return the rows from ``start`` to before ``stop`` of a data file, as decoding the records would.
-
-        ``size`` and ``checksum`` are those that the snapshot states of the data file. Return None if the
-        column file does not hold the columns, describes another data file, is missing or damaged, or if a
-        value does not fit its column. The caller then decodes the records, which raises an error that says
-        where the value is.
-        """
-        if not self.stores(schema) or (found := self._data_file(path, size, checksum)) is None:
-            return None
-        with self._doubts():
-            rows = self._rows(found, [column.name for column in schema.columns], start, stop)
-            decoded = decoded_schema(schema.columns)
-            batches = [
-                schema.from_storage(pa.RecordBatch.from_arrays(batch.columns, schema=decoded))
-                for batch in rows.to_batches()
-            ]
-            return pa.Table.from_batches(batches or [schema.no_rows()])
-        return None
-
-    def offsets(
-        self, path: str, size: int | None, checksum: int | None, start: int, stop: int
-    ) -> npt.NDArray[np.int64] | None:
-        """Return where the records from ``start`` to before ``stop`` begin in the decompressed data file, and
-        the last one ends.
-        """
-        if (found := self._data_file(path, size, checksum)) is None:
-            return None
-        with self._doubts():
-            rows = self._rows(found, [OFFSET], start, min(stop + 1, found.records))
-            end = [found.content] if stop == found.records else []
-            offsets: npt.NDArray[np.int64] = np.concatenate([rows[OFFSET], np.array(end, np.int64)])
-            return offsets
-        return None
-
-    def groups(
-        self, path: str, size: int | None, checksum: int | None, start: int, stop: int
-    ) -> list[RowGroup]:
-        if (found := self._data_file(path, size, checksum)) is None:
-            return []
-        first, groups = found.groups_of(start, stop)
-        return list(zip(found.starts[first:], found.starts[first + 1 :], groups, strict=False))
-
     def statistics(self, group: int, name: str) -> pq.Statistics | None:
         return self._metadata.row_group(group).column(self._names.index(name)).statistics
 
-    def stored_bytes(
-        self, path: str, size: int | None, checksum: int | None, schema: Schema | None, start: int, stop: int
-    ) -> int:
-        """Return the number of bytes that `read` reads, or that `offsets` reads if there is no schema."""
-        if (found := self._data_file(path, size, checksum)) is None or start >= stop:
-            return 0
-        names = [OFFSET] if schema is None else [column.name for column in schema.columns]
-        _, groups = found.groups_of(start, stop)
-        return sum(end - first for first, end in self._spans(groups, names))
-
     @contextmanager
-    def _doubts(self) -> Iterator[None]:
+    def doubts(self) -> Iterator[None]:
         """Note that the column file is not usable if the ``with`` block raises, except if the store fails."""
         try:
             yield
@@ -225,7 +170,7 @@ class ColumnFileReader:
             [tail] = self._store.read_ranges([(self._path, max(0, stop - count), stop)])
         return tail
 
-    def _data_file(self, path: str, size: int | None, checksum: int | None) -> _DataFile | None:
+    def data_file(self, path: str, size: int | None, checksum: int | None) -> _DataFile | None:
         self._load()
         found = self._files.get(path)
         if found is None or checksum != found.crc32c or size not in (None, found.bytes):
@@ -234,7 +179,7 @@ class ColumnFileReader:
             return None
         return found
 
-    def _rows(self, found: _DataFile, names: list[str], start: int, stop: int) -> pa.Table:
+    def rows(self, found: _DataFile, names: list[str], start: int, stop: int) -> pa.Table:
         first, groups = found.groups_of(start, stop)
         with self._source(groups, names) as source:
             file = pq.ParquetFile(source, metadata=self._metadata)
@@ -248,14 +193,14 @@ class ColumnFileReader:
         """Return an open file with some row groups and columns, whose checksums agree."""
         if self._content is not None:
             return pa.BufferReader(self._content)
-        spans = self._spans(groups, names)
+        spans = self.spans(groups, names)
         with _store_errors():
             found = self._store.read_ranges([(self._path, *span) for span in spans])
         parts = [(start, data) for (start, _), data in zip(spans, found, strict=True)]
         _check_chunks(self._metadata, self._checksums, self._chunks(groups, names), parts)
         return pa.PythonFile(PartialFile(self._file.bytes, parts), mode="r")
 
-    def _spans(self, groups: Sequence[int], names: Sequence[str]) -> list[tuple[int, int]]:
+    def spans(self, groups: Sequence[int], names: Sequence[str]) -> list[tuple[int, int]]:
         spans: list[tuple[int, int]] = []
         for chunk in self._chunks(groups, names):
             start, stop = chunk_range(self._metadata, *chunk)
@@ -268,6 +213,78 @@ class ColumnFileReader:
         used = {*names}
         wanted = [at for at, name in enumerate(self._names) if name in used]
         return [(group, at) for group in groups for at in wanted]
+
+
+class StoredRows(NamedTuple):
+    """The rows of a split of a data file in a column file.
+
+    ``size`` and ``checksum`` are those that the snapshot states of the data file, and ``first`` is the number
+    of the first row of the split. All methods count rows from there.
+    """
+
+    reader: ColumnFileReader
+    path: str
+    size: int | None
+    checksum: int | None
+    first: int = 0
+
+    @classmethod
+    def of(cls, reader: ColumnFileReader, entry: FileEntry) -> "StoredRows":
+        return cls(reader, entry.path, entry.bytes, entry.crc32c)
+
+    def read(self, schema: Schema, start: int, stop: int) -> pa.Table | None:
+        """Return the rows from ``start`` to before ``stop``, as decoding the records would.
+
+        Return None if the column file does not hold the columns, describes another data file, is missing or
+        damaged, or if a value does not fit its column. The caller then decodes the records, which raises an
+        error that says where the value is.
+        """
+        if not self.reader.stores(schema) or (found := self._data_file) is None:
+            return None
+        with self.reader.doubts():
+            names = [column.name for column in schema.columns]
+            rows = self.reader.rows(found, names, self.first + start, self.first + stop)
+            decoded = decoded_schema(schema.columns)
+            batches = [
+                schema.from_storage(pa.RecordBatch.from_arrays(batch.columns, schema=decoded))
+                for batch in rows.to_batches()
+            ]
+            return pa.Table.from_batches(batches or [schema.no_rows()])
+        return None
+
+    def offsets(self, start: int, stop: int) -> npt.NDArray[np.int64] | None:
+        """Return where the records from ``start`` to before ``stop`` begin in the decompressed data file, and
+        the last one ends.
+        """
+        if (found := self._data_file) is None:
+            return None
+        start, stop = self.first + start, self.first + stop
+        with self.reader.doubts():
+            rows = self.reader.rows(found, [OFFSET], start, min(stop + 1, found.records))
+            end = [found.content] if stop == found.records else []
+            offsets: npt.NDArray[np.int64] = np.concatenate([rows[OFFSET], np.array(end, np.int64)])
+            return offsets
+        return None
+
+    def groups(self, start: int, stop: int) -> list[RowGroup]:
+        """Return the row groups with some of these rows. They may reach beyond the split."""
+        if (found := self._data_file) is None:
+            return []
+        at, groups = found.groups_of(self.first + start, self.first + stop)
+        starts = [one - self.first for one in found.starts[at : at + len(groups) + 1]]
+        return list(zip(starts, starts[1:], groups, strict=False))
+
+    def stored_bytes(self, schema: Schema | None, start: int, stop: int) -> int:
+        """Return the number of bytes that `read` reads, or that `offsets` reads if there is no schema."""
+        if (found := self._data_file) is None or start >= stop:
+            return 0
+        names = [OFFSET] if schema is None else [column.name for column in schema.columns]
+        _, groups = found.groups_of(self.first + start, self.first + stop)
+        return sum(end - begin for begin, end in self.reader.spans(groups, names))
+
+    @property
+    def _data_file(self) -> _DataFile | None:
+        return self.reader.data_file(self.path, self.size, self.checksum)
 
 
 def all_chunks(metadata: pq.FileMetaData) -> list[Chunk]:

@@ -39,7 +39,7 @@ from dask_tfrecord.codec.codecs import (
     detect,
 )
 from dask_tfrecord.errors import CorruptRecordError, located
-from dask_tfrecord.files.column_files import create_column_file, open_column_file
+from dask_tfrecord.files.column_files import StoredRows, create_column_file, open_column_file
 from dask_tfrecord.files.entry import (
     BLOCK_BYTES,
     Block,
@@ -361,12 +361,11 @@ def rows_of_file(
 
 def _from_column_file(store: Store, source: FileEntry, file: ColumnFile, schema: Schema) -> Iterator[Rows]:
     """Yield the rows of a data file from its column file, until a row is missing there."""
-    reader = open_column_file(store, file)
+    stored = StoredRows.of(open_column_file(store, file), source)
     for start in range(0, source.records, _ROWS):
-        place = source.path, source.bytes, source.crc32c
         stop = min(start + _ROWS, source.records)
-        offsets = reader.offsets(*place, start, stop)
-        values = reader.read(*place, schema, start, stop) if schema.fields else pa.table({})
+        offsets = stored.offsets(start, stop)
+        values = stored.read(schema, start, stop) if schema.fields else pa.table({})
         if offsets is None or values is None:
             return
         yield values, np.diff(offsets)

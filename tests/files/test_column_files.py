@@ -18,7 +18,7 @@ from split_table import read_table
 
 from dask_tfrecord.codec.codecs import Compression
 from dask_tfrecord.files import column_files, file_writer
-from dask_tfrecord.files.column_files import ColumnFileReader
+from dask_tfrecord.files.column_files import ColumnFileReader, StoredRows
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.file_options import ReadOptions, WriteOptions
 from dask_tfrecord.files.file_writer import DirectoryGroup, GroupedRows, WrittenColumns, write_files
@@ -74,7 +74,7 @@ def reader(root: Path, entry: FileEntry) -> ColumnFileReader:
 
 
 def read(found: ColumnFileReader, entry: FileEntry, schema: Schema) -> pa.Table | None:
-    return found.read(entry.path, entry.bytes, entry.crc32c, schema, 0, entry.records)
+    return StoredRows.of(found, entry).read(schema, 0, entry.records)
 
 
 def decoded(root: Path, entry: FileEntry, schema: Schema) -> pa.Table:
@@ -102,15 +102,14 @@ def test_rows_of_a_column_file_equal_decoded_records(
     schema, entries = write(tmp_path, every_type(80), compression, sizes, max_rows)
     names = schema.names
     for entry in entries:
-        found = reader(tmp_path, entry)
+        found = StoredRows.of(reader(tmp_path, entry), entry)
         expected = decoded(tmp_path, entry, schema)
-        of_file = entry.path, entry.bytes, entry.crc32c
         bounds = [0, 1, 8, 9, 10, 30, entry.records]
         for start, stop in itertools.combinations_with_replacement(
             [at for at in bounds if at <= len(expected)], 2
         ):
             some = schema.select(names[start % 5 :: 3])
-            table = found.read(*of_file, some, start, stop)
+            table = found.read(some, start, stop)
             assert table is not None
             assert shown(table.combine_chunks()) == shown(
                 expected.select(some.names).slice(start, stop - start).combine_chunks()
@@ -118,9 +117,9 @@ def test_rows_of_a_column_file_equal_decoded_records(
         payloads = oracle.read_payloads(tmp_path / entry.path)
         ends = [0, *itertools.accumulate(len(one) + 16 for one in payloads)]
         # mypy: the offsets are an array, not None
-        assert found.offsets(*of_file, 0, entry.records).tolist() == ends  # type: ignore[union-attr]
+        assert found.offsets(0, entry.records).tolist() == ends  # type: ignore[union-attr]
         middle = entry.records // 2
-        assert found.offsets(*of_file, middle, middle).tolist() == ends[middle:][:1]  # type: ignore[union-attr]
+        assert found.offsets(middle, middle).tolist() == ends[middle:][:1]  # type: ignore[union-attr]
 
 
 def test_columns_without_nulls_are_required(tmp_path: Path) -> None:
@@ -227,7 +226,7 @@ def test_a_damaged_column_file_is_not_used_and_this_is_logged_once(
     found = reader(tmp_path, entry)
     assert read(found, entry, schema) is None
     assert read(found, entry, schema.select(["n"])) is None
-    assert found.offsets(entry.path, entry.bytes, entry.crc32c, 0, 3) is None
+    assert StoredRows.of(found, entry).offsets(0, 3) is None
     [record] = caplog.records
     assert NAME in record.getMessage()
 
@@ -270,9 +269,9 @@ def test_a_column_file_of_an_earlier_content_is_not_used(
     caplog.set_level(logging.INFO, "dask_tfrecord")
     schema, [entry] = write(tmp_path, pa.table({"n": [1, 2, 3]}))
     found = reader(tmp_path, entry)
-    assert found.read(entry.path, entry.bytes, entry.crc32c ^ 1, schema, 0, 3) is None
-    assert found.offsets(entry.path, entry.bytes + 1, entry.crc32c, 0, 3) is None
-    assert found.read("other", entry.bytes, entry.crc32c, schema, 0, 3) is None
+    assert StoredRows(found, entry.path, entry.bytes, entry.crc32c ^ 1).read(schema, 0, 3) is None
+    assert StoredRows(found, entry.path, entry.bytes + 1, entry.crc32c).offsets(0, 3) is None
+    assert StoredRows(found, "other", entry.bytes, entry.crc32c).read(schema, 0, 3) is None
     assert len(caplog.records) == 1
     assert read(found, entry, schema) is not None
 

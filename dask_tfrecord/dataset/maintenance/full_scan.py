@@ -47,7 +47,7 @@ from dask_tfrecord.errors import (
     index_again,
 )
 from dask_tfrecord.files import entry as statistics
-from dask_tfrecord.files.column_files import OFFSET, ColumnFileReader
+from dask_tfrecord.files.column_files import OFFSET, ColumnFileReader, StoredRows
 from dask_tfrecord.files.damage import DamagedRange, DamagePolicy, Losses, locate_error
 from dask_tfrecord.files.entry import BLOCK_BYTES, COLUMN_FILE_NAMES, Block, FileEntry, is_part
 from dask_tfrecord.files.file_options import ReadOptions
@@ -119,7 +119,7 @@ def _are_stored(store: Store, features: frozenset[Column], entries: Sequence[Fil
     return [
         entry.columns is not None
         and reader(entry.columns).features >= features
-        and reader(entry.columns).offsets(entry.path, entry.bytes, entry.crc32c, 0, 0) is not None
+        and StoredRows.of(reader(entry.columns), entry).offsets(0, 0) is not None
         for entry in entries
     ]
 
@@ -159,13 +159,13 @@ def column_file_difference(store: Store, record_type: RecordType, entry: FileEnt
     features = sorted(reader.features)
     schema = feature_schema(features, record_type)
     unusable = f"the column file {entry.columns.path} is missing, damaged or out of date"
-    of_file = entry.path, entry.bytes, entry.crc32c
+    stored = StoredRows.of(reader, entry)
     start = 0
     try:
         for values, sizes in rows_of_file(store, replace(entry, columns=None), features, record_type):
             stop = start + len(sizes)
-            offsets = reader.offsets(*of_file, start, stop)
-            table = reader.read(*of_file, schema, start, stop) if features else values
+            offsets = stored.offsets(start, stop)
+            table = stored.read(schema, start, stop) if features else values
             if offsets is None or table is None:
                 return unusable
             names = [name for name in schema.names if not _are_equal(values[name], table[name])]
@@ -178,7 +178,7 @@ def column_file_difference(store: Store, record_type: RecordType, entry: FileEnt
         raise
     except TFRecordError:  # the records do not hold the features in this form
         return unusable
-    return unusable if reader.offsets(*of_file, start, start) is None else ""
+    return unusable if stored.offsets(start, start) is None else ""
 
 
 def _are_equal(first: pa.ChunkedArray, second: pa.ChunkedArray) -> bool:

@@ -21,7 +21,7 @@ from dask_tfrecord.dataset.query.comparison_keys import (
 from dask_tfrecord.dataset.query.predicates import Predicate, possible_outcomes
 from dask_tfrecord.dataset.read.partition import PlannedPartition
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.files.column_files import ColumnFileReader, RowGroup, open_column_file
+from dask_tfrecord.files.column_files import ColumnFileReader, RowGroup, StoredRows, open_column_file
 from dask_tfrecord.files.record_file import content_bytes, groups_of_small_files, rows_without_columns
 from dask_tfrecord.files.selected_records import Fetch, plan_fetch
 from dask_tfrecord.files.splits import Split
@@ -111,10 +111,10 @@ class ColumnReads:
         self._used = every.select(sorted(used))
         self._needed = self._wanted if partition.filters is None else self._used
         self._small = {*_small_files(partition.splits)}
-        self._readers: dict[Split, ColumnFileReader] = {}
+        self._stored: dict[Split, StoredRows] = {}
         if not self._problem():
-            self._readers = {split: reader for split in partition.splits if (reader := self._open(split))}
-        check_unchanged(partition.store, [split.file for split in self._readers])
+            self._stored = {split: rows for split in partition.splits if (rows := self._open(split))}
+        check_unchanged(partition.store, [split.file for split in self._stored])
 
     def choose(self, split: Split, rows: Ints | None = None) -> Choice:
         """Choose how a split is read, and evaluate the filters if the column file has their columns.
@@ -122,10 +122,10 @@ class ColumnReads:
         If the partition has no filters, ``rows`` may hold the numbers of the wanted rows within the split, in
         ascending order.
         """
-        partition, reader = self._partition, self._readers.get(split)
-        if reader is None:
+        partition, stored = self._partition, self._stored.get(split)
+        if stored is None:
             return Choice("decode", self._problem() or self._problem_of(split))
-        lacks = _lacks(reader, self._wanted)
+        lacks = _lacks(stored.reader, self._wanted)
         chunks = list(_chunks(split.records or 0, rows))
         if partition.filters is not None:
             possible = self._possible_chunks(split, partition.filters, self._used)
@@ -142,8 +142,7 @@ class ColumnReads:
         if chunks[0].rows is None:
             return Choice("decode", lacks or "the features of all records are checked")
         wanted = np.concatenate([one.start + one.rows for one in chunks if one.rows is not None])
-        start, stop = split.start.record, split.start.record + (split.records or 0)
-        fetch = plan_fetch(partition.store, split, wanted, reader.offsets(*self._place(split), start, stop))
+        fetch = plan_fetch(partition.store, split, wanted, stored.offsets(0, split.records or 0))
         if fetch is None:
             return Choice("decode", "the positions of the records are not known")
         return Choice("records" if fetch.is_cheaper else "decode", fetch=fetch)
@@ -153,21 +152,20 @@ class ColumnReads:
 
         Return None if the column file does not exclude any row.
         """
-        partition, reader = self._partition, self._readers.get(split)
-        predicate = partition.predicate
-        if reader is None or predicate is None:
+        predicate, stored = self._partition.predicate, self._stored.get(split)
+        if stored is None or predicate is None:
             return None
-        stored = self._predicate_columns(reader)
-        if not stored.fields:
+        columns = self._predicate_columns(stored.reader)
+        if not columns.fields:
             return None
         found = []
-        for chunk in self._possible_chunks(split, predicate, stored):
-            table = self._rows(split, chunk, stored)
+        for chunk in self._possible_chunks(split, predicate, columns):
+            table = stored.read(columns, chunk.start, chunk.stop)
             if table is None:
                 return None
             # Each row is treated as a file whose smallest and greatest value are the value of the row.
-            columns = ((item, table[item.name].combine_chunks()) for item in stored.fields)
-            ranges = {item.name: range_of_values(item, values) for item, values in columns}
+            values = ((item, table[item.name].combine_chunks()) for item in columns.fields)
+            ranges = {item.name: range_of_values(item, array) for item, array in values}
             outcomes = possible_outcomes(predicate, FileRanges(np.ones(table.num_rows, bool), ranges))
             found.append(chunk.start + np.flatnonzero(outcomes.true))
         rows = np.concatenate([np.zeros(0, np.int64), *found])
@@ -195,26 +193,21 @@ class ColumnReads:
 
     def column_bytes(self, split: Split, choice: Choice) -> int:
         """Return the number of bytes of the column file that are read for a choice."""
-        reader, place = self._readers.get(split), self._place(split)
-        if reader is None:
+        stored = self._stored.get(split)
+        if stored is None:
             return 0
-        start, stop = split.start.record, split.start.record + (split.records or 0)
         filtering, predicate, total = self._used, self._partition.filters, 0
         if self._picks_rows:
-            filtering, predicate = self._predicate_columns(reader), self._partition.predicate
+            filtering, predicate = self._predicate_columns(stored.reader), self._partition.predicate
         if predicate is not None and filtering.fields:
             found = self._possible_chunks(split, predicate, filtering)
-            total = sum(
-                reader.stored_bytes(*place, filtering, start + one.start, start + one.stop) for one in found
-            )
+            total = sum(stored.stored_bytes(filtering, one.start, one.stop) for one in found)
         if choice.fetch is not None:
-            total += reader.stored_bytes(*place, None, start, stop)
+            total += stored.stored_bytes(None, 0, split.records or 0)
         known = () if self._picks_rows else filtering.names
         others = self._wanted.select(name for name in self._wanted.names if name not in known)
         parts = [part for chunk in choice.chunks for part in self._parts(split, chunk)]
-        return total + sum(
-            reader.stored_bytes(*place, others, start + one.start, start + one.stop) for one in parts
-        )
+        return total + sum(stored.stored_bytes(others, one.start, one.stop) for one in parts)
 
     def _costly_lists(self, split: Split) -> str:
         """Return the reason why decoding all records is faster than reading lists from the column file, or
@@ -222,9 +215,8 @@ class ColumnReads:
         """
         if not any(column.depth for column in self._wanted.columns):
             return ""
-        first, size = split.start.record, split.stored_bytes
-        stop = first + (split.records or 0)
-        needed = self._readers[split].stored_bytes(*self._place(split), self._wanted, first, stop)
+        size = split.stored_bytes
+        needed = self._stored[split].stored_bytes(self._wanted, 0, split.records or 0)
         return f"the lists take {needed:,} bytes, the records {size:,}" if _LIST_COST * needed > size else ""
 
     def _parts(self, split: Split, chunk: Chunk) -> list[Chunk]:
@@ -233,15 +225,15 @@ class ColumnReads:
         """
         if chunk.rows is None:
             return [chunk]
-        first, rows = split.start.record, chunk.start + chunk.rows
-        groups = self._readers[split].groups(*self._place(split), first + chunk.start, first + chunk.stop)
+        rows = chunk.start + chunk.rows
+        groups = self._stored[split].groups(chunk.start, chunk.stop)
         if not groups:  # the column file turned out to be unusable
             return [chunk]
-        stops = np.array([min(stop - first, chunk.stop) for _, stop, _ in groups], np.int64)
+        stops = np.array([min(stop, chunk.stop) for _, stop, _ in groups], np.int64)
         used = np.unique(np.searchsorted(stops, rows, side="right"))
         parts = []
         for run in np.split(used, np.flatnonzero(np.diff(used) > 1) + 1):
-            start, stop = max(groups[run[0]][0] - first, chunk.start), int(stops[run[-1]])
+            start, stop = max(groups[run[0]][0], chunk.start), int(stops[run[-1]])
             here = rows[slice(*np.searchsorted(rows, (start, stop)))]
             parts.append(Chunk(start, stop, here - start))
         return parts
@@ -267,37 +259,30 @@ class ColumnReads:
         reader = open_column_file(self._partition.store, split.columns)
         return _lacks(reader, self._needed) if reader.features else _UNUSABLE
 
-    def _open(self, split: Split) -> ColumnFileReader | None:
-        """Return the reader of the column file of a split, or None if the column file cannot be used."""
+    def _open(self, split: Split) -> StoredRows | None:
+        """Return the rows of a split in its column file, or None if the column file cannot be used."""
         if split.columns is None or split.records is None or split in self._small:
             return None
-        reader = open_column_file(self._partition.store, split.columns)
-        return reader if self._picks_rows or reader.stores(self._needed) else None
-
-    def _place(self, split: Split) -> tuple[str, int | None, int | None]:
-        file = split.file
-        return self._partition.store.relative(file.path), file.size, file.crc32c
-
-    def _rows(self, split: Split, chunk: Chunk, schema: Schema) -> pa.Table | None:
-        """Return all rows of a chunk from the column file, or None if the column file is unusable."""
-        first = split.start.record
-        place = self._place(split)
-        return self._readers[split].read(*place, schema, first + chunk.start, first + chunk.stop)
+        store, file = self._partition.store, split.file
+        reader = open_column_file(store, split.columns)
+        if not (self._picks_rows or reader.stores(self._needed)):
+            return None
+        return StoredRows(reader, store.relative(file.path), file.size, file.crc32c, split.start.record)
 
     def _possible_chunks(self, split: Split, predicate: Predicate, schema: Schema) -> list[Chunk]:
         """Return the chunks of the row groups in which a predicate may be true, by Parquet's statistics."""
-        first, count, reader = split.start.record, split.records or 0, self._readers[split]
-        groups = reader.groups(*self._place(split), first, first + count)
+        count, stored = split.records or 0, self._stored[split]
+        groups = stored.groups(0, count)
         # The statistics of the snapshot say as much about a file with one row group. There is no row group if
         # the column file turned out to be unusable, and then the read of the chunks finds this out.
         if len(groups) < 2:
             return list(_chunks(count, None))
-        found = ((item.name, _range_of_groups(reader, item, groups)) for item in schema.fields)
+        found = ((item.name, _range_of_groups(stored.reader, item, groups)) for item in schema.fields)
         ranges = {name: limits for name, limits in found if limits is not None}
         outcomes = possible_outcomes(predicate, FileRanges(np.ones(len(groups), bool), ranges))
         chunks: list[Chunk] = []
         for at in np.flatnonzero(outcomes.true).tolist():
-            start, stop = max(groups[at][0] - first, 0), min(groups[at][1] - first, count)
+            start, stop = max(groups[at][0], 0), min(groups[at][1], count)
             if chunks and chunks[-1].stop == start and stop - chunks[-1].start <= _CHUNK_ROWS:
                 start = chunks.pop().start
             chunks.append(Chunk(start, stop))
@@ -313,7 +298,7 @@ class ColumnReads:
         partition, passing = self._partition, []
         columns = partition.all_columns.select(sorted(filters.columns()))
         for chunk in chunks:
-            table = self._rows(split, chunk, self._used)
+            table = self._stored[split].read(self._used, chunk.start, chunk.stop)
             if table is None:
                 return None
             mask = partition.outcome(filters, partition.with_partition_values(table, columns))
@@ -329,7 +314,7 @@ class ColumnReads:
         if others.fields:
             tables = []
             for part in self._parts(split, chunk):
-                table = self._rows(split, part, others)
+                table = self._stored[split].read(others, part.start, part.stop)
                 if table is None:
                     return None
                 tables.append(part.take(table))

@@ -23,7 +23,7 @@ from small_frames import failing
 import dask_tfrecord
 from dask_tfrecord import DestinationError, FileChangedError, Snapshot, TFRecordError
 from dask_tfrecord.dataset.read.discovery import open_dataset
-from dask_tfrecord.files.column_files import ColumnFileWriter, open_column_file
+from dask_tfrecord.files.column_files import ColumnFileWriter, StoredRows, open_column_file
 
 FRAME = pd.DataFrame(
     {"n": range(12), "key": [at % 3 for at in range(12)], "text": [f"t{at}" for at in range(12)]}
@@ -44,8 +44,9 @@ def stored(place: str | Path, columns: list[str]) -> pa.Table:
         assert split.records is not None
         file, start = split.file, split.start.record
         reader = open_column_file(plan.store, split.columns)
-        path, stop = plan.store.relative(file.path), start + split.records
-        table = reader.read(path, file.size, file.crc32c, schema, start, stop)
+        path = plan.store.relative(file.path)
+        stored = StoredRows(reader, path, file.size, file.crc32c, start)
+        table = stored.read(schema, 0, split.records)
         assert table is not None
         tables.append(table)
     return pa.concat_tables(tables)
@@ -222,7 +223,7 @@ def _check(place: Path, columnar: list[str]) -> None:
         payloads = oracle.read_payloads(place / file.path)
         ends = [0, *accumulate(len(one) + 16 for one in payloads)]
         reader = open_column_file(store, file.columns)
-        offsets = reader.offsets(file.path, file.bytes, file.crc32c, 0, file.records)
+        offsets = StoredRows(reader, file.path, file.bytes, file.crc32c).offsets(0, file.records)
         assert offsets is not None
         assert offsets.tolist() == ends
 
