@@ -1,6 +1,6 @@
 """Check that the existing data has the same columns as an append, and adopt the files of other tools."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from functools import partial
@@ -63,7 +63,7 @@ def check_existing_data(
         refuse_linked_files(store, newest[0].file_list)
         merged_schema(newest[0], schema, partitioning, index, adds_columns=adds_columns)
         # A column that the rows lack was probably renamed, unless a concurrent append adds the column later.
-        _check_none_missing(schema, newest[0].schema)
+        _check_names(newest[0].schema.names, schema.names, "the dataset", "the DataFrame")
     elif len(files := data_files(store)):
         refuse_linked_files(store, pa.table({"path": [*map(store.relative, column_paths(files["path"]))]}))
         refuse_datasets_below(store, "whose files would belong to both")
@@ -107,8 +107,7 @@ def merged_schema(
     """
     _check_partitioning([item.name for item in partitioning], [*snapshot.partition_on])
     _check_index(index, snapshot.index)
-    if schema.record_type != snapshot.schema.record_type:
-        raise _record_type_error(schema.record_type, snapshot.schema.record_type)
+    _check_record_type(schema.record_type, snapshot.schema.record_type)
     for ours, theirs in zip(partitioning, snapshot.partitioning, strict=True):
         _check_type(ours, theirs)
     given = {item.name: item for item in schema.fields}
@@ -116,8 +115,8 @@ def merged_schema(
         _widened(given.pop(item.name, None), item, numbers=adds_columns, may_be_narrower=is_overtaken)
         for item in snapshot.schema.fields
     ]
-    if given and not adds_columns:
-        raise _column_error("the DataFrame has this column, the dataset does not", next(iter(given)))
+    if not adds_columns:
+        _check_names(given, snapshot.schema.names, "the DataFrame", "the dataset")
     if given and snapshot.partial:
         problem = "the column is new, and records of the dataset may have features that are not columns"
         raise _column_error(problem, next(iter(given)))
@@ -178,14 +177,12 @@ def check_given_columns(
     """
     for theirs in snapshot.schema.fields:
         _check_form(theirs)
-    if record_type not in (None, snapshot.schema.record_type):
-        raise _record_type_error(str(record_type), snapshot.schema.record_type)
+    _check_record_type(record_type or snapshot.schema.record_type, snapshot.schema.record_type)
     if partition_on is not None:
         _check_partitioning([*partition_on], [*snapshot.partition_on])
     existing = {item.name: item.type for item in snapshot.columns.fields}
+    _check_names(types, existing, "schema=", "the dataset")
     for name, type_ in types.items():
-        if name not in existing:
-            raise _column_error("schema= has this column, the dataset does not", name)
         if widened(existing[name], canonical_type(type_), numbers=False) is None:
             problem = f"schema= says {type_}, in the dataset the column is {existing[name]}"
             raise _column_error(problem, name)
@@ -222,7 +219,9 @@ def _foreign_schema(store: Store, files: pa.Table, schema: Schema) -> Schema:
         inferred = infer_schema(sample, {})
     if not inferred.fields:  # the files have no records, or records without features
         return schema
-    _check_names(schema, inferred)
+    _check_record_type(schema.record_type, inferred.record_type)
+    _check_names(schema.names, inferred.names, "the DataFrame", "the dataset")
+    _check_names(inferred.names, schema.names, "the dataset", "the DataFrame")
     ours = {item.name: item for item in schema.fields}
     for item in inferred.fields:
         if not pa.types.is_null(item.type) and item.features != ours[item.name].features:
@@ -231,24 +230,18 @@ def _foreign_schema(store: Store, files: pa.Table, schema: Schema) -> Schema:
     return Schema(tuple(fields), schema.record_type)
 
 
-def _check_names(ours: Schema, theirs: Schema) -> None:
-    if ours.record_type != theirs.record_type:
-        raise _record_type_error(ours.record_type, theirs.record_type)
-    for name in ours.names:
-        if name not in theirs.names:
-            raise _column_error("the DataFrame has this column, the dataset does not", name)
-    _check_none_missing(ours, theirs)
+def _check_names(names: Iterable[str], others: Iterable[str], owner: str, other: str) -> None:
+    """Raise SchemaError for the first column of ``owner`` that ``other`` does not have."""
+    known = {*others}
+    for name in names:
+        if name not in known:
+            raise _column_error(f"{owner} has this column, {other} does not", name)
 
 
-def _check_none_missing(ours: Schema, theirs: Schema) -> None:
-    for name in theirs.names:
-        if name not in ours.names:
-            raise _column_error("the dataset has this column, the DataFrame does not", name)
-
-
-def _record_type_error(ours: str, theirs: str) -> SchemaError:
-    problem = f"the write makes {ours!r} records, the dataset holds {theirs!r} records"
-    return SchemaError(problem, Remedy("record_type", theirs, "write the same records"))
+def _check_record_type(ours: str, theirs: str) -> None:
+    if ours != theirs:
+        problem = f"the write makes {ours!r} records, the dataset holds {theirs!r} records"
+        raise SchemaError(problem, Remedy("record_type", theirs, "write the same records"))
 
 
 def _check_partitioning(ours: list[str], theirs: list[str]) -> None:
