@@ -29,9 +29,9 @@ from dask_tfrecord import (
     read_tfrecord,
     to_tfrecord,
     verify,
-    writer,
 )
 from dask_tfrecord.collection import scheduler as progress
+from dask_tfrecord.collection import writer
 from dask_tfrecord.collection.scheduler import Progress, Report
 from dask_tfrecord.dataset.shuffle import table_stream
 from dask_tfrecord.dataset.write import transaction

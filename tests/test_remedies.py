@@ -184,7 +184,7 @@ WRONG: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (dask_tfrecord.read_tfrecord, {"index": "l"}),
     (dask_tfrecord.read_tfrecord, {"categories": ["k", "l"]}),
     (dask_tfrecord.read_tfrecord, {"columns": ["a", "a"]}),
-    (dask_tfrecord.read_tfrecord, {"calculate_divisions": True}),
+    (dask_tfrecord.read_tfrecord, {"calculate_divisions": True, "index": ["a", "k"]}),
     (dask_tfrecord.iter_batches, {"shard": 3}),
     (dask_tfrecord.iter_batches, {"columns": []}),
     (dask_tfrecord.iter_batches, {"columns": ["a", "k", "a"]}),
