@@ -85,7 +85,7 @@ def common_dtype(ours: str, theirs: str, type_: pa.DataType) -> str:
 def nullable_dtype_of(type_: pa.DataType) -> str:
     """Return the name of pandas' own nullable dtype for an Arrow type, or "" if pandas has none."""
     if pa.types.is_string(type_) or pa.types.is_large_string(type_):
-        return "string[pyarrow]"
+        return _name(pd.StringDtype())
     if pa.types.is_boolean(type_) or pa.types.is_integer(type_):
         return nullable_dtype(str(np.dtype(type_.to_pandas_dtype())))
     return str(np.dtype(type_.to_pandas_dtype())).title() if type_ in (pa.float32(), pa.float64()) else ""
