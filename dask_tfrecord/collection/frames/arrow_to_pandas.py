@@ -69,7 +69,8 @@ def to_pandas(
             _check_no_null(column, item.name)
             numbers[item.name] = column
         else:
-            arrays[item.name] = dtype.__from_arrow__(column)  # type: ignore[union-attr]  # not None here
+            # mypy does not see that an unknown dtype, None, has ended the turn of the loop above.
+            arrays[item.name] = dtype.__from_arrow__(column)  # type: ignore[union-attr]  # never None here
     frame = _frame(arrays, pd.RangeIndex(table.num_rows))
     if numbers or objects:
         scalars = pa.table(numbers).to_pandas(types_mapper=_string_dtype)
