@@ -68,9 +68,8 @@ def to_pandas(
         elif wanted == NUMPY or isinstance(dtype, np.dtype):
             _check_no_null(column, item.name)
             numbers[item.name] = column
-        else:
-            # mypy does not see that an unknown dtype, None, has ended the turn of the loop above.
-            arrays[item.name] = dtype.__from_arrow__(column)  # type: ignore[union-attr]  # never None here
+        elif dtype is not None:
+            arrays[item.name] = dtype.__from_arrow__(column)
     frame = _frame(arrays, pd.RangeIndex(table.num_rows))
     if numbers or objects:
         scalars = pa.table(numbers).to_pandas(types_mapper=_string_dtype)
