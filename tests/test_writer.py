@@ -72,7 +72,8 @@ def test_what_tensorflow_does_not_read_warns(tmp_path: Path, compression: Any, s
         snapshot = to_tfrecord(ddf, tmp_path, lossy="allow", compression=compression)
     assert all(file.path.endswith(f".tfrecord{suffix}") for file in snapshot.files)
     assert len(read_tfrecord(tmp_path / f"part-*{suffix}")) == len(ddf)
-    every_dtype.assert_same(read_tfrecord(tmp_path).compute().reset_index(drop=True), every_dtype.read_back())
+    found = read_tfrecord(tmp_path, dtype_backend="pyarrow").compute().reset_index(drop=True)
+    every_dtype.assert_same(found, every_dtype.read_back())
 
 
 def test_a_higher_compression_level_gives_smaller_files(tmp_path: Path) -> None:
@@ -88,7 +89,7 @@ def test_partitions_without_rows_have_files_without_records(tmp_path: Path) -> N
     assert read_tfrecord(tmp_path / "some")["n"].compute().tolist() == [7, 8, 9]
     to_tfrecord(ddf[ddf["n"] > 99], tmp_path / "none", compression="gzip")
     frame = read_tfrecord(tmp_path / "none").compute()
-    assert frame.dtypes.to_dict() == {"n": pd.ArrowDtype(pa.int64()), "name": pd.ArrowDtype(pa.string())}
+    assert frame.dtypes.to_dict() == ddf.dtypes.to_dict()
     assert len(frame) == 0
 
 

@@ -78,7 +78,7 @@ def open_source(
     if format == "tfrecord":
         if read.get("blocksize") == "none":
             read = {**read, "blocksize": None}
-        return dask_tfrecord.read_tfrecord(paths, index=index, **read)
+        return dask_tfrecord.read_tfrecord(paths, index=index, dtype_backend="pyarrow", **read)
     types, columns, filters = read.get("schema"), read.get("columns"), read.get("filters")
     known = {"columns", "filters", "storage_options", *(("schema",) if format != "parquet" else ())}
     others = [option_name(name, value) for name, value in read.items() if name not in known]

@@ -44,7 +44,7 @@ def read_tfrecord(
     *,
     columns: str | Sequence[str] | None = None,
     categories: Sequence[str] | None = None,
-    dtype_backend: DtypeBackend | None = "pyarrow",
+    dtype_backend: DtypeBackend | None = None,
     **read: Unpack[RequestKeywords],
 ) -> dd.DataFrame | dd.Series:
     """Read TFRecord files into a Dask DataFrame.
@@ -243,11 +243,11 @@ def read_tfrecord(
     categories : list of str, optional
         The columns to read as pandas categoricals. Dask does not know their categories before the data is
         read.
-    dtype_backend : {"pyarrow", "numpy", "numpy_nullable", None}, default "pyarrow"
-        The memory format of the columns. If None, each column has the dtype that it had when it was written,
-        such as int64, Int64 or ``str``. If rows of several dtypes were written, the column has a dtype that
-        holds all of their values. A column without a known dtype is Arrow-backed, as in files of other tools
-        or of Arrow data.
+    dtype_backend : {"pyarrow", "numpy", "numpy_nullable", None}, default None
+        The memory format of the columns. By default, each column has the dtype that it had when it was
+        written, such as int64, Int64 or ``str``. If rows of several dtypes were written, the column has a
+        dtype that holds all of their values. A column without a known dtype is Arrow-backed, as in files of
+        other tools or of Arrow data. "pyarrow" reads all columns as Arrow-backed columns.
 
         "numpy" uses NumPy and object dtypes for columns of which they can hold every value: floats (null is
         NaN), timestamps and durations in their unit (null is NaT), strings (``str`` from pandas 3 on,
@@ -266,8 +266,8 @@ def read_tfrecord(
     Returns
     -------
     dask.dataframe.DataFrame or dask.dataframe.Series
-        A DataFrame whose columns are Arrow-backed, unless another dtype was requested. If ``columns`` is a
-        single name, the result is a Series. Each partition has a new range index, unless columns become the
+        A DataFrame with the dtypes that ``dtype_backend`` says. If ``columns`` is a single name, the result
+        is a Series. Each partition has a new range index, unless columns become the
         index.
 
     Raises
@@ -304,8 +304,8 @@ def read_tfrecord(
     1   Alan  1912
     2  Grace  1906
     >>> ddf.dtypes
-    name    string[pyarrow]
-    born     int64[pyarrow]
+    name    string
+    born     int64
     dtype: object
 
     Read files that another tool wrote. The columns and types of these files are inferred:

@@ -47,7 +47,9 @@ def _written(table: pa.Table, tmp_path: Path) -> Path:
 
 
 def _table(path: Path, columns: list[str] | None = None) -> pa.Table:
-    frame = dask_tfrecord.read_tfrecord(path, columns=columns).compute(scheduler="sync")
+    frame = dask_tfrecord.read_tfrecord(path, columns=columns, dtype_backend="pyarrow").compute(
+        scheduler="sync"
+    )
     return pa.Table.from_pandas(frame, preserve_index=False).replace_schema_metadata()
 
 

@@ -45,7 +45,8 @@ def refused(ddf: dd.DataFrame, path: Path, **keywords: Any) -> SchemaError:
 
 def written(ddf: dd.DataFrame, path: Path, **keywords: Any) -> list[Any]:
     to_tfrecord(ddf, path, lossy="allow", **keywords)
-    result: list[Any] = read_tfrecord(path)["x"].compute().array.__arrow_array__().to_pylist()
+    ddf = read_tfrecord(path, dtype_backend="pyarrow")
+    result: list[Any] = ddf["x"].compute().array.__arrow_array__().to_pylist()
     return result
 
 

@@ -118,7 +118,9 @@ def test_any_objects_come_back_equal_or_are_refused(values: list[Any], cuts: int
             to_tfrecord(ddf, f"{place}/data", lossy="raise")
         except SchemaError:
             return
-        table = pa.Table.from_pandas(read_tfrecord(f"{place}/data").compute(), preserve_index=False)
+        table = pa.Table.from_pandas(
+            read_tfrecord(f"{place}/data", dtype_backend="pyarrow").compute(), preserve_index=False
+        )
     found = table.sort_by("row")["x"].combine_chunks()
     for row, value in enumerate(values):
         assert found[row].is_valid == (value is not None)

@@ -192,7 +192,7 @@ def test_the_reader_decides_what_the_index_is(tmp_path: Path) -> None:
 
 def test_queries_work_on_an_index_that_came_back(tmp_path: Path, opened: list[str]) -> None:
     to_tfrecord(dd.from_pandas(FRAME.set_index("x"), npartitions=6), tmp_path)
-    ddf = read_tfrecord(tmp_path, blocksize=None)
+    ddf = read_tfrecord(tmp_path, blocksize=None, dtype_backend="pyarrow")
     opened.clear()
     assert len(ddf) == len(ddf["word"]) == 12
     assert opened == []

@@ -99,7 +99,7 @@ def contents(snapshot: Snapshot) -> list[tuple[Any, ...]]:
 
 
 def read(path: Path) -> pa.Table:
-    frame = read_tfrecord(path).compute()
+    frame = read_tfrecord(path, dtype_backend="pyarrow").compute()
     return pa.table({name: pa.array(frame[name]) for name in frame.columns})
 
 

@@ -153,7 +153,6 @@ def test_what_shows_no_dtype_stays_backed_by_arrow(tmp_path: Path) -> None:
         as_written(tmp_path / "arrow"),
         as_written(tmp_path / "pandas", use_snapshot=False),
         as_written(tmp_path / "pandas", schema={"x": pa.int32()}),
-        read_tfrecord(tmp_path / "pandas"),
     ]
     assert {str(ddf.dtypes["x"]) for ddf in found} == {"int64[pyarrow]", "int32[pyarrow]"}
 

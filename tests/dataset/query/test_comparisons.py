@@ -163,7 +163,7 @@ def test_a_predicate_on_the_frame_opens_the_files_that_may_hold_its_rows(
 ) -> None:
     mask, files = MASKS[name]
     for blocksize in (None, "1 KiB" if len(name) % 2 else "128 MiB"):
-        ddf = read_tfrecord(root, blocksize=blocksize)
+        ddf = read_tfrecord(root, blocksize=blocksize, dtype_backend="pyarrow")
         whole = _whole(root, blocksize, "pyarrow")
         opened.clear()
         found = ddf[mask(ddf)].compute()
