@@ -10,14 +10,10 @@ from dask_tfrecord import arguments
 from dask_tfrecord.collection import accessor
 from dask_tfrecord.collection.reader import read_tfrecord
 from dask_tfrecord.collection.writer import to_tfrecord
-from dask_tfrecord.dataset.maintenance.metadata_commits import Expired, Repaired
-from dask_tfrecord.dataset.maintenance.rewrites import Compacted, Deleted
-from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.snapshot.model import Commit
 from dask_tfrecord.dataset.snapshot.versions import library_version
-from dask_tfrecord.dataset_scans import index, verify
-from dask_tfrecord.description import ColumnDescription, Description, Explanation, explain, inspect
+from dask_tfrecord.description import explain
 from dask_tfrecord.errors import (
-    Call,
     ConcurrentWriteError,
     CorruptRecordError,
     CorruptRecordWarning,
@@ -25,83 +21,37 @@ from dask_tfrecord.errors import (
     FileChangedError,
     KeywordError,
     NotFoundError,
-    Remedy,
     RemedyWarning,
     SchemaError,
     TFRecordError,
 )
-from dask_tfrecord.exports import export, from_tfds, from_tfmd, metadata_schema
-from dask_tfrecord.feed.arrow_dataset import TFRecordDataset
-from dask_tfrecord.feed.batches import Batches, iter_batches
-from dask_tfrecord.feed.record_table import RecordTable
-from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry
-from dask_tfrecord.files.storage.store_failures import hide_secrets
-from dask_tfrecord.row_selection import filter_mask, take
+from dask_tfrecord.exports import from_tfds, from_tfmd
+from dask_tfrecord.public_dataset import Dataset, open_dataset
 from dask_tfrecord.row_writer import Writer
 from dask_tfrecord.schema.fields import Field, Schema
-from dask_tfrecord.schema.logical_types import arrow_type
-from dask_tfrecord.table_operations import (
-    cleanup,
-    compact,
-    delete,
-    exists,
-    expire,
-    find_dataset,
-    repair,
-    restore,
-)
+from dask_tfrecord.table_operations import exists
 
 __all__ = [
-    "Batches",
-    "Block",
-    "Call",
-    "ColumnDescription",
-    "ColumnStatistics",
-    "Compacted",
+    "Commit",
     "ConcurrentWriteError",
     "CorruptRecordError",
     "CorruptRecordWarning",
-    "Deleted",
-    "Description",
+    "Dataset",
     "DestinationError",
-    "Expired",
-    "Explanation",
     "Field",
     "FileChangedError",
-    "FileEntry",
     "KeywordError",
     "NotFoundError",
-    "RecordTable",
-    "Remedy",
     "RemedyWarning",
-    "Repaired",
     "Schema",
     "SchemaError",
-    "Snapshot",
-    "TFRecordDataset",
     "TFRecordError",
     "Writer",
-    "arrow_type",
-    "cleanup",
-    "compact",
-    "delete",
     "exists",
-    "expire",
     "explain",
-    "export",
-    "filter_mask",
-    "find_dataset",
-    "hide_secrets",
-    "index",
-    "inspect",
-    "iter_batches",
-    "metadata_schema",
+    "open_dataset",
     "read_tfrecord",
-    "repair",
-    "restore",
-    "take",
     "to_tfrecord",
-    "verify",
 ]
 # The application configures where log messages go.
 logging.getLogger(__name__).addHandler(logging.NullHandler())

@@ -15,7 +15,7 @@ from dask_tfrecord.codec import RecordType
 from dask_tfrecord.collection.requests import plan_columnar, read_request
 from dask_tfrecord.collection.scheduler import compute_each
 from dask_tfrecord.dataset.maintenance import full_scan
-from dask_tfrecord.dataset.read.discovery import open_dataset
+from dask_tfrecord.dataset.read.discovery import open_path
 from dask_tfrecord.dataset.read.layouts import ALL, SPLIT, warn_of_missing_members
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.requested_columns import GivenHive, GivenSchema, ReadRequest
@@ -51,11 +51,9 @@ from dask_tfrecord.files.storage.listing import (
     with_trailing_slash,
 )
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.fields import Schema
 
 
-@public_function
 def index(
     path: str | os.PathLike[str],
     *,
@@ -67,89 +65,7 @@ def index(
     storage_options: dict[str, Any] | None = None,
     filesystem: Filesystem = None,
 ) -> Snapshot:
-    """Read all files of a directory that another tool wrote, and store a snapshot of their content.
-
-    After `index`, the directory is a dataset, as if `to_tfrecord` had written the files. `read_tfrecord`
-    opens the dataset without reading any data file, knows the number of rows, skips files that no filter can
-    match, and splits large uncompressed files without searching for records. `take` can then load rows of the
-    dataset by number. `index` does not change the data files.
-
-    Call `index` again, with the same arguments, after files were added, removed or rewritten. The second call
-    of `index` reads all files again. Also call `index` after a dataset that `to_tfrecord` wrote was copied
-    without the modification times of the files. In this case, `index` compares the checksums of the files,
-    keeps the columns and types, and stores a snapshot that recognises the copied files.
-
-    If reading takes long, `index` logs its progress every ten seconds, at the level INFO of the logger
-    ``dask_tfrecord``.
-
-    Parameters
-    ----------
-    path : str or path-like
-        The directory that contains the files.
-    schema : mapping, pyarrow.Schema, Schema, Snapshot, str or path-like, optional
-        The types of the columns, as in `read_tfrecord`. Types that ``schema`` does not give are inferred from
-        all records.
-    hive : bool or mapping of str to pyarrow.DataType, default True
-        If True, create partition columns from directories named ``key=value``, as in `read_tfrecord`.
-    record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
-        The type of the message in each record.
-    split : "all", optional
-        For a directory of TensorFlow Datasets or TFX, the name of each file's split is stored as the
-        partition column ``split``, with and without "all". Pass "all" if such a directory also contains files
-        of no split, because `index` raises for such files without "all". The column ``split`` of these files
-        is null. If the directory has no splits at all, "all" raises.
-    columnar : list of str or "scalars", optional
-        The columns that are also stored in Parquet files below ``_tfrecord/``, as in `to_tfrecord`. The files
-        are written anew from the records, also if the snapshot is up to date. By default, only data files
-        whose Parquet file is missing, out of date or without some of the dataset's columns get a new one.
-    storage_options : dict, optional
-        Options for the filesystem, such as credentials.
-    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
-        The filesystem of the path. Only one of ``filesystem`` and ``storage_options`` may be passed.
-
-    Returns
-    -------
-    Snapshot
-        The snapshot that `index` has stored.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the directory contains no files to read.
-    DestinationError
-        If the path is not a directory, if the directory already has a snapshot that is up to date, or if the
-        directory lies inside another dataset or contains another dataset.
-    FileChangedError
-        If the content of a file that `to_tfrecord` wrote has changed.
-    CorruptRecordError
-        If a record is damaged, or if a file that `to_tfrecord` wrote is missing. `verify` reports the damage
-        of all files, and `repair` drops missing files.
-    SchemaError
-        If a value in a record does not fit its column. `verify` reports all values that do not fit their
-        columns.
-
-    See Also
-    --------
-    verify : Report damaged files, and files that differ from the snapshot or the columns.
-    take : Load rows by their numbers.
-
-    Examples
-    --------
-    Index a directory that another tool wrote, which has no snapshot:
-
-    >>> import shutil
-    >>> import dask_tfrecord
-    >>> from dask import dataframe as dd
-    >>> ddf = dd.from_dict({"name": ["Ada", "Alan"]}, npartitions=2)
-    >>> snapshot = dask_tfrecord.to_tfrecord(ddf, "people")
-    >>> shutil.copytree("people", "foreign", ignore=shutil.ignore_patterns("_*"), copy_function=shutil.copy)
-    'foreign'
-
-    >>> dask_tfrecord.index("foreign")
-    Snapshot(2 files, 2 records, 71 bytes, columns: name)
-    >>> len(dask_tfrecord.read_tfrecord("foreign"))
-    2
-    """
+    """Read all files of a directory, and store a snapshot, as `Dataset.add_snapshot` says."""
     arguments.choice("split", split, (None, ALL))
     request = read_request(
         schema=schema,
@@ -165,7 +81,7 @@ def index(
     )
     store = destination(path, storage_options, filesystem)
     root = store.public()
-    refuse_inside_dataset(store, "index")
+    refuse_inside_dataset(store, "add_snapshot")
     check_destination(store, "append")
     finish_newest(store)
     before = find_snapshot(store)
@@ -207,7 +123,7 @@ def _described(
         raise nothing_at(store, "no such directory")
     refuse_datasets_below(store, "whose files the snapshot would list, too")
     try:
-        dataset = open_dataset(path, request, compute_each=each)
+        dataset = open_path(path, request, compute_each=each)
         if SPLIT in dataset.partition_values:  # otherwise, no description of splits leaves out files
             _refuse_undescribed_files(store, dataset)
         return full_scan.create_snapshot(dataset, each)
@@ -241,7 +157,6 @@ def _all_proven(files: pa.Table, snapshot: Snapshot) -> bool:
     return bool(pc.all(proven, min_count=0).as_py())
 
 
-@public_function
 def verify(
     path: PathLike | Sequence[PathLike],
     *,
@@ -249,69 +164,7 @@ def verify(
     storage_options: dict[str, Any] | None = None,
     filesystem: Filesystem = None,
 ) -> pd.DataFrame:
-    """Read all files completely, and report damaged files and files that differ from the snapshot.
-
-    `verify` reads files in parallel and in bounded memory. Damage does not raise an error; the returned
-    DataFrame reports the damage. If reading takes long, `verify` logs its progress every ten seconds, at the
-    level INFO of the logger ``dask_tfrecord``.
-
-    Parameters
-    ----------
-    path : str, path-like or list of these
-        A directory, a glob, a file, or a list of these, as in `read_tfrecord`.
-    record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
-        The type of the message in each record. "bytes" accepts any payload and verifies only checksums.
-    storage_options : dict, optional
-        Options for the filesystem, such as credentials.
-    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
-        The filesystem of the path. Only one of ``filesystem`` and ``storage_options`` may be passed.
-
-    Returns
-    -------
-    pandas.DataFrame
-        A DataFrame with one row for each file, and with these Arrow-backed columns:
-
-        - path : path of the file
-        - bytes : stored size of the file, in bytes
-        - records : number of intact records
-        - damaged : number of damaged records; a byte range without recognisable records counts as one
-        - damaged_bytes : number of damaged bytes in the decompressed content
-        - offset : byte offset of the first damage in the decompressed content; null without damage
-        - reason : description of the first damage; null without damage
-        - drift : differences between the features in the file and the columns; empty without differences. The
-          columns come from the snapshot, or are inferred from a sample as `read_tfrecord` does. If
-          `read_tfrecord` would read messages as bytes, this column gives the reason
-        - agrees : false if the file differs from the snapshot; null if there is no snapshot
-        - differs : description of how the file differs from the snapshot; null if there is no snapshot
-
-    Raises
-    ------
-    FileNotFoundError
-        If the path matches no file.
-
-    See Also
-    --------
-    index : Store a snapshot of files that another tool wrote.
-    read_tfrecord : Read the files; ``on_corrupt`` skips or quarantines damage.
-
-    Examples
-    --------
-    Damage the first of two files, and let `verify` find the damaged file:
-
-    >>> import pathlib
-    >>> import dask_tfrecord
-    >>> from dask import dataframe as dd
-    >>> ddf = dd.from_dict({"name": ["Ada", "Alan"]}, npartitions=2)
-    >>> snapshot = dask_tfrecord.to_tfrecord(ddf, "people")
-    >>> file = pathlib.Path("people", snapshot.files[0].path)
-    >>> _ = file.write_bytes(file.read_bytes().replace(b"Ada", b"Eve"))
-
-    >>> report = dask_tfrecord.verify("people")
-    >>> report[["records", "damaged", "offset", "agrees"]]
-       records  damaged  offset agrees
-    0        0        1       0  False
-    1        1        0    <NA>   True
-    """
+    """Read all files completely, and return the report that `Dataset.verify` describes."""
     arguments.choice("record_type", record_type, ("infer", *get_args(RecordType)))
     if isinstance(path, str | os.PathLike):
         store = with_trailing_slash(Store.at(path, storage_options, filesystem))
@@ -387,7 +240,7 @@ def _report_frame(
     columns = {
         "path": pa.array(paths, pa.string()),
         "bytes": pa.array([report.bytes for report in reports], pa.int64()),
-        "records": pa.array([report.records for report in reports], pa.int64()),
+        "rows": pa.array([report.records for report in reports], pa.int64()),
         "damaged": pa.array([report.damaged for report in reports], pa.int64()),
         "damaged_bytes": pa.array([report.damaged_bytes for report in reports], pa.int64()),
         "offset": pa.array([report.first and report.first.offset for report in reports], pa.int64()),

@@ -1,36 +1,37 @@
-"""Describe a dataset (`inspect`), and explain what the tasks of a read will read (`explain`)."""
+"""Say what a dataset holds (`Facts`), and explain what the tasks of a read will read (`explain`)."""
 
+import html
 import re
-from collections.abc import Generator, Iterable, Iterator, Sequence
-from contextlib import closing
-from dataclasses import asdict, dataclass, replace
+from collections.abc import Iterator
+from dataclasses import asdict, dataclass
 from itertools import chain
 from os.path import commonprefix
-from typing import Any, Unpack
+from typing import Any, NamedTuple
 
 import dask.dataframe as dd
 import numpy as np
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
+import pyarrow.dataset as pads
 
-from dask_tfrecord.arguments import ReadKeywords
+from dask_tfrecord.codec import RecordType
 from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.collection.expr.read_expression import planned_reads
-from dask_tfrecord.collection.requests import open_columns
+from dask_tfrecord.collection.opened_path import OpenedPath
 from dask_tfrecord.collection.scheduler import compute_each
 from dask_tfrecord.dataset.query.comparison_keys import comparison_key
 from dask_tfrecord.dataset.read.layouts import SPLIT, read_info, supervised_keys
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition, SplitReport, explain_partition
 from dask_tfrecord.dataset.snapshot.file_list import statistics_name
-from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.errors import TFRecordError, check_instance
-from dask_tfrecord.files.storage.listing import PathLike, column_paths
+from dask_tfrecord.dataset.snapshot.model import open_version, short_list
+from dask_tfrecord.errors import NotFoundError, TFRecordError
+from dask_tfrecord.files.storage.listing import column_paths
 from dask_tfrecord.files.storage.paths import parent_of
-from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.lazy import cached_property
-from dask_tfrecord.public_functions import calling, public_function
+from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.fields import Field, Schema, feature_text
 
 # The number of bytes at the start of a file from which the codec is detected. It is also the approximate
@@ -39,280 +40,192 @@ _HEAD_BYTES = 16
 _DETECTED_FILES = 16
 
 
-@dataclass(frozen=True)
-class ColumnDescription:
-    """The description of a column: its type, and what the statistics of all files prove about its values.
-
-    Parameters
-    ----------
-    name : str
-        The name of the column.
-    type : pyarrow.DataType
-        The type of the column.
-    feature : str
-        The kind of feature that stores the column, or "directory" for a partition column.
-    nulls : int, optional
-        The number of nulls in the column, or None if the number of nulls is not known.
-    min, max : object, optional
-        The smallest and the greatest value of the column, or None if the column has no values, or if the
-        smallest and the greatest value are not known.
-    lengths : tuple of int, optional
-        The lengths of the shortest and the longest list, or None if the column has no lists, or if the
-        lengths of its lists are not known.
-    """
-
-    name: str
-    type: pa.DataType
-    feature: str
-    nulls: int | None = None
-    min: Any = None
-    max: Any = None
-    lengths: tuple[int, int] | None = None
-
-
-@public_function
-def inspect(
-    path: PathLike | Sequence[PathLike], *, columns: Sequence[str] | None = None, **read: Unpack[ReadKeywords]
-) -> "Description":
-    """Open a dataset without Dask, to see what it holds or to iterate over its rows.
-
-    If the dataset has a snapshot, the description is taken from the snapshot. If the dataset has no snapshot,
-    a sample of its records is read.
-
-    Parameters
-    ----------
-    path : str, path-like or list of these
-        A directory, a glob, a file, or a list of these, as in `read_tfrecord`.
-    columns : list of str, optional
-        The columns to describe and to read, in this order. By default, all columns are described.
-    **read
-        Keywords that say which rows are read, as in `read_tfrecord`, such as ``schema``, ``filters`` and
-        ``version``. ``max_corrupt`` applies to each file separately.
-
-    Returns
-    -------
-    Description
-        The description of the dataset's files and columns. `Description.iter_tables` reads the rows of the
-        dataset.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the path matches no file, or if the dataset does not have this ``version``.
-    CorruptRecordError
-        If a record of the sample is damaged.
-    SchemaError
-        If ``columns`` or ``filters`` name an unknown column.
-
-    See Also
-    --------
-    verify : Read all files, and report damage and differences.
-
-    Examples
-    --------
-    >>> import dask_tfrecord
-    >>> from dask import dataframe as dd
-    >>> ddf = dd.from_dict({"name": ["Ada", "Alan", None], "born": [1815, 1912, 1906]}, npartitions=2)
-    >>> snapshot = dask_tfrecord.to_tfrecord(ddf, "people")
-    >>> found = dask_tfrecord.inspect("people")
-    >>> found.rows, len(found.files)
-    (3, 2)
-    >>> for column in found.columns:
-    ...     print(column.name, column.type, column.nulls, column.min, column.max)
-    name string 1 Ada Alan
-    born int64 0 1815 1912
-    >>> next(found.iter_tables()).to_pylist()
-    [{'name': 'Ada', 'born': 1815}, {'name': 'Alan', 'born': 1912}]
-    """
-    dataset, schema = open_columns(path, columns, None, read)
-    return Description(dataset, schema)
-
-
-class Description:
-    """The files, the columns and the rows of a dataset, as `inspect` returns them.
-
-    Attributes
-    ----------
-    schema : Schema
-        The schema of the columns that are read.
-    version : int, optional
-        The number of the dataset's version that is described, or None if the dataset has no snapshot.
-    """
-
-    def __init__(self, dataset: ReadPlan, schema: Schema) -> None:
-        check_instance("dataset", dataset, ReadPlan)
-        check_instance("schema", schema, Schema)
-        self._dataset = dataset
-        self.schema = schema
-        self.version = dataset.version
+class Facts(OpenedPath):
+    """What a `Dataset` shows of its files and columns, as the snapshot proves it. No row is read."""
 
     def __repr__(self) -> str:
-        return f"Description({self.path!r}, {len(self.files):,} files, {len(self.schema.fields):,} columns)"
+        try:
+            version = "" if self.version is None else f"version {self.version}: "
+            rows = "rows not counted" if self.num_rows is None else f"{self.num_rows:,} rows"
+            files = f"{len(self.files):,} files, {self.nbytes:,} bytes"
+            names = short_list(self._selected.names)
+            return f"Dataset({self.path!r}, {version}{rows}, {files}, columns: {names})"
+        except (TFRecordError, NotFoundError) as error:  # the methods that mend the dataset are called on it
+            return f"Dataset({error})"
 
-    @property
-    def path(self) -> str:
-        """The root path of the dataset, without credentials."""
-        return self._dataset.store.public()
+    def _repr_html_(self) -> str:
+        facts = {
+            "path": self.path,
+            "version": "none" if self.version is None else str(self.version),
+            "rows": "not counted" if self.num_rows is None else f"{self.num_rows:,}",
+            "files": f"{len(self.files):,}",
+            "bytes": f"{self.nbytes:,}",
+        }
+        if names := self.partitioning.schema.names:
+            facts["partition columns"] = ", ".join(names)
+        if self.splits:
+            facts["splits"] = ", ".join(self.splits)
+        cells = (f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in facts.items())
+        return f"<table>{''.join(cells)}</table>{self.statistics.to_html(na_rep='')}"
+
+    @cached_property
+    def _plan_of_files(self) -> ReadPlan:
+        """The plan with a partition for each file that may hold a row that passes the filters."""
+        return self.plan(blocksize=None)
 
     @property
     def _files(self) -> pa.Table:
-        """The file list of the plan. Each file has one row, because files are not split."""
-        return self._dataset.partitions.rows
-
-    @property
-    def files(self) -> list[str]:
-        """The paths of the files in the order of their rows.
-
-        Files that cannot hold a row that passes the filters are omitted.
-        """
-        return self._dataset.store.public_paths(column_paths(self._files["path"]))
-
-    @property
-    def sizes(self) -> list[int]:
-        """The stored size of each file, in bytes."""
-        sizes: list[int] = pc.fill_null(self._files["size"], 0).to_pylist()
-        return sizes
+        return self._plan_of_files.partitions.rows
 
     @cached_property
-    def rows(self) -> int | None:
-        """The number of rows in the files, counted before filters are applied.
+    def _selected(self) -> Schema:
+        """The columns of the dataset, in their order."""
+        return self.columns_of(self._plan_of_files)
 
-        None if no snapshot proves the number of rows.
-        """
-        return None if self._records is None else _sum(self._records)
+    @property
+    def path(self) -> str:
+        """The path of the dataset without credentials. For several paths, what all have in common."""
+        return self._opened().store.public()
+
+    @property
+    def version(self) -> int | None:
+        """The version of the dataset that this object reads, or None if the path has no snapshot."""
+        return self._opened().version
+
+    @property
+    def record_type(self) -> RecordType:
+        """The type of the message in each record: "example", "sequence_example" or "bytes"."""
+        return self._plan_of_files.schema.record_type
 
     @cached_property
-    def versions(self) -> list[dict[str, Any]]:
-        """The readable versions of the dataset, the newest last, as `Snapshot.history` describes them.
+    def num_rows(self) -> int | None:
+        """The number of rows that pass the filters, or None if the snapshot does not prove this number.
 
-        The list is empty if the dataset has no snapshot.
+        `count_rows` counts the rows in any case.
         """
-        if self.version is None:
-            return []
-        store = self._dataset.store
-        history = Snapshot.history(store.root, filesystem=store.fs)
-        versions: list[dict[str, Any]] = pa.Table.from_pandas(history, preserve_index=False).to_pylist()
-        return versions
+        return None if self._rows.null_count else _sum(self._rows)
+
+    @property
+    def nbytes(self) -> int:
+        """The stored size of the files in bytes."""
+        return int(pc.sum(self._files["size"], min_count=0).as_py())
+
+    @cached_property
+    def files(self) -> pa.Table:
+        """The data files that may hold a row that passes the filters, in the order of their rows.
+
+        The columns are ``path``, ``bytes``, ``rows`` (null if the number is not known) and the partition
+        columns.
+        """
+        paths = self._plan_of_files.store.public_paths(column_paths(self._files["path"]))
+        sizes = self._files["size"]
+        table = pa.table({"path": pa.array(paths, pa.string()), "bytes": sizes, "rows": self._rows})
+        for name, values in self._plan_of_files.partition_values.items():
+            table = table.append_column(name, values)
+        return table
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The ``custom_metadata`` of the write that made this version."""
+        plan = self._opened()
+        if plan.version is None:
+            return {}
+        return dict(open_version(plan.store, plan.version).custom_metadata)
 
     @cached_property
     def codecs(self) -> list[str]:
-        """The codecs of a sample of the dataset's files. The name "none" stands for uncompressed files."""
+        """The codecs of a sample of the files. The name "none" stands for uncompressed files."""
         files = self._files.take(np.arange(0, len(self._files), max(1, len(self._files) // _DETECTED_FILES)))
         sizes = zip(column_paths(files["path"]), files["size"].to_pylist(), strict=True)
-        heads = self._dataset.store.read_ranges([(path, 0, _HEAD_BYTES) for path, size in sizes if size])
+        store = self._plan_of_files.store
+        heads = store.read_ranges([(path, 0, _HEAD_BYTES) for path, size in sizes if size])
         return list(dict.fromkeys(detect(head) or "none" for head in heads))
 
     @property
-    def partition_columns(self) -> list[str]:
-        """The names of the partition columns, whose values are in directory names."""
-        return list(self._dataset.partition_values)
+    def partitioning(self) -> pads.Partitioning:
+        """The names and types of the partition columns. The table `files` has their values."""
+        names = [*self._plan_of_files.partition_values]
+        return pads.partitioning(self._plan_of_files.schema.select(names).arrow, flavor="hive")
 
     @cached_property
     def splits(self) -> dict[str, int | None]:
-        """Map the name of each split to the number of its rows, before filters. None if it is not known.
+        """Map the name of each split to the number of its rows, or to None if the number is not known.
 
         The splits are the values of the partition column ``split``. Empty if there is no such column.
         """
-        if SPLIT not in self.partition_columns:
+        if SPLIT not in self._plan_of_files.partition_values:
             return {}
-        # Each file is a partition, so there is a partition value for each file.
-        names = self._dataset.partition_values[SPLIT]
-        files = pa.table({"split": names, "records": self._files["records"]})
-        sums = files.group_by("split").aggregate(
-            [("records", "sum", pc.ScalarAggregateOptions(skip_nulls=False))]
-        )
-        return dict(zip(sums["split"].to_pylist(), sums["records_sum"].to_pylist(), strict=True))
+        files = pa.table({"split": self._plan_of_files.partition_values[SPLIT], "rows": self._rows})
+        keeps_nulls = pc.ScalarAggregateOptions(skip_nulls=False)
+        sums = files.group_by("split").aggregate([("rows", "sum", keeps_nulls)])
+        return dict(zip(sums["split"].to_pylist(), sums["rows_sum"].to_pylist(), strict=True))
 
     @cached_property
     def supervised_keys(self) -> tuple[str, ...]:
         """The columns that ``dataset_info.json`` of TFDS calls the input and the label of a model."""
         paths = column_paths(self._files["path"][:1])
-        infos = (read_info(self._dataset.store, parent_of(path)) for path in paths)
+        infos = (read_info(self._plan_of_files.store, parent_of(path)) for path in paths)
         return next((supervised_keys(info.get("supervisedKeys")) for info in infos), ())
 
-    @property
-    def directories(self) -> int:
-        """The number of partition directories."""
-        values = (column.to_pylist() for column in self._dataset.partition_values.values())
-        return len(set(zip(*values, strict=True)))
+    @cached_property
+    def statistics(self) -> pd.DataFrame:
+        """What the snapshot proves about the values of each column, as a table with a row for each column.
+
+        The fields of a struct column follow the column. The columns of the table are ``type`` (the Arrow
+        type), ``feature`` (the kind of feature that stores the column, or "directory"), ``nulls``, ``min``
+        and ``max`` (of the values, or of the values in lists), ``min_length`` and ``max_length`` (of lists).
+        What is not known is None, also if filters leave out an unknown part of a file.
+        """
+        rows = [self._column(one) for item in self._selected.fields for one in item.family]
+        names = [one.name for item in self._selected.fields for one in item.family]
+        return pd.DataFrame(rows, pd.Index(names, name="column"), dtype=object)
 
     @cached_property
-    def columns(self) -> list[ColumnDescription]:
-        """The description of each column. The fields of a struct follow the struct."""
-        return [self._column(one) for item in self.schema.fields for one in item.family]
+    def _rows(self) -> pa.Array:
+        """The number of rows of each file that pass the filters, or null if the number is not known."""
+        plan = self._plan_of_files
+        return pa.array([plan.count(at) for at in range(len(self._files))], pa.int64())
 
-    def iter_tables(self, files: Iterable[int] | None = None) -> Generator[pa.Table, None, None]:
-        """Yield the rows that pass the filters, in the order of the files, as tables of a few MiB.
-
-        This thread reads one table after the other, so little memory is used. If the iterator is closed
-        early, the rest of the current file is not read.
-
-        Parameters
-        ----------
-        files : iterable of int, optional
-            The files to read, as positions in the list `files`. By default, all files are read.
-
-        Raises
-        ------
-        CorruptRecordError
-            If data is damaged, unless ``on_corrupt`` skips damaged data.
-        FileChangedError
-            If a file changed after it was listed.
-        SchemaError
-            If a value in a record does not fit its column.
-        TFRecordError
-            If ``files`` are not positions in the list.
-        """
-        every = range(self._dataset.npartitions)
-        check_instance("files", files, Iterable, type(None))
-        for index in every if files is None else files:
-            if index not in every:
-                raise TFRecordError(f"files={files!r}: there is no file at the position {index!r}")
-            with closing(self._dataset.partition(index, self.schema).stream()) as tables:
-                while (table := _next(tables, self._dataset.store)) is not None:
-                    if table.num_rows:
-                        yield table
-
-    @property
-    def _records(self) -> pa.ChunkedArray | None:
-        """The numbers of records of the files; None if the snapshot does not describe all files."""
-        is_described = self.version is not None and "file_records" in self._files.column_names
-        records = self._files["file_records"] if is_described else None
-        return None if records is None or records.null_count else records
-
-    def _column(self, item: Field) -> ColumnDescription:
-        records, values = self._records, self._dataset.partition_values.get(item.name)
+    def _column(self, item: Field) -> "ColumnStatistics":
+        counts, values = self._rows, self._plan_of_files.partition_values.get(item.name)
         if values is not None:
-            nulls = None if records is None else _sum(records.filter(values.is_null()))
-            return ColumnDescription(item.name, item.type, "directory", nulls, *_bounds(item, values))
-        unknown = ColumnDescription(item.name, item.type, feature_text(item))
-        if records is None:
+            nulls = None if counts.null_count else _sum(counts.filter(values.is_null()))
+            return ColumnStatistics(item.type, "directory", nulls, *_bounds(item, values))
+        unknown = ColumnStatistics(item.type, feature_text(item))
+        if counts.null_count or "file_records" not in self._files.column_names:
             return unknown
-        files, name = self._files.filter(pc.greater(records, 0)), statistics_name(item.name)
+        files, name = self._files.filter(pc.greater(counts, 0)), statistics_name(item.name)
         if name not in files.column_names or files[name].null_count:
-            return replace(unknown, nulls=None if len(files) else 0)
+            return unknown._replace(nulls=None if len(files) else 0)
         statistics = files[name].combine_chunks()
         known = {one.name: statistics.field(one.name) for one in statistics.type}
-        described = replace(unknown, nulls=_sum(known["nulls"]))
+        described = unknown._replace(nulls=_sum(known["nulls"]))
         if "min_length" in known:
             ends = pc.min(known["min_length"]).as_py(), pc.max(known["max_length"]).as_py()
-            return replace(described, lengths=None if None in ends else ends)
+            return (
+                described._replace(min_length=ends[0], max_length=ends[1]) if None not in ends else described
+            )
         has_bounds = pc.or_(known["min"].is_valid(), pc.equal(known["nulls"], files["file_records"]))
         if not pc.all(has_bounds, min_count=0).as_py():
             return described
         least, greatest = _bounds(item, pa.concat_arrays([known["min"], known["max"]]))
-        return replace(described, min=least, max=greatest)
+        return described._replace(min=least, max=greatest)
+
+
+class ColumnStatistics(NamedTuple):
+    """A row of `Dataset.statistics`."""
+
+    type: pa.DataType
+    feature: str
+    nulls: int | None = None
+    min: Any = None
+    max: Any = None
+    min_length: int | None = None
+    max_length: int | None = None
 
 
 def _sum(numbers: pa.Array | pa.ChunkedArray) -> int:
     return int(pc.sum(numbers, min_count=0).as_py())
-
-
-@redact_errors
-def _next(tables: Iterator[pa.Table], store: Store) -> pa.Table | None:
-    """Return the next table, or None. The remedies of an error are those that `inspect` accepts."""
-    with calling(inspect):
-        return next(tables, None)
 
 
 def _bounds(item: Field, values: pa.Array) -> tuple[Any, Any]:

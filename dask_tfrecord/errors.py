@@ -22,9 +22,10 @@ from typing import Any, NamedTuple, Self, TypeVar
 import pyarrow as pa
 
 READ = "read_tfrecord"
+OPEN = "open_dataset"
 
 # The keywords of the functions to which errors refer. The decorator `public_function` adds the keywords.
-KEYWORDS: dict[str, Collection[str]] = {READ: (), "to_tfrecord": (), "Writer": ()}
+KEYWORDS: dict[str, Collection[str]] = {READ: (), OPEN: (), "to_tfrecord": (), "Writer": ()}
 
 
 class Remedy(NamedTuple):
@@ -51,14 +52,14 @@ class Remedy(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call of another public function that avoids an error.
+    """A call that avoids an error: of `to_tfrecord`, or of a method of `Dataset`.
 
     Parameters
     ----------
     function : str
-        The name of the function to call, such as ``"index"``.
+        The name of the function or method to call, such as ``"add_snapshot"``.
     path : str
-        The path to pass to this function.
+        The path of the dataset.
     keywords : dict
         The keywords to pass to this function.
     effect : str
@@ -72,9 +73,10 @@ class Call(NamedTuple):
 
     def __str__(self) -> str:
         """Return the advice to make this call, with the call as Python code."""
-        owner = "ddf" if self.function == "to_tfrecord" else "dask_tfrecord"
-        arguments = [repr(self.path), *(str(Remedy(*item)) for item in self.keywords.items())]
-        return f"call {owner}.{self.function}({', '.join(arguments)})"
+        arguments = ", ".join(str(Remedy(*item)) for item in self.keywords.items())
+        if self.function != "to_tfrecord":
+            return f"call dask_tfrecord.open_dataset({self.path!r}).{self.function}({arguments})"
+        return f"call ddf.to_tfrecord({self.path!r}{', ' if arguments else ''}{arguments})"
 
 
 class TFRecordError(ValueError):
@@ -263,10 +265,10 @@ class NotFoundError(FileNotFoundError):
     --------
     >>> import dask_tfrecord
     >>> try:
-    ...     dask_tfrecord.Snapshot.open("nothing")
+    ...     dask_tfrecord.open_dataset("nothing")
     ... except dask_tfrecord.NotFoundError as error:
-    ...     print([call.function for call in error.calls])
-    ['index']
+    ...     print(error.problem.rpartition(": ")[2])
+    no such file or directory
     """
 
     def __init__(self, problem: str, advice: str | None = None, calls: Sequence[Call] = ()) -> None:
@@ -441,4 +443,4 @@ WITHOUT_SNAPSHOT = Remedy("use_snapshot", False, "read the files without the sna
 
 def index_again(root: str, effect: str = "again") -> Call:
     """Return the advice to index a dataset again."""
-    return Call("index", root, {}, effect)
+    return Call("add_snapshot", root, {}, effect)

@@ -21,7 +21,6 @@ from dask_tfrecord.dataset.read.schema_sources import tfds_schema, tfmd_schema
 from dask_tfrecord.dataset.snapshot.model import Snapshot, open_version
 from dask_tfrecord.dataset.snapshot.names import record_exports
 from dask_tfrecord.dataset.snapshot.visibility import newest_snapshot
-from dask_tfrecord.dataset.write.destination import refuse_inside_dataset
 from dask_tfrecord.dataset.write.transaction import finish_newest
 from dask_tfrecord.errors import SchemaError, TFRecordError, check_instance
 from dask_tfrecord.files.entry import FileEntry
@@ -56,69 +55,8 @@ _PLAIN = frozenset(range(32, 127)) - frozenset(b'"\\')
 _FEATURES = "tensorflow_datasets.core.features"
 
 
-@public_function
-def export(
-    path: Any, format: Format, *, storage_options: dict[str, Any] | None = None, filesystem: Filesystem = None
-) -> list[str]:
-    """Write the files that another library needs to read a dataset, beside the data files.
-
-    A read that uses the snapshot of the dataset ignores the exported files. With ``use_snapshot=False``, or
-    if the snapshot was removed, the exported ``features.json`` and ``dataset_info.json`` decide which columns
-    and files are read, and how many records each file must have.
-
-    An overwrite of the dataset removes the exported files. Call `export` again after an append, because the
-    exported files describe only the earlier rows.
-
-    Parameters
-    ----------
-    path : str or path-like
-        The directory of a dataset with a snapshot, which `to_tfrecord` or `index` has stored.
-    format : "idx", "tfds" or "tfmd"
-        "idx" writes ``_idx/<data file>.idx`` for each data file. Such an index file holds the offset and the
-        size of each record, for NVIDIA DALI and for the ``tfrecord`` package.
-
-        "tfds" writes ``features.json`` and ``dataset_info.json``, for ``builder_from_directory`` of
-        TensorFlow Datasets. Each directory such as ``split=train/`` becomes a split of the TensorFlow
-        dataset. TensorFlow Datasets reads dates and times as integers.
-
-        "tfmd" writes ``schema.pbtxt``, a TensorFlow Metadata schema, for TFX.
-    storage_options : dict, optional
-        Options for the filesystem, such as credentials.
-    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
-        The filesystem of the path. Only one of ``filesystem`` and ``storage_options`` may be passed.
-
-    Returns
-    -------
-    list of str
-        The paths of the written files. The index files of "idx" are in the order of `Snapshot.files`.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the dataset has no snapshot.
-    CorruptRecordError
-        If a file of the dataset is missing.
-    DestinationError
-        If the path lies inside another dataset.
-    SchemaError
-        If the format cannot express a column, for example a column with nulls in "tfds".
-    TFRecordError
-        If the format cannot express the data files, for example compressed files in "idx" and "tfds".
-
-    Examples
-    --------
-    >>> from pathlib import Path
-    >>> import dask.dataframe as dd
-    >>> import dask_tfrecord
-    >>> ddf = dd.from_dict({"x": [1, 2, 3]}, npartitions=1)
-    >>> _ = dask_tfrecord.to_tfrecord(ddf, "numbers")
-    >>> (index,) = dask_tfrecord.export("numbers", "idx")
-    >>> Path(index).read_text().splitlines()
-    ['0 30', '30 30', '60 30']
-    """
-    arguments.choice("format", format, get_args(Format))
-    store = Store.at(path, storage_options, filesystem)
-    refuse_inside_dataset(store, "export")
+def export(store: Store, format: Format) -> list[str]:
+    """Write the files that another library needs, beside the data files, as `Dataset.export` says."""
     finish_newest(store)  # otherwise an interrupted overwrite would later remove the exported files
     newest = newest_snapshot(store)  # this call raises if data files are missing
     snapshot = newest[0] if newest else open_version(store, None)
@@ -466,7 +404,7 @@ def from_tfds(
     >>> from dask import dataframe as dd
     >>> ddf = dd.from_dict({"name": ["Ada", "Alan"], "born": [1815, 1912]}, npartitions=1)
     >>> snapshot = dask_tfrecord.to_tfrecord(ddf, "people")
-    >>> written = dask_tfrecord.export("people", "tfds")
+    >>> written = dask_tfrecord.open_dataset("people").export("tfds")
     >>> dask_tfrecord.Schema.from_tfds("people")
     Schema of example records:
       column  type    feature

@@ -15,7 +15,7 @@ from typing import Any, ParamSpec, TypeVar, get_args
 
 import yaml
 
-from dask_tfrecord.errors import KEYWORDS, READ, KeywordError, TFRecordError
+from dask_tfrecord.errors import KEYWORDS, OPEN, READ, KeywordError, TFRecordError
 from dask_tfrecord.files.storage.store_failures import hide, redact_errors, secrets_of
 
 Parameters = ParamSpec("Parameters")
@@ -30,6 +30,23 @@ _COLLECTION = "compute"
 
 _WRITES = ("to_tfrecord", "Writer")
 
+# The parts of the class `Dataset`. Of the methods of `Maintenance`, only two read as `open_dataset` says.
+_PARTS = ("ArrowDataset.", "Maintenance.")
+_READING = ("Maintenance.add_snapshot", "Maintenance.verify")
+
+
+def _title(function: Callable[..., Any]) -> str:
+    """Return the name of a public function or method, as the user knows it."""
+    name = function.__qualname__.removesuffix(".__init__")
+    return f"Dataset.{name.partition('.')[2]}" if name.startswith(_PARTS) else name
+
+
+def _reader(function: Callable[..., Any]) -> str:
+    """Return the function that takes the keywords with which this function reads."""
+    name = function.__qualname__
+    is_opened = name.startswith(("Dataset.", "ArrowDataset.")) or name in _READING
+    return OPEN if is_opened else READ
+
 
 def public_function(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Decorate a public function or constructor: set its signature, and adapt the errors that it raises.
@@ -42,7 +59,7 @@ def public_function(function: Callable[Parameters, Result]) -> Callable[Paramete
     """
     shown = _expanded(signature(function))
     known = [name for name in shown.parameters if name != "self"]
-    title = function.__qualname__.removesuffix(".__init__")
+    title = _title(function)
     redacted = redact_errors(function)
     if title in KEYWORDS:
         KEYWORDS[title] = known
@@ -76,13 +93,13 @@ def calling(
         if function is None:
             error.called_as(_COLLECTION, lambda _: False)
         elif error.called != _COLLECTION:
-            name = function.__qualname__.removesuffix(".__init__")
+            name = _title(function)
             keywords = signature(function).parameters
             owner = name.partition(".")[0]
             is_write = owner in _WRITES
             if error.function is None:
                 is_ours = is_write and any(one.keyword in KEYWORDS[owner] for one in error.remedies)
-                error.function = owner if is_ours else READ
+                error.function = owner if is_ours else _reader(function)
             # The keywords of a write have another meaning than those of the same name in functions that read.
             fits = error.function == "" or (error.function in _WRITES) == is_write
             error.called_as(name, lambda remedy: fits and remedy.keyword in keywords)
@@ -96,8 +113,8 @@ def calling(
 def _path_in(given: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
     """Return the path of a dataset that was passed to a function, without secrets."""
     arguments = given.bind_partial(*args, **kwargs).arguments
-    writer = arguments.get("self")
-    path = arguments.get("path", arguments.get("source", getattr(writer, "_root", None)))
+    owner = arguments.get("self")  # a `Writer` or a `Dataset`
+    path = arguments.get("path", arguments.get("source", getattr(owner, "_root", None)))
     if not isinstance(path, str | os.PathLike) or not isinstance(text := os.fspath(path), str):
         return None
     return hide(text if "://" in text else os.path.abspath(text), secrets_of(args, kwargs))

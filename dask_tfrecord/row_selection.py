@@ -1,22 +1,15 @@
-"""Select rows by number (`take`) or by filters (`filter_mask`).
-
-`take` and `RecordTable` share `NumberedRows`.
-"""
+"""Select rows by number, as `Dataset.take` and `RecordTable` do, or by filters (`filter_mask`)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from itertools import chain
-from typing import Any, TypeAlias, TypeVar, Unpack, overload
+from typing import Any, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
-import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.arguments import ReadKeywords
-from dask_tfrecord.collection.frames import arrow_to_pandas
-from dask_tfrecord.collection.requests import open_columns
 from dask_tfrecord.collection.scheduler import compute_each
 from dask_tfrecord.dataset.query.filters import names_in, parse_filters
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
@@ -24,7 +17,7 @@ from dask_tfrecord.dataset.read.read_task import Partition
 from dask_tfrecord.dataset.read.requested_columns import unknown_column
 from dask_tfrecord.errors import Remedy, TFRecordError, check_instance
 from dask_tfrecord.files.splits import Partitions
-from dask_tfrecord.files.storage.listing import PathLike, check_unchanged, distinct, nothing_at
+from dask_tfrecord.files.storage.listing import check_unchanged, distinct
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.fields import Field, Schema
@@ -116,95 +109,6 @@ BLOCK_BYTES = 1 << 18
 # The number of blocks that one task reads. If no more than this number of blocks is needed, they are read
 # without a task.
 _BLOCKS_PER_TASK = 16
-
-
-@overload
-def take(  # type: ignore[overload-overlap]  # a str is also a Sequence[str], so it matches both overloads; the first one wins, and its result is a Series
-    path: PathLike, indices: Sequence[int] | npt.ArrayLike, columns: str, **read: Unpack[ReadKeywords]
-) -> pd.Series: ...
-@overload
-def take(
-    path: PathLike,
-    indices: Sequence[int] | npt.ArrayLike,
-    columns: Sequence[str] | None = None,
-    **read: Unpack[ReadKeywords],
-) -> pd.DataFrame: ...
-@public_function
-def take(
-    path: PathLike,
-    indices: Sequence[int] | npt.ArrayLike,
-    columns: str | Sequence[str] | None = None,
-    **read: Unpack[ReadKeywords],
-) -> pd.DataFrame | pd.Series:
-    """Load rows of a dataset by their row numbers.
-
-    From uncompressed files, and from compressed files that `to_tfrecord` wrote, only the blocks that hold
-    these rows are read. A block of a file holds about 1 MiB. If few records of a block are needed, only these
-    records are decoded, and damage in the other records is not noticed. Other compressed files are read
-    completely. If many blocks are needed, tasks read them in parallel.
-
-    Parameters
-    ----------
-    path : str or path-like
-        The directory of a dataset with a snapshot, which `to_tfrecord` or `index` stored.
-    indices : sequence of int or bool
-        The numbers of the rows, counted from 0 in the row order of `read_tfrecord`. Row numbers may be in any
-        order and may be repeated. As in NumPy, negative numbers count from the end, and a boolean mask with
-        an element for each row selects rows.
-    columns : str or list of str, optional
-        The columns to load, in this order. If ``columns`` is a single name and not a list, the result is a
-        Series. By default, all columns are loaded. An unknown or repeated column name raises.
-    **read
-        Keywords of `read_tfrecord` that say which rows are numbered, such as ``schema``, ``filters`` and
-        ``version``. Only rows that pass ``filters`` have numbers; to number the rows, the columns of the
-        filter are read from all files that may have rows that pass. If ``on_corrupt`` skips damage, all files
-        are read, and only undamaged records have numbers.
-
-    Returns
-    -------
-    pandas.DataFrame or pandas.Series
-        One row for each element of ``indices``, in the same order, with a new range index and the dtypes that
-        `read_tfrecord` gives.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the directory has no snapshot.
-    IndexError
-        If a row number is out of bounds, or if a mask does not have one element for each row.
-    TFRecordError
-        If ``indices`` contains neither integers nor a boolean mask.
-    FileChangedError
-        If a file has changed since the snapshot was stored.
-
-    See Also
-    --------
-    index : Store a snapshot of files that another tool wrote.
-
-    Examples
-    --------
-    >>> import dask_tfrecord
-    >>> from dask import dataframe as dd
-    >>> ddf = dd.from_dict({"name": ["Ada", "Alan", "Grace"], "born": [1815, 1912, 1906]}, npartitions=2)
-    >>> snapshot = dask_tfrecord.to_tfrecord(ddf, "people")
-    >>> dask_tfrecord.take("people", [-1, 0])
-        name  born
-    0  Grace  1906
-    1    Ada  1815
-    >>> dask_tfrecord.take("people", [1], columns="born").tolist()
-    [1912]
-    """
-    plan, schema = open_columns(path, columns, BLOCK_BYTES, read)
-    if plan.version is None:
-        problem = "take() needs a snapshot to find rows, and none is used"
-        effect = "to make a snapshot of files that another tool wrote"
-        raise nothing_at(plan.store, problem, index=effect)
-    rows = NumberedRows(plan, schema)
-    numbers = rows.numbers(indices)
-    if not schema.fields:
-        return pd.DataFrame(index=pd.RangeIndex(numbers.size))
-    frame = arrow_to_pandas.to_pandas(rows.read(numbers), schema)
-    return frame[columns] if isinstance(columns, str) else frame
 
 
 class NumberedRows:

@@ -32,7 +32,7 @@ from dask_tfrecord.collection.frames.table_sources import (
 )
 from dask_tfrecord.dataset.read.inferred_schema import PAYLOAD
 from dask_tfrecord.dataset.shuffle.table_stream import Appender, check_values
-from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.snapshot.model import Commit, Snapshot
 from dask_tfrecord.dataset.write import append_schema
 from dask_tfrecord.dataset.write.destination import (
     check_destination,
@@ -70,7 +70,7 @@ class Writer:
     path : str or path-like
         The directory of the dataset. If it holds data, the rows are added to the data, as with
         ``to_tfrecord(append=True)``. Otherwise, the first commit makes a new dataset.
-    schema : mapping of str to pyarrow.DataType, pyarrow.Schema, Schema or Snapshot, optional
+    schema : mapping of str to pyarrow.DataType, pyarrow.Schema or Schema, optional
         The types of some or all columns, as in `to_tfrecord`. In a new dataset, the first rows show the types
         of the other columns. If the dataset exists, its columns must have the given types.
     partition_on : str or list of str, optional
@@ -109,9 +109,10 @@ class Writer:
 
     Attributes
     ----------
-    snapshot : Snapshot or None
-        The newest version of the dataset that this `Writer` has read or made, or None if there is none. Its
-        ``custom_metadata`` says where a program that was killed continues.
+    version : int or None
+        The newest version of the dataset that this `Writer` has read or made, or None if there is none.
+    metadata : dict of str to str
+        The ``custom_metadata`` of this version, which says where a program that was killed continues.
 
     Raises
     ------
@@ -131,14 +132,14 @@ class Writer:
     >>> import dask_tfrecord
     >>> with dask_tfrecord.Writer("events", schema={"user": "int64", "action": "string"}) as writer:
     ...     writer.write([{"user": 7, "action": "open"}, {"user": 9}])
-    ...     snapshot = writer.commit(custom_metadata={"source.offset": "2"})
+    ...     done = writer.commit(custom_metadata={"source.offset": "2"})
     ...     writer.write([{"user": 7, "action": "close"}])
     >>> dask_tfrecord.read_tfrecord("events").compute()
        user action
     0     7   open
     1     9   <NA>
     2     7  close
-    >>> dask_tfrecord.Snapshot.open("events").custom_metadata
+    >>> dask_tfrecord.open_dataset("events").metadata
     {'source.offset': '2'}
     """
 
@@ -180,11 +181,11 @@ class Writer:
         check_destination(self._store, "append")
         requests.warn_of_compression(self._options.compression)
         self._appender = Appender(self._store, Append(self._adds_columns, columnar is not None))
-        if self.snapshot is not None:
-            refuse_linked_files(self._store, self.snapshot.file_list)
+        if self._snapshot is not None:
+            refuse_linked_files(self._store, self._snapshot.file_list)
             fixed = {} if self._adds_columns else self._given
-            append_schema.check_given_columns(self.snapshot, fixed, self._keys, self._record_type)
-            self._appender.plan = self._planned(self.snapshot)
+            append_schema.check_given_columns(self._snapshot, fixed, self._keys, self._record_type)
+            self._appender.plan = self._planned(self._snapshot)
         self._rounded: set[str] = set()  # the columns of which a warning was issued
         self._start = time.monotonic()  # which no change of the clock affects
         self._has_failed = False  # whether the last call of `write` took rows and then raised
@@ -192,8 +193,17 @@ class Writer:
         self._is_closed = False
 
     @property
-    def snapshot(self) -> Snapshot | None:
+    def version(self) -> int | None:
         """The newest version of the dataset that this `Writer` has read or made, or None."""
+        return None if self._snapshot is None else self._snapshot.number
+
+    @property
+    def metadata(self) -> dict[str, str]:
+        """The ``custom_metadata`` of this version."""
+        return {} if self._snapshot is None else dict(self._snapshot.custom_metadata)
+
+    @property
+    def _snapshot(self) -> Snapshot | None:
         return self._appender.snapshot
 
     @property
@@ -253,7 +263,7 @@ class Writer:
             self._has_failed = False
 
     @public_function
-    def commit(self, *, custom_metadata: Mapping[str, str] | None = None) -> Snapshot | None:
+    def commit(self, *, custom_metadata: Mapping[str, str] | None = None) -> Commit | None:
         """Commit the rows since the last commit, so that readers see all of these rows.
 
         Parameters
@@ -264,7 +274,7 @@ class Writer:
 
         Returns
         -------
-        Snapshot or None
+        Commit or None
             The new version. If there are neither rows nor metadata to commit, the newest known version.
 
         Raises
@@ -281,7 +291,7 @@ class Writer:
             self._check_open()
             self._appender.metadata |= arguments.metadata(custom_metadata)
             self._commit()
-            return self.snapshot
+            return None if self._snapshot is None else Commit.of(self._snapshot)
 
     @public_function
     def close(self) -> None:
@@ -318,7 +328,7 @@ class Writer:
             warnings.warn(text, ResourceWarning, stacklevel=1, source=self)
 
     def __repr__(self) -> str:
-        version = "new" if self.snapshot is None else f"version {self.snapshot.number}"
+        version = "new" if self.version is None else f"version {self.version}"
         return f"Writer({self._root!r}, {version}, {self.uncommitted_rows:,} rows not committed)"
 
     # -- Rows ------------------------------------------------------------------------------------------------
@@ -448,7 +458,7 @@ class Writer:
             f"Writer of {self._root}: committed {appender.committed_rows:,} rows in {appender.commits:,} "
             f"commits, dropped {appender.rows:,} rows; the dataset "
         )
-        found = self.snapshot
+        found = self._snapshot
         note += f"has version {found.number}, {found.custom_metadata}" if found else "does not exist yet"
         logger.info("%s: %s", note, hide(repr(error), secrets_of(self._store)))
         error.add_note(note)

@@ -36,14 +36,16 @@ def clean(part: pd.DataFrame) -> pd.DataFrame:
 
 def run(output: str, days: int) -> None:
     """Write the dataset, and read it once to prove it."""
-    dask_tfrecord.cleanup(output)  # files of earlier runs that were killed more than a day ago
+    if dask_tfrecord.exists(output):
+        # Remove the files of earlier runs that were killed more than a day ago.
+        dask_tfrecord.open_dataset(output).cleanup()
     ddf = readings(days).map_partitions(clean)
-    snapshot = dask_tfrecord.to_tfrecord(
+    written = dask_tfrecord.to_tfrecord(
         ddf, output, overwrite=True, npartitions=4 * days, compression="gzip", lossy="allow", retries=3
     )
-    print(snapshot)
+    print(written)
     by_name = dask_tfrecord.read_tfrecord(output)["name"].value_counts().compute()
-    assert by_name.sum() == snapshot.records
+    assert by_name.sum() == written.rows
     print(f"{len(by_name)} names, {by_name.sum():,} readings")
 
 

@@ -42,8 +42,8 @@ def main() -> None:
     root = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="entities-"))
     ddf = dd.from_map(measurements, range(8))
     dask_tfrecord.to_tfrecord(ddf, root / "entities", partition_on="entity")
-    snapshot = dask_tfrecord.to_tfrecord(ddf, root / "entities", partition_on="entity", append=True)
-    print(snapshot)
+    written = dask_tfrecord.to_tfrecord(ddf, root / "entities", partition_on="entity", append=True)
+    print(written)
 
     entities = dask_tfrecord.read_tfrecord(root / "entities", partition_by="entity", dtype_backend="numpy")
     meta = {"entity": "int64", "rows": "int64", **dict.fromkeys(FEATURES, "float64")}
@@ -51,8 +51,9 @@ def main() -> None:
     print(models.loc[::10].round(2))
 
     np.testing.assert_allclose(models[FEATURES], np.outer(models.index, [1, 2, 3]), atol=0.01)
-    assert models.index.tolist() == sorted(snapshot.partition_values["entity"].to_pylist())
-    assert models["rows"].sum() == snapshot.records
+    keys = dask_tfrecord.open_dataset(root / "entities").files["entity"].unique()
+    assert models.index.tolist() == sorted(keys.to_pylist())
+    assert models["rows"].sum() == written.rows
     print(f"{len(models)} models")
 
 

@@ -90,17 +90,17 @@ def main() -> None:
         max_rows_per_file=200,
         compute=False,
     )
-    snapshot, dead_letters = dask.compute(write, dead)
-    print(snapshot)
+    written, dead_letters = dask.compute(write, dead)
+    print(written)
     print(f"{len(dead_letters)} dead letter: {dead_letters['error'].iloc[0]}")
 
     back = dask_tfrecord.read_tfrecord(root / "prepared")
     print(back.groupby(["split", "label"], observed=True).size().compute().sort_index())
-    training = dask_tfrecord.RecordTable(root / "prepared" / "split=train")
+    training = dask_tfrecord.feed.RecordTable(root / "prepared" / "split=train")
     image = Image.open(io.BytesIO(training[0]["image"]))
     print(f"the first of {len(training)} training images: {image.format}, {image.width} x {image.height}")
     assert len(dead_letters) == 1
-    assert snapshot.records == len(back)
+    assert written.rows == len(back)
 
 
 if __name__ == "__main__":

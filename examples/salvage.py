@@ -54,25 +54,25 @@ def main() -> None:
     flip_bits(Path(damaged))
 
     print(f"What verify() reports about each file in {damaged}:\n")
-    report = dask_tfrecord.verify(damaged)
+    report = dask_tfrecord.open_dataset(damaged).verify()
     files = [str(Path(path).relative_to(damaged)) for path in report["path"]]
-    print(report[["records", "damaged", "offset", "reason"]].set_index(pd.Index(files)).to_string(), "\n")
+    print(report[["rows", "damaged", "offset", "reason"]].set_index(pd.Index(files)).to_string(), "\n")
 
     ddf = dask_tfrecord.read_tfrecord(
         damaged, on_corrupt="quarantine", quarantine_path=quarantine, max_corrupt=0.01
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dask_tfrecord.CorruptRecordWarning)  # the quarantine has more detail
-        snapshot = dask_tfrecord.to_tfrecord(ddf, clean, compression="gzip")
+        written = dask_tfrecord.to_tfrecord(ddf, clean, compression="gzip")
     log = pd.read_parquet(quarantine)
-    print(f"The clean copy: {snapshot}. The quarantine:\n")
+    print(f"The clean copy: {written}. The quarantine:\n")
     print(log[["offset", "length", "reason"]].to_string(), "\n")
-    assert snapshot.records == report["records"].sum() == len(flights) - DAMAGED_FILES
+    assert written.rows == report["rows"].sum() == len(flights) - DAMAGED_FILES
     assert len(log) == report["damaged"].sum() == DAMAGED_FILES
 
     rows = [0, 10_000, -1]
     print(f"Rows {rows} of the clean copy, loaded from the blocks that hold them:\n")
-    print(dask_tfrecord.take(clean, rows).to_string(index=False))
+    print(dask_tfrecord.open_dataset(clean).take(rows).to_pandas().to_string(index=False))
 
 
 if __name__ == "__main__":

@@ -48,7 +48,7 @@ def send_events(server: socket.socket) -> None:
 def receive_events(directory: str, port: int) -> None:
     """Write all events after the last committed event, and commit every two seconds."""
     with dask_tfrecord.Writer(directory, SCHEMA, commit_every="2 s") as writer:
-        offset = 0 if writer.snapshot is None else int(writer.snapshot.custom_metadata[OFFSET])
+        offset = int(writer.metadata.get(OFFSET, 0))
         print(f"writer: continue at event {offset}")
         with socket.create_connection(("127.0.0.1", port)) as source:
             source.sendall(f"{offset}\n".encode())
@@ -74,12 +74,12 @@ def read_until(directory: str, events: int, process: "subprocess.Popen[bytes]") 
     while True:
         has_ended = process.poll() is not None
         if dask_tfrecord.exists(directory):
-            snapshot = dask_tfrecord.Snapshot.open(directory)
-            if snapshot.number != version:
-                version = snapshot.number
+            dataset = dask_tfrecord.open_dataset(directory)
+            if dataset.version not in (None, version):
+                version = dataset.version
                 count = len(dask_tfrecord.read_tfrecord(directory, version=version))
                 print(f"reader: version {version} has {count} events")
-                if count != int(snapshot.custom_metadata[OFFSET]):
+                if count != int(dataset.metadata[OFFSET]):
                     raise RuntimeError("a version has other events than its metadata says")
                 if count >= events:
                     return

@@ -48,7 +48,7 @@ def test_what_is_there_already_stays(owner: Any, name: str, monkeypatch: pytest.
 def test_a_column_of_the_name_does_not_hide_the_method_of_a_pickled_collection(tmp_path: Path) -> None:
     ddf = dd.from_pandas(pd.DataFrame({"to_tfrecord": [1, 2, 3]}), npartitions=2)
     assert ddf["to_tfrecord"].compute().tolist() == [1, 2, 3]
-    assert pickle.loads(pickle.dumps(ddf)).to_tfrecord(tmp_path).records == 3
+    assert pickle.loads(pickle.dumps(ddf)).to_tfrecord(tmp_path).rows == 3
     assert dd.read_tfrecord(tmp_path)["to_tfrecord"].compute().tolist() == [1, 2, 3]
 
 

@@ -22,8 +22,9 @@ import pytest
 import yaml
 
 import dask_tfrecord
-from dask_tfrecord import SchemaError, TFRecordError, arguments, read_tfrecord, to_tfrecord, verify
+from dask_tfrecord import SchemaError, TFRecordError, arguments, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.arguments import CollectionKeywords, WriteKeywords
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.schema.logical_types import arrow_type
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -100,20 +101,23 @@ def test_no_type_or_an_unclear_one_is_refused(
 @pytest.mark.parametrize("given", ["int32", np.int32, pd.ArrowDtype(pa.int32())])
 def test_a_type_in_schema_is_used(root: Path, tmp_path: Path, ddf: dd.DataFrame, given: Any) -> None:
     assert read_tfrecord(root, schema={"a": given}).compute()["a"].dtype == pd.ArrowDtype(pa.int32())
-    snapshot = to_tfrecord(ddf, tmp_path / "x", schema={"a": given}, lossy="allow")
+    to_tfrecord(ddf, tmp_path / "x", schema={"a": given}, lossy="allow")
+    snapshot = Snapshot.open(tmp_path / "x")
     assert snapshot.schema.arrow.field("a").type == pa.int32()
 
 
 def test_schema_infer_is_the_default(root: Path, tmp_path: Path, ddf: dd.DataFrame) -> None:
     assert read_tfrecord(root, schema="infer").dtypes.equals(read_tfrecord(root).dtypes)
-    assert to_tfrecord(ddf, tmp_path / "x", schema="infer", lossy="allow").schema.names == ["a", "b", "c"]
+    to_tfrecord(ddf, tmp_path / "x", schema="infer", lossy="allow")
+    assert Snapshot.open(tmp_path / "x").schema.names == ["a", "b", "c"]
 
 
 @pytest.mark.parametrize(("given", "codec"), [("GZIP", "gzip"), ("ZLIB", "zlib"), ("", None)])
 def test_compression_is_spelled_as_tensorflow(
     tmp_path: Path, ddf: dd.DataFrame, given: Any, codec: Any
 ) -> None:
-    assert to_tfrecord(ddf, tmp_path / "x", compression=given, lossy="allow").compression == codec
+    to_tfrecord(ddf, tmp_path / "x", compression=given, lossy="allow")
+    assert Snapshot.open(tmp_path / "x").compression == codec
     assert len(read_tfrecord(f"{tmp_path}/x/*", compression=given).compute()) == 4
 
 
@@ -214,7 +218,7 @@ def test_what_is_no_path_is_refused(ddf: dd.DataFrame, given: Any) -> None:
     with pytest.raises(TFRecordError, match="is not a path"):
         to_tfrecord(ddf, given)
     with pytest.raises(TFRecordError, match=r"(?<!120) is not a path|list of paths is empty"):
-        verify(given)
+        open_dataset(given).verify()
 
 
 WRONG_CODECS = ["snappy", "none", 9, True, ["gzip"], b"gzip"]
@@ -289,11 +293,14 @@ def test_the_configuration_has_what_the_file_documents() -> None:
 
 def test_the_configuration_is_read_in_each_call_and_a_keyword_wins(tmp_path: Path) -> None:
     with dask.config.set({"dask-tfrecord.compression": "gzip", "dask-tfrecord.blocksize": "1 MiB"}):
-        assert to_tfrecord(NUMBERS, tmp_path / "a").compression == "gzip"
-        assert to_tfrecord(NUMBERS, tmp_path / "b", compression=None).compression is None
+        to_tfrecord(NUMBERS, tmp_path / "a")
+        assert Snapshot.open(tmp_path / "a").compression == "gzip"
+        to_tfrecord(NUMBERS, tmp_path / "b", compression=None)
+        assert Snapshot.open(tmp_path / "b").compression is None
         assert read_tfrecord(tmp_path / "b", blocksize=None).npartitions == 2
         assert read_tfrecord(tmp_path / "b").npartitions == 1
-    assert to_tfrecord(NUMBERS, tmp_path / "c").compression is None
+    to_tfrecord(NUMBERS, tmp_path / "c")
+    assert Snapshot.open(tmp_path / "c").compression is None
     with dask.config.set({"dask-tfrecord.blocksize": None}):
         assert read_tfrecord(tmp_path / "b").npartitions == 2
 
@@ -331,7 +338,8 @@ def test_environment_variables_set_the_defaults(tmp_path: Path) -> None:
     code = (
         "import dask_tfrecord\n"
         "ddf = dask_tfrecord.read_tfrecord('a')\n"
-        "print(ddf.npartitions, dask_tfrecord.to_tfrecord(ddf, 'b').compression)\n"
+        "dask_tfrecord.to_tfrecord(ddf, 'b')\n"
+        "print(ddf.npartitions, *dask_tfrecord.open_dataset('b').codecs)\n"
     )
     variables = {"DASK_DASK_TFRECORD__BLOCKSIZE": "None", "DASK_DASK_TFRECORD__COMPRESSION": "zlib"}
     command = [sys.executable, "-c", code]

@@ -16,10 +16,10 @@ from typing import Any
 
 import dask
 import dask.dataframe as dd
+import operations
 import pytest
 from distributed import Client, LocalCluster
 
-import dask_tfrecord
 from dask_tfrecord import TFRecordError, read_tfrecord, to_tfrecord
 
 # Python runs this code first in a process that must not be able to import a package.
@@ -47,14 +47,14 @@ import dask_tfrecord
 from dask import dataframe as dd
 
 ddf = dd.from_dict({"n": list(range(20)), "name": ["x", "y"] * 10}, npartitions=4)
-assert ddf.to_tfrecord("plain").records == 20
-assert dask_tfrecord.to_tfrecord(ddf, "shuffled", shuffle=0).records == 20
-assert dask_tfrecord.to_tfrecord(ddf, "colocated", partition_on="name", colocate=True).partitions == 2
+assert ddf.to_tfrecord("plain").rows == 20
+assert dask_tfrecord.to_tfrecord(ddf, "shuffled", shuffle=0).rows == 20
+assert dask_tfrecord.to_tfrecord(ddf, "colocated", partition_on="name", colocate=True).files == 2
 for path in ("plain", "shuffled", "colocated"):
     back = dd.read_tfrecord(path)
     assert back.n.sum().compute() == 190
     assert len(back[back.n > 9]) == 10
-assert dask_tfrecord.verify("plain").agrees.all()
+assert dask_tfrecord.open_dataset("plain").verify().agrees.all()
 assert "distributed" not in sys.modules
 """
 
@@ -122,7 +122,7 @@ CALLS: dict[str, Callable[[Path], Any]] = {
     "read": lambda root: read_tfrecord(root).compute(),
     "write": lambda root: to_tfrecord(frame(), root.parent / "new"),
     "a lazy write": lambda root: to_tfrecord(frame(), root.parent / "new", compute=False).compute(),
-    "verify": dask_tfrecord.verify,
+    "verify": operations.verify,
     "infer": lambda root: read_tfrecord(root, use_snapshot=False, infer="all"),
 }
 

@@ -12,6 +12,7 @@ from typing import Any
 import dask
 import dask.dataframe as dd
 import every_dtype
+import operations
 import pandas as pd
 import pyarrow as pa
 import pytest
@@ -22,12 +23,11 @@ from dask_tfrecord import (
     CorruptRecordError,
     FileChangedError,
     SchemaError,
-    Snapshot,
-    compact,
-    delete,
+    open_dataset,
     read_tfrecord,
     to_tfrecord,
 )
+from dask_tfrecord.dataset.snapshot.model import Commit, Snapshot
 from dask_tfrecord.files import file_writer
 
 
@@ -50,7 +50,8 @@ def written(tmp_path: Path) -> Path:
 def test_every_dtype_comes_back_equal(tmp_path: Path, scheduler: Any) -> None:
     frame = every_dtype.frame()
     options: dict[str, Any] = {"lossy": "allow", "compute_kwargs": {"scheduler": scheduler}}
-    snapshot = to_tfrecord(dd.from_pandas(frame, npartitions=3), tmp_path, compression="gzip", **options)
+    to_tfrecord(dd.from_pandas(frame, npartitions=3), tmp_path, compression="gzip", **options)
+    snapshot = Snapshot.open(tmp_path)
     assert (snapshot.records, len(snapshot.files)) == (len(frame), 3)
     found = (
         read_tfrecord(tmp_path, dtype_backend="pyarrow").compute(scheduler=scheduler).reset_index(drop=True)
@@ -64,7 +65,7 @@ few = pytest.mark.parametrize("scheduler", ["threads", "distributed"], indirect=
 @few  # each computation with "processes" starts processes, which takes seconds
 def test_a_lazy_write_is_computed_by_the_scheduler_it_is_given_to(tmp_path: Path, scheduler: Any) -> None:
     lazy = to_tfrecord(numbers(), tmp_path, compute=False)
-    assert lazy.compute(scheduler=scheduler).records == 20
+    assert lazy.compute(scheduler=scheduler).rows == 20
     assert read_tfrecord(tmp_path)["n"].sum().compute(scheduler=scheduler) == 190
 
 
@@ -83,15 +84,19 @@ def test_files_are_compacted_and_rows_deleted_under_every_scheduler(written: Pat
     with dask.config.set(scheduler="sync"):
         to_tfrecord(numbers(), written, append=True)
     with dask.config.set(scheduler=scheduler):
-        assert delete(written, [("n", "in", [2, 3, 5, 6, 7, 8, 9])])[1:4] == (2, 2, 14)
+        assert [*open_dataset(written).delete([("n", "in", [2, 3, 5, 6, 7, 8, 9])]).details.values()][:3] == [
+            14,
+            2,
+            2,
+        ]
         path = written / Snapshot.open(written).files[2].path
         flip(path, -1)
-        for call in (compact, lambda root: delete(root, [("n", "==", 11)])):
+        for call in (operations.compact, lambda root: open_dataset(root).delete([("n", "==", 11)])):
             with pytest.raises((CorruptRecordError, FileChangedError)) as caught:
                 call(written)
             assert caught.value.path == str(path)
         flip(path, -1)
-        assert compact(written).written == 1
+        assert open_dataset(written).compact().details["written_files"] == 1
         assert values(written) == [0, 1, 4, *range(10, 20)] * 2
 
 
@@ -124,7 +129,8 @@ def test_a_worker_killed_mid_write_leaves_exactly_the_committed_rows(tmp_path: P
     marker = str(tmp_path / "killed")
     ddf = numbers().map_partitions(doom, marker, 17, meta=numbers()._meta)
     before = set(mortals.scheduler_info()["workers"])
-    snapshot = to_tfrecord(ddf, tmp_path / "a", compute_kwargs={"scheduler": mortals})
+    to_tfrecord(ddf, tmp_path / "a", compute_kwargs={"scheduler": mortals})
+    snapshot = Snapshot.open(tmp_path / "a")
     assert set(mortals.scheduler_info()["workers"]) != before
     assert [file.records for file in snapshot.files] == [5] * 4
     assert len(list((tmp_path / "a").glob("[!_]*"))) == 4
@@ -132,7 +138,7 @@ def test_a_worker_killed_mid_write_leaves_exactly_the_committed_rows(tmp_path: P
     assert sorted(read_tfrecord(tmp_path / "a")["n"].compute(scheduler="sync")) == list(range(20))
 
 
-def _after_losing_the_result(lazy: Any, client: Client) -> Snapshot:
+def _after_losing_the_result(lazy: Any, client: Client) -> Commit:
     """Compute a write, restart the worker that holds its result, and ask for the result."""
     future = client.compute(lazy)
     future.result()
@@ -144,7 +150,7 @@ def _after_losing_the_result(lazy: Any, client: Client) -> Snapshot:
 def test_a_worker_lost_after_the_commit_changes_nothing(written: Path, mortals: Client) -> None:
     """Dask computes the commit and the tasks before it again."""
     lazy = to_tfrecord(numbers().assign(m=1), written, overwrite=True, compute=False)
-    assert _after_losing_the_result(lazy, mortals) == Snapshot.open(written)
+    assert _after_losing_the_result(lazy, mortals).version == Snapshot.open(written).number
     assert len(list(written.glob("part-*"))) == 4
 
 
@@ -162,5 +168,5 @@ def test_a_worker_lost_after_the_overwrite_of_its_own_input_fails_a_write_that_i
 def test_persisted_rows_are_written_over_what_they_were_read_from(written: Path, client: Client) -> None:
     plan = pickle.loads(pickle.dumps(read_tfrecord(written)))
     kept = client.persist(plan.assign(m=1))
-    assert to_tfrecord(kept, written, overwrite=True, compute_kwargs={"scheduler": client}).records == 20
+    assert to_tfrecord(kept, written, overwrite=True, compute_kwargs={"scheduler": client}).rows == 20
     assert sorted(read_tfrecord(written)["n"].compute(scheduler="sync")) == list(range(20))

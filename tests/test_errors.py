@@ -11,8 +11,10 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from dask_tfrecord import Call, Snapshot, to_tfrecord
+from dask_tfrecord import to_tfrecord
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.errors import (
+    Call,
     ConcurrentWriteError,
     CorruptRecordError,
     FileRemovedError,
@@ -48,8 +50,11 @@ def test_a_missing_snapshot_names_the_call_that_makes_one(tmp_path: Path) -> Non
     with pytest.raises(FileNotFoundError) as raised:
         Snapshot.open(tmp_path)
     error = pickle.loads(pickle.dumps(raised.value))
-    assert error.calls == (Call("index", str(tmp_path), {}, "to make a snapshot"),)
-    assert f"no snapshot; check the path, or call dask_tfrecord.index('{tmp_path}') to" in str(error)
+    assert error.calls == (Call("add_snapshot", str(tmp_path), {}, "to make a snapshot"),)
+    assert (
+        f"no snapshot; check the path, or call dask_tfrecord.open_dataset('{tmp_path}').add_snapshot() to"
+        in str(error)
+    )
 
 
 @pytest.mark.parametrize("kind", [TFRecordError, CorruptRecordError, FileRemovedError, ConcurrentWriteError])

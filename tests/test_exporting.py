@@ -23,7 +23,14 @@ import pytest
 from small_frames import flip
 
 import dask_tfrecord
-from dask_tfrecord import CorruptRecordError, DestinationError, SchemaError, Snapshot, TFRecordError, export
+from dask_tfrecord import (
+    CorruptRecordError,
+    DestinationError,
+    SchemaError,
+    TFRecordError,
+    open_dataset,
+)
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.files.storage.store import Store
 
 ROWS = 90
@@ -71,7 +78,7 @@ def write(tmp_path: Path) -> Write:
 
 
 def exported(path: str, format: Any) -> Any:
-    return json.loads(Path(export(path, format)[0]).read_text())["featuresDict"]["features"]
+    return json.loads(Path(open_dataset(path).export(format)[0]).read_text())["featuresDict"]["features"]
 
 
 @pytest.mark.parametrize("window", [50, None])
@@ -79,7 +86,7 @@ def test_an_index_locates_records(write: Write, window: int | None, monkeypatch:
     if window:  # records are larger
         monkeypatch.setattr("dask_tfrecord.exports._WINDOW", window)
     path = write(max_rows_per_file=20)
-    written = export(path, "idx")
+    written = open_dataset(path).export("idx")
     files = Snapshot.open(path).files
     assert written == [f"{path}/_idx/{file.path}.idx" for file in files]
     for file, index in zip(files, written, strict=True):
@@ -91,7 +98,7 @@ def test_an_index_locates_records(write: Write, window: int | None, monkeypatch:
 def test_index_files_on_a_store_are_written_beside_the_data() -> None:
     ddf = dd.from_dict({"x": [1, 2]}, npartitions=1)
     dask_tfrecord.to_tfrecord(ddf, "memory://export/dataset", overwrite=True)
-    (written,) = export("memory://export/dataset", "idx")
+    (written,) = open_dataset("memory://export/dataset").export("idx")
     assert Store.at(written).fs.cat_file(written).split()[0] == b"0"
     assert dask_tfrecord.read_tfrecord("memory://export/dataset")["x"].compute().tolist() == [1, 2]
 
@@ -101,15 +108,15 @@ def test_damaged_files_get_no_index(write: Write) -> None:
     file = Path(path, Snapshot.open(path).files[1].path)
     flip(file, 0)
     with pytest.raises(CorruptRecordError, match=re.escape(file.name)):
-        export(path, "idx")
+        open_dataset(path).export("idx")
 
 
 def test_compressed_files_are_refused(write: Write) -> None:
     path = write(compression="gzip")
     for format, reader in (("idx", "a reader with an index"), ("tfds", "TensorFlow Datasets")):
         with pytest.raises(TFRecordError, match=f"compressed with gzip, which {reader} cannot read; write"):
-            export(path, format)
-    assert export(path, "tfmd") == [f"{path}/schema.pbtxt"]
+            open_dataset(path).export(format)
+    assert open_dataset(path).export("tfmd") == [f"{path}/schema.pbtxt"]
 
 
 SHAPES: dict[str, dict[str, Any]] = {
@@ -128,7 +135,7 @@ SHAPES: dict[str, dict[str, Any]] = {
 def test_the_description_names_the_files_of_each_split(write: Write, shape: str) -> None:
     keywords = SHAPES[shape]
     path = write(**keywords)
-    assert export(path, "tfds") == [f"{path}/features.json", f"{path}/dataset_info.json"]
+    assert open_dataset(path).export("tfds") == [f"{path}/features.json", f"{path}/dataset_info.json"]
     info = json.loads(Path(path, "dataset_info.json").read_text())
     assert (info["name"], info["version"], info["fileFormat"]) == ("my_data", "1.0.0", "tfrecord")
     found: dict[str, int] = {}
@@ -216,13 +223,13 @@ def test_what_tfds_cannot_express_is_refused_by_name(
 ) -> None:
     path = write(data.convert_dtypes(dtype_backend="pyarrow") if "x" not in data else data, **keywords)
     with pytest.raises(error, match=message):
-        export(path, "tfds")
+        open_dataset(path).export("tfds")
     assert not Path(path, "features.json").exists()
 
 
 def schema(path: str) -> dict[str, dict[str, str]]:
     """The fields of each feature in an exported schema, as protobuf's text format prints them."""
-    text = Path(*export(path, "tfmd")).read_text()
+    text = Path(*open_dataset(path).export("tfmd")).read_text()
     found: dict[str, dict[str, str]] = {}
     for block in re.findall(r"^feature \{\n(.*?)^\}\n", text, re.DOTALL | re.MULTILINE):
         fields = dict(re.findall(r"^  (\w+):? (.*)$", block, re.MULTILINE))
@@ -251,10 +258,10 @@ def test_exports_disturb_no_read_and_an_overwrite_removes(
 ) -> None:
     path = write(partition_on="split")
     for format in ("idx", "tfds", "tfmd"):
-        export(path, format)
+        open_dataset(path).export(format)
     assert len(dask_tfrecord.read_tfrecord(path)) == ROWS
     assert len(dask_tfrecord.read_tfrecord(path, use_snapshot=False)) == ROWS
-    assert sorted(dask_tfrecord.verify(path)["records"]) == [10, 10, 10, 20, 20, 20]
+    assert sorted(dask_tfrecord.open_dataset(path).verify()["rows"]) == [10, 10, 10, 20, 20, 20]
     data = with_splits()
     write(data[data["split"] == "eval"], npartitions=1, partition_on="split", **mode)
     assert len(dask_tfrecord.read_tfrecord(path)) == rows
@@ -266,7 +273,7 @@ def test_exports_disturb_no_read_and_an_overwrite_removes(
     else:
         assert {"dataset_info.json", "features.json", "schema.pbtxt"} < others
         with pytest.raises(TFRecordError, match="in one run"):
-            export(path, "tfds")
+            open_dataset(path).export("tfds")
 
 
 def test_descriptions_of_others_are_no_data_and_are_never_removed(write: Write) -> None:
@@ -280,9 +287,9 @@ def test_descriptions_of_others_are_no_data_and_are_never_removed(write: Write) 
 
 def test_wrong_arguments_are_named(tmp_path: Path) -> None:
     with pytest.raises(TFRecordError, match="unknown format 'csv'; pass one of 'idx', 'tfds', 'tfmd'"):
-        export(tmp_path, "csv")
+        open_dataset(tmp_path).export("csv")
     with pytest.raises(FileNotFoundError, match="no snapshot"):
-        export(tmp_path, "idx")
+        open_dataset(tmp_path).export("idx")
 
 
 @pytest.mark.filterwarnings("ignore")
@@ -292,7 +299,9 @@ def test_tensorflow_metadata_parses_the_schema(write: Write) -> None:
 
     kinds = pd.Categorical(["a", "b"] * 45, ["b", 'a"\\\n'.strip(), "a"], ordered=True)
     data = frame().assign(**{'é"\\': 1, "kind": kinds})
-    parsed = text_format.Parse(Path(*export(write(data), "tfmd")).read_text(), schema_pb2.Schema())
+    parsed = text_format.Parse(
+        Path(*open_dataset(write(data)).export("tfmd")).read_text(), schema_pb2.Schema()
+    )
     assert [feature.name for feature in parsed.feature] == list(data.columns)
     by_name = {feature.name: feature for feature in parsed.feature}
     assert [size.size for size in by_name["image"].shape.dim] == [2, 3]
@@ -316,7 +325,7 @@ def test_the_tfrecord_package_reads(
     write: Write, shard: tuple[int, int] | None, expected: tuple[int, int]
 ) -> None:
     path = write(npartitions=1)
-    (index,) = export(path, "idx")
+    (index,) = open_dataset(path).export("idx")
     (file,) = Snapshot.open(path).files
     command = [sys.executable, "-c", TFRECORD_PACKAGE, f"{path}/{file.path}", index, json.dumps(shard)]
     found = json.loads(subprocess.check_output(command))

@@ -18,8 +18,8 @@ import pyarrow as pa
 import pytest
 
 import dask_tfrecord
-from dask_tfrecord import Snapshot, TFRecordError, read_tfrecord, to_tfrecord
-from dask_tfrecord.feed import flight, stream
+from dask_tfrecord import TFRecordError, read_tfrecord, to_tfrecord
+from dask_tfrecord.feed import RecordTable, flight, iter_batches, stream
 from dask_tfrecord.public_functions import foreign_keywords, unknown_keywords
 
 PAGE = Path(__file__).parents[1] / "docs" / "migrating.md"
@@ -89,12 +89,6 @@ def test_a_reader_and_a_writer_name_the_right_keyword(
     assert call(tmp_path / "x", **{keyword: value}) == problem
 
 
-def test_snapshots_are_opened_with_keywords_of_their_own() -> None:
-    for name, function in (("open", Snapshot.open), ("history", Snapshot.history)):
-        problem = f"Snapshot.{name}() got an unexpected keyword argument 'fs'; pass filesystem="
-        assert refusal(function, "missing", fs=None) == problem
-
-
 def test_all_unknown_keywords_are_explained_at_once_without_secrets() -> None:
     options = {"codec": "gzip", "storage_option": {"key": "hunter2"}, "paths": "s3://me:hunter2@bucket/x"}
     assert refusal(read_tfrecord, **options) == (
@@ -106,8 +100,7 @@ def test_all_unknown_keywords_are_explained_at_once_without_secrets() -> None:
 def test_every_function_names_only_keywords_that_it_has() -> None:
     """Every keyword of the table, on every function, with each of its values."""
     named = 0
-    public = ("read_tfrecord", "to_tfrecord", "iter_batches", "RecordTable", "take", "export", "index")
-    functions = [getattr(dask_tfrecord, name) for name in public]
+    functions = [read_tfrecord, to_tfrecord, dask_tfrecord.open_dataset, iter_batches, RecordTable]
     for function in (*functions, flight.serve, stream.serve, stream.write_feather):
         known = inspect.signature(function).parameters
         for row in foreign_keywords():
@@ -124,10 +117,10 @@ def test_every_function_names_only_keywords_that_it_has() -> None:
 @pytest.mark.parametrize(
     ("name", "keyword", "value", "advice"),
     [
-        ("compact", "target_size", "1 GB", 'pass target_bytes="1 GB"'),
-        ("delete", "predicate", "x = 3", "pass filters="),
-        ("expire", "retain_last", 5, "pass versions=5"),
-        ("expire", "retention_hours", 168, "pass older_than="),
+        ("Dataset.compact", "target_size", "1 GB", 'pass target_bytes="1 GB"'),
+        ("Dataset.delete", "predicate", "x = 3", "pass filters="),
+        ("Dataset.expire", "retain_last", 5, "pass versions=5"),
+        ("Dataset.expire", "retention_hours", 168, "pass older_than="),
         ("feed.torch.TFRecordBatches", "num_shards", 4, "pass world_size=4"),
         ("feed.torch.TFRecordTable", "path_", 4, "pass path="),
         ("feed.tensorflow.tensorflow_dataset", "drop_last", 4, 'pass batch_mode="drop"'),
@@ -136,10 +129,12 @@ def test_every_function_names_only_keywords_that_it_has() -> None:
     ],
 )
 def test_tables_and_loaders_know_keywords_of_peers(name: str, keyword: str, value: Any, advice: str) -> None:
-    module, _, attribute = f"dask_tfrecord.{name}".rpartition(".")
-    if ".feed." in module:
+    module, _, attribute = name.rpartition(".")
+    if module == "Dataset":
+        function = getattr(dask_tfrecord.Dataset, attribute)
+    else:
         pytest.importorskip(module.rpartition(".")[2])
-    function = getattr(importlib.import_module(module), attribute)
+        function = getattr(importlib.import_module(f"dask_tfrecord.{module}"), attribute)
     assert refusal(function, "missing", **{keyword: value}).partition("; ")[2] == advice
 
 

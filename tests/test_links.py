@@ -13,11 +13,13 @@ from itertools import islice
 from pathlib import Path
 
 import dask.dataframe as dd
+import operations
 import pyarrow as pa
 import pytest
 
 import dask_tfrecord
 from dask_tfrecord import DestinationError, Writer, read_tfrecord, to_tfrecord
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.files.storage.store import Store
 
 RUN = "ab" * 16
@@ -57,7 +59,7 @@ def _note(name: str) -> Callable[[Path, Path], None]:
 
     def make(root: Path, home: Path) -> None:
         (root / "_l").symlink_to(home)
-        last = "" if name == "exports.json" else f"staging/{dask_tfrecord.Snapshot.open(root).run}"
+        last = "" if name == "exports.json" else f"staging/{Snapshot.open(root).run}"
         note = root / "_tfrecord" / last / name
         note.parent.mkdir(parents=True, exist_ok=True)
         note.write_text(json.dumps(["_l/thesis.txt", "_l/.ssh/id_rsa"]))
@@ -119,16 +121,18 @@ OPERATIONS: dict[str, Callable[[Path], object]] = {
     "partitions": lambda root: to_tfrecord(NEW, root, overwrite="partitions", **KEYS),
     "shuffle": lambda root: to_tfrecord(NEW, root, append=True, shuffle=1, **KEYS),
     "Writer": _write_rows,
-    "compact": dask_tfrecord.compact,
-    "keeping compact": lambda root: dask_tfrecord.compact(root, keep_versions=True),
-    "delete": lambda root: dask_tfrecord.delete(root, [("id", "==", 1)]),
-    "delete a partition": lambda root: dask_tfrecord.delete(root, [("day", "==", 0)], keep_versions=True),
-    "restore": lambda root: dask_tfrecord.restore(root, 1),
-    "index": lambda root: dask_tfrecord.index(root, columnar=["id"]),
-    "expire": lambda root: dask_tfrecord.expire(root, versions=1, grace="0 s"),
-    "cleanup": lambda root: dask_tfrecord.cleanup(root, older_than="0 s"),
-    "repair": dask_tfrecord.repair,
-    "export": lambda root: dask_tfrecord.export(root, "idx"),
+    "compact": operations.compact,
+    "keeping compact": lambda root: dask_tfrecord.open_dataset(root).compact(keep_versions=True),
+    "delete": lambda root: dask_tfrecord.open_dataset(root).delete([("id", "==", 1)]),
+    "delete a partition": lambda root: dask_tfrecord.open_dataset(root).delete(
+        [("day", "==", 0)], keep_versions=True
+    ),
+    "restore": lambda root: dask_tfrecord.open_dataset(root).restore(1),
+    "index": lambda root: dask_tfrecord.open_dataset(root).add_snapshot(columnar=["id"]),
+    "expire": lambda root: dask_tfrecord.open_dataset(root).expire(versions=1, grace="0 s"),
+    "cleanup": lambda root: dask_tfrecord.open_dataset(root).cleanup(older_than="0 s"),
+    "repair": operations.repair,
+    "export": lambda root: dask_tfrecord.open_dataset(root).export("idx"),
 }
 CHANGES_OF_FILES = list(OPERATIONS)[:11]
 
@@ -175,8 +179,8 @@ def test_files_in_a_linked_partition_refuse_changes(tmp_path: Path, operation: s
     mine.mkdir()
     for day in (0, 1):
         (mine / f"day={day}").symlink_to(theirs / f"day={day}")
-    dask_tfrecord.index(mine)
-    dask_tfrecord.index(mine, columnar=["id"])
+    dask_tfrecord.open_dataset(mine).add_snapshot()
+    dask_tfrecord.open_dataset(mine).add_snapshot(columnar=["id"])
     before = _content(theirs), _content(mine)
     with pytest.raises(DestinationError, match=r"day=\d.*link") as caught:
         OPERATIONS[operation](mine)
@@ -229,9 +233,9 @@ def test_the_root_and_files_of_others_may_be_reached_through_a_link(tmp_path: Pa
     root = tmp_path / "link" / "data"
     to_tfrecord(ROWS, root)
     to_tfrecord(ROWS, root, append=True)
-    dask_tfrecord.compact(root)
-    assert dask_tfrecord.delete(root, [("id", "==", 1)]).rows == 2
-    assert dask_tfrecord.cleanup(root, older_than="0 s") == []
+    dask_tfrecord.open_dataset(root).compact()
+    assert dask_tfrecord.open_dataset(root).delete([("id", "==", 1)]).details["deleted_rows"] == 2
+    assert dask_tfrecord.open_dataset(root).cleanup(older_than="0 s") == []
     (tmp_path / "mine").mkdir()
     (tmp_path / "mine" / "more").symlink_to(root)
     for path in (root, tmp_path / "mine"):

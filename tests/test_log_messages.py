@@ -20,22 +20,15 @@ from dask.callbacks import Callback
 from distributed import Client
 from small_frames import flip
 
-from dask_tfrecord import (
-    RecordTable,
-    SchemaError,
-    Snapshot,
-    index,
-    iter_batches,
-    read_tfrecord,
-    to_tfrecord,
-    verify,
-)
+from dask_tfrecord import SchemaError, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.collection import scheduler as progress
 from dask_tfrecord.collection import writer
 from dask_tfrecord.collection.scheduler import Progress, Report
 from dask_tfrecord.dataset.shuffle import table_stream
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write import transaction
 from dask_tfrecord.dataset.write.transaction import commit as commit_files
+from dask_tfrecord.feed import RecordTable, iter_batches
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -55,7 +48,8 @@ def debug(caplog: pytest.LogCaptureFixture) -> None:
 def test_a_write_logs_its_plan_its_steps_and_a_summary(
     tmp_path: Path, caplog: pytest.LogCaptureFixture
 ) -> None:
-    snapshot = to_tfrecord(NUMBERS, tmp_path, compression="gzip")
+    to_tfrecord(NUMBERS, tmp_path, compression="gzip")
+    snapshot = Snapshot.open(tmp_path)
     found = messages(caplog)
     assert all(text.startswith(f"{tmp_path}: write {snapshot.run[:8]}: ") for text in found)
     actions = [text.split(": ", 2)[2] for text in found]
@@ -77,7 +71,8 @@ def test_the_steps_are_those_of_the_specification() -> None:
 
 
 def test_each_file_has_a_line_for_debugging(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    snapshot = to_tfrecord(NUMBERS, tmp_path)
+    to_tfrecord(NUMBERS, tmp_path)
+    snapshot = Snapshot.open(tmp_path)
     written = messages(caplog, logging.DEBUG)
     title = f"{tmp_path}: write {snapshot.run[:8]}: wrote"
     assert sorted(written) == [f"{title} {file.path}: 5 rows, 150 bytes" for file in snapshot.files]
@@ -106,7 +101,8 @@ def test_the_log_has_no_secrets(caplog: pytest.LogCaptureFixture) -> None:
         raise ValueError("cannot log in with hunter2")
 
     path, options = "memory://bucket/logged", {"secret": "hunter2"}
-    snapshot = to_tfrecord(NUMBERS, path, storage_options=options, overwrite=True)
+    to_tfrecord(NUMBERS, path, storage_options=options, overwrite=True)
+    snapshot = Snapshot.open(path, storage_options=options)
     read_tfrecord(path, storage_options=options).compute()
     failing = NUMBERS.map_partitions(fail, meta=NUMBERS._meta)
     with pytest.raises(ValueError, match="hunter2"):
@@ -118,7 +114,8 @@ def test_the_log_has_no_secrets(caplog: pytest.LogCaptureFixture) -> None:
 
 
 def test_the_log_of_a_worker_shows_the_whole_message_of_an_error(tmp_path: Path, client: Client) -> None:
-    path = tmp_path / to_tfrecord(NUMBERS, tmp_path).files[2].path
+    to_tfrecord(NUMBERS, tmp_path)
+    path = tmp_path / Snapshot.open(tmp_path).files[2].path
     flip(path, 15)
     with pytest.raises(ValueError, match="record 0") as caught:
         read_tfrecord(tmp_path).compute(scheduler=client)
@@ -196,14 +193,15 @@ def lines(caplog: pytest.LogCaptureFixture, title: str) -> list[tuple[str, ...]]
 @pytest.mark.usefixtures("always")
 def test_schedulers_log_the_same(scheduler: str, tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
     path = str(tmp_path / "a")
-    snapshot = to_tfrecord(numbers(), path)
+    to_tfrecord(numbers(), path)
+    snapshot = Snapshot.open(path)
     total = str(snapshot.bytes)
     written = lines(caplog, f"{path}: write {snapshot.run[:8]}")
     assert [line[2] for line in written] == ["1", "2", "3", "4"]
     assert written[-1] == (None, None, "4", "4", "20", total)
 
     lazy = to_tfrecord(numbers(), path, shuffle=1, npartitions=2, overwrite=True, compute=False)
-    assert dask.compute(lazy)[0].records == 20
+    assert dask.compute(lazy)[0].rows == 20
     written = lines(caplog, path)
     assert [line[:4] for line in written] == [
         *(("1", "2", str(done), "4") for done in (1, 2, 3, 4)),
@@ -212,7 +210,7 @@ def test_schedulers_log_the_same(scheduler: str, tmp_path: Path, caplog: pytest.
     assert written[-1][4:] == ("20", total)
     del lazy
 
-    assert verify(path)["agrees"].all()
+    assert open_dataset(path).verify()["agrees"].all()
     assert lines(caplog, f"{path}: verify")[-1] == (None, None, "1", "1", "20", total)
 
 
@@ -240,7 +238,8 @@ def test_a_write_without_dask_logs_lines(
 
 @pytest.mark.usefixtures("always", "one_thread")
 def test_reads_of_files_of_other_tools_log_lines(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
-    snapshot = to_tfrecord(numbers(), tmp_path / "a")
+    to_tfrecord(numbers(), tmp_path / "a")
+    snapshot = Snapshot.open(tmp_path / "a")
     (tmp_path / "b").mkdir()
     for file in snapshot.files:
         (tmp_path / "a" / file.path).rename(tmp_path / "b" / file.path)
@@ -252,7 +251,7 @@ def test_reads_of_files_of_other_tools_log_lines(tmp_path: Path, caplog: pytest.
     assert lines(caplog, f"{tmp_path}/b")[-1][2:5] == ("4", "4", "20")
     assert read_tfrecord(tmp_path / "b", infer="all").npartitions == 1
     assert lines(caplog, f"{tmp_path}/b: read before planning")[-1][4] == "20"
-    index(tmp_path / "b")
+    open_dataset(tmp_path / "b").add_snapshot()
     assert lines(caplog, f"{tmp_path}/b: index")[-1][4:] == ("20", str(snapshot.bytes))
 
 
@@ -300,4 +299,4 @@ def test_an_error_in_the_log_never_fails_a_write(tmp_path: Path, monkeypatch: py
 
     monkeypatch.setattr(progress, "Timer", Immediately)
     monkeypatch.setattr(Progress, "_describe", fail)
-    assert to_tfrecord(numbers(), tmp_path).records == 20
+    assert to_tfrecord(numbers(), tmp_path).rows == 20

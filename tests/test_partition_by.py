@@ -20,7 +20,8 @@ from distributed import Client
 from fsspec.implementations.memory import MemoryFileSystem
 from small_frames import flip
 
-from dask_tfrecord import CorruptRecordError, SchemaError, Snapshot, TFRecordError, read_tfrecord, to_tfrecord
+from dask_tfrecord import CorruptRecordError, SchemaError, TFRecordError, read_tfrecord, to_tfrecord
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 
 pytestmark = pytest.mark.filterwarnings("ignore:Sending large graph")
 
@@ -45,7 +46,8 @@ def frame(start: int = 0) -> pd.DataFrame:
 def write(path: Any, data: pd.DataFrame, on: Any, **options: Any) -> Snapshot:
     ddf = dd.from_pandas(data, npartitions=3)
     kwargs = {"scheduler": "sync"}
-    return to_tfrecord(ddf, path, partition_on=on, compute_kwargs=kwargs, lossy="allow", **options)
+    to_tfrecord(ddf, path, partition_on=on, compute_kwargs=kwargs, lossy="allow", **options)
+    return Snapshot.open(path)
 
 
 def plain(value: Any) -> Any:

@@ -18,7 +18,14 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dask_tfrecord
-from dask_tfrecord import SchemaError, TFRecordError, read_tfrecord, row_selection, take, to_tfrecord
+from dask_tfrecord import (
+    SchemaError,
+    TFRecordError,
+    open_dataset,
+    read_tfrecord,
+    row_selection,
+    to_tfrecord,
+)
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.files import file_writer
 from dask_tfrecord.files.storage import open_file
@@ -54,7 +61,7 @@ def root(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactor
 @settings(max_examples=settings.default.max_examples // 4)
 @given(st.lists(st.integers(-ROWS, ROWS - 1), max_size=60))
 def test_rows_are_those_that_numpy_would_take(root: Path, indices: list[int]) -> None:
-    found = take(root, indices)
+    found = open_dataset(root).take(indices).to_pandas(types_mapper=pd.ArrowDtype)
     assert found["n"].tolist() == np.arange(ROWS)[np.array(indices, int)].tolist()
     expected = FRAME.iloc[indices].reset_index(drop=True)
     assert found["kind"].tolist() == expected["kind"].tolist()
@@ -62,12 +69,9 @@ def test_rows_are_those_that_numpy_would_take(root: Path, indices: list[int]) ->
 
 
 @plain
-def test_dtypes_are_those_of_a_partition(root: Path) -> None:
-    partition = read_tfrecord(root).compute()
+def test_types_are_those_of_the_dataset(root: Path) -> None:
     for indices in ([0, 1], [], range(ROWS)):
-        found = take(root, indices)
-        assert isinstance(found.pop("kind").dtype, pd.CategoricalDtype)
-        assert found.dtypes.to_dict() == partition.drop(columns="kind").dtypes.to_dict()
+        assert open_dataset(root).take(indices).schema == open_dataset(root).schema
 
 
 MASK = np.arange(ROWS) % 400 == 7
@@ -80,7 +84,7 @@ INTEGERS = [np.array([3, -1], np.int8), np.array([3, 999], np.uint64), pd.Index(
     [*((one, [3, 999]) for one in (*INTEGERS, pd.Series([3, 999]))), (17, [17]), (MASK, [7, 407, 807])],
 )
 def test_indices_may_be_any_integers_or_a_mask(root: Path, indices: Any, rows: list[int]) -> None:
-    assert take(root, indices)["n"].tolist() == rows
+    assert open_dataset(root).take(indices)["n"].to_pylist() == rows
 
 
 @plain
@@ -93,19 +97,19 @@ def test_indices_may_be_any_integers_or_a_mask(root: Path, indices: Any, rows: l
 )
 def test_indices_that_name_no_row_raise(root: Path, indices: Any, kind: type[Exception]) -> None:
     with pytest.raises(kind, match=str(root)) as caught:
-        take(root, indices)
+        open_dataset(root).take(indices)
     problem = "index 1000 is out of bounds for a dataset of 1,000 rows"
     assert (problem in str(caught.value)) == (indices == [0, ROWS] if isinstance(indices, list) else False)
 
 
 @pytest.mark.parametrize("root", [None, "gzip"], indirect=True)
 def test_columns_are_projected(root: Path) -> None:
-    assert list(take(root, [1, 2], columns=["kind", "n"]).columns) == ["kind", "n"]
-    assert take(root, [1, 2], columns="n").tolist() == [1, 2]
-    assert take(root, [1, 2, 2], columns=[]).shape == (3, 0)
+    assert open_dataset(root).take([1, 2], columns=["kind", "n"]).column_names == ["kind", "n"]
+    assert open_dataset(root).take([1, 2], columns="n").to_pydict() == {"n": [1, 2]}
+    assert open_dataset(root).take([1, 2, 2], columns=[]).shape == (3, 0)
     for columns, problem in ((["n", "n"], "more than once"), (["m"], "'m'")):
         with pytest.raises(SchemaError, match=problem):
-            take(root, [1], columns=columns)
+            open_dataset(root).take([1], columns=columns)
 
 
 def test_only_the_blocks_that_hold_the_rows_are_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -121,10 +125,10 @@ def test_only_the_blocks_that_hold_the_rows_are_read(root: Path, monkeypatch: py
     blocks = file.blocks
     assert len(blocks) > 10
     rows = [first.records + blocks[at].record + more for at, more in ((4, 2), (4, 0), (7, 0))]
-    assert take(root, rows)["n"].tolist() == rows
+    assert open_dataset(root).take(rows)["n"].to_pylist() == rows
     assert sum(read) == sum(blocks[n + 1].offset - blocks[n].offset for n in (4, 7))
     read.clear()
-    assert take(root, -1)["n"].tolist() == [ROWS - 1]
+    assert open_dataset(root).take(-1)["n"].to_pylist() == [ROWS - 1]
     assert sum(read) == last.bytes - last.blocks[-1].offset
 
 
@@ -138,9 +142,9 @@ def test_many_blocks_are_read_by_several_tasks(root: Path, monkeypatch: pytest.M
         return each(function, arguments, title)
 
     monkeypatch.setattr(row_selection, "compute_each", counting)
-    assert take(root, [5, 6])["n"].tolist() == [5, 6]
+    assert open_dataset(root).take([5, 6])["n"].to_pylist() == [5, 6]
     assert tasks == []
-    assert take(root, range(ROWS)[::-1])["n"].tolist() == list(range(ROWS))[::-1]
+    assert open_dataset(root).take(range(ROWS)[::-1])["n"].to_pylist() == list(range(ROWS))[::-1]
     blocks = sum(len(file.blocks) for file in Snapshot.open(root).files)
     assert tasks == [-(-blocks // 16)]
 
@@ -150,15 +154,15 @@ def test_partition_columns_are_among_the_rows(tmp_path: Path) -> None:
     to_tfrecord(dd.from_pandas(frame, npartitions=2), tmp_path, partition_on=["key"])
     every = read_tfrecord(tmp_path, blocksize=None, dtype_backend="pyarrow").compute().reset_index(drop=True)
     indices = [29, 0, 3, 3, -12]
-    pd.testing.assert_frame_equal(take(tmp_path, indices), every.iloc[indices].reset_index(drop=True))
-    assert take(tmp_path, [0], columns=["key"]).equals(every.loc[[0], ["key"]])
+    found = open_dataset(tmp_path).take(indices).to_pandas(types_mapper=pd.ArrowDtype)
+    pd.testing.assert_frame_equal(found, every.iloc[indices].reset_index(drop=True))
+    assert open_dataset(tmp_path).take([0], columns=["key"]).to_pydict() == {"key": ["a"]}
 
 
-def test_files_that_others_wrote_are_indexed_first(tmp_path: Path) -> None:
+def test_rows_of_other_tools_are_counted_first(tmp_path: Path) -> None:
     rows = [{"n": ("int64", [n])} for n in range(50)]
     for name, compression in (("a", None), ("b", "gzip")):
         (tmp_path / name).write_bytes(oracle.compress(oracle.features_file(rows), compression))
-    with pytest.raises(FileNotFoundError, match=r"dask_tfrecord\.index\("):
-        take(tmp_path, [3])
-    dask_tfrecord.index(tmp_path)
-    assert take(tmp_path, [3, 53, -1])["n"].tolist() == [3, 3, 49]
+    assert open_dataset(tmp_path).take([3, 53, -1])["n"].to_pylist() == [3, 3, 49]
+    dask_tfrecord.open_dataset(tmp_path).add_snapshot()
+    assert open_dataset(tmp_path).take([3, 53, -1])["n"].to_pylist() == [3, 3, 49]

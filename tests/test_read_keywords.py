@@ -1,6 +1,6 @@
 """Every function that reads a path takes the same keywords, and reads the rows of `read_tfrecord`.
 
-Modules: arguments, collection.requests.
+Modules: arguments, collection.requests, collection.opened_path.
 """
 
 import inspect
@@ -13,6 +13,7 @@ from typing import Any, NamedTuple
 
 import dask.dataframe as dd
 import fsspec
+import operations
 import oracle
 import pandas as pd
 import pyarrow as pa
@@ -23,9 +24,10 @@ from small_frames import flip
 from surfaces import READERS
 
 import dask_tfrecord
-from dask_tfrecord import Remedy, TFRecordError, to_tfrecord
+from dask_tfrecord import TFRecordError, to_tfrecord
 from dask_tfrecord.arguments import CollectionKeywords, ReadKeywords
 from dask_tfrecord.cli import convert, failures, maintenance, show
+from dask_tfrecord.errors import Remedy
 
 pytestmark = [
     pytest.mark.usefixtures("one_thread"),
@@ -102,7 +104,7 @@ EVERYWHERE = [
 
 # The surfaces that read the other cases. Each of them has a reader of rows of its own, which the other
 # surfaces share.
-FULL = ("RecordTable", "iter_batches", "TFRecordDataset")
+FULL = ("RecordTable", "iter_batches", "open_dataset")
 CASES = [
     *EVERYWHERE,
     Case("gzip", {"filters": FILTER, "columns": ["x"]}),
@@ -181,8 +183,6 @@ def test_the_rows_are_those_of_read_tfrecord(surface: str, case: Case, datasets:
     has_snapshot = (path / "_tfrecord").exists() and "use_snapshot" not in read
     if surface == "tensorflow_dataset, native" and found is None and expected is not None:
         assert read.keys() & NOT_IN_TENSORFLOW or not has_snapshot
-    elif surface == "take" and not has_snapshot:
-        assert found is None
     elif expected == {} and surface in ("iter_batches of shards", "write_feather"):
         assert found is None  # no rows cannot be shared, and TensorFlow I/O cannot read such a file
     else:
@@ -202,7 +202,7 @@ def test_the_signature_shows_all_read_keywords_with_their_defaults(surface: str)
 READING = {
     "head": (show.head_command, ["-n", "1000"]),
     "cat": (show.cat_command, []),
-    "inspect": (show.inspect_command, ["-n", "1000", "--json"]),
+    "describe": (show.describe_command, ["-n", "1000", "--json"]),
     "count": (show.count_command, []),
     "convert": (convert.convert_command, ["out.jsonl"]),
 }
@@ -251,8 +251,8 @@ def test_commands_read_the_rows_of_read_tfrecord(case: Case, datasets: Path) -> 
         if name == "convert":
             text = "".join(file.read_text() for file in sorted(Path("out.jsonl").iterdir()))
         # Dask writes a partition without rows as an empty line.
-        lines = [json.loads(line) for line in text.splitlines() if line] if name != "inspect" else []
-        rows = lines or (json.loads(text)["first_rows"] if name == "inspect" else [])
+        lines = [json.loads(line) for line in text.splitlines() if line] if name != "describe" else []
+        rows = lines or (json.loads(text)["first_rows"] if name == "describe" else [])
         found = {column: sorted(row[column] for row in rows) for column in (rows[0] if rows else ())}
         assert found == expected, name
 
@@ -262,7 +262,7 @@ def test_commands_have_an_option_for_every_keyword_of_their_functions() -> None:
     for command in (*(command for command, _ in READING.values()), *OTHERS):
         # The codec of `convert` is that of the files it writes. The codec of the files it reads is detected.
         assert keywords <= {option.name for option in command.params}, command.name
-    for name in ("verify", "index", "cleanup", "export"):
+    for name in ("verify", "add_snapshot", "cleanup", "export"):
         options = {option.name for option in getattr(maintenance, f"{name}_command").params}
-        parameters = inspect.signature(getattr(dask_tfrecord, name)).parameters
+        parameters = inspect.signature(getattr(operations, name)).parameters
         assert {*parameters} - {"filesystem"} <= options

@@ -116,7 +116,7 @@ def test_rows_have_the_order_of_their_writes(tmp_path: Path) -> None:
         assert numbers == [number for key in order for number in by_key[key]]
 
     shutil.rmtree(tmp_path / "spread" / "_tfrecord")
-    dask_tfrecord.index(tmp_path / "spread")
+    dask_tfrecord.open_dataset(tmp_path / "spread").add_snapshot()
     paths = found(tmp_path / "spread")[2]
     assert paths == sorted(paths)
 
@@ -261,25 +261,25 @@ def numbers(tmp_path: Path) -> Path:
 
 def test_the_description_of_a_snapshot_reads_no_data_file(numbers: Path, opened: list[str]) -> None:
     opened.clear()
-    found = dask_tfrecord.inspect(numbers)
-    assert (found.rows, found.version, len(found.versions), len(found.files)) == (200, 1, 1, 2)
-    assert [(column.min, column.max, column.nulls) for column in found.columns] == [(0, 199, 0)]
+    found = dask_tfrecord.open_dataset(numbers)
+    assert (found.num_rows, found.version, len(found.history()), len(found.files)) == (200, 1, 1, 2)
+    assert found.statistics[["min", "max", "nulls"]].to_numpy().tolist() == [[0, 199, 0]]
     assert [path for path in opened if "part-" in path and "_tfrecord" not in path] == []
 
 
 def test_rows_are_those_of_the_keywords(numbers: Path) -> None:
-    found = dask_tfrecord.inspect(numbers, filters=[("x", ">=", 150)])
+    found = dask_tfrecord.open_dataset(numbers, filters=[("x", ">=", 150)])
     assert len(found.files) == 1
-    assert pa.concat_tables(found.iter_tables()) == pa.table({"x": range(150, 200)})
-    typed = dask_tfrecord.inspect(numbers, schema={"x": pa.int16()}).iter_tables([1])
-    assert pa.concat_tables(typed) == pa.table({"x": pa.array(range(100, 200), pa.int16())})
+    assert found.to_table() == pa.table({"x": range(150, 200)})
+    typed = dask_tfrecord.open_dataset(numbers, schema={"x": pa.int16()}).to_table()
+    assert typed["x"].combine_chunks() == pa.array(range(200), pa.int16())
 
 
 def test_damage_raises_with_what_helps_here_or_is_reported_at_an_early_end(numbers: Path) -> None:
     file = min(numbers.glob("part-*"))
     flip(file, 20)
     with pytest.raises(CorruptRecordError, match="on_corrupt"):
-        list(dask_tfrecord.inspect(file, schema={"x": pa.int64()}).iter_tables())
-    skipping = dask_tfrecord.inspect(file, on_corrupt="skip").iter_tables()
+        list(dask_tfrecord.open_dataset(file, schema={"x": pa.int64()}).to_batches())
+    skipping = dask_tfrecord.open_dataset(file, on_corrupt="skip").to_batches()
     with pytest.warns(CorruptRecordWarning, match="skipped 1"), closing(skipping) as tables:
         next(tables)

@@ -14,6 +14,7 @@ from typing import Any
 
 import dask
 import dask.dataframe as dd
+import operations
 import oracle
 import pandas as pd
 import pyarrow as pa
@@ -113,27 +114,28 @@ def _read_lazily(path: Path) -> dd.DataFrame:
 
 FILTERS = [("a", "==", 1)]
 _ONE = dd.from_dict({"a": [1]}, npartitions=1)
-_NAMES = ("index", "verify", "exists", "cleanup", "compact", "repair")
-SURFACES = READERS | {
-    name: Surface(getattr(dask_tfrecord, name), getattr(dask_tfrecord, name)) for name in _NAMES
-}
+_NAMES = ("add_snapshot", "verify", "cleanup", "compact", "repair")
+SURFACES = READERS | {name: Surface(getattr(operations, name), getattr(operations, name)) for name in _NAMES}
 SURFACES |= {
     name: Surface(function, call)
     for name, function, call in [
         (
             "iter_batches of a collection",
-            dask_tfrecord.iter_batches,
-            lambda p, **k: list(dask_tfrecord.iter_batches(_read_lazily(p), **k)),
+            dask_tfrecord.feed.iter_batches,
+            lambda p, **k: list(dask_tfrecord.feed.iter_batches(_read_lazily(p), **k)),
         ),
-        ("export", dask_tfrecord.export, lambda p, **k: dask_tfrecord.export(p, "tfds", **k)),
-        ("delete", dask_tfrecord.delete, lambda p, **k: dask_tfrecord.delete(p, **{"filters": FILTERS, **k})),
-        ("restore", dask_tfrecord.restore, lambda p, **k: dask_tfrecord.restore(p, 1, **k)),
-        ("Snapshot.open", dask_tfrecord.Snapshot.open, dask_tfrecord.Snapshot.open),
+        ("export", operations.export, lambda p, **k: dask_tfrecord.open_dataset(p).export("tfds", **k)),
+        (
+            "delete",
+            operations.delete,
+            lambda p, **k: dask_tfrecord.open_dataset(p).delete(**{"filters": FILTERS, **k}),
+        ),
+        ("restore", operations.restore, lambda p, **k: dask_tfrecord.open_dataset(p).restore(1, **k)),
         ("to_tfrecord", to_tfrecord, lambda p, **k: to_tfrecord(_read_lazily(p), p.with_name("again"), **k)),
         ("overwritten", to_tfrecord, lambda p, **k: to_tfrecord(_ONE, p, **k)),
     ]
 }
-CHANGES = {"index", "cleanup", "export", "overwritten", "compact", "delete", "repair", "restore"}
+CHANGES = {"add_snapshot", "cleanup", "export", "overwritten", "compact", "delete", "repair", "restore"}
 
 
 def _raised(call: Callable[..., Any], path: Path, **keywords: Any) -> TFRecordError | None:
@@ -185,10 +187,10 @@ WRONG: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (dask_tfrecord.read_tfrecord, {"categories": ["k", "l"]}),
     (dask_tfrecord.read_tfrecord, {"columns": ["a", "a"]}),
     (dask_tfrecord.read_tfrecord, {"calculate_divisions": True, "index": ["a", "k"]}),
-    (dask_tfrecord.iter_batches, {"shard": 3}),
-    (dask_tfrecord.iter_batches, {"columns": []}),
-    (dask_tfrecord.iter_batches, {"columns": ["a", "k", "a"]}),
-    (dask_tfrecord.take, {"indices": [0], "columns": ["k", "k"]}),
+    (dask_tfrecord.feed.iter_batches, {"shard": 3}),
+    (dask_tfrecord.feed.iter_batches, {"columns": []}),
+    (dask_tfrecord.feed.iter_batches, {"columns": ["a", "k", "a"]}),
+    (operations.take, {"indices": [0], "columns": ["k", "k"]}),
 ]
 
 
@@ -211,7 +213,9 @@ def test_a_wrong_default_in_the_configuration_has_a_remedy(datasets: Path) -> No
         dask_tfrecord.read_tfrecord(datasets / "null", **{remedy.keyword: remedy.value})
 
 
-COMMANDS = dict.fromkeys(["inspect", "head", "cat", "count", "schema", "verify", "index", "cleanup"], "")
+COMMANDS = dict.fromkeys(
+    ["describe", "head", "cat", "count", "schema", "verify", "add-snapshot", "cleanup"], ""
+)
 COMMANDS |= dict.fromkeys(["compact", "repair", "history"], "")
 COMMANDS |= {"convert": "{out}", "export": "--format tfds", "delete": "--where 'a == 1' --yes"}
 COMMANDS |= {"restore": "1", "expire": "--versions 1", "serve": "--to unix://{out}.sock --passes 1"}

@@ -26,15 +26,13 @@ from small_frames import values
 from dask_tfrecord import (
     DestinationError,
     SchemaError,
-    Snapshot,
     TFRecordError,
     Writer,
-    index,
-    inspect,
+    open_dataset,
     read_tfrecord,
     to_tfrecord,
-    verify,
 )
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write import append_schema, transaction
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.storage.store import Store
@@ -125,7 +123,7 @@ def test_values_of_pandas_in_dicts_keep_their_nanoseconds(tmp_path: Path) -> Non
     ]
     with Writer(tmp_path / "ns") as writer:
         writer.write(given)
-    (first, second) = next(inspect(tmp_path / "ns").iter_tables()).to_pylist()
+    (first, second) = next(open_dataset(tmp_path / "ns").to_batches()).to_pylist()
     assert first == given[0]
     assert {*second.values()} == {None}
     with Writer(tmp_path / "us", {"at": pa.timestamp("us")}) as writer:
@@ -261,7 +259,7 @@ def test_each_rounded_column_warns_once(tmp_path: Path, is_new: bool) -> None:
 
 def test_readers_see_the_rows_of_a_commit_and_custom_metadata(place: str) -> None:
     with Writer(place, NUMBERS) as writer:
-        assert writer.snapshot is None
+        assert writer.version is None
         assert writer.commit() is None
         writer.commit(custom_metadata={"source.offset": "0"})
         assert values(place) == []
@@ -272,7 +270,7 @@ def test_readers_see_the_rows_of_a_commit_and_custom_metadata(place: str) -> Non
         assert Snapshot.open(place).custom_metadata == {"source.offset": "2", "by": "test"}
         writer.write(rows(3))
     assert values(place) == [1, 2, 3]
-    assert Snapshot.history(place)["mode"].tolist() == ["append"] * 3
+    assert open_dataset(place).history()["mode"].tolist() == ["append"] * 3
     with pytest.raises(TFRecordError, match="closed"):
         writer.write(rows(4))
 
@@ -285,7 +283,7 @@ def test_the_version_in_memory_is_the_stored_version(tmp_path: Path, keys: str |
         for commit in range(6):
             writer.write(pa.table({"n": [commit, commit + 1], "key": [5 - commit, 0]}))
             writer.commit()
-            stored, known = Snapshot.open(tmp_path), writer.snapshot
+            stored, known = Snapshot.open(tmp_path), writer._snapshot
             assert known == stored
             assert known is not None
             assert known.stored is not None
@@ -293,7 +291,7 @@ def test_the_version_in_memory_is_the_stored_version(tmp_path: Path, keys: str |
             assert known.stored.base == stored.stored.base
             assert known.stored.added.num_rows == stored.stored.added.num_rows
             assert known.file_list.select(stored.file_list.column_names).equals(stored.file_list)
-    assert verify(tmp_path)["agrees"].all()
+    assert open_dataset(tmp_path).verify()["agrees"].all()
 
 
 def test_a_list_of_many_chunks_is_copied_into_one(tmp_path: Path) -> None:
@@ -312,7 +310,7 @@ def test_rows_are_committed_after_rows_or_bytes(tmp_path: Path, every: Any, vers
     with Writer(tmp_path, commit_every=every) as writer:
         for number in range(6):
             writer.write(pa.table({"n": pa.array([number])}))
-            found.append(writer.snapshot.number if writer.snapshot else 0)
+            found.append(writer.version or 0)
     assert found == versions
     assert values(tmp_path) == [*range(6)]
 
@@ -327,7 +325,7 @@ def test_rows_are_committed_after_a_time_of_a_steady_clock(
         writer.write(rows(1))
         clock += 1.9
         writer.write(rows(2))
-        assert writer.snapshot is None
+        assert writer.version is None
         clock += 0.1
         writer.write([])
         assert values(tmp_path) == [1, 2]
@@ -406,7 +404,7 @@ def test_a_full_disk_in_a_roll_loses_no_row(
         writer.write(rows(6))
     assert values(tmp_path) == [1, 2, 3, 4, 5, 6]
     assert Snapshot.open(tmp_path).custom_metadata == {"offset": "5"}
-    assert verify(tmp_path)["agrees"].all()
+    assert open_dataset(tmp_path).verify()["agrees"].all()
 
 
 @pytest.mark.parametrize("done", [0, 3])
@@ -424,7 +422,7 @@ def test_a_call_of_many_tables_is_taken_as_a_whole_if_the_disk_is_full(
                 writer.write(again)
         found = writer.commit()
         assert found is not None
-        assert (found.records, found.custom_metadata) == (20, {"offset": "20"})
+        assert (found.rows, writer.metadata) == (20, {"offset": "20"})
         assert len(calls) == 11
         writer.write([])
     assert values(tmp_path) == [*range(20)]
@@ -512,7 +510,7 @@ def test_threads_may_share_a_writer(place: str) -> None:
     with Writer(place, NUMBERS, commit_every=3) as writer, ThreadPoolExecutor(4) as pool:
         list(pool.map(lambda number: writer.write(rows(number)), range(40)))
     assert sorted(values(place)) == [*range(40)]
-    assert verify(place)["agrees"].all()
+    assert open_dataset(place).verify()["agrees"].all()
 
 
 @pytest.mark.parametrize("change", ["overwrite", "two overwrites", "remove", "index"])
@@ -527,13 +525,13 @@ def test_rows_go_to_the_dataset_that_another_write_has_made(tmp_path: Path, chan
             to_tfrecord(other, tmp_path / "here")
         elif change == "index":
             os.utime(next((tmp_path / "here").glob("part-*")), (0, 0))
-            index(tmp_path / "here")
+            open_dataset(tmp_path / "here").add_snapshot()
         else:
             for _ in range(1 + (change == "two overwrites")):
                 to_tfrecord(other, tmp_path / "here", overwrite=True)
     first = [1] if change == "index" else [100, 101, 102]
     assert values(tmp_path / "here") == [*first, 2]
-    assert verify(tmp_path / "here")["agrees"].all()
+    assert open_dataset(tmp_path / "here").verify()["agrees"].all()
 
 
 def test_other_columns_of_another_write_are_refused(tmp_path: Path) -> None:

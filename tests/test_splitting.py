@@ -16,6 +16,7 @@ import pytest
 
 from dask_tfrecord import SchemaError, TFRecordError, read_tfrecord, to_tfrecord
 from dask_tfrecord.collection.row_splits import parse_splits, split_frame
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 
 ROWS = 4000
 SHARES = {"train": 0.7, "eval": 0.2, "test": 0.1}
@@ -39,7 +40,8 @@ def splits(column: pa.Array, shares: dict[str, float], split_by: Any = "k") -> l
 @pytest.mark.parametrize("split_by", [0, "user", ["user", "id"]])
 def test_split_by_puts_every_row_in_one_split(tmp_path: Path, split_by: Any) -> None:
     ddf = dd.from_pandas(FRAME, npartitions=4)
-    snapshot = to_tfrecord(ddf, tmp_path / "d", split=SHARES, split_by=split_by)
+    to_tfrecord(ddf, tmp_path / "d", split=SHARES, split_by=split_by)
+    snapshot = Snapshot.open(tmp_path / "d")
     rows = read_tfrecord(tmp_path / "d").compute()
     assert sorted(rows["id"]) == list(range(ROWS))
     shares = rows["split"].value_counts(normalize=True)

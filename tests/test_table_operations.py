@@ -12,6 +12,7 @@ from typing import Any
 
 import dask.dataframe as dd
 import numpy as np
+import operations
 import pandas as pd
 import pytest
 from fsspec.implementations.dirfs import DirFileSystem
@@ -23,16 +24,14 @@ from dask_tfrecord import (
     DestinationError,
     FileChangedError,
     NotFoundError,
-    Snapshot,
     TFRecordError,
     arguments,
-    cleanup,
     exists,
-    expire,
+    open_dataset,
     read_tfrecord,
-    restore,
     to_tfrecord,
 )
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write import transaction
 from dask_tfrecord.files.storage.listing import list_directory
 from dask_tfrecord.files.storage.store import Store
@@ -87,19 +86,23 @@ def test_what_a_dead_write_left_goes(tmp_path: Path, step: str) -> None:
     to_tfrecord(one(1), tmp_path)
     before = content(tmp_path)
     killed_before(step, one(2), tmp_path, append=True)
-    assert cleanup(tmp_path) == cleanup(tmp_path, older_than=timedelta(hours=1)) == []
-    [name] = cleanup(tmp_path, older_than="0s")
+    assert (
+        open_dataset(tmp_path).cleanup()
+        == open_dataset(tmp_path).cleanup(older_than=timedelta(hours=1))
+        == []
+    )
+    [name] = open_dataset(tmp_path).cleanup(older_than="0s")
     assert "part-" in name
     assert content(tmp_path) == before
     assert values(tmp_path) == [1]
-    assert cleanup(tmp_path, older_than="0s") == []
+    assert open_dataset(tmp_path).cleanup(older_than="0s") == []
 
 
 def test_what_a_first_write_left_goes_and_a_write_can_follow(tmp_path: Path) -> None:
     killed_before(CREATION, one(1), tmp_path)
     with pytest.raises(FileNotFoundError, match="a write that has not finished"):
         read_tfrecord(tmp_path)
-    assert len(cleanup(tmp_path, older_than="0s")) == 1
+    assert len(open_dataset(tmp_path).cleanup(older_than="0s")) == 1
     assert content(tmp_path) == []
     to_tfrecord(one(2), tmp_path)
 
@@ -111,7 +114,7 @@ def test_a_removal_that_broke_off_is_finished(tmp_path: Path, finishes: str) -> 
     assert (tmp_path / "other.tfrecord").exists()
     assert values(tmp_path) == [1]
     if finishes == "cleanup":
-        cleanup(tmp_path)
+        open_dataset(tmp_path).cleanup()
         names = [name for name in content(tmp_path) if "part" not in name]
         assert names == ["_SUCCESS", "_tfrecord", "_tfrecord/00000001.parquet"]
     else:
@@ -138,7 +141,7 @@ def test_files_and_datasets_of_others_are_left_alone(tmp_path: Path) -> None:
         if not is_listed:
             (root / "_tfrecord" / "00000001.parquet").unlink()
         before = content(root)
-        assert cleanup(root, older_than="0s") == []
+        assert open_dataset(root).cleanup(older_than="0s") == []
         assert content(root) == before
 
 
@@ -148,16 +151,17 @@ def test_the_age_of_a_run_is_that_of_its_newest_file(tmp_path: Path) -> None:
     paths = sorted((tmp_path / "_tfrecord/staging").rglob("part-*"))
     day_ago = time.time() - 24 * 3600
     os.utime(paths[0], (day_ago, day_ago))
-    assert cleanup(tmp_path, older_than="6 hours") == []
+    assert open_dataset(tmp_path).cleanup(older_than="6 hours") == []
     os.utime(paths[1], (day_ago, day_ago))
-    assert len(cleanup(tmp_path, older_than="6 hours")) == 2
+    assert len(open_dataset(tmp_path).cleanup(older_than="6 hours")) == 2
 
 
 def test_a_path_without_data_is_clean_and_a_file_is_refused(tmp_path: Path) -> None:
-    assert cleanup(tmp_path / "nowhere") == []
+    with pytest.raises(NotFoundError):
+        open_dataset(tmp_path / "nowhere")
     (tmp_path / "a.tfrecord").touch()
     with pytest.raises(DestinationError, match=r"a\.tfrecord: is a file, not a directory"):
-        cleanup(tmp_path / "a.tfrecord")
+        open_dataset(tmp_path / "a.tfrecord").cleanup()
 
 
 # A number without a unit, and others.
@@ -169,12 +173,12 @@ NO_DURATIONS += [np.timedelta64(7), np.timedelta64(7, "D"), "7 M", "soon", "", "
 def test_a_duration_without_a_unit_is_refused_everywhere(tmp_path: Path, duration: Any) -> None:
     expected = 'is not a duration with a unit; pass a number and its unit, such as "7d"'
     with pytest.raises(TFRecordError, match=expected):
-        cleanup(tmp_path, older_than=duration)
+        open_dataset(tmp_path).cleanup(older_than=duration)
     with pytest.raises(TFRecordError, match=expected):
-        dask_tfrecord.expire(tmp_path, versions=1, grace=duration)
+        dask_tfrecord.open_dataset(tmp_path).expire(versions=1, grace=duration)
     if duration is not None:  # means that only `versions` counts
         with pytest.raises(TFRecordError, match=expected):
-            dask_tfrecord.expire(tmp_path, versions=1, older_than=duration)
+            dask_tfrecord.open_dataset(tmp_path).expire(versions=1, older_than=duration)
     is_rows = isinstance(duration, int | np.integer | None) and not isinstance(duration, np.timedelta64)
     if not is_rows and duration != "7 M":  # 7 MB
         with pytest.raises(TFRecordError, match="or a size or duration with a unit"):
@@ -226,14 +230,15 @@ def test_incomplete_files_go_and_hidden_files_of_others_stay(
     for path in (outside, *(root / name for name in [*INCOMPLETE, *others])):
         path.parent.mkdir(parents=True, exist_ok=True)
         path.write_text("SECRET")
-    options: dict[str, Any] = {"path": root}
+    options: dict[str, Any] = {}
+    path: Any = root
     if is_listed_by_fsspec:
-        options = {"path": "d", "filesystem": DirFileSystem(str(tmp_path))}
+        path, options = "d", {"filesystem": DirFileSystem(str(tmp_path))}
     else:
         (root / "_link").symlink_to(tmp_path / "elsewhere")
-    assert cleanup(**options) == []
-    assert cleanup(older_than="0s", dry_run=True, **options) == sorted(INCOMPLETE)
-    assert cleanup(older_than="0s", **options) == sorted(INCOMPLETE)
+    assert operations.cleanup(path, **options) == []
+    assert operations.cleanup(path, older_than="0s", dry_run=True, **options) == sorted(INCOMPLETE)
+    assert operations.cleanup(path, older_than="0s", **options) == sorted(INCOMPLETE)
     assert {*content(root)} - before == set()
     assert outside.exists()
 
@@ -251,8 +256,8 @@ def test_ages_are_measured_by_the_clock_of_the_store(
     killed_before(CREATION, one(2), tmp_path, append=True)
     monkeypatch.setattr("dask_tfrecord.table_operations.datetime", Skewed)
     monkeypatch.setattr("dask_tfrecord.dataset.write.orphans.datetime", Skewed)
-    assert cleanup(tmp_path) == []
-    assert len(cleanup(tmp_path, older_than="0s")) == 1
+    assert open_dataset(tmp_path).cleanup() == []
+    assert len(open_dataset(tmp_path).cleanup(older_than="0s")) == 1
 
 
 def lived_in(place: str | Path) -> None:
@@ -260,7 +265,7 @@ def lived_in(place: str | Path) -> None:
     to_tfrecord(keyed(a=[1, 2], b=[3]), place, partition_on="key")
     to_tfrecord(keyed(a=[4]), place, partition_on="key", append=True)
     to_tfrecord(keyed(a=[5]), place, partition_on="key", overwrite="partitions", keep_versions=True)
-    dask_tfrecord.delete(place, [("key", "==", "b")], keep_versions=True)
+    dask_tfrecord.open_dataset(place).delete([("key", "==", "b")], keep_versions=True)
 
 
 def rows(place: str | Path, **options: Any) -> list[int]:
@@ -268,7 +273,7 @@ def rows(place: str | Path, **options: Any) -> list[int]:
 
 
 def history(place: str | Path) -> list[int]:
-    return list(Snapshot.history(place)["version"])
+    return list(open_dataset(place).history()["version"])
 
 
 def visible(place: str) -> int:
@@ -278,25 +283,27 @@ def visible(place: str) -> int:
 def test_a_restored_version_is_the_newest(place: str) -> None:
     lived_in(place)
     planned = read_tfrecord(place)["n"]
-    assert restore(place, 2).number == 5
+    assert open_dataset(place).restore(2).version == 5
     assert rows(place) == rows(place, use_snapshot=False) == [1, 2, 3, 4]
     assert visible(place) == 3
     assert planned.compute().tolist() == [5]  # of a reader that began before
-    assert restore(place, 4).records == 1  # a restore is undone by another
+    assert open_dataset(place).restore(4).rows == 1  # a restore is undone by another
     assert rows(place) == rows(place, use_snapshot=False) == [5]
     found = [rows(place, version=number) for number in range(1, 7)]
     assert found == [[1, 2, 3], [1, 2, 3, 4], [3, 5], [5], [1, 2, 3, 4], [5]]
-    assert restore(place, 6).number == 6  # nothing to do
-    reported = Snapshot.history(place)[["mode", "details"]].iloc[4:]
+    assert open_dataset(place).restore(6).version == 6  # nothing to do
+    reported = open_dataset(place).history()[["mode", "details"]].iloc[4:]
     assert reported.to_numpy().tolist() == [["restore", "version 2"], ["restore", "version 4"]]
     to_tfrecord(keyed(c=[6]), place, partition_on="key", append=True)
     assert by_key(place) == {"a": [5], "c": [6]}
-    assert dask_tfrecord.verify(place)["agrees"].all()
-    assert dask_tfrecord.cleanup(place, older_than="0s") == []
+    assert dask_tfrecord.open_dataset(place).verify()["agrees"].all()
+    assert dask_tfrecord.open_dataset(place).cleanup(older_than="0s") == []
     other = f"{place} other"
-    first = to_tfrecord(keyed(a=[1]), other, custom_metadata={"epoch": "1"})
+    to_tfrecord(keyed(a=[1]), other, custom_metadata={"epoch": "1"})
+    first = Snapshot.open(other)
     to_tfrecord(keyed(a=[2]).assign(m=1), other, append=True, schema_change="add")
-    newest = restore(other, 1)
+    open_dataset(other).restore(1)
+    newest = Snapshot.open(other)
     assert (newest.columns, newest.custom_metadata) == (first.columns, {"epoch": "1"})
     assert newest.files == first.files
 
@@ -305,10 +312,12 @@ def test_an_interrupted_restore_is_finished(place: str, monkeypatch: pytest.Monk
     lived_in(place)
     with monkeypatch.context() as patched:
         patched.setattr(transaction, "remove_replaced", lambda *args: None)
-        restore(place, 2)
+        open_dataset(place).restore(2)
     assert rows(place) == [1, 2, 3, 4]
     for options in [{"use_snapshot": False}, {}]:
-        with pytest.raises(TFRecordError, match=r"still in _tfrecord/kept, .* call dask_tfrecord\.cleanup"):
+        with pytest.raises(
+            TFRecordError, match=r"still in _tfrecord/kept, .* call dask_tfrecord\.open_dataset\(.*\.cleanup"
+        ):
             read_tfrecord(place if options else f"{place}/key=a", **options)
     to_tfrecord(keyed(b=[6]), place, partition_on="key", append=True)
     assert rows(place) == rows(place, use_snapshot=False) == [1, 2, 3, 4, 6]
@@ -323,11 +332,11 @@ def test_files_are_where_the_newer_restore_needs_them(place: str, monkeypatch: p
 
     def move_late(*arguments: Any) -> None:
         for version in others:
-            restore(place, version)
+            open_dataset(place).restore(version)
         move(*arguments)
 
     monkeypatch.setattr(transaction, "_move_file", move_late)
-    restore(place, 2)
+    open_dataset(place).restore(2)
     assert Snapshot.open(place).number == 6
     assert visible(place) == 1
     assert rows(place) == rows(place, use_snapshot=False) == [5]
@@ -337,22 +346,25 @@ def test_files_are_where_the_newer_restore_needs_them(place: str, monkeypatch: p
 def test_the_files_of_expired_versions_stay_for_the_grace_period(place: str) -> None:
     lived_in(place)
     planned = read_tfrecord(place, version=2)["n"]
-    done = expire(place, versions=2)
-    assert (done.versions, done.files, done.snapshot.number) == ((1, 2), 0, 5)
+    done = open_dataset(place).expire(versions=2)
+    assert (*done.details.values(), done.version) == ([1, 2], 0, 0, 5)
     assert history(place) == [3, 4, 5]
-    assert Snapshot.history(place)["details"].iloc[-1] == "versions before 3"
-    with pytest.raises(FileNotFoundError, match=r"no version 2; it has 3, 4, 5\. .* dask_tfrecord\.expire"):
+    assert open_dataset(place).history()["details"].iloc[-1] == "versions before 3"
+    with pytest.raises(FileNotFoundError, match=r"no version 2; it has 3, 4, 5\. .* Dataset\.expire"):
         read_tfrecord(place, version=2)
     with pytest.raises(FileNotFoundError, match="no version 2; it has 3, 4, 5"):
-        restore(place, 2)
+        open_dataset(place).restore(2)
     assert sorted(planned.compute().tolist()) == [1, 2, 3, 4]
-    assert expire(place, versions=2)[1:] == ((), 0, 0)  # nothing more expires
-    assert expire(place, versions=2, grace="0s")[1:3] == ((), 2)  # the files of partition a
+    assert [*open_dataset(place).expire(versions=2).details.values()] == [[], 0, 0]  # nothing more expires
+    assert [*open_dataset(place).expire(versions=2, grace="0s").details.values()][:2] == [
+        [],
+        2,
+    ]  # the files of partition a
     with pytest.raises(FileNotFoundError, match=r"has expired or was overwritten.* has version 3, 4, 5"):
         planned.compute()
     assert [rows(place, version=number) for number in (3, 4, 5)] == [[3, 5], [5], [5]]
-    assert expire(place, versions=1, grace="0s")[1:3] == ((3,), 1)
-    assert restore(place, 4).number == 7
+    assert [*open_dataset(place).expire(versions=1, grace="0s").details.values()][:2] == [[3], 1]
+    assert open_dataset(place).restore(4).version == 7
     assert rows(place) == rows(place, use_snapshot=False) == [5]
     assert sorted(Store.at(place).names("_tfrecord")) == [f"0000000{n}.parquet" for n in (4, 5, 6, 7)]
 
@@ -361,7 +373,7 @@ def test_an_append_to_an_expired_base_keeps_the_base(tmp_path: Path) -> None:
     to_tfrecord(collection(*range(30), npartitions=30), tmp_path)
     for n in (30, 31, 32):
         to_tfrecord(collection(n, npartitions=1), tmp_path, append=True)
-    assert expire(tmp_path, versions=1, grace="0s").versions == (1, 2, 3)
+    assert open_dataset(tmp_path).expire(versions=1, grace="0s").details["expired_versions"] == [1, 2, 3]
     to_tfrecord(collection(33, npartitions=1), tmp_path, append=True)
     assert rows(tmp_path) == [*range(34)]
     assert history(tmp_path) == [4, 5, 6]
@@ -380,32 +392,32 @@ def test_versions_expire_by_age_also_if_the_clock_was_set_back(tmp_path: Path) -
     lived_in(tmp_path)
     for version, hours in [(1, 100), (2, 2), (3, 200), (4, 50)]:  # the clock was wrong before 2 and after
         age(tmp_path, version, hours)
-    assert expire(tmp_path, older_than="150 hours").versions == ()
-    assert expire(tmp_path, older_than="1 day").versions == (1,)
+    assert open_dataset(tmp_path).expire(older_than="150 hours").details["expired_versions"] == []
+    assert open_dataset(tmp_path).expire(older_than="1 day").details["expired_versions"] == [1]
     assert history(tmp_path) == [2, 3, 4, 5]
     age(tmp_path, 5, -9)  # the clock is set back by nine hours: the files stay
-    assert expire(tmp_path, versions=1).files == 0
+    assert open_dataset(tmp_path).expire(versions=1).details["removed_files"] == 0
     age(tmp_path, 6, 200)  # no version is older than the version before
-    assert expire(tmp_path, versions=1).files == 0
+    assert open_dataset(tmp_path).expire(versions=1).details["removed_files"] == 0
     assert rows(tmp_path, version=4) == [5]
     shutil.rmtree(tmp_path)
     lived_in(tmp_path)
-    expire(tmp_path, versions=1)
+    open_dataset(tmp_path).expire(versions=1)
     for version in range(1, 6):
         age(tmp_path, version, 2)
-    assert expire(tmp_path, versions=1, grace="3 hours").files == 0
-    assert expire(tmp_path, versions=1).files == 3
+    assert open_dataset(tmp_path).expire(versions=1, grace="3 hours").details["removed_files"] == 0
+    assert open_dataset(tmp_path).expire(versions=1).details["removed_files"] == 3
 
 
 def test_cleanup_removes_what_only_expired_versions_need(place: str) -> None:
     lived_in(place)
-    expire(place, versions=2)
-    assert dask_tfrecord.cleanup(place) == []
-    found = dask_tfrecord.cleanup(place, older_than="0s", dry_run=True)
+    open_dataset(place).expire(versions=2)
+    assert dask_tfrecord.open_dataset(place).cleanup() == []
+    found = dask_tfrecord.open_dataset(place).cleanup(older_than="0s", dry_run=True)
     assert [rows(place, version=number) for number in (3, 4)] == [[3, 5], [5]]
-    assert dask_tfrecord.cleanup(place, older_than="0s") == found
+    assert dask_tfrecord.open_dataset(place).cleanup(older_than="0s") == found
     assert [path.rpartition("/")[0] for path in found] == ["_tfrecord"] * 2 + ["_tfrecord/kept/key=a"] * 2
-    assert dask_tfrecord.cleanup(place, older_than="0s") == []
+    assert dask_tfrecord.open_dataset(place).cleanup(older_than="0s") == []
     assert [rows(place, version=number) for number in (3, 4)] == [[3, 5], [5]]
 
 
@@ -419,7 +431,7 @@ def test_cleanup_moves_files_to_their_paths(place: str) -> None:
         store.place(*(places if file.path in newest else reversed(places)))
     assert [rows(place, version=number) for number in (1, 4)] == [[1, 2, 3], [5]]
     assert visible(place) == 2
-    assert dask_tfrecord.cleanup(place, older_than="0s") == []
+    assert dask_tfrecord.open_dataset(place).cleanup(older_than="0s") == []
     assert visible(place) == 1
     assert rows(place) == rows(place, use_snapshot=False) == [5]
     assert [rows(place, version=number) for number in (1, 2)] == [[1, 2, 3], [1, 2, 3, 4]]
@@ -431,7 +443,7 @@ def test_a_version_whose_files_are_gone_is_not_restored(tmp_path: Path) -> None:
     for path in gone[1:]:
         (tmp_path / "_tfrecord" / "kept" / path).unlink()
     with pytest.raises(CorruptRecordError) as caught:
-        restore(tmp_path, 2)
+        open_dataset(tmp_path).restore(2)
     assert str(caught.value) == (
         f"{tmp_path}/{gone[1]}: the file is missing, but the dataset's snapshot lists it; also missing: "
         f"{gone[2]}, in its version 2; put the file back from a copy"
@@ -447,9 +459,9 @@ def test_a_version_whose_file_was_replaced_by_another_tool_is_not_restored(tmp_p
         to_tfrecord(keyed(a=[n]), tmp_path / f"{n}")
         [file] = (tmp_path / f"{n}").glob("part-*")
         shutil.copy(file, place / "data.tfrecord")
-        dask_tfrecord.index(place)
+        dask_tfrecord.open_dataset(place).add_snapshot()
     with pytest.raises(FileChangedError, match=r"data\.tfrecord: the file was replaced after version 1"):
-        restore(place, 1)
+        open_dataset(place).restore(1)
     assert rows(place) == [2]
 
 
@@ -463,13 +475,17 @@ def versions(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.mark.parametrize(
     ("call", "error", "message"),
     [
-        (lambda path: expire(path), TFRecordError, "neither versions= nor older_than="),
-        (lambda path: expire(path, versions=0), TFRecordError, "versions=0 is not a positive integer"),
-        (lambda path: restore(path, None), TFRecordError, "version=None is not an integer"),
-        (lambda path: expire(path.parent, versions=1), NotFoundError, "no snapshot"),
-        (lambda path: restore(path.parent, 1), NotFoundError, "no snapshot"),
-        (lambda path: restore(path, 9), FileNotFoundError, r"no version 9; it has 1, 2, 3, 4$"),
-        (lambda path: restore(path / "key=a", 1), DestinationError, "lies inside the dataset"),
+        (lambda path: open_dataset(path).expire(), TFRecordError, "neither versions= nor older_than="),
+        (
+            lambda path: open_dataset(path).expire(versions=0),
+            TFRecordError,
+            "versions=0 is not a positive integer",
+        ),
+        (lambda path: open_dataset(path).restore(None), TFRecordError, "version=None is not an integer"),
+        (lambda path: open_dataset(path.parent).expire(versions=1), NotFoundError, "no snapshot"),
+        (lambda path: open_dataset(path.parent).restore(1), NotFoundError, "no snapshot"),
+        (lambda path: open_dataset(path).restore(9), FileNotFoundError, r"no version 9; it has 1, 2, 3, 4$"),
+        (lambda path: open_dataset(path / "key=a").restore(1), DestinationError, "lies inside the dataset"),
     ],
 )
 def test_wrong_arguments_are_named(versions: Path, call: Any, error: type[Exception], message: str) -> None:

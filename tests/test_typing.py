@@ -17,7 +17,7 @@ SCRIPT = ROOT / "tests" / "helpers" / "user_script.py"
 
 
 WRONG = """import dask_tfrecord, pandas
-frame: str = dask_tfrecord.take('a', [0])
+frame: str = dask_tfrecord.open_dataset('a').verify()
 dask_tfrecord.to_tfrecord(dask_tfrecord.read_tfrecord('a', columns='x'), 'b')
 dask_tfrecord.read_tfrecord('a', nothing=1)
 dask_tfrecord.to_tfrecord(pandas.DataFrame(), 'a', compute=False)

@@ -22,7 +22,7 @@ from dask.base import tokenize
 from fsspec.implementations.memory import MemoryFileSystem
 
 from dask_tfrecord import DestinationError, SchemaError, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.snapshot.model import find_snapshot
+from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files import file_writer
 from dask_tfrecord.files.storage.store import Store
@@ -48,7 +48,8 @@ def payloads(root: Path) -> list[bytes]:
 
 @pytest.mark.parametrize(("compression", "suffix"), [(None, ""), ("gzip", ".gz"), ("zlib", ".zz")])
 def test_a_directory_holds_files_and_a_snapshot(tmp_path: Path, compression: Any, suffix: str) -> None:
-    snapshot = to_tfrecord(collection(), tmp_path, compression=compression)
+    to_tfrecord(collection(), tmp_path, compression=compression)
+    snapshot = Snapshot.open(tmp_path)
     names = [f"part-RUN-{number:05d}-of-00003.tfrecord{suffix}" for number in range(3)]
     assert content(tmp_path) == ["_SUCCESS", "_tfrecord/00000001.parquet", *names]
     numbers = [oracle.parse(payload).features["n"].values for payload in payloads(tmp_path)]
@@ -69,7 +70,8 @@ def test_a_directory_holds_files_and_a_snapshot(tmp_path: Path, compression: Any
 def test_what_tensorflow_does_not_read_warns(tmp_path: Path, compression: Any, suffix: str) -> None:
     ddf = dd.from_pandas(every_dtype.frame(), npartitions=2)
     with pytest.warns(UserWarning, match=f"TensorFlow reads only gzip and zlib, .*{compression}"):
-        snapshot = to_tfrecord(ddf, tmp_path, lossy="allow", compression=compression)
+        to_tfrecord(ddf, tmp_path, lossy="allow", compression=compression)
+    snapshot = Snapshot.open(tmp_path)
     assert all(file.path.endswith(f".tfrecord{suffix}") for file in snapshot.files)
     assert len(read_tfrecord(tmp_path / f"part-*{suffix}")) == len(ddf)
     found = read_tfrecord(tmp_path, dtype_backend="pyarrow").compute().reset_index(drop=True)
@@ -84,7 +86,8 @@ def test_a_higher_compression_level_gives_smaller_files(tmp_path: Path) -> None:
 
 def test_partitions_without_rows_have_files_without_records(tmp_path: Path) -> None:
     ddf = collection()
-    snapshot = to_tfrecord(ddf[ddf["n"] > 6], tmp_path / "some")
+    to_tfrecord(ddf[ddf["n"] > 6], tmp_path / "some")
+    snapshot = Snapshot.open(tmp_path / "some")
     assert [file.records for file in snapshot.files] == [0, 0, 3]
     assert read_tfrecord(tmp_path / "some")["n"].compute().tolist() == [7, 8, 9]
     to_tfrecord(ddf[ddf["n"] > 99], tmp_path / "none", compression="gzip")
@@ -98,7 +101,7 @@ def test_lazy_writes_create_nothing_before_they_are_computed_together(tmp_path: 
     lazy = [to_tfrecord(ddf, tmp_path / name, compute=False) for name in "ab"]
     assert list(tmp_path.iterdir()) == []
     one, other, total = dask.compute(*lazy, ddf["n"].sum())
-    assert (one.records, other.records, total) == (10, 10, 45)
+    assert (one.rows, other.rows, total) == (10, 10, 45)
     assert (tmp_path / "a" / "_SUCCESS").exists()
 
 
@@ -196,7 +199,8 @@ def test_storage_options_show_nowhere(place: str) -> None:
     secret = "hunter2"
     options = {"token": secret}
     lazy = to_tfrecord(collection(), place, compute=False, storage_options=options)
-    ddf_of = to_tfrecord(collection(), place, storage_options=options)
+    to_tfrecord(collection(), place, storage_options=options)
+    ddf_of = Snapshot.open(place, storage_options=options)
     ddf = read_tfrecord(place, storage_options=options)
     graph = {**lazy.optimize().__dask_graph__(), **ddf.optimize().__dask_graph__()}
     shown = [repr(lazy), repr(lazy.expr), repr(ddf), repr(ddf.expr), repr(ddf_of), *map(repr, graph)]
@@ -219,9 +223,11 @@ def test_the_snapshot_holds_nothing_of_where_it_lies(tmp_path: Path) -> None:
 
 def test_the_schema_of_another_dataset_gives_the_types(tmp_path: Path) -> None:
     ddf = dd.from_pandas(pd.DataFrame({"a": [1, 2], "b": [3, 4]}), npartitions=1)
-    train = to_tfrecord(ddf, tmp_path / "train", schema={"a": pa.int8(), "b": pa.int16()})
+    to_tfrecord(ddf, tmp_path / "train", schema={"a": pa.int8(), "b": pa.int16()})
+    train = Snapshot.open(tmp_path / "train")
     for at, given in enumerate((train, train.schema)):
-        assert to_tfrecord(ddf, tmp_path / f"{at}", schema=given).schema.arrow == train.schema.arrow
+        to_tfrecord(ddf, tmp_path / f"{at}", schema=given)
+        assert Snapshot.open(tmp_path / f"{at}").schema.arrow == train.schema.arrow
 
 
 PAYLOADS = [b"\xff", b"", b"not a message", b"\0\1"]
@@ -249,7 +255,8 @@ def test_records_of_bytes_are_written_as_they_were_read(
     notes: Path, tmp_path: Path, backend: Any, made: Callable[[Any], Any]
 ) -> None:
     ddf = made(read_tfrecord(notes, record_type="bytes", dtype_backend=backend))
-    assert to_tfrecord(ddf, tmp_path / "out").schema.record_type == "bytes"
+    to_tfrecord(ddf, tmp_path / "out")
+    assert Snapshot.open(tmp_path / "out").schema.record_type == "bytes"
     assert payloads(tmp_path / "out") == PAYLOADS
 
 
@@ -259,7 +266,8 @@ def test_records_of_bytes_stay_that_and_others_are_examples(notes: Path, tmp_pat
     assert payloads(tmp_path / "out") == PAYLOADS
     assert read_tfrecord(tmp_path / "out").compute()["record"].tolist() == PAYLOADS
     sizes = ddf.assign(size=ddf["record"].map(len, meta=("size", "int64")))[["size"]]
-    assert to_tfrecord(sizes, tmp_path / "sizes").schema.record_type == "example"
+    to_tfrecord(sizes, tmp_path / "sizes")
+    assert Snapshot.open(tmp_path / "sizes").schema.record_type == "example"
 
 
 @pytest.mark.parametrize("computed", [False, True])
@@ -281,7 +289,9 @@ def test_sequence_examples_are_written_as_they_were_read(tmp_path: Path) -> None
     ddf = dd.from_pandas(pd.DataFrame({"id": [1, 2], "steps": steps}), npartitions=1)
     to_tfrecord(ddf, tmp_path / "a", record_type="sequence_example")
     read = read_tfrecord(tmp_path / "a")
-    assert to_tfrecord(read, tmp_path / "b").schema.record_type == "sequence_example"
-    assert to_tfrecord(read[["id"]], tmp_path / "c").schema.record_type == "example"
+    to_tfrecord(read, tmp_path / "b")
+    assert Snapshot.open(tmp_path / "b").schema.record_type == "sequence_example"
+    to_tfrecord(read[["id"]], tmp_path / "c")
+    assert Snapshot.open(tmp_path / "c").schema.record_type == "example"
     assert read_tfrecord(tmp_path / "b")["steps"].compute().tolist()[0] == [[1, 2], []]
     assert read_tfrecord(tmp_path / "b").dtypes.to_dict() == read.dtypes.to_dict()

@@ -10,22 +10,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import operations
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 import pytest
 
 import dask_tfrecord
-from dask_tfrecord import (
-    NotFoundError,
-    RecordTable,
-    Schema,
-    Snapshot,
-    TFRecordDataset,
-    TFRecordError,
-    read_tfrecord,
-    to_tfrecord,
-)
+from dask_tfrecord import NotFoundError, Schema, TFRecordError, open_dataset, read_tfrecord, to_tfrecord
+from dask_tfrecord.feed import RecordTable
 from dask_tfrecord.feed.numpy_columns import numpy_columns
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -39,8 +32,7 @@ UNNAMED = {"path", "partition_on", "columns"}
 
 # The values that the package returns. Users do not construct them.
 RESULTS = {
-    *("Block", "ColumnDescription", "ColumnStatistics", "Compacted", "Deleted", "Expired", "Explanation"),
-    *("FileEntry", "Repaired", "Snapshot", "Call", "Remedy", "FeatherFile", "Pass", "FeatureSpec"),
+    *("Commit", "Dataset", "Explanation", "FeatherFile", "Pass", "FeatureSpec"),
 }
 # The required arguments that are not a path of a dataset, and not None.
 REQUIRED = {"ddf": TABLE, "table": TABLE, "batch": TABLE, "filters": [("a", "==", 9)], "indices": [0]}
@@ -65,9 +57,21 @@ METHODS = {
     "Schema.from_tfds": Schema.from_tfds,
     "Schema.from_tfmd": Schema.from_tfmd,
     "Schema.select": Schema(()).select,
-    "Snapshot.history": Snapshot.history,
-    "Snapshot.open": Snapshot.open,
     "numpy_columns": numpy_columns,
+}
+METHODS |= {
+    name: getattr(operations, name)
+    for name in (
+        "add_snapshot",
+        "cleanup",
+        "compact",
+        "delete",
+        "expire",
+        "export",
+        "repair",
+        "restore",
+        "take",
+    )
 }
 FUNCTIONS = public(dask_tfrecord) | METHODS
 
@@ -130,9 +134,9 @@ def test_wrong_types_are_refused_with_an_error_of_the_package(name: str, directo
             (lambda path: RecordTable(path).matching, {"filters": [("a", "==", 1)]}),
             (lambda path: RecordTable(path).block_order, {"seed": 0, "epoch": 0, "shard": (0, 1)}),
             (lambda path: RecordTable(path).shuffle_statistics, {"order": [0, 1], "batch_size": 1}),
-            (lambda path: TFRecordDataset(path).filter, {"expression": pc.field("a") > 1}),
-            (lambda path: TFRecordDataset(path).scanner, {"columns": ["a"], "filter": None, "batch_size": 1}),
-            (lambda path: dask_tfrecord.inspect(path).iter_tables, {"files": [0]}),
+            (lambda path: open_dataset(path).filter, {"expression": pc.field("a") > 1}),
+            (lambda path: open_dataset(path).scanner, {"columns": ["a"], "filter": None, "batch_size": 1}),
+            (lambda path: open_dataset(path).batches, {"batch_size": 1, "shard": (0, 1)}),
         ]
     ],
 )
@@ -154,8 +158,7 @@ def test_constructors_name_the_argument_of_a_wrong_type() -> None:
     for call, message in [
         (lambda: Schema({"x": "int64"}), "fields= is not a tuple .got dict"),  # type: ignore[arg-type]
         (lambda: dask_tfrecord.Field("x", "int64"), "type= is not a DataType .got str"),
-        (lambda: dask_tfrecord.Batches("t"), "plan= is not a Plan .got str"),  # type: ignore[arg-type]
-        (lambda: dask_tfrecord.Description("t", None), "dataset= is not a ReadPlan"),  # type: ignore[arg-type]
+        (lambda: dask_tfrecord.feed.Batches("t"), "plan= is not a Plan .got str"),  # type: ignore[arg-type]
     ]:
         with pytest.raises(TFRecordError, match=message):
             call()

@@ -36,11 +36,11 @@ class Read(InMemory):
         compute_and_drop(dask_tfrecord.read_tfrecord(f"{self.root}/data", columns=self.few, blocksize=None))
 
     def time_batches(self, name: str, codec: str) -> None:
-        for _ in dask_tfrecord.iter_batches(f"{self.root}/data", 8192):
+        for _ in dask_tfrecord.feed.iter_batches(f"{self.root}/data", 8192):
             pass
 
     def time_shuffled_batches(self, name: str, codec: str) -> None:
-        for _ in dask_tfrecord.iter_batches(f"{self.root}/data", 8192, shuffle=1):
+        for _ in dask_tfrecord.feed.iter_batches(f"{self.root}/data", 8192, shuffle=1):
             pass
 
 
@@ -110,7 +110,7 @@ class RandomAccess(InMemory):
             values = pa.FixedSizeListArray.from_arrays(random.integers(0, 50_000, rows * 1000), 1000)
         frame = pd.DataFrame({"x": pd.arrays.ArrowExtensionArray(values)})
         dask_tfrecord.to_tfrecord(frame, f"{self.root}/data")
-        self.table = dask_tfrecord.RecordTable(f"{self.root}/data")
+        self.table = dask_tfrecord.feed.RecordTable(f"{self.root}/data")
         self.order = random.permutation(rows)
 
     def time_batches(self, name: str) -> None:

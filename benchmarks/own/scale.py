@@ -109,8 +109,8 @@ class Changes(InMemory):
         self.end, self.batch = len(frame) // 100, partition(0)
 
     def time_compact(self) -> None:
-        size = dask_tfrecord.Snapshot.open(self.small).bytes
-        dask_tfrecord.compact(self.small, target_bytes=size // 10 + 1_000)
+        size = dask_tfrecord.open_dataset(self.small).nbytes
+        dask_tfrecord.open_dataset(self.small).compact(target_bytes=size // 10 + 1_000)
 
     def time_20_commits_of_a_writer(self) -> None:
         with dask_tfrecord.Writer(self.small) as writer:
@@ -123,10 +123,10 @@ class Changes(InMemory):
         dask_tfrecord.to_tfrecord(new, self.small, append=True, schema_change="add")
 
     def time_delete_a_partition(self) -> None:
-        dask_tfrecord.delete(self.keyed, [("key", "==", 3)])
+        dask_tfrecord.open_dataset(self.keyed).delete([("key", "==", 3)])
 
     def time_delete_1_percent_at_one_end(self) -> None:
-        dask_tfrecord.delete(self.large, [("id", "<", self.end)])
+        dask_tfrecord.open_dataset(self.large).delete([("id", "<", self.end)])
 
     def time_delete_1_percent_everywhere(self) -> None:
-        dask_tfrecord.delete(self.large, [("label", "==", 0)])
+        dask_tfrecord.open_dataset(self.large).delete([("label", "==", 0)])

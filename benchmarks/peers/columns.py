@@ -107,8 +107,8 @@ def tfrecord(columnar: bool) -> Format:
         lambda table, path: dask_tfrecord.to_tfrecord(
             pa.table(table.batch), path, columnar=table.projection if columnar else None
         ),
-        lambda _, path: reader(dask_tfrecord.TFRecordDataset(path)),
-        lambda _, path: dask_tfrecord.RecordTable(path).batch,
+        lambda _, path: reader(dask_tfrecord.open_dataset(path)),
+        lambda _, path: dask_tfrecord.feed.RecordTable(path).batch,
     )
 
 

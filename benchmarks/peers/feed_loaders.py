@@ -60,7 +60,7 @@ def write(work: Work) -> None:
         ddf = dd.from_pandas(part, npartitions=npartitions)
         dask_tfrecord.to_tfrecord(ddf, path, compression=work.codec)
     if work.codec is None:
-        dask_tfrecord.export(f"{work.path}.sample", "idx")
+        dask_tfrecord.open_dataset(f"{work.path}.sample").export("idx")
         frame.to_parquet(f"{work.path}.parquet")
         for package, write_records in _WRITERS.items():
             if importlib.util.find_spec(package):
@@ -171,13 +171,13 @@ def ours_arrow(work: Work, order: str) -> Epoch:
     """Read Arrow batches with `iter_batches` of this package."""
     return lambda: (
         batch.num_rows
-        for batch in dask_tfrecord.iter_batches(work.path, work.batch_size, shuffle=SHUFFLES[order])
+        for batch in dask_tfrecord.feed.iter_batches(work.path, work.batch_size, shuffle=SHUFFLES[order])
     )
 
 
 def ours_table(work: Work, order: str) -> Epoch:
     """Read random Arrow batches from a `RecordTable` of this package."""
-    table = dask_tfrecord.RecordTable(work.path)
+    table = dask_tfrecord.feed.RecordTable(work.path)
     random = np.random.default_rng(0)
 
     def epoch() -> Iterator[int]:

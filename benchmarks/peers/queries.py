@@ -104,7 +104,7 @@ def opened(root: Path, engine: str, form: str) -> Any:
     if engine == "DuckDB":
         connection = duckdb.connect()
         if form == "TFRecord":
-            connection.register("data", dask_tfrecord.TFRecordDataset(path))
+            connection.register("data", dask_tfrecord.open_dataset(path))
         else:
             files = f"read_parquet('{path}/*/*.parquet', hive_partitioning=true)"
             connection.execute(f"create view data as select * from {files}")
@@ -112,12 +112,12 @@ def opened(root: Path, engine: str, form: str) -> Any:
     if engine == "DataFusion":
         context = SessionContext()
         if form == "TFRecord":
-            context.register_dataset("data", dask_tfrecord.TFRecordDataset(path))
+            context.register_dataset("data", dask_tfrecord.open_dataset(path))
         else:
             context.register_parquet("data", path, table_partition_cols=[("p", pa.string())])
         return lambda query: context.sql(query.sql).collect()
     if form == "TFRecord":
-        dataset: Any = dask_tfrecord.TFRecordDataset(path)
+        dataset: Any = dask_tfrecord.open_dataset(path)
     else:
         dataset = pads.dataset(path, partitioning="hive")
     return lambda query: query.pyarrow(dataset)

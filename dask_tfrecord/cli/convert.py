@@ -2,7 +2,6 @@
 
 import errno
 import time
-from contextlib import suppress
 from typing import Any
 
 import click
@@ -129,7 +128,7 @@ def _source_of(source: Any, files: dict[str, int], format: Format, read: dict[st
     sizes = [*files.values()]
     if format == "tfrecord":
         of_files = {name: read[name] for name in read.keys() - {"columns", "filters", "blocksize"}}
-        sizes = dask_tfrecord.inspect(source, **of_files).sizes
+        sizes = dask_tfrecord.open_dataset(source, **of_files).files["bytes"].to_pylist()
     return {"source": format, "source_files": len(sizes), "source_bytes": sum(sizes)}
 
 
@@ -158,16 +157,11 @@ def _write(ddf: Any, target: str, to: Format, how: dict[str, Any], start: float)
         sizes = [*write_other(ddf, target, to, how).values()]
         seconds = round(time.perf_counter() - start, 1)
         return {"files": len(sizes), "bytes": sum(sizes), "seconds": seconds}
-    before: set[str] = set()
-    with suppress(FileNotFoundError):
-        old = dask_tfrecord.Snapshot.open(target, storage_options=how["storage_options"])
-        before = {file.path for file in old.files}
-    snapshot = dask_tfrecord.to_tfrecord(ddf, target, **how)
+    done = dask_tfrecord.to_tfrecord(ddf, target, **how)
     seconds = time.perf_counter() - start
-    files = [file for file in snapshot.files if file.path not in before]
-    rows, size = sum(file.records for file in files), sum(file.bytes for file in files)
+    files, rows, size = done.details.values()
     return {
-        "files": len(files),
+        "files": files,
         "rows": rows,
         "bytes": size,
         "seconds": round(seconds, 1),

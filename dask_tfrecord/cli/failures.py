@@ -17,7 +17,9 @@ from typing import Any, NoReturn
 import click
 import pyarrow as pa
 
-from dask_tfrecord import Call, NotFoundError, Remedy, RemedyWarning, TFRecordError, hide_secrets
+from dask_tfrecord import NotFoundError, RemedyWarning, TFRecordError
+from dask_tfrecord.errors import Call, Remedy
+from dask_tfrecord.files.storage.store_failures import hide_secrets
 
 # Characters that control a terminal or change the order of the text: C0 and C1 controls, separators of lines,
 # directional and invisible formatting, and bytes of names that are not UTF-8.
@@ -168,7 +170,7 @@ def option(remedy: Remedy) -> str:
 
 
 def command(call: Call) -> str:
-    name = {"to_tfrecord": "convert SRC"}.get(call.function, call.function)
+    name = {"to_tfrecord": "convert SRC"}.get(call.function, call.function.replace("_", "-"))
     options = [option(Remedy(*item)) for item in call.keywords.items()]
     return " ".join(["run dask-tfrecord", name, shlex.quote(call.path), *options])
 

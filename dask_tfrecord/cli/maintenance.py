@@ -1,6 +1,5 @@
-"""Implement the commands `verify`, `index`, `cleanup`, `export` and `serve`."""
+"""Implement the commands `verify`, `add-snapshot`, `cleanup`, `export` and `serve`."""
 
-import errno
 import json
 import os
 import signal
@@ -9,7 +8,6 @@ import time
 from typing import Any
 
 import click
-from fsspec.core import url_to_fs
 
 import dask_tfrecord
 from dask_tfrecord.cli import options, output
@@ -19,20 +17,31 @@ from dask_tfrecord.cli.failures import DAMAGED
 # The number of seconds for which a Flight server waits for its clients after an interrupt.
 _PATIENCE = 3.0
 
+_SPLIT = (
+    "Pass it if a directory of TensorFlow Datasets or TFX also contains files of no split. The column split "
+    "of these files is null."
+)
 
-@options.command("verify", options.PATHS, *options.of(dask_tfrecord.verify), options.JSON, *options.COMPUTING)
+
+@options.command(
+    "verify",
+    options.PATHS,
+    *options.of(dask_tfrecord.read_tfrecord, "record_type", "storage_options"),
+    options.JSON,
+    *options.COMPUTING,
+)
 def verify_command(path: Any, as_json: bool, **how: Any) -> None:
     """A difference is a file that differs from the snapshot, or a feature that does not fit its column. The
     exit code is 3 if a file is damaged or differs, and 0 if all files are intact.
     """
     start = time.perf_counter()
     with computing("Verifying"):
-        report = dask_tfrecord.verify(path, **how)
+        report = dask_tfrecord.open_dataset(path, **how).verify()
     files = json.loads(report.to_json(orient="records"))
     wrong = [file for file in files if file["damaged"] or file["drift"] or file["agrees"] is False]
     totals = {
         "files": len(files),
-        "rows": sum(file["records"] for file in files),
+        "rows": sum(file["rows"] for file in files),
         "bytes": sum(file["bytes"] for file in files),
         "files_with_problems": len(wrong),
     }
@@ -46,7 +55,7 @@ def _problems(file: dict[str, Any]) -> list[str]:
     found = []
     if file["damaged"]:
         found.append(
-            f"{file['damaged']:,} damaged, {file['records']:,} intact records; the first damage is at byte "
+            f"{file['damaged']:,} damaged, {file['rows']:,} intact records; the first damage is at byte "
             f"{file['offset']:,}: {file['reason']}"
         )
     if file["drift"]:
@@ -63,48 +72,54 @@ def _summary(totals: dict[str, int], seconds: float) -> str:
     return f"{verdict}, {rows:,} rows, {size:,} bytes in {seconds:.1f} s ({rates})"
 
 
-@options.command("index", options.PATH, *options.of(dask_tfrecord.index), options.JSON, *options.COMPUTING)
-def index_command(path: str, as_json: bool, **how: Any) -> None:
+@options.command(
+    "add-snapshot",
+    options.PATH,
+    *options.of(dask_tfrecord.read_tfrecord, "schema", "hive", "record_type"),
+    click.Option(["--split"], type=click.Choice(["all"]), help=_SPLIT),
+    *options.of(dask_tfrecord.Dataset.add_snapshot),
+    *options.STORE,
+    options.JSON,
+    *options.COMPUTING,
+)
+def add_snapshot_command(path: str, as_json: bool, **how: Any) -> None:
     """The command reads all files of the directory. Reading the directory then needs no inference, and skips
     files that no filter can match. The command does not change the data files. Run the command again after
     files were added, removed or rewritten.
     """
+    store = {name: how[name] for name in ("storage_options",) if name in how}
     with computing("Indexing"):
-        snapshot = dask_tfrecord.index(path, **how)
-    totals = {
-        "version": snapshot.number,
-        "files": len(snapshot.files),
-        "rows": snapshot.records,
-        "bytes": snapshot.bytes,
-    }
+        dataset = options.opened(path, how, "schema", "hive", "record_type", "split")
+        done = dataset.add_snapshot(**how)
+    totals = {"version": done.version, "files": done.files, "rows": done.rows, "bytes": done.bytes}
+    dataset = dask_tfrecord.open_dataset(path, **store)
     if as_json:
-        types = {item.name: str(item.type) for item in snapshot.columns.fields}
+        types = {item.name: str(item.type) for item in dataset.schema}
         output.print_json({**totals, "columns": types})
     else:
         output.print_pairs(totals)
         output.print_lines([""])
-        described = dask_tfrecord.inspect(path, storage_options=how.get("storage_options"))
-        rows = [(column.name, column.type, column.feature) for column in described.columns]
+        rows = [(name, row["type"], row["feature"]) for name, row in dataset.statistics.iterrows()]
         output.print_table(["column", "type", "feature"], rows, cut="type")
 
 
-@options.command("cleanup", options.PATH, *options.of(dask_tfrecord.cleanup), options.JSON)
+@options.command(
+    "cleanup", options.PATH, *options.of(dask_tfrecord.Dataset.cleanup), *options.STORE, options.JSON
+)
 def cleanup_command(path: str, as_json: bool, dry_run: bool = False, **how: Any) -> None:
     """A write whose client was killed leaves such files. Files that a snapshot lists, and files of other
     tools, are kept.
     """
-    removed = dask_tfrecord.cleanup(path, dry_run=dry_run, **how)
-    fs, root = url_to_fs(path, **how.get("storage_options", {}))
-    # An unfinished upload may be the only content, so the existence of the path is checked last.
-    if not removed and not fs.exists(root):
-        raise FileNotFoundError(errno.ENOENT, "no such directory", root)
+    removed = options.opened(path, how).cleanup(dry_run=dry_run, **how)
     lines = [*removed, f"{len(removed):,} files {'would be removed' if dry_run else 'removed'}"]
     output.print_result({"removed": removed, "dry_run": dry_run}, lines, as_json)
 
 
-@options.command("export", options.PATH, *options.of(dask_tfrecord.export), options.JSON)
+@options.command(
+    "export", options.PATH, *options.of(dask_tfrecord.Dataset.export, "format"), *options.STORE, options.JSON
+)
 def export_command(path: str, as_json: bool, **how: Any) -> None:
-    files = dask_tfrecord.export(path, **how)
+    files = options.opened(path, how).export(**how)
     output.print_result({"files": files}, files, as_json)
 
 
@@ -124,7 +139,7 @@ def export_command(path: str, as_json: bool, **how: Any) -> None:
         help="Where clients connect, such as tcp://127.0.0.1:9000, unix:///tmp/train.sock or, with "
         "--protocol flight, grpc://127.0.0.1:9000. Default: a free port of this host. Nothing is encrypted.",
     ),
-    *options.of(dask_tfrecord.iter_batches, "batch_size", "shuffle"),
+    *options.of(dask_tfrecord.feed.iter_batches, "batch_size", "shuffle"),
     click.Option(
         ["--passes"], type=click.IntRange(1), help="End after this number of passes. Not with flight."
     ),

@@ -20,6 +20,8 @@ from dask.utils import parse_bytes
 import dask_tfrecord
 from dask_tfrecord.cli.compute import note_setting
 from dask_tfrecord.cli.failures import keep_secret, note_paths, option_name
+from dask_tfrecord.files.storage.store_failures import hide_secrets
+from dask_tfrecord.schema.logical_types import arrow_type
 from dask_tfrecord_launcher import COMMANDS
 
 Condition = tuple[str, str, Any]
@@ -132,7 +134,7 @@ def _pair(text: str) -> tuple[str, str]:
 def _storage_option(text: str) -> tuple[str, Any]:
     """Parse a storage option. Values are JSON, except for secrets, which may consist of digits."""
     name, value = _pair(text)
-    is_secret = dask_tfrecord.hide_secrets(value, {name: value}) != value
+    is_secret = hide_secrets(value, {name: value}) != value
     if not is_secret or value.startswith(("{", "[")):
         with suppress(ValueError):
             return name, json.loads(value)
@@ -142,7 +144,7 @@ def _storage_option(text: str) -> tuple[str, Any]:
 def _column_type(text: str) -> tuple[str, Any]:
     name, value = _pair(text)
     try:
-        return name, dask_tfrecord.arrow_type(value)
+        return name, arrow_type(value)
     except ValueError as error:
         raise click.BadParameter(f"{error}; use a name such as int64, float32 or list<string>") from None
 
@@ -324,13 +326,20 @@ def _help_text(text: str, whole: bool) -> str:
     return text[:1].upper() + text[1:].replace("`", "")
 
 
+def opened(path: Any, how: dict[str, Any], *names: str) -> dask_tfrecord.Dataset:
+    """Open a dataset with the storage options and the named keywords, which are removed from ``how``."""
+    given = {name: how.pop(name) for name in ("storage_options", *names) if name in how}
+    return dask_tfrecord.open_dataset(path, **given)
+
+
 def several(name: str, metavar: str) -> click.Argument:
     return click.Argument([name], nargs=-1, required=True, metavar=metavar, callback=noted)
 
 
 PATHS = several("path", "PATH...")
 PATH = click.Argument(["path"], callback=noted)
-READ = of(dask_tfrecord.read_tfrecord, *keywords_of(dask_tfrecord.inspect))
+READ = of(dask_tfrecord.read_tfrecord, *keywords_of(dask_tfrecord.open_dataset))
+STORE = of(dask_tfrecord.read_tfrecord, "storage_options")
 
 
 def _setting(name: str, **settings: Any) -> click.Option:

@@ -17,6 +17,7 @@ import dask_tfrecord
 from dask_tfrecord import DestinationError, SchemaError
 from dask_tfrecord.cli.failures import option_name
 from dask_tfrecord.cli.options import Filters, names_in
+from dask_tfrecord.row_selection import filter_mask
 
 Format = Literal["tfrecord", "parquet", "csv", "jsonl"]
 FORMATS = get_args(Format)
@@ -112,7 +113,7 @@ def open_source(
     if filters is not None:
         ddf = ddf[needed]
         # Raises if a value cannot be compared with its column.
-        dask_tfrecord.filter_mask(pa.Table.from_pandas(ddf._meta, preserve_index=False), filters)
+        filter_mask(pa.Table.from_pandas(ddf._meta, preserve_index=False), filters)
         ddf = ddf.map_partitions(_filtered, filters, meta=ddf._meta, enforce_metadata=False)
     return ddf if columns is None else ddf[columns]
 
@@ -131,7 +132,7 @@ def _parse_json(file: Any, *, types: dict[str, pa.DataType], **_: Any) -> pd.Dat
 
 def _filtered(frame: pd.DataFrame, filters: Filters) -> pd.DataFrame:
     columns = pa.Table.from_pandas(frame[names_in(filters)], preserve_index=False)
-    selected: pd.DataFrame = frame[dask_tfrecord.filter_mask(columns, filters).to_numpy()]
+    selected: pd.DataFrame = frame[filter_mask(columns, filters).to_numpy()]
     return selected
 
 

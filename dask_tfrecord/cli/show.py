@@ -1,12 +1,11 @@
-"""Implement the commands `inspect`, `head`, `cat`, `count` and `schema`, which show a dataset.
+"""Implement the commands `describe`, `head`, `cat`, `count` and `schema`, which show a dataset.
 
-`inspect` formats the description of a dataset as text and as JSON, and plots file sizes, list lengths and
+`describe` formats the description of a dataset as text and as JSON, and plots file sizes, list lengths and
 values.
 """
 
 import json
 from collections.abc import Iterable
-from contextlib import closing
 from datetime import datetime
 from pathlib import PurePath
 from typing import Any
@@ -18,104 +17,113 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 import dask_tfrecord
-from dask_tfrecord import ColumnDescription, Description, Remedy, Schema
+from dask_tfrecord import Dataset
 from dask_tfrecord.cli import options, output
 from dask_tfrecord.cli.compute import computing
 from dask_tfrecord.cli.failures import printable
 from dask_tfrecord.cli.output import json_lines, json_values
+from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.errors import literal
+from dask_tfrecord.exports import metadata_schema
 
 # The largest number of versions that the text of a description shows.
 _VERSIONS = 5
 
 
-def first_rows(described: Description, count: int, files: Iterable[int] | None = None) -> pa.Table:
-    """Read only the first ``count`` rows of all files, or of the files with the numbers ``files``."""
-    tables = [described.schema.arrow.empty_table()]
-    with closing(described.iter_tables(files)) as rows:
-        while count > 0 and (table := next(rows, None)) is not None:
-            tables.append(table.slice(0, count))
-            count -= table.num_rows
-    return pa.concat_tables(tables)
-
-
-def description_json(described: Description, rows: pa.Table) -> dict[str, Any]:
+def description_json(dataset: Dataset, rows: pa.Table) -> dict[str, Any]:
     columns = [
         {
-            "name": column.name,
-            "type": str(column.type),
-            "feature": column.feature,
-            "nulls": column.nulls,
-            "min": _bound_json(column, column.min),
-            "max": _bound_json(column, column.max),
-            "list_lengths": column.lengths,
+            "name": name,
+            "type": str(row["type"]),
+            "feature": row["feature"],
+            "nulls": row["nulls"],
+            "min": _bound_json(row["type"], row["min"]),
+            "max": _bound_json(row["type"], row["max"]),
+            "list_lengths": _lengths(row),
         }
-        for column in described.columns
+        for name, row in dataset.statistics.iterrows()
     ]
     return {
-        "path": described.path,
-        "files": len(described.files),
-        "bytes": sum(described.sizes),
-        "rows": described.rows,
-        "codecs": described.codecs,
-        "record_type": described.schema.record_type,
-        "partition_columns": described.partition_columns,
-        "partition_directories": described.directories,
-        "splits": described.splits,
-        "supervised_keys": list(described.supervised_keys),
-        "version": described.version,
-        "versions": described.versions,
+        "path": dataset.path,
+        "files": len(dataset.files),
+        "bytes": dataset.nbytes,
+        "rows": dataset.num_rows,
+        "codecs": dataset.codecs,
+        "record_type": dataset.record_type,
+        "partition_columns": dataset.partitioning.schema.names,
+        "partition_directories": _directories(dataset),
+        "splits": dataset.splits,
+        "supervised_keys": list(dataset.supervised_keys),
+        "version": dataset.version,
+        "versions": _versions(dataset),
         "columns": columns,
         "first_rows": [json.loads(line) for line in bytes(json_lines(rows)).splitlines()],
     }
 
 
-def _bound_json(column: ColumnDescription, value: Any) -> Any:
+def _directories(dataset: Dataset) -> int:
+    """Return the number of partition directories, which is 1 if there are no partition columns."""
+    names = dataset.partitioning.schema.names
+    return len(dataset.files.group_by(names).aggregate([])) if names else 1
+
+
+def _versions(dataset: Dataset) -> list[dict[str, Any]]:
+    if dataset.version is None:
+        return []
+    versions: list[dict[str, Any]] = pa.Table.from_pandas(dataset.history(), preserve_index=False).to_pylist()
+    return versions
+
+
+def _lengths(row: Any) -> list[int] | None:
+    return None if row["min_length"] is None else [row["min_length"], row["max_length"]]
+
+
+def _bound_json(type_: pa.DataType, value: Any) -> Any:
     if value is None:
         return None
-    type_ = column.type
     # Statistics of a list column describe the single values in its lists.
     while pa.types.is_dictionary(type_) or pa.types.is_nested(type_):
         type_ = type_.value_type
     return json.loads(json_values(pa.array([value], type_))[0].as_py())
 
 
-def print_description(described: Description, rows: pa.Table) -> None:
-    sizes = described.sizes
+def print_description(dataset: Dataset, rows: pa.Table) -> None:
+    sizes = dataset.files["bytes"].to_pylist()
     files = f"{len(sizes):,}"
     if len(sizes) > 1:
         files += f", of {' to '.join(f'{size:,}' for size in sorted({min(sizes), max(sizes)}))} bytes"
     pairs = {
-        "path": described.path,
-        "version": described.version or "none: no snapshot describes the files",
-        "rows": "not known" if described.rows is None else f"{described.rows:,}",
-        "bytes": f"{sum(sizes):,}",
+        "path": dataset.path,
+        "version": dataset.version or "none: no snapshot describes the files",
+        "rows": "not known" if dataset.num_rows is None else f"{dataset.num_rows:,}",
+        "bytes": f"{dataset.nbytes:,}",
         "files": files,
-        "codec": ", ".join(described.codecs),
-        "records": described.schema.record_type,
+        "codec": ", ".join(dataset.codecs),
+        "records": dataset.record_type,
     }
-    if described.partition_columns:
-        pairs["directories"] = f"{described.directories:,}, by {', '.join(described.partition_columns)}"
-    if described.splits:
-        counts = described.splits.items()
+    if names := dataset.partitioning.schema.names:
+        pairs["directories"] = f"{_directories(dataset):,}, by {', '.join(names)}"
+    if dataset.splits:
+        counts = dataset.splits.items()
         pairs["splits"] = ", ".join(name if rows is None else f"{name} ({rows:,})" for name, rows in counts)
-    if described.supervised_keys:
-        pairs["supervised keys"] = ", ".join(described.supervised_keys)
+    if dataset.supervised_keys:
+        pairs["supervised keys"] = ", ".join(dataset.supervised_keys)
     output.print_pairs(pairs)
     output.print_lines([""])
     columns = (
         (
-            *(column.name, column.type, column.feature, _number(column.nulls)),
-            *(_shown(column.min), _shown(column.max)),
-            column.lengths and " to ".join(f"{length:,}" for length in dict.fromkeys(column.lengths)),
+            *(name, row["type"], row["feature"], _number(row["nulls"])),
+            *(_shown(row["min"]), _shown(row["max"])),
+            (lengths := _lengths(row)) and " to ".join(f"{length:,}" for length in dict.fromkeys(lengths)),
         )
-        for column in described.columns
+        for name, row in dataset.statistics.iterrows()
     )
     titles = ["column", "type", "feature", "nulls", "min", "max", "list lengths"]
     output.print_table(titles, columns, numbers=["nulls"], cut="type")
-    if len(described.versions) > 1:
+    if len(versions := _versions(dataset)) > 1:
         output.print_lines([""])
-        print_versions(described.versions[-_VERSIONS:])
-        if (earlier := len(described.versions) - _VERSIONS) > 0:
+        print_versions(versions[-_VERSIONS:])
+        if (earlier := len(versions) - _VERSIONS) > 0:
             output.print_lines([f"{earlier:,} earlier versions, which history lists"])
     if rows.num_rows:
         output.print_lines(["", f"first {rows.num_rows} rows"])
@@ -126,7 +134,7 @@ def print_versions(versions: Iterable[dict[str, Any]]) -> None:
     rows = (
         (
             *(one["version"], one["created"] and f"{one['created']:%Y-%m-%d %H:%M:%S}", one["mode"]),
-            *(_number(one[name]) for name in ("files", "records", "bytes")),
+            *(_number(one[name]) for name in ("files", "rows", "bytes")),
             one["details"],
         )
         for one in versions
@@ -156,7 +164,7 @@ _BINARY = (pa.types.is_binary, pa.types.is_large_binary, pa.types.is_fixed_size_
 _COLOUR = "#3b6ea5"
 
 
-def draw(target: str, described: Description) -> None:
+def draw(target: str, dataset: Dataset) -> None:
     """Draw a dataset to a file whose suffix gives the format, such as .png, .svg or .pdf."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # matplotlib is optional
     from matplotlib.figure import Figure  # matplotlib's Agg canvas needs no window system
@@ -164,19 +172,19 @@ def draw(target: str, described: Description) -> None:
     known = FigureCanvasAgg.get_supported_filetypes()
     if PurePath(target).suffix[1:] not in known:
         raise click.UsageError(f"--plot needs a name with one of the suffixes {', '.join(sorted(known))}")
-    count = min(_FILES, len(described.files))
-    # The files are spread over the whole dataset.
-    numbers = [at * len(described.files) // count for at in range(count)]
-    samples = [first_rows(described, _ROWS // count, [number]) for number in numbers]
-    rows = pa.concat_tables([described.schema.arrow.empty_table(), *samples])
-    panels: list[tuple[str, pd.Series]] = [("bytes of a file", pd.Series(described.sizes))]
+    pieces = [*dataset.get_fragments()]
+    count = min(_FILES, len(pieces))
+    # The pieces are spread over the whole dataset.
+    spread = [pieces[at * len(pieces) // count] for at in range(count)]
+    rows = pa.concat_tables([piece.head(_ROWS // count) for piece in spread])
+    panels: list[tuple[str, pd.Series]] = [("bytes of a file", dataset.files["bytes"].to_pandas())]
     for name, column in zip(rows.column_names, rows.columns, strict=True):
         panels += _panels(name, column.combine_chunks())
     shown = panels[:_PANELS]
     lines = -(-len(shown) // _PER_LINE)
     figure = Figure(figsize=(3.4 * min(_PER_LINE, len(shown)), 0.7 + 2.6 * lines), layout="constrained")
     note = f", {len(panels) - len(shown):,} more panels left out" if len(panels) > len(shown) else ""
-    title = printable(f"{PurePath(described.path).name}: a sample of {rows.num_rows:,} rows{note}")
+    title = printable(f"{PurePath(dataset.path).name}: a sample of {rows.num_rows:,} rows{note}")
     figure.suptitle(title, fontsize=11, parse_math=False)
     grid = figure.subplots(lines, min(_PER_LINE, len(shown)), squeeze=False).flat
     for axes, (title, values) in zip(grid, shown, strict=False):
@@ -248,7 +256,7 @@ def head_command(path: Any, rows: int, as_json: bool, **read: Any) -> None:
     """On a terminal, the rows are printed as a table, and otherwise as JSON lines. Only the start of the
     first file is read, and a sample of other files if the types are not known.
     """
-    _print_rows(first_rows(dask_tfrecord.inspect(path, **read), rows), as_json)
+    _print_rows(dask_tfrecord.open_dataset(path, **read).head(rows), as_json)
 
 
 _explain = click.Option(
@@ -271,9 +279,8 @@ def cat_command(path: Any, as_json: bool, explain: bool, **read: Any) -> None:
     if explain:
         _print_explanation(dask_tfrecord.read_tfrecord(path, index=False, **read), as_json)
         return
-    with closing(dask_tfrecord.inspect(path, **read).iter_tables()) as tables:
-        for table in tables:
-            _print_rows(table, as_json)
+    for batch in dask_tfrecord.open_dataset(path, **read).to_batches():
+        _print_rows(pa.Table.from_batches([batch]), as_json)
 
 
 def _print_rows(table: pa.Table, as_json: bool) -> None:
@@ -316,21 +323,19 @@ def _schema_text(path: Any, form: str, read: dict[str, Any]) -> str:
     if form == "pbtxt":
         if isinstance(path, list) or not read.keys() <= {"version", "storage_options"}:
             raise click.UsageError("--as pbtxt needs one directory with a snapshot, and only takes --version")
-        return dask_tfrecord.metadata_schema(dask_tfrecord.Snapshot.open(path, **read))
+        return metadata_schema(Snapshot.open(path, **read))
     if form == "tensorflow":
         from dask_tfrecord.feed.tensorflow import feature_spec  # TensorFlow is an optional package
 
         return feature_spec(path, **read).code()
-    schema = dask_tfrecord.inspect(path, **read).schema
+    schema = dask_tfrecord.open_dataset(path, **read).schema
     if form == "python":
         return _python(schema)
-    return "\n".join(f"{printable(item.name)}: {item.type}" for item in schema.fields)
+    return "\n".join(f"{printable(item.name)}: {item.type}" for item in schema)
 
 
-def _python(schema: Schema) -> str:
-    # The text of a remedy shows its value as Python code.
-    codes = {item.name: str(Remedy("type", item.type)).removeprefix("type=") for item in schema.fields}
-    fields = "".join(f"        ({name!r}, {code}),\n" for name, code in codes.items())
+def _python(schema: pa.Schema) -> str:
+    fields = "".join(f"        ({item.name!r}, {literal(item.type)}),\n" for item in schema)
     return f"import pyarrow as pa\n\nschema = pa.schema(\n    [\n{fields}    ]\n)"
 
 
@@ -343,17 +348,17 @@ _plot = click.Option(
 )
 
 
-@options.command("inspect", options.PATHS, _rows(5, "Rows to show."), _plot, *options.READ, options.JSON)
-def inspect_command(path: Any, rows: int, as_json: bool, plot: str | None = None, **read: Any) -> None:
+@options.command("describe", options.PATHS, _rows(5, "Rows to show."), _plot, *options.READ, options.JSON)
+def describe_command(path: Any, rows: int, as_json: bool, plot: str | None = None, **read: Any) -> None:
     """The numbers come from the snapshot, so only a few MiB are read. Without a snapshot, the number of rows,
-    the nulls and the ranges are not known. The command `count` counts the rows, and `index` stores these
-    numbers in a snapshot.
+    the nulls and the ranges are not known. The command `count` counts the rows, and `add-snapshot` stores
+    these numbers in a snapshot.
     """
-    described = dask_tfrecord.inspect(path, **read)
-    table = first_rows(described, rows)
+    dataset = dask_tfrecord.open_dataset(path, **read)
+    table = dataset.head(rows)
     if plot is not None:
-        draw(plot, described)
+        draw(plot, dataset)
     if as_json:
-        output.print_json(description_json(described, table))
+        output.print_json(description_json(dataset, table))
     else:
-        print_description(described, table)
+        print_description(dataset, table)

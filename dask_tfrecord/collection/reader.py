@@ -14,7 +14,8 @@ from dask_tfrecord import arguments
 from dask_tfrecord.arguments import CollectionKeywords, DtypeBackend, RequestKeywords
 from dask_tfrecord.collection.expr import read_expression
 from dask_tfrecord.collection.frames.arrow_to_pandas import NUMPY, nullable_dtypes, numpy_names
-from dask_tfrecord.collection.requests import existing_names, open_request, read_request
+from dask_tfrecord.collection.opened_path import open_request
+from dask_tfrecord.collection.requests import existing_names, read_request
 from dask_tfrecord.collection.scheduler import check_cluster
 from dask_tfrecord.dataset.read.read_plan import ReadPlan, divisions
 from dask_tfrecord.dataset.snapshot.versions import Levels
@@ -67,12 +68,12 @@ def read_tfrecord(
         If a directory or a glob has only some files of a numbered set, such as ``train-00000-of-00002``, the
         read warns and names the missing files.
 
-        Files of other tools are ordered by their paths, also in a snapshot that `index` stored. A list of
-        paths is read in the order of the list. In a dataset that `to_tfrecord` wrote, rows are ordered by
-        write, and the rows of one write are in the order of that write. If the dataset has partition columns,
-        the rows of a directory follow each other. Directories are ordered by their first rows, or by hashes
-        of the values if they were written with ``colocate=True``. With ``use_snapshot=False``, files are
-        ordered by their paths.
+        Files of other tools are ordered by their paths, also in a snapshot that `Dataset.add_snapshot`
+        stored. A list of paths is read in the order of the list. In a dataset that `to_tfrecord` wrote, rows
+        are ordered by write, and the rows of one write are in the order of that write. If the dataset has
+        partition columns, the rows of a directory follow each other. Directories are ordered by their first
+        rows, or by hashes of the values if they were written with ``colocate=True``. With
+        ``use_snapshot=False``, files are ordered by their paths.
 
         Files and directories whose names start with ``.`` or ``_`` are hidden, as in Spark. Globs and lists
         of directories skip the files of writes that are not committed. A file whose full path is passed is
@@ -86,12 +87,12 @@ def read_tfrecord(
         Series. By default, all columns are loaded. The name of a group of columns, such as "objects" for
         "objects/bbox" and "objects/label", loads all columns of the group. The name "point/x" loads the field
         "x" of the struct column "point" as a column. An unknown or repeated column name raises.
-    schema : mapping, pyarrow.Schema, Schema, Snapshot, str or path-like, optional
+    schema : mapping, pyarrow.Schema, Schema, str or path-like, optional
         The types of some or all columns.
 
         A mapping gives the types of some columns, which replace the inferred or stored types. A type of None
         in a mapping drops the column. A complete schema gives all columns: no type is inferred, and no other
-        feature is read. To use the schema of another dataset, pass ``Snapshot.open("train")``. Strings such
+        feature is read. Strings such
         as ``"int64"`` and types of NumPy, pandas and Python stand for the Arrow type.
 
         Complete schemas of other libraries are the path of a ``schema.pbtxt`` of TensorFlow Metadata, the
@@ -149,8 +150,8 @@ def read_tfrecord(
         Type of the columns of class labels of TFDS. "names" gives categories with the names of the classes,
         in which the number -1 is null. "codes" gives the numbers of the classes.
     version : int, optional
-        The version of the dataset to read, as in ``Snapshot.open(path, version)``. By default, the newest
-        version is read. `Snapshot.history` lists the versions of a dataset. An append keeps all earlier
+        The version of the dataset to read, as in `open_dataset`. By default, the newest
+        version is read. `Dataset.history` lists the versions of a dataset. An append keeps all earlier
         versions of the dataset. An overwrite removes all earlier versions; ``overwrite="partitions"`` removes
         earlier versions only if it replaces a file. `cleanup` never removes a version.
     blocksize : int, str or None, default "default"
@@ -160,8 +161,9 @@ def read_tfrecord(
 
         Files larger than ``blocksize`` are split. Splitting files that `to_tfrecord` wrote needs no extra
         read, even if they are compressed. Uncompressed files from other tools are first read once, in
-        parallel, to find their records, unless `index` has stored where the records begin. Neighbouring files
-        that are smaller than ``blocksize`` share a partition if their partition columns have the same values.
+        parallel, to find their records, unless `Dataset.add_snapshot` has stored where the records begin.
+        Neighbouring files that are smaller than ``blocksize`` share a partition if their partition columns
+        have the same values.
     partition_by : str or list of str, optional
         The partition columns by which the Dask partitions are formed. Each Dask partition then has all rows
         of one key and no other rows. A key is a combination of values of the named columns, in which null
@@ -286,7 +288,7 @@ def read_tfrecord(
     See Also
     --------
     to_tfrecord : Write a Dask DataFrame as TFRecord files.
-    index : Store a snapshot of files that another tool wrote, so that reading the files is faster.
+    Dataset.add_snapshot : Store a snapshot of files of other tools, so that reading them is faster.
 
     Examples
     --------
@@ -294,8 +296,7 @@ def read_tfrecord(
     >>> import pandas as pd
     >>> from dask import dataframe as dd
     >>> people = pd.DataFrame({"name": ["Ada", "Alan", "Grace"], "born": [1815, 1912, 1906]})
-    >>> dask_tfrecord.to_tfrecord(dd.from_pandas(people, npartitions=2), "people")
-    Snapshot(2 files, 3 records, 156 bytes, columns: name, born)
+    >>> _ = dask_tfrecord.to_tfrecord(dd.from_pandas(people, npartitions=2), "people")
 
     >>> ddf = dask_tfrecord.read_tfrecord("people")
     >>> ddf.compute()
@@ -316,31 +317,51 @@ def read_tfrecord(
     0  1912
     1  1906
     """
-    arguments.choice("dtype_backend", dtype_backend, (None, *get_args(DtypeBackend)))
-    request = read_request(columns, **read)
-    check_cluster()
+    dataset = open_request(path, read_request(columns, **read))
+    ddf = collection_of(
+        dataset,
+        columns,
+        index=read.get("index"),
+        calculate_divisions=read.get("calculate_divisions", False),
+        categories=categories,
+        dtype_backend=dtype_backend,
+        schema=read.get("schema"),
+    )
+    return ddf[columns] if isinstance(columns, str) and list(ddf.columns) == [columns] else ddf
 
-    dataset = open_request(path, request)
+
+def collection_of(
+    dataset: ReadPlan,
+    columns: str | Sequence[str] | None,
+    *,
+    index: Any,
+    calculate_divisions: bool,
+    categories: Sequence[str] | None,
+    dtype_backend: DtypeBackend | None,
+    schema: Any,
+) -> dd.DataFrame:
+    """Return the Dask DataFrame of a plan. The parameters are those of `read_tfrecord`."""
+    arguments.choice("dtype_backend", dtype_backend, (None, *get_args(DtypeBackend)))
+    check_cluster()
     if logger.isEnabledFor(logging.INFO):  # computing the summary takes time for many files
         logger.info("%s: read planned: %s", dataset.store.public(), dataset.summary)
 
     if categories is not None:
         dataset = replace(dataset, schema=_with_categories(dataset.schema, categories))
     names = None if columns is None else existing_names(dataset.schema, "columns", columns)
-    levels = _index_levels(dataset, read.get("index"), names)
-    divisions = _divisions(dataset, levels) if request.whole_files else None
+    levels = _index_levels(dataset, index, names)
+    divisions = _divisions(dataset, levels) if calculate_divisions else None
     times = [column for column, _ in levels if _is_time(dataset.schema.arrow.field(column).type)]
     dtypes = dict.fromkeys(times, NUMPY)
     if dtype_backend == "numpy":
-        dtypes |= dict.fromkeys(_numpy_columns(dataset, read.get("schema")), NUMPY)
+        dtypes |= dict.fromkeys(_numpy_columns(dataset, schema), NUMPY)
     elif dtype_backend == "numpy_nullable":
         dtypes |= nullable_dtypes(dataset.schema)
     elif dtype_backend is None:
         found = {item.name: fitting_dtype(item.dtype, item.type) for item in dataset.schema.fields}
         dtypes |= {name: dtype for name, dtype in found.items() if dtype}
 
-    ddf = read_expression.read(dataset, names, dtypes=dtypes, index=levels, divisions=divisions)
-    return ddf[columns] if isinstance(columns, str) and names == [columns] else ddf
+    return read_expression.read(dataset, names, dtypes=dtypes, index=levels, divisions=divisions)
 
 
 def _index_levels(dataset: ReadPlan, index: Any, columns: Sequence[str] | None) -> Levels:

@@ -1,10 +1,9 @@
 """Validate the keywords that say which rows are read, and how a write divides, names and replaces files.
 
-`read_tfrecord`, `inspect` and other functions that read a path share the keywords of a read. The module
+`read_tfrecord`, `open_dataset` and other functions that read a path share the keywords of a read. The module
 `reader` handles the keywords that only describe the Dask collection of `read_tfrecord`, such as the index.
 """
 
-import os
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
@@ -20,28 +19,23 @@ from dask_tfrecord import arguments
 from dask_tfrecord.arguments import (
     AnyCompression,
     AnyRecordType,
-    ReadKeywords,
     ReadSchema,
     keyword_or_default,
 )
 from dask_tfrecord.codec import MAX_RECORD_BYTES, RecordType
 from dask_tfrecord.codec.codecs import CODECS, Compression, check_level
-from dask_tfrecord.collection.scheduler import compute_each
-from dask_tfrecord.dataset.read.discovery import open_dataset
-from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.requested_columns import Infer, ReadRequest
 from dask_tfrecord.dataset.read.schema_sources import known_schema
 from dask_tfrecord.dataset.shuffle.spill import Shuffle
 from dask_tfrecord.dataset.snapshot.file_list import Columnar, check_columnar
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.dataset.write.destination import Mode, destination, refuse_other_files
+from dask_tfrecord.dataset.write.destination import Mode, destination
 from dask_tfrecord.errors import Remedy, RemedyWarning, SchemaError, TFRecordError, warn_caller
-from dask_tfrecord.files.damage import DamagePolicy, OnCorrupt, check_policy, check_quarantine_path
+from dask_tfrecord.files.damage import DamagePolicy, OnCorrupt, check_policy
 from dask_tfrecord.files.entry import check_labels
 from dask_tfrecord.files.file_options import MAX_FEATURES, Extra, ReadOptions, WriteOptions
 from dask_tfrecord.files.storage.filesystem import Filesystem
-from dask_tfrecord.files.storage.listing import PathLike, as_paths
-from dask_tfrecord.files.storage.store_failures import without_credentials
+from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.public_functions import SHARED_PARAMETERS
 from dask_tfrecord.schema.fields import Lossy, Schema
 from dask_tfrecord.schema.tfds import Labels
@@ -127,33 +121,6 @@ def read_request(
 
 
 SHARED_PARAMETERS.update(signature(read_request).parameters)
-
-
-def open_request(path: Any, request: ReadRequest) -> ReadPlan:
-    """Find the files and the columns of a path, and add the requested path and offset columns."""
-    listed = as_paths(path)
-    place = without_credentials(str(listed[0]))
-    each = partial(compute_each, title=f"{place}: read before planning")
-    paths = path if isinstance(path, str | os.PathLike) else listed
-    found = open_dataset(paths, request, compute_each=each).with_origin_columns()
-    quarantine = request.options.damage.quarantine
-    if quarantine is not None:
-        check_quarantine_path(quarantine, found.store)
-        refuse_other_files(quarantine)
-    return found
-
-
-def open_columns(
-    path: Any, columns: str | Sequence[str] | None, blocksize: int | None, read: ReadKeywords
-) -> tuple[ReadPlan, Schema]:
-    """Open a path, and return the read plan and the requested columns, in the order of their names.
-
-    If ``blocksize`` is None, each file is one partition.
-    """
-    plan = open_request(path, read_request(columns, blocksize=blocksize, **read))
-    if columns is None:
-        return plan, plan.schema
-    return plan, plan.schema.select(existing_names(plan.schema, "columns", columns))
 
 
 def existing_names(schema: Schema, keyword: str, value: Any) -> list[str]:

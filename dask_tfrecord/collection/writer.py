@@ -29,7 +29,7 @@ from dask_tfrecord.collection.row_splits import SPLIT, SPLIT_FIELD, Splits, pars
 from dask_tfrecord.collection.scheduler import Progress, check_cluster, report
 from dask_tfrecord.dataset.shuffle.spill import Shuffle
 from dask_tfrecord.dataset.shuffle.table_stream import write_shuffled, write_tables
-from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.snapshot.model import Commit
 from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot
 from dask_tfrecord.dataset.write.append_schema import check_existing_data
 from dask_tfrecord.dataset.write.destination import (
@@ -47,7 +47,7 @@ from dask_tfrecord.dataset.write.operations import (
     planned_rows,
 )
 from dask_tfrecord.dataset.write.run import WriteRun
-from dask_tfrecord.dataset.write.transaction import abandon, commit, discard, log_summary
+from dask_tfrecord.dataset.write.transaction import abandon, commit, discard, log_summary, written
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.store_failures import hide, secrets_of
@@ -63,11 +63,11 @@ _RETRIES = 5
 @overload
 def to_tfrecord(
     ddf: pd.DataFrame | ArrowStream | ArrowArray, path: PathLike, **keywords: Unpack[StreamKeywords]
-) -> Snapshot: ...
+) -> Commit: ...
 @overload
 def to_tfrecord(
     ddf: dd.DataFrame, path: PathLike, *, compute: Literal[True] = True, **keywords: Unpack[WriteKeywords]
-) -> Snapshot: ...
+) -> Commit: ...
 @overload
 def to_tfrecord(
     ddf: dd.DataFrame, path: PathLike, *, compute: Literal[False], **keywords: Unpack[WriteKeywords]
@@ -75,7 +75,7 @@ def to_tfrecord(
 @overload
 def to_tfrecord(
     ddf: dd.DataFrame, path: PathLike, *, compute: bool, **keywords: Unpack[WriteKeywords]
-) -> Snapshot | dd.Scalar: ...
+) -> Commit | dd.Scalar: ...
 @public_function
 def to_tfrecord(
     ddf: dd.DataFrame | pd.DataFrame | ArrowStream | ArrowArray,
@@ -148,7 +148,7 @@ def to_tfrecord(
         "infer" selects "example", unless the rows come from `read_tfrecord`: a single binary column of
         records that were read as bytes is written as bytes, and lists of lists from sequence examples are
         written as sequence examples.
-    schema : mapping of str to pyarrow.DataType, pyarrow.Schema, Schema or Snapshot, optional
+    schema : mapping of str to pyarrow.DataType, pyarrow.Schema or Schema, optional
         The types of some or all columns, for dtypes that do not show the type, such as object. Strings such
         as ``"int64"`` and types of NumPy, pandas and Python stand for the Arrow type. If the type cannot hold
         a value exactly, the write raises `SchemaError` and names the row.
@@ -175,7 +175,8 @@ def to_tfrecord(
         rows may have columns that the dataset does not have. These columns become the last columns, and are
         null in the existing rows. A column also gets a wider type, such as int64 instead of int32 or float32
         instead of float16, if the type of the rows is wider. No existing file is written again. Other
-        differences of the columns raise. The files of other tools need a snapshot, which `index` makes.
+        differences of the columns raise. The files of other tools need a snapshot, which
+        `Dataset.add_snapshot` makes.
     overwrite : bool or "partitions", default False
         If True, replace all data in the directory. If "partitions", replace only the partition directories to
         which the write adds files. The replaced files are removed after the new data is committed. Readers
@@ -233,7 +234,7 @@ def to_tfrecord(
         Function that takes the number of a partition and returns a string. This string is added to the end of
         the partition's file names. If two partitions get the same string, the write raises.
     custom_metadata : mapping of str to str, optional
-        Metadata to store in the snapshot as ``Snapshot.custom_metadata``.
+        Metadata to store in the snapshot as ``Dataset.metadata``.
     compute : bool, default True
         If True, the dataset is written now. If False, return a lazy object that writes the dataset when the
         object is computed.
@@ -251,9 +252,10 @@ def to_tfrecord(
 
     Returns
     -------
-    Snapshot or dask.dataframe.dask_expr.Scalar
-        The snapshot of the written dataset, which describes its files, records, bytes and schema. If
-        ``compute=False``, a lazy scalar whose value is this snapshot.
+    Commit or dask.dataframe.dask_expr.Scalar
+        The version that the write has made: its number, and its rows, files and bytes. ``details`` has what
+        this write added: ``added_files``, ``added_rows`` and ``added_bytes``. If ``compute=False``, a lazy
+        scalar whose value is this result.
 
     Raises
     ------
@@ -278,25 +280,26 @@ def to_tfrecord(
     >>> from dask import dataframe as dd
     >>> people = pd.DataFrame({"name": ["Ada", "Alan", "Grace"], "born": [1815, 1912, 1906]})
     >>> ddf = dd.from_pandas(people, npartitions=2)
-    >>> dask_tfrecord.to_tfrecord(ddf, "people")
-    Snapshot(2 files, 3 records, 156 bytes, columns: name, born)
+    >>> done = dask_tfrecord.to_tfrecord(ddf, "people")
+    >>> done.version, done.rows, done.files
+    (1, 3, 2)
 
     Append the rows again, and then replace all data with one directory for each name:
 
-    >>> dask_tfrecord.to_tfrecord(ddf, "people", append=True)
-    Snapshot(4 files, 6 records, 312 bytes, columns: name, born)
-    >>> snapshot = dask_tfrecord.to_tfrecord(ddf, "people", overwrite=True, partition_on=["name"])
-    >>> snapshot.partitions
-    3
+    >>> dask_tfrecord.to_tfrecord(ddf, "people", append=True).details
+    {'added_files': 2, 'added_rows': 3, 'added_bytes': 156}
+    >>> _ = dask_tfrecord.to_tfrecord(ddf, "people", overwrite=True, partition_on=["name"])
+    >>> dask_tfrecord.open_dataset("people").files["name"].to_pylist()
+    ['Ada', 'Alan', 'Grace']
 
     The method ``DataFrame.to_tfrecord`` is the same function:
 
-    >>> ddf.to_tfrecord("copy", compression="gzip").compression
-    'gzip'
+    >>> ddf.to_tfrecord("copy", compression="gzip").rows
+    3
 
     Write a pandas DataFrame or an Arrow stream without Dask:
 
-    >>> dask_tfrecord.to_tfrecord(people, "of_pandas", compression="gzip").records
+    >>> dask_tfrecord.to_tfrecord(people, "of_pandas", compression="gzip").rows
     3
     """
     rows: CollectionRows | Source
@@ -408,7 +411,7 @@ def to_tfrecord(
 
 def _write_source(
     source: Source, run: WriteRun, operation: Operation, splits: Splits | None, shuffle: Shuffle | None
-) -> Snapshot:
+) -> Commit:
     title = f"{run.store.public()}, {source.kind}"
     tables = source.tables(run.columns, run.options.lossy, splits, run.index, title)
 
@@ -426,35 +429,35 @@ def _write_source(
     except BaseException:  # KeyboardInterrupt is included
         discard(run)
         raise
-    return commit(run, operation, files)
+    return written(run, commit(run, operation, files))
 
 
-def _compute(result: Any, run: WriteRun, kwargs: dict[str, Any] | None, retries: int | None) -> Snapshot:
+def _compute(result: Any, run: WriteRun, kwargs: dict[str, Any] | None, retries: int | None) -> Commit:
     kwargs = dict(kwargs or {})
     if retries is not None:
         kwargs["retries"] = retries
     elif not run.store.local:
         kwargs.setdefault("retries", _RETRIES)
 
-    def write() -> Snapshot:
+    def write() -> Commit:
         with Progress(run.title, run.run):
             # Only optimize() fuses reading, transforming and writing into one task for each partition;
             # compute() does not.
-            snapshot: Snapshot = result.optimize().compute(**kwargs)
-        return snapshot
+            done: Commit = result.optimize().compute(**kwargs)
+        return done
 
     return _finish(run, write)
 
 
-def _finish(run: WriteRun, write: Callable[[], Snapshot]) -> Snapshot:
+def _finish(run: WriteRun, write: Callable[[], Commit]) -> Commit:
     """Write and commit all files. If the write fails or is interrupted, remove its staged files."""
     start = time.monotonic()
     try:
-        snapshot = write()
+        done = write()
     except BaseException as error:  # KeyboardInterrupt is included
         seconds, reason = time.monotonic() - start, hide(repr(error), secrets_of(run.store))
         logger.error("%s: failed after %.1f s: %s", run.title, seconds, reason)
         abandon(run)
         raise
-    log_summary(run, snapshot, time.monotonic() - start)
-    return snapshot
+    log_summary(run, done, time.monotonic() - start)
+    return done

@@ -1,4 +1,4 @@
-"""Implement `TFRecordDataset`, which lets DuckDB, DataFusion and pyarrow query a dataset.
+"""Let DuckDB, DataFusion and pyarrow query a dataset.
 
 The class extends `pyarrow.dataset.Dataset`, because these engines accept no other class. The engines call
 only the methods that this module overrides. Arrow's C++ code would read the files of the parent class. The
@@ -9,7 +9,7 @@ import pickle
 from collections.abc import Callable, Generator, Iterator, Sequence
 from dataclasses import dataclass, replace
 from functools import partial
-from typing import Any, NoReturn, Unpack
+from typing import Any, NoReturn
 
 import numpy as np
 import pyarrow as pa
@@ -18,16 +18,13 @@ import pyarrow.dataset as pads
 from pyarrow.fs import LocalFileSystem
 
 from dask_tfrecord import arguments
-from dask_tfrecord.arguments import ReadKeywords
-from dask_tfrecord.collection.requests import existing_names, open_columns
+from dask_tfrecord.collection.requests import existing_names
 from dask_tfrecord.dataset.query.filters import arrow_predicate, columns_of, read_expression
 from dask_tfrecord.dataset.query.predicates import And, Predicate
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition
 from dask_tfrecord.errors import SchemaError, TFRecordError
-from dask_tfrecord.feed.batch_sources import checked_names
 from dask_tfrecord.files.record_file import rows_without_columns
-from dask_tfrecord.files.storage.listing import PathLike, column_paths
 from dask_tfrecord.public_functions import calling, public_function
 from dask_tfrecord.schema.fields import Schema
 
@@ -38,7 +35,7 @@ PIECE_BYTES = 1 << 25
 _BATCH_ROWS = 131_072
 
 # The path of the only file of the parent class, which errors of Arrow's C++ code show.
-_MISSING = "/(Arrow cannot read a TFRecordDataset: call the methods of the dataset itself)"
+_MISSING = "/(Arrow cannot read a Dataset: call the methods of the dataset itself)"
 
 
 class SharedPlan:
@@ -55,98 +52,31 @@ class SharedPlan:
         return latest[1]
 
 
-class TFRecordDataset(pads.FileSystemDataset):
-    """A dataset that pyarrow, DuckDB and DataFusion query. Opening the dataset reads at most a sample of the
-    files.
+class ArrowDataset(pads.FileSystemDataset):
+    """The part of `Dataset` that engines call. A subclass says which rows are read.
 
     Only the columns of a query are decoded, and only files that can hold a row of the result are opened. A
     query with a limit stops reading after enough rows.
-
-    Parameters
-    ----------
-    path : str, path-like or list of these
-        A path that `read_tfrecord` accepts.
-    columns : str or list of str, optional
-        The columns of the dataset, in this order. By default, the dataset has all columns.
-    **read
-        Keywords of `read_tfrecord` that say which rows are read, such as ``schema``, ``filters`` and
-        ``version``.
-
-    Attributes
-    ----------
-    schema : pyarrow.Schema
-        The columns of the dataset.
-    files : list of str
-        The paths of the data files.
-
-    Raises
-    ------
-    FileNotFoundError
-        If the path has no files to read.
-    SchemaError
-        If the requested columns contradict the columns of the files.
-
-    Notes
-    -----
-    The methods `to_table`, `to_batches`, `head`, `take`, `count_rows`, `scanner`, `filter` and
-    `get_fragments` work as in `pyarrow.dataset.Dataset`. Methods that Arrow's C++ code implements, such as
-    `join` and `sort_by`, raise. Call these methods on the result of `to_table`.
-
-    DuckDB finds the dataset by the name of its Python variable, and ``register`` gives the dataset a name.
-    DataFusion takes the dataset through ``register_dataset``. Each engine gets the rows that the engine would
-    select itself: in DataFusion, NaN is greater than all other numbers. For other engines, the dataset is an
-    Arrow stream of all rows (``__arrow_c_stream__``). For Polars, use `feed.polars.scan_tfrecord`.
-
-    Examples
-    --------
-    >>> import dask.dataframe as dd
-    >>> import dask_tfrecord
-    >>> import pyarrow.compute as pc
-    >>> ddf = dd.from_dict({"name": ["Ada", "Alan", "Grace"], "born": [1815, 1912, 1906]}, npartitions=2)
-    >>> _ = dask_tfrecord.to_tfrecord(ddf, "people")
-    >>> people = dask_tfrecord.TFRecordDataset("people")
-    >>> people.count_rows()
-    3
-    >>> people.to_table(columns=["name"], filter=pc.field("born") > 1900).to_pydict()
-    {'name': ['Alan', 'Grace']}
     """
 
-    @public_function
-    def __init__(
-        self,
-        path: PathLike | Sequence[PathLike],
-        columns: str | Sequence[str] | None = None,
-        **read: Unpack[ReadKeywords],
-    ) -> None:
-        plan, selected = open_columns(path, checked_names(columns), PIECE_BYTES, read)
-        self._open(plan, selected, range(plan.npartitions), SharedPlan())
+    _plan: ReadPlan
+    _selected: Schema
+    _pieces: Sequence[int]
+    _shared: SharedPlan
 
-    def _open(self, plan: ReadPlan, columns: Schema, pieces: Sequence[int], shared: SharedPlan) -> None:
-        self._plan, self._columns, self._pieces, self._shared = plan, columns, pieces, shared
+    def _set_parent(self) -> None:
+        """Initialise the parent class, whose schema and files are never used."""
         file_format, store = pads.IpcFileFormat(), LocalFileSystem()
         missing = file_format.make_fragment(_MISSING, store)
-        super().__init__([missing], columns.arrow, file_format, store)
-
-    def __reduce__(self) -> tuple[Any, ...]:
-        return _opened, (type(self), self._plan, self._columns, self._pieces)
-
-    def __repr__(self) -> str:
-        return f"TFRecordDataset({self._plan.store.public()!r}, {self._plan.summary})"
+        super().__init__([missing], pa.schema([]), file_format, store)
 
     @property
-    def files(self) -> list[str]:
-        """The paths of the data files."""
-        paths = column_paths(self._plan.partitions.rows["path"])
-        return [self._plan.store.public(path) for path in dict.fromkeys(paths)]
+    def schema(self) -> pa.Schema:
+        """The columns of the dataset."""
+        return self._selected.arrow
 
-    @calling(__init__)
-    def filter(self, expression: pc.Expression) -> "TFRecordDataset":
-        """Return a dataset of the rows for which a pyarrow expression is true."""
-        plan = _filtered(self._plan, self._predicate(expression))
-        return _opened(type(self), plan, self._columns, self._pieces)
-
-    @calling(__init__)
-    def get_fragments(self, filter: pc.Expression | None = None) -> Iterator["TFRecordDataset"]:
+    @public_function
+    def get_fragments(self, filter: pc.Expression | None = None) -> Iterator["Fragment"]:
         """Return an iterator of datasets, one for each piece of the files that may hold a row for which a
         filter is true.
 
@@ -159,7 +89,7 @@ class TFRecordDataset(pads.FileSystemDataset):
             partition = self._partitioner([], self._predicate(filter, sql_rules=True))
             # DataFusion needs at least one fragment.
             pieces = [piece for piece in pieces if partition(piece).splits] or pieces[:1]
-        return (_opened(_Fragment, self._plan, self._columns, [one], self._shared) for one in pieces)
+        return (Fragment(self._plan, self._selected, [one], self._shared) for one in pieces)
 
     def scanner(
         self,
@@ -198,16 +128,18 @@ class TFRecordDataset(pads.FileSystemDataset):
         TFRecordError
             If an argument has a wrong type or value.
         """
-        return self._scan(columns, filter, batch_size)
+        with calling(ArrowDataset.scanner):
+            return self._scan(columns, filter, batch_size)
 
-    @calling(__init__)
     def _scan(self, columns: Any, filter: Any, batch_size: int, *, sql_rules: bool = False) -> "Scan":
         arguments.count("batch_size", batch_size)
         computed = columns if isinstance(columns, dict) else None
         if computed is not None:
             columns = self._used_by(computed)
-        names = self._columns.names if columns is None else existing_names(self._columns, "columns", columns)
-        wanted = self._columns.select(names)
+        names = (
+            self._selected.names if columns is None else existing_names(self._selected, "columns", columns)
+        )
+        wanted = self._selected.select(names)
         return Scan(
             self.schema,
             wanted.arrow if computed is None else _compute(wanted.no_rows(), computed).schema,
@@ -221,7 +153,7 @@ class TFRecordDataset(pads.FileSystemDataset):
             if not isinstance(one, pc.Expression):
                 problem = f"columns= needs an expression for the column {name!r}, not {one!r}"
                 raise TFRecordError(problem, 'pass an expression, such as pc.field("year")')
-        names = self._columns.names
+        names = self._selected.names
         try:
             used = set().union(*(columns_of(read_expression(one)) for one in computed.values()))
         # Arrow raises NotImplementedError for a column that is given by its number. The other exceptions mean
@@ -232,12 +164,12 @@ class TFRecordDataset(pads.FileSystemDataset):
         return [name for name in names if name in used] or names[:1]
 
     def _predicate(self, filter: Any, *, sql_rules: bool = False) -> Predicate | None:
-        return None if filter is None else arrow_predicate(filter, self._columns, sql_rules=sql_rules)
+        return None if filter is None else arrow_predicate(filter, self._selected, sql_rules=sql_rules)
 
     def _tables(
         self, names: list[str], predicate: Predicate | None, count_only: bool
     ) -> Generator[pa.Table, None, None]:
-        with calling(TFRecordDataset.__init__):
+        with calling(ArrowDataset.scanner):
             partition = self._partitioner([] if count_only else names, predicate)
             for piece in self._pieces:
                 yield from partition(piece).stream()
@@ -247,7 +179,7 @@ class TFRecordDataset(pads.FileSystemDataset):
 
         def planned() -> Callable[[int], Partition]:
             plan = _filtered(self._plan, predicate)
-            return plan.partitioner(self._columns.select(names), plan.filters)
+            return plan.partitioner(self._selected.select(names), plan.filters)
 
         return self._shared.get((names, pickle.dumps(predicate)), planned)
 
@@ -270,13 +202,24 @@ class TFRecordDataset(pads.FileSystemDataset):
         raise _refused("join_asof")
 
     def replace_schema(self, schema: pa.Schema) -> NoReturn:
-        raise TFRecordError(
-            "a TFRecordDataset cannot replace its schema", "pass schema= or columns= to TFRecordDataset"
-        )
+        raise TFRecordError("a Dataset cannot replace its schema", "pass schema= or columns= to open_dataset")
 
 
-class _Fragment(TFRecordDataset):
+class Fragment(ArrowDataset):
     """A piece of a dataset. The signature of `scanner` is that of `pyarrow.dataset.Fragment.scanner`."""
+
+    def __init__(
+        self, plan: ReadPlan, selected: Schema, pieces: Sequence[int], shared: SharedPlan | None = None
+    ) -> None:
+        self._plan, self._selected, self._pieces = plan, selected, pieces
+        self._shared = shared or SharedPlan()
+        self._set_parent()
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Fragment, (self._plan, self._selected, self._pieces)
+
+    def __repr__(self) -> str:
+        return f"Fragment({self._plan.store.public()!r}, pieces {[*self._pieces]})"
 
     def scanner(  # type: ignore[override]  # pyarrow's fragments take the schema first, and datasets take no schema
         self,
@@ -294,7 +237,7 @@ class _Fragment(TFRecordDataset):
 
 @dataclass(eq=False, repr=False)
 class Scan:
-    """The rows of a query on a `TFRecordDataset`. The scan reads the files anew for each method call.
+    """The rows of a query on a `Dataset`. The scan reads the files anew for each method call.
 
     Engines call these methods of `pyarrow.dataset.Scanner`. A Scanner itself would read several files ahead,
     even if a query needs only a few rows.
@@ -348,18 +291,6 @@ class Scan:
         return _as_table(found, self.projected_schema).take(pa.array(order))
 
 
-def _opened(
-    kind: type[TFRecordDataset],
-    plan: ReadPlan,
-    columns: Schema,
-    pieces: Sequence[int],
-    shared: SharedPlan | None = None,
-) -> TFRecordDataset:
-    dataset = kind.__new__(kind)
-    dataset._open(plan, columns, pieces, shared or SharedPlan())
-    return dataset
-
-
 def _filtered(plan: ReadPlan, predicate: Predicate | None) -> ReadPlan:
     if predicate is None:
         return plan
@@ -384,6 +315,6 @@ def _as_table(batches: list[pa.RecordBatch], schema: pa.Schema) -> pa.Table:
 
 def _refused(method: str) -> TFRecordError:
     return TFRecordError(
-        f"a TFRecordDataset has no {method}, because Arrow cannot read the files",
+        f"a Dataset has no {method}, because Arrow cannot read the files",
         "call the method of the same name of to_table(), or of an in-memory dataset of to_table()",
     )

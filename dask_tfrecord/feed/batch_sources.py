@@ -25,7 +25,7 @@ from dask_tfrecord.arguments import ReadKeywords
 from dask_tfrecord.codec import Ints, pool_array, raise_pool_limit
 from dask_tfrecord.collection.frames import pandas_to_arrow
 from dask_tfrecord.collection.frames.schema_plan import plan_schema
-from dask_tfrecord.collection.requests import open_columns
+from dask_tfrecord.collection.opened_path import open_columns
 from dask_tfrecord.collection.scheduler import compute_each
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition, wrong_number

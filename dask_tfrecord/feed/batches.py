@@ -146,7 +146,7 @@ def iter_batches(
     >>> import dask_tfrecord
     >>> ddf = dd.from_dict({"x": list(range(5))}, npartitions=2)
     >>> _ = dask_tfrecord.to_tfrecord(ddf, "numbers")
-    >>> for batch in dask_tfrecord.iter_batches("numbers", 2):
+    >>> for batch in dask_tfrecord.open_dataset("numbers").batches(2):
     ...     print(batch["x"].to_pylist())
     [0, 1]
     [2, 3]

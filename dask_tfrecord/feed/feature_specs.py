@@ -10,7 +10,7 @@ import tensorflow as tf
 
 from dask_tfrecord.arguments import ReadKeywords
 from dask_tfrecord.codec import MAX_RECORD_BYTES
-from dask_tfrecord.collection.requests import open_columns
+from dask_tfrecord.collection.opened_path import open_columns
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.feed.batch_sources import checked_names

@@ -15,7 +15,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.arguments import ReadKeywords
-from dask_tfrecord.collection.requests import open_columns
+from dask_tfrecord.collection.opened_path import open_columns
 from dask_tfrecord.dataset.query.filters import pruning_predicate, read_expression
 from dask_tfrecord.dataset.query.predicates import And, Predicate
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
@@ -39,7 +39,7 @@ try:
 except ImportError as error:
     raise ImportError(
         f"dask_tfrecord.feed.polars needs polars 2.1 or newer, but polars {pl.__version__} is installed. "
-        "With any version, pl.DataFrame(dask_tfrecord.iter_batches(path)) reads a dataset.",
+        "With any version, pl.DataFrame(dask_tfrecord.open_dataset(path).batches()) reads a dataset.",
         name="polars",
     ) from error
 

@@ -22,7 +22,7 @@ import pyarrow.compute as pc
 
 from dask_tfrecord import arguments
 from dask_tfrecord.arguments import ReadKeywords
-from dask_tfrecord.collection.requests import open_columns
+from dask_tfrecord.collection.opened_path import open_columns
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.batch_sources import (
@@ -142,8 +142,8 @@ class RecordTable:
     bytes of memory per record.
 
     To open a table, the lengths of all records of uncompressed local files are read. If `to_tfrecord` or
-    `index` was called with ``columnar``, column files have the offsets, and no data file is read. Such a
-    table reads single records, not blocks, from remote uncompressed files.
+    `Dataset.add_snapshot` was called with ``columnar``, column files have the offsets, and no data file is
+    read. Such a table reads single records, not blocks, from remote uncompressed files.
 
     If column files hold all columns of the table, and the columns take at most 64 MiB of memory, the table
     reads the columns when it is opened and keeps them. An access then only checks that the data files are
@@ -155,7 +155,7 @@ class RecordTable:
     >>> import dask_tfrecord
     >>> ddf = dd.from_dict({"x": [1, 2, 3], "y": ["a", "b", "c"]}, npartitions=2)
     >>> _ = dask_tfrecord.to_tfrecord(ddf, "letters")
-    >>> table = dask_tfrecord.RecordTable("letters")
+    >>> table = dask_tfrecord.feed.RecordTable("letters")
     >>> len(table), table[2]
     (3, {'x': 3, 'y': 'c'})
     >>> table[[2, 0]].to_pydict()
@@ -323,7 +323,7 @@ class RecordTable:
         >>> import pyarrow.compute as pc
         >>> ddf = dd.from_dict({"x": [1, 2, 3], "y": ["a", "b", "c"]}, npartitions=2)
         >>> _ = dask_tfrecord.to_tfrecord(ddf, "labelled", columnar=["x"])
-        >>> table = dask_tfrecord.RecordTable("labelled", columns=["y"])
+        >>> table = dask_tfrecord.feed.RecordTable("labelled", columns=["y"])
         >>> table.matching([("x", ">", 1)])
         array([1, 2])
         >>> table[pc.field("x") > 1].to_pydict()
@@ -369,7 +369,7 @@ class RecordTable:
         >>> import dask_tfrecord
         >>> ddf = dd.from_dict({"x": [1, 2, 3]}, npartitions=3)
         >>> _ = dask_tfrecord.to_tfrecord(ddf, "ordered")
-        >>> table = dask_tfrecord.RecordTable("ordered")
+        >>> table = dask_tfrecord.feed.RecordTable("ordered")
         >>> sorted(table.block_order(seed=7).tolist())
         [0, 1, 2]
         """
@@ -409,7 +409,7 @@ class RecordTable:
         >>> import dask_tfrecord
         >>> ddf = dd.from_dict({"x": [1, 2, 3, 4]}, npartitions=2)
         >>> _ = dask_tfrecord.to_tfrecord(ddf, "measured")
-        >>> table = dask_tfrecord.RecordTable("measured")
+        >>> table = dask_tfrecord.feed.RecordTable("measured")
         >>> table.shuffle_statistics([0, 1, 2, 3], batch_size=2).same_block
         1.0
         """

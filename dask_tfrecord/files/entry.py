@@ -175,7 +175,7 @@ def read_column_files(rows: pa.Table) -> list[ColumnFile | None]:
 
 @dataclass(frozen=True, repr=False)
 class FileEntry:
-    """The entry of one data file in a snapshot. `Snapshot.files` is a tuple of file entries.
+    """The entry of one data file in a snapshot. The files of a snapshot are such entries.
 
     Attributes
     ----------

@@ -302,7 +302,7 @@ def feature_text(item: Field) -> str:
 class Schema:
     """The columns of a dataset, and the message type of its records.
 
-    ``Snapshot.schema`` is such a schema, :meth:`from_arrow` creates a schema, and
+    The schema of a snapshot is such a schema, :meth:`from_arrow` creates a schema, and
     ``read_tfrecord(schema=...)`` accepts a schema.
 
     Parameters

@@ -20,6 +20,7 @@ from conftest import Run
 from servers import s3_server
 
 import dask_tfrecord
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 
 TABLE = pa.table(
     {
@@ -161,7 +162,7 @@ def test_the_configuration_gives_the_defaults_of_options(run: Run, dataset: Path
         assert "'x'" in run("convert", tmp_path / "a.csv", tmp_path / "refused", code=1).stderr
         run("convert", tmp_path / "a.csv", tmp_path / "rounded", "--lossy", "allow")
         run("convert", dataset, tmp_path / "site.parquet")  # the codec of TFRecord is not that of Parquet
-    site, own = (dask_tfrecord.Snapshot.open(tmp_path / name) for name in ("site", "own"))
+    site, own = (Snapshot.open(tmp_path / name) for name in ("site", "own"))
     assert (site.compression, len(site.files)) == ("gzip", 2)
     assert (own.compression, len(own.files)) == (None, 1)
 

@@ -19,6 +19,7 @@ from conftest import Run
 from pyarrow import flight
 
 import dask_tfrecord
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 
 SCRIPT = Path(sys.executable).parent / "dask-tfrecord"
 
@@ -53,14 +54,14 @@ def test_index_stores_a_snapshot_and_export_prints_the_files(run: Run, people: P
     foreign.mkdir()
     for number, file in enumerate(sorted(people.glob("part-*"))):
         (foreign / f"{number}.tfrecord").write_bytes(file.read_bytes())
-    stored = json.loads(run("index", foreign, "--type", "born=int16", "--json").stdout)
+    stored = json.loads(run("add-snapshot", foreign, "--type", "born=int16", "--json").stdout)
     assert stored["rows"] == 3
     assert stored["columns"]["born"] == "int16"
-    assert dask_tfrecord.Snapshot.open(foreign).records == 3
-    assert "up to date" in run("index", foreign, code=1).stderr
+    assert Snapshot.open(foreign).records == 3
+    assert "up to date" in run("add-snapshot", foreign, code=1).stderr
     (foreign / "2.tfrecord").write_bytes((foreign / "0.tfrecord").read_bytes())
-    assert run("index", foreign).stdout.splitlines()[:3] == ["version  2", "files    3", "rows     5"]
-    run("index", people, "--type", "born=int17", code=2)
+    assert run("add-snapshot", foreign).stdout.splitlines()[:3] == ["version  2", "files    3", "rows     5"]
+    run("add-snapshot", people, "--type", "born=int17", code=2)
     written = run("export", people, "--format", "idx").stdout.splitlines()
     assert [Path(file).exists() for file in written] == [True, True]
     run("export", people, "--format", "nothing", code=2)
@@ -86,7 +87,7 @@ def test_a_dry_cleanup_lists_what_a_cleanup_removes(run: Run, people: Path) -> N
 @pytest.mark.parametrize("options", [[], ["--dry-run"]])
 def test_a_missing_directory_cannot_be_cleaned(run: Run, tmp_path: Path, options: list[str]) -> None:
     error = run("cleanup", tmp_path / "poeple", *options, code=1).stderr
-    assert error == f"Error: {tmp_path}/poeple: no such directory\n"
+    assert error == f"Error: {tmp_path}/poeple: no such file or directory\n"
     (tmp_path / "empty").mkdir()
     assert run("cleanup", tmp_path / "empty").stdout == "0 files removed\n"
 

@@ -35,7 +35,7 @@ _CONTROL = re.compile(
 
 # The arguments behind the path, for each command that ends by itself.
 DELETED = ["--where", f"column({HOSTILE!r}) == {HOSTILE!r}", "--yes", "--keep-versions"]
-PRINTING = ("inspect", "head", "cat", "verify", "index", "compact", "history")
+PRINTING = ("describe", "head", "cat", "verify", "add-snapshot", "compact", "history")
 USES: dict[str, list[list[str]]] = {
     **{command: [[], ["--json"]] for command in PRINTING},
     "count": [[], ["--json"], ["--where", "nothing == 1"]],
@@ -104,7 +104,7 @@ def test_rows_on_a_terminal_are_safe_and_escapes_in_json_lose_nothing(
 ) -> None:
     rows = [json.loads(line) for line in run("cat", hostile[0], "--columns", HOSTILE).stdout.splitlines()]
     assert rows == [{HOSTILE: HOSTILE}, {HOSTILE: f"{HOSTILE}2"}]
-    assert json.loads(run("inspect", hostile[0], "--json").stdout)["columns"][0]["min"] == HOSTILE
+    assert json.loads(run("describe", hostile[0], "--json").stdout)["columns"][0]["min"] == HOSTILE
     monkeypatch.setattr("dask_tfrecord.cli.output.is_terminal", lambda: True)
     text = run("cat", hostile[0]).stdout
     assert _surviving(text) == []
@@ -120,7 +120,7 @@ def test_json_is_strict_for_values_that_json_lacks(run: Run, tmp_path: Path) -> 
         "null": pa.array([None, None, None], pa.duration("ms")),
     }
     dask_tfrecord.to_tfrecord(pa.table(columns), tmp_path / "data")
-    described = json.loads(run("inspect", tmp_path / "data", "--json").stdout, parse_constant=pytest.fail)
+    described = json.loads(run("describe", tmp_path / "data", "--json").stdout, parse_constant=pytest.fail)
     bounds = {column["name"]: (column["min"], column["max"]) for column in described["columns"]}
     assert bounds["float"] == ("-Infinity", "Infinity")
     assert bounds["bytes"] == ("AA==", "/w==")
@@ -208,7 +208,7 @@ def test_tables_fit_without_a_cut_name_or_number(
     if width is not None:
         monkeypatch.setenv("COLUMNS", str(width))
     path, frame = wide
-    text = run("inspect", path, "-n", 0).stdout
+    text = run("describe", path, "-n", 0).stdout
     words = text.replace(",", " ").split()
     assert [name for name in frame.columns if words.count(name) != 1] == []
     assert [number for number in frame.iloc[0, :80] if words.count(str(number)) < 2] == []
@@ -220,7 +220,7 @@ def test_a_long_number_and_a_long_name_are_printed_in_full(run: Run, tmp_path: P
     name = "n" * 60
     table = pa.table({name: pa.array([1 << 126], pa.decimal128(38, 0)), "text": ["x" * 60]})
     dask_tfrecord.to_tfrecord(table, tmp_path / "data", lossy="allow")
-    text = run("inspect", tmp_path / "data").stdout
+    text = run("describe", tmp_path / "data").stdout
     assert text.count(name) == 2
     assert str(1 << 126) in text.partition("first 1 rows")[2]
     assert "x" * 41 not in text.partition("first 1 rows")[2]

@@ -42,7 +42,7 @@ def damaged(tmp_path: Path) -> Path:
 
 
 def test_one_damaged_file_of_a_directory_stops_no_command(run: Run, damaged: Path) -> None:
-    for command in ("inspect", "head", "cat", "count", "schema"):
+    for command in ("describe", "head", "cat", "count", "schema"):
         assert "1.tfrecord" in run(command, damaged, code=1).stderr
     assert run("schema", damaged, *SKIP).stdout == "x: int64\nname: string\n"
     for command in (["count"], ["convert", damaged.parent / "out", "--overwrite"]):
@@ -68,14 +68,17 @@ def test_another_dataset_gives_the_columns(run: Run, damaged: Path, tmp_path: Pa
     assert run("head", damaged, "-n", 1, *use).stdout == '{"name": "n0", "x": 0}\n'
     run("head", damaged, *use, "--type", "x=int8", code=2)
     error = run("head", damaged, "--schema", damaged, code=1).stderr
-    assert f"no snapshot; check the path, or run dask-tfrecord index {damaged} to make a snapshot" in error
+    assert (
+        f"no snapshot; check the path, or run dask-tfrecord add-snapshot {damaged} to make a snapshot"
+        in error
+    )
 
 
 def test_files_are_read_without_their_snapshot(run: Run, people: Path) -> None:
     shutil.copy(next(people.glob("part-*")), people / "more.tfrecord")
     assert "more.tfrecord" in run("count", people, code=1).stderr
     assert int(run("count", people, "--no-snapshot").stdout) > 3
-    assert json.loads(run("inspect", people, "--no-snapshot", "--json").stdout)["version"] is None
+    assert json.loads(run("describe", people, "--no-snapshot", "--json").stdout)["version"] is None
     assert "version" in run("count", people, "--no-snapshot", "--version", 1, code=1).stderr
 
 
@@ -100,7 +103,7 @@ def test_options_that_do_not_fit_are_errors_of_usage(run: Run, people: Path) -> 
 
 def test_a_warning_advises_options(run: Run, tmp_path: Path) -> None:
     path = fill(tmp_path / "events", {"events.out": events(9)})
-    for command in ("count", "index"):
+    for command in ("count", "add-snapshot"):
         (line,) = run(command, path).stderr.splitlines()
         assert "pass --record-type bytes to read them as bytes without this warning" in line
 

@@ -20,6 +20,7 @@ from conftest import Run
 from small_frames import flip
 
 import dask_tfrecord
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.files.window import WINDOW_BYTES
 
 ROWS = [
@@ -55,13 +56,14 @@ def test_partition_columns_are_printed(run: Run, tmp_path: Path) -> None:
     assert _rows(output) == [{"x": 3, "key": "a"}]
     output = run("cat", tmp_path / "keys", "--columns", "key").stdout
     assert _rows(output) == [{"key": key} for key in ("a", "a", "b")]
-    described = json.loads(run("inspect", tmp_path / "keys", "--json").stdout)
+    described = json.loads(run("describe", tmp_path / "keys", "--json").stdout)
     assert (described["partition_columns"], described["partition_directories"]) == (["key"], 2)
 
 
 def test_head_reads_only_the_start_of_the_first_file(run: Run, tmp_path: Path, opened: list[str]) -> None:
     ddf = dd.from_pandas(pd.DataFrame({"x": ["y" * 1000] * 20_000}), npartitions=2)
-    first, last = dask_tfrecord.to_tfrecord(ddf, tmp_path).files
+    dask_tfrecord.to_tfrecord(ddf, tmp_path)
+    first, last = Snapshot.open(tmp_path).files
     path = tmp_path / first.path
     times = path.stat()
     flip(path, 3 * WINDOW_BYTES // 2)  # a read up to here would raise
@@ -80,7 +82,7 @@ def test_count(run: Run, people: Path) -> None:
 
 
 def test_inspect_describes_the_snapshot(run: Run, people: Path, tmp_path: Path) -> None:
-    described = json.loads(run("inspect", people, "--json").stdout)
+    described = json.loads(run("describe", people, "--json").stdout)
     size = sum(file.stat().st_size for file in people.glob("part-*"))
     assert described["path"] == str(people)
     assert (described["files"], described["rows"], described["bytes"]) == (2, 3, size)
@@ -90,28 +92,28 @@ def test_inspect_describes_the_snapshot(run: Run, people: Path, tmp_path: Path) 
     assert tags["list_lengths"] == [0, 2]
     assert described["first_rows"] == ROWS
     dask_tfrecord.to_tfrecord(dask_tfrecord.read_tfrecord(people), people, append=True, compression="gzip")
-    assert json.loads(run("inspect", people, "--json").stdout)["codecs"] == ["none", "gzip"]
+    assert json.loads(run("describe", people, "--json").stdout)["codecs"] == ["none", "gzip"]
     # Bounds that are too long for a snapshot are not known.
     dask_tfrecord.to_tfrecord(dd.from_dict({"x": ["b", "a" * 100]}, npartitions=2), tmp_path / "long")
-    (column,) = json.loads(run("inspect", tmp_path / "long", "--json").stdout)["columns"]
+    (column,) = json.loads(run("describe", tmp_path / "long", "--json").stdout)["columns"]
     assert (column["min"], column["max"], column["nulls"]) == (None, None, 0)
 
 
 def test_inspect_without_a_snapshot_shows_what_is_not_known(run: Run, people: Path) -> None:
     file = next(people.glob("part-*"))
-    described = json.loads(run("inspect", file, "--json", "-n", 0).stdout)
+    described = json.loads(run("describe", file, "--json", "-n", 0).stdout)
     assert (described["rows"], described["version"]) == (None, None)
     assert {column["nulls"] for column in described["columns"]} == {None}
-    assert "not known" in run("inspect", file).stdout
+    assert "not known" in run("describe", file).stdout
 
 
 def test_the_schema_is_text_code_or_that_of_export(run: Run, people: Path) -> None:
     assert run("schema", people).stdout == "name: string\nborn: int64\ntags: list<item: string>\n"
     names: dict[str, pa.Schema] = {}
     exec(run("schema", people, "--as", "python").stdout, names)
-    assert names["schema"].equals(dask_tfrecord.Snapshot.open(people).columns.arrow)
+    assert names["schema"].equals(Snapshot.open(people).columns.arrow)
     text = run("schema", people, "--as", "pbtxt").stdout
-    (path,) = dask_tfrecord.export(people, "tfmd")
+    (path,) = dask_tfrecord.open_dataset(people).export("tfmd")
     assert text == Path(path).read_text()
 
 
@@ -121,7 +123,7 @@ def test_the_tensorflow_schema_is_code(run: Run, people: Path) -> None:
     assert "'born': tf.io.FixedLenFeature(shape=[], dtype=tf.int64)" in text
 
 
-@pytest.mark.parametrize("command", ["head", "inspect"])
+@pytest.mark.parametrize("command", ["head", "describe"])
 def test_rows_are_a_table_on_a_terminal(people: Path, quick: Path, command: str) -> None:
     text = _on_a_terminal([quick, command, people])
     assert ["Ada", "1815", '["a"]'] in [line.split() for line in text.splitlines()]
@@ -158,7 +160,7 @@ COLOUR = (0x3B, 0x6E, 0xA5)
 
 def test_a_plot_shows_bars_in_each_panel_and_nothing_else(run: Run, people: Path, tmp_path: Path) -> None:
     image = pytest.importorskip("matplotlib.image", reason="the oldest Dask is tested without matplotlib")
-    run("inspect", people, "--plot", tmp_path / "out.png")
+    run("describe", people, "--plot", tmp_path / "out.png")
     pixels = (image.imread(tmp_path / "out.png")[:, :, :3] * 255).round().astype(int)
     height, width, _ = pixels.shape
     assert 1000 < width < 2000
@@ -167,10 +169,10 @@ def test_a_plot_shows_bars_in_each_panel_and_nothing_else(run: Run, people: Path
     lines = np.array_split(is_bar, 2)
     cells = [cell.any() for line in lines for cell in np.array_split(line, 4, axis=1)]
     assert cells == [True] * 5 + [False] * 3
-    run("inspect", people, "--plot", tmp_path / "out.svg")
+    run("describe", people, "--plot", tmp_path / "out.svg")
     text = (tmp_path / "out.svg").read_text()  # letters are drawn as curves, behind a comment with the text
     titles = ["bytes of a file", "name (1 nulls)", "born", "tags: list lengths", "tags: values"]
     for title in [*titles, "people: a sample of 3 rows"]:
         assert f"<!-- {title} -->" in text
-    assert "png" in run("inspect", people, "--plot", tmp_path / "out.txt", code=2).stderr
+    assert "png" in run("describe", people, "--plot", tmp_path / "out.txt", code=2).stderr
     assert not (tmp_path / "out.txt").exists()

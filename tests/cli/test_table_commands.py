@@ -14,7 +14,8 @@ import pytest
 from conftest import Run
 
 import dask_tfrecord
-from dask_tfrecord import Snapshot, read_tfrecord
+from dask_tfrecord import open_dataset, read_tfrecord
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 
 ALL = [1815, 1906, 1912]
 
@@ -35,7 +36,7 @@ def versions(people: Path) -> Path:
 
 def test_inspect_and_schema_describe_the_version(run: Run, versions: Path) -> None:
     def described(*options: object) -> Any:
-        return json.loads(run("inspect", versions, "--json", *options).stdout)
+        return json.loads(run("describe", versions, "--json", *options).stdout)
 
     old, new = described("--version", 1), described()
     assert [(one["version"], one["rows"], one["files"]) for one in (old, new)] == [(1, 3, 2), (2, 4, 3)]
@@ -46,7 +47,7 @@ def test_inspect_and_schema_describe_the_version(run: Run, versions: Path) -> No
     assert [text.count("min_fraction") for text in schemas] == [2, 1]
 
 
-@pytest.mark.parametrize("command", ["inspect", "head", "cat", "count", "schema"])
+@pytest.mark.parametrize("command", ["describe", "head", "cat", "count", "schema"])
 def test_an_unknown_version_raises_with_the_known(run: Run, versions: Path, command: str) -> None:
     assert "it has 1, 2" in run(command, versions, "--version", 7, code=1).stderr
     run(command, versions, "--version", 0, code=2)
@@ -63,10 +64,10 @@ def test_history_lists_the_versions(run: Run, people: Path) -> None:
     title, *rows = (line.split() for line in run("history", people).stdout.splitlines())
     assert title[:3] == ["version", "created", "mode"]
     assert [(row[0], row[3], row[5]) for row in rows] == [("1", "create", "3"), ("2", "append", "6")]
-    assert [one["records"] for one in json.loads(run("history", people, "--json").stdout)] == [3, 6]
+    assert [one["rows"] for one in json.loads(run("history", people, "--json").stdout)] == [3, 6]
     for _ in range(5):
         dask_tfrecord.to_tfrecord(read_tfrecord(people, version=1), people, append=True)
-    shown = run("inspect", people, "-n", 0).stdout.splitlines()[-6:]
+    shown = run("describe", people, "-n", 0).stdout.splitlines()[-6:]
     assert [line.split()[0] for line in shown[:5]] == ["3", "4", "5", "6", "7"]
     assert shown[-1] == "2 earlier versions, which history lists"
 
@@ -105,7 +106,7 @@ def test_delete_asks_first(
 def test_delete_asks_nothing_if_no_row_matches(run: Run, people: Path) -> None:
     assert run("delete", people, "--where", "born < 1800").stdout == "no row meets the condition\n"
     printed = json.loads(run("delete", people, "--where", "born < 1800", "--json").stdout)
-    assert (printed["version"], printed["rows"], printed["dry_run"]) == (1, 0, False)
+    assert (printed["version"], printed["deleted_rows"], printed["dry_run"]) == (1, 0, False)
     assert "no column is named 'boern'" in run("delete", people, "--where", "boern < 1800", code=1).stderr
     for command, option in (("delete", "--where"), ("export", "--format")):
         assert f"Error: Missing option '{option}'." in run(command, people, code=2).stderr
@@ -139,7 +140,7 @@ def test_restore_and_expire(run: Run, people: Path) -> None:
     assert "pass --versions, --older-than or both" in run("expire", people, code=2).stderr
     assert "--older-than" in run("expire", people, "--older-than", "soon", code=1).stderr
     run("delete", people, "--where", "born == 1906", "--yes", "--no-keep-versions")
-    assert len(Snapshot.history(people)) == 1
+    assert len(open_dataset(people).history()) == 1
 
 
 def test_convert_adds_columns_and_keeps_versions(run: Run, people: Path) -> None:
@@ -149,5 +150,5 @@ def test_convert_adds_columns_and_keeps_versions(run: Run, people: Path) -> None
     run("convert", wide, people, "--append", "--schema-change", "add")
     assert read_tfrecord(people)["country"].compute().tolist()[-1] == "NL"
     run("convert", wide, people, "--overwrite", "--keep-versions")
-    assert Snapshot.history(people)["version"].tolist() == [1, 2, 3]
+    assert open_dataset(people).history()["version"].tolist() == [1, 2, 3]
     run("convert", people, people.parent / "other.parquet", "--keep-versions", code=2)

@@ -19,7 +19,7 @@ import pyarrow.feather
 import pyarrow.parquet as pq
 import pytest
 
-from dask_tfrecord import CorruptRecordError, CorruptRecordWarning, read_tfrecord, verify
+from dask_tfrecord import CorruptRecordError, CorruptRecordWarning, open_dataset, read_tfrecord
 from dask_tfrecord.codec.codecs import LOOK_BYTES, looks_like
 
 TABLE = pa.table({"a": [1, 2], "b": ["x", "y"]})
@@ -88,7 +88,7 @@ def test_another_format_is_named_where_damage_does_not_raise(
     (tmp_path / "b").write_bytes(content)
     (tmp_path / "c").write_bytes(gzip.compress(content))
     expected = f"not a TFRecord file: it looks like {looks}"
-    reasons = verify(tmp_path).set_index("path")["reason"]
+    reasons = open_dataset(tmp_path).verify().set_index("path")["reason"]
     assert reasons[f"{tmp_path}/b"].startswith(expected)
     assert reasons[f"{tmp_path}/c"].startswith(expected)
     assert reasons[f"{tmp_path}/c"].endswith(", compressed with gzip")

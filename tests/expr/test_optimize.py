@@ -14,12 +14,13 @@ import pyarrow as pa
 import pytest
 from dask.base import tokenize
 
-from dask_tfrecord import Snapshot, TFRecordError, read_tfrecord, to_tfrecord
+from dask_tfrecord import TFRecordError, read_tfrecord, to_tfrecord
 from dask_tfrecord.collection.expr import read_expression, write_expression
 from dask_tfrecord.collection.expr.read_expression import FusedReads
 from dask_tfrecord.dataset.read import read_plan
 from dask_tfrecord.dataset.read.read_plan import ReadPlan, plan_partitions
 from dask_tfrecord.dataset.snapshot import model
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.operations import Create
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.file_options import ReadOptions
@@ -49,8 +50,8 @@ def test_a_write_and_a_sum_share_their_reading(
     ddf = read_tfrecord(root if has_snapshot else f"{root}/*.tfrecord", blocksize=None)
     opened.clear()
     lazy = to_tfrecord(ddf, tmp_path / "copy", compute=False)
-    snapshot, total = dask.compute(lazy, ddf.x.sum())
-    assert (snapshot.records, total) == (20, 190)
+    done, total = dask.compute(lazy, ddf.x.sum())
+    assert (done.rows, total) == (20, 190)
     assert len(opened) == len({*opened}) == FILES
 
 

@@ -17,8 +17,8 @@ import pyarrow.compute as pc
 import pytest
 
 import dask_tfrecord
-from dask_tfrecord import RecordTable, TFRecordError, iter_batches
-from dask_tfrecord.feed import epoch_order, record_buffers, record_table
+from dask_tfrecord import TFRecordError
+from dask_tfrecord.feed import RecordTable, epoch_order, iter_batches, record_buffers, record_table
 from dask_tfrecord.files import file_writer
 
 pytestmark = pytest.mark.usefixtures("one_thread")

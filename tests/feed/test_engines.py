@@ -28,7 +28,7 @@ import pyarrow.dataset as pads
 import pytest
 
 import dask_tfrecord
-from dask_tfrecord import SchemaError, TFRecordDataset, TFRecordError, to_tfrecord
+from dask_tfrecord import Dataset, SchemaError, TFRecordError, open_dataset, to_tfrecord
 from dask_tfrecord.dataset.read.read_task import Partition
 from dask_tfrecord.feed.polars import scan_tfrecord
 
@@ -110,7 +110,7 @@ def _listed(table: pa.Table) -> list[str]:
 @pytest.mark.parametrize("engine", ENGINES)
 def test_a_random_query_has_the_rows_that_the_engine_finds_in_the_table(engine: str, root: Path) -> None:
     expected = ENGINES[engine](TABLE)
-    found = ENGINES[engine](root if engine == "polars" else TFRecordDataset(root))
+    found = ENGINES[engine](root if engine == "polars" else open_dataset(root))
     different = []
     for seed in range(CASES):
         chance = random.Random(seed)
@@ -141,11 +141,11 @@ def _count(root: Path, engine: str, sql: str) -> int:
     """Run a query, and return the number of rows of the result."""
     if engine == "duckdb":
         connection = duckdb.connect()
-        connection.register("rows", TFRecordDataset(root))
+        connection.register("rows", open_dataset(root))
         return len(connection.sql(sql).fetchall())
     if engine == "datafusion":
         context = datafusion.SessionContext()
-        context.register_dataset("rows", TFRecordDataset(root))
+        context.register_dataset("rows", open_dataset(root))
         return sum(batch.num_rows for batch in context.sql(sql).collect())
     return pl.SQLContext(rows=scan_tfrecord(root)).execute(sql).collect().height
 
@@ -184,23 +184,23 @@ def test_a_query_decodes_its_columns_of_the_files_that_may_match(
 def test_a_count_decodes_nothing_and_opens_no_file(
     large: Path, tmp_path: Path, opened: list[str], decoded: set[str]
 ) -> None:
-    dataset = TFRecordDataset(large)
+    dataset = open_dataset(large)
     assert dataset.count_rows() == 64
     assert dataset.count_rows(filter=pc.field("p") == "a") == 32
     for engine in ("datafusion", "polars"):
         assert _count(large, engine, "select count(*) from rows") == 1
     assert not opened
     shutil.copytree(large, tmp_path / "data", ignore=shutil.ignore_patterns("_tfrecord"))
-    assert TFRecordDataset(tmp_path / "data").count_rows() == 64
+    assert open_dataset(tmp_path / "data").count_rows() == 64
     assert not decoded
 
 
 def test_the_methods_of_a_dataset_work_as_in_pyarrow(root: Path) -> None:
-    dataset = TFRecordDataset(root)
+    dataset = open_dataset(root)
     whole = dataset.to_table()
     same = pads.dataset(whole)
     assert dataset.schema == whole.schema
-    assert len(dataset.files) == len({*dataset.files}) > 48
+    assert len(dataset.files) == len({*dataset.files["path"].to_pylist()}) > 48
     computed = {"next": pc.field("k") + 1, "one": pc.scalar(1)}
     for columns, filter in ((None, pc.field("k") < 250), (["s", "k"], None), (computed, pc.field("k") < 250)):
         query = {"columns": columns, "filter": filter}
@@ -222,7 +222,7 @@ def test_the_methods_of_a_dataset_work_as_in_pyarrow(root: Path) -> None:
 
 
 def test_fragments_hold_the_rows_of_a_dataset(root: Path) -> None:
-    dataset = TFRecordDataset(root, filters=[("k", "<", 400)])
+    dataset = open_dataset(root, filters=[("k", "<", 400)])
     parts = pa.concat_tables([one.to_table() for one in dataset.get_fragments()])
     assert _listed(parts) == _listed(dataset.to_table())
     filter = pc.field("g") > 20.0
@@ -231,13 +231,13 @@ def test_fragments_hold_the_rows_of_a_dataset(root: Path) -> None:
 
 
 def test_filters_of_the_dataset_and_of_the_query_are_both_applied(root: Path) -> None:
-    dataset = TFRecordDataset(root, filters=[("k", "<", 100)], columns=["k", "q"])
+    dataset = open_dataset(root, filters=[("k", "<", 100)], columns=["k", "q"])
     assert dataset.schema.names == ["k", "q"]
     assert dataset.count_rows(filter=pc.field("q") == 1) == 25
     assert sorted(dataset.to_table(filter=pc.field("q") == 1)["k"].to_pylist()) == [*range(1, 100, 4)]
 
 
-REFUSED: dict[str, Callable[[TFRecordDataset], Any]] = {
+REFUSED: dict[str, Callable[[Dataset], Any]] = {
     "sort_by": lambda dataset: dataset.sort_by("k"),
     "join": lambda dataset: dataset.join(dataset, "k"),
     "join_asof": lambda dataset: dataset.join_asof(dataset, "k", "p", 1),
@@ -250,8 +250,8 @@ REFUSED: dict[str, Callable[[TFRecordDataset], Any]] = {
 
 @pytest.mark.parametrize("method", REFUSED)
 def test_what_arrow_itself_would_read_raises(method: str, root: Path) -> None:
-    with pytest.raises((TFRecordError, FileNotFoundError), match="TFRecordDataset"):
-        REFUSED[method](TFRecordDataset(root))
+    with pytest.raises((TFRecordError, FileNotFoundError), match="Dataset"):
+        REFUSED[method](open_dataset(root))
 
 
 @pytest.mark.parametrize(
@@ -274,7 +274,7 @@ def test_a_wrong_query_raises_an_error_that_names_the_column(
     root: Path, error: type[Exception], message: str, query: dict[str, Any]
 ) -> None:
     with pytest.raises(error, match=message):
-        TFRecordDataset(root).to_table(**query)
+        open_dataset(root).to_table(**query)
 
 
 @pytest.mark.parametrize("engine", SQL_ENGINES)
@@ -352,8 +352,8 @@ def test_a_filter_that_arrow_cannot_express_keeps_the_rows_of_polars(root: Path)
 def test_every_type_reaches_polars_and_arrow_streams(tmp_path: Path) -> None:
     ddf = dd.from_pandas(every_dtype.table().to_pandas(types_mapper=pd.ArrowDtype), npartitions=3)
     to_tfrecord(ddf, tmp_path / "data", lossy="allow")
-    whole = pa.table(TFRecordDataset(tmp_path / "data"))
-    assert _listed(pa.table(dask_tfrecord.iter_batches(tmp_path / "data", 5))) == _listed(whole)
+    whole = pa.table(open_dataset(tmp_path / "data"))
+    assert _listed(pa.table(dask_tfrecord.feed.iter_batches(tmp_path / "data", 5))) == _listed(whole)
     assert scan_tfrecord(tmp_path / "data").collect().equals(pl.DataFrame(whole))
 
 

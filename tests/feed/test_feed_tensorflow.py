@@ -346,7 +346,7 @@ def test_native_notices_files_that_change_around_an_epoch(
 @pytest.mark.parametrize("engine", ["kernel", "native"])
 def test_a_kept_version_is_read(engine: Any, tmp_path: Path) -> None:
     to_tfrecord(dd.from_dict({"x": [1, 2, 3]}, npartitions=1), tmp_path / "d")
-    dask_tfrecord.delete(tmp_path / "d", [("x", "==", 2)], keep_versions=True)
+    dask_tfrecord.open_dataset(tmp_path / "d").delete([("x", "==", 2)], keep_versions=True)
     for version, expected in ((1, [1, 2, 3]), (2, [1, 3])):
         [batch] = tensorflow_dataset(tmp_path / "d", 10, engine=engine, version=version)
         assert batch["x"].numpy().tolist() == expected
@@ -410,7 +410,7 @@ def test_a_checkpoint_of_the_state_resumes_the_run(rows_of_100: str, tmp_path: P
 
 def test_groups_of_blocks_are_shuffled_in_the_order_of_arrow_batches(rows_of_100: str) -> None:
     options: dict[str, Any] = {"shuffle": "blocks", "seed": 4}
-    batches = dask_tfrecord.iter_batches(rows_of_100, 7, epoch=1, **options)
+    batches = dask_tfrecord.feed.iter_batches(rows_of_100, 7, epoch=1, **options)
     expected, states = [], []
     for batch in batches:
         expected.append(batch["id"].to_pylist())
@@ -440,7 +440,7 @@ def test_other_numbers_of_shards_divide_the_remaining_rows(rows_of_100: str) -> 
 
 
 def test_what_cannot_be_resumed_is_refused(rows_of_100: str) -> None:
-    state = dask_tfrecord.iter_batches(rows_of_100, 7, shuffle=3, shuffle_buffer=20).state
+    state = dask_tfrecord.feed.iter_batches(rows_of_100, 7, shuffle=3, shuffle_buffer=20).state
     for options in ({"epoch": 0}, {"start": state}, {"state_column": "s"}):
         with pytest.raises(TFRecordError, match="engine='native'"):
             tensorflow_dataset(rows_of_100, 7, engine="native", **OPTIONS, **options)

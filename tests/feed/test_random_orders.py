@@ -17,7 +17,8 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from dask_tfrecord import RecordTable, TFRecordError, iter_batches, to_tfrecord
+from dask_tfrecord import TFRecordError, to_tfrecord
+from dask_tfrecord.feed import RecordTable, iter_batches
 from dask_tfrecord.feed.epoch_order import make_order
 from dask_tfrecord.feed.resume_position import CHECKSUM
 

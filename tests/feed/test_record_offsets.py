@@ -24,8 +24,9 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 
 import dask_tfrecord
-from dask_tfrecord import CorruptRecordError, FileChangedError, RecordTable, to_tfrecord
-from dask_tfrecord.feed import record_buffers, record_table
+from dask_tfrecord import CorruptRecordError, FileChangedError, to_tfrecord
+from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.feed import RecordTable, record_buffers, record_table
 from dask_tfrecord.files import column_files, file_writer
 from dask_tfrecord.files.column_files import open_column_file
 
@@ -60,7 +61,7 @@ def test_a_table_with_stored_offsets_gives_the_same_rows(
     write(root, **options)
     before = RecordTable(root)
     expected = before[:]
-    dask_tfrecord.index(root, columnar=[])
+    dask_tfrecord.open_dataset(root).add_snapshot(columnar=[])
     monkeypatch.setattr(record_buffers, "_scan", None)  # the records are not searched
     table = RecordTable(root)
     assert table[:].equals(expected)
@@ -81,7 +82,7 @@ def test_another_process_opens_a_table_without_the_data(tmp_path: Path) -> None:
         os.truncate(path, 0)
         os.truncate(path, status.st_size)
         os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
-    code = f"import dask_tfrecord; print(len(dask_tfrecord.RecordTable({str(tmp_path)!r})))"
+    code = f"import dask_tfrecord; print(len(dask_tfrecord.feed.RecordTable({str(tmp_path)!r})))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert int(done.stdout) == ROWS
     with pytest.raises(CorruptRecordError, match="part-"):
@@ -155,7 +156,7 @@ def test_offsets_of_a_rewritten_file_are_not_used(tmp_path: Path) -> None:
     (tmp_path / "a").mkdir()
     for number, part in enumerate(sorted((tmp_path / "made").glob("part-*"))):
         part.rename(tmp_path / "a" / f"{number}.tfrecord")
-    dask_tfrecord.index(tmp_path / "a", columnar=[])
+    dask_tfrecord.open_dataset(tmp_path / "a").add_snapshot(columnar=[])
     path = tmp_path / "a" / "0.tfrecord"
     whole = path.read_bytes()
     length = int.from_bytes(whole[:8], "little") + 16
@@ -169,7 +170,7 @@ def test_a_file_that_was_rewritten_after_the_table_was_made_raises(root: str) ->
     write(root, columnar=[])
     table = RecordTable(root)
     store = table._dataset.store
-    path = store.join(dask_tfrecord.Snapshot.open(root).files[0].path)
+    path = store.join(Snapshot.open(root).files[0].path)
     data = store.fs.cat_file(path)
     store.fs.pipe_file(path, data[:20])
     with pytest.raises(FileChangedError):
@@ -205,7 +206,7 @@ def test_no_name_says_that_a_file_is_compressed(root: str) -> None:
         assert len(padded.getvalue()) == len(content)
         with fsspec.open(f"{root}/{number}.tfrecord", "wb") as file:
             file.write(padded.getvalue())
-    dask_tfrecord.index(root, columnar=[])
+    dask_tfrecord.open_dataset(root).add_snapshot(columnar=[])
     table = RecordTable(root)
     assert sorted(table[n]["id"] for n in range(len(table))) == list(range(ROWS))
 

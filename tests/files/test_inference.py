@@ -13,7 +13,7 @@ import pytest
 from inferred import directory_of, file_of, infer, sequence_file, types
 from oracle import Feature, Record
 
-from dask_tfrecord import index, read_tfrecord
+from dask_tfrecord import open_dataset, read_tfrecord
 from dask_tfrecord.errors import CorruptRecordError, CorruptRecordWarning, SchemaError, TFRecordError
 
 ONE: tuple[str, list[Any]] = ("int64", [1])
@@ -298,5 +298,5 @@ def test_ten_thousand_features_are_the_default_limit_and_schemas_have_none(tmp_p
     path = directory_of(tmp_path, file_of({f"n{number:05}": ONE for number in range(10_001)}))
     with pytest.raises(SchemaError, match="max_features=10001"):
         read_tfrecord(path)
-    index(directory_of(tmp_path, file_of({f"n{number}": ONE for number in range(9)})))
+    open_dataset(directory_of(tmp_path, file_of({f"n{number}": ONE for number in range(9)}))).add_snapshot()
     assert len(read_tfrecord(path, max_features=1).columns) == 9

@@ -12,7 +12,8 @@ import pyarrow as pa
 import pytest
 
 import dask_tfrecord
-from dask_tfrecord import Snapshot, read_tfrecord
+from dask_tfrecord import read_tfrecord
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.files.storage import store as stores
 from dask_tfrecord.files.storage.open_file import FileReader
 
@@ -27,7 +28,8 @@ TABLE = pa.table({"id": range(ROWS), "image": [_BYTES.bytes(1_000) for _ in rang
 @pytest.fixture(params=NAMES, ids=["gzip without suffix", "plain as gz", "zlib as gz"])
 def root(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     codec, name = request.param
-    [file] = dask_tfrecord.to_tfrecord(TABLE, tmp_path / "source", compression=codec).files
+    dask_tfrecord.to_tfrecord(TABLE, tmp_path / "source", compression=codec)
+    [file] = Snapshot.open(tmp_path / "source").files
     (tmp_path / "set").mkdir()
     shutil.copy(tmp_path / "source" / file.path, tmp_path / "set" / name)
     return tmp_path / "set"
@@ -38,7 +40,7 @@ def ids(root: Path, **kwargs: Any) -> list[int]:
 
 
 def test_explain_tells_how_many_bytes_are_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    dask_tfrecord.index(root, columnar=["id"])
+    dask_tfrecord.open_dataset(root).add_snapshot(columnar=["id"])
     frame = read_tfrecord(root, filters=[("id", "in", [7, 800])])
     [[report]] = dask_tfrecord.explain(frame).partitions
     sizes: list[int] = []
@@ -61,15 +63,17 @@ def test_explain_tells_how_many_bytes_are_read(root: Path, monkeypatch: pytest.M
 
 def test_every_operation_treats_the_file_by_its_content(root: Path) -> None:
     assert ids(root) == [*range(ROWS)]
-    indexed = dask_tfrecord.index(root, columnar=["id"])
+    dask_tfrecord.open_dataset(root).add_snapshot(columnar=["id"])
+    indexed = Snapshot.open(root)
     stored = Snapshot.open(root).files
     assert [file.codec for file in stored] == [indexed.compression or "none"]
-    table = dask_tfrecord.RecordTable(root)
+    table = dask_tfrecord.feed.RecordTable(root)
     assert [table[at]["id"] for at in (0, 999)] == [0, 999]
     dask_tfrecord.to_tfrecord(TABLE[:10], root, append=True, compression=indexed.compression)
     assert ids(root, blocksize=100_000) == sorted([*range(ROWS), *range(10)])
-    compacted = dask_tfrecord.compact(root).snapshot
+    dask_tfrecord.open_dataset(root).compact()
+    compacted = Snapshot.open(root)
     assert [file.codec for file in compacted.files] == [indexed.compression or "none"]
-    dask_tfrecord.delete(root, [("id", "<", 990)])
-    assert dask_tfrecord.verify(root)["damaged"].sum() == 0
+    dask_tfrecord.open_dataset(root).delete([("id", "<", 990)])
+    assert dask_tfrecord.open_dataset(root).verify()["damaged"].sum() == 0
     assert ids(root) == ids(root, use_snapshot=False) == [*range(990, ROWS)]

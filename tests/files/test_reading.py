@@ -11,13 +11,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 
-from dask_tfrecord import (
-    CorruptRecordError,
-    CorruptRecordWarning,
-    SchemaError,
-    TFRecordError,
-    read_tfrecord,
-)
+from dask_tfrecord import CorruptRecordError, CorruptRecordWarning, SchemaError, TFRecordError, read_tfrecord
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 

@@ -20,15 +20,12 @@ from other_writers import fill
 from dask_tfrecord import (
     CorruptRecordError,
     DestinationError,
-    RecordTable,
     TFRecordError,
-    index,
-    iter_batches,
+    open_dataset,
     read_tfrecord,
-    take,
     to_tfrecord,
-    verify,
 )
+from dask_tfrecord.feed import RecordTable, iter_batches
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord_launcher import main
 
@@ -51,7 +48,13 @@ SIDE: dict[str, bytes] = {
     "notes.txt.gz": gzip.compress(b"notes", mtime=0),
 }
 
-COMMANDS = {"count": "9\n", "head": "n", "schema": "n: int64", "inspect": "9", "verify": "9 files are intact"}
+COMMANDS = {
+    "count": "9\n",
+    "head": "n",
+    "schema": "n: int64",
+    "describe": "9",
+    "verify": "9 files are intact",
+}
 
 
 def run(command: str, path: Path) -> str:
@@ -74,7 +77,7 @@ def test_every_reader_skips_what_plainly_is_no_tfrecord(
         lambda: len(ddf.compute()),
         lambda: len(read_tfrecord(f"{tmp_path}/*")),
         lambda: len(read_tfrecord([tmp_path])),
-        lambda: len(verify(tmp_path)),
+        lambda: len(open_dataset(tmp_path).verify()),
         lambda: len(RecordTable(tmp_path)),
         lambda: sum(batch.num_rows for batch in iter_batches(tmp_path, 4)),
     ]
@@ -82,17 +85,17 @@ def test_every_reader_skips_what_plainly_is_no_tfrecord(
         assert [use() for use in uses] == [9] * len(uses)
         assert {name: text for name, text in COMMANDS.items() if text not in run(name, tmp_path)} == {}
         if not snapshot:
-            assert index(tmp_path).records == 9
+            assert open_dataset(tmp_path).add_snapshot().rows == 9
             with pytest.raises(DestinationError, match="up to date"):
-                index(tmp_path)
-    assert len(take(tmp_path, [8, 0])) == 2
+                open_dataset(tmp_path).add_snapshot()
+    assert len(open_dataset(tmp_path).take([8, 0])) == 2
 
 
 def test_a_directory_of_tfds_with_labels_is_read(data: Path, tmp_path: Path) -> None:
     root = tmp_path / "labels"
     shutil.copytree(data / "tfds" / "labels" / "1.0.0", root)
     assert len(read_tfrecord(root, split="train")) == 7
-    assert index(root, split="all").records == len(read_tfrecord(root)) == 12
+    assert open_dataset(root, split="all").add_snapshot().rows == len(read_tfrecord(root)) == 12
 
 
 def test_an_append_adopts_only_the_data(place: str) -> None:
@@ -132,7 +135,7 @@ def test_what_may_be_data_is_never_skipped(tmp_path: Path, name: str, content: b
         read_tfrecord(tmp_path).compute()
     assert caught.value.path == str(tmp_path / name)
     with pytest.raises(TFRecordError):
-        index(tmp_path)
+        open_dataset(tmp_path).add_snapshot()
 
 
 @pytest.mark.parametrize("compress", [bytes, gzip.compress, bz2.compress])
@@ -145,7 +148,7 @@ def test_data_with_the_name_of_a_side_file_is_data(
     with pytest.raises(CorruptRecordError, match=r"c\.txt.*looks like text"):
         read_tfrecord(tmp_path).compute()
     (tmp_path / "c.txt").unlink()
-    index(tmp_path)
+    open_dataset(tmp_path).add_snapshot()
     fill(tmp_path, {"c.txt": b"text", "more.json": b"{}"})
     with pytest.raises(TFRecordError, match=r"c\.txt.*does not list 1 of"):
         read_tfrecord(tmp_path)

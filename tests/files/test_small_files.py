@@ -23,13 +23,14 @@ from typing_extensions import Buffer
 from dask_tfrecord import (
     CorruptRecordError,
     FileChangedError,
+    open_dataset,
     read_tfrecord,
     row_selection,
-    take,
     to_tfrecord,
 )
 from dask_tfrecord.codec import SparseReader
 from dask_tfrecord.dataset.read import read_task
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.files import file_writer, record_file, selected_records
 from dask_tfrecord.files.storage import open_file
 from dask_tfrecord.files.storage.open_file import FileReader
@@ -144,7 +145,8 @@ def test_groups_do_not_exceed_a_window(tmp_path: Path, window: int, monkeypatch:
 @pytest.mark.parametrize("change", ["same size", "longer", "removed"])
 def test_a_changed_file_among_others_is_named(tmp_path: Path, change: str) -> None:
     frame = pd.DataFrame({"n": range(40)})
-    snapshot = to_tfrecord(dd.from_pandas(frame, npartitions=8), tmp_path)
+    to_tfrecord(dd.from_pandas(frame, npartitions=8), tmp_path)
+    snapshot = Snapshot.open(tmp_path)
     path = tmp_path / snapshot.files[5].path
     ddf = read_tfrecord(tmp_path)
     assert ddf.npartitions == 1
@@ -193,10 +195,10 @@ def result_of(call: Callable[[], Any]) -> Any:
 
 def selected(root: Path, rows: Any, **read: Any) -> Any:
     """The result of ``take``, which is the same if whole splits are read."""
-    found = result_of(lambda: take(root, rows, **read).to_dict("list"))
+    found = result_of(lambda: open_dataset(root, **read).take(rows).to_dict("list"))
     with pytest.MonkeyPatch.context() as patch:
         patch.setattr(read_task, "_DENSE", 1000)
-        assert found == result_of(lambda: take(root, rows, **read).to_dict("list"))
+        assert found == result_of(lambda: open_dataset(root, **read).take(rows).to_dict("list"))
     return found
 
 
@@ -226,14 +228,15 @@ def test_selected_records_of_several_batches_are_joined(root: Path, monkeypatch:
 
 def test_other_records_are_not_decoded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(read_task, "read_split", None)
-    assert take(root, [120, 380, 620])["n"].tolist() == [120, 380, 620]
+    assert open_dataset(root).take([120, 380, 620])["n"].to_pylist() == [120, 380, 620]
     some_of_each_block = [*range(0, 500, 20)]
-    assert take(root, some_of_each_block)["n"].tolist() == some_of_each_block
+    assert open_dataset(root).take(some_of_each_block)["n"].to_pylist() == some_of_each_block
 
 
 def test_a_damaged_record_raises_if_it_is_selected(tmp_path: Path) -> None:
     frame = pd.DataFrame({"n": range(50_000), "text": ["some text"] * 50_000})
-    [file] = to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path).files
+    to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path)
+    [file] = Snapshot.open(tmp_path).files
     path = tmp_path / file.path
     status, content = path.stat(), bytearray(path.read_bytes())
     row = 40_000
@@ -242,7 +245,7 @@ def test_a_damaged_record_raises_if_it_is_selected(tmp_path: Path) -> None:
     path.write_bytes(content)
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     assert selected(tmp_path, [row])[0] is CorruptRecordError
-    assert take(tmp_path, [row - 1, row + 1])["n"].tolist() == [row - 1, row + 1]
+    assert open_dataset(tmp_path).take([row - 1, row + 1])["n"].to_pylist() == [row - 1, row + 1]
 
 
 # --- with verify_crc=False, large values that no column needs are not read ---

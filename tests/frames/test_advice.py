@@ -162,7 +162,7 @@ def test_a_nested_column_becomes_columns_of_its_parts(
     ddf = collection(pa.array([value], type_))
     assert "column" in str(refused(ddf, tmp_path / "refused"))
     part_column = ddf["x"].map_partitions(parts, meta=("part", object))
-    assert to_tfrecord(ddf[["other"]].assign(part=part_column), tmp_path / "written").records == 1
+    assert to_tfrecord(ddf[["other"]].assign(part=part_column), tmp_path / "written").rows == 1
 
 
 def test_values_of_several_kinds_can_be_left_out(tmp_path: Path) -> None:
@@ -170,7 +170,7 @@ def test_values_of_several_kinds_can_be_left_out(tmp_path: Path) -> None:
     assert str(refused(ddf, tmp_path / "refused")).endswith(
         'give all values of the column one type, or leave it out, with ddf.drop(columns=["x"])'
     )
-    assert to_tfrecord(ddf.drop(columns=["x"]), tmp_path / "written").records == 2
+    assert to_tfrecord(ddf.drop(columns=["x"]), tmp_path / "written").rows == 2
 
 
 class Image:
@@ -239,4 +239,4 @@ def test_unknown_ordered_categories_become_known(tmp_path: Path) -> None:
     _, remedy = followed(error, ddf)
     assert written(ddf, tmp_path / "schema", **remedy) == ["a"]
     expression = str(error.advice).removeprefix("use ")
-    assert to_tfrecord(eval(expression, {"ddf": ddf}), tmp_path / "categorized").records == 1
+    assert to_tfrecord(eval(expression, {"ddf": ddf}), tmp_path / "categorized").rows == 1

@@ -17,7 +17,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dask_tfrecord import SchemaError, Snapshot, TFRecordError, index, read_tfrecord, take, to_tfrecord
+from dask_tfrecord import SchemaError, TFRecordError, open_dataset, read_tfrecord, to_tfrecord
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -52,7 +53,8 @@ WAYS: list[dict[str, Any]] = [
 def test_a_named_index_comes_back_as_the_index(tmp_path: Path, levels: str, way: dict[str, Any]) -> None:
     frame = FRAME.set_index(NAMED[levels].rename("key"))
     ddf = dd.from_pandas(frame, npartitions=2, sort=False)
-    snapshot = to_tfrecord(ddf, tmp_path / "a", **way)
+    to_tfrecord(ddf, tmp_path / "a", **way)
+    snapshot = Snapshot.open(tmp_path / "a")
     assert snapshot.index == (("key", "key"),)
     ddf = read_tfrecord(tmp_path / "a")
     assert list(ddf.columns) == ["x", "word"]
@@ -84,7 +86,8 @@ def test_the_keys_of_a_groupby_survive(tmp_path: Path) -> None:
     to_tfrecord(one, tmp_path / "one")
     assert read_tfrecord(tmp_path / "one").compute()["x"].to_dict() == one.compute()["x"].to_dict()
     several = ddf.groupby(["a", "b"])[["x"]].sum()
-    snapshot = to_tfrecord(several, tmp_path / "several")
+    to_tfrecord(several, tmp_path / "several")
+    snapshot = Snapshot.open(tmp_path / "several")
     assert snapshot.index == (("a", "a"), ("b", "b"))
     found = read_tfrecord(tmp_path / "several")
     assert list(found.columns) == ["x"]
@@ -115,7 +118,8 @@ def test_keys_that_the_meta_does_not_know_are_not_dropped(tmp_path: Path) -> Non
 def test_an_index_without_a_name_is_written_if_it_does_not_count_rows_or_by_write_index(
     tmp_path: Path, frame: pd.DataFrame, options: dict[str, Any], columns: list[str], index: Any
 ) -> None:
-    snapshot = to_tfrecord(two(frame), tmp_path, **options)
+    to_tfrecord(two(frame), tmp_path, **options)
+    snapshot = Snapshot.open(tmp_path)
     assert (snapshot.schema.names, snapshot.index) == (columns, () if index == () else (("index", None),))
     found = read_tfrecord(tmp_path).compute()
     assert found.index.name is None
@@ -144,7 +148,7 @@ def test_a_snapshot_of_another_writer_may_have_no_index(tmp_path: Path, changed_
     assert list(read_tfrecord(tmp_path).columns) == ["word", "x"]
     (tmp_path / "_tfrecord" / "00000001.parquet").unlink()
     (tmp_path / "_tfrecord" / "00000002.parquet").unlink()
-    index(tmp_path)
+    open_dataset(tmp_path).add_snapshot()
     assert list(read_tfrecord(tmp_path).columns) == ["word", "x"]
     for stored in ([["y", "y"]], [["x", "x"], ["x", "x"]], [["x", 1]], [1], "x"):
         changed_metadata(lambda known, stored=stored: known | {"index": stored})
@@ -165,7 +169,8 @@ def test_a_snapshot_of_another_writer_may_have_no_index(tmp_path: Path, changed_
 )
 def test_an_index_that_only_counts_rows_is_not_written(tmp_path: Path, made: Any) -> None:
     ddf = made(two(FRAME))
-    snapshot = to_tfrecord(ddf, tmp_path)
+    to_tfrecord(ddf, tmp_path)
+    snapshot = Snapshot.open(tmp_path)
     assert snapshot.index == ()
     assert sorted(snapshot.schema.names) == sorted(ddf.columns)
     assert read_tfrecord(tmp_path).compute().index.name is None
@@ -187,7 +192,7 @@ def test_the_reader_decides_what_the_index_is(tmp_path: Path) -> None:
     assert whole.compute().index.name is None
     assert list(read_tfrecord(tmp_path, use_snapshot=False).columns) == ["word", "x"]
     assert list(read_tfrecord(f"{tmp_path}/*").columns) == ["word", "x"]
-    assert list(take(tmp_path, [0, 3]).columns) == ["word", "x"]
+    assert open_dataset(tmp_path).take([0, 3]).column_names == ["word", "x"]
 
 
 def test_queries_work_on_an_index_that_came_back(tmp_path: Path, opened: list[str]) -> None:

@@ -26,9 +26,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 import dask_tfrecord
-from dask_tfrecord import SchemaError, Snapshot, TFRecordError, read_tfrecord, to_tfrecord
+from dask_tfrecord import SchemaError, TFRecordError, read_tfrecord, to_tfrecord
 from dask_tfrecord.collection.frames import table_sources
 from dask_tfrecord.dataset.shuffle import table_stream
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -92,9 +93,9 @@ SOURCES_OF_ROWS: list[Callable[[pa.Table], Any]] = [
 ]
 
 
-def contents(snapshot: Snapshot) -> list[tuple[Any, ...]]:
+def contents(path: Any) -> list[tuple[Any, ...]]:
     """What the files of a dataset hold, in the order of their names, and which directory each is in."""
-    files = sorted(snapshot.files, key=lambda file: file.path)
+    files = sorted(Snapshot.open(path).files, key=lambda file: file.path)
     return [(file.path.rpartition("/")[0], file.records, file.crc32c) for file in files if file.records]
 
 
@@ -106,7 +107,8 @@ def read(path: Path) -> pa.Table:
 @pytest.mark.parametrize("made", SOURCES_OF_ROWS)
 def test_rows_of_any_object_come_back(tmp_path: Path, made: Callable[[pa.Table], Any]) -> None:
     table = TABLE.select(["n", "name"]) if made is csv_stream else TABLE
-    snapshot = to_tfrecord(made(table), tmp_path / "all", compression="gzip")
+    to_tfrecord(made(table), tmp_path / "all", compression="gzip")
+    snapshot = Snapshot.open(tmp_path / "all")
     found = read(tmp_path / "all")
     assert snapshot.records == 10
     assert found.column_names == table.column_names
@@ -127,14 +129,15 @@ def columns(draw: Callable[..., Any], rows: int) -> pa.Array:
     return pa.concat_arrays(found)
 
 
-def outcome(write: Callable[[Path], Snapshot]) -> tuple[Any, ...]:
+def outcome(write: Callable[[Path], Any]) -> tuple[Any, ...]:
     """The contents, the schema and the rows of the dataset that a function writes, or its error."""
     with TemporaryDirectory() as place:
         try:
-            snapshot = write(Path(place) / "data")
+            write(Path(place) / "data")
         except SchemaError as error:
             return type(error), error.feature, error.record
-        return contents(snapshot), snapshot.columns, snapshot.custom_metadata, snapshot.partitions
+        snapshot = Snapshot.open(Path(place) / "data")
+        return contents(Path(place) / "data"), snapshot.columns, snapshot.custom_metadata, snapshot.partitions
 
 
 @settings(max_examples=60)
@@ -192,7 +195,8 @@ def test_a_frame_gives_what_its_single_partition_gives(
     expected = outcome(lambda path: to_tfrecord(ddf, path, **options))
     assert outcome(lambda path: to_tfrecord(frame, path, **options)) == expected
     with patch.object(table_sources, "_ROWS", 2), patch.object(table_stream, "_CHUNK_BYTES", 1):
-        snapshot = to_tfrecord(frame, tmp_path, **options)
+        to_tfrecord(frame, tmp_path, **options)
+        snapshot = Snapshot.open(tmp_path)
     assert (snapshot.columns, len(snapshot.files)) == (expected[1], 2)
 
 
@@ -210,7 +214,8 @@ def test_records_that_were_read_as_bytes(tmp_path: Path, made: Callable[[pa.Tabl
     records = made(pa.table({"record": [b"first", b"second"]}))
     with pytest.warns(UserWarning, match='pass record_type="bytes" to write whole records'):
         to_tfrecord(records, tmp_path / "features")
-    snapshot = to_tfrecord(records, tmp_path / "records", record_type="bytes")
+    to_tfrecord(records, tmp_path / "records", record_type="bytes")
+    snapshot = Snapshot.open(tmp_path / "records")
     assert snapshot.bytes == len(b"first" + b"second") + 2 * 16
 
 
@@ -230,9 +235,10 @@ def test_categories_in_a_view_type_are_converted_and_split(tmp_path: Path) -> No
 def test_a_dataset_is_overwritten_by_its_own_rows(tmp_path: Path) -> None:
     with patch.object(table_stream, "_CHUNK_BYTES", 1):
         to_tfrecord(TABLE.to_reader(3), tmp_path)
-        snapshot = to_tfrecord(dask_tfrecord.iter_batches(tmp_path, 4), tmp_path, overwrite=True)
+        to_tfrecord(dask_tfrecord.feed.iter_batches(tmp_path, 4), tmp_path, overwrite=True)
+        snapshot = Snapshot.open(tmp_path)
         assert [file.records for file in snapshot.files] == [4, 4, 2]
-        to_tfrecord(dask_tfrecord.TFRecordDataset(tmp_path), tmp_path, overwrite=True)
+        to_tfrecord(dask_tfrecord.open_dataset(tmp_path), tmp_path, overwrite=True)
     assert read(tmp_path).equals(TABLE)
 
 
@@ -266,14 +272,14 @@ def test_a_stream_that_fails_leaves_the_old_rows(place: str, options: dict[str, 
         raise ZeroDivisionError("on purpose")
 
     to_tfrecord(TABLE.slice(0, 2), place)
-    store = dask_tfrecord.Snapshot.open(place)
+    store = Snapshot.open(place)
     reader = pa.RecordBatchReader.from_batches(TABLE.schema, failing())
     with patch.object(table_stream, "_CHUNK_BYTES", 1), pytest.raises(TFRecordError) as raised:
         to_tfrecord(reader, place, overwrite=True, **options)
     assert "RecordBatchReader failed after 10 rows" in str(raised.value)
     assert isinstance(raised.value.__cause__, ZeroDivisionError)
-    assert dask_tfrecord.Snapshot.open(place) == store
-    assert dask_tfrecord.cleanup(place, older_than="0s") == []
+    assert Snapshot.open(place) == store
+    assert dask_tfrecord.open_dataset(place).cleanup(older_than="0s") == []
 
 
 def test_a_failed_write_leaves_no_generator_and_no_connection_open(tmp_path: Path) -> None:
@@ -303,7 +309,7 @@ def test_a_failed_write_leaves_no_generator_and_no_connection_open(tmp_path: Pat
     reader = TABLE.to_reader(3)
     with pytest.raises(SchemaError):
         to_tfrecord(reader, tmp_path, partition_on="q")
-    assert to_tfrecord(reader, tmp_path).records == len(TABLE)  # nothing was read
+    assert to_tfrecord(reader, tmp_path).rows == len(TABLE)  # nothing was read
 
 
 @pytest.mark.parametrize(
@@ -346,7 +352,8 @@ def test_other_objects_and_keywords_of_dask_are_refused_with_advice(
 
 def test_a_stream_becomes_numbered_full_files_of_one_partition(tmp_path: Path) -> None:
     with patch.object(table_stream, "_CHUNK_BYTES", 1):
-        snapshot = to_tfrecord(TABLE.to_reader(4), tmp_path, partition_on="name", name_function=str)
+        to_tfrecord(TABLE.to_reader(4), tmp_path, partition_on="name", name_function=str)
+        snapshot = Snapshot.open(tmp_path)
     names = [file.path.rpartition("/")[2].split("-", 2)[2] for file in snapshot.files]
     assert sorted(names) == [f"00000-of-00001-0000{number}-0.tfrecord" for number in range(8)]
     # Without the snapshot, the files are a complete write.
@@ -354,6 +361,7 @@ def test_a_stream_becomes_numbered_full_files_of_one_partition(tmp_path: Path) -
     assert sorted(found["n"].compute()) == list(range(10))
     with patch.object(table_stream, "_CHUNK_BYTES", 24):
         reader = TABLE.select(["n"]).to_reader(2)
-        snapshot = to_tfrecord(reader, tmp_path, max_rows_per_file=3, overwrite=True)
+        to_tfrecord(reader, tmp_path, max_rows_per_file=3, overwrite=True)
+        snapshot = Snapshot.open(tmp_path)
     assert [file.records for file in snapshot.files] == [3, 3, 3, 1]
     assert read(tmp_path).equals(TABLE.select(["n"]))

@@ -84,4 +84,4 @@ def test_categories_after_batches_without_categories(tmp_path: Path) -> None:
         to_tfrecord(pa.RecordBatchReader.from_batches(schema, []), tmp_path / "none")
     [remedy] = raised.value.remedies
     empty = pa.RecordBatchReader.from_batches(schema, [])
-    assert to_tfrecord(empty, tmp_path / "none", schema=remedy.value).records == 0
+    assert to_tfrecord(empty, tmp_path / "none", schema=remedy.value).rows == 0

@@ -17,6 +17,7 @@ import pytest
 
 import dask_tfrecord
 from dask_tfrecord import SchemaError, Writer, read_tfrecord, to_tfrecord
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 
 ROWS = 5
 NUMBERS = [f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64)]
@@ -111,7 +112,7 @@ def test_an_append_gives_the_dtype_that_holds_both(
         to_tfrecord(frame_of([0, 1], dtype), tmp_path, append=True)
     assert str(as_written(tmp_path).dtypes["x"]) == expected
     assert [*as_written(tmp_path).compute()["x"]] == [0, 1, 0, 1]
-    dask_tfrecord.compact(tmp_path)
+    dask_tfrecord.open_dataset(tmp_path).compact()
     assert str(as_written(tmp_path).compute().dtypes["x"]) == expected
 
 
@@ -158,7 +159,8 @@ def test_what_shows_no_dtype_stays_backed_by_arrow(tmp_path: Path) -> None:
 
 
 def test_a_stored_dtype_that_pandas_does_not_know_is_left_out(tmp_path: Path) -> None:
-    schema = to_tfrecord(frame_of([1], "int64"), tmp_path).schema
+    to_tfrecord(frame_of([1], "int64"), tmp_path)
+    schema = Snapshot.open(tmp_path).schema
     stored = schema.to_json()
     for dtype in ("no dtype", "", 5):
         changed = dask_tfrecord.Schema.from_json({**stored, "dtypes": {"x": dtype}})

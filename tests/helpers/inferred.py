@@ -7,7 +7,7 @@ import oracle
 import pyarrow as pa
 from oracle import Record
 
-from dask_tfrecord.dataset.read.discovery import open_dataset
+from dask_tfrecord.dataset.read.discovery import open_path
 from dask_tfrecord.dataset.read.requested_columns import ReadRequest
 from dask_tfrecord.schema.fields import Schema
 
@@ -21,7 +21,7 @@ def directory_of(tmp_path: Path, *files: bytes) -> Path:
 
 def infer(tmp_path: Path, *files: bytes, **options: Any) -> Schema:
     """Write files of this content, and return the schema that is inferred from the files."""
-    return open_dataset(directory_of(tmp_path, *files), ReadRequest(**options)).schema
+    return open_path(directory_of(tmp_path, *files), ReadRequest(**options)).schema
 
 
 def types(schema: Schema) -> dict[str, pa.DataType]:

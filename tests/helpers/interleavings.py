@@ -23,6 +23,7 @@ import dask.dataframe as dd
 import pandas as pd
 
 import dask_tfrecord
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write import transaction
 
 EVENTS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.listdir", "os.scandir"}
@@ -64,12 +65,12 @@ def write_and_die(place: Path, number: int) -> None:
 
 
 def delete(place: Path, **options: Any) -> None:
-    dask_tfrecord.delete(place, [("n", "in", DELETED)], **options)
+    dask_tfrecord.open_dataset(place).delete([("n", "in", DELETED)], **options)
 
 
 def repair(place: Path) -> None:
     """Repair a dataset of which no file is missing, although files may move."""
-    if lost := dask_tfrecord.repair(place).lost:
+    if lost := dask_tfrecord.open_dataset(place).repair().details["lost_files"]:
         raise AssertionError(f"repair drops {sorted(lost)}")
 
 
@@ -92,7 +93,7 @@ def read_kept(place: Path) -> State | None:
     try:
         found = dask_tfrecord.read_tfrecord(place, version=1)["n"]
     except FileNotFoundError:
-        if 1 in dask_tfrecord.Snapshot.history(place)["version"].tolist():
+        if 1 in dask_tfrecord.open_dataset(place).history()["version"].tolist():
             raise
         return None
     return frozenset(found.compute().tolist())
@@ -121,17 +122,17 @@ OPERATIONS: dict[str, Callable[[Path, int], Any]] = {
     "partitions": lambda place, number: write(place, number, overwrite="partitions"),
     "dying overwrite": write_and_die,
     "keeping overwrite": lambda place, number: write(place, number, overwrite=True, keep_versions=True),
-    "compact": lambda place, number: dask_tfrecord.compact(place),
-    "keeping compact": lambda place, number: dask_tfrecord.compact(place, keep_versions=True),
+    "compact": lambda place, number: dask_tfrecord.open_dataset(place).compact(),
+    "keeping compact": lambda place, number: dask_tfrecord.open_dataset(place).compact(keep_versions=True),
     "delete": lambda place, number: delete(place),
     "keeping delete": lambda place, number: delete(place, keep_versions=True),
-    "restore": lambda place, number: dask_tfrecord.restore(place, 1),
-    "expire": lambda place, number: dask_tfrecord.expire(place, versions=1),
-    "expire now": lambda place, number: dask_tfrecord.expire(place, versions=1, grace="0s"),
-    "index": lambda place, number: dask_tfrecord.index(place),
-    "index columns": lambda place, number: dask_tfrecord.index(place, columnar=["n"]),
+    "restore": lambda place, number: dask_tfrecord.open_dataset(place).restore(1),
+    "expire": lambda place, number: dask_tfrecord.open_dataset(place).expire(versions=1),
+    "expire now": lambda place, number: dask_tfrecord.open_dataset(place).expire(versions=1, grace="0s"),
+    "index": lambda place, number: dask_tfrecord.open_dataset(place).add_snapshot(),
+    "index columns": lambda place, number: dask_tfrecord.open_dataset(place).add_snapshot(columnar=["n"]),
     "repair": lambda place, number: repair(place),
-    "cleanup": lambda place, number: dask_tfrecord.cleanup(place),
+    "cleanup": lambda place, number: dask_tfrecord.open_dataset(place).cleanup(),
     "read": lambda place, number: read(place),
     "read kept": lambda place, number: read_kept(place),
 }
@@ -217,11 +218,13 @@ def check(
             raise AssertionError(f"read {results[0]}, not one of {seen}")
     if dask_tfrecord.exists(place) and (without := read(place, use_snapshot=False)) != found:
         raise AssertionError(f"without the snapshot {sorted(without)}, not {sorted(found)}")
-    dask_tfrecord.cleanup(place, older_than="0s")
+    dask_tfrecord.open_dataset(place).cleanup(older_than="0s")
     if read(place) != found:
         raise AssertionError(f"after cleanup {sorted(read(place))}, not {sorted(found)}")
     if (place / "_tfrecord").exists():
-        dask_tfrecord.expire(place, versions=1_000, grace="0s")  # removes the files of expired versions
+        dask_tfrecord.open_dataset(place).expire(
+            versions=1_000, grace="0s"
+        )  # removes the files of expired versions
     check_files(place)
 
 
@@ -234,8 +237,8 @@ def check_files(place: Path) -> None:
         return
     present |= {str(path.relative_to(place)) for path in place.glob("_tfrecord/columns/*")}
     listed = set()
-    for version in dask_tfrecord.Snapshot.history(place)["version"].tolist():
-        snapshot = dask_tfrecord.Snapshot.open(place, version=version)
+    for version in dask_tfrecord.open_dataset(place).history()["version"].tolist():
+        snapshot = Snapshot.open(place, version=version)
         listed |= {file.path for file in snapshot.files}
         listed |= {file.columns.path for file in snapshot.files if file.columns}
         if len(read(place, version=version)) != snapshot.records:

@@ -19,6 +19,7 @@ from typing import Any
 
 import dask
 import dask.dataframe as dd
+import operations
 import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pq
@@ -26,6 +27,7 @@ import pyarrow.parquet as pq
 import dask_tfrecord
 from dask_tfrecord.dataset.shuffle import table_stream
 from dask_tfrecord.dataset.snapshot import file_list
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 
 OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.listdir", "os.scandir"}
 
@@ -47,12 +49,12 @@ MODES = {
 }
 
 CALLS: dict[str, Callable[[Path], Any]] = {
-    "compact": dask_tfrecord.compact,
+    "compact": operations.compact,
     # Some files lose all rows, others some.
-    "delete": lambda place: dask_tfrecord.delete(place, [("n", "in", [1, 2, 4, 5, 6])]),
-    "restore": lambda place: dask_tfrecord.restore(place, 1 if file_list.DELTA_PART < 1 else 2),
-    "expire": lambda place: dask_tfrecord.expire(place, versions=1, grace="0s"),
-    "repair": dask_tfrecord.repair,
+    "delete": lambda place: dask_tfrecord.open_dataset(place).delete([("n", "in", [1, 2, 4, 5, 6])]),
+    "restore": lambda place: dask_tfrecord.open_dataset(place).restore(1 if file_list.DELTA_PART < 1 else 2),
+    "expire": lambda place: dask_tfrecord.open_dataset(place).expire(versions=1, grace="0s"),
+    "repair": operations.repair,
 }
 
 # What `read` returns if a file is missing.
@@ -87,7 +89,8 @@ def prepare(mode: str, place: Path) -> None:
     if mode in ("restore", "expire"):
         dask_tfrecord.to_tfrecord(rows(11, 12, 13), place, **MODES["keeping"])
     if mode == "repair":
-        lost = dask_tfrecord.to_tfrecord(rows(11, 12, 13), place, append=True).files[-2:]
+        dask_tfrecord.to_tfrecord(rows(11, 12, 13), place, append=True)
+        lost = Snapshot.open(place).files[-2:]
         for file in lost:
             (place / file.path).unlink()
     if mode == "others":
@@ -115,7 +118,7 @@ def read(place: Path, version: int | None = None) -> list[int]:
     """The sorted numbers; none if there is no dataset, and MISSING if a file was removed from outside."""
     try:
         found = sorted(dask_tfrecord.read_tfrecord(place, version=version)["n"].compute().tolist())
-        files = dask_tfrecord.Snapshot.open(place, version).files if newest(place) else ()
+        files = Snapshot.open(place, version).files if newest(place) else ()
         if lost := [file for file in files if file.columns and not (place / file.columns.path).exists()]:
             raise RuntimeError(f"no column file of {lost}")
         return found
@@ -132,7 +135,7 @@ def read(place: Path, version: int | None = None) -> list[int]:
 def newest(place: Path) -> int:
     """The number of the newest version; 0 if there is no snapshot."""
     try:
-        return dask_tfrecord.Snapshot.open(place).number
+        return Snapshot.open(place).number
     except FileNotFoundError:
         return 0
 
@@ -180,9 +183,10 @@ def sweep(mode: str, directory: Path, stride: int) -> dict[str, Any]:
         total = kill_at(number, place, lambda: write(mode, place))
         seen: dict[str, Any] = {"version": newest(place), "killed": read(place)}
         seen["kept"] = [read(place, first)] if mode in KEEPING else []
-        dask_tfrecord.cleanup(place, older_than="0s")
+        if place.exists():
+            dask_tfrecord.open_dataset(place).cleanup(older_than="0s")
         if mode == "expire":  # a killed one may have left files, which the next one removes
-            dask_tfrecord.expire(place, versions=1_000, grace="0s")
+            dask_tfrecord.open_dataset(place).expire(versions=1_000, grace="0s")
         seen["cleaned"] = read(place)
         seen["files"] = len([path for path in place.rglob("*") if path.is_file()])
         write("overwrite" if mode == "create" else mode, place)

@@ -65,7 +65,7 @@ def fill(root: Path, files: dict[str, bytes]) -> Path:
 def advised(error: TFRecordError) -> dict[str, Any]:
     """The arguments of an error's first remedy."""
     found = {}
-    for remedy in error.remedies:
+    for remedy in error.remedies or error.other_remedies:
         found[remedy.keyword] = remedy.value
         if remedy.effect:
             break

@@ -17,7 +17,8 @@ import pandas as pd
 import pyarrow as pa
 from dask.dataframe import methods
 
-from dask_tfrecord import Snapshot, index, read_tfrecord, to_tfrecord
+from dask_tfrecord import open_dataset, read_tfrecord, to_tfrecord
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.names import snapshot_path
 from dask_tfrecord.dataset.snapshot.versions import to_parquet
 from dask_tfrecord.files.storage.store import Store
@@ -198,7 +199,7 @@ def variants(data: Data) -> Iterator[tuple[str, Data]]:
             known: dict[str, Any] = {"schema": snapshot.schema.arrow, "hive": hive or False}
             options["columns"] = schema.names
             if name == "indexed":
-                index(root, **known)
+                open_dataset(root, **known).add_snapshot()
             else:
                 options |= known
         yield name, replace(data, root=root, options=options)

@@ -101,7 +101,7 @@ def sweep(mode: str, top: str, options: Options, stride: int) -> dict[str, Any]:
 
         def seen() -> dict[str, Any]:
             result: dict[str, Any] = {"killed": read(place, options)}
-            dask_tfrecord.cleanup(place, older_than="0s", storage_options=options)
+            dask_tfrecord.open_dataset(place, storage_options=options).cleanup(older_than="0s")
             result["cleaned"] = read(place, options)
             store = Store.at(place, options)
             result["files"] = len(store.fs.find(store.root))

@@ -8,7 +8,8 @@ import oracle
 import pandas as pd
 import pyarrow as pa
 
-from dask_tfrecord import Snapshot, read_tfrecord, verify
+from dask_tfrecord import open_dataset, read_tfrecord
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.files.storage.store import Store
 
 
@@ -75,7 +76,7 @@ def files_of(place: str | Path) -> set[str]:
 
 def is_intact(place: str | Path) -> bool:
     """Whether every file agrees with the snapshot, and no record is damaged."""
-    report = verify(place)
+    report = open_dataset(place).verify()
     return bool(report["agrees"].all()) and not report["damaged"].any()
 
 

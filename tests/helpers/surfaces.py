@@ -55,26 +55,22 @@ def _length(path: Path, **keywords: Any) -> Columns:
 
 
 def _batches(path: Path, **keywords: Any) -> Columns:
-    return _joined(dask_tfrecord.iter_batches(path, 2, **keywords))
+    return _joined(dask_tfrecord.feed.iter_batches(path, 2, **keywords))
 
 
 def _shards(path: Path, **keywords: Any) -> Columns:
-    shards = [dask_tfrecord.iter_batches(path, 2, shard=(at, 2), **keywords) for at in range(2)]
+    shards = [dask_tfrecord.feed.iter_batches(path, 2, shard=(at, 2), **keywords) for at in range(2)]
     return _joined(batch for shard in shards for batch in shard)
 
 
-def _inspected(path: Path, **keywords: Any) -> Columns:
-    return _joined(dask_tfrecord.inspect(path, **keywords).iter_tables())
-
-
 def _taken(path: Path, **keywords: Any) -> Columns:
-    dask_tfrecord.take(path, [], **keywords)  # raises its own errors
+    dask_tfrecord.open_dataset(path, **keywords).take([])  # raises its own errors
     count = len(dask_tfrecord.read_tfrecord(path, **keywords))
-    return _frame(dask_tfrecord.take(path, np.ones(count, bool), **keywords))
+    return _joined([dask_tfrecord.open_dataset(path, **keywords).take(np.ones(count, bool))])
 
 
 def _table(path: Path, **keywords: Any) -> Columns:
-    table = dask_tfrecord.RecordTable(path, **keywords)
+    table = dask_tfrecord.feed.RecordTable(path, **keywords)
     assert all([*table[number]] == table.schema.names for number in range(len(table)))
     return _joined([table[:]])
 
@@ -103,7 +99,7 @@ def _feather(path: Path, **keywords: Any) -> Columns:
 
 
 def _dataset(path: Path, **keywords: Any) -> Columns:
-    dataset = dask_tfrecord.TFRecordDataset(path, **keywords)
+    dataset = dask_tfrecord.open_dataset(path, **keywords)
     found = dataset.to_table()
     assert dataset.count_rows() == found.num_rows
     return _joined([found])
@@ -112,12 +108,11 @@ def _dataset(path: Path, **keywords: Any) -> Columns:
 READERS = {
     "compute": Surface(dask_tfrecord.read_tfrecord, _collection),
     "len": Surface(dask_tfrecord.read_tfrecord, _length),
-    "inspect": Surface(dask_tfrecord.inspect, _inspected),
-    "take": Surface(dask_tfrecord.take, _taken),
-    "RecordTable": Surface(dask_tfrecord.RecordTable, _table),
-    "iter_batches": Surface(dask_tfrecord.iter_batches, _batches),
-    "iter_batches of shards": Surface(dask_tfrecord.iter_batches, _shards),
-    "TFRecordDataset": Surface(dask_tfrecord.TFRecordDataset, _dataset),
+    "take": Surface(dask_tfrecord.open_dataset, _taken),
+    "RecordTable": Surface(dask_tfrecord.feed.RecordTable, _table),
+    "iter_batches": Surface(dask_tfrecord.feed.iter_batches, _batches),
+    "iter_batches of shards": Surface(dask_tfrecord.feed.iter_batches, _shards),
+    "open_dataset": Surface(dask_tfrecord.open_dataset, _dataset),
     "stream.serve": Surface(stream.serve, _served),
     "flight.serve": Surface(flight.serve, _flown),
     "write_feather": Surface(stream.write_feather, _feather),

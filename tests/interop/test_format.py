@@ -19,7 +19,8 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
-from dask_tfrecord import Snapshot, TFRecordError, delete, expire, read_tfrecord, restore, to_tfrecord
+from dask_tfrecord import TFRecordError, open_dataset, read_tfrecord, to_tfrecord
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.files import file_writer
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -253,10 +254,10 @@ def versioned(root: Path) -> list[list[int]]:
     to_tfrecord(collection(table), root)
     to_tfrecord(collection(table.slice(0, 1), 1), root, append=True)
     to_tfrecord(collection(table.slice(0, 5), 1), root, overwrite=True, **keeping)
-    delete(root, [("n", "<", 2)], **keeping)
-    restore(root, 3)
+    open_dataset(root).delete([("n", "<", 2)], **keeping)
+    open_dataset(root).restore(3)
     to_tfrecord(collection(table.slice(5, 2), 1), root, overwrite=True, **keeping)
-    expire(root, versions=4)
+    open_dataset(root).expire(versions=4)
     return [[0, 1, 2, 3, 4], [2, 3, 4], [0, 1, 2, 3, 4], [5, 6], [5, 6]]
 
 
@@ -268,10 +269,16 @@ def test_kept_and_expired_versions(tmp_path: Path) -> None:
         assert reported["versions"] == [3, 4, 5, 6, 7]
     assert run("read", tmp_path / "a", "out", 2) == {"refused": "a version of the dataset"}
     run("append", tmp_path / "a", 8)
-    history = Snapshot.history(tmp_path / "a")
+    history = open_dataset(tmp_path / "a").history()
     assert history["version"].tolist() == [3, 4, 5, 6, 7, 8]
-    assert history[["mode", "records", "details"]].fillna("").iloc[-1].tolist() == ["append", 3, ""]
-    assert expire(tmp_path / "a", versions=1, grace="0s").versions == (3, 4, 5, 6, 7)
+    assert history[["mode", "rows", "details"]].fillna("").iloc[-1].tolist() == ["append", 3, ""]
+    assert open_dataset(tmp_path / "a").expire(versions=1, grace="0s").details["expired_versions"] == [
+        3,
+        4,
+        5,
+        6,
+        7,
+    ]
     assert read(tmp_path / "a")[0]["n"].to_pylist() == [5, 6, 8]
 
 

@@ -173,8 +173,8 @@ def test_tensorflow_reads_the_files_of_a_listing(tf: Any, tmp_path: Path) -> Non
     options: dict[str, Any] = {"partition_on": "key", "compression": "gzip", "keep_versions": True}
     dask_tfrecord.to_tfrecord(table[:30], path, columnar=["id"], **options)
     dask_tfrecord.to_tfrecord(table[30:], path, append=True, **options)
-    dask_tfrecord.delete(path, filters=[("id", "==", 7)], keep_versions=True)
-    dask_tfrecord.compact(path, keep_versions=True)
+    dask_tfrecord.open_dataset(path).delete(filters=[("id", "==", 7)], keep_versions=True)
+    dask_tfrecord.open_dataset(path).compact(keep_versions=True)
     found = [one.relative_to(path) for one in path.rglob("*") if one.is_file()]
     files = [f"{path}/{one}" for one in found if not any(name[0] in "_." for name in one.parts)]
     assert len([*path.rglob("_tfrecord/columns/*.parquet")]) > 1

@@ -16,18 +16,10 @@ from encoded import encoded_views
 from hypothesis import given
 from hypothesis import strategies as st
 
-from dask_tfrecord import (
-    Schema,
-    SchemaError,
-    Snapshot,
-    filter_mask,
-    index,
-    inspect,
-    read_tfrecord,
-    take,
-    to_tfrecord,
-)
+from dask_tfrecord import Schema, SchemaError, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec import Decoder, Encoder
+from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.row_selection import filter_mask
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -175,7 +167,8 @@ def test_fields_are_columns_of_a_read(stored: Path) -> None:
     assert rows_of(ddf, "a/z") == [value and value["z"] for value in VALUES]
     assert rows_of(ddf[["a/z/p", "n"]], "a/z/p") == [1.5, None, None, None, None, 2.0]
     assert rows_of(ddf[ddf["a/x"] > 1]) == VALUES[5:]
-    assert rows_of(take(stored, [2, 0], columns=["n", "a"]).pipe(dd.from_pandas, 1)) == [VALUES[0], NOTHING]
+    taken = open_dataset(stored).take([2, 0], columns=["n", "a"]).to_pandas(types_mapper=pd.ArrowDtype)
+    assert rows_of(dd.from_pandas(taken, 1)) == [VALUES[0], NOTHING]
     assert read_tfrecord(stored, schema={"a": None}).compute().columns.tolist() == ["n"]
     for keyword in ("index", "categories"):
         with pytest.raises(SchemaError, match=f"{keyword}= needs a column"):
@@ -183,11 +176,13 @@ def test_fields_are_columns_of_a_read(stored: Path) -> None:
 
 
 def test_filters_use_the_statistics_of_fields(stored: Path) -> None:
-    columns = {one.name: one for one in inspect(stored).columns}
-    shown = {name: (str(one.type), one.nulls, one.min, one.lengths) for name, one in columns.items()}
+    columns = open_dataset(stored).statistics
+    shown = {
+        name: (str(one["type"]), *one[["nulls", "min", "min_length"]]) for name, one in columns.iterrows()
+    }
     assert shown["a"] == (str(TYPE), None, None, None)
     assert shown["a/x"] == ("int64", 4, 1, None)
-    assert shown["a/y"] == ("list<item: string>", 4, None, (0, 1))
+    assert shown["a/y"] == ("list<item: string>", 4, None, 0)
     snapshot = Snapshot.open(stored)
     assert "a       struct" in str(snapshot.columns)
     least = [{one.name: (one.min, one.nulls) for one in file.statistics} for file in snapshot.files]
@@ -234,7 +229,7 @@ def test_files_without_a_snapshot_need_the_type(stored: Path, tmp_path: Path) ->
     assert rows_of(read_tfrecord(files, **{remedy.keyword: remedy.value})) == VALUES
     for path in stored.glob("*.tfrecord"):
         shutil.copy(path, tmp_path)
-    index(tmp_path, schema={"a": TYPE})
+    open_dataset(tmp_path, schema={"a": TYPE}).add_snapshot()
     assert rows_of(read_tfrecord(tmp_path)) == VALUES
     assert rows_of(read_tfrecord(tmp_path, filters=[("a/x", "==", 3)])) == VALUES[5:]
 

@@ -19,6 +19,7 @@ from soak_client import Event
 from soak_model import Chunk, Model, Write
 
 import dask_tfrecord
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 
 WORKERS = 3
 CLIENTS = 2
@@ -249,19 +250,19 @@ class Soak:
         if self.random.random() < 0.3:
             self.lose_key()
         if self.random.random() < 0.3:
-            dask_tfrecord.expire(self.path, versions=self.random.randint(1, 3), grace="0s")
-        dask_tfrecord.cleanup(self.path, older_than="0s")
-        report = dask_tfrecord.verify(self.path)
+            dask_tfrecord.open_dataset(self.path).expire(versions=self.random.randint(1, 3), grace="0s")
+        dask_tfrecord.open_dataset(self.path).cleanup(older_than="0s")
+        report = dask_tfrecord.open_dataset(self.path).verify()
         if report["damaged"].any() or not report["agrees"].all():
             self.wrong("files that differ from the snapshot", report.to_string())
         self.check_files()
-        versions = dask_tfrecord.Snapshot.history(self.path)["version"].tolist()
+        versions = dask_tfrecord.open_dataset(self.path).history()["version"].tolist()
         for number in self.random.sample(versions, min(len(versions), VERSIONS)):
             self.model.read_version(number, soak_client.read_rows(self.path, number))
         if differing := soak_client.differing_filters(self.path):
             self.wrong("filters that return other rows", differing)
         self.model.settle(soak_client.read_rows(self.path, scheduler="sync"))
-        files = dask_tfrecord.Snapshot.open(self.path).files
+        files = Snapshot.open(self.path).files
         for file in self.random.sample(files, min(len(files), 3)):  # so that `index` has something to store
             path = f"{self.root}/{file.path}"
             self.fs.pipe_file(path, self.fs.cat_file(path))
@@ -272,7 +273,7 @@ class Soak:
         which list the files, expire.
         """
         key = self.random.choice(soak_client.KEYS)
-        files = dask_tfrecord.Snapshot.open(self.path).files
+        files = Snapshot.open(self.path).files
         expected = {file.path: file.records for file in files if file.path.startswith(f"key={key}/")}
         for path in expected:
             # A killed restore leaves files only in KEPT; on object stores, each restore leaves copies there.
@@ -282,18 +283,17 @@ class Soak:
         removal = Write(self.next_number, "delete", (key,))
         self.next_number += 1
         self.model.begin_write(removal)
-        lost = dask_tfrecord.repair(self.path).lost
+        lost = dask_tfrecord.open_dataset(self.path).repair().details["lost_files"]
         if lost != expected:
             self.wrong("files that repair counts in another way", (lost, expected))
         self.model.end_write(removal, committed=True)
-        dask_tfrecord.expire(self.path, versions=1, grace="0s")
+        dask_tfrecord.open_dataset(self.path).expire(versions=1, grace="0s")
 
     def check_files(self) -> None:
         """Compare the files of all versions with the files that are stored."""
-        history = dask_tfrecord.Snapshot.history(self.path)["version"]
+        history = dask_tfrecord.open_dataset(self.path).history()["version"]
         listed = [
-            {file.path for file in dask_tfrecord.Snapshot.open(self.path, version=number).files}
-            for number in history
+            {file.path for file in Snapshot.open(self.path, version=number).files} for number in history
         ]
         self.fs.invalidate_cache()
         present = {path.removeprefix(f"{self.root}/") for path in self.fs.find(self.root)}

@@ -21,6 +21,7 @@ from soak_model import PARTS, Chunk, Seen, Write
 
 import dask_tfrecord
 from dask_tfrecord.dataset.maintenance import full_scan, metadata_commits, rewrites
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 
 KEYS = "abcde"
 # The operations, and how often each is done.
@@ -123,29 +124,29 @@ def do(event: Event, choices: random.Random, path: str) -> dict[str, Any]:
     keeps = choices.random() < 0.7
     if event.kind == "delete":
         assert event.write is not None
-        dask_tfrecord.delete(path, filters_of(event.write), keep_versions=keeps)
+        dask_tfrecord.open_dataset(path).delete(filters_of(event.write), keep_versions=keeps)
     elif event.kind == "restore":
         assert event.version is not None
-        dask_tfrecord.restore(path, event.version)
+        dask_tfrecord.open_dataset(path).restore(event.version)
     elif event.write:
         write_rows(event.write, path, choices, keeps=keeps)
     elif event.kind == "compact":
         filters = choices.choice([None, [("key", "in", choices.sample(KEYS, 2))]])
         target = choices.choice(["16 KiB", "128 MiB"])
-        dask_tfrecord.compact(path, target_bytes=target, filters=filters, keep_versions=keeps)
+        dask_tfrecord.open_dataset(path).compact(target_bytes=target, filters=filters, keep_versions=keeps)
     elif event.kind == "expire":
-        dask_tfrecord.expire(path, versions=choices.randint(1, 9), grace=CLEANUP_AGE)
+        dask_tfrecord.open_dataset(path).expire(versions=choices.randint(1, 9), grace=CLEANUP_AGE)
     elif event.kind == "index":
-        dask_tfrecord.index(path, columnar=choices.choice(COLUMNAR))
+        dask_tfrecord.open_dataset(path).add_snapshot(columnar=choices.choice(COLUMNAR))
     elif event.kind == "repair":
-        if lost := dask_tfrecord.repair(path).lost:
+        if lost := dask_tfrecord.open_dataset(path).repair().details["lost_files"]:
             raise RuntimeError(f"no file was removed from outside, but repair dropped {sorted(lost)}")
     elif event.kind == "verify":
-        dask_tfrecord.verify(path)
+        dask_tfrecord.open_dataset(path).verify()
     elif event.kind == "cleanup":
-        dask_tfrecord.cleanup(path, older_than=CLEANUP_AGE)
+        dask_tfrecord.open_dataset(path).cleanup(older_than=CLEANUP_AGE)
     elif event.kind == "read version":
-        number = choices.choice(dask_tfrecord.Snapshot.history(path)["version"].tolist())
+        number = choices.choice(dask_tfrecord.open_dataset(path).history()["version"].tolist())
         return {"version": number, "seen": read_rows(path, number)}
     else:
         return {"seen": read_rows(path)}
@@ -208,7 +209,7 @@ def new_writer(path: str, choices: random.Random) -> tuple[dask_tfrecord.Writer,
 
 def extra_columns(path: str) -> dict[str, str]:
     """Return the extra columns of the newest version, with pandas' names of the types."""
-    fields = dask_tfrecord.Snapshot.open(path).schema.fields
+    fields = Snapshot.open(path).schema.fields
     return {item.name: str(item.type).capitalize() for item in fields if item.name in EXTRA}
 
 

@@ -22,15 +22,13 @@ from strides import OTHERS, every
 from dask_tfrecord import (
     ConcurrentWriteError,
     DestinationError,
-    Snapshot,
     Writer,
-    cleanup,
     exists,
-    expire,
+    open_dataset,
     read_tfrecord,
-    restore,
     to_tfrecord,
 )
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.visibility import DatasetStore
 from dask_tfrecord.dataset.write.operations import Create
 from dask_tfrecord.dataset.write.run import WriteRun
@@ -84,7 +82,7 @@ class StoreSuite(FailingChanges):
 
     def clean(self, place: str) -> list[str]:
         """Remove the files of all interrupted writes, however young they are."""
-        return cleanup(place, older_than="0s", storage_options=self.options)
+        return open_dataset(place, storage_options=self.options).cleanup(older_than="0s")
 
     def store(self, place: str) -> Store:
         return Store.at(place, self.options)
@@ -170,7 +168,8 @@ class StoreSuite(FailingChanges):
 
     def test_modes(self, place: str) -> None:
         assert not exists(place, storage_options=self.options)
-        snapshot = self.write(rows(0, 1, 2), place, partition_on="key", compression="gzip")
+        self.write(rows(0, 1, 2), place, partition_on="key", compression="gzip")
+        snapshot = Snapshot.open(place, storage_options=self.options)
         assert exists(place, storage_options=self.options)
         assert Snapshot.open(place, storage_options=self.options) == snapshot
         with pytest.raises(DestinationError):
@@ -227,19 +226,21 @@ class StoreSuite(FailingChanges):
         self.write(rows(0, 1, npartitions=2), place)
         self.write(rows(2, npartitions=1), place, overwrite=True, keep_versions=True)
         planned = read_tfrecord(place, **options)["n"]
-        assert restore(place, 1, **options).number == 3
+        assert open_dataset(place, **options).restore(1).version == 3
         for use_snapshot in (True, False):
             found = read_tfrecord(place, use_snapshot=use_snapshot, **options)["n"].compute()
             assert sorted(found) == [0, 1]
-        assert expire(place, versions=1, **options)[1:3] == ((1, 2), 0)
+        assert open_dataset(place, **options).expire(versions=1).details["expired_versions"] == [1, 2]
         assert planned.compute().tolist() == [2]
         # Stores without a rename have second copies of the two files that were restored.
         store = self.store(place)
-        assert expire(place, versions=1, grace="0s", **options).files == (1 if store.renames else 3)
+        assert open_dataset(place, **options).expire(versions=1, grace="0s").details["removed_files"] == (
+            1 if store.renames else 3
+        )
         assert not any("_tfrecord/kept/" in name for name in self.files(place))
         with pytest.raises(FileNotFoundError, match="has expired or was overwritten"):
             planned.compute()
-        assert Snapshot.history(place, **options)["version"].tolist() == [3, 4]
+        assert open_dataset(place, **options).history()["version"].tolist() == [3, 4]
         assert self.clean(place) == []
         assert self.read(place) == [0, 1]
 
@@ -251,7 +252,7 @@ class StoreSuite(FailingChanges):
         self.write(rows(2, npartitions=1), place, overwrite=True, keep_versions=True)
         if Store.at(place, self.options).renames:
             pytest.skip("a move leaves no second copy")
-        restore(place, 1, **options)
+        open_dataset(place, **options).restore(1)
         remove = Store.remove_file
 
         def remove_after_a_commit(store: Store, path: str) -> None:
@@ -262,7 +263,7 @@ class StoreSuite(FailingChanges):
 
         commits: list[str] = []
         monkeypatch.setattr(Store, "remove_file", remove_after_a_commit)
-        expire(place, versions=2, grace="0s", **options)
+        open_dataset(place, **options).expire(versions=2, grace="0s")
         assert commits
         assert self.read(place) == [3]
         assert read_tfrecord(place, version=3, **options)["n"].compute().tolist() == [0]

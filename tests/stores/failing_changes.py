@@ -12,8 +12,9 @@ from faults import FaultError, Faults
 from pattern_names import PatternNames, killed_before_the_commit, rows
 from strides import IS_FULL
 
-from dask_tfrecord import Snapshot, Writer, cleanup, compact, delete, expire, restore, to_tfrecord
+from dask_tfrecord import Writer, open_dataset, to_tfrecord
 from dask_tfrecord.dataset.snapshot import file_list
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.names import open_runs
 from dask_tfrecord.files.storage.store import Store
 
@@ -108,13 +109,13 @@ class FailingChanges(PatternNames):
             case "stream":
                 to_tfrecord(STREAM, place, append=True, shuffle=1, **options)
             case "compact":
-                compact(place, **options)
+                open_dataset(place, **options).compact()
             case "delete":  # one file loses all rows, the other one of two
-                delete(place, [("n", "in", [0, 1])], **options)
+                open_dataset(place, **options).delete([("n", "in", [0, 1])])
             case "restore":
-                restore(place, 1, **options)
+                open_dataset(place, **options).restore(1)
             case "expire":
-                expire(place, versions=1, grace="0s", **options)
+                open_dataset(place, **options).expire(versions=1, grace="0s")
             case _:
                 self.write(rows(3, 5), place, **{kind: True})
 
@@ -184,7 +185,7 @@ class FailingChanges(PatternNames):
         with killed_before_the_commit():
             self.write(rows(2, 3), place, append=True)
         assert self.read(place) == [0, 1]
-        assert cleanup(place, storage_options=self.options) == []
+        assert open_dataset(place, storage_options=self.options).cleanup() == []
         assert len(self.clean(place)) >= 2
         assert self.files(place) == before
         assert self.read(place) == [0, 1]

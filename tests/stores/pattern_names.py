@@ -9,7 +9,7 @@ import dask.dataframe as dd
 import pandas as pd
 import pytest
 
-from dask_tfrecord import index, read_tfrecord, take, verify
+from dask_tfrecord import open_dataset, read_tfrecord
 
 # Names that the patterns match.
 SIBLINGS = ["ab", "a0b", "b", "axb", "ac"]
@@ -47,8 +47,8 @@ class PatternNames:
         self.write(rows(0, 1, 2), here, partition_on="key")
         self.write(rows(3), here, partition_on="key", append=True)
         assert self.read(here) == [0, 1, 2, 3]
-        assert take(here, [0], storage_options=self.options)["n"].tolist() == [0]
-        assert verify(here, storage_options=self.options)["agrees"].all()
+        assert open_dataset(here, storage_options=self.options).take([0])["n"].to_pylist() == [0]
+        assert open_dataset(here, storage_options=self.options).verify()["agrees"].all()
         self.write(rows(7), here, partition_on="key", overwrite="partitions")
         assert self.read(here) == [0, 2, 3, 7]
         with killed_before_the_commit():
@@ -72,7 +72,7 @@ class PatternNames:
         store.remove(store.join(path) for path in self.files(here))
         store.fs.makedirs(store.join("day=[!a]*"), exist_ok=True)
         store.fs.pipe_file(store.join("day=[!a]*/b[c]?.tfrecord"), data)
-        assert index(here, storage_options=self.options).records == 1
+        assert open_dataset(here, storage_options=self.options).add_snapshot().rows == 1
         self.write(rows(2).assign(day="x"), here, append=True, partition_on="day")
         assert self.read(here) == [1, 2]
         store.remove(store.join(path) for path in self.files(here) if path.startswith("_tfrecord/"))

@@ -15,7 +15,7 @@ from kills import MODES, check_kills, on_other_stores
 from races import check_race
 from sftp_server import free_port
 
-from dask_tfrecord import FileChangedError, TFRecordError, cleanup, exists, read_tfrecord, to_tfrecord
+from dask_tfrecord import FileChangedError, TFRecordError, exists, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.files.storage.listing import list_files
 from dask_tfrecord.files.storage.open_file import stamp_of
 
@@ -107,7 +107,7 @@ class TestAzureStore(RemoteSuite):
         options = {"storage_options": self.options}
         for call in (
             lambda: read_tfrecord("abfs://nothing/x", **options),
-            lambda: cleanup("abfs://nothing/x", **options),
+            lambda: open_dataset("abfs://nothing/x", **options).cleanup(),
             lambda: to_tfrecord(rows(1), "abfs://nothing/x", retries=0, **options),
         ):
             with pytest.raises(

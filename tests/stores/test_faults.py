@@ -29,8 +29,9 @@ from servers import s3_server, web_server
 from strides import IS_FULL, OTHERS, every
 from swift_server import needs_swift, swift_server
 
-from dask_tfrecord import Snapshot, cleanup, index, read_tfrecord, take, to_tfrecord, verify
+from dask_tfrecord import open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.snapshot import file_list
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.files.storage.store import Store
 
 pytestmark = [
@@ -173,7 +174,8 @@ class Job:
 
 def writing(**mode: Any) -> Call:
     def write(place: str, options: dict[str, Any]) -> None:
-        snapshot = to_tfrecord(rows(3, 5), place, storage_options=options, retries=0, **mode)
+        to_tfrecord(rows(3, 5), place, storage_options=options, retries=0, **mode)
+        snapshot = Snapshot.open(place, storage_options=options)
         assert snapshot.records >= 2
 
     return write
@@ -221,7 +223,7 @@ def prepare_foreign(place: str, options: dict[str, Any]) -> None:
 
 
 def clean(place: str, options: dict[str, Any]) -> None:
-    cleanup(place, older_than="0s", storage_options=options)
+    open_dataset(place, storage_options=options).cleanup(older_than="0s")
 
 
 def runs(place: str, options: dict[str, Any]) -> list[str]:
@@ -238,13 +240,13 @@ def version(place: str, options: dict[str, Any]) -> Any:
 
 
 def index_all(place: str, options: dict[str, Any]) -> None:
-    index(place, storage_options=options)
+    open_dataset(place, storage_options=options).add_snapshot()
 
 
 def checked(place: str, options: dict[str, Any]) -> None:
-    report = verify(place, storage_options=options)
+    report = open_dataset(place, storage_options=options).verify()
     assert report["agrees"].tolist() == [True] * 3
-    assert report["records"].sum() == 3
+    assert report["rows"].sum() == 3
 
 
 def read_all(place: str, options: dict[str, Any]) -> None:
@@ -257,7 +259,7 @@ def read_listed(place: str, options: dict[str, Any]) -> None:
 
 
 def take_some(place: str, options: dict[str, Any]) -> None:
-    assert take(place, [2, 0], storage_options=options)["n"].tolist() == [2, 0]
+    assert open_dataset(place, storage_options=options).take([2, 0])["n"].to_pylist() == [2, 0]
 
 
 JOBS = {

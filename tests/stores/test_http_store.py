@@ -13,19 +13,9 @@ import pandas as pd
 import pytest
 from servers import Web, web_server
 
-from dask_tfrecord import (
-    DestinationError,
-    RecordTable,
-    Snapshot,
-    TFRecordError,
-    exists,
-    index,
-    iter_batches,
-    read_tfrecord,
-    take,
-    to_tfrecord,
-    verify,
-)
+from dask_tfrecord import DestinationError, TFRecordError, exists, open_dataset, read_tfrecord, to_tfrecord
+from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.feed import RecordTable, iter_batches
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -62,8 +52,8 @@ def numbers(path: object, **options: object) -> list[int]:
 @pytest.mark.parametrize("path", ["keys", "gzip/", "foreign/", "with space/data/", "with%20space/data/"])
 def test_a_directory_is_read_and_verified(web: Web, path: str) -> None:
     assert numbers(f"{web.url}/{path}") == [*range(ROWS)]
-    report = verify(f"{web.url}/{path}")
-    assert (report["records"].sum(), report["damaged"].sum()) == (ROWS, 0)
+    report = open_dataset(f"{web.url}/{path}").verify()
+    assert (report["rows"].sum(), report["damaged"].sum()) == (ROWS, 0)
     assert report["agrees"].fillna(True).all()
     assert exists(f"{web.url}/{path}")
     assert not exists(f"{web.url}/nothing/")
@@ -89,7 +79,7 @@ def test_nothing_is_written(web: Web) -> None:
     with pytest.raises(DestinationError, match="read-only"):
         to_tfrecord(ddf, f"{web.url}/new", retries=0)
     with pytest.raises(DestinationError):
-        index(f"{web.url}/foreign/")
+        open_dataset(f"{web.url}/foreign/").add_snapshot()
 
 
 def test_the_number_of_requests_is_bounded(web: Web, root: Path) -> None:
@@ -117,7 +107,8 @@ def test_ranges_are_right_or_refused(web: Web) -> None:
     for path in ("gzip/", "with space/data/"):
         url = f"{web.url}/{path}"
         right_or_refused(
-            lambda url=url: take(url, [ROWS - 1, ROWS // 2])["n"].tolist(), [ROWS - 1, ROWS // 2]
+            lambda url=url: open_dataset(url).take([ROWS - 1, ROWS // 2])["n"].to_pylist(),
+            [ROWS - 1, ROWS // 2],
         )
         assert RecordTable(url)[ROWS // 2]["n"] == ROWS // 2
     right_or_refused(lambda: numbers(f"{web.url}/foreign/", blocksize="300 kB"), [*range(ROWS)])

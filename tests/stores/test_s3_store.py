@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import dask
 import dask.dataframe as dd
+import operations
 import oracle
 import pandas as pd
 import pyarrow as pa
@@ -29,20 +30,8 @@ from servers import s3_server
 from strides import every
 from swift_server import needs_swift, swift_server
 
-from dask_tfrecord import (
-    Snapshot,
-    TFRecordError,
-    Writer,
-    cleanup,
-    compact,
-    delete,
-    exists,
-    index,
-    read_tfrecord,
-    take,
-    to_tfrecord,
-    verify,
-)
+from dask_tfrecord import TFRecordError, Writer, exists, open_dataset, read_tfrecord, to_tfrecord
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.orphans import last_modified
 from dask_tfrecord.files.storage.listing import list_files
 from dask_tfrecord.files.storage.store import Store, unfinished_uploads
@@ -169,8 +158,8 @@ class TestS3Store(S3Suite):
         with dask.config.set(scheduler="sync"):
             check(17, to_tfrecord, rows(1, npartitions=1), place)
             check(23, to_tfrecord, rows(*range(4), npartitions=4), place, append=True)
-            check(16, delete, place, [("n", "==", 3)])
-            check(25, compact, place)
+            check(19, operations.delete, place, [("n", "==", 3)])
+            check(28, operations.compact, place)
             check(20, to_tfrecord, rows(1, npartitions=1), place, overwrite=True)
 
     def test_a_writer_appends_with_few_requests(self, place: str) -> None:
@@ -187,10 +176,10 @@ class TestS3Store(S3Suite):
         for numbers in (range(20), range(20, 40)):
             self.write(rows(*numbers, npartitions=20), place, append=True)
         with noted_requests() as requests:
-            assert delete(place, [("n", "<", 10)], **options).dropped == 10
+            assert open_dataset(place, **options).delete([("n", "<", 10)]).details["dropped_files"] == 10
         assert not any(method.startswith("get") and "part-" in str(key) for method, key, _ in requests)
         with noted_requests() as requests:
-            assert compact(place, **options).replaced == 30
+            assert open_dataset(place, **options).compact().details["replaced_files"] == 30
         assert len(requests) <= 30 + 30
         assert self.read(place) == [*range(10, 40)]
 
@@ -202,8 +191,8 @@ class TestS3Store(S3Suite):
         for name in names:
             store.fs.call_s3("create_multipart_upload", Bucket=bucket, Key=f"{key}/{name}")
         assert len(unfinished_uploads(store)) == 3
-        assert cleanup(place, older_than="10000 days", storage_options=self.options) == []
-        assert cleanup(place, older_than="0s", storage_options=self.options) == sorted(names[:2])
+        assert open_dataset(place, storage_options=self.options).cleanup(older_than="10000 days") == []
+        assert open_dataset(place, storage_options=self.options).cleanup(older_than="0s") == sorted(names[:2])
         assert [upload.path for upload in unfinished_uploads(store)] == [store.join("others.bin")]
 
     def test_what_stands_for_a_directory_is_no_file(self, place: str) -> None:
@@ -224,11 +213,11 @@ class TestS3Store(S3Suite):
         calls = [
             lambda: read_tfrecord(url, **options),
             lambda: read_tfrecord([url, url], **options),
-            lambda: verify(url, **options),
-            lambda: take(url, [0], **options),
+            lambda: open_dataset(url, **options).verify(),
+            lambda: open_dataset(url, **options).take([0]),
             lambda: Snapshot.open(url, **options),
-            lambda: cleanup(url, **options),
-            lambda: index(url, **options),
+            lambda: open_dataset(url, **options).cleanup(),
+            lambda: open_dataset(url, **options).add_snapshot(),
             *(
                 partial(to_tfrecord, rows(1), url, retries=0, **options, **mode)
                 for mode in ({}, {"append": True}, {"overwrite": True})
@@ -243,7 +232,7 @@ class TestS3Store(S3Suite):
         run = self.run(place)
         run.write(pa.table({"n": [1], "key": [1]}), 0, 1)
         for path in (place, f"{place}/*"):
-            with pytest.raises(FileNotFoundError, match=r"has not finished.*dask_tfrecord\.cleanup\("):
+            with pytest.raises(FileNotFoundError, match=r"has not finished.*\.cleanup\("):
                 read_tfrecord(path, storage_options=self.options)
 
     def test_a_refused_connection_is_not_an_empty_directory(self, place: str) -> None:

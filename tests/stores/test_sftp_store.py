@@ -19,7 +19,7 @@ from kills import MODES, check_kills, on_other_stores
 from races import check_race
 from sftp_server import free_port, needs_sshd, sftp_server
 
-from dask_tfrecord import FileChangedError, TFRecordError, cleanup, delete, expire, read_tfrecord, to_tfrecord
+from dask_tfrecord import FileChangedError, TFRecordError, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.files.storage.listing import list_files
 
 
@@ -128,9 +128,9 @@ class TestSFTPStore(RemoteSuite):
             lambda: to_tfrecord(table, place, append=True, columnar=["n"], **options),
             lambda: to_tfrecord(table, place, overwrite=True, **options),
             lambda: to_tfrecord(table, place, overwrite=True, keep_versions=True, **options),
-            lambda: delete(place, [("n", "==", 1)], **options),
-            lambda: expire(place, versions=1, grace="0 s", **options),
-            lambda: cleanup(place, older_than="0 s", **options),
+            lambda: open_dataset(place, **options).delete([("n", "==", 1)]),
+            lambda: open_dataset(place, **options).expire(versions=1, grace="0 s"),
+            lambda: open_dataset(place, **options).cleanup(older_than="0 s"),
         ):
             with suppress(TFRecordError):
                 change()

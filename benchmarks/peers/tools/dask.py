@@ -32,13 +32,13 @@ def write(work: Work) -> Pass:
     ddf = _collection(work)
     codec: Any = None if work.codec == "default" else work.codec
     return lambda path: (
-        dask_tfrecord.to_tfrecord(ddf, path, compression=codec, compression_level=work.level).records
+        dask_tfrecord.to_tfrecord(ddf, path, compression=codec, compression_level=work.level).rows
     )
 
 
 def write_partitioned(work: Work) -> Pass:
     ddf = _collection(work, keyed=True)
-    return lambda path: dask_tfrecord.to_tfrecord(ddf, path, partition_on=KEY).records
+    return lambda path: dask_tfrecord.to_tfrecord(ddf, path, partition_on=KEY).rows
 
 
 def read(work: Work) -> Pass:

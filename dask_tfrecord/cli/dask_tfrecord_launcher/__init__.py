@@ -15,14 +15,14 @@ import click
 
 # The module and the first line of the help text of each subcommand, in the order of the help text.
 COMMANDS = {
-    "inspect": ("show", "Describe a dataset: files, rows, codec, columns, version and first rows."),
+    "describe": ("show", "Describe a dataset: files, rows, codec, columns, version and first rows."),
     "head": ("show", "Print the first rows."),
     "cat": ("show", "Print all rows."),
     "count": ("show", "Print the number of rows."),
     "schema": ("show", "Print the columns and their types."),
     "history": ("table_commands", "List the versions, and what each of them did."),
     "verify": ("maintenance", "Read all files, and report damage and differences."),
-    "index": ("maintenance", "Store a snapshot of files that another tool wrote."),
+    "add-snapshot": ("maintenance", "Store a snapshot of files that another tool wrote."),
     "repair": ("table_commands", "Drop files that were removed by other means, and list them."),
     "compact": ("table_commands", "Replace small files by larger files."),
     "delete": ("table_commands", "Delete rows."),
@@ -53,7 +53,7 @@ class LazyGroup(click.Group):
                 raise
             advice = "pip install 'dask-tfrecord[cli]'"
             raise click.ClickException(f"the command line needs the package rich: {advice}") from None
-        command: click.Command = getattr(module, f"{cmd_name}_command")
+        command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         return command
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:

@@ -26,11 +26,11 @@ from dask_tfrecord.collection.row_splits import Splits, assign_splits
 from dask_tfrecord.collection.scheduler import Report, check_cluster, report, restart
 from dask_tfrecord.dataset.shuffle.merge import regroup, write_target
 from dask_tfrecord.dataset.shuffle.spill import Route, Shuffle, Spill, source_of, spill
-from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.snapshot.model import Commit
 from dask_tfrecord.dataset.snapshot.versions import Levels
 from dask_tfrecord.dataset.write.operations import Operation
 from dask_tfrecord.dataset.write.run import WriteRun
-from dask_tfrecord.dataset.write.transaction import commit
+from dask_tfrecord.dataset.write.transaction import commit, written
 from dask_tfrecord.errors import TFRecordError, located
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.lazy import cached_property
@@ -113,9 +113,9 @@ def _partition_path(run: WriteRun, index: int, count: int) -> str:
 
 
 @redact_errors
-def commit_files(run: WriteRun, operation: Operation, reports: list[Report]) -> Snapshot:
+def commit_files(run: WriteRun, operation: Operation, reports: list[Report]) -> Commit:
     with located(path=run.store.public(), function="to_tfrecord"):
-        return commit(run, operation, chain.from_iterable(each.result for each in reports))
+        return written(run, commit(run, operation, chain.from_iterable(each.result for each in reports)))
 
 
 class _Step(Expr):

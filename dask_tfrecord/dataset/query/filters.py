@@ -301,6 +301,8 @@ def _pruning_is_in(schema: Schema, name: str, call: Call, sql_rules: bool) -> Pr
 
 def parse_filters(filters: Any, schema: Schema) -> Predicate:
     """Convert the value of ``filters=`` to a predicate. Raise SchemaError if it does not fit the columns."""
+    if isinstance(filters, Predicate):
+        return filters
     if isinstance(filters, pc.Expression):
         return arrow_predicate(filters, schema)
     if not isinstance(filters, list | tuple) or not filters:

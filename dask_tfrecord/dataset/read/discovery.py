@@ -81,19 +81,27 @@ def one_by_one(function: Callable[[Any], Any], arguments: Iterable[Any]) -> list
 
 
 @redact_errors
-def open_dataset(
+def open_path(
     paths: PathLike | Sequence[PathLike],
     request: ReadRequest | None = None,
     *,
     compute_each: ComputeEach = one_by_one,
 ) -> ReadPlan:
-    """Find the files and the columns of a path, and plan how they are read.
+    """Find the files and the columns of a path, and plan how they are read. Raise as `find` does."""
+    request = request or ReadRequest()
+    return plan(find(paths, request, compute_each), request, compute_each)
+
+
+@redact_errors
+def find(
+    paths: PathLike | Sequence[PathLike], request: ReadRequest, compute_each: ComputeEach = one_by_one
+) -> ReadPlan:
+    """Find the files and the columns of a path. In the result, each file is a partition.
 
     ``compute_each`` runs the tasks that read many files or large files. Raise FileNotFoundError if the path
     has no files to read, CorruptRecordError if a record of the sample is damaged or a file of the snapshot is
     missing, and SchemaError if the requested columns contradict those of the files.
     """
-    request = request or ReadRequest()
     places = as_paths(paths)
     is_single = isinstance(paths, str | os.PathLike)
     found_snapshot = None
@@ -111,11 +119,9 @@ def open_dataset(
             + [Remedy("version", None, "read the files without a snapshot")],
         )
     if found_snapshot is None:
-        found = _discover_by_listing(paths if is_single else places, request, compute_each)
-    else:
-        store = DatasetStore(store.fs, store.root)
-        found = _discover_by_snapshot(store, *found_snapshot, request, compute_each)
-    return plan(found, request, compute_each)
+        return _discover_by_listing(paths if is_single else places, request, compute_each)
+    store = DatasetStore(store.fs, store.root)
+    return _discover_by_snapshot(store, *found_snapshot, request, compute_each)
 
 
 def _discover_by_listing(

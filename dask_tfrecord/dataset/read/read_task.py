@@ -40,7 +40,7 @@ _DENSE = 4
 def wrong_number(path: str, rows: int, expected: int) -> CorruptRecordError:
     """Return the error for a file with another number of records than the dataset states."""
     problem = f"the file has {rows:,} records, but the snapshot or dataset_info.json says {expected:,}"
-    advice = "restore the file, run dask_tfrecord.index to describe it anew, or correct dataset_info.json"
+    advice = "restore the file, call Dataset.add_snapshot to describe it anew, or correct dataset_info.json"
     return CorruptRecordError(problem, advice, path=path)
 
 

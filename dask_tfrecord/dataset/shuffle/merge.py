@@ -320,7 +320,7 @@ def _read_ranges(store: Store, ranges: list[tuple[str, int, int]]) -> list[bytes
         found = store.read_ranges(ranges)
     except FileNotFoundError:
         problem = "a temporary file with shuffled rows was removed during the write"
-        advice = "write again, and do not run dask_tfrecord.cleanup meanwhile"
+        advice = "write again, and do not call Dataset.cleanup meanwhile"
         raise TFRecordError(problem, advice, path=store.public()) from None
     for (path, start, stop), content in zip(ranges, found, strict=True):
         if len(content) != stop - start:

@@ -4,7 +4,6 @@ A snapshot is stored as a Parquet file, so any tool can read it. All paths in a 
 directory of the dataset. A reader never executes the content of a snapshot and never opens it as a URL.
 """
 
-import html
 import os
 from collections.abc import Sequence
 from dataclasses import dataclass, field, fields
@@ -42,7 +41,6 @@ from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import nothing_at, with_trailing_slash
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
-from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.storage_values import load
 
@@ -54,8 +52,7 @@ _MOST_COLUMNS = 12
 class Snapshot:
     """One version of a dataset: the list of its files, and the columns of these files.
 
-    `to_tfrecord` and `index` return a snapshot and store it in the directory of the dataset. `Snapshot.open`
-    reads a stored snapshot.
+    Writes store a snapshot in the directory of the dataset. `Snapshot.open` reads a stored snapshot.
 
     Attributes
     ----------
@@ -107,20 +104,6 @@ class Snapshot:
         The data files as a table with a row for each file.
     stored : Stored, optional
         The way in which the file list is stored, or None if the snapshot is not stored.
-
-    Examples
-    --------
-    >>> import dask_tfrecord
-    >>> import pandas as pd
-    >>> from dask import dataframe as dd
-    >>> people = pd.DataFrame({"name": ["Ada", "Alan", "Grace"], "born": [1815, 1912, 1906]})
-    >>> snapshot = dask_tfrecord.to_tfrecord(dd.from_pandas(people, npartitions=2), "people")
-    >>> snapshot
-    Snapshot(2 files, 3 records, 156 bytes, columns: name, born)
-    >>> snapshot.columns.arrow.names
-    ['name', 'born']
-    >>> [file.records for file in snapshot.files]
-    [2, 1]
     """
 
     file_list: pa.Table
@@ -205,22 +188,6 @@ class Snapshot:
         The columns of the table have the types of the partition columns. Each key has one row, even if
         several files belong to the key. The rows are in the order of the partitions that
         ``read_tfrecord(path, partition_by=partition_on)`` returns.
-
-        Returns
-        -------
-        pyarrow.Table
-            The table of keys. If the dataset has no partition columns, the table has no rows and no columns.
-
-        Examples
-        --------
-        >>> import dask_tfrecord
-        >>> import pandas as pd
-        >>> from dask import dataframe as dd
-        >>> sales = pd.DataFrame({"shop": [7, 9, 7], "country": ["NO", "IT", "NO"], "sold": [1, 2, 3]})
-        >>> ddf = dd.from_pandas(sales, npartitions=1)
-        >>> snapshot = dask_tfrecord.to_tfrecord(ddf, "sales", partition_on=["country", "shop"])
-        >>> snapshot.partition_values.to_pylist()
-        [{'country': 'NO', 'shop': 7}, {'country': 'IT', 'shop': 9}]
         """
         if not self.partitioning:
             return pa.table({})
@@ -233,7 +200,6 @@ class Snapshot:
         return pa.Table.from_arrays(columns, schema=Schema(self.partitioning).arrow)
 
     @staticmethod
-    @public_function
     def open(
         path: str | os.PathLike[str],
         version: int | None = None,
@@ -241,115 +207,12 @@ class Snapshot:
         storage_options: dict[str, Any] | None = None,
         filesystem: Filesystem = None,
     ) -> "Snapshot":
-        """Read the snapshot of a dataset without opening the data files.
-
-        Parameters
-        ----------
-        path : str or path-like
-            The directory of the dataset.
-        version : int, optional
-            The version of the dataset to open. By default, the newest version of the dataset is opened. An
-            append keeps all earlier versions of a dataset. An overwrite, a `compact` and a `delete` remove
-            all earlier versions unless they are called with ``keep_versions=True``, and `expire` removes
-            versions that are no longer needed.
-        storage_options : dict, optional
-            Options for the filesystem, such as credentials.
-        filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
-            The filesystem of the path. Only one of ``filesystem`` and ``storage_options`` may be passed.
-
-        Returns
-        -------
-        Snapshot
-
-        Raises
-        ------
-        FileNotFoundError
-            If the directory has no snapshot, or if the dataset does not have this version.
-
-        Examples
-        --------
-        >>> import dask_tfrecord
-        >>> import pandas as pd
-        >>> from dask import dataframe as dd
-        >>> ddf = dd.from_pandas(pd.DataFrame({"id": [1, 2, 3]}), npartitions=1)
-        >>> first = dask_tfrecord.to_tfrecord(ddf, "ids")
-        >>> second = dask_tfrecord.to_tfrecord(ddf, "ids", append=True)
-        >>> dask_tfrecord.Snapshot.open("ids").records
-        6
-        >>> dask_tfrecord.Snapshot.open("ids", version=1).records
-        3
-        """
+        """Read the snapshot of a dataset without opening the data files. By default, read the newest."""
         return open_version(with_trailing_slash(Store.at(path, storage_options, filesystem)), version)
-
-    @staticmethod
-    @public_function
-    def history(
-        path: str | os.PathLike[str],
-        *,
-        storage_options: dict[str, Any] | None = None,
-        filesystem: Filesystem = None,
-    ) -> pd.DataFrame:
-        """List the versions of a dataset that can still be read, without opening the data files.
-
-        Parameters
-        ----------
-        path : str or path-like
-            The directory of the dataset.
-        storage_options : dict, optional
-            Options for the filesystem, such as credentials.
-        filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
-            The filesystem of the path. Only one of ``filesystem`` and ``storage_options`` may be passed.
-
-        Returns
-        -------
-        pandas.DataFrame
-            A table with a row for each version, the newest last. Its columns are Arrow-backed:
-
-            - version : number of the version, for ``read_tfrecord(path, version=...)``
-            - created : time of the commit in UTC; null if this time is unknown
-            - mode : "create", "append", "overwrite", "partitions", "compact", "delete", "restore", "repair",
-              "expire" or "index"; null if the mode is unknown
-            - details : the number of rows that a `delete` removed, the version of a `restore`, the versions
-              of an `expire`, the number of files that a `repair` dropped; null for other modes
-            - files, records, bytes : totals of the whole version, not only of the files that the write added
-            - run : id of the write, which begins with the digits in the names of the write's files
-            - library : version of this package that created the snapshot
-
-        Raises
-        ------
-        FileNotFoundError
-            If the directory has no snapshot.
-
-        Examples
-        --------
-        >>> import dask_tfrecord
-        >>> from dask import dataframe as dd
-        >>> ddf = dd.from_dict({"name": ["Ada", "Alan"]}, npartitions=2)
-        >>> first = dask_tfrecord.to_tfrecord(ddf, "people")
-        >>> second = dask_tfrecord.to_tfrecord(ddf, "people", append=True)
-        >>> history = dask_tfrecord.Snapshot.history("people")
-        >>> history[["version", "mode", "files", "records", "bytes"]]
-           version    mode  files  records  bytes
-        0        1  create      2        2     71
-        1        2  append      4        4    142
-        """
-        store = with_trailing_slash(Store.at(path, storage_options, filesystem))
-        newest = open_version(store, None)
-        return history(store, [one for one in versions(store) if one >= newest.oldest])
 
     def __repr__(self) -> str:
         parts = [f"{value:,} {name}" for name, value in self._totals().items()]
         return f"Snapshot({', '.join(parts)}, columns: {short_list(self.columns.names)})"
-
-    def _repr_html_(self) -> str:
-        rows = {name: f"{value:,}" for name, value in self._totals().items()}
-        rows["version"] = str(self.number)
-        rows["mode"] = self.mode or "unknown"
-        rows["created"] = f"{self.created:%Y-%m-%d %H:%M:%S} UTC" if self.created else "unknown"
-        rows["compression"] = str(self.compression)
-        rows["columns"] = ", ".join(self.columns.names)
-        cells = (f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in rows.items())
-        return f"<table>{''.join(cells)}</table>"
 
     def _total(self, name: str) -> int:
         return pc.sum(self.file_list[name]).as_py() or 0
@@ -359,6 +222,40 @@ class Snapshot:
         if self.partitioning:
             totals["partitions"] = self.partitions
         return {**totals, "records": self.records, "bytes": self.bytes}
+
+
+@dataclass(frozen=True)
+class Commit:
+    """A version of a dataset that a write or a method of `Dataset` has committed.
+
+    If there was nothing to commit, or for a dry run, the version is the newest version.
+
+    Attributes
+    ----------
+    version : int
+        The number of the version.
+    rows, files, bytes : int
+        The totals of the version: its rows, its data files, and their stored size in bytes.
+    details : dict
+        What the call has done, as its documentation says.
+    """
+
+    version: int
+    rows: int
+    files: int
+    bytes: int
+    details: dict[str, Any] = field(default_factory=dict)
+
+    @classmethod
+    def of(cls, snapshot: Snapshot, **details: Any) -> "Commit":
+        """Return the commit of a snapshot."""
+        return cls(snapshot.number, snapshot.records, len(snapshot.file_list), snapshot.bytes, details)
+
+
+def history_of(store: Store) -> pd.DataFrame:
+    """Return the table of the versions that can still be read, as `Dataset.history` describes it."""
+    newest = open_version(store, None)
+    return history(store, [one for one in versions(store) if one >= newest.oldest])
 
 
 def short_list(names: Sequence[str]) -> str:
@@ -402,8 +299,8 @@ def open_version(store: Store, number: int | None) -> Snapshot:
     if number < kept[0]:
         problem += (
             ". An overwrite, a compaction or a deletion removes the versions before it, unless it is called "
-            "with keep_versions=True. dask_tfrecord.expire removes old versions, too. Appending and "
-            "dask_tfrecord.cleanup keep them"
+            "with keep_versions=True. Dataset.expire removes old versions, too. Appends and "
+            "Dataset.cleanup keep them"
         )
     raise NotFoundError(f"{store.public()}: {problem}")
 

@@ -439,7 +439,7 @@ _HISTORY = pa.schema(
         "mode": pa.string(),
         "details": pa.string(),
         "files": pa.int64(),
-        "records": pa.int64(),
+        "rows": pa.int64(),
         "bytes": pa.int64(),
         "run": pa.string(),
         "library": pa.string(),
@@ -448,7 +448,7 @@ _HISTORY = pa.schema(
 
 
 def history(store: Store, numbers: Sequence[int]) -> pd.DataFrame:
-    """Return the table of versions that `Snapshot.history` describes, without those that do not exist."""
+    """Return the table of versions that `Dataset.history` describes, without those that do not exist."""
     stored = read_metadata(store, numbers)
     rows: list[tuple[Any, ...]] = []
     for number in numbers:

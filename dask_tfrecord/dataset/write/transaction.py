@@ -29,7 +29,7 @@ from dask_tfrecord.dataset.snapshot.file_list import (
     listed_paths,
     rows_of_run,
 )
-from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files
+from dask_tfrecord.dataset.snapshot.model import Commit, Snapshot, find_snapshot, listed_files
 from dask_tfrecord.dataset.snapshot.names import (
     ATTEMPT,
     KEPT,
@@ -312,14 +312,19 @@ def commit(
     return Transaction(run, operation, files, known).commit()
 
 
-def log_summary(run: WriteRun, snapshot: Snapshot, seconds: float) -> None:
-    """Log the number of files, rows and bytes that the write added, without those of earlier writes."""
-    if logger.isEnabledFor(logging.INFO):
-        added = rows_of_run(snapshot.file_list, run.run)
-        rows, size = (pc.sum(added[name]).as_py() or 0 for name in ("records", "bytes"))
-        rate = rows / max(seconds, 1e-9)
-        counts = f"{len(added)} files, {rows} rows, {size} bytes in {seconds:.1f} s ({rate:.0f} rows/s)"
-        logger.info("%s: done: version %d, %s", run.title, snapshot.number, counts)
+def written(run: WriteRun, snapshot: Snapshot) -> Commit:
+    """Return the result of a write, with the number of files, rows and bytes that the write added."""
+    added = rows_of_run(snapshot.file_list, run.run)
+    rows, size = (pc.sum(added[name]).as_py() or 0 for name in ("records", "bytes"))
+    return Commit.of(snapshot, added_files=len(added), added_rows=rows, added_bytes=size)
+
+
+def log_summary(run: WriteRun, done: Commit, seconds: float) -> None:
+    """Log what the write added, without what earlier writes wrote."""
+    files, rows, size = done.details.values()
+    rate = rows / max(seconds, 1e-9)
+    counts = f"{files} files, {rows} rows, {size} bytes in {seconds:.1f} s ({rate:.0f} rows/s)"
+    logger.info("%s: done: version %d, %s", run.title, done.version, counts)
 
 
 def abandon(run: WriteRun) -> None:
@@ -556,7 +561,7 @@ def remove_replaced(run: WriteRun, files: pa.Table | None = None, change: Change
         reason = hide(str(error), secrets_of(run.store))
         warnings.warn(
             f"{run.store.public()}: the data is written, but not all files that it replaces "
-            f"could be removed ({reason}). The next write removes them, and so does dask_tfrecord.cleanup.",
+            f"could be removed ({reason}). The next write removes them, and so does Dataset.cleanup.",
             UserWarning,
             stacklevel=2,
         )

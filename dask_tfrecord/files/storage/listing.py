@@ -115,15 +115,15 @@ def nothing_at(
     """Return the error for a directory without files, or for a glob in it that matches no files, with the
     reason.
 
-    If the reason is not known, the error says ``otherwise``, with ``advice`` or the advice to call `index`
-    for this effect.
+    If the reason is not known, the error says ``otherwise``, with ``advice``, or with the advice to call
+    `add_snapshot` for the effect ``index``.
     """
     check_bucket(store)
     place, root = store.public(pattern or store.root), store.public()
     with suppress(Exception):  # if the store fails, the reason stays unknown
         if store.names(_STAGING):
             return unfinished_only(place, root)
-    calls = [] if index is None else [Call("index", root, {}, index)]
+    calls = [] if index is None else [Call("add_snapshot", root, {}, index)]
     return NotFoundError(f"{place}: {otherwise}", advice, calls)
 
 

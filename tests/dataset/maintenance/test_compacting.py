@@ -12,14 +12,16 @@ from pathlib import Path
 from typing import Any
 
 import dask.dataframe as dd
+import operations
 import pandas as pd
 import pyarrow as pa
 import pytest
 from small_frames import by_key, files_of, is_intact, keyed
 
 import dask_tfrecord
-from dask_tfrecord import ConcurrentWriteError, Snapshot, cleanup, compact, delete, index, to_tfrecord
+from dask_tfrecord import ConcurrentWriteError, open_dataset, to_tfrecord
 from dask_tfrecord.dataset.maintenance import rewrites
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.splice import splice
 from dask_tfrecord.files.storage.store import Store
@@ -41,8 +43,8 @@ def rows(*numbers: int) -> dd.DataFrame:
 
 def write(place: Path | str, numbers: range, **keywords: Any) -> Snapshot:
     keywords = {"partition_on": "day", "append": "overwrite" not in keywords, **keywords}
-    snapshot: Snapshot = to_tfrecord(rows(*numbers), place, **keywords)
-    return snapshot
+    to_tfrecord(rows(*numbers), place, **keywords)
+    return Snapshot.open(place)
 
 
 def contents(place: Path | str, **keywords: Any) -> pd.DataFrame:
@@ -55,22 +57,22 @@ def test_small_files_become_one_file_for_each_directory(place: str, codec: Any) 
     for start in (0, 5, 12, 3):
         write(place, range(start, start + 12), compression=codec)
     before = contents(place)
-    done = compact(place)
-    assert (done.replaced, done.written, done.skipped) == (20, 3, 0)
-    assert done.snapshot == Snapshot.open(place)
-    assert (done.snapshot.mode, done.snapshot.number) == ("compact", 5)
+    done = open_dataset(place).compact()
+    assert [*done.details.values()] == [20, 3, 0]
+    compacted = Snapshot.open(place)
+    assert (compacted.mode, compacted.number, done.version) == ("compact", 5, 5)
     assert is_intact(place)
     pd.testing.assert_frame_equal(contents(place), before)
     # The statistics are those of all rows.
     day = contents(place, filters=[("day", "==", 1)])
-    [statistics] = [file.statistics for file in done.snapshot.files if file.values == (1,)]
+    [statistics] = [file.statistics for file in compacted.files if file.values == (1,)]
     assert [(one.name, one.min, one.max, one.nulls) for one in statistics] == [
         ("n", day["n"].min(), day["n"].max(), 0),
         ("text", day["text"].min(), day["text"].max(), day["text"].isna().sum()),
     ]
-    assert compact(place)[1:] == (0, 0, 0)
+    assert [*open_dataset(place).compact().details.values()] == [0, 0, 0]
     assert Snapshot.open(place).number == 5
-    assert cleanup(place, older_than="0 s") == []
+    assert open_dataset(place).cleanup(older_than="0 s") == []
 
 
 def test_files_of_half_the_target_stay_and_order_is_kept(tmp_path: Path) -> None:
@@ -78,22 +80,22 @@ def test_files_of_half_the_target_stay_and_order_is_kept(tmp_path: Path) -> None
         to_tfrecord(pa.table({"n": [at], "text": ["x" * 10_000 * size]}), tmp_path, append=True)
     before = contents(tmp_path)
     one = Snapshot.open(tmp_path).files[0].bytes
-    done = compact(tmp_path, target_bytes=10 * one)
-    assert [round(file.bytes / one) for file in done.snapshot.files] == [2, 20, 3, 9, 1]
+    open_dataset(tmp_path).compact(target_bytes=10 * one)
+    assert [round(file.bytes / one) for file in Snapshot.open(tmp_path).files] == [2, 20, 3, 9, 1]
     pd.testing.assert_frame_equal(contents(tmp_path), before)
-    assert compact(tmp_path, target_bytes=f"{2 * one} B")[1:] == (0, 0, 0)
+    assert [*open_dataset(tmp_path).compact(target_bytes=f"{2 * one} B").details.values()] == [0, 0, 0]
     with pytest.raises(dask_tfrecord.TFRecordError, match="target_bytes='many' is not a size"):
-        compact(tmp_path, target_bytes="many")
-    assert len(compact(tmp_path, target_bytes=None).snapshot.files) == 1
+        open_dataset(tmp_path).compact(target_bytes="many")
+    assert open_dataset(tmp_path).compact(target_bytes=None).files == 1
 
 
 def test_rows_stay_new_in_a_compacted_file(tmp_path: Path) -> None:
     """An overwrite that was planned before the rows must not remove them, also if their number is right."""
     to_tfrecord(rows(1, 2, 3), tmp_path)
     overwrite = to_tfrecord(rows(9), tmp_path, overwrite=True, compute=False)
-    delete(tmp_path, [("n", "==", 1)])
+    open_dataset(tmp_path).delete([("n", "==", 1)])
     to_tfrecord(rows(4), tmp_path, append=True)
-    compact(tmp_path, target_bytes=None)
+    open_dataset(tmp_path).compact(target_bytes=None)
     with pytest.raises(ConcurrentWriteError):
         overwrite.compute()
 
@@ -101,12 +103,12 @@ def test_rows_stay_new_in_a_compacted_file(tmp_path: Path) -> None:
 def test_filters_choose_the_files(tmp_path: Path) -> None:
     for _ in range(2):
         write(tmp_path, range(40))
-    compact(tmp_path, filters=[("day", ">", 2)])
-    compact(tmp_path, filters=[("n", "<", 10)])
+    open_dataset(tmp_path).compact(filters=[("day", ">", 2)])
+    open_dataset(tmp_path).compact(filters=[("n", "<", 10)])
     counts = Counter(file.values for file in Snapshot.open(tmp_path).files)
     assert counts == {(0,): 1, (1,): 8, (2,): 8, (3,): 1}
     with pytest.raises(dask_tfrecord.SchemaError):
-        compact(tmp_path, filters=[("unknown", "==", 1)])
+        open_dataset(tmp_path).compact(filters=[("unknown", "==", 1)])
 
 
 Other = Callable[[Path], object]
@@ -122,7 +124,7 @@ Other = Callable[[Path], object]
             [*range(10), *range(10), *range(10, 13), *range(20, 30), *range(20, 30)],
         ),
         (lambda path: write(path, range(10, 13), overwrite=True), 24, [*range(10, 13)]),
-        (compact, 24, [*range(30), *range(30)]),
+        (operations.compact, 24, [*range(30), *range(30)]),
     ],
     ids=["append", "partitions", "overwrite", "compact"],
 )
@@ -141,12 +143,12 @@ def test_files_that_another_write_replaces_are_left_out(
         return splice(*args)
 
     monkeypatch.setattr(rewrites, "splice", splice_slowly)
-    assert compact(tmp_path).skipped == skipped
+    assert open_dataset(tmp_path).compact().details["skipped_files"] == skipped
     assert sorted(contents(tmp_path)["n"]) == sorted(expected)
     assert is_intact(tmp_path)
     listed = {file.path for file in Snapshot.open(tmp_path).files}
     assert {name for name in files_of(tmp_path) if not name.startswith("_")} == listed
-    assert cleanup(tmp_path, older_than="0 s") == []
+    assert open_dataset(tmp_path).cleanup(older_than="0 s") == []
 
 
 def test_a_dataset_that_is_removed_meanwhile_does_not_come_back(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -161,8 +163,8 @@ def test_a_dataset_that_is_removed_meanwhile_does_not_come_back(monkeypatch: pyt
 
     monkeypatch.setattr(rewrites, "commit", remove_before)
     with pytest.raises(ConcurrentWriteError):
-        compact(place)
-    for call in (dask_tfrecord.read_tfrecord, compact):
+        open_dataset(place).compact()
+    for call in (dask_tfrecord.read_tfrecord, operations.compact):
         with pytest.raises(FileNotFoundError):
             call(place)
     store.fs.rm("/bucket", recursive=True)
@@ -177,11 +179,11 @@ def test_damage_stops_the_compaction_and_changes_nothing(tmp_path: Path, codec: 
     path.write_bytes(stored)
     before = files_of(tmp_path)
     with pytest.raises((dask_tfrecord.FileChangedError, dask_tfrecord.CorruptRecordError)) as raised:
-        compact(tmp_path)
+        open_dataset(tmp_path).compact()
     assert raised.value.path == str(path)
     path.unlink()
     with pytest.raises(dask_tfrecord.CorruptRecordError, match="missing"):
-        compact(tmp_path)
+        open_dataset(tmp_path).compact()
     assert files_of(tmp_path) == before - {last}
     assert Snapshot.open(tmp_path).number == 1
 
@@ -192,9 +194,10 @@ def test_files_of_other_tools_become_files_of_their_codec(tmp_path: Path) -> Non
     for at, path in enumerate(sorted((tmp_path / "ours").glob("*.tfrecord"))):
         members = gzip.compress(path.read_bytes()) + gzip.compress(b"")
         (tmp_path / f"theirs/train-{at:05d}-of-00003").write_bytes(members)
-    index(tmp_path / "theirs")
+    open_dataset(tmp_path / "theirs").add_snapshot()
     before = contents(tmp_path / "theirs")
-    [file] = compact(tmp_path / "theirs").snapshot.files
+    open_dataset(tmp_path / "theirs").compact()
+    [file] = Snapshot.open(tmp_path / "theirs").files
     assert file.path.endswith(".tfrecord.gz")
     assert file.blocks
     assert files_of(tmp_path / "theirs") == {file.path, "_SUCCESS", "_tfrecord/00000002.parquet"}
@@ -207,20 +210,20 @@ def test_a_file_that_holds_values_of_other_files_has_the_permissions_that_all_ha
         for file in (*path.rglob("part-*"), *path.rglob("*.parquet")):
             file.chmod(0o640)
     before = {*(tmp_path / "some").rglob("*.*")}
-    index(tmp_path / "some", columnar=["n"])
-    compact(tmp_path / "some")
-    delete(tmp_path / "some", [("n", "==", 3)])
+    open_dataset(tmp_path / "some").add_snapshot(columnar=["n"])
+    open_dataset(tmp_path / "some").compact()
+    open_dataset(tmp_path / "some").delete([("n", "==", 3)])
     files = {*(tmp_path / "some").rglob("part-*"), *(tmp_path / "some").rglob("*.parquet")} - before
     assert {file.parent.name for file in files} >= {"_tfrecord", "columns"}
     assert {file.stat().st_mode & 0o777 for file in files} == {0o640}
     min((tmp_path / "mixed").glob("day=0/part-*")).chmod(0o604)
-    compact(tmp_path / "mixed")
+    open_dataset(tmp_path / "mixed").compact()
     modes = {file.parent.name: file.stat().st_mode & 0o777 for file in (tmp_path / "mixed").glob("day=*/*")}
     assert modes == {"day=0": 0o600, "day=1": 0o640}
 
 
 def delete_some(place: str) -> None:
-    delete(place, [("n", "in", [1, 3])])
+    open_dataset(place).delete([("n", "in", [1, 3])])
 
 
 def unlisted(place: str) -> set[str]:
@@ -264,7 +267,7 @@ def dies(operation: Callable[[str], Any], place: str, replaced: str, instant: in
 
 
 @pytest.mark.parametrize("replaced", ["a", "ab"])
-@pytest.mark.parametrize("operation", [compact, delete_some])
+@pytest.mark.parametrize("operation", [operations.compact, delete_some])
 def test_new_files_whose_sources_another_write_replaced_are_removed(
     place: str, operation: Callable[[str], Any], replaced: str
 ) -> None:
@@ -274,7 +277,7 @@ def test_new_files_whose_sources_another_write_replaced_are_removed(
         for append in (False, True):
             to_tfrecord(keyed(a=[1, 2], b=[3, 4]), directory, partition_on="key", append=append)
         died = dies(operation, directory, replaced, instant)
-        cleanup(directory, older_than="0s")
+        open_dataset(directory).cleanup(older_than="0s")
         assert unlisted(directory) == set(), f"died before removal {instant}"
         found = by_key(directory)
         assert all(found[key] == [9] for key in replaced)
@@ -311,7 +314,7 @@ def payloads(root: Path) -> None:
 def of_tfds(name: str) -> Callable[[Path], None]:
     def make(root: Path) -> None:
         shutil.copytree(Path(__file__).parents[2] / "data" / "tfds" / name, root)
-        index(root)
+        open_dataset(root).add_snapshot()
 
     return make
 
@@ -366,16 +369,17 @@ def test_records_of_every_kind_are_compacted_and_deleted(tmp_path: Path, kind: s
     for at in (root, tmp_path / "compacted first"):
         left = before
         if at != root:
-            done = compact(at, keep_versions=True)
-            assert len(done.snapshot.files) == len({(file.values) for file in old.files})
+            done = open_dataset(at).compact(keep_versions=True)
+            assert done.files == len({(file.values) for file in old.files})
             assert shown(contents(at)) == shown(left)
-            check_statistics(done.snapshot, left)
+            check_statistics(Snapshot.open(at), left)
         left = before[~is_gone].reset_index(drop=True)
-        gone = delete(at, filters, keep_versions=True)
-        assert gone.rows == is_gone.sum()
+        gone = open_dataset(at).delete(filters, keep_versions=True)
+        assert gone.details["deleted_rows"] == is_gone.sum()
         assert shown(contents(at)) == shown(left)
-        check_statistics(gone.snapshot, left)
-        compacted = compact(at, keep_versions=True).snapshot
+        check_statistics(Snapshot.open(at), left)
+        open_dataset(at).compact(keep_versions=True)
+        compacted = Snapshot.open(at)
         assert shown(contents(at)) == shown(left)
         check_statistics(compacted, left)
         assert shown(contents(at, version=1)) == shown(before)
@@ -384,4 +388,4 @@ def test_records_of_every_kind_are_compacted_and_deleted(tmp_path: Path, kind: s
             old.partitioning,
             old.order,
         )
-        assert dask_tfrecord.verify(at)["agrees"].all()
+        assert dask_tfrecord.open_dataset(at).verify()["agrees"].all()

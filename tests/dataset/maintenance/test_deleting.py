@@ -14,6 +14,7 @@ from unittest.mock import patch
 
 import dask.dataframe as dd
 import numpy as np
+import operations
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -22,8 +23,9 @@ import pytest
 from small_frames import is_intact
 
 import dask_tfrecord
-from dask_tfrecord import SchemaError, Snapshot, cleanup, delete, read_tfrecord, to_tfrecord
+from dask_tfrecord import SchemaError, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.maintenance import rewrites
+from dask_tfrecord.dataset.snapshot.model import Commit, Snapshot
 from dask_tfrecord.dataset.write import transaction
 from dask_tfrecord.files import file_writer, splice
 from dask_tfrecord.files.splice import remove_records
@@ -91,7 +93,8 @@ def contents(path: Path | str, **keywords: Any) -> str:
 
 def add(path: Path, rows: pd.DataFrame, **options: Any) -> Snapshot:
     options = options or {"append": True}
-    return to_tfrecord(rows, path, partition_on="day", write_index=False, **options)
+    to_tfrecord(rows, path, partition_on="day", write_index=False, **options)
+    return Snapshot.open(path)
 
 
 def listed(path: Path) -> set[str]:
@@ -134,19 +137,19 @@ def test_exactly_the_rows_that_filters_select_are_deleted(place: Callable[[Any],
     gone = np.array([is_deleted(row) for row in rows])
     # The rows that a read with these filters returns are the same.
     assert contents(path, filters=filters) == shown(ROWS[gone])
-    planned = delete(path, filters, dry_run=True)
-    assert Snapshot.open(path).number == planned.snapshot.number == 1
-    done = delete(path, filters)
-    assert done[1:] == planned[1:]
-    assert done.rows == gone.sum()
-    assert done.snapshot == Snapshot.open(path)
-    assert done.snapshot.number == (2 if gone.any() else 1)
+    planned = open_dataset(path).delete(filters, dry_run=True)
+    assert Snapshot.open(path).number == planned.version == 1
+    done = open_dataset(path).delete(filters)
+    assert done.details == planned.details
+    assert done.details["deleted_rows"] == gone.sum()
+    assert done == Commit.of(Snapshot.open(path), **done.details)
+    assert done.version == (2 if gone.any() else 1)
     assert contents(path) == shown(ROWS[~gone])
     assert contents(path, filters=filters) == shown(ROWS[:0])
-    assert listed(path) == {file.path for file in done.snapshot.files}
-    assert cleanup(path, older_than="0 s") == []
+    assert listed(path) == {file.path for file in Snapshot.open(path).files}
+    assert open_dataset(path).cleanup(older_than="0 s") == []
     assert is_intact(path) or gone.all()
-    assert delete(path, filters)[1:] == (0, 0, 0, 0)
+    assert [*open_dataset(path).delete(filters).details.values()] == [0, 0, 0, 0]
     # The statistics are true for the rows that are left.
     left = ROWS[~gone]
     for low in (0, 100, 250, 599):
@@ -159,13 +162,13 @@ def test_files_that_are_decided_as_a_whole_are_not_opened(
 ) -> None:
     path = place(None)
     size = sum(file.stat().st_size for day in (0, 2) for file in path.glob(f"day={day}/part-*"))
-    done = delete(path, [("day", "in", [0, 2])])
-    assert (done.rewritten, done.rows, done.bytes) == (0, 400, size)
+    done = open_dataset(path).delete([("day", "in", [0, 2])])
+    assert [*done.details.values()] == [400, done.details["dropped_files"], 0, size]
     assert opened == []
     assert not (path / "day=0").exists()
     # No value of the second file passes. All values of the first file do, but its nulls stay.
-    done = delete(path, [("n", "<", 300)])
-    assert (done.dropped, done.rewritten) == (0, 1)
+    done = open_dataset(path).delete([("n", "<", 300)])
+    assert [*done.details.values()][1:3] == [0, 1]
     assert len({*opened}) == 1
 
 
@@ -173,10 +176,10 @@ def test_a_file_that_may_have_changed_is_opened(place: Callable[[Any], Path], op
     path = place(None)
     last = path / add(path, ROWS[ROWS["n"] > 590]).files[-1].path
     opened.clear()
-    assert delete(path, [("n", ">", 590)], dry_run=True).dropped == 1
+    assert open_dataset(path).delete([("n", ">", 590)], dry_run=True).details["dropped_files"] == 1
     assert str(last) not in opened
     last.touch()
-    assert delete(path, [("n", ">", 590)]).dropped == 1
+    assert open_dataset(path).delete([("n", ">", 590)]).details["dropped_files"] == 1
     assert str(last) in opened
 
 
@@ -185,13 +188,13 @@ def test_an_empty_file_that_may_have_changed_is_kept(tmp_path: Path) -> None:
         to_tfrecord(pa.table({"n": pa.array(values, pa.int64())}), tmp_path, append=True)
     for file in Snapshot.open(tmp_path).files:
         (tmp_path / file.path).touch()
-    assert delete(tmp_path, [("n", "==", 1)]).rows == 1
+    assert open_dataset(tmp_path).delete([("n", "==", 1)]).rows == 1
     assert read_tfrecord(tmp_path)["n"].compute().tolist() == [2]
 
 
 def test_an_empty_dataset_is_left_and_takes_rows(place: Callable[[Any], Path]) -> None:
     path = place("gzip")
-    assert delete(path, [("day", ">=", 0)]).dropped == 6
+    assert open_dataset(path).delete([("day", ">=", 0)]).details["dropped_files"] == 6
     assert len(read_tfrecord(path)) == 0
     add(path, ROWS)
     assert contents(path) == shown(ROWS)
@@ -201,12 +204,12 @@ def test_wrong_filters_and_paths_are_refused(place: Callable[[Any], Path], tmp_p
     path = place(None)
     for filters in (None, [], [("unknown", "==", 1)], [("n", "==", "text")], pc.field("unknown") == 1):
         with pytest.raises(SchemaError):
-            delete(path, filters)
+            open_dataset(path).delete(filters)
     with pytest.raises(dask_tfrecord.TFRecordError, match="dry_run"):
-        delete(path, [("n", "==", 1)], dry_run="no")  # type: ignore[arg-type]  # a wrong value is the point
+        open_dataset(path).delete([("n", "==", 1)], dry_run="no")  # type: ignore[arg-type]  # a wrong value is the point
     (tmp_path / "empty").mkdir()
     with pytest.raises(dask_tfrecord.NotFoundError):
-        delete(tmp_path / "empty", [("n", "==", 1)])
+        open_dataset(tmp_path / "empty").delete([("n", "==", 1)])
     assert Snapshot.open(path).number == 1
 
 
@@ -218,7 +221,7 @@ def test_damage_stops_the_deletion_and_changes_nothing(place: Callable[[Any], Pa
     file.write_bytes(stored)
     before = {*path.rglob("*")}
     with pytest.raises((dask_tfrecord.CorruptRecordError, dask_tfrecord.FileChangedError)) as raised:
-        delete(path, [("x", ">", 0)])
+        open_dataset(path).delete([("x", ">", 0)])
     assert raised.value.path == str(file)
     assert {*path.rglob("*")} == before
 
@@ -230,9 +233,9 @@ Other = Callable[[Path], object]
     ("other", "expected"),
     [
         (lambda path: add(path, ROWS[ROWS["n"] < 20]), 600 - 17 + 17),
-        (dask_tfrecord.compact, 600 - 17),
-        (lambda path: delete(path, [("n", "<", 10)]), 600 - 17),
-        (lambda path: delete(path, [("day", "==", 0)]), 400),
+        (operations.compact, 600 - 17),
+        (lambda path: open_dataset(path).delete([("n", "<", 10)]), 600 - 17),
+        (lambda path: open_dataset(path).delete([("day", "==", 0)]), 400),
         (lambda path: add(path, ROWS.assign(day=ROWS["day"].astype(str)), overwrite=True), 600 - 17),
     ],
     ids=["append", "compact", "delete", "drop", "overwrite with other partitions"],
@@ -248,7 +251,7 @@ def test_other_writes_beside_a_deletion(
         return remove_records(*args)
 
     monkeypatch.setattr(rewrites, "remove_records", remove_slowly)
-    delete(path, [("n", "<", 20)])
+    open_dataset(path).delete([("n", "<", 20)])
     assert len(read_tfrecord(path)) == expected
     assert is_intact(path)
     assert listed(path) == {file.path for file in Snapshot.open(path).files}
@@ -260,9 +263,9 @@ def test_a_failure_after_the_commit_only_warns(place: Callable[[Any], Path]) -> 
         patch.object(transaction, "finish_commit", side_effect=OSError("on purpose")),
         pytest.warns(UserWarning, match=r"the data is written, but not all files.*on purpose"),
     ):
-        assert delete(path, [("day", "==", 1), ("n", "<", 210)]).snapshot.number == 2
+        assert open_dataset(path).delete([("day", "==", 1), ("n", "<", 210)]).version == 2
     assert Snapshot.open(path).number == 2
-    cleanup(path, older_than="0 s")
+    open_dataset(path).cleanup(older_than="0 s")
     assert listed(path) == {file.path for file in Snapshot.open(path).files}
 
 
@@ -341,12 +344,12 @@ def test_no_byte_holds_a_deleted_value(
     tmp_path: Path, frame: str, how: dict[str, Any], filters: Any, keep_versions: bool
 ) -> None:
     to_tfrecord(FRAMES[frame], tmp_path, custom_metadata={"source": "a test"}, **how)
-    dask_tfrecord.export(tmp_path, "tfmd")
+    dask_tfrecord.open_dataset(tmp_path).export("tfmd")
     assert places_of(SECRET, tmp_path)
-    assert delete(tmp_path, filters, keep_versions=keep_versions).rows == 4
-    assert Snapshot.history(tmp_path)["details"].iloc[-1] == "4 rows"  # not the filters
-    dask_tfrecord.expire(tmp_path, versions=1, grace="0s")
-    cleanup(tmp_path, older_than="0s")
+    assert open_dataset(tmp_path).delete(filters, keep_versions=keep_versions).details["deleted_rows"] == 4
+    assert open_dataset(tmp_path).history()["details"].iloc[-1] == "4 rows"  # not the filters
+    dask_tfrecord.open_dataset(tmp_path).expire(versions=1, grace="0s")
+    open_dataset(tmp_path).cleanup(older_than="0s")
     assert places_of(SECRET, tmp_path) == []
     left = read_tfrecord(tmp_path).compute()
     assert sorted(left["user"].astype(str)) == ["aa"] * 4 + ["zz"] * 4
@@ -359,7 +362,7 @@ def test_a_delete_keeps_categories_that_other_rows_have_or_no_row_ever_had(
     frame = categorical()
     frame["user"] = frame["user"].cat.add_categories(["never"])
     to_tfrecord(dd.from_pandas(frame, npartitions=3), tmp_path, partition_on=partition_on)
-    delete(tmp_path, [("n", "==", 1)])
+    open_dataset(tmp_path).delete([("n", "==", 1)])
     field = Snapshot.open(tmp_path).columns.select(["user"]).fields[0]
     assert field.categories.to_pylist() == ["zz", SECRET, "aa", "never"]
 
@@ -376,7 +379,7 @@ def test_a_category_that_an_append_brings_during_a_delete_can_be_read(
         return commit(*args)
 
     monkeypatch.setattr(rewrites, "commit", after_append)
-    delete(tmp_path, [("user", "==", SECRET)])
+    open_dataset(tmp_path).delete([("user", "==", SECRET)])
     assert sorted(read_tfrecord(tmp_path)["user"].compute().astype(str)).count(SECRET) == 1
 
 
@@ -384,7 +387,7 @@ def test_an_ordered_column_refuses_the_category_that_was_deleted(tmp_path: Path)
     to_tfrecord(categorical(ordered=True), tmp_path / "ordered")
     to_tfrecord(categorical(), tmp_path / "plain")
     for root in (tmp_path / "ordered", tmp_path / "plain"):
-        delete(root, [("user", "==", SECRET)])
+        open_dataset(root).delete([("user", "==", SECRET)])
     with pytest.raises(SchemaError, match="the ordered categories differ"):
         to_tfrecord(categorical(ordered=True), tmp_path / "ordered", append=True)
     # An append brings the categories of its rows, not those of its frame.
@@ -393,8 +396,9 @@ def test_an_ordered_column_refuses_the_category_that_was_deleted(tmp_path: Path)
 
 
 def test_a_partition_with_a_damaged_file_can_be_deleted(tmp_path: Path) -> None:
-    snapshot = to_tfrecord(categorical(), tmp_path, partition_on="k")
+    to_tfrecord(categorical(), tmp_path, partition_on="k")
+    snapshot = Snapshot.open(tmp_path)
     damaged = tmp_path / snapshot.files[0].path
     damaged.write_bytes(bytes(damaged.stat().st_size))
-    assert delete(tmp_path, [("k", "==", 0)]).dropped == 1
+    assert open_dataset(tmp_path).delete([("k", "==", 0)]).details["dropped_files"] == 1
     assert len(read_tfrecord(tmp_path)) == 6

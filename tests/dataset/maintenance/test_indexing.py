@@ -27,12 +27,13 @@ from hypothesis import given
 from other_writers import fill
 
 import dask_tfrecord
-from dask_tfrecord import CorruptRecordError, Snapshot, index, read_tfrecord, repair, to_tfrecord, verify
+from dask_tfrecord import CorruptRecordError, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.dataset.maintenance import full_scan, metadata_commits
 from dask_tfrecord.dataset.read import sample
 from dask_tfrecord.dataset.snapshot import visibility
+from dask_tfrecord.dataset.snapshot.model import Commit, Snapshot
 from dask_tfrecord.files import find_blocks as locate
 from dask_tfrecord.files import window
 from dask_tfrecord.files.storage.store import Store
@@ -77,7 +78,8 @@ def _task_sizes(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.usefixtures("_task_sizes")
 def test_the_snapshot_says_what_is_in_the_files(root: Path) -> None:
-    snapshot = dask_tfrecord.index(root)
+    dask_tfrecord.open_dataset(root).add_snapshot()
+    snapshot = Snapshot.open(root)
     assert snapshot.records == 500
     assert [column.name for column in snapshot.partitioning] == ["country", "day"]
     assert {file.path for file in snapshot.files} == set(FILES)
@@ -108,7 +110,8 @@ def test_the_snapshot_says_what_is_in_the_files(root: Path) -> None:
 @pytest.mark.usefixtures("_task_sizes")
 def test_the_next_reader_reads_the_same_and_opens_nothing_to_know_it(root: Path, opened: list[str]) -> None:
     before = read_tfrecord(root).compute()
-    snapshot = dask_tfrecord.index(root)
+    dask_tfrecord.open_dataset(root).add_snapshot()
+    snapshot = Snapshot.open(root)
     assert Snapshot.open(root) == snapshot
     opened.clear()
     ddf = read_tfrecord(root, blocksize=2_000)
@@ -124,25 +127,27 @@ def test_a_rare_feature_in_the_last_record_and_one_with_an_empty_name_are_column
 ) -> None:
     files = dict.fromkeys("abcdefghij", content(0, 3))
     files["f"] += oracle.features_file([{"n": ("int64", [1]), "rare": ("int64", [1, 2])}])
-    snapshot = dask_tfrecord.index(fill(tmp_path / "rare", files))
+    dask_tfrecord.open_dataset(fill(tmp_path / "rare", files)).add_snapshot()
+    snapshot = Snapshot.open(fill(tmp_path / "rare", files))
     assert snapshot.schema.arrow.field("rare").type == pa.list_(pa.int64())
     assert read_tfrecord(tmp_path / "rare").compute()["rare"].dropna().tolist() == [[1, 2]]
     (tmp_path / "tf").mkdir()
     shutil.copy(data / "writers/tf_plain.tfrecord", tmp_path / "tf")
     before = read_tfrecord(tmp_path / "tf").compute()[""]
-    dask_tfrecord.index(tmp_path / "tf")
+    dask_tfrecord.open_dataset(tmp_path / "tf").add_snapshot()
     assert read_tfrecord(tmp_path / "tf").compute()[""].equals(before)
-    assert dask_tfrecord.verify(tmp_path / "tf")["agrees"].all()
+    assert dask_tfrecord.open_dataset(tmp_path / "tf").verify()["agrees"].all()
 
 
 def test_types_and_record_types_may_be_given(root: Path, tmp_path: Path) -> None:
-    snapshot = dask_tfrecord.index(root, schema={"n": pa.int16(), "day": pa.string()}, hive=True)
+    dask_tfrecord.open_dataset(root, schema={"n": pa.int16(), "day": pa.string()}, hive=True).add_snapshot()
+    snapshot = Snapshot.open(root)
     assert snapshot.schema.arrow.field("n").type == pa.int16()
     assert {file.values[1] for file in snapshot.files} == {"1", "2", "3"}
     with pytest.raises(dask_tfrecord.DestinationError, match="already has a snapshot"):
-        dask_tfrecord.index(root)
+        dask_tfrecord.open_dataset(root).add_snapshot()
     other = fill(tmp_path / "other", {"x": oracle.records_file([b"anything", b""])})
-    assert dask_tfrecord.index(other, record_type="bytes").records == 2
+    assert dask_tfrecord.open_dataset(other, record_type="bytes").add_snapshot().rows == 2
     assert read_tfrecord(other)["record"].compute().tolist() == [b"anything", b""]
 
 
@@ -154,11 +159,13 @@ def test_two_at_once_store_two_versions_of_the_same_files(
 
     def overtaken(self: Store, path: str, data: bytes) -> None:
         monkeypatch.setattr(Store, "create_exclusively", creating)
-        kept.append(dask_tfrecord.index(root))
+        dask_tfrecord.open_dataset(root).add_snapshot()
+        kept.append(Snapshot.open(root))
         creating(self, path, data)
 
     monkeypatch.setattr(Store, "create_exclusively", overtaken)
-    second = dask_tfrecord.index(root)
+    dask_tfrecord.open_dataset(root).add_snapshot()
+    second = Snapshot.open(root)
     assert Snapshot.open(root) == second
     assert (second.number, second.ancestors, second.files) == (2, (kept[0].run,), kept[0].files)
 
@@ -173,18 +180,18 @@ def test_an_index_whose_answer_is_lost_is_not_taken_for_that_of_another(
         creating(self, path, data)
 
     monkeypatch.setattr(Store, "create_exclusively", retried)
-    assert dask_tfrecord.index(root) == Snapshot.open(root)
+    assert dask_tfrecord.open_dataset(root).add_snapshot() == Commit.of(Snapshot.open(root))
 
 
 def test_damage_and_values_that_do_not_fit_raise_and_nothing_is_written(root: Path) -> None:
     with pytest.raises(dask_tfrecord.SchemaError, match="does not fit int8"):
-        dask_tfrecord.index(root, schema={"n": pa.int8()})
+        dask_tfrecord.open_dataset(root, schema={"n": pa.int8()}).add_snapshot()
     path = root / "country=US/day=1/c"
     damaged = bytearray(path.read_bytes())
     damaged[-1] ^= 1
     path.write_bytes(damaged)
     with pytest.raises(CorruptRecordError, match=r"c, record 399"):
-        dask_tfrecord.index(root)
+        dask_tfrecord.open_dataset(root).add_snapshot()
     assert not (root / "_tfrecord").exists()
 
 
@@ -193,16 +200,16 @@ def test_a_stream_that_is_cut_off_raises(name: str, root: Path) -> None:
     (root / name).write_bytes((root / name).read_bytes()[:-3])
     for options in ({}, {"schema": pa.schema({"n": pa.int64()}), "record_type": "example"}):
         with pytest.raises(CorruptRecordError, match=f"{name}.*cut off"):
-            dask_tfrecord.index(root, **options)
+            dask_tfrecord.open_dataset(root, **options).add_snapshot()
 
 
 def test_what_is_no_directory_is_refused(root: Path, tmp_path: Path) -> None:
     with pytest.raises(dask_tfrecord.TFRecordError, match="not a directory"):
-        dask_tfrecord.index(root / "country=US/day=1/c")
+        dask_tfrecord.open_dataset(root / "country=US/day=1/c").add_snapshot()
     (tmp_path / "empty").mkdir()
     for path in ("nothing", "empty", "data/*"):
         with pytest.raises(FileNotFoundError):
-            dask_tfrecord.index(tmp_path / path)
+            dask_tfrecord.open_dataset(tmp_path / path).add_snapshot()
 
 
 def test_other_processes_do_the_work(root: Path, monkeypatch: pytest.MonkeyPatch, client: Any) -> None:
@@ -212,17 +219,17 @@ def test_other_processes_do_the_work(root: Path, monkeypatch: pytest.MonkeyPatch
         found = read_tfrecord(root, blocksize=5_000)
         assert found.npartitions >= len(FILES)
         assert len(found) == 500
-        assert dask_tfrecord.index(root).records == 500
-        rows = dask_tfrecord.take(root, range(499, -1, -1), columns=["n"])
-        assert rows["n"].tolist() == list(range(499, -1, -1))
-        assert dask_tfrecord.verify(root)["agrees"].all()
+        assert dask_tfrecord.open_dataset(root).add_snapshot().rows == 500
+        rows = dask_tfrecord.open_dataset(root).take(range(499, -1, -1), columns=["n"])
+        assert rows["n"].to_pylist() == list(range(499, -1, -1))
+        assert dask_tfrecord.open_dataset(root).verify()["agrees"].all()
 
 
 def test_an_append_keeps_what_the_index_left_out(tmp_path: Path) -> None:
     """The records still hold a feature that is no column, and reading all columns must allow it."""
     rows = [{"x": ("int64", [value]), "y": ("int64", [2])} for value in (1, 3)]
     fill(tmp_path, {"a.tfrecord": oracle.features_file(rows)})
-    dask_tfrecord.index(tmp_path, schema={"y": None})
+    dask_tfrecord.open_dataset(tmp_path, schema={"y": None}).add_snapshot()
     to_tfrecord(pa.table({"x": [5]}), tmp_path, append=True)
     assert sorted(read_tfrecord(tmp_path).compute()["x"]) == [1, 3, 5]
 
@@ -244,7 +251,7 @@ def test_the_number_of_a_removed_version_is_not_taken(
 
     monkeypatch.setattr(full_scan._Describe, "change", late)
     with pytest.raises(dask_tfrecord.ConcurrentWriteError, match="another write replaced the files"):
-        dask_tfrecord.index(tmp_path)
+        dask_tfrecord.open_dataset(tmp_path).add_snapshot()
     assert [path.name for path in (tmp_path / "_tfrecord").iterdir()] == ["00000003.parquet"]
     assert read_tfrecord(tmp_path)["n"].compute().tolist() == [3]
 
@@ -277,10 +284,10 @@ USES: dict[str, Callable[[str], Any]] = {
     "len": lambda path: len(read_tfrecord(path)),
     "compute": numbers,
     "filters": lambda path: numbers(path, filters=[("day", "==", 0)]),
-    "take": lambda path: dask_tfrecord.take(path, [0]),
-    "RecordTable": dask_tfrecord.RecordTable,
-    "index": index,
-    "export": lambda path: dask_tfrecord.export(path, "tfmd"),
+    "take": lambda path: dask_tfrecord.open_dataset(path).take([0]),
+    "RecordTable": dask_tfrecord.feed.RecordTable,
+    "index": lambda path: open_dataset(path).add_snapshot(),
+    "export": lambda path: dask_tfrecord.open_dataset(path).export("tfmd"),
     "append": lambda path: add(path, 4, append=True),
     "partitions": lambda path: add(path, 4, overwrite="partitions"),
 }
@@ -291,16 +298,17 @@ def test_every_use_names_the_call_that_stores_the_loss_and_works_after_it(tmp_pa
     path = str(tmp_path)
     written(path)
     remove(path, 1)
-    with pytest.raises(CorruptRecordError, match=r"the file is missing.* dask_tfrecord.repair\(") as caught:
+    with pytest.raises(CorruptRecordError, match=r"the file is missing.*\.repair\(") as caught:
         USES[use](path)
     assert Snapshot.open(path).number == 2
     call = str(caught.value).partition("or call dask_tfrecord.")[2].partition(" if it was")[0]
-    snapshot = eval(call, {"repair": repair}).snapshot
+    eval(call, {"open_dataset": open_dataset})
+    snapshot = Snapshot.open(path)
     assert (snapshot.number, snapshot.records, snapshot.mode) == (3, 4, "repair")
     assert numbers(path) == [1, 2, 3, 21]
     if use == "index":
         with pytest.raises(dask_tfrecord.DestinationError, match="up to date"):
-            index(path)
+            open_dataset(path).add_snapshot()
     else:
         USES[use](path)
     expected = {"append": [1, 2, 3, 4, 21], "partitions": [4, 21]}
@@ -314,9 +322,9 @@ def test_a_repair_lists_the_lost_files_and_keeps_all_that_is_known_of_the_others
     before = Snapshot.open(tmp_path)
     remove(tmp_path, 1)
     with caplog.at_level(logging.INFO, "dask_tfrecord"):
-        assert repair(tmp_path, dry_run=True).lost == repair(tmp_path).lost
-    after, lost = repair(tmp_path, dry_run=True)
-    assert (after.number, lost) == (3, {})
+        assert open_dataset(tmp_path).repair(dry_run=True).details == open_dataset(tmp_path).repair().details
+    planned, after = open_dataset(tmp_path).repair(dry_run=True), Snapshot.open(tmp_path)
+    assert (planned.version, planned.details, after.number) == (3, {"lost_files": {}}, 3)
     assert after.files == tuple(file for file in before.files if "day=1" not in file.path)
     names = ("schema", "partitioning", "order", "index", "custom_metadata", "oldest")
     assert all(getattr(after, name) == getattr(before, name) for name in names)
@@ -324,7 +332,7 @@ def test_a_repair_lists_the_lost_files_and_keeps_all_that_is_known_of_the_others
         "repair would drop 3 missing files with 3 rows",
         "version 3: repair dropped 3 missing files with 3 rows",
     ]
-    assert dask_tfrecord.verify(tmp_path)["agrees"].all()
+    assert dask_tfrecord.open_dataset(tmp_path).verify()["agrees"].all()
     with pytest.raises(CorruptRecordError, match="its version 2"):
         read_tfrecord(tmp_path, version=2)
 
@@ -335,9 +343,9 @@ def test_files_of_other_tools_are_dropped_too(tmp_path: Path) -> None:
     foreign.mkdir()
     for number, file in enumerate(sorted(tmp_path.glob("own/day=*/part-*"))):
         file.rename(foreign / f"{number}.tfrecord")
-    index(foreign)
+    open_dataset(foreign).add_snapshot()
     (foreign / "0.tfrecord").unlink()
-    lost = repair(foreign).lost
+    lost = open_dataset(foreign).repair().details["lost_files"]
     assert [*lost] == ["0.tfrecord"]
     assert len(numbers(foreign)) == 7 - lost["0.tfrecord"]
 
@@ -348,7 +356,7 @@ def test_only_missing_files_are_dropped(tmp_path: Path) -> None:
     content = file.read_bytes()
     file.write_bytes(content[:-1])
     remove(tmp_path, 2)
-    assert repair(tmp_path).snapshot.records == 6
+    assert open_dataset(tmp_path).repair().rows == 6
     with pytest.raises(CorruptRecordError, match="bytes, but"):
         numbers(tmp_path)
     file.write_bytes(content)
@@ -357,13 +365,13 @@ def test_only_missing_files_are_dropped(tmp_path: Path) -> None:
 
 def test_nothing_is_committed_where_nothing_is_missing(place: str) -> None:
     written(place)
-    snapshot, lost = repair(place)
-    assert (snapshot.number, lost) == (2, {})
-    assert Snapshot.open(place) == snapshot
-    with pytest.raises(FileNotFoundError, match="snapshot"):
-        repair(f"{place}x")
+    before = Snapshot.open(place)
+    assert open_dataset(place).repair() == Commit.of(before, lost_files={})
+    assert (before.number, Snapshot.open(place)) == (2, before)
+    with pytest.raises(FileNotFoundError, match="no such"):
+        open_dataset(f"{place}x").repair()
     with pytest.raises(dask_tfrecord.DestinationError, match="inside"):
-        repair(f"{place}/day=0")
+        open_dataset(f"{place}/day=0").repair()
 
 
 @pytest.mark.parametrize(
@@ -384,7 +392,7 @@ def test_a_commit_before_that_of_the_repair_is_kept(
     def commit(*arguments: Any) -> Any:
         monkeypatch.undo()
         if other == "repair":
-            repair(path)
+            open_dataset(path).repair()
         elif other == "overwrite":
             add(path, 4, overwrite=True)
         else:  # an append raises if a file is missing
@@ -394,9 +402,8 @@ def test_a_commit_before_that_of_the_repair_is_kept(
         return metadata_commits.commit(*arguments)
 
     monkeypatch.setattr(metadata_commits, "commit", commit)
-    newest, lost = repair(path)
-    assert sum(lost.values()) == 3
-    assert newest.mode == mode
+    assert sum(open_dataset(path).repair().details["lost_files"].values()) == 3
+    assert Snapshot.open(path).mode == mode
     assert numbers(path) == expected
 
 
@@ -404,7 +411,7 @@ def test_an_overwrite_that_was_planned_before_a_repair_is_refused(tmp_path: Path
     written(tmp_path)
     planned = add(tmp_path, 4, overwrite=True, compute=False)
     remove(tmp_path, 1)
-    repair(tmp_path)
+    open_dataset(tmp_path).repair()
     with pytest.raises(dask_tfrecord.ConcurrentWriteError):
         planned.compute()
     assert numbers(tmp_path) == [1, 2, 3, 21]
@@ -423,7 +430,7 @@ def test_a_file_that_moves_back_from_the_kept_files_is_not_lost(
 
     with_kept_files = visibility.with_kept_files
     monkeypatch.setattr(visibility, "with_kept_files", find_kept)
-    assert repair(tmp_path).lost == {}
+    assert open_dataset(tmp_path).repair().details["lost_files"] == {}
 
 
 @pytest.mark.parametrize("step", ["snapshot_files", "renew_snapshot"])
@@ -434,6 +441,7 @@ def test_an_overwrite_while_index_reads_is_named_as_the_reason(
     for file in tmp_path.glob("day=*/part-*"):
         os.utime(file, ns=(1, 1))
     module = visibility if step == "snapshot_files" else full_scan
+    opened = open_dataset(tmp_path)
     original = getattr(module, step)
 
     def overtaken(*arguments: Any, **keywords: Any) -> Any:
@@ -443,9 +451,10 @@ def test_an_overwrite_while_index_reads_is_named_as_the_reason(
 
     monkeypatch.setattr(module, step, overtaken)
     with pytest.raises(
-        dask_tfrecord.ConcurrentWriteError, match="another write was committed while index read the files"
+        dask_tfrecord.ConcurrentWriteError,
+        match="another write was committed while index read the files",
     ):
-        index(tmp_path)
+        opened.add_snapshot()
     assert numbers(tmp_path) == [4]
 
 
@@ -483,12 +492,12 @@ def test_damage_is_counted_and_the_first_of_it_reported(tmp_path: Path) -> None:
         (tmp_path / name).write_bytes(changed)
     (tmp_path / "e cut").write_bytes(content[: starts[59] + 5])
     (tmp_path / "f empty").write_bytes(b"")
-    found = by_name(verify(tmp_path))
+    found = by_name(open_dataset(tmp_path).verify())
 
     def size(*records: int) -> int:
         return sum(starts[record + 1] - starts[record] for record in records)
 
-    names = ("records", "damaged_bytes", "offset")
+    names = ("rows", "damaged_bytes", "offset")
     assert {name: tuple(row[key] for key in names) for name, row in found.items()} == {
         "a whole": (60, 0, None),
         "b payload": (58, size(20, 49), starts[20]),
@@ -510,9 +519,9 @@ def test_damage_is_counted_and_the_first_of_it_reported(tmp_path: Path) -> None:
 def test_it_tells_what_skipping_would_read_and_never_raises(data: bytes) -> None:
     Store.at("memory://verified").fs.pipe_file("/verified/file", data)
     with dask.config.set(scheduler="sync"):
-        report = verify("memory://verified", record_type="bytes")
+        report = open_dataset("memory://verified", record_type="bytes").verify()
         read = read_tfrecord("memory://verified", record_type="bytes", on_corrupt="skip")
-        assert report["records"].tolist() == [len(read.compute())]
+        assert report["rows"].tolist() == [len(read.compute())]
     assert report["bytes"].tolist() == [len(data)]
     kept = sum(len(payload) + 16 for payload in read["record"].compute())
     if detect(data[:HEADER_BYTES]) is None:
@@ -523,14 +532,15 @@ def test_it_tells_what_skipping_would_read_and_never_raises(data: bytes) -> None
 def test_a_damaged_stream_is_reported_and_its_sizes_are_those_of_the_whole_file(
     compression: Any, tmp_path: Path
 ) -> None:
-    snapshot = to_tfrecord(pa.table({"n": range(5000)}), tmp_path, compression=compression)
+    to_tfrecord(pa.table({"n": range(5000)}), tmp_path, compression=compression)
+    snapshot = Snapshot.open(tmp_path)
     [file] = tmp_path.glob("part-*")
     stored = bytearray(file.read_bytes())
     stored[len(stored) // 2] ^= 0x55
     file.write_bytes(stored)
-    [row] = by_name(verify(tmp_path)).values()
+    [row] = by_name(open_dataset(tmp_path).verify()).values()
     assert row["damaged"] >= 1
-    assert row["records"] < 5000
+    assert row["rows"] < 5000
     assert (row["bytes"], row["agrees"]) == (snapshot.bytes, False)
     assert f"crc32c: {oracle.crc32c(bytes(stored)):,} instead of" in row["differs"]
 
@@ -558,7 +568,7 @@ def test_drift_from_the_inferred_schema_is_reported(tmp_path: Path, monkeypatch:
     monkeypatch.setattr(
         full_scan, "take_sample", lambda store, files, **options: take(store, files[:1], **options)
     )
-    found = by_name(verify(tmp_path))
+    found = by_name(open_dataset(tmp_path).verify())
     assert {name: row["drift"] for name, row in found.items()} == {
         n: drift for n, (_, drift) in drifts.items()
     }
@@ -567,7 +577,7 @@ def test_drift_from_the_inferred_schema_is_reported(tmp_path: Path, monkeypatch:
 def test_two_kinds_in_the_sample_are_drift_and_do_not_raise(tmp_path: Path) -> None:
     (tmp_path / "a").write_bytes(oracle.features_file([{"n": ("int64", [1])}]))
     (tmp_path / "b").write_bytes(oracle.features_file([{"n": ("bytes", [b"1"])}]))
-    found = by_name(verify(tmp_path))
+    found = by_name(open_dataset(tmp_path).verify())
     assert (found["a"]["drift"], bool(found["b"]["drift"])) == ("", True)
 
 
@@ -580,12 +590,12 @@ def test_it_takes_the_records_for_what_the_reader_takes_them(
 ) -> None:
     (tmp_path / "a").write_bytes(oracle.frame(first) * 2)
     (tmp_path / "b").write_bytes(oracle.features_file(rows(3)))
-    found = by_name(verify(tmp_path, record_type=record_type))
+    found = by_name(open_dataset(tmp_path, record_type=record_type).verify())
     damaged = {name for name, row in found.items() if row["damaged"]}
     count = 0
     with suppress(CorruptRecordError):
         count = len(read_tfrecord(tmp_path, record_type=record_type).compute())
-    whole = sum(row["records"] for row in found.values())
+    whole = sum(row["rows"] for row in found.values())
     assert (damaged, whole) == ((set(), count) if count else ({"a"}, 3))
 
 
@@ -594,20 +604,20 @@ def test_it_takes_the_records_for_what_the_reader_takes_them(
 def test_a_dataset_agrees_with_its_snapshot_until_something_changes(compression: Any, tmp_path: Path) -> None:
     table = pa.table({"n": range(400), "key": list("abcd") * 100})
     to_tfrecord(table, tmp_path, partition_on="key", compression=compression)
-    report = verify(tmp_path)
+    report = open_dataset(tmp_path).verify()
     assert report["agrees"].tolist() == [True] * 4
     assert report["differs"].tolist() == report["drift"].tolist() == [""] * 4
-    assert report["records"].tolist() == [100] * 4
+    assert report["rows"].tolist() == [100] * 4
     a, b, c = (min((tmp_path / f"key={key}").glob("part-*")) for key in "abc")
     a.unlink()
     whole = oracle.features_file([{"n": ("int64", [n])} for n in range(7)])
     b.write_bytes(oracle.compress(whole, compression))
     foreign = c.with_name("foreign")
     foreign.write_bytes(c.read_bytes())
-    found = verify(tmp_path).set_index("path")
+    found = open_dataset(tmp_path).verify().set_index("path")
     assert "missing" in found.loc[str(a), "reason"]
     assert not found.loc[str(a), "agrees"]
-    assert found.loc[str(b), "records"] == 7
+    assert found.loc[str(b), "rows"] == 7
     assert "records: 7 instead of 100" in found.loc[str(b), "differs"]
     assert found.loc[str(c), "agrees"]
     assert "does not list" in found.loc[str(foreign), "differs"]
@@ -618,23 +628,23 @@ def test_a_file_named_twice_is_reported_twice_and_messages_that_cannot_be_parsed
     tmp_path: Path,
 ) -> None:
     (tmp_path / "file").write_bytes(oracle.features_file(rows(3)) + oracle.frame(b"\x0a\xff\xff"))
-    report = verify([tmp_path / "file"] * 2)
-    assert report[["records", "damaged", "damaged_bytes"]].to_numpy().tolist() == [[3, 1, 19]] * 2
+    report = open_dataset([tmp_path / "file"] * 2).verify()
+    assert report[["rows", "damaged", "damaged_bytes"]].to_numpy().tolist() == [[3, 1, 19]] * 2
     with pytest.raises(FileNotFoundError):
-        verify(tmp_path / "nothing")
+        open_dataset(tmp_path / "nothing").verify()
 
 
 def test_memory_is_that_of_a_window(tmp_path: Path) -> None:
     (tmp_path / "file").write_bytes(oracle.frame(b"x" * 1000) * 12_000)
     with patch.object(window, "_allocate", side_effect=window._allocate) as allocate:
-        assert verify(tmp_path, record_type="bytes")["records"].tolist() == [12_000]
+        assert open_dataset(tmp_path, record_type="bytes").verify()["rows"].tolist() == [12_000]
     assert 0 < max(call.args[0] for call in allocate.call_args_list) <= 1 << 22
 
 
 def test_files_that_others_damaged_are_distinguished_from_whole_ones(data: Path) -> None:
-    report = verify(data / "bad", record_type="bytes")
+    report = open_dataset(data / "bad", record_type="bytes").verify()
     assert len(report) > 100
-    for path, records, damaged in zip(report["path"], report["records"], report["damaged"], strict=True):
+    for path, records, damaged in zip(report["path"], report["rows"], report["damaged"], strict=True):
         try:
             payloads = oracle.read_payloads(Path(path))
         except oracle.DamagedError:

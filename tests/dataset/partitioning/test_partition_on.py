@@ -33,6 +33,7 @@ from dask_tfrecord import SchemaError, TFRecordError, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec import take_bytes
 from dask_tfrecord.dataset import partitioning
 from dask_tfrecord.dataset.partitioning import group_by_directory
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.files.entry import is_inside
 
 NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -76,7 +77,8 @@ def sorted_rows(ddf: dd.DataFrame) -> pd.DataFrame:
 
 
 def test_rows_lie_in_the_directories_of_their_values_which_no_record_holds(tmp_path: Path) -> None:
-    snapshot = to_tfrecord(countries(), tmp_path, partition_on=["country", "year"])
+    to_tfrecord(countries(), tmp_path, partition_on=["country", "year"])
+    snapshot = Snapshot.open(tmp_path)
     values = {("PL", 2025), ("US", 2026), (None, 2025), ("", 2026)}
     assert directories(tmp_path) == {
         f"country={NULL if key is None else key}/year={year}" for key, year in values
@@ -200,7 +202,8 @@ def test_keys_beyond_max_files_per_task_are_refused_with_what_to_do(tmp_path: Pa
     with pytest.raises(TFRecordError, match="10 different values"):
         to_tfrecord(few, tmp_path / "b", partition_on="key", max_files_per_task=9)
     for name, limit in (("c", 10), ("d", None)):
-        snapshot = to_tfrecord(few, tmp_path / name, partition_on="key", max_files_per_task=limit)
+        to_tfrecord(few, tmp_path / name, partition_on="key", max_files_per_task=limit)
+        snapshot = Snapshot.open(tmp_path / name)
         assert len(snapshot.files) == 10
 
 
@@ -390,7 +393,8 @@ def test_zeros_and_infinities_are_keys_of_their_own_and_all_nans_are_one(
 ) -> None:
     numbers = np.array([0.0, -0.0, np.nan, -np.nan, np.inf, -np.inf], type_.to_pandas_dtype())
     assert numbers[2].tobytes() != numbers[3].tobytes()
-    snapshot = to_tfrecord(keyed_by(pa.array(numbers)), tmp_path, partition_on="key", colocate=colocate)
+    to_tfrecord(keyed_by(pa.array(numbers)), tmp_path, partition_on="key", colocate=colocate)
+    snapshot = Snapshot.open(tmp_path)
     found = {file.path.partition("/")[0]: file.records for file in snapshot.files}
     assert found == {"key=0": 1, "key=-0": 1, "key=nan": 2, "key=inf": 1, "key=-inf": 1}
 

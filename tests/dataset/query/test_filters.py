@@ -30,7 +30,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from possible import as_sets, outcomes_in_file
 
-from dask_tfrecord import SchemaError, TFRecordDataset, filter_mask, read_tfrecord, take, to_tfrecord
+from dask_tfrecord import SchemaError, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec import Encoder
 from dask_tfrecord.dataset.query.comparison_keys import file_ranges
 from dask_tfrecord.dataset.query.filters import arrow_predicate, names_in, parse_filters
@@ -48,6 +48,7 @@ from dask_tfrecord.dataset.query.predicates import (
 )
 from dask_tfrecord.dataset.snapshot.file_list import from_entries
 from dask_tfrecord.files.entry import ColumnStatistics, FileEntry, file_statistics
+from dask_tfrecord.row_selection import filter_mask
 from dask_tfrecord.schema.fields import Field, Schema
 
 WHOLE = st.integers(-5, 5)
@@ -347,7 +348,7 @@ def test_random_expressions_keep_and_count_the_rows_that_arrow_keeps(root: Path)
             engine_queries.condition(random.Random(seed), 3), ENGINE_TABLE.schema
         )
         expected = sorted(ENGINE_TABLE.filter(expression)["k"].to_pylist())
-        found = TFRecordDataset(root, filters=expression)
+        found = open_dataset(root, filters=expression)
         assert sorted(found.to_table(columns=["k"])["k"].to_pylist()) == expected, expression
         assert len(read_tfrecord(root, filters=expression)) == len(expected), expression
 
@@ -401,9 +402,9 @@ def test_a_part_that_cannot_be_translated_excludes_no_file(expression: pc.Expres
 def test_ordered_categories_are_compared_by_value_as_in_arrow(tmp_path: Path) -> None:
     sizes = pd.Categorical(["s", "l", "m", "s"], categories=["s", "m", "l"], ordered=True)
     to_tfrecord(dd.from_pandas(pd.DataFrame({"size": sizes}), npartitions=4, sort=False), tmp_path / "data")
-    table = TFRecordDataset(tmp_path / "data").to_table()
+    table = open_dataset(tmp_path / "data").to_table()
     for expression in (pc.field("size") < "m", pc.field("size") == "m", pc.field("size").isin(["s"])):
-        found = TFRecordDataset(tmp_path / "data").to_table(filter=expression)
+        found = open_dataset(tmp_path / "data").to_table(filter=expression)
         assert found.to_pylist() == table.filter(expression).to_pylist()
 
 
@@ -444,7 +445,7 @@ def test_a_value_on_the_left_is_compared_from_the_right(symbol: Any, function: A
 
 
 def test_a_constant_keeps_all_rows_or_no_row(root: Path) -> None:
-    dataset = TFRecordDataset(root)
+    dataset = open_dataset(root)
     no = pa.scalar(None, pa.bool_())
     for constant, rows in ((True, engine_queries.ROWS), (False, 0), (no, 0)):
         assert dataset.count_rows(filter=pc.scalar(constant)) == rows
@@ -458,7 +459,7 @@ def test_an_expression_that_fails_for_some_values_names_the_column_and_the_file(
     columns = {"u": pa.array([1, 2**62 + 5], pa.uint64()), "b": pa.array([b"a", b"\xff"])}
     to_tfrecord(pa.table(columns), tmp_path)
     with pytest.raises(SchemaError, match=r"values of 'u': .*; cast the columns") as taken:
-        take(tmp_path, [0], filters=pc.field("u") < 1e19)
+        open_dataset(tmp_path, filters=pc.field("u") < 1e19).take([0])
     with pytest.raises(SchemaError, match=r"values of 'b': .*; cast the columns") as read:
         read_tfrecord(tmp_path, filters=pc.field("b").cast("string") == "a").compute()
     for caught in (taken, read):

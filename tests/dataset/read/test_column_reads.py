@@ -26,9 +26,10 @@ from random_queries import COLUMNS, Data, Queries
 from random_queries import run as evaluate
 
 import dask_tfrecord
-from dask_tfrecord import RecordTable, explain, iter_batches, read_tfrecord, take, to_tfrecord
+from dask_tfrecord import explain, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.read import column_reads
 from dask_tfrecord.dataset.read.column_reads import ColumnReads
+from dask_tfrecord.feed import RecordTable, iter_batches
 from dask_tfrecord.files import column_files, file_writer, selected_records
 from dask_tfrecord.files.column_files import open_column_file
 from dask_tfrecord.files.storage.store import Store
@@ -165,7 +166,7 @@ class Dataset:
             if door in ("take", "table"):
                 table = RecordTable(self.root, **options)
                 mask = np.array([random_rows.random() < share for _ in range(len(table))], bool)
-                return table[mask] if door == "table" else take(self.root, mask, **options)
+                return table[mask] if door == "table" else open_dataset(self.root, **options).take(mask)
             if door == "feed":
                 shuffle = 7 if share < 0.5 else None
                 batches = iter_batches(self.root, 7, shuffle=shuffle, shuffle_buffer=5, **options)
@@ -271,7 +272,7 @@ def test_stored_columns_are_read_without_the_data_files(images: Path, opened: li
     assert len(read_tfrecord(images, filters=[("label", "==", 3)])) == 10
     others = read_tfrecord(images, columns=["n"]).merge(ddf[["n", "label"]], on="n")
     assert len(others.compute()) == 200
-    assert take(images, [3, 150], columns="n").tolist() == [3, 150]
+    assert open_dataset(images).take([3, 150], columns="n")["n"].to_pylist() == [3, 150]
     batches = iter_batches(images, 50, columns=["n"], filters=[("label", "<", 2)], shuffle=1)
     assert sorted(pa.table(batches)["n"].to_pylist()) == [n for n in range(200) if n % 20 < 2]
     assert not parts(opened)
@@ -331,8 +332,8 @@ def test_damage_of_one_file_in_a_column_file_loses_no_row_of_the_next_file(
     assert ddf.npartitions == 1
     assert ddf.compute()[columns[0]].tolist() == wanted[columns[0]].tolist()
     open_column_file.cache_clear()
-    taken = take(tmp_path, np.arange(0, 200, 3), columns=columns)
-    assert taken[columns[0]].tolist() == frame[columns[0]][::3].tolist()
+    taken = open_dataset(tmp_path).take(np.arange(0, 200, 3), columns=columns)
+    assert taken[columns[0]].to_pylist() == frame[columns[0]][::3].tolist()
     open_column_file.cache_clear()
     table = RecordTable(tmp_path, columns=columns)
     assert table[pc.field("label") >= 10][columns[0]].to_pylist() == wanted[columns[0]].tolist()

@@ -22,7 +22,7 @@ import pytest
 from other_writers import fill
 
 import dask_tfrecord
-from dask_tfrecord import CorruptRecordError, Schema, SchemaError, TFRecordError, inspect, read_tfrecord
+from dask_tfrecord import CorruptRecordError, Schema, SchemaError, TFRecordError, open_dataset, read_tfrecord
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -86,11 +86,11 @@ def test_the_rows_of_every_sample_are_those_of_tensorflow_datasets(
     root = tmp_path / name
     shutil.copytree(data / "tfds" / name / "1.0.0", root)
     if indexed:
-        dask_tfrecord.index(root)
+        dask_tfrecord.open_dataset(root).add_snapshot()
     everything = read_tfrecord(root).compute()
     for split, wanted in expected(data / "tfds" / name):
-        described = inspect(root, split=split)
-        table = pa.concat_tables(described.iter_tables())
+        described = open_dataset(root, split=split)
+        table = described.to_table()
         assert table.num_rows == len(wanted) == len(read_tfrecord(root, split=split))
         assert (everything["split"] == split).sum() == len(wanted)
         for column in described.schema.names:
@@ -98,7 +98,7 @@ def test_the_rows_of_every_sample_are_those_of_tensorflow_datasets(
             names = classes(root, column)
             got = [alike(coded(value, names)) for value in values.to_pylist()]
             assert got == [alike(pick(row, tuple(column.split("/")))) for row in wanted], column
-    assert dask_tfrecord.verify(root)["agrees"].all() or not indexed
+    assert dask_tfrecord.open_dataset(root).verify()["agrees"].all() or not indexed
 
 
 def classes(root: Path, column: str) -> list[str]:
@@ -119,9 +119,9 @@ def test_a_group_of_columns_is_read_by_its_name(data: Path) -> None:
     root = data / "tfds" / "mixed"
     members = ["objects/bbox", "objects/label"]
     assert list(read_tfrecord(root, columns="objects").compute().columns) == members
-    assert inspect(root, columns=["path", "objects"]).schema.names == ["path", *members]
-    assert dask_tfrecord.RecordTable(root, columns=["objects"])[0:2].schema.names == members
-    assert next(iter(dask_tfrecord.iter_batches(root, 2, columns="objects"))).schema.names == members
+    assert open_dataset(root, columns=["path", "objects"]).schema.names == ["path", *members]
+    assert dask_tfrecord.feed.RecordTable(root, columns=["objects"])[0:2].schema.names == members
+    assert next(iter(dask_tfrecord.feed.iter_batches(root, 2, columns="objects"))).schema.names == members
     assert read_tfrecord(root, columns="path").name == "path"
 
 
@@ -133,7 +133,7 @@ def test_labels_are_names_or_numbers(data: Path, tmp_path: Path) -> None:
     filtered = read_tfrecord(root, filters=[("label", "==", named[0])]).compute()["label"]
     assert set(filtered) == {named[0]}
     indexed = shutil.copytree(root / "1.0.0", tmp_path / "indexed")
-    dask_tfrecord.index(indexed)
+    dask_tfrecord.open_dataset(indexed).add_snapshot()
     for path in (root, indexed):
         numbers = read_tfrecord(path, split="train", labels="codes").compute()["label"]
         assert numbers.tolist() == named.cat.codes.tolist()
@@ -144,10 +144,10 @@ def test_labels_are_names_or_numbers(data: Path, tmp_path: Path) -> None:
 
 
 def test_a_description_shows_splits_and_the_caller_overrides_its_types(data: Path) -> None:
-    described = inspect(data / "tfds" / "scalars")
+    described = open_dataset(data / "tfds" / "scalars")
     assert described.splits == {"train": 7, "test": 3, "validation": 4}
     assert described.supervised_keys == ("int64", "flag")
-    assert inspect(data / "tfds" / "taxi").splits == {"eval": None, "train": None}
+    assert open_dataset(data / "tfds" / "taxi").splits == {"eval": None, "train": None}
     root = data / "tfds" / "tensors"
     schema = {"m23": pa.list_(pa.int64()), "u64": None, "nn_zlib/value": pa.binary()}
     frame = read_tfrecord(root, split="train", schema=schema).compute()
@@ -252,7 +252,7 @@ def test_errors_name_the_record_and_the_types_that_read_it(
         read_tfrecord(root, extra="ignore").compute()
     assert caught.value.record == len(rows) - 1
     with pytest.raises(SchemaError):
-        dask_tfrecord.RecordTable(root, extra="ignore")[[0, len(rows) - 1]]
+        dask_tfrecord.feed.RecordTable(root, extra="ignore")[[0, len(rows) - 1]]
     ((keyword, types, _),) = caught.value.remedies
     assert len(read_tfrecord(root, extra="ignore", **{keyword: types}).compute()) == len(rows)
 
@@ -311,7 +311,7 @@ def test_features_of_unknown_classes_keep_their_stored_types(
     unknown = {"jsonFeature": {"json": "{}"}, "pythonClassName": "elsewhere.Feature"}
     features = {"n": tensor("int8"), "x": unknown, "y": tensor("bfloat16")}
     record = {"n": ("int64", [1]), "x": ("int64", [1, 2]), "y": ("float", [0x3FC00000])}
-    schema = inspect(dataset(tmp_path, features, record)).schema.arrow
+    schema = open_dataset(dataset(tmp_path, features, record)).schema
     assert (schema.field("n").type, schema.field("y").type) == (pa.int8(), pa.float32())
     assert schema.field("x").type == pa.list_(pa.int64())
     assert "keep their stored types: 'x', 'y'" in caplog.text

@@ -11,6 +11,7 @@ from pathlib import Path
 from typing import Any
 
 import dask.dataframe as dd
+import operations
 import oracle
 import pandas as pd
 import pyarrow as pa
@@ -18,7 +19,9 @@ import pytest
 from other_writers import fill
 
 import dask_tfrecord
-from dask_tfrecord import RecordTable, TFRecordError, index, iter_batches, read_tfrecord, to_tfrecord
+from dask_tfrecord import TFRecordError, open_dataset, read_tfrecord, to_tfrecord
+from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.feed import RecordTable, iter_batches
 from dask_tfrecord.files.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
@@ -222,7 +225,7 @@ def test_only_the_files_that_a_description_lists_are_read(tmp_path: Path) -> Non
         pytest.warns(UserWarning, match="2 files are not read"),
         pytest.raises(TFRecordError, match=r"more\.tfrecord: the description .* does not list 2 files"),
     ):
-        index(tmp_path)
+        open_dataset(tmp_path).add_snapshot()
     assert rows(tmp_path, split="train") == {None: [1]}
     with pytest.raises(TFRecordError, match=r"'train' \(files: 1\), and files of no split \(2\)"):
         read_tfrecord(tmp_path / "*")
@@ -263,7 +266,8 @@ def test_writes_to_indexed_splits_replace_and_add_rows_of_their_split(tmp_path: 
     table = pa.table({"n": [8, 9], "split": ["train", "new"]})
     with pytest.raises(TFRecordError, match=r"index\(.*split=\"all\"\) first.*partition_on=\['split'\]"):
         to_tfrecord(table.select(["n"]), tmp_path, append=True)
-    snapshot = index(tmp_path, split="all")
+    open_dataset(tmp_path, split="all").add_snapshot()
+    snapshot = Snapshot.open(tmp_path)
     assert (snapshot.partition_on, snapshot.partitions, snapshot.records) == (("split",), 2, 3)
     assert rows(tmp_path, split="train") == {None: [1, 1]}
     assert (
@@ -283,7 +287,7 @@ def test_what_was_exported_for_tfds_is_read_by_its_splits(place: str, partitione
         to_tfrecord(ddf, place, partition_on="split")
     else:
         to_tfrecord(ddf[["n"]], place)
-    dask_tfrecord.export(place, "tfds")
+    dask_tfrecord.open_dataset(place).export("tfds")
     expected = {"train": [0, 2, 4], "test": [1, 3, 5]} if partitioned else {"train": [*range(6)]}
     for use_snapshot in (True, False):
         keywords: dict[str, Any] = {"use_snapshot": use_snapshot}
@@ -327,12 +331,12 @@ SPLITS = ["Split-train/data_tfrecord-00000-of-00002.gz", "Split-eval/data_tfreco
 def test_missing_members_are_named(tmp_path: Path, files: list[str], path: Any, missing: str) -> None:
     fill(tmp_path, dict.fromkeys(files, ONE))
     path = [str(tmp_path / one) for one in path] if isinstance(path, list) else tmp_path / path
-    for use in (read_tfrecord, lambda path: iter_batches(path, 2), dask_tfrecord.verify):
+    for use in (read_tfrecord, lambda path: iter_batches(path, 2), operations.verify):
         with pytest.warns(UserWarning, match=f"files of numbered sets are missing: .*{missing}"):
             use(path)
     if path == tmp_path:
         with pytest.warns(UserWarning, match=missing):
-            records = index(path).records
+            records = open_dataset(path).add_snapshot().rows
         assert len(read_tfrecord(path)) == records  # the snapshot promises these files only
 
 

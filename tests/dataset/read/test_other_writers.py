@@ -9,6 +9,7 @@ import itertools
 from pathlib import Path
 from typing import Any
 
+import operations
 import oracle
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -17,9 +18,10 @@ from inferred import file_of, sequence_file, types
 from oracle import Feature, Record, block, entry, example_of, int64_list, packed, tag, varint
 from other_writers import advised, elwc, events, fill, hide, read
 
-from dask_tfrecord import CorruptRecordError, SchemaError, index, read_tfrecord, verify
+from dask_tfrecord import CorruptRecordError, SchemaError, open_dataset, read_tfrecord
 from dask_tfrecord.codec import NOT_AN_EXAMPLE, Column, Decoder, Inference, RecordType
-from dask_tfrecord.dataset.read.discovery import open_dataset
+from dask_tfrecord.dataset.read.discovery import open_path
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -71,7 +73,9 @@ def test_messages_of_another_type_are_read_as_bytes_and_that_is_said(
     for record_type in ("example", "sequence_example"):
         with pytest.raises(CorruptRecordError, match=r'undamaged record is not .*record_type="bytes"'):
             read(tmp_path, record_type=record_type)
-    assert verify(tmp_path)["drift"].str.contains("read as bytes: .* of another type").tolist() == [True] * 2
+    with pytest.warns(UserWarning, match=message):
+        report = open_dataset(tmp_path).verify()
+    assert report["drift"].str.contains("read as bytes: .* of another type").tolist() == [True] * 2
 
 
 OTHERS = {
@@ -107,14 +111,14 @@ def test_another_file_beside_examples_is_named_and_can_be_hidden(
     whole = other in ("events", "ranking", "no message")
     assert error.problem.startswith("the file is a TFRecord file" if whole else "not a TFRecord file")
     assert ('record_type="bytes"' in str(error)) == whole
-    report = verify(tmp_path).set_index("path")
+    report = open_dataset(tmp_path).verify().set_index("path")
     assert report.loc[error.path, "damaged"] > 0
     assert report.drop(error.path)["damaged"].sum() == 0
     with pytest.raises(CorruptRecordError) as indexed:
-        index(tmp_path)
+        open_dataset(tmp_path).add_snapshot()
     hide(indexed.value)
     assert read(tmp_path) == {"a": [1] * 40}
-    assert index(tmp_path).records == 40
+    assert open_dataset(tmp_path).add_snapshot().rows == 40
 
 
 @pytest.mark.parametrize(
@@ -148,7 +152,7 @@ def test_a_column_that_is_null_in_the_sample_has_the_type_of_its_rare_value(
     found = read(tmp_path)["company"]
     assert len(found) == 601
     assert [one for one in found if one is not None] == [rare[1] if len(rare[1]) > 1 else rare[1][0]]
-    assert set(verify(tmp_path)["drift"]) == {""}
+    assert set(open_dataset(tmp_path).verify()["drift"]) == {""}
 
 
 @pytest.mark.usefixtures("_blind")
@@ -169,11 +173,11 @@ def test_a_value_in_a_column_that_the_sample_showed_null_raises_with_advice_that
 
 def test_the_search_for_the_type_of_a_null_column_is_bounded(tmp_path: Path, opened: list[str]) -> None:
     fill(tmp_path, {f"{n:04d}": file_of({"null": (None, []), "a": ("int64", [1])}) for n in range(1000)})
-    assert types(open_dataset(tmp_path).schema) == {"a": pa.int64(), "null": pa.null()}
+    assert types(open_path(tmp_path).schema) == {"a": pa.int64(), "null": pa.null()}
     assert 100 < len(opened) < 300
     opened.clear()
     fill(tmp_path, {f"{n:04d}": ONE for n in range(1000)})
-    assert types(open_dataset(tmp_path).schema) == {"a": pa.int64()}
+    assert types(open_path(tmp_path).schema) == {"a": pa.int64()}
     assert len(opened) == 5
 
 
@@ -237,12 +241,12 @@ def test_all_columns_of_two_kinds_are_named_at_once(tmp_path: Path) -> None:
     for kind, value in {"int64": 1, "float": 0}.items():
         features = {name: (kind, [value]) for name in names}
         fill(tmp_path, {kind: file_of(features | {"good": ("int64", [1])})})
-    for call in (read_tfrecord, index):
+    for call in (read_tfrecord, operations.add_snapshot):
         with pytest.raises(SchemaError) as caught:
             call(tmp_path)
         assert advised(caught.value) == {"schema": dict.fromkeys(names)}
     assert read(tmp_path, **advised(caught.value)) == {"good": [1, 1]}
-    index(tmp_path, **advised(caught.value))
+    open_dataset(tmp_path, **advised(caught.value)).add_snapshot()
     assert read(tmp_path) == {"good": [1, 1]}
 
 
@@ -258,8 +262,9 @@ def test_test_files_are_read_with_the_schema_of_the_training_files(tmp_path: Pat
     train, test = tmp_path / "train", tmp_path / "test"
     fill(train, {"a": file_of({"x": ("int64", [1, 2]), "t": ("bytes", [b"a"])}, {})})
     fill(test, {"a": file_of({"x": ("int64", [1]), "t": ("bytes", [b"\xff"]), "y": ("int64", [1])})})
-    assert types(open_dataset(test).schema)["x"] == pa.int64()
-    snapshot = index(train, schema={"t": pa.binary()})
+    assert types(open_path(test).schema)["x"] == pa.int64()
+    open_dataset(train, schema={"t": pa.binary()}).add_snapshot()
+    snapshot = Snapshot.open(train)
     for schema in (snapshot, snapshot.schema, snapshot.columns):
         assert read(test, schema=schema) == {"x": [[1]], "t": [b"\xff"]}
 

@@ -17,10 +17,11 @@ import pyarrow as pa
 import pytest
 
 import dask_tfrecord
-from dask_tfrecord import FileChangedError, TFRecordDataset, TFRecordError, read_tfrecord, to_tfrecord
+from dask_tfrecord import FileChangedError, TFRecordError, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec.codecs import CODECS
 from dask_tfrecord.dataset.read.read_plan import plan_partitions
 from dask_tfrecord.dataset.read.read_task import Partition
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.files import file_writer
 from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.file_options import ReadOptions
@@ -116,7 +117,8 @@ def test_each_partition_alone_holds_its_rows_and_together_they_are_the_file(
     compression: Any, blocksize: int, frame: pd.DataFrame, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(file_writer, "BLOCK_BYTES", 1000)
-    snapshot = to_tfrecord(frame, tmp_path, compression=compression)
+    to_tfrecord(frame, tmp_path, compression=compression)
+    snapshot = Snapshot.open(tmp_path)
     limit = len(snapshot.files[0].blocks)
     assert limit > 30
     ddf = read_tfrecord(tmp_path, blocksize=blocksize)
@@ -198,13 +200,12 @@ READS: dict[str, Callable[[Path], Callable[[], Any]]] = {
     "filter": _later(_plan(filters=[("id", "<", 3)]), lambda ddf: ddf.compute()),
     "length": _later(_plan(), len),
     "explain": _later(_plan(columns=["id"]), dask_tfrecord.explain),
-    "table": _later(TFRecordDataset, lambda found: found.to_table()),
-    "count": _later(TFRecordDataset, lambda found: found.count_rows()),
-    "batches": _later(lambda path: dask_tfrecord.iter_batches(path, 7), list),
-    "shuffled": _later(lambda path: dask_tfrecord.iter_batches(path, 7, shuffle=20), list),
-    "one record": _later(dask_tfrecord.RecordTable, lambda found: found[3]),
-    "many records": _later(dask_tfrecord.RecordTable, lambda found: found[np.arange(50)]),
-    "inspected": _later(dask_tfrecord.inspect, lambda found: [*found.iter_tables()]),
+    "table": _later(open_dataset, lambda found: found.to_table()),
+    "count": _later(open_dataset, lambda found: found.count_rows()),
+    "batches": _later(lambda path: dask_tfrecord.feed.iter_batches(path, 7), list),
+    "shuffled": _later(lambda path: dask_tfrecord.feed.iter_batches(path, 7, shuffle=20), list),
+    "one record": _later(dask_tfrecord.feed.RecordTable, lambda found: found[3]),
+    "many records": _later(dask_tfrecord.feed.RecordTable, lambda found: found[np.arange(50)]),
     "polars": _polars,
 }
 

@@ -23,11 +23,12 @@ from oracle import Feature, Record
 from other_writers import advised, fill, read
 
 import dask_tfrecord
-from dask_tfrecord import CorruptRecordError, SchemaError, TFRecordError, index, read_tfrecord, take
+from dask_tfrecord import CorruptRecordError, SchemaError, TFRecordError, open_dataset, read_tfrecord
 from dask_tfrecord.dataset.read import sample
-from dask_tfrecord.dataset.read.discovery import one_by_one, open_dataset
+from dask_tfrecord.dataset.read.discovery import one_by_one, open_path
 from dask_tfrecord.dataset.read.requested_columns import ReadRequest
 from dask_tfrecord.dataset.read.sample import sample_all, take_sample
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.inference import AskedType, Sample
 from dask_tfrecord.files.storage.listing import list_files
@@ -44,7 +45,7 @@ def test_a_string_column_holds_control_characters_where_the_sample_did_not(tmp_p
 def test_the_same_files_give_the_same_schema_also_of_the_last_file(tmp_path: Path) -> None:
     files = [file_of({f"f{number}": ("int64", [1])}) for number in range(40)]
     first = infer(tmp_path, *files)
-    assert first == open_dataset(tmp_path).schema
+    assert first == open_path(tmp_path).schema
     assert 2 < len(first.names) < 10
     assert "f9" in first.names  # the last path
 
@@ -148,7 +149,7 @@ def test_everything_is_looked_at_in_tasks_of_many_files(tmp_path: Path) -> None:
         tasks.extend(arguments)
         return [pickle.loads(pickle.dumps(function))(argument) for argument in tasks]
 
-    assert open_dataset(tmp_path, ReadRequest(infer="all"), compute_each=noting).schema.names == ["a"]
+    assert open_path(tmp_path, ReadRequest(infer="all"), compute_each=noting).schema.names == ["a"]
     assert 1 < len(tasks) < 20
     assert [split.file.path[-4:] for task in tasks for split in task] == [f"{n:04d}" for n in range(1000)]
 
@@ -246,7 +247,7 @@ def test_a_choice_of_one_of_two_maps_does_not_drop_the_other_in_silence(
         read_tfrecord(path, schema={"x": type_}).compute()
     chosen = read_tfrecord(path, schema={"x": type_}, extra="ignore")["x"].compute()
     assert chosen.isna().tolist() == [type_ == LISTS, type_ != LISTS, False]
-    index(directory_of(tmp_path, sequence_file(BOTH)), schema={"x": type_})
+    open_dataset(directory_of(tmp_path, sequence_file(BOTH)), schema={"x": type_}).add_snapshot()
     with pytest.raises(SchemaError, match="feature 'x': the record has the feature in"):
         read_tfrecord(tmp_path).compute()
     for options in ({"extra": "ignore"}, {"columns": ["x"]}, {"columns": ["a", "x"], "extra": "ignore"}):
@@ -382,27 +383,28 @@ def test_an_index_of_records_without_features_reads_as_the_files_do(
 ) -> None:
     root = empty_records(tmp_path / "files", records, name)
     before = read_tfrecord(root).compute()
-    snapshot = index(root)
+    open_dataset(root).add_snapshot()
+    snapshot = Snapshot.open(root)
     assert (snapshot.records, len(snapshot.files)) == (sum(records), len(records))
     ddf = read_tfrecord(root)
     assert ddf.compute().equals(before)
     assert len(ddf) == len(before) == sum(records)
     assert read_tfrecord(root, columns=[]).compute().shape == (sum(records), 0)
     assert list(ddf.columns) == (["k"] if "=" in name else [])
-    assert take(root, []).shape == (0, len(ddf.columns))
-    report = dask_tfrecord.verify(root)
-    assert report["records"].tolist() == records
+    assert open_dataset(root).take([]).shape == (0, len(ddf.columns))
+    report = dask_tfrecord.open_dataset(root).verify()
+    assert report["rows"].tolist() == records
     assert report["agrees"].all()
     if sum(records):
-        assert take(root, [-1, 0]).shape == (2, len(ddf.columns))
+        assert open_dataset(root).take([-1, 0]).shape == (2, len(ddf.columns))
     else:
         with pytest.raises(IndexError, match="0 rows"):
-            take(root, [0])
+            open_dataset(root).take([0])
 
 
 def test_without_columns_there_is_nothing_to_filter_or_to_write(tmp_path: Path) -> None:
     root = empty_records(tmp_path / "files", [2, 0, 3], "{}.tfrecord")
-    index(root)
+    open_dataset(root).add_snapshot()
     with pytest.raises(SchemaError, match="no column is named 'k'; there are none"):
         read_tfrecord(root, filters=[("k", "==", 1)])
     with pytest.raises(SchemaError, match="there are no columns to store"):

@@ -24,14 +24,16 @@ from fsspec.implementations.memory import MemoryFileSystem
 from other_writers import features_of, fill
 
 import dask_tfrecord
-from dask_tfrecord import NotFoundError, RecordTable, Schema, SchemaError, export, index, read_tfrecord
+from dask_tfrecord import NotFoundError, Schema, SchemaError, open_dataset, read_tfrecord
+from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.feed import RecordTable
 from dask_tfrecord_launcher import main
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
 
 def table(path: Any, **keywords: Any) -> pa.Table:
-    return pa.concat_tables(dask_tfrecord.inspect(path, **keywords).iter_tables())
+    return dask_tfrecord.open_dataset(path, **keywords).to_table()
 
 
 SCHEMA = "SchemaGen/schema/2/schema.pbtxt"
@@ -102,7 +104,7 @@ def test_each_construct_of_a_schema_has_a_column(tmp_path: Path) -> None:
     path.write_text(TEXT)
     for is_indexed in (False, True):
         if is_indexed:
-            index(tmp_path, schema=path)
+            open_dataset(tmp_path, schema=path).add_snapshot()
         found = table(tmp_path, schema=str(path))
         assert found.to_pylist() == [
             {"free": None, "text": "é", "small": -3, "day": datetime.date(1970, 1, 2), "open": "new"}
@@ -122,7 +124,7 @@ def test_a_schema_reads_the_features_of_a_snapshot(tmp_path: Path) -> None:
     for number in (0, 3):
         row = {"values": [1.0, 2.0, 3.0], "lengths": [number, 3 - number], "label": [number]}
         fill(tmp_path, {f"{number}.tfrecord": oracle.features_file([features_of(row)])})
-    index(tmp_path)
+    open_dataset(tmp_path).add_snapshot()
     path = tmp_path / "schema.pbtxt"
     path.write_text("".join(TEXT.splitlines(keepends=True)[9:]))
     assert table(tmp_path, schema=path).column_names == ["label", "ragged"]
@@ -142,14 +144,15 @@ def test_every_reader_takes_the_path_of_a_schema(data: Path, tmp_path: Path) -> 
     assert list(ddf.columns) == names
     assert len(pickle.loads(pickle.dumps(ddf)).compute()) == 3
     assert RecordTable(root, schema=schema)[0:2].schema.names == names
-    assert next(iter(dask_tfrecord.iter_batches(root, 2, schema=str(schema)))).schema.names == names
+    assert next(iter(dask_tfrecord.feed.iter_batches(root, 2, schema=str(schema)))).schema.names == names
     assert list(read_tfrecord(root, schema=schema.parent).columns) == names  # the directory of the artifact
     printed = CliRunner().invoke(main, ["schema", str(root), "--schema", str(schema)]).output
     assert "flag_s: bool" in printed
     dtypes = read_tfrecord(root, schema=schema, dtype_backend="numpy").dtypes
     assert dtypes["hour"] == "int64"  # required features have no nulls
     shutil.copytree(root, tmp_path / "copy")
-    assert index(tmp_path / "copy", schema=schema).schema.names == names
+    open_dataset(tmp_path / "copy", schema=schema).add_snapshot()
+    assert Snapshot.open(tmp_path / "copy").schema.names == names
 
 
 EXPORTED: dict[str, tuple[pa.DataType, list[Any]]] = {
@@ -176,7 +179,7 @@ OF_TFX = {
 def test_what_was_exported_reads_back_alike(tmp_path: Path, format: Any, more: dict[str, Any]) -> None:
     columns = {name: pa.array(values, type_) for name, (type_, values) in {**EXPORTED, **more}.items()}
     dask_tfrecord.to_tfrecord(pa.table(columns), tmp_path, lossy="allow")
-    export(tmp_path, format)
+    open_dataset(tmp_path).export(format)
     shutil.rmtree(tmp_path / "_tfrecord")
     if format == "tfds":
         assert table(tmp_path, split="train").equals(pa.table(columns))

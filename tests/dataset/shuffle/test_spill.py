@@ -27,10 +27,11 @@ from dask.callbacks import Callback
 from distributed import Client, LocalCluster
 from memory import peak_kib
 
-from dask_tfrecord import SchemaError, Snapshot, TFRecordError, read_tfrecord, to_tfrecord
+from dask_tfrecord import SchemaError, TFRecordError, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.shuffle import merge, spill
 from dask_tfrecord.dataset.shuffle import spill as exchange
 from dask_tfrecord.dataset.shuffle.spill import Route, Shuffle
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
@@ -62,10 +63,12 @@ def contents(snapshot: Snapshot) -> list[Any]:
 def test_each_key_has_one_file_with_its_rows_in_their_order(tmp_path: Path) -> None:
     lazy = to_tfrecord(collection(), tmp_path / "one", partition_on="key", colocate=True, compute=False)
     assert not (tmp_path / "one").exists()
-    assert [file.records for file in lazy.compute().files] == [80] * 5
+    lazy.compute()
+    assert [file.records for file in Snapshot.open(tmp_path / "one").files] == [80] * 5
 
     limits: dict[str, Any] = {"partition_on": "key", "colocate": True, "max_rows_per_file": 30}
-    snapshot = to_tfrecord(collection(), tmp_path / "several", **limits)
+    to_tfrecord(collection(), tmp_path / "several", **limits)
+    snapshot = Snapshot.open(tmp_path / "several")
     assert sorted(file.records for file in snapshot.files) == [20] * 5 + [30] * 10
 
 
@@ -134,7 +137,8 @@ def test_a_task_takes_2_2_times_its_partition_and_64_mib(tmp_path: Path) -> None
     ):
         client.run(large_partition, 0)
         before = client.run(peak_kib)
-        snapshot = to_tfrecord(ddf, tmp_path, partition_on="one", colocate=True, shuffle=42)
+        to_tfrecord(ddf, tmp_path, partition_on="one", colocate=True, shuffle=42)
+        snapshot = Snapshot.open(tmp_path)
         after = client.run(peak_kib)
     assert snapshot.records == 5 * (PARTITION_BYTES // 88)
     growth = max(after[worker] - before[worker] for worker in after) * 1024
@@ -142,9 +146,11 @@ def test_a_task_takes_2_2_times_its_partition_and_64_mib(tmp_path: Path) -> None
 
 
 def test_rows_move_in_several_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    whole = to_tfrecord(collection(), tmp_path / "a", partition_on="key", colocate=True, shuffle=5)
+    to_tfrecord(collection(), tmp_path / "a", partition_on="key", colocate=True, shuffle=5)
+    whole = Snapshot.open(tmp_path / "a")
     monkeypatch.setattr(exchange, "_PIECE_ROWS", 7)
-    pieces = to_tfrecord(collection(), tmp_path / "b", partition_on="key", colocate=True, shuffle=5)
+    to_tfrecord(collection(), tmp_path / "b", partition_on="key", colocate=True, shuffle=5)
+    pieces = Snapshot.open(tmp_path / "b")
     assert contents(whole) == contents(pieces)
 
 
@@ -178,10 +184,12 @@ def test_two_rounds_write_the_rows_of_one_with_few_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sources: int, targets: int
 ) -> None:
     options: dict[str, Any] = {"partition_on": "key", "shuffle": 5, "npartitions": targets}
-    one = to_tfrecord(collection(sources), tmp_path / "one", **options)
+    to_tfrecord(collection(sources), tmp_path / "one", **options)
+    one = Snapshot.open(tmp_path / "one")
     monkeypatch.setattr(spill, "_MOST_SECTIONS", 1)
     with patch.object(Store, "read_ranges", autospec=True, side_effect=Store.read_ranges) as read_ranges:
-        two = to_tfrecord(collection(sources), tmp_path / "two", **options)
+        to_tfrecord(collection(sources), tmp_path / "two", **options)
+        two = Snapshot.open(tmp_path / "two")
     assert contents(two) == contents(one)
     assert order(tmp_path / "two") == order(tmp_path / "one")
     requests = sum(len(call.args[1]) for call in read_ranges.call_args_list)
@@ -257,13 +265,15 @@ def test_a_worker_killed_during_a_shuffle_leaves_exactly_the_committed_rows(
 ) -> None:
     """A worker is killed in the second round, or while rows move in one round."""
     options: dict[str, Any] = {"partition_on": "key", "colocate": True, "shuffle": 5}
-    plain = to_tfrecord(collection(8), tmp_path / "a", **options)
+    to_tfrecord(collection(8), tmp_path / "a", **options)
+    plain = Snapshot.open(tmp_path / "a")
     if step == "_read_group":
         monkeypatch.setattr(spill, "_MOST_SECTIONS", 1)
     killed = tmp_path / "killed"
     mortals.wait_for_workers(2)  # the one killed by the test before may still be starting again
     mortals.run(doom, step, str(killed))
-    other = to_tfrecord(collection(8), tmp_path / "b", **options, compute_kwargs={"scheduler": mortals})
+    to_tfrecord(collection(8), tmp_path / "b", **options, compute_kwargs={"scheduler": mortals})
+    other = Snapshot.open(tmp_path / "b")
     assert killed.exists()
     assert contents(plain) == contents(other)
     assert len(list(tmp_path.glob("b/*/part-*"))) == len(other.files)
@@ -412,7 +422,7 @@ def check(root: Path, kind: str | None, write: str, **options: Any) -> Snapshot:
     """Write a collected, and compare each file with the model and all rows with the source."""
     seed, colocate = WRITES[write]
     frames = source(kind=kind or "text")
-    snapshot = to_tfrecord(
+    to_tfrecord(
         collected(frames, kind or "text"),
         root,
         partition_on=kind and "key",
@@ -422,6 +432,7 @@ def check(root: Path, kind: str | None, write: str, **options: Any) -> Snapshot:
         schema={"key": pa.string()} if kind == "categories" else None,
         **options,
     )
+    snapshot = Snapshot.open(root)
     assert written(root, snapshot) == expected(SIZES, kind, seed, colocate)
     found = read_tfrecord(root).compute().sort_values("n")
     for name in ("word", "list", "mood", "key"):
@@ -474,7 +485,8 @@ def test_the_bytes_of_a_colocated_shuffle_do_not_depend_on_the_passes(
     found = []
     for name, sizes in PASSES.items():
         set_passes(*sizes)
-        snapshot = to_tfrecord(collected(source(), "text"), tmp_path / name, **options)
+        to_tfrecord(collected(source(), "text"), tmp_path / name, **options)
+        snapshot = Snapshot.open(tmp_path / name)
         files = [(file.path.rpartition("part-")[0], file.records, file.crc32c) for file in snapshot.files]
         found.append(files)
     assert all(one == found[0] for one in found)
@@ -483,8 +495,9 @@ def test_the_bytes_of_a_colocated_shuffle_do_not_depend_on_the_passes(
 def test_all_partitions_may_be_empty(tmp_path: Path, passes: str) -> None:
     frames = [frame.iloc[:0] for frame in source()]
     ddf = collected(frames, "text")
-    assert to_tfrecord(ddf, tmp_path / "a", shuffle=1, npartitions=3).records == 0
-    assert to_tfrecord(ddf, tmp_path / "b", partition_on="key", colocate=True).files == ()
+    assert to_tfrecord(ddf, tmp_path / "a", shuffle=1, npartitions=3).rows == 0
+    to_tfrecord(ddf, tmp_path / "b", partition_on="key", colocate=True)
+    assert Snapshot.open(tmp_path / "b").files == ()
 
 
 def test_a_pass_reads_what_it_may(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -18,6 +18,7 @@ from typing import Any
 
 import dask
 import dask.dataframe as dd
+import operations
 import oracle
 import pandas as pd
 import pyarrow as pa
@@ -26,11 +27,12 @@ import pytest
 from small_frames import by_key, collection, keyed, values
 
 import dask_tfrecord
-from dask_tfrecord import RecordTable, Snapshot, TFRecordError, cleanup, index, read_tfrecord, to_tfrecord
+from dask_tfrecord import TFRecordError, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec import crc32c
 from dask_tfrecord.dataset.snapshot import file_list, model, versions, visibility
-from dask_tfrecord.dataset.snapshot.model import read_snapshot
+from dask_tfrecord.dataset.snapshot.model import Snapshot, read_snapshot
 from dask_tfrecord.dataset.write import transaction
+from dask_tfrecord.feed import RecordTable
 from dask_tfrecord.files.storage.listing import list_directory
 from dask_tfrecord.files.storage.store import Store
 
@@ -51,7 +53,7 @@ def test_each_version_reads_the_rows_that_it_had(place: str) -> None:
     to_tfrecord(rows(1, 2), place)
     to_tfrecord(rows(3), place, append=True)
     to_tfrecord(rows(4), place, append=True)
-    assert cleanup(place, older_than="0 s") == []
+    assert open_dataset(place).cleanup(older_than="0 s") == []
     assert [read(place, version=number) for number in (1, 2, 3)] == [[1, 2], [1, 2, 3], [1, 2, 3, 4]]
     assert read(place) == read(place, version=3)
     assert len(read_tfrecord(place, version=1)) == 2
@@ -64,19 +66,20 @@ def test_a_version_that_an_overwrite_removed_raises(place: str) -> None:
         to_tfrecord(rows(3), place, overwrite=overwrite, partition_on="key")
         with pytest.raises(FileNotFoundError, match=rf"no version {version}; it has \d\. An overwrite"):
             read_tfrecord(place, version=version)
-        assert Snapshot.history(place)["version"].tolist() == [version + 1]
+        assert open_dataset(place).history()["version"].tolist() == [version + 1]
 
 
 def test_an_older_version_ignores_the_files_of_newer_ones(tmp_path: Path) -> None:
     foreign = tmp_path / "foreign"
     for name, numbers in {"a": (1, 2), "b": (3,)}.items():
-        [file] = to_tfrecord(rows(*numbers), tmp_path / name).files
+        to_tfrecord(rows(*numbers), tmp_path / name)
+        [file] = Snapshot.open(tmp_path / name).files
         foreign.mkdir(exist_ok=True)
         shutil.copy(tmp_path / name / file.path, foreign / f"{name}.tfrecord")
-        index(foreign)
+        open_dataset(foreign).add_snapshot()
     assert read(foreign, version=1) == [1, 2]
     assert read(foreign) == [1, 2, 3]
-    assert Snapshot.history(foreign)["mode"].tolist() == ["index", "index"]
+    assert open_dataset(foreign).history()["mode"].tolist() == ["index", "index"]
 
 
 def test_a_version_is_the_number_of_a_snapshot_of_one_directory(tmp_path: Path) -> None:
@@ -90,7 +93,7 @@ def test_a_version_is_the_number_of_a_snapshot_of_one_directory(tmp_path: Path) 
     with pytest.raises(TFRecordError, match=message):
         read_tfrecord(tmp_path, version=1, use_snapshot=False)
     shutil.rmtree(tmp_path / "_tfrecord")
-    for call in (Snapshot.history, lambda path: read_tfrecord(path, version=1)):
+    for call in (operations.history, lambda path: read_tfrecord(path, version=1)):
         with pytest.raises(FileNotFoundError, match="the directory has no snapshot"):
             call(tmp_path)
 
@@ -98,19 +101,19 @@ def test_a_version_is_the_number_of_a_snapshot_of_one_directory(tmp_path: Path) 
 @pytest.mark.usefixtures("appended_snapshots")
 def test_history_lists_what_created_each_version(place: str) -> None:
     start = datetime.now(UTC) - timedelta(seconds=1)
-    snapshots = [
+    for numbers in ((0, 1, 2), (3,), (5,)):
         to_tfrecord(rows(*numbers), place, append=0 not in numbers, partition_on="key")
-        for numbers in ((0, 1, 2), (3,), (5,))
-    ]
-    history = Snapshot.history(place)
+    snapshots = [Snapshot.open(place, number) for number in (1, 2, 3)]
+    history = open_dataset(place).history()
     assert history["mode"].tolist() == ["create", "append", "append"]
     for name in ("run", "records", "bytes", "library", "mode"):
-        assert history[name].tolist() == [getattr(one, name) for one in snapshots]
+        column = "rows" if name == "records" else name
+        assert history[column].tolist() == [getattr(one, name) for one in snapshots]
     assert history["files"].tolist() == [2, 3, 4]
     assert history["created"].is_monotonic_increasing
     assert start < history["created"].iloc[0] < datetime.now(UTC) + timedelta(seconds=1)
     to_tfrecord(rows(9), place, overwrite="partitions", partition_on="key")
-    assert Snapshot.history(place)[["version", "mode"]].to_numpy().tolist() == [[4, "partitions"]]
+    assert open_dataset(place).history()[["version", "mode"]].to_numpy().tolist() == [[4, "partitions"]]
 
 
 @pytest.mark.usefixtures("appended_snapshots")
@@ -118,17 +121,17 @@ def test_history_without_the_file_lists_is_the_same(place: str, monkeypatch: pyt
     """Versions with long metadata, without totals, and with other totals are read with their file lists."""
     to_tfrecord(rows(0, 1, 2), place, partition_on="key")
     to_tfrecord(rows(3), place, append=True, partition_on="key")
-    dask_tfrecord.delete(place, [("n", "==", 1)], keep_versions=True)
+    dask_tfrecord.open_dataset(place).delete([("n", "==", 1)], keep_versions=True)
     with monkeypatch.context() as patch:
         patch.setattr(versions, "totals", lambda rows: {"files": True, "records": 1, "bytes": 1})
         to_tfrecord(rows(5), place, append=True, partition_on="key")
     long = {"text": "x" * 100_000}
     to_tfrecord(rows(7), place, append=True, partition_on="key", custom_metadata=long)
-    dask_tfrecord.compact(place, keep_versions=True)
-    dask_tfrecord.restore(place, 2)
-    dask_tfrecord.expire(place, versions=4)
-    found = Snapshot.history(place)
-    shown = found[["version", "mode", "details", "files", "records"]].fillna({"details": ""})
+    dask_tfrecord.open_dataset(place).compact(keep_versions=True)
+    dask_tfrecord.open_dataset(place).restore(2)
+    dask_tfrecord.open_dataset(place).expire(versions=4)
+    found = open_dataset(place).history()
+    shown = found[["version", "mode", "details", "files", "rows"]].fillna({"details": ""})
     assert shown.to_numpy().tolist() == [
         [4, "append", "", 3, 4],
         [5, "append", "", 4, 5],
@@ -137,31 +140,26 @@ def test_history_without_the_file_lists_is_the_same(place: str, monkeypatch: pyt
         [8, "expire", "versions before 4", 3, 4],
     ]
     monkeypatch.setattr(versions, "read_metadata", lambda store, numbers: {})
-    pd.testing.assert_frame_equal(Snapshot.history(place), found)
+    pd.testing.assert_frame_equal(open_dataset(place).history(), found)
 
 
 def test_history_reads_the_end_of_each_snapshot(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     to_tfrecord(rows(0, 1, 2), tmp_path)
-    newest = dask_tfrecord.delete(tmp_path, [("n", "==", 1)]).snapshot
+    dask_tfrecord.open_dataset(tmp_path).delete([("n", "==", 1)])
+    newest = Snapshot.open(tmp_path)
     os.utime(tmp_path / newest.files[0].path, (1, 1))
-    index(tmp_path)
+    open_dataset(tmp_path).add_snapshot()
     monkeypatch.setattr(versions, "_read", None)
-    assert Snapshot.history(tmp_path)["details"].fillna("").tolist() == ["1 rows", ""]
+    assert open_dataset(tmp_path).history()["details"].fillna("").tolist() == ["1 rows", ""]
 
 
 def test_printed_columns_have_the_order_of_the_frame(tmp_path: Path) -> None:
-    snapshot = to_tfrecord(pa.table({"<key>": ["a"], "n": [1]}), tmp_path / "few", partition_on="<key>")
+    to_tfrecord(pa.table({"<key>": ["a"], "n": [1]}), tmp_path / "few", partition_on="<key>")
+    snapshot = Snapshot.open(tmp_path / "few")
     assert repr(snapshot).endswith(" bytes, columns: <key>, n)")
-    shown = {"files": 1, "records": 1, "bytes": snapshot.bytes, "columns": "&lt;key&gt;, n", "mode": "create"}
-    html = snapshot._repr_html_()
-    assert html.startswith("<table><tr><th>files</th>")
+    html = open_dataset(tmp_path / "few")._repr_html_()
+    shown = {"files": 1, "rows": 1, "bytes": snapshot.bytes, "partition columns": "&lt;key&gt;", "version": 1}
     assert [name for name, text in shown.items() if f"<th>{name}</th><td>{text}</td>" not in html] == []
-    ddf = read_tfrecord(tmp_path / "few")
-    totals = f"1 files, 1 rows, {snapshot.bytes} bytes, 1 partitions, version 1, columns: <key>, n"
-    assert f"ReadTFRecord({tmp_path}/few: {totals})" in repr(ddf)
-    assert ddf.columns.tolist() == ["<key>", "n"]
-    many = to_tfrecord(pa.table({f"c{number}": [1] for number in range(100)}), tmp_path / "many")
-    assert repr(many).endswith("c11 and 88 more)")
 
 
 def visible(place: str) -> int:
@@ -183,10 +181,10 @@ def test_keep_versions_keeps_the_versions_before_an_overwrite_readable(place: st
     assert [read(place, version=number) for number in (1, 2, 3)] == [[1, 2, 3], [1, 2, 3, 4], newest]
     assert read(place) == read(place, use_snapshot=False) == newest
     assert visible(place) == len(newest)
-    assert cleanup(place, older_than="0s") == []
+    assert open_dataset(place).cleanup(older_than="0s") == []
     assert read(place, version=2, filters=[("n", ">", 3)]) == [4]
     to_tfrecord(keyed(a=[6]), place, partition_on="key", overwrite=True)
-    assert Snapshot.history(place)["version"].tolist() == [4]
+    assert open_dataset(place).history()["version"].tolist() == [4]
     assert Store.at(place).names("_tfrecord") == ["00000004.parquet"]
     with pytest.raises(FileNotFoundError, match="no version 2; it has 4"):
         read_tfrecord(place, version=2)
@@ -229,11 +227,10 @@ def change(place: Path, number: int, **changes: Any) -> None:
 
 def append_three(place: str | Path) -> list[Snapshot]:
     """Write a dataset and append to it twice, so that versions 2 and 3 add to version 1."""
-    return [
-        to_tfrecord(collection(1, 2), place),
-        to_tfrecord(collection(3, npartitions=1), place, append=True, custom_metadata={"who": "me"}),
-        to_tfrecord(collection(4, npartitions=1), place, append=True, compression="gzip"),
-    ]
+    to_tfrecord(collection(1, 2), place)
+    to_tfrecord(collection(3, npartitions=1), place, append=True, custom_metadata={"who": "me"})
+    to_tfrecord(collection(4, npartitions=1), place, append=True, compression="gzip")
+    return [Snapshot.open(place, number) for number in (1, 2, 3)]
 
 
 @pytest.mark.usefixtures("deltas")
@@ -260,12 +257,13 @@ def test_a_full_snapshot_is_stored_when_a_tenth_is_added(
     with monkeypatch.context() as patched:
         patched.setattr(model, "to_entries", None)
         for number in range(4):
-            snapshot = to_tfrecord(collection(number, npartitions=1), tmp_path, append=True)
+            to_tfrecord(collection(number, npartitions=1), tmp_path, append=True)
+            snapshot = Snapshot.open(tmp_path)
         assert repr(snapshot).startswith("Snapshot(24 files, 24 records, ")
     bases = [(parquet(tmp_path, number)[1].get("base") or {}).get("version") for number in range(1, 6)]
     assert bases == [None, 1, 1, None, 4]
     assert len(read_tfrecord(tmp_path)) == 24
-    assert Snapshot.history(tmp_path)["files"].tolist() == [20, 21, 22, 23, 24]
+    assert open_dataset(tmp_path).history()["files"].tolist() == [20, 21, 22, 23, 24]
 
 
 @pytest.mark.usefixtures("deltas")
@@ -273,7 +271,7 @@ def test_the_index_of_a_dataset_with_a_base_is_a_full_snapshot(tmp_path: Path) -
     append_three(tmp_path)
     for path in tmp_path.glob("part-*"):
         os.utime(path, (1, 1))
-    index(tmp_path)
+    open_dataset(tmp_path).add_snapshot()
     table, metadata = parquet(tmp_path, 4)
     assert (len(table), metadata.get("base")) == (4, None)
     assert values(tmp_path) == [1, 2, 3, 4]
@@ -299,12 +297,13 @@ def test_any_writes_give_the_same_dataset_with_bases_and_without(
         place = tmp_path / str(part)
         described = []
         for options in steps(seed):
-            written = to_tfrecord(options.pop("ddf"), place, **options)
+            to_tfrecord(options.pop("ddf"), place, **options)
+            written = Snapshot.open(place)
             assert Snapshot.open(place) == written
             files = [(file.path.partition("-")[0], file.values, file.crc32c) for file in written.files]
             described.append((written.number, written.mode, files, written.partition_values))
         described.append(read_tfrecord(place).compute().to_dict("list"))
-        assert dask_tfrecord.verify(place)["agrees"].all()
+        assert dask_tfrecord.open_dataset(place).verify()["agrees"].all()
         found.append(described)
     assert found[0] == found[1] == found[2]
 
@@ -316,7 +315,8 @@ def test_statistics_and_partial_statistics_survive(tmp_path: Path) -> None:
     numbers = [[1, 2], [1, 2], [7, 8], []]
     for text, n in zip(texts, numbers, strict=True):
         table = pa.table({"n": pa.array(n, pa.int64()), "text": pa.array(text, pa.string())})
-        snapshot = to_tfrecord(table, tmp_path, append=True)
+        to_tfrecord(table, tmp_path, append=True)
+        snapshot = Snapshot.open(tmp_path)
     bounds = [[(one.name, one.min, one.max, one.nulls) for one in file.statistics] for file in snapshot.files]
     assert Snapshot.open(tmp_path) == snapshot
     assert bounds[1] == [("n", 1, 2, 0), ("text", None, None, 0)]
@@ -330,7 +330,7 @@ def test_a_missing_base_raises_and_an_overwrite_repairs(place: str) -> None:
     store = Store.at(place)
     store.fs.rm_file(store.join("_tfrecord/00000001.parquet"))
     message = r"00000003.parquet: not a valid snapshot .*00000001.parquet: later"
-    for work in (read_tfrecord, Snapshot.open, Snapshot.history):
+    for work in (read_tfrecord, Snapshot.open, operations.history):
         with pytest.raises(TFRecordError, match=message):
             work(place)
     with pytest.raises(TFRecordError, match="not a valid snapshot"):
@@ -426,7 +426,7 @@ def test_cleanup_keeps_bases_and_what_versions_list_without_their_base(tmp_path:
         for run in runs[not is_base_there :]:  # as if the runs had not removed their staging directories
             (tmp_path / "_tfrecord" / "staging" / run).mkdir(parents=True)
         stored = base.rename(tmp_path / "_base") if not is_base_there else None
-        cleanup(tmp_path, older_than="0s")
+        open_dataset(tmp_path).cleanup(older_than="0s")
         if stored:
             stored.rename(base)
         assert values(tmp_path) == [1, 2, 3, 4]
@@ -509,20 +509,20 @@ def test_a_directory_with_nothing_but_an_unfinished_write_says_so_and_how_to_men
     staging = tmp_path / "_tfrecord" / "staging" / RUN
     staging.mkdir(parents=True)
     name = f"part-{RUN}-00000-of-00001.tfrecord"
-    calls = [dask_tfrecord.index, Snapshot.open, lambda root: dask_tfrecord.take(root, [0])]
+    calls = [operations.add_snapshot, Snapshot.open, lambda root: dask_tfrecord.open_dataset(root).take([0])]
     for is_staged in (False, True):
         if is_staged:
             (staging / name).write_bytes(row(1))
         for path in (tmp_path, f"{tmp_path}/*", f"{tmp_path}/*.tfrecord"):
-            for call in (read_tfrecord, dask_tfrecord.verify, *(calls if path == tmp_path else ())):
-                with pytest.raises(FileNotFoundError, match=r"has not finished.*dask_tfrecord\.cleanup\("):
+            for call in (read_tfrecord, operations.verify, *(calls if path == tmp_path else ())):
+                with pytest.raises(FileNotFoundError, match=r"has not finished.*\.cleanup\("):
                     call(path)
     assert not dask_tfrecord.exists(tmp_path)
     (tmp_path / name).write_bytes(row(99))  # as on an object store
     for path in (tmp_path, f"{tmp_path}/*.tfrecord"):
         with pytest.raises(FileNotFoundError, match="write that has not finished"):
             read_tfrecord(path)
-    cleanup(tmp_path, older_than="0s")
+    open_dataset(tmp_path).cleanup(older_than="0s")
     with pytest.raises(FileNotFoundError, match="no visible files"):
         read_tfrecord(tmp_path)
 

@@ -22,6 +22,7 @@ from zoneinfo import ZoneInfo
 
 import dask.dataframe as dd
 import fsspec
+import operations
 import oracle
 import pandas as pd
 import pyarrow as pa
@@ -33,15 +34,14 @@ import dask_tfrecord
 from dask_tfrecord import (
     CorruptRecordError,
     FileChangedError,
-    Snapshot,
     TFRecordError,
     Writer,
-    cleanup,
-    compact,
+    open_dataset,
     read_tfrecord,
     to_tfrecord,
 )
 from dask_tfrecord.dataset.snapshot.file_list import from_entries
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.versions import assemble, parse_part, to_parquet
 from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry
 from dask_tfrecord.files.storage import listing
@@ -278,17 +278,17 @@ def write(root: Path) -> None:
 OPERATIONS: dict[str, Callable[[Path], Any]] = {
     "read": lambda root: read_tfrecord(root).compute(),
     "read without the snapshot": lambda root: read_tfrecord(root, use_snapshot=False).compute(),
-    "history": Snapshot.history,
+    "history": operations.history,
     "append": lambda root: to_tfrecord(ROWS, root, append=True),
     "Writer": write,
     "overwrite": lambda root: to_tfrecord(ROWS, root, overwrite=True),
-    "compact": compact,
-    "delete": lambda root: dask_tfrecord.delete(root, [("n", "==", 1)]),
-    "restore": lambda root: dask_tfrecord.restore(root, 1),
-    "expire": lambda root: dask_tfrecord.expire(root, versions=1, grace="0s"),
-    "cleanup": lambda root: cleanup(root, older_than="0s"),
-    "index": lambda root: dask_tfrecord.index(root, columnar="scalars"),
-    "verify": dask_tfrecord.verify,
+    "compact": operations.compact,
+    "delete": lambda root: dask_tfrecord.open_dataset(root).delete([("n", "==", 1)]),
+    "restore": lambda root: dask_tfrecord.open_dataset(root).restore(1),
+    "expire": lambda root: dask_tfrecord.open_dataset(root).expire(versions=1, grace="0s"),
+    "cleanup": lambda root: open_dataset(root).cleanup(older_than="0s"),
+    "index": lambda root: dask_tfrecord.open_dataset(root).add_snapshot(columnar="scalars"),
+    "verify": operations.verify,
 }
 
 
@@ -332,7 +332,7 @@ def test_a_garbled_file_is_ignored_or_named_with_advice(
     else:
         return
     assert path.name in (error.path or "")
-    assert error.advice or "read_tfrecord takes use_snapshot=False" in str(error) or error.remedies
+    assert error.advice or " takes use_snapshot=False" in str(error) or error.remedies
     assert data.items() <= {file.name: file.read_bytes() for file in dataset.glob("*.tfrecord")}.items()
 
 
@@ -347,7 +347,7 @@ def test_a_file_instead_of_a_directory_is_named_before_anything_is_written(datas
     assert len(read_tfrecord(dataset)) == 6
 
 
-ADVICE = r"dask_tfrecord\.index\("
+ADVICE = r"\.add_snapshot\("
 
 
 def content(first: int) -> bytes:
@@ -402,10 +402,13 @@ class Place:
         return read_tfrecord(self.url, storage_options=self.options, **options)
 
     def index(self) -> Snapshot:
-        return dask_tfrecord.index(self.url, storage_options=self.options)
+        dask_tfrecord.open_dataset(self.url, storage_options=self.options).add_snapshot()
+        return Snapshot.open(self.url, storage_options=self.options)
 
     def take(self, row: int) -> list[int]:
-        found: list[int] = dask_tfrecord.take(self.url, [row], storage_options=self.options).n.tolist()
+        found: list[int] = (
+            dask_tfrecord.open_dataset(self.url, storage_options=self.options).take([row])["n"].to_pylist()
+        )
         return found
 
     def filtered(self, n: int) -> list[int]:
@@ -520,7 +523,7 @@ def test_times_that_were_set_back_do_not_hide_other_content_from_who_reads_it(tm
     path = root / "a.tfrecord"
     path.write_bytes(content(200))
     status = path.stat()
-    dask_tfrecord.index(root)
+    dask_tfrecord.open_dataset(root).add_snapshot()
     path.write_bytes(content(700))
     os.utime(path, ns=(status.st_atime_ns, status.st_mtime_ns))
     with pytest.raises(FileChangedError, match="CRC-32C differs"):
@@ -541,7 +544,8 @@ def test_a_file_behind_a_link_has_a_stamp_of_its_own(tmp_path: Path) -> None:
     for number in range(2):
         (tmp_path / f"{number}").write_bytes(content(200 + 100 * number))
         (root / f"{number}.tfrecord").symlink_to(tmp_path / f"{number}")
-    assert all(file.stamp for file in dask_tfrecord.index(root).files)
+    dask_tfrecord.open_dataset(root).add_snapshot()
+    assert all(file.stamp for file in Snapshot.open(root).files)
     late = read_tfrecord(root, filters=[("n", "<", 250)])
     (tmp_path / "1").write_bytes(content(240))
     for query in (late.compute, lambda: read_tfrecord(root, filters=[("n", "<", 250)]).compute()):
@@ -568,7 +572,7 @@ def test_a_rewritten_file_of_ours_raises(tmp_path: Path, query: Callable[[Any], 
             dd.compute(query(read_tfrecord(place)))
         assert Path(str(caught.value.path)).name == path.name
         with pytest.raises(FileChangedError, match="restore the file"):
-            dask_tfrecord.index(place)
+            dask_tfrecord.open_dataset(place).add_snapshot()
 
 
 OPTIONS: list[dict[str, Any]] = [{}, {"compression": "gzip"}, {"partition_on": "k"}]
@@ -590,7 +594,10 @@ def test_a_copied_dataset_is_read(
     pd.testing.assert_frame_equal(found.compute(), expected.compute())
     filtered = read_tfrecord(tmp_path / "b", filters=[("n", ">", 125)])
     assert sorted(filtered.n.compute()) == sorted(found[found.n > 125].n.compute()) == [126, 127, 128, 129]
-    assert dask_tfrecord.take(tmp_path / "b", [-1]).n.tolist() == dask_tfrecord.take(root, [-1]).n.tolist()
+    assert (
+        dask_tfrecord.open_dataset(tmp_path / "b").take([-1])["n"].to_pylist()
+        == dask_tfrecord.open_dataset(root).take([-1])["n"].to_pylist()
+    )
 
 
 @pytest.mark.parametrize("options", OPTIONS)
@@ -599,7 +606,8 @@ def test_index_makes_a_copy_as_fast_as_the_original(
 ) -> None:
     root = write_keyed(tmp_path / "a", custom_metadata={"who": "me"}, **options)
     shutil.copytree(root, tmp_path / "b", copy_function=shutil.copyfile)
-    before, after = Snapshot.open(root), dask_tfrecord.index(tmp_path / "b")
+    dask_tfrecord.open_dataset(tmp_path / "b").add_snapshot()
+    before, after = Snapshot.open(root), Snapshot.open(tmp_path / "b")
     without_stamps = [[replace(file, stamp="") for file in one.files] for one in (before, after)]
     assert without_stamps[0] == without_stamps[1]
     assert {file.stamp for file in after.files}.isdisjoint(file.stamp for file in before.files)
@@ -617,5 +625,5 @@ def test_a_file_of_others_among_ours_is_indexed_again(tmp_path: Path) -> None:
     (tmp_path / "other.tfrecord").write_bytes(content(700))
     with pytest.raises(FileChangedError, match=ADVICE):
         read_tfrecord(tmp_path).compute()
-    dask_tfrecord.index(tmp_path)
+    dask_tfrecord.open_dataset(tmp_path).add_snapshot()
     assert read_tfrecord(tmp_path, filters=[("n", ">", 708)]).n.compute().tolist() == [709]

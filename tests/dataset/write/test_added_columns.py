@@ -12,13 +12,15 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
+import operations
 import pandas as pd
 import pyarrow as pa
 import pytest
 
 import dask_tfrecord
-from dask_tfrecord import SchemaError, Snapshot, Writer, compact, read_tfrecord, to_tfrecord, verify
+from dask_tfrecord import SchemaError, Writer, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.dataset.maintenance import rewrites
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.transaction import commit
 from dask_tfrecord.schema.conversion import widened
 
@@ -51,7 +53,7 @@ PAIRS = [(name, *pair) for name, arrays in FAMILIES.items() for pair in permutat
 
 
 def rows_of(path: Path) -> dict[str, list[Any]]:
-    found: dict[str, list[Any]] = dask_tfrecord.TFRecordDataset(path).to_table().to_pydict()
+    found: dict[str, list[Any]] = dask_tfrecord.open_dataset(path).to_table().to_pydict()
     return found
 
 
@@ -81,10 +83,10 @@ def test_rows_are_appended_whose_type_differs_only_in_memory_layout(
     add(pa.table({"n": [4, 5, 6], "x": second}), tmp_path)
     expected = first.to_pylist() * 2
     assert rows_of(tmp_path)["x"] == expected
-    assert dask_tfrecord.delete(tmp_path, [("n", "==", 4)]).rows == 1
-    compact(tmp_path)
+    assert dask_tfrecord.open_dataset(tmp_path).delete([("n", "==", 4)]).details["deleted_rows"] == 1
+    open_dataset(tmp_path).compact()
     assert rows_of(tmp_path) == {"n": [1, 2, 3, 5, 6], "x": expected[:3] + expected[4:]}
-    assert not verify(tmp_path)["damaged"].any()
+    assert not open_dataset(tmp_path).verify()["damaged"].any()
 
 
 @pytest.mark.parametrize(
@@ -227,7 +229,7 @@ def test_an_append_that_a_wider_type_overtakes_is_kept(tmp_path: Path) -> None:
     to_tfrecord(rows(pa.int32(), 0), tmp_path)
     widen = partial(by_adding, rows(pa.int64(), 2**40), tmp_path)
     by_append(stream_during(rows(pa.int32(), 1, 3), widen), tmp_path)
-    found = dask_tfrecord.TFRecordDataset(tmp_path).to_table().sort_by("n")
+    found = dask_tfrecord.open_dataset(tmp_path).to_table().sort_by("n")
     assert found.schema.types == [pa.int64(), pa.list_(pa.int64())]
     assert found.to_pydict() == {"n": [0, 1, 3, 2**40], "x": [[0], [1], [3], [2**40]]}
     assert read_tfrecord(tmp_path, filters=[("n", ">=", 3)]).compute()["n"].tolist() == [2**40, 3]
@@ -256,7 +258,8 @@ def read(place: Any, **options: Any) -> list[dict[str, Any]]:
 
 
 def add(rows: pa.Table, place: Any, **options: Any) -> Snapshot:
-    return to_tfrecord(rows, place, append=True, schema_change="add", **options)
+    to_tfrecord(rows, place, append=True, schema_change="add", **options)
+    return Snapshot.open(place)
 
 
 def joined(*tables: pa.Table) -> list[dict[str, Any]]:
@@ -292,10 +295,10 @@ def test_statistics_filters_divisions_and_feeds_know_of_the_added_columns(
     assert len({*opened}) == 1
     assert [row["n"] for row in read(tmp_path, filters=[("n", ">=", 3)])] == [3, 2**40, 5]
     assert [row["text"] for row in read(tmp_path, columns=["text"], dtype_backend="numpy")].count(None) == 4
-    assert verify(tmp_path)["agrees"].all()
-    (batch,) = dask_tfrecord.iter_batches(tmp_path, 5)
+    assert open_dataset(tmp_path).verify()["agrees"].all()
+    (batch,) = dask_tfrecord.feed.iter_batches(tmp_path, 5)
     assert pa.table(batch).to_pylist() == joined(OLD, NEW)
-    assert dask_tfrecord.RecordTable(tmp_path).batch(np.arange(5)).num_rows == 5
+    assert dask_tfrecord.feed.RecordTable(tmp_path).batch(np.arange(5)).num_rows == 5
 
 
 def test_an_append_after_added_columns_uses_a_base_again(tmp_path: Path, appended_snapshots: str) -> None:
@@ -317,7 +320,9 @@ def test_rows_of_narrower_types_take_the_types_of_the_dataset(tmp_path: Path) ->
 
 
 @pytest.mark.parametrize("compacts_too", [False, True])
-@pytest.mark.parametrize("rewrite", [compact, lambda path: dask_tfrecord.delete(path, [("n", "==", 1)])])
+@pytest.mark.parametrize(
+    "rewrite", [operations.compact, lambda path: dask_tfrecord.open_dataset(path).delete([("n", "==", 1)])]
+)
 def test_columns_that_are_added_during_a_rewrite(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, rewrite: Callable[[Path], Any], compacts_too: bool
 ) -> None:
@@ -328,19 +333,19 @@ def test_columns_that_are_added_during_a_rewrite(
         monkeypatch.undo()
         add(NEW, tmp_path)
         if compacts_too:
-            compact(tmp_path)
+            open_dataset(tmp_path).compact()
         return commit(*arguments)
 
     monkeypatch.setattr(rewrites, "commit", write_first)
     rewrite(tmp_path)
-    expected = joined(OLD, OLD.slice(1), NEW)[int(rewrite != compact) :]
+    expected = joined(OLD, OLD.slice(1), NEW)[int(rewrite != operations.compact) :]
     assert read(tmp_path) == expected
     for name, value in (("n", 3), ("text", "x")):
         found = read(tmp_path, filters=[(name, "==", value)])
         assert found == [row for row in expected if row[name] == value]
     nulls = [row for row in expected if row["text"] is None]
     assert read(tmp_path, filters=[("text", "is", None)]) == nulls
-    assert verify(tmp_path)["agrees"].all()
+    assert open_dataset(tmp_path).verify()["agrees"].all()
 
 
 def test_a_writer_adds_the_columns_of_its_schema(tmp_path: Path) -> None:

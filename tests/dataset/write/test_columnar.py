@@ -21,8 +21,9 @@ import pytest
 from small_frames import failing
 
 import dask_tfrecord
-from dask_tfrecord import DestinationError, FileChangedError, Snapshot, TFRecordError
-from dask_tfrecord.dataset.read.discovery import open_dataset
+from dask_tfrecord import DestinationError, FileChangedError, TFRecordError
+from dask_tfrecord.dataset.read.discovery import open_path
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.files.column_files import ColumnFileWriter, StoredRows, open_column_file
 
 FRAME = pd.DataFrame(
@@ -31,12 +32,13 @@ FRAME = pd.DataFrame(
 
 
 def write(place: str | Path, **keywords: Any) -> Snapshot:
-    return dask_tfrecord.to_tfrecord(dd.from_pandas(FRAME, npartitions=3), place, **keywords)
+    dask_tfrecord.to_tfrecord(dd.from_pandas(FRAME, npartitions=3), place, **keywords)
+    return Snapshot.open(place)
 
 
 def stored(place: str | Path, columns: list[str]) -> pa.Table:
     """The rows of the dataset that its column files hold."""
-    plan = open_dataset(place)
+    plan = open_path(place)
     schema = plan.schema.select(columns)
     tables = []
     for split in chain.from_iterable(plan.partitions):
@@ -54,7 +56,7 @@ def stored(place: str | Path, columns: list[str]) -> pa.Table:
 
 def names_of_features(place: Path) -> list[set[str]]:
     """The columns of the column files of each partition."""
-    plan = open_dataset(place)
+    plan = open_path(place)
     files = [split.columns for [split] in plan.partitions]
     return [{one.name for one in open_column_file(plan.store, file).features} for file in files if file]
 
@@ -85,8 +87,8 @@ WRITES: dict[str, Callable[[str], Snapshot]] = {
 
 @pytest.mark.parametrize("how", WRITES)
 def test_column_files_hold_the_rows_in_the_order_of_the_records(tmp_path: Path, how: str) -> None:
-    snapshot = WRITES[how](str(tmp_path))
-    assert snapshot == Snapshot.open(tmp_path)
+    WRITES[how](str(tmp_path))
+    snapshot = Snapshot.open(tmp_path)
     assert snapshot.columnar == ("n", "text")
     assert column_files(tmp_path) == listed(tmp_path)
     expected = dask_tfrecord.read_tfrecord(tmp_path)[["n", "text"]].compute()
@@ -114,8 +116,8 @@ def test_an_append_continues_the_columns_of_the_dataset_and_an_overwrite_removes
     fs, folder = fsspec.url_to_fs(place)
     stray = f"_tfrecord/columns/{'0' * 32}-00000.parquet"
     fs.pipe_file(f"{folder}/{stray}", b"")
-    assert dask_tfrecord.cleanup(place) == []
-    assert stray in dask_tfrecord.cleanup(place, older_than="0s")
+    assert dask_tfrecord.open_dataset(place).cleanup() == []
+    assert stray in dask_tfrecord.open_dataset(place).cleanup(older_than="0s")
     assert column_files(place) == before
     write(place, overwrite=True)
     assert column_files(place) == set()
@@ -143,10 +145,10 @@ def test_kept_versions_keep_their_column_files_until_they_expire(place: str) -> 
     write(place, columnar=["n"])
     write(place, columnar=["n"], overwrite=True, keep_versions=True)
     assert column_files(place) == listed(place, 1) | listed(place, 2)
-    dask_tfrecord.restore(place, 1)
+    dask_tfrecord.open_dataset(place).restore(1)
     if place.startswith("/"):  # in memory, a moved file has another time, so nothing proves its content
         assert len(stored(place, ["n"])) == 12
-    dask_tfrecord.expire(place, versions=1, grace="0s")
+    dask_tfrecord.open_dataset(place).expire(versions=1, grace="0s")
     assert column_files(place) == listed(place) == listed(place, 3)
 
 
@@ -202,10 +204,10 @@ def test_rewritten_files_have_column_files(
         elif state == "damaged":
             data = path.read_bytes()
             path.write_bytes(data.replace(b"t5", b"t6") if at else data[:-1])
-    dask_tfrecord.delete(tmp_path, [("n", "in", [1, 2, 5, 11])], keep_versions=True)
+    dask_tfrecord.open_dataset(tmp_path).delete([("n", "in", [1, 2, 5, 11])], keep_versions=True)
     assert len(listed(tmp_path)) == 3
     _check(tmp_path, columnar)
-    dask_tfrecord.compact(tmp_path)
+    dask_tfrecord.open_dataset(tmp_path).compact()
     assert len(listed(tmp_path)) == 1
     assert listed(tmp_path) == column_files(tmp_path)
     _check(tmp_path, columnar)
@@ -217,7 +219,7 @@ def _check(place: Path, columnar: list[str]) -> None:
     assert expected["n"].tolist() == [0, 3, 4, 6, 7, 8, 9, 10]
     if columnar:
         assert stored(place, columnar).to_pydict() == expected[columnar].to_dict("list")
-    store = open_dataset(place).store
+    store = open_path(place).store
     for file in Snapshot.open(place).files:
         assert file.columns is not None
         payloads = oracle.read_payloads(place / file.path)
@@ -233,16 +235,17 @@ def test_index_writes_column_files_of_any_data_files(tmp_path: Path, columnar: A
     """Of files of another tool, of a dataset without column files, and with other ones."""
     write(tmp_path, max_rows_per_file=3, compression="gzip")
     for version in (2, 3):
-        assert dask_tfrecord.index(tmp_path, columnar=columnar).number == version
+        assert dask_tfrecord.open_dataset(tmp_path).add_snapshot(columnar=columnar).version == version
         if columnar:
             assert stored(tmp_path, ["n", "text"])["n"].to_pylist() == [*range(12)]
     shutil.rmtree(tmp_path / "_tfrecord")
-    snapshot = dask_tfrecord.index(tmp_path, columnar=columnar)
+    dask_tfrecord.open_dataset(tmp_path).add_snapshot(columnar=columnar)
+    snapshot = Snapshot.open(tmp_path)
     assert snapshot == Snapshot.open(tmp_path)
     assert snapshot.columnar == (columnar if columnar == "scalars" else (*columnar,))
     assert column_files(tmp_path) == listed(tmp_path)
-    assert dask_tfrecord.verify(tmp_path)["agrees"].all()
-    assert dask_tfrecord.cleanup(tmp_path, older_than="0s") == []
+    assert dask_tfrecord.open_dataset(tmp_path).verify()["agrees"].all()
+    assert dask_tfrecord.open_dataset(tmp_path).cleanup(older_than="0s") == []
 
 
 def test_index_writes_column_files_that_are_missing_or_stale(place: str) -> None:
@@ -251,11 +254,12 @@ def test_index_writes_column_files_that_are_missing_or_stale(place: str) -> None
     first, second, _ = (f"{folder}/_tfrecord/columns/{name}" for name in sorted(column_files(place)))
     fs.rm(first)
     fs.pipe_file(second, fs.cat_file(second)[:-1] + b"?")
-    version = dask_tfrecord.index(place)
+    dask_tfrecord.open_dataset(place).add_snapshot()
+    version = Snapshot.open(place)
     assert (version.number, version.columnar) == (2, ("n",))
     assert stored(place, ["n"])["n"].to_pylist() == [*range(12)]
     with pytest.raises(DestinationError, match="up to date"):
-        dask_tfrecord.index(place)
+        dask_tfrecord.open_dataset(place).add_snapshot()
 
 
 def test_planned_writes_keep_the_columns_that_index_stores(place: str) -> None:
@@ -265,15 +269,14 @@ def test_planned_writes_keep_the_columns_that_index_stores(place: str) -> None:
         writer.commit()
         more = dd.from_pandas(FRAME[3:6], npartitions=1)
         planned = dask_tfrecord.to_tfrecord(more, place, append=True, compute=False)
-        dask_tfrecord.index(place, columnar=["n"])
+        dask_tfrecord.open_dataset(place).add_snapshot(columnar=["n"])
         dask.compute(planned)
         for start in (6, 9):
             writer.write(FRAME[start : start + 3])
-            snapshot = writer.commit()
-            assert snapshot is not None
-            assert snapshot.columnar == ("n",)
+            writer.commit()
+            assert Snapshot.open(place).columnar == ("n",)
     assert [file.columns is None for file in Snapshot.open(place).files] == [False, True, True, False]
-    dask_tfrecord.index(place)
+    dask_tfrecord.open_dataset(place).add_snapshot()
     assert stored(place, ["n"])["n"].to_pylist() == [*range(12)]
 
 
@@ -283,9 +286,9 @@ def test_an_index_that_fails_leaves_no_column_files(place: str) -> None:
         patch("dask_tfrecord.dataset.maintenance.full_scan.store_snapshot", side_effect=RuntimeError),
         pytest.raises(RuntimeError),
     ):
-        dask_tfrecord.index(place, columnar="scalars")
+        dask_tfrecord.open_dataset(place).add_snapshot(columnar="scalars")
     assert column_files(place) == set()
-    assert dask_tfrecord.cleanup(place, older_than="0s") == []
+    assert dask_tfrecord.open_dataset(place).cleanup(older_than="0s") == []
 
 
 def test_verify_compares_column_files_with_the_records(
@@ -293,7 +296,7 @@ def test_verify_compares_column_files_with_the_records(
 ) -> None:
     """One column file is missing, others have wrong values and correct checksums."""
     write(tmp_path, columnar=["n", "text"])
-    assert dask_tfrecord.verify(tmp_path)["agrees"].all()
+    assert dask_tfrecord.open_dataset(tmp_path).verify()["agrees"].all()
     first = Snapshot.open(tmp_path).files[0].columns
     assert first is not None
     (tmp_path / first.path).unlink()
@@ -304,7 +307,7 @@ def test_verify_compares_column_files_with_the_records(
 
     monkeypatch.setattr(ColumnFileWriter, "add", add_wrong)
     write(tmp_path, append=True)
-    differs = dask_tfrecord.verify(tmp_path)["differs"]
+    differs = dask_tfrecord.open_dataset(tmp_path).verify()["differs"]
     assert "missing, damaged or out of date" in differs[0]
     assert differs[1:3].tolist() == ["", ""]
     assert differs[3:].str.contains("the column 'text' of _tfrecord/columns/").all()
@@ -330,7 +333,7 @@ def test_column_files_of_changed_files_are_not_used_and_index_writes_new_ones(tm
     for at, path in enumerate(sorted(tmp_path.glob("part-*"))):
         path.rename(tmp_path / f"{at}.tfrecord")
     (tmp_path / "_tfrecord").rename(tmp_path / "_old")
-    dask_tfrecord.index(tmp_path, columnar="scalars")
+    dask_tfrecord.open_dataset(tmp_path).add_snapshot(columnar="scalars")
     path = tmp_path / "1.tfrecord"
     frames = [oracle.frame(payload) for payload in reversed(oracle.read_payloads(path))]
     path.write_bytes(b"".join(frames))
@@ -339,7 +342,8 @@ def test_column_files_of_changed_files_are_not_used_and_index_writes_new_ones(tm
         dask_tfrecord.read_tfrecord(tmp_path)["n"].compute()
     for middle in ([7, 6, 5, 4], [7]):
         path.write_bytes(b"".join(frames[: len(middle)]))
-        assert dask_tfrecord.index(tmp_path).columnar == "scalars"
+        dask_tfrecord.open_dataset(tmp_path).add_snapshot()
+        assert Snapshot.open(tmp_path).columnar == "scalars"
         expected = [0, 1, 2, 3, *middle, 8, 9, 10, 11]
         assert stored(tmp_path, ["n"])["n"].to_pylist() == expected
         assert dask_tfrecord.read_tfrecord(tmp_path)["n"].compute().tolist() == expected

@@ -31,12 +31,12 @@ from dask_tfrecord import (
     ConcurrentWriteError,
     DestinationError,
     SchemaError,
-    Snapshot,
     TFRecordError,
-    delete,
+    open_dataset,
     read_tfrecord,
     to_tfrecord,
 )
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.versions import next_ancestors
 from dask_tfrecord.dataset.write import transaction
 from dask_tfrecord.dataset.write.operations import Create, Operation
@@ -99,7 +99,8 @@ def test_the_snapshot_says_what_is_stored_of_others_read_once_more(
     (tmp_path / "a.records").write_bytes(stored)
     write = to_tfrecord(collection(1, npartitions=1), tmp_path, append=True, compute=False)
     opened.clear()
-    theirs, _ = write.compute().files
+    write.compute()
+    theirs, _ = Snapshot.open(tmp_path).files
     assert (theirs.path, theirs.records, theirs.bytes) == ("a.records", 1000, len(stored))
     assert theirs.crc32c == oracle.crc32c(stored)
     assert len(opened) == 2  # one read for the schema, one for the rows
@@ -145,7 +146,7 @@ def test_a_column_that_others_always_left_out_takes_our_type(tmp_path: Path) -> 
 def test_many_appends_at_once_are_all_there(place: str, appended_snapshots: str) -> None:
     lazies = [to_tfrecord(collection(n), place, append=True, compute=False) for n in range(8)]
     with ThreadPoolExecutor(len(lazies)) as pool:
-        numbers = [snapshot.number for snapshot in pool.map(lambda lazy: lazy.compute(), lazies)]
+        numbers = [done.version for done in pool.map(lambda lazy: lazy.compute(), lazies)]
     assert sorted(numbers) == list(range(1, 9))
     assert sorted(values(place)) == list(range(8))
 
@@ -167,7 +168,7 @@ def test_a_number_that_is_free_again_is_not_taken_for_the_next(
     lazy = to_tfrecord(collection(4), place, compute=False, **{mode: True})
     monkeypatch.setattr(Store, "create_exclusively", overtaken)
     if mode == "append":
-        assert lazy.compute().number == 4
+        assert lazy.compute().version == 4
         assert sorted(values(place)) == [3, 4]
     else:
         with pytest.raises(ConcurrentWriteError):
@@ -231,7 +232,7 @@ def test_an_append_that_runs_again_after_an_overwrite_is_not_added_again(
     table = pa.table({"n": [2]})
     files = run.write(table, 0, 1)
     assert transaction.commit(run, operation, files).number == 2
-    assert to_tfrecord(collection(3), place, overwrite=True).number == 3
+    assert to_tfrecord(collection(3), place, overwrite=True).version == 3
     if later:
         to_tfrecord(collection(4), place, **later)
     before = values(place)
@@ -262,7 +263,10 @@ def test_an_append_whose_twin_is_overwritten_is_not_added_again(
 
 def test_a_snapshot_names_the_last_writes_before_it(tmp_path: Path) -> None:
     modes = [{}, {"append": True}, {"overwrite": True}, {"append": True}]
-    snapshots = [to_tfrecord(collection(1), tmp_path, **mode) for mode in modes]
+    snapshots = []
+    for mode in modes:
+        to_tfrecord(collection(1), tmp_path, **mode)
+        snapshots.append(Snapshot.open(tmp_path))
     assert Snapshot.open(tmp_path).ancestors == tuple(one.run for one in snapshots[:-1])
     assert next_ancestors([*map(str, range(200))], "last") == (*map(str, range(101, 200)), "last")
 
@@ -287,7 +291,7 @@ def test_a_write_that_runs_again_leaves_the_partitions_that_were_kept_of_it(
     lazy.compute()
     to_tfrecord(keyed(a=[3]), place, partition_on="key", overwrite="partitions")
 
-    assert lazy.compute().number == 2
+    assert lazy.compute().version == 2
     assert by_key(place) == {"a": [3], "b": [2]}
 
 
@@ -324,9 +328,9 @@ def test_of_two_writes_to_one_path_the_first_wins_and_the_other_raises(place: st
 @pytest.mark.parametrize(
     ("change", "lost"),
     [
-        (lambda path: delete(path, [("n", "==", 1)]), 0),
-        (lambda path: delete(path, [("n", "<=", 2)]), 0),
-        (lambda path: dask_tfrecord.compact(path, filters=[("n", "<", 6)]), 0),
+        (lambda path: open_dataset(path).delete([("n", "==", 1)]), 0),
+        (lambda path: open_dataset(path).delete([("n", "<=", 2)]), 0),
+        (lambda path: dask_tfrecord.open_dataset(path).compact(filters=[("n", "<", 6)]), 0),
         (lambda path: None, 3),
     ],
     ids=["delete rows", "delete a file", "compact", "lose a file"],
@@ -374,7 +378,7 @@ def test_writes_whose_ids_begin_alike_keep_each_others_rows(place: str, mode: di
     wrote(first, 1)  # the task of the commit ran again
     assert values(place) == values(place, use_snapshot=False) == expected
     assert Store.at(place).names("_tfrecord/staging") == [ALIKE[2]]
-    assert len(dask_tfrecord.cleanup(place, older_than="0s")) == 1
+    assert len(dask_tfrecord.open_dataset(place).cleanup(older_than="0s")) == 1
     assert values(place) == expected
 
 
@@ -436,9 +440,9 @@ def test_an_overwrite_that_was_killed_is_finished_after_later_commits(
     if start == "own":
         to_tfrecord(collection(4), place, append=True)
     else:
-        assert dask_tfrecord.cleanup(place, older_than="0s") == []
+        assert dask_tfrecord.open_dataset(place).cleanup(older_than="0s") == []
     assert Store.at(place).names("_tfrecord/staging") == []
-    assert Snapshot.history(place)["version"].min() == 2 - (start == "foreign")
+    assert open_dataset(place).history()["version"].min() == 2 - (start == "foreign")
     present = [path for path in files_of(place) if path.endswith(".tfrecord")]
     assert len(present) == len(Snapshot.open(place).files)
     assert values(place) == ([2, 3, 4] if start == "own" else [2, 3])
@@ -446,8 +450,10 @@ def test_an_overwrite_that_was_killed_is_finished_after_later_commits(
 
 def test_a_file_that_is_in_the_dataset_again_is_not_removed(tmp_path: Path) -> None:
     """A run noted that it replaces a file, which a later version lists again."""
-    first = to_tfrecord(collection(1, npartitions=1), tmp_path)
-    second = to_tfrecord(collection(2), tmp_path, append=True)
+    to_tfrecord(collection(1, npartitions=1), tmp_path)
+    first = Snapshot.open(tmp_path)
+    to_tfrecord(collection(2), tmp_path, append=True)
+    second = Snapshot.open(tmp_path)
     note_replaced(Store.at(tmp_path), second.run, [first.files[0].path])
     assert sorted(values(tmp_path, use_snapshot=False)) == [1, 2]
     to_tfrecord(collection(3), tmp_path, append=True)
@@ -456,8 +462,8 @@ def test_a_file_that_is_in_the_dataset_again_is_not_removed(tmp_path: Path) -> N
 
 def test_an_overwrite_that_was_killed_does_not_remove_later_exports(tmp_path: Path) -> None:
     to_tfrecord(collection(1), tmp_path)
-    dask_tfrecord.export(tmp_path, "tfmd")
+    dask_tfrecord.open_dataset(tmp_path).export("tfmd")
     killed_after_the_commit(tmp_path, 2, overwrite=True)
-    (exported,) = dask_tfrecord.export(tmp_path, "tfmd")
+    (exported,) = dask_tfrecord.open_dataset(tmp_path).export("tfmd")
     to_tfrecord(collection(3), tmp_path, append=True)
     assert Path(exported).exists()

@@ -28,13 +28,14 @@ from dask_tfrecord import (
     ConcurrentWriteError,
     FileChangedError,
     SchemaError,
-    Snapshot,
+    open_dataset,
     read_tfrecord,
     to_tfrecord,
 )
 from dask_tfrecord.collection.requests import keeps_versions
 from dask_tfrecord.dataset.maintenance import full_scan
 from dask_tfrecord.dataset.maintenance.rewrites import plan_run
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.names import ATTEMPT
 from dask_tfrecord.dataset.write import transaction
 from dask_tfrecord.dataset.write.operations import Compact, Delete, Group, GroupsLostError
@@ -113,7 +114,8 @@ def index(place: Path) -> Planned:
         os.utime(path, ns=(1, 1))
     name = "dataset.maintenance.full_scan.store_snapshot"
     return Planned(
-        held(name, full_scan.store_snapshot, lambda: dask_tfrecord.index(place)), lambda rows: rows
+        held(name, full_scan.store_snapshot, lambda: dask_tfrecord.open_dataset(place).add_snapshot()),
+        lambda rows: rows,
     )
 
 
@@ -121,13 +123,15 @@ def restore(place: Path, key: str) -> Planned:
     """Restore a version that lacks only rows with this key."""
     version, gone = {"a": (3, {("a", 1), ("a", 2)}), "b": (5, {("b", 5), ("b", 6)})}[key]
     name = "dataset.maintenance.metadata_commits.commit"
-    commit = held(name, transaction.commit, lambda: dask_tfrecord.restore(place, version))
+    commit = held(name, transaction.commit, lambda: dask_tfrecord.open_dataset(place).restore(version))
     return Planned(commit, lambda rows: START - gone)
 
 
 def expire(place: Path, versions: int = 4) -> Planned:
     name = "dataset.maintenance.metadata_commits.commit"
-    commit = held(name, transaction.commit, lambda: dask_tfrecord.expire(place, versions=versions))
+    commit = held(
+        name, transaction.commit, lambda: dask_tfrecord.open_dataset(place).expire(versions=versions)
+    )
     return Planned(commit, lambda rows: rows)
 
 
@@ -157,7 +161,7 @@ def plan(operation: str, place: Path, key: str, n: int) -> Planned:
             )
         case "restore":
             return restore(place, key)
-        case "index":
+        case "add_snapshot":
             return index(place)
         case "expire":
             return expire(place)
@@ -179,8 +183,8 @@ def start(tmp_path_factory: pytest.TempPathFactory) -> Path:
         to_tfrecord(keyed(a=[0], b=[4]), place, partition_on="key")
         to_tfrecord(keyed(a=[1, 2], b=[5, 6]), place, partition_on="key", append=True)
         for low, high in [(1, 2), (5, 6)]:
-            dask_tfrecord.delete(place, [("n", ">=", low), ("n", "<=", high)])
-            dask_tfrecord.restore(place, 2)
+            dask_tfrecord.open_dataset(place).delete([("n", ">=", low), ("n", "<=", high)])
+            dask_tfrecord.open_dataset(place).restore(2)
     assert found(place) == START
     return place
 
@@ -218,9 +222,9 @@ def check_cell(tmp_path: Path, start: Path, last: str, first: str, other: str) -
         with pytest.raises(error):
             late.commit()
         assert found(tmp_path) == between
-    dask_tfrecord.cleanup(tmp_path, older_than="0s")
+    dask_tfrecord.open_dataset(tmp_path).cleanup(older_than="0s")
     assert len(read_tfrecord(tmp_path)) == len(found(tmp_path))
-    assert dask_tfrecord.verify(tmp_path)["agrees"].all()
+    assert dask_tfrecord.open_dataset(tmp_path).verify()["agrees"].all()
 
 
 def test_a_restore_of_a_version_that_expired_meanwhile_is_refused(tmp_path: Path, start: Path) -> None:
@@ -295,7 +299,7 @@ def append(place: str) -> None:
 
 def undo(place: str) -> None:
     with suppress(FileNotFoundError):  # the overwrite was committed, so there is no version 1
-        dask_tfrecord.restore(place, 1)
+        dask_tfrecord.open_dataset(place).restore(1)
 
 
 def stop(fs: Any, work: Callable[[], bool], instant: int, meanwhile: Callable[[], Any]) -> tuple[bool, bool]:
@@ -410,9 +414,9 @@ def check(place: str, has_committed: bool, instant: int) -> None:
     """Check that an attempt succeeded if the rows of the write are there, and the files after a cleanup."""
     found = {*values(place)}
     assert has_committed == (3 in found), f"stopped before call {instant}"
-    dask_tfrecord.cleanup(place, older_than="0s")
+    dask_tfrecord.open_dataset(place).cleanup(older_than="0s")
     assert {*values(place)} == found
-    versions = Snapshot.history(place)["version"].tolist()
+    versions = open_dataset(place).history()["version"].tolist()
     listed = {file.path for one in versions for file in Snapshot.open(place, version=one).files}
     present = {path.removeprefix("_tfrecord/kept/") for path in files_of(place) if "part-" in path}
     assert present == listed

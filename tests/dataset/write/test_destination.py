@@ -19,6 +19,7 @@ from unittest.mock import patch
 
 import dask.dataframe as dd
 import numpy as np
+import operations
 import oracle
 import pandas as pd
 import pyarrow as pa
@@ -31,13 +32,12 @@ from small_frames import countries, part_names
 import dask_tfrecord
 from dask_tfrecord import (
     DestinationError,
-    Snapshot,
     TFRecordError,
-    cleanup,
-    index,
+    open_dataset,
     read_tfrecord,
     to_tfrecord,
 )
+from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.destination import parent_dataset
 from dask_tfrecord.feed.stream import write_feather
 from dask_tfrecord.files.storage.store import Store
@@ -114,7 +114,7 @@ def test_a_file_that_is_no_tfrecord_is_refused_by_name_and_nothing_is_computed(
     else:
         (tmp_path / "key=a" / "a.tfrecord").write_bytes(tfrecord())
     if dataset == "indexed":
-        index(tmp_path)
+        open_dataset(tmp_path).add_snapshot()
     (tmp_path / "key=a" / name).parent.mkdir(parents=True, exist_ok=True)
     (tmp_path / "key=a" / name).write_bytes(FOREIGN[name])
     before = tree(tmp_path)
@@ -176,7 +176,8 @@ def test_a_file_that_appears_after_the_plan_stays(tmp_path: Path, name: str, dat
     lazy = to_tfrecord(collection(2), tmp_path, overwrite=True, compute=False)
     (tmp_path / name).parent.mkdir(exist_ok=True)
     (tmp_path / name).write_bytes(tfrecord())
-    snapshot = lazy.compute()
+    lazy.compute()
+    snapshot = Snapshot.open(tmp_path)
     files = {file.path for file in snapshot.files}
     assert {*tree(tmp_path)} == {name, "_SUCCESS", f"_tfrecord/{snapshot.number:08d}.parquet"} | files
 
@@ -317,14 +318,16 @@ WRITES: dict[str, Callable[[str], Any]] = {
     "overwrite": lambda path: to_tfrecord(sales(9)[["n"]], path, overwrite=True),
     "partitions": lambda path: to_tfrecord(sales(9), path, overwrite="partitions", partition_on="key"),
     "lazy": lambda path: to_tfrecord(sales(9)[["n"]], path, overwrite=True, compute=False),
-    "index": dask_tfrecord.index,
-    "cleanup": lambda path: cleanup(path, older_than="0 s"),
-    "export": lambda path: dask_tfrecord.export(path, "idx"),
+    "index": operations.add_snapshot,
+    "cleanup": lambda path: open_dataset(path).cleanup(older_than="0 s"),
+    "export": lambda path: dask_tfrecord.open_dataset(path).export("idx"),
     "quarantine": lambda path: read_tfrecord(
         path.partition("/sales")[0] + "/files", on_corrupt="quarantine", quarantine_path=path
     ),
     "feather": lambda path: write_feather(sales(1), f"{path}/x.feather"),
 }
+
+OPENING = ("index", "cleanup", "export")  # what needs a directory that exists
 
 
 @pytest.mark.parametrize("write", WRITES)
@@ -335,6 +338,8 @@ def test_a_write_inside_a_dataset_is_refused_by_its_name_and_changes_nothing(
     to_tfrecord(sales(1, 2), root, partition_on="key")
     to_tfrecord(sales(1), tmp_path / "files")
     for below in ("key=0", "key=0/deep/er"):
+        if write in OPENING:
+            Path(root, below).mkdir(parents=True, exist_ok=True)
         with pytest.raises(DestinationError, match=r"inside the dataset '.*/sales'.*'.*/sales(/_files)?'"):
             WRITES[write](f"{root}/{below}")
     assert numbers(root) == [1, 2]
@@ -399,7 +404,7 @@ def test_a_dataset_inside_another_that_does_not_list_its_files_may_be_changed(pl
     nested(place, "eval")
     to_tfrecord(sales(9)[["n"]], f"{place}/eval", append=True)
     assert (numbers(place), numbers(f"{place}/eval")) == ([1, 2], [8, 9])
-    cleanup(f"{place}/eval", older_than="0 s")
+    open_dataset(f"{place}/eval").cleanup(older_than="0 s")
     to_tfrecord(sales(3)[["n"]], f"{place}/eval", overwrite=True)
     assert (numbers(place), numbers(f"{place}/eval")) == ([1, 2], [3])
 
@@ -408,9 +413,9 @@ def test_a_dataset_whose_files_another_one_lists_may_not_be_changed(tmp_path: Pa
     to_tfrecord(sales(1, 2), tmp_path, partition_on="key")
     metadata = tmp_path / "key=0" / "_tfrecord"
     (tmp_path / "_tfrecord").rename(tmp_path / "_aside")
-    dask_tfrecord.index(tmp_path / "key=0")
+    dask_tfrecord.open_dataset(tmp_path / "key=0").add_snapshot()
     (tmp_path / "_aside").rename(tmp_path / "_tfrecord")
-    assert dask_tfrecord.take(tmp_path / "key=0", [0])["n"].tolist() == [2]
+    assert dask_tfrecord.open_dataset(tmp_path / "key=0").take([0])["n"].to_pylist() == [2]
     for write in ("append", "overwrite", "index", "cleanup", "export"):
         with pytest.raises(DestinationError, match="inside the dataset"):
             WRITES[write](f"{tmp_path}/key=0")
@@ -467,7 +472,8 @@ def rows(*values: str) -> pa.Table:
 
 
 def write(folding: FoldingNames, table: pa.Table, **kwargs: Any) -> Snapshot:
-    return to_tfrecord(table, "/set", filesystem=folding, partition_on="key", **kwargs)
+    to_tfrecord(table, "/set", filesystem=folding, partition_on="key", **kwargs)
+    return Snapshot.open("/set", filesystem=folding)
 
 
 def read(folding: FoldingNames, **kwargs: Any) -> list[dict[str, Any]]:
@@ -511,11 +517,11 @@ def test_another_form_of_a_value_of_an_older_version_is_refused(
 ) -> None:
     """The files of both values would otherwise be in one directory of kept files, or after a restore."""
     write(folding, rows(first, "other"))
-    dask_tfrecord.delete("/set", [("key", "==", first)], keep_versions=True, filesystem=folding)
+    dask_tfrecord.open_dataset("/set", filesystem=folding).delete([("key", "==", first)], keep_versions=True)
     with pytest.raises(DestinationError, match="of an older version"):
         write(folding, rows(second), append=True)
-    dask_tfrecord.restore("/set", 1, filesystem=folding)
-    assert cleanup("/set", older_than="0 s", filesystem=folding) == []
+    dask_tfrecord.open_dataset("/set", filesystem=folding).restore(1)
+    assert open_dataset("/set", filesystem=folding).cleanup(older_than="0 s") == []
     expected = [{"n": 0, "key": first}, {"n": 1, "key": "other"}]
     assert read(folding) == read(folding, version=1) == expected
 
@@ -530,14 +536,16 @@ def test_a_level_of_another_case_is_refused(folding: FoldingNames) -> None:
     "kwargs", [{}, {"max_rows_per_file": 1}, {"shuffle": 1}, {"colocate": True}, {"columnar": "n"}]
 )
 def test_no_two_files_of_a_run_have_the_same_name(tmp_path: Path, kwargs: dict[str, Any]) -> None:
-    snapshot = to_tfrecord(rows(*"AaBbAaBb"), tmp_path, partition_on="key", **kwargs)
+    to_tfrecord(rows(*"AaBbAaBb"), tmp_path, partition_on="key", **kwargs)
+    snapshot = Snapshot.open(tmp_path)
     names = [file.path.rpartition("/")[2].casefold() for file in snapshot.files]
     assert len({*names}) == len(names) >= 4
     assert len(read_tfrecord(tmp_path).compute()) == 8
 
 
 def test_files_hold_no_more_than_max_rows_per_file_and_max_bytes_per_file(tmp_path: Path) -> None:
-    snapshot = to_tfrecord(countries(), tmp_path / "a", npartitions=2, max_rows_per_file=3)
+    to_tfrecord(countries(), tmp_path / "a", npartitions=2, max_rows_per_file=3)
+    snapshot = Snapshot.open(tmp_path / "a")
     assert [file.records for file in snapshot.files] == [3, 1, 3, 3, 2]
     assert read_tfrecord(tmp_path / "a")["n"].compute().tolist() == list(range(12))
     assert sorted(part_names(snapshot)) == part_names(snapshot)
@@ -545,13 +553,15 @@ def test_files_hold_no_more_than_max_rows_per_file_and_max_bytes_per_file(tmp_pa
         ({"max_rows_per_file": np.uint8(9)}, [9, 3]),
         ({"max_bytes_per_file": 1}, [1] * 12),
     ):
-        snapshot = to_tfrecord(countries(12, 1), tmp_path / str(len(expected)), **limits)
+        to_tfrecord(countries(12, 1), tmp_path / str(len(expected)), **limits)
+        snapshot = Snapshot.open(tmp_path / str(len(expected)))
         assert [file.records for file in snapshot.files] == expected
 
 
 def test_each_directory_rolls_over_by_itself(tmp_path: Path) -> None:
     options: dict[str, Any] = {"partition_on": "year", "max_rows_per_file": 4, "npartitions": 1}
-    snapshot = to_tfrecord(countries(), tmp_path, name_function="file{}".format, **options)
+    to_tfrecord(countries(), tmp_path, name_function="file{}".format, **options)
+    snapshot = Snapshot.open(tmp_path)
     counts = [(file.values[0], file.records) for file in snapshot.files]
     assert counts == [(2025, 4), (2025, 2), (2026, 4), (2026, 2)]
     assert part_names(snapshot) == [
@@ -582,7 +592,8 @@ def test_npartitions_counts_the_files_and_name_function_gives_the_end_of_names(
     tmp_path: Path, ending: str
 ) -> None:
     options: dict[str, Any] = {"npartitions": 2, "compression": "gzip"}
-    snapshot = to_tfrecord(countries(), tmp_path, name_function=lambda n: f"train-{n}{ending}", **options)
+    to_tfrecord(countries(), tmp_path, name_function=lambda n: f"train-{n}{ending}", **options)
+    snapshot = Snapshot.open(tmp_path)
     assert part_names(snapshot) == [f"part-{n:05d}-of-00002-train-{n}.tfrecord.gz" for n in range(2)]
     assert len(read_tfrecord(tmp_path).compute()) == 12
 

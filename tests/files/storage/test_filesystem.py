@@ -14,6 +14,7 @@ from typing import Any
 import dask
 import dask.dataframe as dd
 import fsspec
+import operations
 import pandas as pd
 import pyarrow.fs as pafs
 import pytest
@@ -26,22 +27,9 @@ from pyarrow.flight import FlightDescriptor, connect
 from servers import s3_server
 
 import dask_tfrecord
-from dask_tfrecord import (
-    DestinationError,
-    RecordTable,
-    Snapshot,
-    TFRecordError,
-    cleanup,
-    exists,
-    export,
-    index,
-    iter_batches,
-    read_tfrecord,
-    take,
-    to_tfrecord,
-    verify,
-)
-from dask_tfrecord.feed import flight, stream
+from dask_tfrecord import DestinationError, TFRecordError, exists, open_dataset, read_tfrecord, to_tfrecord
+from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.feed import RecordTable, flight, iter_batches, stream
 from dask_tfrecord.files.storage.listing import list_files
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import secrets_of
@@ -118,12 +106,8 @@ def test_all_functions_that_take_storage_options_take_a_filesystem() -> None:
     assert taking >= {
         "read_tfrecord",
         "to_tfrecord",
-        "index",
-        "verify",
-        "cleanup",
+        "open_dataset",
         "exists",
-        "take",
-        "export",
     }
 
 
@@ -136,13 +120,13 @@ def test_every_function_works_on_an_object(place: tuple[Any, str], tmp_path: Pat
     assert sorted(ddf["n"].compute()) == [0, 2, 5]
     assert sorted(read_tfrecord(f"{path}/*/part*", filesystem=fs)["n"].compute()) == [0, 2, 5]
     assert len(read_tfrecord([f"{path}/key=0", f"{path}/key=1"], filesystem=fs)) == 3
-    assert verify(path, filesystem=fs)["agrees"].all()
+    assert open_dataset(path, filesystem=fs).verify()["agrees"].all()
     assert exists(path, filesystem=fs)
     assert not exists(f"{path}x", filesystem=fs)
     assert Snapshot.open(path, filesystem=fs).records == 3
-    assert take(path, [-1], filesystem=fs)["n"].tolist() == [5]
-    assert cleanup(path, older_than="0s", filesystem=fs) == []
-    assert len(export(path, "idx", filesystem=fs)) == 3
+    assert open_dataset(path, filesystem=fs).take([-1])["n"].to_pylist() == [5]
+    assert open_dataset(path, filesystem=fs).cleanup(older_than="0s") == []
+    assert len(open_dataset(path, filesystem=fs).export("idx")) == 3
     assert len(RecordTable(path, filesystem=fs)) == 3
     assert sum(batch.num_rows for batch in iter_batches(path, filesystem=fs)) == 3
     assert stream.write_feather(path, f"{path}.feather", filesystem=fs).rows == 3
@@ -164,7 +148,7 @@ def test_files_of_others_are_indexed_on_an_object(place: tuple[Any, str]) -> Non
     for name in store.names(""):
         if name.startswith("part-"):
             store.move(store.join(name), store.join(f"other{name[-20:]}"))
-    assert index(path, filesystem=fs).records == 3
+    assert open_dataset(path, filesystem=fs).add_snapshot().rows == 3
 
 
 # -- Tasks ---------------------------------------------------------------------------------------------------
@@ -189,8 +173,8 @@ def test_arrows_s3_is_read(s3: dict[str, Any]) -> None:
     fs = arrow_s3(s3)
     for path in (place, f"s3://{place}", f"{place}/", f"{place}/*/part*"):
         assert sorted(read_tfrecord(path, filesystem=fs)["n"].compute()) == [0, 1, 2]
-    assert verify(place, filesystem=fs)["agrees"].all()
-    assert take(place, [0], filesystem=fs)["n"].tolist() == [0]
+    assert open_dataset(place, filesystem=fs).verify()["agrees"].all()
+    assert open_dataset(place, filesystem=fs).take([0])["n"].to_pylist() == [0]
     assert list_files(place, None, fs).files["stamp"][0].as_py()
 
 
@@ -206,9 +190,10 @@ def test_a_file_that_was_rewritten_on_arrows_s3_raises(s3: dict[str, Any]) -> No
         ddf.compute()
 
 
-@pytest.mark.parametrize("call", [to_tfrecord, cleanup, index])
+@pytest.mark.parametrize("call", [to_tfrecord, operations.cleanup, operations.add_snapshot])
 def test_arrows_s3_is_not_written(s3: dict[str, Any], call: Callable[..., Any]) -> None:
     arguments = [rows(1)] if call is to_tfrecord else []
+    to_tfrecord(rows(1), "s3://bucket/x", storage_options=s3, overwrite=True)
     with pytest.raises(DestinationError, match=r"S3FileSystem can be read but not written.*s3fs"):
         call(*arguments, "bucket/x", filesystem=arrow_s3(s3))
 
@@ -230,7 +215,7 @@ def test_a_directory_of_hdfs_is_not_removed_while_it_holds_files(tmp_path: Path)
     to_tfrecord(rows(5), path, overwrite="partitions", partition_on="key", filesystem=fs)
     assert sorted(read_tfrecord(path, filesystem=fs)["n"].compute()) == [0, 2, 5]
     to_tfrecord(rows(7), path, overwrite=True, filesystem=fs)
-    assert cleanup(path, older_than="0s", filesystem=fs) == []
+    assert open_dataset(path, filesystem=fs).cleanup(older_than="0s") == []
     assert read_tfrecord(path, filesystem=fs)["n"].compute().tolist() == [7]
     assert len([one for one in Path(path).rglob("*") if one.is_file()]) == 3
 
@@ -240,7 +225,11 @@ def test_a_directory_of_hdfs_is_not_removed_while_it_holds_files(tmp_path: Path)
 
 @pytest.mark.parametrize("filesystem", ["arrow", "s3", 3, LocalFileSystem, {"anon": True}])
 def test_what_is_no_filesystem_is_refused(filesystem: Any, tmp_path: Path) -> None:
-    for call in (read_tfrecord, verify, lambda path, **options: to_tfrecord(rows(1), path, **options)):
+    for call in (
+        read_tfrecord,
+        operations.verify,
+        lambda path, **options: to_tfrecord(rows(1), path, **options),
+    ):
         with pytest.raises(TFRecordError, match=r"filesystem= is not a filesystem.*pass an instance such as"):
             call(str(tmp_path), filesystem=filesystem)
 
@@ -315,7 +304,7 @@ def test_no_message_shows_the_secrets_of_an_object(
 
     for name in ("info", "isdir", "ls"):
         monkeypatch.setattr(fs, name, fail)
-    for call in (read_tfrecord, verify, exists, Snapshot.open):
+    for call in (read_tfrecord, operations.verify, exists):
         with pytest.raises(OSError, match="failed") as caught:
             call("bucket/x", filesystem=fs)
         assert "hidden-secret" not in f"{caught.value} {caught.value!r}"

@@ -12,6 +12,7 @@ from pathlib import Path
 from typing import Any
 
 import dask.dataframe as dd
+import operations
 import oracle
 import pandas as pd
 import pytest
@@ -71,13 +72,13 @@ def test_links_to_directories_double_no_row(root: Path, links: dict[str, str]) -
         to_tfrecord(new, root, overwrite=True)
     assert numbers(root) == numbers([root]) == [0, 1]
     assert numbers(f"{root}/**") == numbers(f"{root}/*") == [0, 1]
-    assert len(dask_tfrecord.verify(root)) == 2
+    assert len(dask_tfrecord.open_dataset(root).verify()) == 2
     assert exists(root)
-    assert dask_tfrecord.index(root).records == 2
-    assert numbers(root) == dask_tfrecord.take(root, [0, 1])["n"].tolist() == [0, 1]
+    assert dask_tfrecord.open_dataset(root).add_snapshot().rows == 2
+    assert numbers(root) == dask_tfrecord.open_dataset(root).take([0, 1])["n"].to_pylist() == [0, 1]
     to_tfrecord(read_tfrecord(root), root, append=True)
     assert numbers(root) == [0, 0, 1, 1]
-    dask_tfrecord.cleanup(root, older_than="0s")
+    dask_tfrecord.open_dataset(root).cleanup(older_than="0s")
     assert numbers(root) == [0, 0, 1, 1]
 
 
@@ -119,7 +120,7 @@ def test_a_link_that_leads_to_nothing_raises(root: Path, target: str) -> None:
 
 
 def test_a_listed_file_that_became_a_link_to_nothing_is_missing(root: Path) -> None:
-    dask_tfrecord.index(root)
+    dask_tfrecord.open_dataset(root).add_snapshot()
     (root / "a.tfrecord").unlink()
     link(root, {"a.tfrecord": "nothing"})
     with pytest.raises(TFRecordError, match="the file is missing"):
@@ -148,11 +149,11 @@ def test_what_is_no_regular_file_is_passed_over_and_refused_by_name(root: Path, 
     path = root / "c.tfrecord"
     with irregular(path, kind):
         assert numbers(root) == numbers(f"{root}/*") == numbers(f"{root}/**") == [0, 1]
-        assert len(dask_tfrecord.verify(root)) == 2
-        assert dask_tfrecord.index(root).records == 2
+        assert len(dask_tfrecord.open_dataset(root).verify()) == 2
+        assert dask_tfrecord.open_dataset(root).add_snapshot().rows == 2
         assert numbers(root) == [0, 1]
         to_tfrecord(read_tfrecord(root), root, append=True)
-        dask_tfrecord.cleanup(root, older_than="0s")
+        dask_tfrecord.open_dataset(root).cleanup(older_than="0s")
         assert numbers(root) == [0, 0, 1, 1]
         for wanted in (path, [path], [root / "a.tfrecord", path]):
             with pytest.raises(TFRecordError, match=f"{path}: is a pipe, a socket or a device"):
@@ -181,7 +182,7 @@ def test_a_directory_that_cannot_be_listed_raises(
         return listing(fs, path, *args, **options)
 
     monkeypatch.setattr(LinkFollowingDisk, "ls", denied)
-    for function in (read_tfrecord, dask_tfrecord.verify):
+    for function in (read_tfrecord, operations.verify):
         with pytest.raises(PermissionError, match="sub/deep"):
             function(f"{root}{name}")
     assert numbers(f"{root}/*.tfrecord") == [0]

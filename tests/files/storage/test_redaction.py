@@ -14,6 +14,7 @@ from typing import Any
 
 import dask
 import dask.dataframe as dd
+import operations
 import oracle
 import pandas as pd
 import pytest
@@ -120,12 +121,15 @@ ACTIONS: dict[str, Callable[[str, dict[str, Any]], Any]] = {
     "overwrite": lambda place, options: to_tfrecord(
         collection(1), place, overwrite=True, storage_options=options
     ),
-    "verify": lambda place, options: dask_tfrecord.verify(place, storage_options=options),
-    "index": lambda place, options: dask_tfrecord.index(f"{place}3", storage_options=options),
-    "take": lambda place, options: dask_tfrecord.take(place, [0], storage_options=options),
+    "verify": lambda place, options: dask_tfrecord.open_dataset(place, storage_options=options).verify(),
+    "index": lambda place, options: dask_tfrecord.open_dataset(
+        f"{place}3", storage_options=options
+    ).add_snapshot(),
+    "take": lambda place, options: dask_tfrecord.open_dataset(place, storage_options=options).take([0]),
     "exists": lambda place, options: dask_tfrecord.exists(place, storage_options=options),
-    "cleanup": lambda place, options: dask_tfrecord.cleanup(place, older_than="0s", storage_options=options),
-    "open": lambda place, options: dask_tfrecord.Snapshot.open(place, storage_options=options),
+    "cleanup": lambda place, options: dask_tfrecord.open_dataset(place, storage_options=options).cleanup(
+        older_than="0s"
+    ),
 }
 
 
@@ -266,7 +270,7 @@ def test_a_signed_url_is_in_no_result_and_in_no_graph(signed: tuple[Any, str], p
     parts = [repr(ddf), repr(ddf.expr), str(ddf.expr), ddf.expr.tree_repr(), ddf.compute().to_csv()]
     parts += [repr(ddf.dask), repr(dict(ddf.dask)), repr(list(ddf.dask)), ddf._name, repr(ddf.expr.dataset)]
     parts += [repr(dask.base.tokenize(ddf)), ddf._repr_html_(), ddf.optimize().expr.tree_repr()]
-    parts += [dask_tfrecord.verify(prefix + url).to_csv()]
+    parts += [dask_tfrecord.open_dataset(prefix + url).verify().to_csv()]
     check_hidden("\n".join(parts))
 
 
@@ -277,7 +281,7 @@ def test_a_signed_url_is_in_no_failure(signed: tuple[Any, str], cut: int | None)
     if cut is None:
         (web.root / "a.tfrecord").unlink()
     web.cut = cut
-    for action in (ddf.compute, lambda: read_tfrecord(url), lambda: dask_tfrecord.verify(url)):
+    for action in (ddf.compute, lambda: read_tfrecord(url), lambda: dask_tfrecord.open_dataset(url).verify()):
         with pytest.raises(Exception) as caught:  # noqa: PT011  # of any class: only what it shows counts
             check_hidden(str(action()))
         check_hidden(shown(caught.value))
@@ -343,7 +347,7 @@ def test_urls_are_shown_without_credentials(text: str, public: str) -> None:
     assert without_credentials(text) == public
 
 
-@pytest.mark.parametrize("action", ["to_tfrecord", "index", "exists", "cleanup"])
+@pytest.mark.parametrize("action", ["to_tfrecord", "exists"])
 def test_a_signed_url_in_a_list_instead_of_a_path_is_not_shown(action: str) -> None:
     urls = ["https://host/a?sig=hunter2", "s3://key:hunter2@bucket/a"]
     call = getattr(dask_tfrecord, action)
@@ -387,12 +391,11 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "write": write,
     "append": lambda path, **options: write(path, append=True, **options),
     "exists": dask_tfrecord.exists,
-    "snapshot": dask_tfrecord.Snapshot.open,
-    "index": dask_tfrecord.index,
-    "verify": dask_tfrecord.verify,
-    "take": lambda path, **options: dask_tfrecord.take(path, [0], **options),
-    "export": lambda path, **options: dask_tfrecord.export(path, "idx", **options),
-    "table": dask_tfrecord.RecordTable,
+    "index": operations.add_snapshot,
+    "verify": operations.verify,
+    "take": lambda path, **options: dask_tfrecord.open_dataset(path, **options).take([0]),
+    "export": lambda path, **options: dask_tfrecord.open_dataset(path, **options).export("idx"),
+    "table": dask_tfrecord.feed.RecordTable,
     "quarantine": lambda path, **options: dask_tfrecord.read_tfrecord(
         path, on_corrupt="quarantine", quarantine_path=f"{path}/q", **options
     ),

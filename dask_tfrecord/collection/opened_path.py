@@ -1,0 +1,136 @@
+"""Open paths for reading: once, as `read_tfrecord` does, or for all reads of a `Dataset`."""
+
+import os
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Any
+
+from dask_tfrecord import arguments
+from dask_tfrecord.arguments import ReadKeywords
+from dask_tfrecord.collection.requests import existing_names, read_request
+from dask_tfrecord.collection.scheduler import compute_each
+from dask_tfrecord.dataset.read import discovery
+from dask_tfrecord.dataset.read.read_plan import ReadPlan
+from dask_tfrecord.dataset.read.requested_columns import ReadRequest
+from dask_tfrecord.dataset.write.destination import destination, refuse_inside_dataset, refuse_other_files
+from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.files.damage import check_quarantine_path
+from dask_tfrecord.files.storage.listing import PathLike, as_paths, with_trailing_slash
+from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.store_failures import without_credentials
+from dask_tfrecord.schema.fields import Schema
+
+# The keywords that say how a store is reached, and not which rows are read.
+_STORE_KEYWORDS = frozenset({"storage_options", "filesystem"})
+
+
+class OpenedPath:
+    """A path with the keywords of its reads, which all see the files that the first read has found."""
+
+    _path: Any
+    _names: list[str] | None
+    _keywords: ReadKeywords
+    _found: ReadPlan | None
+
+    def _set(self, path: Any, columns: Any, keywords: ReadKeywords, found: ReadPlan | None = None) -> None:
+        vars(self).clear()  # what was known of another version
+        self._path, self._keywords, self._found = path, keywords, found
+        self._names = None if columns is None else arguments.names("columns", columns)
+
+    @property
+    def _root(self) -> Any:
+        """The path that errors name, if it is a single path."""
+        return self._path
+
+    @property
+    def is_version_chosen(self) -> bool:
+        """True if the caller has chosen the version to read."""
+        return self._keywords.get("version") is not None
+
+    def _opened(self) -> ReadPlan:
+        """Return the plan with a partition for each file, to which no filter was applied."""
+        if self._found is None:
+            self._found = _find(self._path, read_request(self._names, **self._keywords))
+        return self._found
+
+    def plan(self, **how: Any) -> ReadPlan:
+        """Plan a read of the found files. ``how`` has the keywords that say how the rows are divided."""
+        request = read_request(self._names, **{**self._keywords, **how})
+        return discovery.plan(self._opened(), request, _each(self._path)).with_origin_columns()
+
+    def columns_of(self, plan: ReadPlan, columns: str | Sequence[str] | None = None) -> Schema:
+        """Return the columns that the caller names, in this order. By default, the columns of the path."""
+        if (names := self._names if columns is None else columns) is None:
+            return plan.schema
+        return plan.schema.select(existing_names(plan.schema, "columns", names))
+
+    def planned(
+        self, columns: str | Sequence[str] | None, blocksize: int | None, read: ReadKeywords
+    ) -> tuple[ReadPlan, Schema]:
+        """Return the plan and the columns of a read, as `open_columns` does."""
+        if any(value is not None for value in read.values()):
+            keywords: ReadKeywords = {**self._keywords, **read}
+            return open_columns(self._path, self._names if columns is None else columns, blocksize, keywords)
+        plan = self.plan(blocksize=blocksize)
+        return plan, self.columns_of(plan, columns)
+
+    def _whole(self, function: str, *accepted: str) -> dict[str, Any]:
+        """Return the keywords for a method that treats all rows of the newest version.
+
+        Raise if another keyword was passed, which would restrict or change the rows.
+        """
+        given = {"columns": self._names, **self._keywords}
+        for name, value in given.items():
+            if value is not None and name not in (*_STORE_KEYWORDS, *accepted):
+                problem = f"{function}() treats all rows of the newest version, but {name}= was passed"
+                raise TFRecordError(problem, f"call open_dataset without {name}=", function="")
+        return dict(self._keywords)
+
+    def _store(self, function: str) -> Store:
+        """Open the directory of the dataset for a method that treats all rows of the newest version."""
+        self._whole(function)
+        store = with_trailing_slash(self._directory(function))
+        refuse_inside_dataset(store, function)
+        return store
+
+    def _directory(self, function: str) -> Store:
+        """Open the path of a method that needs one directory."""
+        if not isinstance(self._path, str | os.PathLike):
+            problem = f"{function}() needs the directory of one dataset, not a list of paths"
+            raise TFRecordError(problem, "open the directory alone")
+        options = (self._keywords.get("storage_options"), self._keywords.get("filesystem"))
+        return destination(self._path, *options)
+
+
+def _each(path: Any) -> Callable[..., Any]:
+    place = without_credentials(str(as_paths(path)[0]))
+    return partial(compute_each, title=f"{place}: read before planning")
+
+
+def _find(path: Any, request: ReadRequest) -> ReadPlan:
+    listed = as_paths(path)
+    found = discovery.find(path if isinstance(path, str | os.PathLike) else listed, request, _each(path))
+    quarantine = request.options.damage.quarantine
+    if quarantine is not None:
+        check_quarantine_path(quarantine, found.store)
+        refuse_other_files(quarantine)
+    return found
+
+
+def open_request(path: PathLike | Sequence[PathLike], request: ReadRequest) -> ReadPlan:
+    """Find the files and the columns of a path, and add the requested path and offset columns."""
+    return discovery.plan(_find(path, request), request, _each(path)).with_origin_columns()
+
+
+def open_columns(
+    path: Any, columns: str | Sequence[str] | None, blocksize: int | None, read: ReadKeywords
+) -> tuple[ReadPlan, Schema]:
+    """Open a path or a `Dataset`, and return the plan and the requested columns, in the order of their names.
+
+    If ``blocksize`` is None, each file is one partition.
+    """
+    if isinstance(path, OpenedPath):
+        return path.planned(columns, blocksize, read)
+    opened = OpenedPath()
+    opened._set(path, columns, read)
+    return opened.planned(None, blocksize, {})

@@ -1,0 +1,396 @@
+"""Implement `open_dataset` and `Dataset`, which is a dataset or the files of other tools at a path."""
+
+import os
+from collections.abc import Sequence
+from typing import Any, Literal, Unpack, get_args
+
+import dask.dataframe as dd
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from dask_tfrecord import arguments, exports, row_selection
+from dask_tfrecord.arguments import DtypeBackend, ReadKeywords
+from dask_tfrecord.collection import reader
+from dask_tfrecord.collection.requests import read_request
+from dask_tfrecord.dataset.query.filters import arrow_predicate, parse_filters
+from dask_tfrecord.dataset.query.predicates import And, Predicate
+from dask_tfrecord.dataset.read.read_plan import ReadPlan
+from dask_tfrecord.description import Facts
+from dask_tfrecord.errors import NotFoundError, TFRecordError
+from dask_tfrecord.feed.arrow_dataset import PIECE_BYTES, ArrowDataset, SharedPlan
+from dask_tfrecord.feed.batches import Batches, iter_batches
+from dask_tfrecord.feed.epoch_order import BatchMode, Shuffle, Uneven
+from dask_tfrecord.feed.resume_position import State
+from dask_tfrecord.files.record_file import rows_without_columns
+from dask_tfrecord.files.storage.listing import PathLike
+from dask_tfrecord.files.storage.store import Store, unfinished_uploads
+from dask_tfrecord.lazy import cached_property
+from dask_tfrecord.public_functions import public_function
+from dask_tfrecord.row_selection import NumberedRows
+from dask_tfrecord.table_operations import Maintenance
+
+
+class Dataset(Facts, Maintenance, ArrowDataset):
+    """A dataset: what it holds, its rows, and the operations on its versions. `open_dataset` returns it.
+
+    All reads see the version, or the files, that were found when the dataset was opened. After a method of
+    the object has committed a version, they see this version. The object can be pickled, and several threads
+    may read it.
+
+    The class extends `pyarrow.dataset.Dataset`: `to_table`, `to_batches`, `head`, `take`, `count_rows`,
+    `scanner`, `filter` and `get_fragments` work as there. DuckDB finds the object by the name of its Python
+    variable, and DataFusion takes it through ``register_dataset``. For other engines, it is an Arrow stream
+    of all rows (``__arrow_c_stream__``). Methods that Arrow's C++ code implements, such as `join` and
+    `sort_by`, raise. Call these methods on the result of `to_table`.
+
+    The loaders in `dask_tfrecord.feed` also take the object in place of a path.
+    """
+
+    def __init__(
+        self, path: Any, columns: Any, keywords: ReadKeywords, found: ReadPlan | None = None
+    ) -> None:
+        self._set_parent()
+        self._set(path, columns, keywords, found)
+
+    def __reduce__(self) -> tuple[Any, ...]:
+        return Dataset, (self._path, self._names, self._keywords, self._found)
+
+    @cached_property
+    def _plan(self) -> ReadPlan:
+        return self.plan(blocksize=PIECE_BYTES)
+
+    @cached_property
+    def _pieces(self) -> Sequence[int]:
+        return range(self._plan.npartitions)
+
+    @cached_property
+    def _shared(self) -> SharedPlan:
+        return SharedPlan()
+
+    @public_function
+    def filter(self, expression: pc.Expression) -> "Dataset":
+        """Return a dataset of the rows for which a pyarrow expression is true.
+
+        Parameters
+        ----------
+        expression : pyarrow.compute.Expression
+            The condition, such as ``pc.field("born") > 1900``.
+
+        Returns
+        -------
+        Dataset
+
+        Raises
+        ------
+        SchemaError
+            If Arrow cannot apply the expression to the columns.
+
+        Examples
+        --------
+        >>> import dask.dataframe as dd
+        >>> import dask_tfrecord
+        >>> import pyarrow.compute as pc
+        >>> ddf = dd.from_dict({"name": ["Ada", "Alan", "Grace"], "born": [1815, 1912, 1906]}, npartitions=2)
+        >>> _ = dask_tfrecord.to_tfrecord(ddf, "people")
+        >>> dask_tfrecord.open_dataset("people").filter(pc.field("born") > 1900).count_rows()
+        2
+        """
+        schema = self._opened().schema
+        given = self._keywords.get("filters")
+        predicate: Predicate = arrow_predicate(expression, self._selected)
+        if given is not None:
+            predicate = And(parse_filters(given, schema), predicate)
+        keywords: Any = {**self._keywords, "filters": predicate}
+        return Dataset(self._path, self._names, keywords, self._opened())
+
+    @public_function
+    def to_dask(
+        self,
+        *,
+        blocksize: int | str | None = "default",
+        partition_by: str | Sequence[str] | None = None,
+        index: str | Sequence[str] | Literal[False] | None = None,
+        calculate_divisions: bool = False,
+        categories: Sequence[str] | None = None,
+        dtype_backend: DtypeBackend | None = None,
+    ) -> dd.DataFrame:
+        """Return a Dask DataFrame of the rows, as `read_tfrecord` does.
+
+        Parameters
+        ----------
+        blocksize, partition_by, index, calculate_divisions, categories, dtype_backend
+            These parameters have the same meaning as in `read_tfrecord`.
+
+        Returns
+        -------
+        dask.dataframe.DataFrame
+
+        Examples
+        --------
+        >>> import dask.dataframe as dd
+        >>> import dask_tfrecord
+        >>> ddf = dd.from_dict({"name": ["Ada", "Alan", "Grace"], "born": [1815, 1912, 1906]}, npartitions=2)
+        >>> _ = dask_tfrecord.to_tfrecord(ddf, "people")
+        >>> len(dask_tfrecord.open_dataset("people").to_dask(blocksize=None))
+        3
+        """
+        divided = {"partition_by": partition_by, "calculate_divisions": calculate_divisions}
+        return reader.collection_of(
+            self.plan(blocksize=blocksize, index=index, **divided),
+            self._names,
+            index=index,
+            calculate_divisions=calculate_divisions,
+            categories=categories,
+            dtype_backend=dtype_backend,
+            schema=self._keywords.get("schema"),
+        )
+
+    @public_function
+    def take(
+        self,
+        indices: Sequence[int] | npt.ArrayLike,
+        columns: str | Sequence[str] | dict[str, pc.Expression] | None = None,
+        filter: pc.Expression | None = None,
+    ) -> pa.Table:
+        """Read rows by their numbers.
+
+        From uncompressed files, and from compressed files that `to_tfrecord` wrote, only the blocks that hold
+        these rows are read. A block of a file holds about 1 MiB. If few records of a block are needed, only
+        these records are decoded, and damage in the other records is not noticed. Other compressed files are
+        read completely. If many blocks are needed, tasks read them in parallel. Without a snapshot, the rows
+        of all files are counted first.
+
+        Parameters
+        ----------
+        indices : sequence of int or bool
+            The numbers of the rows, counted from 0 in the row order of `read_tfrecord`. Row numbers may be in
+            any order and may be repeated. As in NumPy, negative numbers count from the end, and a boolean
+            mask with an element for each row selects rows. Only rows that pass the filters of the dataset
+            have numbers.
+        columns : str, list of str or dict of str to pyarrow.compute.Expression, optional
+            The columns of the result, in this order. By default, all columns are read.
+        filter : pyarrow.compute.Expression, optional
+            A condition. Only rows that meet it have numbers.
+
+        Returns
+        -------
+        pyarrow.Table
+            One row for each element of ``indices``, in the same order.
+
+        Raises
+        ------
+        IndexError
+            If a row number is out of bounds, or if a mask does not have one element for each row.
+        TFRecordError
+            If ``indices`` contains neither integers nor a boolean mask.
+        FileChangedError
+            If a file has changed since the dataset was opened.
+
+        Examples
+        --------
+        >>> import dask.dataframe as dd
+        >>> import dask_tfrecord
+        >>> ddf = dd.from_dict({"name": ["Ada", "Alan", "Grace"], "born": [1815, 1912, 1906]}, npartitions=2)
+        >>> _ = dask_tfrecord.to_tfrecord(ddf, "people")
+        >>> dask_tfrecord.open_dataset("people").take([-1, 0]).to_pylist()
+        [{'name': 'Grace', 'born': 1906}, {'name': 'Ada', 'born': 1815}]
+        """
+        if filter is not None:
+            return self.filter(filter).take(indices, columns)
+        if isinstance(columns, dict):
+            return self.scanner(columns).take(indices)
+        plan, schema = self.planned(columns, row_selection.BLOCK_BYTES, {})
+        rows = NumberedRows(plan, schema)
+        numbers = rows.numbers(indices)
+        return rows.read(numbers) if schema.fields else rows_without_columns(numbers.size)
+
+    @public_function
+    def batches(
+        self,
+        batch_size: int = 1024,
+        *,
+        batch_mode: BatchMode = "keep",
+        shuffle: int | Shuffle | None = None,
+        shuffle_buffer: int = 65_536,
+        seed: int = 0,
+        epoch: int = 0,
+        shard: tuple[int, int] = (0, 1),
+        uneven: Uneven = "keep",
+        prefetch: int = 2,
+        start: State | Sequence[State] | None = None,
+    ) -> Batches:
+        """Iterate over the rows as Arrow record batches: shuffled, sharded and resumable, as for training.
+
+        Parameters
+        ----------
+        batch_size, batch_mode, shuffle, shuffle_buffer, seed, epoch, shard, uneven, prefetch, start
+            These parameters have the same meaning as in `feed.iter_batches`.
+
+        Returns
+        -------
+        Batches
+            An iterator of `pyarrow.RecordBatch`. After each batch, `Batches.state` is the position of the
+            iteration.
+
+        Examples
+        --------
+        >>> import dask.dataframe as dd
+        >>> import dask_tfrecord
+        >>> ddf = dd.from_dict({"x": list(range(5))}, npartitions=2)
+        >>> _ = dask_tfrecord.to_tfrecord(ddf, "numbers")
+        >>> for batch in dask_tfrecord.open_dataset("numbers").batches(2):
+        ...     print(batch["x"].to_pylist())
+        [0, 1]
+        [2, 3]
+        [4]
+        """
+        return iter_batches(
+            self,
+            batch_size,
+            batch_mode=batch_mode,
+            shuffle=shuffle,
+            shuffle_buffer=shuffle_buffer,
+            seed=seed,
+            epoch=epoch,
+            shard=shard,
+            uneven=uneven,
+            prefetch=prefetch,
+            start=start,
+        )
+
+    @public_function
+    def export(self, format: exports.Format) -> list[str]:
+        """Write the files that another library needs to read a dataset, beside the data files.
+
+        A read that uses the snapshot of the dataset ignores the exported files. With ``use_snapshot=False``,
+        or if the snapshot was removed, the exported ``features.json`` and ``dataset_info.json`` decide which
+        columns and files are read, and how many records each file must have.
+
+        An overwrite of the dataset removes the exported files. Call `export` again after an append, because
+        the exported files describe only the earlier rows.
+
+        Parameters
+        ----------
+        format : "idx", "tfds" or "tfmd"
+            "idx" writes ``_idx/<data file>.idx`` for each data file. Such an index file holds the offset and
+            the size of each record, for NVIDIA DALI and for the ``tfrecord`` package.
+
+            "tfds" writes ``features.json`` and ``dataset_info.json``, for ``builder_from_directory`` of
+            TensorFlow Datasets. Each directory such as ``split=train/`` becomes a split of the TensorFlow
+            dataset. TensorFlow Datasets reads dates and times as integers.
+
+            "tfmd" writes ``schema.pbtxt``, a TensorFlow Metadata schema, for TFX.
+
+        Returns
+        -------
+        list of str
+            The paths of the written files. The index files of "idx" are in the order of `files`.
+
+        Raises
+        ------
+        FileNotFoundError
+            If the dataset has no snapshot.
+        CorruptRecordError
+            If a file of the dataset is missing.
+        DestinationError
+            If the path lies inside another dataset.
+        SchemaError
+            If the format cannot express a column, for example a column with nulls in "tfds".
+        TFRecordError
+            If the format cannot express the data files, for example compressed files in "idx" and "tfds".
+
+        Examples
+        --------
+        >>> from pathlib import Path
+        >>> import dask.dataframe as dd
+        >>> import dask_tfrecord
+        >>> ddf = dd.from_dict({"x": [1, 2, 3]}, npartitions=1)
+        >>> _ = dask_tfrecord.to_tfrecord(ddf, "numbers")
+        >>> (index,) = dask_tfrecord.open_dataset("numbers").export("idx")
+        >>> Path(index).read_text().splitlines()
+        ['0 30', '30 30', '60 30']
+        """
+        arguments.choice("format", format, get_args(exports.Format))
+        return exports.export(self._store("export"), format)
+
+
+@public_function
+def open_dataset(
+    path: PathLike | Sequence[PathLike],
+    columns: str | Sequence[str] | None = None,
+    **read: Unpack[ReadKeywords],
+) -> Dataset:
+    """Open a dataset, or the files of other tools, without reading more than a sample of the records.
+
+    If the path has a snapshot, the columns and all facts come from the snapshot.
+
+    Parameters
+    ----------
+    path : str, path-like or list of these
+        A directory, a glob, a file, or a list of these, as in `read_tfrecord`. The methods that change a
+        dataset need the path of one directory.
+    columns : str or list of str, optional
+        The columns of the dataset, in this order. By default, the dataset has all columns.
+    **read
+        Keywords of `read_tfrecord` that say which rows are read, such as ``schema``, ``filters``, ``split``
+        and ``version``.
+
+    Returns
+    -------
+    Dataset
+        The dataset. If its files are damaged or missing, its methods `verify`, `history`, `repair`,
+        `restore` and `cleanup` work, and all that needs the rows raises.
+
+    Raises
+    ------
+    FileNotFoundError
+        If there is nothing at the path, or if the dataset does not have this ``version``.
+    SchemaError
+        If ``columns`` or ``filters`` name an unknown column, or contradict the columns of the files.
+
+    See Also
+    --------
+    read_tfrecord : Read TFRecord files into a Dask DataFrame.
+    exists : Find out if a path holds data.
+
+    Examples
+    --------
+    >>> import dask.dataframe as dd
+    >>> import dask_tfrecord
+    >>> import pyarrow.compute as pc
+    >>> ddf = dd.from_dict({"name": ["Ada", "Alan", None], "born": [1815, 1912, 1906]}, npartitions=2)
+    >>> _ = dask_tfrecord.to_tfrecord(ddf, "people")
+    >>> people = dask_tfrecord.open_dataset("people")
+    >>> people.num_rows, len(people.files), people.version
+    (3, 2, 1)
+    >>> people.statistics[["type", "nulls", "min", "max"]]
+              type nulls   min   max
+    column
+    name    string     1   Ada  Alan
+    born     int64     0  1815  1912
+    >>> people.to_table(columns=["name"], filter=pc.field("born") > 1910).to_pydict()
+    {'name': ['Alan']}
+    """
+    read_request(columns, **read)  # raises if an argument is wrong
+    dataset = Dataset(path, columns, read)
+    error: TFRecordError | NotFoundError | None = None
+    try:
+        dataset.columns_of(dataset.plan(blocksize=None))
+    except (TFRecordError, NotFoundError) as raised:
+        error = raised
+    if error is not None and not _can_be_mended(path, columns, read, error):
+        raise error
+    return dataset
+
+
+def _can_be_mended(path: Any, columns: Any, read: ReadKeywords, error: TFRecordError | NotFoundError) -> bool:
+    """Return True if the methods that need no rows may mend what the error says, or explain it."""
+    if any(value is not None for value in (columns, *map(read.get, ("filters", "version")))):
+        return False
+    if isinstance(error, TFRecordError):
+        return True
+    if not isinstance(path, str | os.PathLike):
+        return False
+    store = Store.at(path, read.get("storage_options"), read.get("filesystem"))
+    return bool(store.fs.isdir(store.root) or unfinished_uploads(store))
