@@ -81,6 +81,16 @@ def test_all_reads_see_what_was_opened(root: Path, how: str, kind: str) -> None:
     assert sorted(READS[how](open_dataset(root))) == [1, 2, 3, 5]
 
 
+def test_batches_are_resumed_with_the_version_of_their_state_unless_another_was_chosen(root: Path) -> None:
+    batches = open_dataset(root).batches(2)
+    next(batches)
+    dask_tfrecord.to_tfrecord(rows(5), root, partition_on="odd", append=True)
+    [rest] = open_dataset(root).batches(2, start=batches.state)
+    assert rest["n"].to_pylist() == next(batches)["n"].to_pylist()
+    with pytest.raises(TFRecordError, match="state"):
+        open_dataset(root, version=2).batches(2, start=batches.state)
+
+
 def test_to_dask_gives_the_frame_of_read_tfrecord(root: Path) -> None:
     for how in ({}, {"index": "n"}, {"partition_by": "odd"}, {"dtype_backend": "pyarrow"}):
         expected = read_tfrecord(root, **how).compute()  # type: ignore[arg-type]

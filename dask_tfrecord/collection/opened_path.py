@@ -43,9 +43,9 @@ class OpenedPath:
         return self._path
 
     @property
-    def is_version_chosen(self) -> bool:
-        """True if the caller has chosen the version to read."""
-        return self._keywords.get("version") is not None
+    def chosen_version(self) -> int | None:
+        """The version that the caller has passed."""
+        return self._keywords.get("version")
 
     def _opened(self) -> ReadPlan:
         """Return the plan with a partition for each file, to which no filter was applied."""

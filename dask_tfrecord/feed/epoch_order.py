@@ -19,6 +19,7 @@ import pyarrow as pa
 from dask_tfrecord import arguments
 from dask_tfrecord.arguments import ReadKeywords
 from dask_tfrecord.codec import Ints
+from dask_tfrecord.collection.opened_path import OpenedPath
 from dask_tfrecord.dataset.read.read_plan import sorting_column
 from dask_tfrecord.errors import Remedy, RemedyWarning, TFRecordError, warn_caller
 from dask_tfrecord.feed.batch_sources import WINDOW_BYTES, DatasetSource, EncodedRows, Source, as_source
@@ -120,7 +121,8 @@ def plan_batches(
     if isinstance(shuffle, int | np.integer) and isinstance(opened, DatasetSource):
         _warn_of_sorted_rows(opened, shuffle_buffer)
     open_version = None
-    if opened.version is not None and read.get("version") is None:
+    chosen = source.chosen_version if isinstance(source, OpenedPath) else read.get("version")
+    if opened.version is not None and chosen is None:
         open_version = partial(as_source, source, columns, blocksize, read)
     return Plan(
         opened, batch_size, batch_mode, shuffle, shuffle_buffer, seed, uneven, prefetch, surface, open_version
