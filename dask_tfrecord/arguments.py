@@ -86,6 +86,7 @@ AnySchema: TypeAlias = GivenSchema | Literal["infer"]
 ReadSchema: TypeAlias = AnySchema | PathLike
 AnyRecordType: TypeAlias = RecordType | Literal["infer"]
 DtypeBackend = Literal["pyarrow", "numpy", "numpy_nullable"]
+Shuffle = Literal["buffer", "blocks"]
 
 
 class DetectedReadKeywords(TypedDict, total=False):
@@ -120,9 +121,9 @@ class ReadKeywords(DetectedReadKeywords, total=False):
 class DetectedBatchKeywords(DetectedReadKeywords, total=False):
     """Types of the keywords for batches of rows, for functions that always detect the codec."""
 
-    shuffle: int | Literal["blocks"] | None
-    shuffle_buffer: int
+    shuffle: bool | Shuffle | None
     seed: int
+    shuffle_buffer: int
     prefetch: int
 
 
@@ -166,7 +167,8 @@ class StreamKeywords(TypedDict, total=False):
     split: Mapping[str, float] | None
     split_by: str | Sequence[str] | int | None
     colocate: bool
-    shuffle: int | None
+    shuffle: bool | None
+    seed: int
     max_rows_per_file: int | None
     max_bytes_per_file: int | None
     max_files_per_task: int | None
@@ -298,6 +300,29 @@ def number(keyword: str, value: Any, least: int = 1) -> int:
     if found is None:
         raise _wrong(keyword, None, "an integer", f"pass for example {keyword}={least}")
     return found
+
+
+def seed_of(shuffle: Any, seed: Any, kinds: Sequence[str] = ()) -> int | None:
+    """Return the seed of a shuffle, or None if the rows are not shuffled.
+
+    ``kinds`` are the values of ``shuffle=`` that are allowed besides None, False and True.
+    """
+    if isinstance(shuffle, int | np.integer) and not isinstance(shuffle, bool):
+        given = max(int(shuffle), 0)
+        rows = [Remedy("shuffle", "buffer"), Remedy("shuffle_buffer", given or 1, "shuffle this many rows")]
+        raise TFRecordError(
+            f"shuffle={shuffle!r} is a number, which could be a seed or the size of a buffer",
+            Remedy("shuffle", True),
+            Remedy("seed", given, "shuffle with this seed"),
+            *(rows if "buffer" in kinds else ()),
+            keyword="shuffle",
+        )
+    choice("shuffle", shuffle, (None, False, True, *kinds))
+    checked = number("seed", seed, 0)
+    if seed and not shuffle:
+        problem = f"seed={seed!r} has no effect with shuffle={shuffle!r}"
+        raise TFRecordError(problem, Remedy("shuffle", True, "shuffle the rows"))
+    return checked if shuffle else None
 
 
 def function(keyword: str, value: Any) -> None:

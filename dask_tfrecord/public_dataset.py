@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord import arguments, exports, row_selection
-from dask_tfrecord.arguments import DtypeBackend, ReadKeywords
+from dask_tfrecord.arguments import DtypeBackend, ReadKeywords, Shuffle
 from dask_tfrecord.collection import reader
 from dask_tfrecord.collection.requests import read_request
 from dask_tfrecord.dataset.query.filters import arrow_predicate, parse_filters
@@ -20,7 +20,7 @@ from dask_tfrecord.description import Facts
 from dask_tfrecord.errors import NotFoundError, TFRecordError
 from dask_tfrecord.feed.arrow_dataset import PIECE_BYTES, ArrowDataset, SharedPlan
 from dask_tfrecord.feed.batches import Batches, iter_batches
-from dask_tfrecord.feed.epoch_order import BatchMode, Shuffle, Uneven
+from dask_tfrecord.feed.epoch_order import BatchMode, Uneven
 from dask_tfrecord.feed.resume_position import State
 from dask_tfrecord.files.record_file import rows_without_columns
 from dask_tfrecord.files.storage.listing import PathLike
@@ -211,9 +211,9 @@ class Dataset(Facts, Maintenance, ArrowDataset):
         batch_size: int = 1024,
         *,
         batch_mode: BatchMode = "keep",
-        shuffle: int | Shuffle | None = None,
-        shuffle_buffer: int = 65_536,
+        shuffle: bool | Shuffle | None = None,
         seed: int = 0,
+        shuffle_buffer: int = 65_536,
         epoch: int = 0,
         shard: tuple[int, int] = (0, 1),
         uneven: Uneven = "keep",
@@ -224,7 +224,7 @@ class Dataset(Facts, Maintenance, ArrowDataset):
 
         Parameters
         ----------
-        batch_size, batch_mode, shuffle, shuffle_buffer, seed, epoch, shard, uneven, prefetch, start
+        batch_size, batch_mode, shuffle, seed, shuffle_buffer, epoch, shard, uneven, prefetch, start
             These parameters have the same meaning as in `feed.iter_batches`.
 
         Returns
@@ -250,8 +250,8 @@ class Dataset(Facts, Maintenance, ArrowDataset):
             batch_size,
             batch_mode=batch_mode,
             shuffle=shuffle,
-            shuffle_buffer=shuffle_buffer,
             seed=seed,
+            shuffle_buffer=shuffle_buffer,
             epoch=epoch,
             shard=shard,
             uneven=uneven,

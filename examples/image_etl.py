@@ -86,7 +86,8 @@ def main() -> None:
         root / "prepared",
         partition_on="split",
         colocate=True,
-        shuffle=42,
+        shuffle=True,
+        seed=42,
         max_rows_per_file=200,
         compute=False,
     )

@@ -54,7 +54,9 @@ def main() -> None:
     scaled = points.assign(**{name: (points[name] - mean[name]) / std[name] for name in ("x0", "x1")})
     dask_tfrecord.to_tfrecord(scaled, root / "scaled", lossy="allow")
 
-    with stream.serve(root / "scaled", f"unix://{root}/stream.sock", batch_size=512, shuffle=1) as server:
+    with stream.serve(
+        root / "scaled", f"unix://{root}/stream.sock", batch_size=512, shuffle=True, seed=1
+    ) as server:
         code = server.client_code()
         print(code)
         python = os.environ.get("DASK_TFRECORD_TFIO_PYTHON")

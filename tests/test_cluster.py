@@ -48,7 +48,7 @@ from dask import dataframe as dd
 
 ddf = dd.from_dict({"n": list(range(20)), "name": ["x", "y"] * 10}, npartitions=4)
 assert ddf.to_tfrecord("plain").rows == 20
-assert dask_tfrecord.to_tfrecord(ddf, "shuffled", shuffle=0).rows == 20
+assert dask_tfrecord.to_tfrecord(ddf, "shuffled", shuffle=True).rows == 20
 assert dask_tfrecord.to_tfrecord(ddf, "colocated", partition_on="name", colocate=True).files == 2
 for path in ("plain", "shuffled", "colocated"):
     back = dd.read_tfrecord(path)

@@ -125,7 +125,7 @@ def test_every_function_names_only_keywords_that_it_has() -> None:
         ("feed.torch.TFRecordTable", "path_", 4, "pass path="),
         ("feed.tensorflow.tensorflow_dataset", "drop_last", 4, 'pass batch_mode="drop"'),
         ("feed.tensorflow.feature_spec", "default_value", 4, "pass fill_nulls="),
-        ("feed.keras.TFRecordPyDataset", "shuffle_seed", 4, "pass shuffle=4"),
+        ("feed.keras.TFRecordPyDataset", "shuffle_seed", 4, "pass shuffle=True, seed=4"),
     ],
 )
 def test_tables_and_loaders_know_keywords_of_peers(name: str, keyword: str, value: Any, advice: str) -> None:

@@ -119,7 +119,7 @@ OPERATIONS: dict[str, Callable[[Path], object]] = {
     "overwrite": lambda root: to_tfrecord(NEW, root, overwrite=True, **KEYS),
     "keeping overwrite": lambda root: to_tfrecord(NEW, root, overwrite=True, keep_versions=True, **KEYS),
     "partitions": lambda root: to_tfrecord(NEW, root, overwrite="partitions", **KEYS),
-    "shuffle": lambda root: to_tfrecord(NEW, root, append=True, shuffle=1, **KEYS),
+    "shuffle": lambda root: to_tfrecord(NEW, root, append=True, shuffle=True, seed=1, **KEYS),
     "Writer": _write_rows,
     "compact": operations.compact,
     "keeping compact": lambda root: dask_tfrecord.open_dataset(root).compact(keep_versions=True),

@@ -200,7 +200,7 @@ def test_schedulers_log_the_same(scheduler: str, tmp_path: Path, caplog: pytest.
     assert [line[2] for line in written] == ["1", "2", "3", "4"]
     assert written[-1] == (None, None, "4", "4", "20", total)
 
-    lazy = to_tfrecord(numbers(), path, shuffle=1, npartitions=2, overwrite=True, compute=False)
+    lazy = to_tfrecord(numbers(), path, shuffle=True, seed=1, npartitions=2, overwrite=True, compute=False)
     assert dask.compute(lazy)[0].rows == 20
     written = lines(caplog, path)
     assert [line[:4] for line in written] == [
@@ -228,7 +228,7 @@ def test_a_write_without_dask_logs_lines(
     monkeypatch.setattr(writer, "commit", commit)
     table = pa.Table.from_pandas(numbers().compute(), preserve_index=False)
     to_tfrecord(table.to_reader(5), tmp_path / "a")
-    to_tfrecord(table.to_reader(5), tmp_path / "b", shuffle=1)
+    to_tfrecord(table.to_reader(5), tmp_path / "b", shuffle=True, seed=1)
     text = "\n".join(r.getMessage() for r in caplog.records if r.name == "dask_tfrecord.collection.scheduler")
     found = re.findall(r": (?:step (\d) of 3: )?(\d+)( of 4)? parts, ([\d,]+) (?:rows|bytes)", text)
     steps = [("", ""), ("1", ""), ("2", " of 4"), ("3", " of 4")]

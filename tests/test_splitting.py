@@ -76,7 +76,7 @@ def test_the_splits_of_two_seeds_do_not_depend_on_each_other() -> None:
 
 def test_splits_come_before_other_partition_columns(tmp_path: Path) -> None:
     ddf = dd.from_pandas(FRAME.assign(half=FRAME["id"] % 2), npartitions=2)
-    to_tfrecord(ddf, tmp_path / "d", split=SHARES, partition_on="half", colocate=True, shuffle=1)
+    to_tfrecord(ddf, tmp_path / "d", split=SHARES, partition_on="half", colocate=True, shuffle=True, seed=1)
     found = {str(path.relative_to(tmp_path / "d")) for path in (tmp_path / "d").glob("split=*/half=*")}
     assert found == {f"split={name}/half={half}" for name in SHARES for half in (0, 1)}
     assert list(read_tfrecord(tmp_path / "d").columns) == ["user", "id", "half", "split"]

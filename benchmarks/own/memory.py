@@ -24,7 +24,7 @@ WRITES: dict[str, dict[str, Any]] = {
     "write": {},
     "write gzip": {"compression": "gzip"},
     "partition_on": {"partition_on": "key"},
-    "shuffle": {"shuffle": 42},
+    "shuffle": {"shuffle": True, "seed": 42},
     "colocate": {"partition_on": "key", "colocate": True},
     "colocate, 9 of 10 rows have one key": {"partition_on": "one", "colocate": True},
 }

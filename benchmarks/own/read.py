@@ -40,7 +40,7 @@ class Read(InMemory):
             pass
 
     def time_shuffled_batches(self, name: str, codec: str) -> None:
-        for _ in dask_tfrecord.feed.iter_batches(f"{self.root}/data", 8192, shuffle=1):
+        for _ in dask_tfrecord.feed.iter_batches(f"{self.root}/data", 8192, shuffle=True, seed=1):
             pass
 
 

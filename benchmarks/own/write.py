@@ -87,7 +87,7 @@ class Shuffle(InMemory):
         batch = scaled_table("tabular").batch
         self.ddf = table_collection(batch, 16)
         options: dict[str, dict[str, Any]] = {
-            "shuffle": {"shuffle": 42},
+            "shuffle": {"shuffle": True, "seed": 42},
             "colocate": {"partition_on": "clicks", "colocate": True},
         }
         self.options = options[job]

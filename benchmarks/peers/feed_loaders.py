@@ -161,7 +161,7 @@ Epoch = Callable[[], Iterable[int]]
 # The orders of the rows. A buffer holds as many rows as `iter_batches` does by default.
 PLAIN, BUFFER, BLOCKS, ALL = "", "shuffled", "shuffled blocks", "all rows shuffled"
 BUFFER_ROWS = 65_536
-SHUFFLES: dict[str, Any] = {PLAIN: None, BUFFER: 1, BLOCKS: "blocks"}
+SHUFFLES: dict[str, Any] = {PLAIN: None, BUFFER: "buffer", BLOCKS: "blocks"}
 
 
 # -- This package --------------------------------------------------------------------------------------------

@@ -24,7 +24,7 @@ from dask_tfrecord.cli.other_formats import (
 _READ = [option for option in options.READ if option.name != "compression"]
 _READ += options.of(dask_tfrecord.read_tfrecord, "blocksize")
 _WRITE = [
-    *("append", "schema_change", "overwrite", "keep_versions", "partition_on", "colocate", "shuffle"),
+    *("append", "schema_change", "overwrite", "keep_versions", "partition_on", "colocate", "shuffle", "seed"),
     *("npartitions", "lossy", "columnar"),
 ]
 

@@ -139,7 +139,7 @@ def export_command(path: str, as_json: bool, **how: Any) -> None:
         help="Where clients connect, such as tcp://127.0.0.1:9000, unix:///tmp/train.sock or, with "
         "--protocol flight, grpc://127.0.0.1:9000. Default: a free port of this host. Nothing is encrypted.",
     ),
-    *options.of(dask_tfrecord.feed.iter_batches, "batch_size", "shuffle"),
+    *options.of(dask_tfrecord.feed.iter_batches, "batch_size", "shuffle", "seed"),
     click.Option(
         ["--passes"], type=click.IntRange(1), help="End after this number of passes. Not with flight."
     ),

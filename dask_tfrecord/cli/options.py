@@ -249,7 +249,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
         **_BYTES,
         "help": 'Stored bytes that a task reads, such as "64 MiB", or none for whole files.',
     },
-    "shuffle": {"type": click.IntRange(0), "metavar": "SEED"},
+    "seed": {"type": click.IntRange(0), "metavar": "SEED"},
     "batch_size": _COUNT,
     "npartitions": _COUNT,
     "older_than": {"metavar": "DURATION"},
@@ -302,9 +302,10 @@ def _option(parameter: inspect.Parameter, text: str) -> click.Option:
 
 def _choices(annotation: Any) -> list[str]:
     kinds = [annotation] if get_origin(annotation) is Literal else get_args(annotation)
-    if any(get_origin(kind) is not Literal and kind is not type(None) for kind in kinds):
+    kinds = [kind for kind in kinds if kind not in (bool, type(None))]
+    if any(get_origin(kind) is not Literal for kind in kinds):
         return []
-    texts = chain(*(get_args(kind) for kind in kinds if kind is not type(None)))
+    texts = chain(*map(get_args, kinds))
     return [text for text in texts if text.islower() and text != "default"]
 
 

@@ -11,7 +11,6 @@ from functools import partial
 from inspect import signature
 from typing import Any, Literal, SupportsIndex, get_args
 
-import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -290,16 +289,12 @@ def plan_shuffle(
     columns: Sequence[Any], partition_on: tuple[str, ...], colocate: bool, seed: int | None, npartitions: int
 ) -> Shuffle | None:
     """Return how the rows move between the partitions of a write, or None if the rows do not move."""
-    if seed is not None and (not isinstance(seed, int | np.integer) or isinstance(seed, bool)):
-        raise TFRecordError(
-            f"shuffle={seed!r} is not an integer seed", Remedy("shuffle", 0, "shuffle with this seed")
-        )
     if colocate and not partition_on:
         raise TFRecordError("colocate=True requires partition columns", remedies=_partition_columns(columns))
     if not colocate and seed is None:
         return None
     together = partition_on if colocate else ()
-    return Shuffle(together, None if seed is None else int(seed), npartitions)
+    return Shuffle(together, seed, npartitions)
 
 
 def check_name_function(name_function: Callable[[int], str] | None, npartitions: int) -> None:

@@ -96,7 +96,8 @@ def to_tfrecord(
     split: Mapping[str, float] | None = None,
     split_by: str | Sequence[str] | int | None = None,
     colocate: bool = False,
-    shuffle: int | None = None,
+    shuffle: bool | None = False,
+    seed: int = 0,
     npartitions: int | None = None,
     max_rows_per_file: int | None = None,
     max_bytes_per_file: int | None = None,
@@ -215,10 +216,11 @@ def to_tfrecord(
         Each directory then gets one file, or several files if size limits require this. The order of the
         directories is then given by hashes of the values. The rows move through temporary files, as with
         ``shuffle``, so they need not fit into memory. Within a directory, the rows keep their order.
-    shuffle : int, optional
-        The seed of a shuffle of all rows over all files. The same seed gives the same order on every
-        scheduler. With ``colocate=True``, rows are shuffled within each directory. The rows move through
-        temporary files at the destination, so they need not fit into memory.
+    shuffle : bool, default False
+        If True, shuffle all rows over all files. With ``colocate=True``, the rows of each directory are
+        shuffled. The rows move through temporary files at the destination, so they need not fit into memory.
+    seed : int, default 0
+        The seed of the shuffle. The same seed gives the same order on every scheduler.
     npartitions : int, optional
         The number of partitions to write. Each partition becomes one file, unless there are partition columns
         or size limits. By default, the partitions of ``ddf`` are kept.
@@ -333,7 +335,9 @@ def to_tfrecord(
         mode = requests.write_mode(rows.columns, append, overwrite, directories)
         adds_columns = requests.schema_change_mode(schema_change, mode)
         count = arguments.count("npartitions", npartitions) or rows.npartitions
-        shuffling = requests.plan_shuffle(rows.columns, directories, colocate, shuffle, count)
+        shuffling = requests.plan_shuffle(
+            rows.columns, directories, colocate, arguments.seed_of(shuffle, seed), count
+        )
         requests.check_name_function(name_function, count)
         metadata = arguments.metadata(custom_metadata)
         schema = arguments.arrow_schema(schema)

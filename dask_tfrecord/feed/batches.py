@@ -85,19 +85,19 @@ def iter_batches(
     batch_mode : "keep", "drop" or "auto", default "keep"
         What happens if the last batch has fewer rows than ``batch_size``. "keep" returns this smaller batch,
         and "drop" drops this smaller batch. "auto" returns batches of any size, as they are read.
-    shuffle : int or "blocks", optional
-        The seed of a random row order. The blocks of the files are shuffled first, and then the rows within
-        each shuffle buffer. The order depends on the seed and on ``epoch``. By default, the rows are not
-        shuffled. If ``shuffle`` is "blocks", the rows of up to 24 blocks, of about 1 MiB each, are shuffled
-        together instead. This takes less memory than a shuffle buffer, but a batch has rows of at most these
-        blocks. `RecordTable.block_order` returns the same order.
+    shuffle : bool, "buffer" or "blocks", optional
+        How the rows are shuffled. By default, and with False, the rows are not shuffled. With True or
+        "buffer", the blocks of the files are shuffled first, and then the rows within each shuffle buffer.
+        With "blocks", the rows of up to 24 blocks, of about 1 MiB each, are shuffled together instead. This
+        takes less memory than a shuffle buffer, but a batch has rows of at most these blocks.
+        `RecordTable.block_order` returns the same order. "blocks" needs a path.
+    seed : int, default 0
+        The seed of the random row order, which depends on the seed and on ``epoch``.
     shuffle_buffer : int, default 65536
         Number of rows that are shuffled together. If the rows of a buffer take more than 512 MiB, the buffer
         has fewer rows. The buffer holds the undecoded records, and the records of each batch are decoded when
         the batch is returned. The buffer holds decoded rows instead if the source is a Dask collection, if
         ``filters`` or ``on_corrupt`` exclude rows, or if ``columns`` leaves out a column of lists or bytes.
-    seed : int, default 0
-        The seed of the order with ``shuffle="blocks"``.
     epoch : int, default 0
         The number of the epoch. With ``shuffle``, each epoch has a different row order.
     shard : tuple of int, default (0, 1)

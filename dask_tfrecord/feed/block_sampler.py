@@ -116,7 +116,7 @@ class BlockSampler(Sampler[Numbers]):
         counts = np.diff(table.block_starts).tolist()
         source = _TableSource(table.version, table.fingerprint, counts, table.schema)
         self._plan = Plan(
-            cast(Any, source), batch_size, batch_mode, "blocks", 1, seed, uneven, 0, BlockSampler.__init__
+            cast(Any, source), batch_size, batch_mode, "blocks", seed, 1, uneven, 0, BlockSampler.__init__
         )
         self._workers = max(1, workers)
         # The epoch of the next iteration, and the loaded states from which the next iteration continues.

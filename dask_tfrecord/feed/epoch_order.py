@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from dask_tfrecord import arguments
-from dask_tfrecord.arguments import ReadKeywords
+from dask_tfrecord.arguments import ReadKeywords, Shuffle
 from dask_tfrecord.codec import Ints
 from dask_tfrecord.collection.opened_path import OpenedPath
 from dask_tfrecord.dataset.read.read_plan import sorting_column
@@ -46,7 +46,6 @@ def _sequence(use: Use, seed: int, key: tuple[int, ...]) -> np.random.SeedSequen
 
 BatchMode = Literal["keep", "drop", "auto"]
 LastBatch = Literal["keep", "drop"]
-Shuffle = Literal["blocks"]
 Uneven = Literal["keep", "drop", "pad"]
 
 # The rows of a piece.
@@ -78,9 +77,9 @@ class Plan:
     source: Source
     batch_size: int
     batch_mode: BatchMode
-    shuffle: int | Shuffle | None
-    shuffle_buffer: int
+    shuffle: Shuffle | None
     seed: int
+    shuffle_buffer: int
     uneven: Uneven
     prefetch: int
     surface: Callable[..., Any]
@@ -94,9 +93,9 @@ def plan_batches(
     surface: Callable[..., Any],
     columns: str | Sequence[str] | None = None,
     batch_mode: BatchMode = "keep",
-    shuffle: int | Shuffle | None = None,
-    shuffle_buffer: int = 65_536,
+    shuffle: bool | Shuffle | None = None,
     seed: int = 0,
+    shuffle_buffer: int = 65_536,
     uneven: Uneven = "keep",
     prefetch: int = 2,
     **read: Unpack[ReadKeywords],
@@ -107,25 +106,23 @@ def plan_batches(
     arguments.count("prefetch", prefetch, 0)
     arguments.choice("batch_mode", batch_mode, get_args(BatchMode))
     arguments.choice("uneven", uneven, get_args(Uneven))
-    check_shuffle(shuffle, seed)
-    if shuffle == "blocks":
-        blocksize = BLOCK_BYTES  # the blocks of a `RecordTable`, which has the same order
-    else:
-        blocksize = _SEQUENTIAL_BYTES if shuffle is None else _SHUFFLED_BYTES
+    kind = checked_shuffle(shuffle, seed)
+    # "blocks" has the blocks of a `RecordTable`, and so the same order.
+    blocksize = {None: _SEQUENTIAL_BYTES, "buffer": _SHUFFLED_BYTES, "blocks": BLOCK_BYTES}[kind]
     opened = as_source(source, columns, blocksize, read)
-    if shuffle == "blocks" and not isinstance(opened, DatasetSource):
+    if kind == "blocks" and not isinstance(opened, DatasetSource):
         raise TFRecordError(
             "shuffle='blocks' needs a path, not a Dask collection",
-            Remedy("shuffle", seed, "shuffle the partitions, and the rows in a buffer"),
+            Remedy("shuffle", "buffer", "shuffle the partitions, and the rows in a buffer"),
         )
-    if isinstance(shuffle, int | np.integer) and isinstance(opened, DatasetSource):
+    if kind == "buffer" and isinstance(opened, DatasetSource):
         _warn_of_sorted_rows(opened, shuffle_buffer)
     open_version = None
     chosen = source.chosen_version if isinstance(source, OpenedPath) else read.get("version")
     if opened.version is not None and chosen is None:
         open_version = partial(as_source, source, columns, blocksize, read)
     return Plan(
-        opened, batch_size, batch_mode, shuffle, shuffle_buffer, seed, uneven, prefetch, surface, open_version
+        opened, batch_size, batch_mode, kind, seed, shuffle_buffer, uneven, prefetch, surface, open_version
     )
 
 
@@ -140,7 +137,7 @@ def _warn_of_sorted_rows(source: DatasetSource, buffer: int) -> None:
     problem = (
         f"the files are sorted by {name!r}, and a shuffle buffer of {buffer:,} rows holds about "
         f"{max(1, blocks):,} blocks, so each batch has few of the column's values; a write with "
-        "to_tfrecord(..., shuffle=0) mixes all rows"
+        "to_tfrecord(..., shuffle=True) mixes all rows"
     )
     remedies = [
         Remedy("shuffle", "blocks", "mix more blocks"),
@@ -259,16 +256,11 @@ class Order:
         return stream("window", seed, epoch, start).permutation(count)
 
 
-def check_shuffle(shuffle: Any, seed: Any) -> None:
-    if isinstance(shuffle, str):
-        arguments.choice("shuffle", shuffle, get_args(Shuffle))
-    else:
-        arguments.count("shuffle", shuffle, 0)
-    arguments.count("seed", seed, 0)
-    if seed and shuffle != "blocks":
-        problem = f"seed={seed!r} has no effect with shuffle={shuffle!r}"
-        remedy = Remedy("shuffle", seed, "shuffle in a buffer")
-        raise TFRecordError(problem, remedy, Remedy("shuffle", "blocks"))
+def checked_shuffle(shuffle: Any, seed: Any) -> Shuffle | None:
+    """Return how the rows of batches are shuffled. True stands for "buffer"."""
+    if arguments.seed_of(shuffle, seed, get_args(Shuffle)) is None:
+        return None
+    return "blocks" if shuffle == "blocks" else "buffer"
 
 
 def order_rows(plan: Plan, epoch: int) -> Order:
@@ -276,7 +268,7 @@ def order_rows(plan: Plan, epoch: int) -> Order:
     if plan.shuffle == "blocks":
         assert isinstance(source, DatasetSource)  # `plan_batches` refuses a collection
         sizes = source.dataset.partitions.sizes
-    seed = plan.seed if plan.shuffle == "blocks" else plan.shuffle
+    seed = None if plan.shuffle is None else plan.seed
     return make_order(source.npieces, source.counts, seed, epoch, plan.shuffle_buffer, sizes)
 
 

@@ -2,7 +2,7 @@
 
 from collections.abc import Mapping, Sequence
 from threading import Lock
-from typing import Any, Unpack
+from typing import Any, Literal, Unpack
 
 import keras
 import numpy as np
@@ -12,7 +12,7 @@ from dask_tfrecord.arguments import ReadKeywords
 from dask_tfrecord.codec import Ints
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.feed.batch_sources import checked_names
-from dask_tfrecord.feed.epoch_order import Shuffle, check_shuffle, stream
+from dask_tfrecord.feed.epoch_order import stream
 from dask_tfrecord.feed.numpy_columns import Array, Ragged, checked_fill_nulls, numpy_columns
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.files.storage.listing import PathLike
@@ -41,13 +41,13 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         names, the features are a dict of arrays.
     label : str, optional
         The column that holds the labels. Without ``label``, an element consists of features only.
-    shuffle : int or "blocks", optional
-        The seed of a random order of all rows. Each epoch has a different row order. By default, the rows are
-        not shuffled. If ``shuffle`` is "blocks", the rows have the order of `RecordTable.block_order`, which
+    shuffle : bool or "blocks", optional
+        If True, all rows have a random order, which differs in each epoch. By default, the rows are not
+        shuffled. If ``shuffle`` is "blocks", the rows have the order of `RecordTable.block_order`, which
         reads compressed files much faster. Then pass ``shuffle=False`` to ``fit``, because Keras otherwise
         also shuffles the batches, so that each batch reads other blocks.
     seed : int, default 0
-        The seed of the order with ``shuffle="blocks"``.
+        The seed of the random order.
     epoch : int, default 0
         The number of the first epoch. If this number equals the ``initial_epoch`` of ``fit``, a resumed run
         has the same row orders as an uninterrupted run.
@@ -73,7 +73,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
     >>> from dask_tfrecord.feed.keras import TFRecordPyDataset
     >>> ddf = dd.from_dict({"x": [1, 2, 3], "y": [2, 4, 6]}, npartitions=1)
     >>> _ = dask_tfrecord.to_tfrecord(ddf, "train")
-    >>> batches = TFRecordPyDataset("train", 2, "x", "y", shuffle=7)
+    >>> batches = TFRecordPyDataset("train", 2, "x", "y", shuffle=True, seed=7)
     >>> sum(len(x) for x, y in batches)
     3
     """
@@ -86,7 +86,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         columns: str | Sequence[str] | None = None,
         label: str | None = None,
         *,
-        shuffle: int | Shuffle | None = None,
+        shuffle: bool | Literal["blocks"] | None = None,
         seed: int = 0,
         epoch: int = 0,
         fill_nulls: Mapping[str, Any] | None = None,
@@ -97,7 +97,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
     ) -> None:
         super().__init__(workers, use_multiprocessing, max_queue_size)
         arguments.number("batch_size", batch_size)
-        check_shuffle(shuffle, seed)
+        arguments.seed_of(shuffle, seed, ["blocks"])
         arguments.number("epoch", epoch, 0)
         self.table = RecordTable(path, checked_names(columns, label), **read)
         self._features = columns
@@ -174,8 +174,8 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         self._order = np.arange(len(self.table))
         if self._shuffle == "blocks":
             self._order = self.table.block_order(self._seed, self._epoch)
-        elif self._shuffle is not None:
-            self._order = stream("rows", self._shuffle, self._epoch).permutation(len(self.table))
+        elif self._shuffle:
+            self._order = stream("rows", self._seed, self._epoch).permutation(len(self.table))
 
 
 def _dense(name: str, column: Array | Ragged) -> Array:

@@ -92,8 +92,8 @@ def _arguments(plan: Plan) -> dict[str, Any]:
     return {
         "columns": plan.source.schema.names,
         "shuffle": plan.shuffle,
-        "shuffle_buffer": plan.shuffle_buffer,
         "seed": plan.seed,
+        "shuffle_buffer": plan.shuffle_buffer,
     }
 
 

@@ -463,11 +463,11 @@ def serve(
         The value that replaces the nulls of each column. In a list column, the value replaces nulls inside
         the lists, and fills null lists of a fixed size; other null lists become empty. By default, a null
         raises, because TensorFlow I/O has no nulls.
-    shuffle : int, optional
-        The seed of a random row order. With one endpoint, each pass has a different row order. With several
-        endpoints, the row order is the same in every pass, because an endpoint cannot know which pass of
-        another endpoint its client reads.
-    shuffle_buffer, prefetch, **read
+    shuffle : bool, "buffer" or "blocks", optional
+        How the rows are shuffled, as in `iter_batches`. With one endpoint, each pass has a different row
+        order. With several endpoints, the row order is the same in every pass, because an endpoint cannot
+        know which pass of another endpoint its client reads.
+    seed, shuffle_buffer, prefetch, **read
         These parameters have the same meaning as in `iter_batches`.
 
     Returns
@@ -546,7 +546,7 @@ def write_feather(
         These parameters have the same meaning as in `serve`.
     compression : "lz4", "zstd" or None, default None
         The codec with which the columns are compressed. If None, the columns are not compressed.
-    shuffle, shuffle_buffer, epoch, shard, prefetch, **read
+    shuffle, seed, shuffle_buffer, epoch, shard, prefetch, **read
         These parameters have the same meaning as in `iter_batches`, except that the codec of the source is
         always detected. ``storage_options`` and ``filesystem`` apply to both the source and ``path``.
 

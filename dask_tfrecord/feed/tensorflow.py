@@ -17,7 +17,7 @@ import pyarrow as pa
 import tensorflow as tf
 
 from dask_tfrecord import arguments
-from dask_tfrecord.arguments import ReadKeywords
+from dask_tfrecord.arguments import ReadKeywords, Shuffle
 from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import Compression, detect
 from dask_tfrecord.collection.opened_path import open_columns
@@ -28,9 +28,8 @@ from dask_tfrecord.feed.batches import Batches
 from dask_tfrecord.feed.epoch_order import (
     LastBatch,
     Plan,
-    Shuffle,
-    check_shuffle,
     checked_shard,
+    checked_shuffle,
     derived_seed,
     plan_batches,
 )
@@ -85,7 +84,7 @@ def read_files(
     dataset: ReadPlan,
     schema: Schema,
     batch_size: int,
-    shuffle: int | None,
+    seed: int | None,
     shuffle_buffer: int,
     shard: tuple[int, int],
     drop_remainder: bool,
@@ -122,8 +121,8 @@ def read_files(
     }
     unchanged = _unchanged_check(dataset, [split.file for split in splits])
     found = tf.data.Dataset.from_tensor_slices(files)
-    if shuffle is not None:
-        of_files, of_records = (derived_seed(use, shuffle, *shard) for use in ("files", "records"))
+    if seed is not None:
+        of_files, of_records = (derived_seed(use, seed, *shard) for use in ("files", "records"))
         found = found.shuffle(max(1, len(numbers)), seed=of_files, reshuffle_each_iteration=True)
         # The records of each file are shuffled with another seed in each epoch.
         seeds = tf.data.Dataset.random(of_records, rerandomize_each_iteration=True)
@@ -131,7 +130,7 @@ def read_files(
 
     def read(file: Any) -> Any:
         records = tf.data.TFRecordDataset(file["path"], file["codec"], buffer_size=1 << 22)
-        if shuffle is not None:
+        if seed is not None:
             records = records.shuffle(shuffle_buffer, file["seed"], reshuffle_each_iteration=False)
 
         def parse(number: Any, batch: Any) -> Tensors:
@@ -152,7 +151,7 @@ def read_files(
             batches = batches.apply(tf.data.experimental.assert_cardinality(-(-file["rows"] // batch_size)))
         return batches.enumerate().map(parse)
 
-    cycle = 1 if shuffle is None else 2
+    cycle = 1 if seed is None else 2
     found = found.interleave(read, cycle_length=cycle, num_parallel_calls=cycle, deterministic=True)
     if len(numbers) > 1 or drop_remainder:
         found = found.rebatch(batch_size, drop_remainder=drop_remainder)
@@ -228,9 +227,9 @@ def tensorflow_dataset(
     label: str | None = None,
     *,
     engine: Engine | None = None,
-    shuffle: int | Shuffle | None = None,
-    shuffle_buffer: int = 65_536,
+    shuffle: bool | Shuffle | None = None,
     seed: int = 0,
+    shuffle_buffer: int = 65_536,
     shard: tuple[int, int] = (0, 1),
     batch_mode: LastBatch = "keep",
     fill_nulls: Mapping[str, Any] | None = None,
@@ -259,14 +258,13 @@ def tensorflow_dataset(
         The engine "native" lets TensorFlow read and parse the files, so the dataset also runs in the tf.data
         service and on TPU hosts. By default, the engine is "native" for records of more than 256 KiB on
         average that TensorFlow can read, and otherwise "kernel".
-    shuffle : int or "blocks", optional
-        The seed of a random row order. Each epoch has a different row order. By default, the rows are not
-        shuffled. If ``shuffle`` is "blocks", the rows of groups of blocks are shuffled, as in `iter_batches`.
-        "blocks" needs the engine "kernel".
+    shuffle : bool, "buffer" or "blocks", optional
+        How the rows are shuffled, as in `iter_batches`. Each epoch has a different row order. By default, the
+        rows are not shuffled. "blocks" needs the engine "kernel".
+    seed : int, default 0
+        The seed of the random row order.
     shuffle_buffer : int, default 65536
         The number of rows that are shuffled together.
-    seed : int, default 0
-        The seed of the order with ``shuffle="blocks"``.
     shard : tuple of int, default (0, 1)
         The number of the shard to return, counted from 0, and the number of all shards. The engine "kernel"
         divides the rows among the shards, and "native" divides the files.
@@ -336,7 +334,7 @@ def tensorflow_dataset(
     arguments.choice("batch_mode", batch_mode, get_args(LastBatch))
     arguments.number("batch_size", batch_size)
     prefetch = arguments.number("prefetch", prefetch, -1)  # -1 is tf.data.AUTOTUNE
-    check_shuffle(shuffle, seed)
+    kind = checked_shuffle(shuffle, seed)
     arguments.count("shuffle_buffer", shuffle_buffer)
     arguments.count("epoch", epoch, 0)
     shard = checked_shard(shard)
@@ -353,14 +351,15 @@ def tensorflow_dataset(
         check_instance("state_column", state_column, str)
     if state_column in schema.names:
         raise SchemaError("state_column= names a column of the dataset", feature=state_column)
-    is_ours = shuffle == "blocks" or not (epoch is None and start is None and state_column is None)
+    is_ours = kind == "blocks" or not (epoch is None and start is None and state_column is None)
     if engine == "native" and is_ours:
         problem = "epoch=, start=, state_column= and shuffle='blocks' cannot be combined with engine='native'"
         raise TFRecordError(problem, KERNEL)
     chosen = engine or ("kernel" if is_ours else _best_engine(dataset, schema))
-    if chosen == "native" and shuffle != "blocks":
+    if chosen == "native":
+        order = None if kind is None else seed
         found = read_files(
-            dataset, schema, batch_size, shuffle, shuffle_buffer, shard, batch_mode == "drop", fill_nulls
+            dataset, schema, batch_size, order, shuffle_buffer, shard, batch_mode == "drop", fill_nulls
         )
     else:
         plan = plan_batches(
@@ -370,8 +369,8 @@ def tensorflow_dataset(
             columns=names,
             batch_mode=batch_mode,
             shuffle=shuffle,
-            shuffle_buffer=shuffle_buffer,
             seed=seed,
+            shuffle_buffer=shuffle_buffer,
             **read,
         )
         found = _ours(plan, shard, fill_nulls, epoch, start, state_column)

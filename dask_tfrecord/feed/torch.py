@@ -134,11 +134,11 @@ class TFRecordBatches(IterableDataset[Any]):
     convert : callable, optional
         Function that converts a `pyarrow.RecordBatch` to an element of the dataset. By default, the function
         is `to_tensors`.
-    shuffle : int or "blocks", optional
-        The seed of a random row order. Each epoch has a different row order. By default, the rows are not
-        shuffled. If ``shuffle`` is "blocks", the rows of groups of blocks are shuffled, as in `iter_batches`.
+    shuffle : bool, "buffer" or "blocks", optional
+        How the rows are shuffled, as in `iter_batches`. Each epoch has a different row order. By default, the
+        rows are not shuffled.
     seed : int, default 0
-        The seed of the order with ``shuffle="blocks"``.
+        The seed of the random row order.
     shuffle_buffer : int, default 65536
         The number of rows that are shuffled together.
     uneven : "drop", "pad" or "keep", default "drop"

@@ -202,7 +202,7 @@ def test_an_index_becomes_columns_where_the_format_has_none(run: Run, tmp_path: 
 @pytest.mark.parametrize(
     "options",
     [
-        "--to csv --shuffle 1",
+        "--to csv --shuffle --seed 1",
         "--to csv --overwrite-partitions",
         "--to jsonl --append",
         "--to jsonl --partition-on b",

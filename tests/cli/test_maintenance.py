@@ -151,7 +151,7 @@ def test_a_failed_pass_fails_the_command(quick: Path, people: Path) -> None:
 
 def test_a_running_cluster_computes(run: Run, people: Path, client: Any) -> None:
     out = people.parent / "out"
-    run("convert", people, out, "--scheduler", client.scheduler.address, "--shuffle", 1)
+    run("convert", people, out, "--scheduler", client.scheduler.address, "--shuffle", "--seed", 1)
     frame = dask_tfrecord.read_tfrecord(out).compute(scheduler="sync")
     assert sorted(frame["born"]) == [1815, 1906, 1912]
     run("count", people, "--scheduler", "tcp://127.0.0.1:1", "--workers", 2, code=2)

@@ -66,8 +66,8 @@ def ids(batches: Any) -> list[int]:
 
 
 @pytest.mark.parametrize("is_known", [True, False])
-@pytest.mark.parametrize(("shards", "shuffle"), [(1, None), (3, 7), (7, None)])
-def test_every_row_is_in_one_shard(dataset: str, shards: int, shuffle: int | None, is_known: bool) -> None:
+@pytest.mark.parametrize(("shards", "shuffle"), [(1, None), (3, True), (7, False)])
+def test_every_row_is_in_one_shard(dataset: str, shards: int, shuffle: bool | None, is_known: bool) -> None:
     if not is_known:
         (Path(dataset) / "_tfrecord").rename(Path(dataset).parent / "away")
     found = [
@@ -114,10 +114,8 @@ def test_modes_decide_about_the_last_batch(dataset: str, mode: Any) -> None:
         assert len(batches) == len(sizes)
 
 
-@pytest.mark.parametrize(("shuffle", "shard"), [(None, (1, 2)), (3, (0, 1))])
-def test_resuming_after_every_batch_is_exact(
-    dataset: str, shuffle: int | None, shard: tuple[int, int]
-) -> None:
+@pytest.mark.parametrize(("shuffle", "shard"), [(False, (1, 2)), (True, (0, 1))])
+def test_resuming_after_every_batch_is_exact(dataset: str, shuffle: bool, shard: tuple[int, int]) -> None:
     how: dict[str, Any] = {"shuffle": shuffle, "shuffle_buffer": 50, "shard": shard}
     whole = iter_batches(dataset, 37, **how)
     batches, states = [], []
@@ -130,7 +128,7 @@ def test_resuming_after_every_batch_is_exact(
 
 def test_collections_of_any_source_are_batched(frame: pd.DataFrame) -> None:
     ddf = dd.from_pandas(frame, npartitions=5)
-    shards = [ids(iter_batches(ddf, 64, shuffle=1, shard=(index, 2))) for index in range(2)]
+    shards = [ids(iter_batches(ddf, 64, shuffle=True, seed=1, shard=(index, 2))) for index in range(2)]
     assert Counter(shards[0] + shards[1]) == Counter(range(ROWS))
     with iter_batches(ddf, 64) as batches:
         head = [next(batches) for _ in range(4)]
@@ -179,11 +177,10 @@ def test_threads_end_for_an_iterator_that_is_gone_which_does_not_wait(dataset: s
         ({"batch_mode": "all"}, "unknown batch_mode 'all'"),
         ({"shard": (2, 2)}, r"shard=\(2, 2\)"),
         ({"shard": (0, ROWS + 1)}, "1,004 shards of a dataset of 1,003 rows"),
-        ({"shuffle": -1}, "shuffle=-1"),
+        ({"shuffle": 1000}, 'and seed=1000 to .*, or shuffle="buffer" and shuffle_buffer=1000'),
         ({"shuffle": "block"}, "'blocks'"),
         ({"shuffle": "blocks", "seed": -1}, "seed"),
-        ({"shuffle": 1, "seed": 2}, "seed=2 has no effect with shuffle=1"),
-        ({"seed": 2}, "seed=2 has no effect"),
+        ({"shuffle": False, "seed": 2}, "seed=2 has no effect with shuffle=False; pass shuffle=True"),
         ({"start": {"row": 3}}, "not a state"),
         ({"columns": ["nothing"]}, "nothing"),
         ({"columns": ["id", "id"]}, "more than once"),
@@ -226,10 +223,11 @@ def test_rows_after_an_error_are_not_lost(dataset: str, monkeypatch: pytest.Monk
 
 
 @pytest.mark.parametrize(
-    ("parts", "shuffle", "mode"), [(1, 7, "keep"), (2, None, "drop"), (3, 7, "drop"), (40, None, "keep")]
+    ("parts", "shuffle", "mode"),
+    [(1, True, "keep"), (2, None, "drop"), (3, True, "drop"), (40, None, "keep")],
 )
 def test_parts_have_the_batches_of_their_shard(
-    dataset: str, parts: int, shuffle: int | None, mode: Any
+    dataset: str, parts: int, shuffle: bool | None, mode: Any
 ) -> None:
     plan = plan_batches(dataset, 50, surface=iter_batches, columns=["id"], shuffle=shuffle, batch_mode=mode)
     shards = [[Batches(plan, 3, (index, 2), (part, parts)) for part in range(parts)] for index in range(2)]
@@ -242,23 +240,21 @@ def test_parts_have_the_batches_of_their_shard(
 
 def test_large_rows_end_a_window_of_the_shuffle(dataset: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(epoch_order, "WINDOW_BYTES", 2000)
-    batches = iter_batches(dataset, 10, shuffle=1)
+    batches = iter_batches(dataset, 10, shuffle=True, seed=1)
     found = [number for _ in range(21) for number in next(batches)["id"].to_pylist()]
     assert batches.state["remaining"][0][0] > 0  # the shuffle buffer has room for all rows
     assert sorted(found + ids(batches)) == list(range(ROWS))
 
 
 def test_threads_share_an_iterator(dataset: str) -> None:
-    batches = iter_batches(dataset, 7, columns=["id"], shuffle=1)
+    batches = iter_batches(dataset, 7, columns=["id"], shuffle=True, seed=1)
     with ThreadPoolExecutor(4) as pool:
         found = list(pool.map(lambda _: ids(batches), range(4)))
     assert sorted(number for part in found for number in part) == list(range(ROWS))
 
 
-@pytest.mark.parametrize("shuffle", [None, 7])
-def test_an_iterator_is_an_arrow_stream_of_its_remaining_rows_once(
-    written: Path, shuffle: int | None
-) -> None:
+@pytest.mark.parametrize("shuffle", [False, True])
+def test_an_iterator_is_an_arrow_stream_of_its_remaining_rows_once(written: Path, shuffle: bool) -> None:
     path = written / "gzip"
     expected = pa.Table.from_batches(iter_batches(path, 7, shuffle=shuffle))
     with iter_batches(path, 7, shuffle=shuffle) as batches:
@@ -294,14 +290,16 @@ def test_the_state_of_another_dataset_or_of_other_arguments_is_refused(
 ) -> None:
     other = str(tmp_path / "other")
     dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=2), other)
-    batches = iter_batches(dataset, 64, shuffle=1, shard=(0, 2))
+    batches = iter_batches(dataset, 64, shuffle=True, seed=1, shard=(0, 2))
     next(batches)
     for path, change, message in (
         (other, {}, "another dataset"),
-        (dataset, {"shuffle": 2}, "other arguments"),
+        (dataset, {"shuffle": True, "seed": 2}, "other arguments"),
         (dataset, {"columns": ["id"]}, "other arguments"),
         (dataset, {"shard": (1, 2)}, "belongs to shard 0, and not to shard 1 of 2"),
         (dataset, {"shard": (0, 3)}, "state of shard 1 of 2 is missing"),
     ):
         with pytest.raises(TFRecordError, match=message):
-            iter_batches(path, 64, start=batches.state, **{"shuffle": 1, "shard": (0, 2), **change})
+            iter_batches(
+                path, 64, start=batches.state, **{"shuffle": True, "seed": 1, "shard": (0, 2), **change}
+            )

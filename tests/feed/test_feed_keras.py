@@ -44,7 +44,7 @@ def test_a_resumed_fit_is_the_uninterrupted_fit(dataset: str) -> None:
         model = keras.Sequential([keras.Input((2,)), keras.layers.Dense(1, kernel_initializer="ones")])
         model.compile(keras.optimizers.SGD(1e-6), "mse")
         for first, last in runs:
-            batches = TFRecordPyDataset(dataset, 10, "x", "id", shuffle=1, epoch=first, workers=2)
+            batches = TFRecordPyDataset(dataset, 10, "x", "id", shuffle=True, seed=1, epoch=first, workers=2)
             model.fit(batches, initial_epoch=first, epochs=last, shuffle=False, verbose=0)
         return model.get_weights()[0].tolist()
 
@@ -77,12 +77,14 @@ def test_each_pass_of_fit_has_every_row_in_one_order(
     model.compile("sgd", "mse", run_eagerly=True)
     if is_built:
         model(np.zeros((1, 2), "float32"))
-    model.fit(TFRecordPyDataset(dataset, 26, "x", "id", shuffle=1), epochs=6, verbose=0, **keywords)
+    model.fit(
+        TFRecordPyDataset(dataset, 26, "x", "id", shuffle=True, seed=1), epochs=6, verbose=0, **keywords
+    )
     passes = [set(trained[at : at + 4]) for at in range(0, len(trained) - 3, 4)]
     assert all(sorted(row for one in each for row in one) == list(range(ROWS)) for each in passes)
     epochs = []
     for epoch in range(12):
-        expected = TFRecordPyDataset(dataset, 26, "id", shuffle=1, epoch=epoch)
+        expected = TFRecordPyDataset(dataset, 26, "id", shuffle=True, seed=1, epoch=epoch)
         epochs.append({tuple(expected[at].tolist()) for at in range(4)})
     found = [epochs.index(each) for each in passes]
     if "steps_per_epoch" not in keywords:
@@ -93,9 +95,9 @@ def test_each_pass_of_fit_has_every_row_in_one_order(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"shuffle": False}, "shuffle=False"),
-        ({"shuffle": True}, "shuffle=True"),
-        ({"shuffle": "rows"}, "'rows'"),
+        ({"shuffle": 7}, "pass shuffle=True and seed=7"),
+        ({"shuffle": "buffer"}, "unknown shuffle 'buffer'"),
+        ({"seed": 7}, "seed=7 has no effect"),
         ({"epoch": -1}, "epoch=-1"),
         ({"batch_size": 0}, "batch_size=0"),
         ({"fill_nulls": {"ids": -1}}, "fill_nulls= names the column 'ids'"),

@@ -160,7 +160,7 @@ def test_missing_values_have_a_default_or_are_refused(tmp_path: Path) -> None:
 def test_every_row_is_in_one_shard_of_a_shuffled_epoch(dataset: str, tmp_path: Path, engine: Any) -> None:
     found: list[int] = []
     for index in range(3):
-        given = {"engine": engine, "shard": (index, 3), "shuffle": 1, "shuffle_buffer": 100}
+        given = {"engine": engine, "shard": (index, 3), "shuffle": True, "seed": 1, "shuffle_buffer": 100}
         elements = tensorflow_dataset(dataset, 16, ["id"], "int8", **given)
         first, second = (
             [row for features, _ in elements for row in features["id"].numpy().tolist()] for _ in range(2)
@@ -246,7 +246,7 @@ def test_both_engines_agree_about_decimals_and_missing_rows_of_a_fixed_size(tmp_
     ("arguments", "message"),
     [
         ({"batch_size": 0}, "batch_size=0"),
-        ({"shuffle": False}, "shuffle=False"),
+        ({"shuffle": 0}, "pass shuffle=True and seed=0"),
         ({"shuffle_buffer": 0}, "shuffle_buffer=0"),
         ({"shard": (2, 2)}, "shard="),
         ({"batch_mode": "auto"}, "batch_mode"),
@@ -307,17 +307,17 @@ CHANGES: dict[str, Any] = {
 @pytest.mark.parametrize(
     ("change", "moment", "arguments", "has_snapshot"),
     [
-        ("replaced", "before", {"shuffle": 1, "shuffle_buffer": 10}, True),
+        ("replaced", "before", {"shuffle": True, "seed": 1, "shuffle_buffer": 10}, True),
         ("replaced", "during", {}, False),
         ("replaced", "after", {"shard": (1, 2)}, False),
         ("rewritten", "before", {}, False),
         ("rewritten", "during", {"shard": (1, 2)}, True),
         ("rewritten", "after", {"batch_mode": "drop"}, True),
-        ("cut", "before", {"shuffle": 1}, False),
+        ("cut", "before", {"shuffle": True, "seed": 1}, False),
         ("cut", "during", {"shard": (1, 2)}, True),
         ("appended to", "before", {"shard": (1, 2)}, True),
         ("appended to", "during", {}, False),
-        ("removed", "during", {"shuffle": 1, "shuffle_buffer": 10}, True),
+        ("removed", "during", {"shuffle": True, "seed": 1, "shuffle_buffer": 10}, True),
         ("removed", "after", {"shard": (1, 2)}, False),
     ],
 )
@@ -364,7 +364,8 @@ def test_native_saves_its_position(tmp_path: Path) -> None:
 
 
 @pytest.mark.parametrize(
-    ("engine", "more"), [("native", {}), ("kernel", {"shuffle": 1}), ("native", {"batch_mode": "drop"})]
+    ("engine", "more"),
+    [("native", {}), ("kernel", {"shuffle": True, "seed": 1}), ("native", {"batch_mode": "drop"})],
 )
 def test_a_read_of_no_file_has_no_batch(engine: Any, more: dict[str, Any], tmp_path: Path) -> None:
     path = written(tmp_path / "d", {"x": [1, 2], "key": [1, 2], "text": ["a", "b"]}, partition_on=["key"])
@@ -374,7 +375,7 @@ def test_a_read_of_no_file_has_no_batch(engine: Any, more: dict[str, Any], tmp_p
     assert dtypes(found) == {"x": tf.int64, "key": tf.int64, "text": tf.string}
 
 
-OPTIONS: dict[str, Any] = {"shuffle": 3, "shuffle_buffer": 20, "prefetch": 4}
+OPTIONS: dict[str, Any] = {"shuffle": True, "seed": 3, "shuffle_buffer": 20, "prefetch": 4}
 
 
 @pytest.fixture(scope="module")
@@ -440,14 +441,14 @@ def test_other_numbers_of_shards_divide_the_remaining_rows(rows_of_100: str) -> 
 
 
 def test_what_cannot_be_resumed_is_refused(rows_of_100: str) -> None:
-    state = dask_tfrecord.feed.iter_batches(rows_of_100, 7, shuffle=3, shuffle_buffer=20).state
+    state = dask_tfrecord.feed.iter_batches(rows_of_100, 7, shuffle=True, seed=3, shuffle_buffer=20).state
     for options in ({"epoch": 0}, {"start": state}, {"state_column": "s"}):
         with pytest.raises(TFRecordError, match="engine='native'"):
             tensorflow_dataset(rows_of_100, 7, engine="native", **OPTIONS, **options)
     with pytest.raises(SchemaError, match="state_column= names a column"):
         tensorflow_dataset(rows_of_100, 7, state_column="y")
     for options, message in (
-        ({"shuffle": 4}, "shuffle=3, and not shuffle=4; pass shuffle=3"),
+        ({"seed": 4}, "seed=3, and not seed=4; pass seed=3"),
         ({"epoch": 2}, "belongs to epoch 0, and this is epoch 2; pass epoch=0"),
         ({"columns": ["id"]}, "other arguments"),
     ):

@@ -49,7 +49,7 @@ def test_a_client_gets_all_rows_with_their_nulls(written: Path, shards: int, tmp
 
 
 def test_epochs_are_chosen_by_the_client(written: Path) -> None:
-    with serve(written, shards=2, shuffle=1) as server:
+    with serve(written, shards=2, shuffle=True, seed=1) as server:
         first, again = read(server), read(server)
         second = read(server, flight.FlightDescriptor.for_command(b'{"epoch": 1}'))
     assert ids(first) == ids(again) != ids(second)

@@ -45,7 +45,7 @@ def test_the_order_of_blocks_is_any_permutation(tmp_path: Path, rows: int, vary:
     ]
     check_uniform((tuple(order.tolist()) for order in orders), rows)
     for number in range(40):
-        how = {"shuffle": "blocks", "seed": number} if vary == "seed" else {"shuffle": number}
+        how = {"shuffle": "blocks" if vary == "seed" else "buffer", "seed": number}
         [*batches] = iter_batches(tmp_path, 1, columns="id", **how)
         orders.append([batch["id"][0].as_py() for batch in batches])
     if rows == 3:
@@ -81,7 +81,7 @@ def test_keras_has_any_permutation_in_its_epochs(tmp_path: Path, rows: int) -> N
     keras = pytest.importorskip("dask_tfrecord.feed.keras")
     to_tfrecord(pa.table({"id": range(rows)}), tmp_path)
     found = []
-    batches = keras.TFRecordPyDataset(tmp_path, 1, "id", shuffle=0)
+    batches = keras.TFRecordPyDataset(tmp_path, 1, "id", shuffle=True)
     for _ in range(60 * factorial(rows)):
         found.append(tuple(batches[at].item() for at in range(rows)))
         batches.on_epoch_end()
@@ -103,7 +103,7 @@ def test_the_native_engine_shuffles_each_file_of_each_epoch_and_shard_anew(tmp_p
     to_tfrecord(pa.table({"id": range(64)}), tmp_path, max_rows_per_file=16)
 
     def epochs(count: int, **how: Any) -> list[list[int]]:
-        dataset = tensorflow_dataset(tmp_path, 8, "id", engine="native", shuffle=7, **how)
+        dataset = tensorflow_dataset(tmp_path, 8, "id", engine="native", shuffle=True, seed=7, **how)
         return [[int(one) for batch in dataset for one in batch["id"].numpy()] for _ in range(count)]
 
     first = epochs(3)
@@ -133,18 +133,18 @@ def test_a_weak_shuffle_of_sorted_rows_warns(tmp_path: Path) -> None:
         to_tfrecord(table, tmp_path / name, **how)
     for name in ("sorted", "partitions"):
         with pytest.warns(UserWarning, match="sorted by 'label'.*shuffle=\"blocks\""):
-            iter_batches(tmp_path / name, shuffle=1, shuffle_buffer=1000)
-        iter_batches(tmp_path / name, shuffle=1)
+            iter_batches(tmp_path / name, shuffle=True, seed=1, shuffle_buffer=1000)
+        iter_batches(tmp_path / name, shuffle=True, seed=1)
         iter_batches(tmp_path / name, shuffle="blocks")
     for name in ("random", "by id"):
-        iter_batches(tmp_path / name, shuffle=1, shuffle_buffer=1000)
+        iter_batches(tmp_path / name, shuffle=True, seed=1, shuffle_buffer=1000)
 
 
 @pytest.mark.parametrize("goes_on", ["the iterator", "a resumed iterator"])
 def test_an_interrupt_at_any_line_loses_no_batch(tmp_path: Path, goes_on: str) -> None:
     """Ctrl-C raises between two lines of Python, in the iterator and in all that it calls."""
     to_tfrecord(pa.table({"id": range(40)}), tmp_path)
-    how: dict[str, Any] = {"shuffle": 3, "shuffle_buffer": 16}
+    how: dict[str, Any] = {"shuffle": True, "seed": 3, "shuffle_buffer": 16}
     for point in count():
         batches = iter_batches(tmp_path, 8, prefetch=0, **how)
         found = next(batches)["id"].to_pylist()
@@ -192,10 +192,12 @@ def interrupt(call: Callable[[], Any], line: int) -> str | None:
 
 def test_a_changed_state_is_refused(tmp_path: Path) -> None:
     to_tfrecord(pa.table({"id": range(103)}), tmp_path)
-    batches = iter_batches(tmp_path, 10, shuffle=3)
+    batches = iter_batches(tmp_path, 10, shuffle=True, seed=3)
     next(batches)
     state = batches.state
-    rest = [batch["id"].to_pylist() for batch in iter_batches(tmp_path, 10, shuffle=3, start=state)]
+    rest = [
+        batch["id"].to_pylist() for batch in iter_batches(tmp_path, 10, shuffle=True, seed=3, start=state)
+    ]
     assert rest == [batch["id"].to_pylist() for batch in batches]
     changes = [{key: value} for key in state for value in (None, [], {}, "x", True, -1)]
     changes += [{"remaining": [[0, 103], [0, 103]]}, {"remaining": [[0, 50]]}, {"epoch": 1}, {"extra": 1}]
@@ -203,7 +205,9 @@ def test_a_changed_state_is_refused(tmp_path: Path) -> None:
         if state | change == state:
             continue
         with pytest.raises(TFRecordError) as caught:
-            iter_batches(tmp_path, 10, shuffle=3, start={**state, **change})
+            iter_batches(tmp_path, 10, shuffle=True, seed=3, start={**state, **change})
         assert caught.value.advice or caught.value.remedies, change
     with pytest.raises(TFRecordError, match="state"):
-        iter_batches(tmp_path, 10, shuffle=3, start={key: state[key] for key in state if key != CHECKSUM})
+        iter_batches(
+            tmp_path, 10, shuffle=True, seed=3, start={key: state[key] for key in state if key != CHECKSUM}
+        )

@@ -65,7 +65,7 @@ def check_elastic_run(sources: dict[str, Any], seed: int) -> None:
     draw = random.Random(seed)
     name = draw.choice(["plain", "plain", "gzip", "collection"])
     uneven = "keep" if name == "collection" else draw.choice(["keep", "keep", "drop", "pad"])
-    shuffle = draw.choice([None, 5, 5] if name == "collection" else [None, 5, "blocks"])
+    shuffle = draw.choice([None, True, "buffer"] if name == "collection" else [False, True, "blocks"])
     options: dict[str, Any] = {"shuffle": shuffle, "uneven": uneven}
     options |= {"shuffle_buffer": draw.choice([1, 40, 1000]), "prefetch": draw.choice([0, 2])}
 
@@ -106,7 +106,7 @@ def test_every_row_once_with_other_numbers_of_shards_and_parts(sources: dict[str
 
 
 def test_the_states_of_one_shard_suffice_for_other_parts(sources: dict[str, Any]) -> None:
-    plan = plan_batches(sources["plain"], 7, surface=iter_batches, shuffle=1, shuffle_buffer=40)
+    plan = plan_batches(sources["plain"], 7, surface=iter_batches, shuffle=True, seed=1, shuffle_buffer=40)
     parts = [Batches(plan, 0, (1, 3), (part, 2)) for part in range(2)]
     found = ids(parts[0], 3) + ids(parts[1], 5)
     states = [one.state for one in parts]
@@ -121,7 +121,13 @@ def test_the_states_of_one_shard_suffice_for_other_parts(sources: dict[str, Any]
 def test_states_that_do_not_belong_together_are_refused(sources: dict[str, Any]) -> None:
     def running(count: int, start: Any = None, **options: Any) -> list[Batches]:
         return [
-            iter_batches(sources["plain"], 7, start=start, shard=(shard, count), **{"shuffle": 1, **options})
+            iter_batches(
+                sources["plain"],
+                7,
+                start=start,
+                shard=(shard, count),
+                **{"shuffle": True, "seed": 1, **options},
+            )
             for shard in range(count)
         ]
 
@@ -130,7 +136,7 @@ def test_states_that_do_not_belong_together_are_refused(sources: dict[str, Any])
     states = [one.state for one in first]
     second = [one.state for one in running(2, states)]
     third = [one.state for one in running(3, second)]
-    assert iter_batches(sources["plain"], 7, shuffle=1, start=second).rows == ROWS - 14
+    assert iter_batches(sources["plain"], 7, shuffle=True, seed=1, start=second).rows == ROWS - 14
     ids(first[1], 1)
     for wrong, message in (
         (states[:2], "state of shard 2 of 3 is missing"),
@@ -142,10 +148,10 @@ def test_states_that_do_not_belong_together_are_refused(sources: dict[str, Any])
         ([states], "is not a state"),
     ):
         with pytest.raises(TFRecordError, match=message):
-            iter_batches(sources["plain"], 7, shuffle=1, start=wrong)
+            iter_batches(sources["plain"], 7, shuffle=True, seed=1, start=wrong)
     for options, remedy in (
-        ({"shuffle": 2}, ("shuffle", 1)),
-        ({"shuffle": None}, ("shuffle", 1)),
+        ({"seed": 2}, ("seed", 1)),
+        ({"shuffle": "blocks"}, ("shuffle", "buffer")),
         ({"shuffle_buffer": 9}, ("shuffle_buffer", 65_536)),
         ({"epoch": 3}, ("epoch", 0)),
     ):
@@ -157,7 +163,7 @@ def test_states_that_do_not_belong_together_are_refused(sources: dict[str, Any])
 def test_states_of_shares_that_overlap_are_refused(sources: dict[str, Any]) -> None:
     """Parts are cut after whole batches, and ``uneven`` moves the ends of shards."""
     plans = [
-        plan_batches(sources["plain"], size, surface=iter_batches, shuffle=1, uneven=uneven)
+        plan_batches(sources["plain"], size, surface=iter_batches, shuffle=True, seed=1, uneven=uneven)
         for size, uneven in ((7, "keep"), (9, "keep"), (7, "pad"))
     ]
     parts = [Batches(plan, 0, (0, 1), (part, 2)).state for part, plan in enumerate(plans[:2])]
@@ -191,7 +197,7 @@ def test_an_epoch_ends_on_its_version_after_an_append(
     path = tmp_path / "data"
 
     def start(**options: Any) -> Batches:
-        return iter_batches(path, 10, **{"shuffle": 1, **options})
+        return iter_batches(path, 10, **{"shuffle": True, "seed": 1, **options})
 
     dask_tfrecord.to_tfrecord(frame(100), path)
     batches = start()

@@ -123,7 +123,7 @@ def test_encoded_and_decoded_rows_are_shuffled_alike(
     keywords, passes = read
     if name == "bytes":
         keywords = {key: value for key, value in keywords.items() if key not in ("columns", "filters")}
-    keywords = {"shuffle": seed, "shuffle_buffer": buffer, "prefetch": seed % 2, **keywords}
+    keywords = {"shuffle": True, "seed": seed, "shuffle_buffer": buffer, "prefetch": seed % 2, **keywords}
     plan = plan_batches(datasets[name], batch_size, surface=iter_batches, batch_mode=mode, **keywords)
     other = decoded(plan)
     with pytest.MonkeyPatch.context() as patch:
@@ -149,7 +149,9 @@ def test_encoded_and_decoded_rows_are_shuffled_alike(
 
 def test_records_stay_encoded_if_the_large_columns_are_read(datasets: dict[str, str]) -> None:
     def keeps(name: str, **read: Any) -> bool:
-        return plan_batches(datasets[name], 1, surface=iter_batches, shuffle=1, **read).source.keeps_records
+        return plan_batches(
+            datasets[name], 1, surface=iter_batches, shuffle=True, seed=1, **read
+        ).source.keeps_records
 
     assert all(map(keeps, DATASETS))
     assert keeps("example", columns=["large", "list", "fixed", "id"])
@@ -172,7 +174,7 @@ def test_a_window_of_encoded_records_ends_by_its_bytes(
             kept.append([piece.nbytes for piece in pieces])
 
     monkeypatch.setattr(module, "ShuffleWindow", Recorded)
-    batches = iter_batches(datasets["example"], 64, shuffle=1)
+    batches = iter_batches(datasets["example"], 64, shuffle=True, seed=1)
     found, states = [], []
     for batch in batches:
         found.append(batch)
@@ -181,7 +183,9 @@ def test_a_window_of_encoded_records_ends_by_its_bytes(
     assert len(kept) > 3
     assert all(sum(sizes[:-1]) < 50_000 for sizes in kept)
     for at, state in enumerate(states):
-        assert list(iter_batches(datasets["example"], 64, shuffle=1, start=state)) == found[at + 1 :]
+        assert (
+            list(iter_batches(datasets["example"], 64, shuffle=True, seed=1, start=state)) == found[at + 1 :]
+        )
 
 
 @pytest.mark.parametrize("position", [0, 8, 14])
@@ -194,7 +198,7 @@ def test_damage_raises_the_error_of_a_plain_read(tmp_path: Path, position: int) 
     os.utime(part, ns=(status.st_atime_ns, status.st_mtime_ns))
     with pytest.raises(CorruptRecordError) as plain:
         list(iter_batches(tmp_path, 10, columns=["x", "y"]))
-    batches = iter_batches(tmp_path, 10, shuffle=3, columns=["x", "y"])
+    batches = iter_batches(tmp_path, 10, shuffle=True, seed=3, columns=["x", "y"])
     for _ in range(2):
         with pytest.raises(CorruptRecordError) as shuffled:
             list(batches)
@@ -206,7 +210,7 @@ def test_a_record_that_does_not_fit_the_schema_raises_the_error_of_a_plain_read(
     dask_tfrecord.to_tfrecord(pa.table({"x": [*range(99), 1000]}), path)
     for types in ({"x": pa.int8()}, {"x": pa.string()}):
         errors = []
-        for shuffle in (None, 1):
+        for shuffle in (False, True):
             with pytest.raises(TFRecordError) as raised:
                 list(iter_batches(path, 10, schema=types, shuffle=shuffle, use_snapshot=False))
             errors.append(str(raised.value))
@@ -216,7 +220,7 @@ def test_a_record_that_does_not_fit_the_schema_raises_the_error_of_a_plain_read(
 def test_a_file_that_changes_during_the_iteration_raises(tmp_path: Path) -> None:
     dask_tfrecord.to_tfrecord(pa.table({"x": list(range(3000))}), tmp_path)
     [part] = tmp_path.glob("part-*")
-    batches = iter_batches(tmp_path, 10, shuffle=1, shuffle_buffer=10, prefetch=0)
+    batches = iter_batches(tmp_path, 10, shuffle=True, seed=1, shuffle_buffer=10, prefetch=0)
     next(batches)
     os.truncate(part, part.stat().st_size // 2)
     with pytest.raises((FileChangedError, CorruptRecordError)):

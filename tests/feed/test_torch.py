@@ -56,10 +56,8 @@ def ids(loader: Any) -> list[int]:
     return [number for batch in loader for number in batch["id"].tolist()]
 
 
-@pytest.mark.parametrize(("ranks", "workers", "shuffle"), [(1, 1, 7), (2, 3, None), (3, 0, 7)])
-def test_every_row_once_over_workers_and_ranks(
-    dataset: str, ranks: int, workers: int, shuffle: int | None
-) -> None:
+@pytest.mark.parametrize(("ranks", "workers", "shuffle"), [(1, 1, True), (2, 3, None), (3, 0, "buffer")])
+def test_every_row_once_over_workers_and_ranks(dataset: str, ranks: int, workers: int, shuffle: Any) -> None:
     given: dict[str, Any] = {"world_size": ranks, "uneven": "keep", "shuffle": shuffle, "shuffle_buffer": 100}
     found = []
     for rank in range(ranks):
@@ -78,14 +76,16 @@ def test_ranks_make_the_same_number_of_steps(dataset: str, uneven: Any, rows: in
 
 
 def test_a_state_resumes_exactly(dataset: str) -> None:
-    batches = TFRecordBatches(dataset, 64, ["id"], shuffle=1, shuffle_buffer=100)
+    batches = TFRecordBatches(dataset, 64, ["id"], shuffle=True, seed=1, shuffle_buffer=100)
     expected, second = ([batch["id"].tolist() for batch in batches] for _ in range(2))
     assert expected != second
     batches.set_epoch(0)
     assert [batch["id"].tolist() for batch in batches] == expected
     for count in range(1, len(expected), 4):
-        state = begun(TFRecordBatches(dataset, 64, ["id"], shuffle=1, shuffle_buffer=100), count)[1]
-        resumed = TFRecordBatches(dataset, 64, ["id"], shuffle=1, shuffle_buffer=100)
+        state = begun(TFRecordBatches(dataset, 64, ["id"], shuffle=True, seed=1, shuffle_buffer=100), count)[
+            1
+        ]
+        resumed = TFRecordBatches(dataset, 64, ["id"], shuffle=True, seed=1, shuffle_buffer=100)
         resumed.load_state_dict(state)
         assert [batch["id"].tolist() for batch in resumed] == expected[count:]
 
@@ -100,7 +100,10 @@ def test_a_resumed_run_is_the_uninterrupted_run(rows_of_50: str, seed: int) -> N
     workers, epochs = [0, 3, 3, 4][seed % 4], 3
     options = {"num_workers": workers, "persistent_workers": workers > 0 and draw.random() < 0.5}
     options["snapshot_every_n_steps"] = draw.choice([1, 1, 3])
-    arguments: dict[str, Any] = {"shuffle": draw.choice([None, 7]), "shuffle_buffer": draw.choice([15, 1000])}
+    arguments: dict[str, Any] = {
+        "shuffle": draw.choice([False, True]),
+        "shuffle_buffer": draw.choice([15, 1000]),
+    }
     arguments |= {
         "batch_mode": "drop" if draw.random() < 0.3 else "keep",
         "uneven": draw.choice(["drop", "keep", "pad"]),
@@ -150,28 +153,28 @@ def as_worker(monkeypatch: pytest.MonkeyPatch) -> Any:
 
 def test_a_worker_that_had_ended_goes_on_with_the_next_epoch(rows_of_50: str, as_worker: Any) -> None:
     as_worker(True)
-    batches = TFRecordBatches(rows_of_50, 10, ["id"], shuffle=7)
+    batches = TFRecordBatches(rows_of_50, 10, ["id"], shuffle=True, seed=7)
     epochs = [ids(batches) for _ in range(3)]
-    again = TFRecordBatches(rows_of_50, 10, ["id"], shuffle=7)
+    again = TFRecordBatches(rows_of_50, 10, ["id"], shuffle=True, seed=7)
     iterator = iter(again)
     begun = again.state_dict()
     list(iterator)
     ended = again.state_dict()
     for state, first in ((begun, epochs[0]), (ended, [])):
-        resumed = TFRecordBatches(rows_of_50, 10, ["id"], shuffle=7)
+        resumed = TFRecordBatches(rows_of_50, 10, ["id"], shuffle=True, seed=7)
         resumed.load_state_dict(json.loads(json.dumps(state)))
         assert [ids(resumed) for _ in range(3)] == [first, *epochs[1:]]
 
 
 def test_a_loaded_state_keeps_its_epoch(rows_of_50: str) -> None:
-    batches = TFRecordBatches(rows_of_50, 10, ["id"], shuffle=7)
+    batches = TFRecordBatches(rows_of_50, 10, ["id"], shuffle=True, seed=7)
     batches.set_epoch(4)
     iterator = iter(batches)
     next(iterator)
     state = batches.state_dict()
     expected = [ids(iterator), ids(batches)]
     for chosen, is_before in ((4, False), (4, True), (6, False), (6, True)):
-        resumed = TFRecordBatches(rows_of_50, 10, ["id"], shuffle=7)
+        resumed = TFRecordBatches(rows_of_50, 10, ["id"], shuffle=True, seed=7)
         if is_before:
             resumed.set_epoch(chosen)
         resumed.load_state_dict(state)
@@ -247,7 +250,9 @@ def _rank(rank: int, world: int, dataset: str, results: Any, port: int) -> None:
     import torch.distributed as dist
 
     os.environ |= {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port), "GLOO_SOCKET_IFNAME": "lo"}
-    batches = TFRecordBatches(dataset, 64, ["id"], shuffle=3, uneven="keep")  # before the rank is known
+    batches = TFRecordBatches(
+        dataset, 64, ["id"], shuffle=True, seed=3, uneven="keep"
+    )  # before the rank is known
     dist.init_process_group("gloo", rank=rank, world_size=world)
     steps, total = 0, torch.zeros(1, dtype=torch.int64)
     for batch in DataLoader(batches, batch_size=None):
@@ -260,7 +265,7 @@ def _rank(rank: int, world: int, dataset: str, results: Any, port: int) -> None:
 
 @pytest.mark.parametrize("persistent", [False, True])
 def test_set_epoch_reaches_the_workers(dataset: str, persistent: bool) -> None:
-    batches = TFRecordBatches(dataset, 64, ["id"], shuffle=1, uneven="keep")
+    batches = TFRecordBatches(dataset, 64, ["id"], shuffle=True, seed=1, uneven="keep")
     loader = DataLoader(batches, batch_size=None, num_workers=2, persistent_workers=persistent)
     found = []
     for epoch in (3, 4, 3):
@@ -295,7 +300,7 @@ def test_a_dataset_that_was_overwritten_between_epochs_raises(tmp_path: Path, wo
 
 
 def rank_of(rows_of_50: str, rank: int, ranks: int, size: int = 5, **options: Any) -> TFRecordBatches:
-    given = {"shuffle": 3, "shuffle_buffer": 20, "uneven": "keep", **options}
+    given = {"shuffle": True, "seed": 3, "shuffle_buffer": 20, "uneven": "keep", **options}
     return TFRecordBatches(rows_of_50, size, rank=rank, world_size=ranks, **given)
 
 
@@ -402,7 +407,7 @@ def test_a_batch_whose_conversion_fails_is_returned_after_a_resume(
 
 
 def test_a_dataset_is_pickled_for_workers(rows_of_50: str) -> None:
-    batches = TFRecordBatches(rows_of_50, 10, "id", shuffle=1)
+    batches = TFRecordBatches(rows_of_50, 10, "id", shuffle=True, seed=1)
     loader = DataLoader(batches, None, num_workers=1, multiprocessing_context="spawn")
     assert sorted(ids(loader)) == sorted(ids(pickle.loads(pickle.dumps(batches))))
 
@@ -483,11 +488,11 @@ def test_a_fixed_value_replaces_null() -> None:
 
 def test_a_loaded_state_keeps_its_epoch_and_an_ended_one_begins_the_next(rows_of_50: str) -> None:
     def resumed(state: Any) -> TFRecordBatches:
-        batches = TFRecordBatches(rows_of_50, 10, ["id"], shuffle=7)
+        batches = TFRecordBatches(rows_of_50, 10, ["id"], shuffle=True, seed=7)
         batches.load_state_dict(state)
         return batches
 
-    batches = TFRecordBatches(rows_of_50, 10, ["id"], shuffle=7)
+    batches = TFRecordBatches(rows_of_50, 10, ["id"], shuffle=True, seed=7)
     first = ids(batches)
     ended = batches.state_dict()
     second = ids(batches)

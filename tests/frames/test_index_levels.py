@@ -43,7 +43,7 @@ NAMED: dict[str, Any] = {
 
 WAYS: list[dict[str, Any]] = [
     {},
-    {"shuffle": 1},
+    {"shuffle": True, "seed": 1},
     {"partition_on": "word", "colocate": True},
     {"max_rows_per_file": 1},
 ]

@@ -115,7 +115,11 @@ def test_rows_of_any_object_come_back(tmp_path: Path, made: Callable[[pa.Table],
     assert found.to_pylist() == table.to_pylist()
     assert found["name"].type == pa.string()
     if isinstance(made(table), pa.Table | pd.DataFrame):
-        for name, options in {"a": {}, "b": {"shuffle": 1}, "c": {"partition_on": "name"}}.items():
+        for name, options in {
+            "a": {},
+            "b": {"shuffle": True, "seed": 1},
+            "c": {"partition_on": "name"},
+        }.items():
             to_tfrecord(made(table.slice(0, 0).select(["n", "name"])), tmp_path / name, **options)
             assert read(tmp_path / name).equals(
                 pa.table({"n": pa.array([], "int64"), "name": pa.array([], "string")})
@@ -149,11 +153,11 @@ def test_a_stream_gives_what_dask_gives(data: st.DataObject, rows: int) -> None:
     cuts = sorted({0, rows, *data.draw(st.lists(st.integers(1, rows), max_size=2))})
     parts = [table.slice(start, stop - start) for start, stop in pairwise(cuts)]
     key = data.draw(st.sampled_from([None, *drawn]))
-    seed = data.draw(st.none() | st.just(3))
-    options: dict[str, Any] = {"partition_on": key, "shuffle": seed, "lossy": "raise"}
+    shuffle = data.draw(st.booleans())
+    options: dict[str, Any] = {"partition_on": key, "shuffle": shuffle, "lossy": "raise"}
     options["split"] = data.draw(st.none() | st.just({"a": 0.5, "b": 0.5}))
     options["colocate"] = bool(key or options["split"]) and data.draw(st.booleans())
-    moves = options["colocate"] or seed is not None
+    moves = options["colocate"] or shuffle
     if options["split"]:
         options["split_by"] = "row" if moves else 5  # a seed numbers the rows of each partition
     if not moves:
@@ -244,7 +248,7 @@ def test_a_dataset_is_overwritten_by_its_own_rows(tmp_path: Path) -> None:
 
 @pytest.mark.parametrize(
     ("is_pandas", "options"),
-    [(True, {}), (True, {"shuffle": 1}), (False, {}), (False, {"partition_on": "name"})],
+    [(True, {}), (True, {"shuffle": True, "seed": 1}), (False, {}), (False, {"partition_on": "name"})],
 )
 def test_an_error_names_the_row_of_the_stream(
     tmp_path: Path, is_pandas: bool, options: dict[str, Any]
@@ -265,7 +269,7 @@ def test_an_error_names_the_row_of_the_stream(
         assert not dask_tfrecord.exists(tmp_path / "data")
 
 
-@pytest.mark.parametrize("options", [{}, {"shuffle": 1}])
+@pytest.mark.parametrize("options", [{}, {"shuffle": True, "seed": 1}])
 def test_a_stream_that_fails_leaves_the_old_rows(place: str, options: dict[str, Any]) -> None:
     def failing() -> Iterator[pa.RecordBatch]:
         yield from TABLE.to_batches(3)

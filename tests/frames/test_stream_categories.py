@@ -34,7 +34,7 @@ def test_categories_are_those_of_the_first_batch_and_unordered_ones_are_added(tm
     assert read_tfrecord(tmp_path)["kind"].compute().tolist() == ["a", "b"]
 
 
-@pytest.mark.parametrize("options", [{}, {"shuffle": 1}, {"partition_on": "kind"}])
+@pytest.mark.parametrize("options", [{}, {"shuffle": True, "seed": 1}, {"partition_on": "kind"}])
 def test_an_ordered_category_that_the_first_rows_lack_is_refused(
     tmp_path: Path, options: dict[str, Any]
 ) -> None:

@@ -34,8 +34,8 @@ OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link
 MODES = {
     "create": {},
     "append": {"append": True},
-    "shuffle": {"append": True, "shuffle": 1},
-    "stream": {"append": True, "shuffle": 1},
+    "shuffle": {"append": True, "shuffle": True, "seed": 1},
+    "stream": {"append": True, "shuffle": True, "seed": 1},
     "writer": {},
     "overwrite": {"overwrite": True, "columnar": ["n"]},
     "others": {"overwrite": True},

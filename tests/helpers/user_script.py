@@ -21,7 +21,9 @@ assert_type(appended.rows, int)
 assert_type(dask_tfrecord.to_tfrecord(ddf, "lazy", compute=False, write_index=False), dd.Scalar)
 
 # Rows that are not a Dask collection are written without a graph.
-assert_type(dask_tfrecord.to_tfrecord(people, "frame", compression="gzip", shuffle=1), dask_tfrecord.Commit)
+assert_type(
+    dask_tfrecord.to_tfrecord(people, "frame", compression="gzip", shuffle=True, seed=1), dask_tfrecord.Commit
+)
 table = pa.table({"name": ["Ada"], "born": [1815]})
 assert dask_tfrecord.to_tfrecord(table.to_reader(), "stream", partition_on="name").rows == 1
 

@@ -35,7 +35,7 @@ def collection() -> dd.DataFrame:
         {},
         {"record_type": "sequence_example"},
         {"compression": "gzip"},
-        {"shuffle": 1},
+        {"shuffle": True, "seed": 1},
         {"partition_on": "x"},
         {"partition_on": ["k", "x"]},
         {"partition_on": "k", "colocate": True},

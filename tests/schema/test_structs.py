@@ -138,7 +138,7 @@ def rows_of(ddf: dd.DataFrame, column: str = "a") -> list[Any]:
         {"record_type": "sequence_example"},
         {"partition_on": "n"},
         {"partition_on": "k", "colocate": True},
-        {"shuffle": 1},
+        {"shuffle": True, "seed": 1},
         {"split": {"train": 0.5, "test": 0.5}},
         {"max_rows_per_file": 1},
         {"schema": {"a": TYPE}},

@@ -178,7 +178,7 @@ class StoreSuite(FailingChanges):
         assert self.read(place) == [0, 1, 2, 3, 4]
         self.write(rows(7), place, partition_on="key", overwrite="partitions")
         assert self.read(place) == [0, 2, 3, 7]
-        self.write(rows(*range(8, 11)), place, overwrite=True, shuffle=1)
+        self.write(rows(*range(8, 11)), place, overwrite=True, shuffle=True, seed=1)
         assert self.read(place) == [8, 9, 10]
         assert len([name for name in self.files(place) if "_tfrecord/" in name]) == 1
 
@@ -324,7 +324,7 @@ class StoreSuite(FailingChanges):
             return part.assign(n=len(counts) * 100)
 
         source = rows(1, 2).map_partitions(other_rows, meta=rows(1)._meta)
-        lazy = self.write(source, place, compute=False, shuffle=1)
+        lazy = self.write(source, place, compute=False, shuffle=True, seed=1)
         first, committed = lazy.compute(), self.read(place)
         assert lazy.compute() == first
         assert self.read(place) == committed

@@ -107,7 +107,7 @@ class FailingChanges(PatternNames):
                 with Writer(place, **options) as writer:
                     writer.write(STREAM)
             case "stream":
-                to_tfrecord(STREAM, place, append=True, shuffle=1, **options)
+                to_tfrecord(STREAM, place, append=True, shuffle=True, seed=1, **options)
             case "compact":
                 open_dataset(place, **options).compact()
             case "delete":  # one file loses all rows, the other one of two

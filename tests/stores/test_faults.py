@@ -182,7 +182,7 @@ def writing(**mode: Any) -> Call:
 
 
 def write_stream(place: str, options: dict[str, Any]) -> None:
-    to_tfrecord(pa.table({"n": [3, 5], "key": [0, 2]}), place, shuffle=1, storage_options=options)
+    to_tfrecord(pa.table({"n": [3, 5], "key": [0, 2]}), place, shuffle=True, seed=1, storage_options=options)
 
 
 def prepare(place: str, options: dict[str, Any]) -> None:
@@ -271,7 +271,7 @@ JOBS = {
         with_deltas(writing(append=True, partition_on="key")), with_deltas(prepare_deltas)
     ),
     "overwrite with a base": Job(writing(overwrite=True), with_deltas(prepare_deltas)),
-    "shuffled write": Job(writing(shuffle=1)),
+    "shuffled write": Job(writing(shuffle=True, seed=1)),
     "write of a stream": Job(write_stream),
     "cleanup": Job(clean, prepare_abandoned, left=runs),
     "index": Job(index_all, prepare_foreign, version),

@@ -112,5 +112,5 @@ def test_ranges_are_right_or_refused(web: Web) -> None:
         )
         assert RecordTable(url)[ROWS // 2]["n"] == ROWS // 2
     right_or_refused(lambda: numbers(f"{web.url}/foreign/", blocksize="300 kB"), [*range(ROWS)])
-    batches = iter_batches(f"{web.url}/gzip/", 1000, shuffle=7)
+    batches = iter_batches(f"{web.url}/gzip/", 1000, shuffle=True, seed=7)
     assert sorted(n for batch in batches for n in batch["n"].to_pylist()) == [*range(ROWS)]

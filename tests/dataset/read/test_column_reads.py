@@ -168,8 +168,7 @@ class Dataset:
                 mask = np.array([random_rows.random() < share for _ in range(len(table))], bool)
                 return table[mask] if door == "table" else open_dataset(self.root, **options).take(mask)
             if door == "feed":
-                shuffle = 7 if share < 0.5 else None
-                batches = iter_batches(self.root, 7, shuffle=shuffle, shuffle_buffer=5, **options)
+                batches = iter_batches(self.root, 7, shuffle=share < 0.5, shuffle_buffer=5, **options)
                 return pa.Table.from_batches(batches, batches.schema)
             ddf = read_tfrecord(self.root, **read)
             if door == "len":
@@ -273,7 +272,7 @@ def test_stored_columns_are_read_without_the_data_files(images: Path, opened: li
     others = read_tfrecord(images, columns=["n"]).merge(ddf[["n", "label"]], on="n")
     assert len(others.compute()) == 200
     assert open_dataset(images).take([3, 150], columns="n")["n"].to_pylist() == [3, 150]
-    batches = iter_batches(images, 50, columns=["n"], filters=[("label", "<", 2)], shuffle=1)
+    batches = iter_batches(images, 50, columns=["n"], filters=[("label", "<", 2)], shuffle=True, seed=1)
     assert sorted(pa.table(batches)["n"].to_pylist()) == [n for n in range(200) if n % 20 < 2]
     assert not parts(opened)
 

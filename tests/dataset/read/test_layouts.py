@@ -366,7 +366,7 @@ WRITES: list[tuple[dict[str, Any], str]] = [
     ({}, "*.tfrecord"),
     ({"max_rows_per_file": 7}, "*.tfrecord"),
     ({"name_function": lambda number: f"label{number}"}, "*.tfrecord"),
-    ({"shuffle": 1, "npartitions": 2, "compression": "gzip"}, "*.gz"),
+    ({"shuffle": True, "seed": 1, "npartitions": 2, "compression": "gzip"}, "*.gz"),
     ({"partition_on": "key"}, "key=a/*"),
     ({"partition_on": "key", "colocate": True, "max_rows_per_file": 7}, "**/*.tfrecord"),
     ({"split": {"train": 0.9, "eval": 0.1}, "split_by": "key"}, "split=*"),

@@ -203,7 +203,7 @@ READS: dict[str, Callable[[Path], Callable[[], Any]]] = {
     "table": _later(open_dataset, lambda found: found.to_table()),
     "count": _later(open_dataset, lambda found: found.count_rows()),
     "batches": _later(lambda path: dask_tfrecord.feed.iter_batches(path, 7), list),
-    "shuffled": _later(lambda path: dask_tfrecord.feed.iter_batches(path, 7, shuffle=20), list),
+    "shuffled": _later(lambda path: dask_tfrecord.feed.iter_batches(path, 7, shuffle=True, seed=20), list),
     "one record": _later(dask_tfrecord.feed.RecordTable, lambda found: found[3]),
     "many records": _later(dask_tfrecord.feed.RecordTable, lambda found: found[np.arange(50)]),
     "polars": _polars,

@@ -93,7 +93,7 @@ def test_lists_of_lists_survive_the_shuffle(tmp_path: Path) -> None:
     values = [[[1, 2], []], None, []]
     nested = pd.array(values, pd.ArrowDtype(pa.list_(pa.list_(pa.int64()))))
     ddf = dd.from_pandas(pd.DataFrame({"steps": nested, "n": [0, 1, 2]}), npartitions=2)
-    to_tfrecord(ddf, tmp_path, record_type="sequence_example", shuffle=1)
+    to_tfrecord(ddf, tmp_path, record_type="sequence_example", shuffle=True, seed=1)
     assert pa.array(read_tfrecord(tmp_path).compute().sort_values("n")["steps"]).to_pylist() == values
 
 
@@ -101,7 +101,7 @@ def test_a_value_that_cannot_be_stored_says_which_row(tmp_path: Path) -> None:
     lists = pd.array([[1]] * 5 + [[1, None]], pd.ArrowDtype(pa.list_(pa.int64())))
     ddf = dd.from_pandas(pd.DataFrame({"lists": lists}), npartitions=2)
     with pytest.raises(SchemaError, match=r"partition 1 of 2, record 2: .*holds a null") as caught:
-        to_tfrecord(ddf, tmp_path / "a", shuffle=1)
+        to_tfrecord(ddf, tmp_path / "a", shuffle=True, seed=1)
     assert caught.value.feature == "lists"
 
 
@@ -137,7 +137,7 @@ def test_a_task_takes_2_2_times_its_partition_and_64_mib(tmp_path: Path) -> None
     ):
         client.run(large_partition, 0)
         before = client.run(peak_kib)
-        to_tfrecord(ddf, tmp_path, partition_on="one", colocate=True, shuffle=42)
+        to_tfrecord(ddf, tmp_path, partition_on="one", colocate=True, shuffle=True, seed=42)
         snapshot = Snapshot.open(tmp_path)
         after = client.run(peak_kib)
     assert snapshot.records == 5 * (PARTITION_BYTES // 88)
@@ -146,10 +146,10 @@ def test_a_task_takes_2_2_times_its_partition_and_64_mib(tmp_path: Path) -> None
 
 
 def test_rows_move_in_several_pieces(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    to_tfrecord(collection(), tmp_path / "a", partition_on="key", colocate=True, shuffle=5)
+    to_tfrecord(collection(), tmp_path / "a", partition_on="key", colocate=True, shuffle=True, seed=5)
     whole = Snapshot.open(tmp_path / "a")
     monkeypatch.setattr(exchange, "_PIECE_ROWS", 7)
-    to_tfrecord(collection(), tmp_path / "b", partition_on="key", colocate=True, shuffle=5)
+    to_tfrecord(collection(), tmp_path / "b", partition_on="key", colocate=True, shuffle=True, seed=5)
     pieces = Snapshot.open(tmp_path / "b")
     assert contents(whole) == contents(pieces)
 
@@ -173,7 +173,7 @@ def test_the_text_of_a_category_moves_once(tmp_path: Path) -> None:
         moved.append(sum(path.stat().st_size for path in tmp_path.glob("_tfrecord/staging/*/rows/*")))
 
     with Callback(posttask=look):
-        to_tfrecord(ddf, tmp_path, shuffle=1)
+        to_tfrecord(ddf, tmp_path, shuffle=True, seed=1)
     assert 0 < max(moved) < 1_000_000
     found = read_tfrecord(tmp_path).compute().sort_values("n")["c"]
     assert found.tolist() == values.tolist()
@@ -183,7 +183,7 @@ def test_the_text_of_a_category_moves_once(tmp_path: Path) -> None:
 def test_two_rounds_write_the_rows_of_one_with_few_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sources: int, targets: int
 ) -> None:
-    options: dict[str, Any] = {"partition_on": "key", "shuffle": 5, "npartitions": targets}
+    options: dict[str, Any] = {"partition_on": "key", "shuffle": True, "seed": 5, "npartitions": targets}
     to_tfrecord(collection(sources), tmp_path / "one", **options)
     one = Snapshot.open(tmp_path / "one")
     monkeypatch.setattr(spill, "_MOST_SECTIONS", 1)
@@ -240,7 +240,7 @@ def test_damage_to_rows_on_their_way_is_no_damage_to_the_data(
     tmp_path: Path, change: Callable[[Path], None], problem: str
 ) -> None:
     with change_spills(tmp_path, change), pytest.raises(TFRecordError, match=problem):
-        to_tfrecord(collection(), tmp_path, shuffle=1)
+        to_tfrecord(collection(), tmp_path, shuffle=True, seed=1)
     assert not list(tmp_path.iterdir())
 
 
@@ -264,7 +264,7 @@ def test_a_worker_killed_during_a_shuffle_leaves_exactly_the_committed_rows(
     tmp_path: Path, mortals: Client, monkeypatch: pytest.MonkeyPatch, step: str
 ) -> None:
     """A worker is killed in the second round, or while rows move in one round."""
-    options: dict[str, Any] = {"partition_on": "key", "colocate": True, "shuffle": 5}
+    options: dict[str, Any] = {"partition_on": "key", "colocate": True, "shuffle": True, "seed": 5}
     to_tfrecord(collection(8), tmp_path / "a", **options)
     plain = Snapshot.open(tmp_path / "a")
     if step == "_read_group":
@@ -307,8 +307,8 @@ KEYS: dict[str, tuple[pa.DataType, dict[Any, str]]] = {
     "all null": (pa.string(), {None: NULL}),
 }
 
-# Options of a write: the seed, and the value of `colocate`.
-WRITES = {"shuffle": (5, False), "colocate": (None, True), "both": (-3, True)}
+# The seed of a shuffle, or None, and the value of `colocate`.
+WRITES = {"shuffle": (5, False), "colocate": (None, True), "both": (3, True)}
 
 # Bytes of a pass, least bytes of a piece, share that is read whole, and most sections of one round.
 PASSES = {
@@ -426,7 +426,8 @@ def check(root: Path, kind: str | None, write: str, **options: Any) -> Snapshot:
         collected(frames, kind or "text"),
         root,
         partition_on=kind and "key",
-        shuffle=seed,
+        shuffle=seed is not None,
+        seed=seed or 0,
         colocate=colocate,
         npartitions=TARGETS,
         schema={"key": pa.string()} if kind == "categories" else None,
@@ -463,7 +464,7 @@ def test_every_file_has_the_rows_of_the_model(
 def test_every_dtype_survives_many_passes(tmp_path: Path, passes: str) -> None:
     table = every_dtype.frame()
     ddf = dd.from_pandas(table.assign(number=range(len(table))), npartitions=3)
-    to_tfrecord(ddf, tmp_path, lossy="allow", shuffle=1)
+    to_tfrecord(ddf, tmp_path, lossy="allow", shuffle=True, seed=1)
     found = (
         read_tfrecord(tmp_path, dtype_backend="pyarrow")
         .compute()
@@ -481,7 +482,9 @@ def test_the_bytes_of_a_colocated_shuffle_do_not_depend_on_the_passes(
     tmp_path: Path, write: str, limits: dict[str, int]
 ) -> None:
     seed, colocate = WRITES[write]
-    options: dict[str, Any] = {"partition_on": "key", "shuffle": seed, "colocate": colocate, **limits}
+    options: dict[str, Any] = {"partition_on": "key", "colocate": colocate, **limits}
+    if seed is not None:
+        options |= {"shuffle": True, "seed": seed}
     found = []
     for name, sizes in PASSES.items():
         set_passes(*sizes)
@@ -495,7 +498,7 @@ def test_the_bytes_of_a_colocated_shuffle_do_not_depend_on_the_passes(
 def test_all_partitions_may_be_empty(tmp_path: Path, passes: str) -> None:
     frames = [frame.iloc[:0] for frame in source()]
     ddf = collected(frames, "text")
-    assert to_tfrecord(ddf, tmp_path / "a", shuffle=1, npartitions=3).rows == 0
+    assert to_tfrecord(ddf, tmp_path / "a", shuffle=True, seed=1, npartitions=3).rows == 0
     to_tfrecord(ddf, tmp_path / "b", partition_on="key", colocate=True)
     assert Snapshot.open(tmp_path / "b").files == ()
 

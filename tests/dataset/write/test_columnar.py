@@ -74,13 +74,15 @@ def listed(place: str | Path, version: int | None = None) -> set[str]:
 
 WRITES: dict[str, Callable[[str], Snapshot]] = {
     "plain": lambda place: write(place, columnar=["n", "text"]),
-    "gzip, shuffled": lambda place: write(place, columnar=["n", "text"], compression="gzip", shuffle=1),
+    "gzip, shuffled": lambda place: write(
+        place, columnar=["n", "text"], compression="gzip", shuffle=True, seed=1
+    ),
     "partitions": lambda place: write(place, columnar=["n", "text"], partition_on="key"),
     "colocated": lambda place: write(place, columnar=["n", "text"], partition_on="key", colocate=True),
     "small files": lambda place: write(place, columnar=["n", "text"], max_rows_per_file=1),
     "pandas": lambda place: dask_tfrecord.to_tfrecord(FRAME, place, columnar=["n", "text"]),
     "stream": lambda place: dask_tfrecord.to_tfrecord(
-        pa.Table.from_pandas(FRAME), place, columnar=["n", "text"], shuffle=1, partition_on="key"
+        pa.Table.from_pandas(FRAME), place, columnar=["n", "text"], shuffle=True, seed=1, partition_on="key"
     ),
 }
 

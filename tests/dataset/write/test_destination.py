@@ -533,7 +533,8 @@ def test_a_level_of_another_case_is_refused(folding: FoldingNames) -> None:
 
 
 @pytest.mark.parametrize(
-    "kwargs", [{}, {"max_rows_per_file": 1}, {"shuffle": 1}, {"colocate": True}, {"columnar": "n"}]
+    "kwargs",
+    [{}, {"max_rows_per_file": 1}, {"shuffle": True, "seed": 1}, {"colocate": True}, {"columnar": "n"}],
 )
 def test_no_two_files_of_a_run_have_the_same_name(tmp_path: Path, kwargs: dict[str, Any]) -> None:
     to_tfrecord(rows(*"AaBbAaBb"), tmp_path, partition_on="key", **kwargs)
@@ -578,7 +579,9 @@ def test_each_directory_rolls_over_by_itself(tmp_path: Path) -> None:
         ({"max_bytes_per_file": 1.5}, "max_bytes_per_file=1.5 is not"),
         ({"npartitions": True}, "npartitions=True is not"),
         ({"colocate": True}, "requires partition columns"),
-        ({"shuffle": True}, "shuffle=True is not an integer seed"),
+        ({"shuffle": 7}, "shuffle=7 is a number.*; pass shuffle=True and seed=7 to shuffle"),
+        ({"seed": 7}, "seed=7 has no effect"),
+        ({"shuffle": "blocks"}, "unknown shuffle 'blocks'; pass one of None, False, True"),
         ({"custom_metadata": {"a": 1}}, "must map strings to strings"),
     ],
 )
