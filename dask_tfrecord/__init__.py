@@ -7,6 +7,7 @@ both functions to Dask, as ``dask.dataframe.read_tfrecord`` and as the method ``
 import logging
 
 from dask_tfrecord import arguments
+from dask_tfrecord import feed as feed  # so that a type checker knows the attribute
 from dask_tfrecord.collection import accessor
 from dask_tfrecord.collection.reader import read_tfrecord
 from dask_tfrecord.collection.writer import to_tfrecord

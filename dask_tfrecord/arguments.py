@@ -11,6 +11,7 @@ import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from datetime import timedelta
+from inspect import signature
 from pathlib import Path
 from typing import Any, Literal, SupportsIndex, TypeAlias, TypedDict, TypeVar
 
@@ -26,7 +27,7 @@ from dask_tfrecord.codec import MAX_RECORD_BYTES, RecordType, limit_pool
 from dask_tfrecord.codec.codecs import CODECS, Compression
 from dask_tfrecord.dataset.read.requested_columns import GivenHive, GivenSchema, Infer
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.errors import Remedy, TFRecordError
+from dask_tfrecord.errors import Remedy, TFRecordError, did_you_mean
 from dask_tfrecord.files.damage import OnCorrupt
 from dask_tfrecord.files.file_options import Extra
 from dask_tfrecord.files.storage.filesystem import Filesystem
@@ -62,7 +63,7 @@ def keyword_or_default(
         raise error.replaced(
             problem=f"the value {configured!r} of {key!r} in Dask's configuration: {error.problem}",
             advice="change the configuration",
-            remedies=[Remedy(keyword, default, "override the configuration")],
+            remedies=[] if default == unset else [Remedy(keyword, default, "override the configuration")],
             function="",
         ) from None
 
@@ -89,13 +90,24 @@ DtypeBackend = Literal["pyarrow", "numpy", "numpy_nullable"]
 Shuffle = Literal["buffer", "blocks"]
 
 
+class ReadOptionKeywords(TypedDict, total=False):
+    """Types of the options that few reads need. ``read_options=`` holds them."""
+
+    infer: Infer
+    include_offset_column: bool | str
+    max_corrupt: int | float | None
+    quarantine_path: PathLike | None
+    verify_crc: bool
+    max_record_bytes: SupportsIndex | str
+    max_features: int | None
+
+
 class DetectedReadKeywords(TypedDict, total=False):
     """Types of the keywords of reads, for functions that always detect the codec."""
 
     schema: ReadSchema | None
     hive: GivenHive
     use_snapshot: bool
-    infer: Infer
     filters: Sequence[Any] | pc.Expression | None
     split: str | Sequence[str] | None
     labels: Labels
@@ -103,11 +115,7 @@ class DetectedReadKeywords(TypedDict, total=False):
     record_type: AnyRecordType
     extra: Extra
     on_corrupt: OnCorrupt
-    max_corrupt: int | float | None
-    quarantine_path: PathLike | None
-    verify_crc: bool
-    max_record_bytes: SupportsIndex | str
-    max_features: int | None
+    read_options: ReadOptionKeywords | None
     storage_options: dict[str, Any] | None
     filesystem: Filesystem
 
@@ -137,9 +145,8 @@ class RequestKeywords(ReadKeywords, total=False):
     blocksize: SupportsIndex | str | None
     partition_by: str | Sequence[str] | None
     include_path_column: bool | str
-    include_offset_column: bool | str
     index: str | Sequence[str] | Literal[False] | None
-    calculate_divisions: bool
+    calculate_divisions: bool | None
 
 
 class CollectionKeywords(RequestKeywords, total=False):
@@ -149,11 +156,26 @@ class CollectionKeywords(RequestKeywords, total=False):
     dtype_backend: DtypeBackend | None
 
 
+class FileOptionKeywords(TypedDict, total=False):
+    """Types of the options of the files of a `Writer`. ``write_options=`` holds them."""
+
+    compression_level: int | None
+    max_rows_per_file: int | None
+    max_bytes_per_file: SupportsIndex | str | None
+
+
+class WriteOptionKeywords(FileOptionKeywords, total=False):
+    """Types of the options that few writes need. ``write_options=`` holds them."""
+
+    max_files_per_task: int | None
+    npartitions: int | None
+    split_by: str | Sequence[str] | int | None
+
+
 class StreamKeywords(TypedDict, total=False):
     """Types of the keywords of `to_tfrecord` for rows that are not a Dask collection."""
 
     compression: AnyCompression | Literal["default"] | None
-    compression_level: int | None
     record_type: AnyRecordType
     schema: AnySchema | None
     lossy: Lossy | Literal["default"]
@@ -165,15 +187,12 @@ class StreamKeywords(TypedDict, total=False):
     partition_on: str | Sequence[str] | None
     columnar: str | Sequence[str] | None
     split: Mapping[str, float] | None
-    split_by: str | Sequence[str] | int | None
     colocate: bool
     shuffle: bool | None
     seed: int
-    max_rows_per_file: int | None
-    max_bytes_per_file: int | None
-    max_files_per_task: int | None
     name_function: Callable[[int], str] | None
     custom_metadata: Mapping[str, str] | None
+    write_options: WriteOptionKeywords | None
     storage_options: dict[str, Any] | None
     filesystem: Filesystem
 
@@ -181,9 +200,7 @@ class StreamKeywords(TypedDict, total=False):
 class WriteKeywords(StreamKeywords, total=False):
     """Types of the keywords of `to_tfrecord` except ``compute``, which determines the return type."""
 
-    npartitions: int | None
     compute_kwargs: dict[str, Any] | None
-    retries: int | None
 
 
 # Numbers with units, such as "1 day 12h", and then perhaps hours, minutes and seconds, such as "01:30:00".
@@ -228,6 +245,17 @@ def mappings(**values: Any) -> None:
             # The message does not show the values, because storage_options may hold credentials.
             problem = f"{keyword}= is not a dict with string keys (got {type(value).__name__})"
             raise TFRecordError(problem, keyword=keyword)
+
+
+def options(keyword: str, given: Any, known: Callable[..., Any]) -> dict[str, Any]:
+    """Return the options in a dict such as ``read_options=``. Raise if ``known`` has no such parameter."""
+    mappings(**{keyword: given})
+    names = [*signature(known).parameters]
+    for name in given or ():
+        if name not in names:
+            advice = did_you_mean(name, names) or f"its options are {', '.join(names)}"
+            raise TFRecordError(f"{keyword}= has no option {name!r}", advice, keyword=keyword)
+    return dict(given or {})
 
 
 def compression(value: Any, *others: str) -> Any:
@@ -340,7 +368,7 @@ def byte_count(keyword: str, value: Any) -> int | None:
         with suppress(AttributeError, OverflowError, TypeError, ValueError):
             size = int(parse_bytes(value or "0")) if isinstance(value, str | float) else operator.index(value)
     if not 1 <= size < 1 << 63:
-        raise TFRecordError(f"{keyword}={value!r} is not a size", Remedy(keyword, "128 MiB", "set a size"))
+        raise _wrong(keyword, value, 'a size such as "128 MiB"', Remedy(keyword, "128 MiB", "set a size"))
     return size
 
 
@@ -369,7 +397,9 @@ def record_limit(value: Any) -> int:
             "max_record_bytes",
             value,
             f"a limit between 1 and {MAX_RECORD_BYTES:,} bytes",
-            Remedy("max_record_bytes", MAX_RECORD_BYTES, "set no lower limit than protobuf has"),
+            Remedy(
+                "read_options", {"max_record_bytes": MAX_RECORD_BYTES}, "set no lower limit than protobuf has"
+            ),
         )
     return size
 

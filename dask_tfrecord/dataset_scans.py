@@ -71,11 +71,10 @@ def index(
         schema=schema,
         hive=hive,
         use_snapshot=False,
-        infer="all",
         split=split,
         blocksize=None,
         record_type=record_type,
-        max_features=None,
+        read_options={"infer": "all", "max_features": None},
         storage_options=storage_options,
         filesystem=filesystem,
     )

@@ -26,6 +26,7 @@ from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition, SplitReport, explain_partition
 from dask_tfrecord.dataset.snapshot.file_list import statistics_name
 from dask_tfrecord.dataset.snapshot.model import open_version, short_list
+from dask_tfrecord.dataset.snapshot.visibility import kept_files
 from dask_tfrecord.errors import NotFoundError, TFRecordError
 from dask_tfrecord.files.storage.listing import column_paths
 from dask_tfrecord.files.storage.paths import parent_of
@@ -48,8 +49,9 @@ class Facts(OpenedPath):
             version = "" if self.version is None else f"version {self.version}: "
             rows = "rows not counted" if self.num_rows is None else f"{self.num_rows:,} rows"
             files = f"{len(self.files):,} files, {self.nbytes:,} bytes"
+            kept = f" and {self.kept_bytes:,} bytes of earlier versions" if self.kept_bytes else ""
             names = short_list(self._selected.names)
-            return f"Dataset({self.path!r}, {version}{rows}, {files}, columns: {names})"
+            return f"Dataset({self.path!r}, {version}{rows}, {files}{kept}, columns: {names})"
         except (TFRecordError, NotFoundError) as error:  # the methods that mend the dataset are called on it
             return f"Dataset({error})"
 
@@ -61,6 +63,8 @@ class Facts(OpenedPath):
             "files": f"{len(self.files):,}",
             "bytes": f"{self.nbytes:,}",
         }
+        if self.kept_bytes:
+            facts["bytes of earlier versions"] = f"{self.kept_bytes:,}"
         if names := self.partitioning.schema.names:
             facts["partition columns"] = ", ".join(names)
         if self.splits:
@@ -109,6 +113,15 @@ class Facts(OpenedPath):
     def nbytes(self) -> int:
         """The stored size of the files in bytes."""
         return int(pc.sum(self._files["size"], min_count=0).as_py())
+
+    @cached_property
+    def kept_bytes(self) -> int:
+        """The stored size in bytes of the replaced files that only earlier versions need.
+
+        `Dataset.expire` removes these files with their versions.
+        """
+        plan = self._opened()
+        return 0 if plan.version is None else _sum(kept_files(plan.store)["size"])
 
     @cached_property
     def files(self) -> pa.Table:

@@ -25,6 +25,10 @@ Result = TypeVar("Result")
 # `plan_batches` declare these keywords.
 SHARED_PARAMETERS: dict[str, Parameter] = {}
 
+# The options of the keywords `read_options` and `write_options`, each with its default. The classes
+# `ReadOption` and `WriteOption` declare the options.
+OPTIONS: dict[str, Mapping[str, Parameter]] = {}
+
 # What an error says was called if a Dask collection was computed.
 _COLLECTION = "compute"
 
@@ -103,7 +107,8 @@ def calling(
             # The keywords of a write have another meaning than those of the same name in functions that read.
             fits = error.function == "" or (error.function in _WRITES) == is_write
             error.called_as(name, lambda remedy: fits and remedy.keyword in keywords)
-            if error.keyword is None and (keyword := error.problem.partition("=")[0]) in keywords:
+            keyword = error.problem.partition("=")[0]
+            if error.keyword is None and any(keyword in names for names in (keywords, *OPTIONS.values())):
                 error.keyword = keyword
             if error.path is None and error.keyword is None:
                 error.path = _path_in(signature(function), args, kwargs or {})
@@ -181,6 +186,10 @@ def _advice(function: str, known: Collection[str], name: str, value: Any) -> str
     for ours in candidates:
         if _keyword(ours) in known:
             return f"pass {ours.replace('{}', _shown(value))}"
+    for holder in OPTIONS.keys() & set(known):
+        for keyword in (name, *map(_keyword, candidates)):
+            if keyword in OPTIONS[holder]:
+                return f'pass {holder}={{"{keyword}": {_shown(value)}}}'
     for keyword in known:
         if _spelling(keyword) == spelling:
             return f"pass {keyword}="
@@ -190,7 +199,10 @@ def _advice(function: str, known: Collection[str], name: str, value: Any) -> str
         for keyword in (name, *map(_keyword, candidates)):
             if keyword in keywords:
                 return f"{keyword}= is a keyword of {other}"
-    near = get_close_matches(name, known, 1)
+    others = {one: other for other, keywords in reversed(KEYWORDS.items()) for one in keywords}
+    near = get_close_matches(name, {*known, *others}, 1)
+    if near and near[0] not in known:
+        return f"{near[0]}= is a keyword of {others[near[0]]}"
     return f"pass {near[0]}=" if near else f"help({function}) lists the keywords"
 
 

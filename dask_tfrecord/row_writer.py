@@ -12,12 +12,12 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import replace
 from types import TracebackType
-from typing import Any, Literal, Self, SupportsIndex, get_args
+from typing import Any, Literal, Self, get_args
 
 import pyarrow as pa
 
 from dask_tfrecord import arguments
-from dask_tfrecord.arguments import AnyCompression, AnyRecordType, AnySchema
+from dask_tfrecord.arguments import AnyCompression, AnyRecordType, AnySchema, FileOptionKeywords
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.collection import requests
 from dask_tfrecord.collection.frames.pandas_to_arrow import first_line
@@ -81,18 +81,11 @@ class Writer:
         stores the columns of the version that the `Writer` has read or made last.
     compression : {"default", None, "gzip", "zlib", "zstd", "lz4", "bz2", "xz"}
         The codec of the new files, as in `to_tfrecord`.
-    compression_level : int, optional
-        The compression level of the codec.
     record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
         The type of the message in each record of a new dataset. "infer" selects "bytes" for lists of bytes,
         and "example" for other rows.
     lossy : {"default", "warn", "allow", "raise"}
         What happens with values that are rounded to 32-bit floats, as in `to_tfrecord`.
-    max_rows_per_file : int, optional
-        The maximum number of rows in a file.
-    max_bytes_per_file : int or str, default "128 MiB"
-        The maximum size of a file in bytes, before compression. About this size of rows, and at most
-        128 MiB, waits in memory before the rows are written to files.
     commit_every : int, str or timedelta, optional
         When `write` commits: after a number of rows, such as ``10_000``, after a size of rows in memory, such
         as ``"64 MiB"``, or after a time since the last commit, such as ``"2 s"``. The time is checked only
@@ -102,6 +95,10 @@ class Writer:
         If "add", ``schema`` may name columns that the existing dataset does not have, and wider types of its
         columns, as in `to_tfrecord`. Other writes may then also add columns while the `Writer` is open. By
         default, the columns must not change.
+    write_options : dict, optional
+        The options ``compression_level``, ``max_rows_per_file`` and ``max_bytes_per_file`` of `to_tfrecord`.
+        By default, a file has at most 128 MiB before compression. About this size of rows, and at most
+        128 MiB, waits in memory before the rows are written to files.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
@@ -154,21 +151,20 @@ class Writer:
         partition_on: str | Sequence[str] | None = None,
         columnar: str | Sequence[str] | None = None,
         compression: AnyCompression | Literal["default"] | None = "default",
-        compression_level: int | None = None,
         record_type: AnyRecordType = "infer",
         lossy: Lossy | Literal["default"] = "default",
-        max_rows_per_file: int | None = None,
-        max_bytes_per_file: SupportsIndex | str | None = "128 MiB",
         commit_every: requests.CommitEvery = None,
         schema_change: Literal["add"] | None = None,
+        write_options: FileOptionKeywords | None = None,
         storage_options: dict[str, Any] | None = None,
         filesystem: Filesystem = None,
     ) -> None:
         arguments.path(path)
         arguments.mappings(storage_options=storage_options)
         arguments.choice("record_type", record_type, ("infer", *get_args(RecordType)))
-        most = arguments.byte_count("max_bytes_per_file", max_bytes_per_file)
-        self._options = requests.write_options(compression, compression_level, lossy, max_rows_per_file, most)
+        rare = arguments.options("write_options", write_options, requests.FileOption)
+        rare = {"max_bytes_per_file": 1 << 27, **rare}
+        self._options = requests.write_options(compression, lossy, requests.FileOption(**rare))
         self._keys = None if partition_on is None else arguments.names("partition_on", partition_on)
         self._record_type = None if record_type == "infer" else record_type
         self._limit = requests.commit_every_limit(commit_every)

@@ -163,10 +163,10 @@ class Maintenance(OpenedPath):
             filters are compacted, as far as partition values and statistics show. By default, all files are
             compacted.
         keep_versions : bool, optional
-            If True, keep the versions before this one, so that they can still be read. If False, remove the
-            replaced files and the versions before this one. By default, the value of
-            ``dask-tfrecord.keep-versions`` in Dask's configuration is used, which is False unless it was
-            changed.
+            If True, keep the versions before this one, so that they can still be read and restored. The
+            replaced files move to the hidden directory ``_tfrecord/kept``, until `expire` removes them. If
+            False, remove the replaced files and the versions before this one. The default is
+            ``dask-tfrecord.keep-versions`` in Dask's configuration, or True if that value is not set.
 
         Returns
         -------
@@ -207,7 +207,9 @@ class Maintenance(OpenedPath):
         store = self._store("compact")
         root = store.public()
         each = partial(compute_each, title=f"{root}: compact")
-        done = compact_files(store, size, filters, each, keep_versions=keeps_versions(keep_versions))
+        done = compact_files(
+            store, size, filters, each, keep_versions=keeps_versions(keep_versions, default=True)
+        )
         counts = f"{done.replaced} files to {done.written}, skipped {done.skipped} files"
         logger.info("%s: version %d: compacted %s", root, done.snapshot.number, counts)
         replaced = {"replaced_files": done.replaced, "written_files": done.written}
@@ -247,10 +249,10 @@ class Maintenance(OpenedPath):
         dry_run : bool, default False
             If True, change nothing, and return what the call would delete.
         keep_versions : bool, optional
-            If True, keep the versions before this one, so that they can still be read. If False, remove the
-            replaced files and the versions before this one. By default, the value of
-            ``dask-tfrecord.keep-versions`` in Dask's configuration is used, which is False unless it was
-            changed.
+            If True, keep the versions before this one, so that they can still be read and restored. The
+            replaced files move to the hidden directory ``_tfrecord/kept``, until `expire` removes them. If
+            False, remove the replaced files and the versions before this one. The default is
+            ``dask-tfrecord.keep-versions`` in Dask's configuration, or True if that value is not set.
 
         Returns
         -------
@@ -294,7 +296,7 @@ class Maintenance(OpenedPath):
         store = self._store("delete")
         root = store.public()
         each = partial(compute_each, title=f"{root}: delete")
-        keeps = keeps_versions(keep_versions)
+        keeps = keeps_versions(keep_versions, default=True)
         done = delete_rows(store, filters, each, dry_run=dry_run, keep_versions=keeps)
         action = "would delete" if dry_run else f"version {done.snapshot.number}: deleted"
         counts = f"{done.rows} rows, dropped {done.dropped} and rewrote {done.rewritten} files"

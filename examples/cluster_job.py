@@ -41,7 +41,13 @@ def run(output: str, days: int) -> None:
         dask_tfrecord.open_dataset(output).cleanup()
     ddf = readings(days).map_partitions(clean)
     written = dask_tfrecord.to_tfrecord(
-        ddf, output, overwrite=True, npartitions=4 * days, compression="gzip", lossy="allow", retries=3
+        ddf,
+        output,
+        overwrite=True,
+        write_options={"npartitions": 4 * days},
+        compression="gzip",
+        lossy="allow",
+        compute_kwargs={"retries": 3},
     )
     print(written)
     by_name = dask_tfrecord.read_tfrecord(output)["name"].value_counts().compute()

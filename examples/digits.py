@@ -26,7 +26,7 @@ class Digits(NamedTuple):
 
 def load() -> tuple[Digits, Digits]:
     """Load the digits in a random order: the first for training, the rest for evaluation."""
-    images, labels = load_digits(return_X_y=True)
+    images, labels = map(np.asarray, load_digits(return_X_y=True))
     order = np.random.default_rng(0).permutation(len(labels))
     images, labels = (images[order] / 16).astype("float32"), labels[order]
     return (

@@ -78,7 +78,7 @@ def main() -> None:
     """Draw images, prepare them, and read the result back."""
     root = Path(sys.argv[1] if len(sys.argv) > 1 else tempfile.mkdtemp(prefix="images-"))
     csv = draw_images(root / "raw")
-    images = dd.read_csv(csv, blocksize=4000).map_partitions(load, meta=META)
+    images = dd.read_csv(csv, blocksize="4 kB").map_partitions(load, meta=META)
     good = images[images["error"].isna()].drop(columns="error")
     dead = images[~images["error"].isna()][["path", "error"]]
     write = dask_tfrecord.to_tfrecord(
@@ -88,7 +88,7 @@ def main() -> None:
         colocate=True,
         shuffle=True,
         seed=42,
-        max_rows_per_file=200,
+        write_options={"max_rows_per_file": 200},
         compute=False,
     )
     written, dead_letters = dask.compute(write, dead)

@@ -59,7 +59,7 @@ def main() -> None:
     print(report[["rows", "damaged", "offset", "reason"]].set_index(pd.Index(files)).to_string(), "\n")
 
     ddf = dask_tfrecord.read_tfrecord(
-        damaged, on_corrupt="quarantine", quarantine_path=quarantine, max_corrupt=0.01
+        damaged, on_corrupt="quarantine", read_options={"quarantine_path": quarantine, "max_corrupt": 0.01}
     )
     with warnings.catch_warnings():
         warnings.simplefilter("ignore", dask_tfrecord.CorruptRecordWarning)  # the quarantine has more detail

@@ -22,7 +22,15 @@ import pytest
 import yaml
 
 import dask_tfrecord
-from dask_tfrecord import SchemaError, TFRecordError, arguments, open_dataset, read_tfrecord, to_tfrecord
+from dask_tfrecord import (
+    KeywordError,
+    SchemaError,
+    TFRecordError,
+    arguments,
+    open_dataset,
+    read_tfrecord,
+    to_tfrecord,
+)
 from dask_tfrecord.arguments import CollectionKeywords, WriteKeywords
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.schema.logical_types import arrow_type
@@ -230,12 +238,16 @@ CODEC = "unknown compression .*; pass one of "
     [
         (to_tfrecord, {"partition_on": 5}, r"partition_on=5 is not a list .*partition_on=\[\"age\"\]"),
         (to_tfrecord, {"custom_metadata": {1: 2}}, "custom_metadata=.* must map strings to strings"),
-        (to_tfrecord, {"compression": "gzip", "compression_level": "9"}, "level='9' is not valid"),
-        (to_tfrecord, {"compression_level": 1}, "without compression="),
+        (
+            to_tfrecord,
+            {"compression": "gzip", "write_options": {"compression_level": "9"}},
+            "level='9' is not valid",
+        ),
+        (to_tfrecord, {"write_options": {"compression_level": 1}}, "without compression="),
         *((to_tfrecord, {"compression": one}, f"{CODEC}None, 'gzip', 'zlib'") for one in WRONG_CODECS),
         *((read_tfrecord, {"compression": one}, f"{CODEC}'infer', .*'gzip', 'zlib'") for one in WRONG_CODECS),
         (to_tfrecord, {"write_index": "yes"}, "write_index='yes' is not True or False"),
-        (to_tfrecord, {"retries": "3"}, "retries='3' is not a non-negative integer"),
+        (to_tfrecord, {"compute_kwargs": {"retries": "3"}}, "retries='3' is not a non-negative integer"),
         (to_tfrecord, {"name_function": "part"}, "name_function='part' is not callable"),
         (to_tfrecord, {"append": "yes"}, "unknown append 'yes'"),
         (to_tfrecord, {"record_type": "all"}, "unknown record_type 'all'; pass one of "),
@@ -245,15 +257,15 @@ CODEC = "unknown compression .*; pass one of "
         (read_tfrecord, {"columns": ["zz"]}, r"columns=\['zz'\]: no column is named 'zz'"),
         (read_tfrecord, {"blocksize": "abc"}, "blocksize='abc' is not a size"),
         (read_tfrecord, {"hive": "yes"}, "hive='yes' does not map names to types"),
-        (read_tfrecord, {"infer": True}, "unknown infer True; pass one of 'sample', 'all'"),
+        (read_tfrecord, {"read_options": {"infer": True}}, "unknown infer True; pass one of 'sample', 'all'"),
         (read_tfrecord, {"record_type": "exmaple"}, "unknown record_type 'exmaple'; pass one of 'infer'"),
         (read_tfrecord, {"dtype_backend": "polars"}, "'polars'; pass one of None, 'pyarrow'"),
         (read_tfrecord, {"filters": "a > 1"}, "filters= is not a list"),
         (read_tfrecord, {"filters": [("a", "=>", 1)]}, "unknown operator '=>' in filters=; known are"),
         (read_tfrecord, {"categories": ["zz"]}, r"categories=\['zz'\]: no column is named 'zz'"),
         (read_tfrecord, {"index": 5}, "index=5 is not a list of column names"),
-        (read_tfrecord, {"verify_crc": "no"}, "verify_crc='no' is not True or False"),
-        (read_tfrecord, {"quarantine_path": 5}, "quarantine_path=5 is not a path"),
+        (read_tfrecord, {"read_options": {"verify_crc": "no"}}, "verify_crc='no' is not True or False"),
+        (read_tfrecord, {"read_options": {"quarantine_path": 5}}, "quarantine_path=5 is not a path"),
         (read_tfrecord, {"schema": "int64"}, "schema='int64' is not a schema"),
     ],
 )
@@ -318,7 +330,7 @@ def test_a_site_can_repeat_failed_tasks(tmp_path: Path, monkeypatch: pytest.Monk
     monkeypatch.setattr("dask_tfrecord.collection.writer._compute", lambda *args: seen.append(args[3]))
     with dask.config.set({"dask-tfrecord.retries": 3}):
         to_tfrecord(NUMBERS, tmp_path)
-        to_tfrecord(NUMBERS, tmp_path, retries=0)
+        to_tfrecord(NUMBERS, tmp_path, compute_kwargs={"retries": 0})
     assert seen == [3, 0]
 
 
@@ -330,7 +342,7 @@ def test_a_bad_value_raises_an_error_that_names_the_key(tmp_path: Path, key: str
     with dask.config.set({f"dask-tfrecord.{key}": value}), pytest.raises(TFRecordError) as caught:
         read_tfrecord(tmp_path / "a").to_tfrecord(tmp_path / "b")
     assert f"{value!r} of 'dask-tfrecord.{key}' in Dask's configuration" in str(caught.value)
-    assert f"pass {key}=" in str(caught.value)
+    assert ("change the configuration" if key == "retries" else f"pass {key}=") in str(caught.value)
 
 
 def test_environment_variables_set_the_defaults(tmp_path: Path) -> None:
@@ -350,6 +362,24 @@ def test_environment_variables_set_the_defaults(tmp_path: Path) -> None:
 def test_every_key_of_a_call_is_a_keyword_and_is_documented() -> None:
     page = (Path(__file__).parents[1] / "docs" / "cluster.md").read_text()
     for key in dask.config.get("dask-tfrecord").keys() - {"memory-pool"}:  # of a process, not of a call
-        assert f"({key.replace('-', '_')}=)" in FILE.read_text()
+        keyword = 'compute_kwargs={"retries": n}' if key == "retries" else f"{key.replace('-', '_')}="
+        assert f"({keyword})" in FILE.read_text()
         assert f"`{key}`" in page
         assert f"``dask-tfrecord.{key}``" in f"{to_tfrecord.__doc__}{dask_tfrecord.read_tfrecord.__doc__}"
+
+
+def test_read_options_and_write_options_refuse_unknown_names(tmp_path: Path) -> None:
+    with pytest.raises(
+        TFRecordError, match=r"read_options= has no option 'verify'; did you mean 'verify_crc'"
+    ):
+        read_tfrecord(tmp_path, read_options={"verify": False})
+    with pytest.raises(
+        TFRecordError, match="has no option 'npartitions'; its options are compression_level, "
+    ):
+        dask_tfrecord.Writer(tmp_path, write_options={"npartitions": 2})
+    with pytest.raises(TFRecordError, match="write_options= is not a dict"):
+        to_tfrecord(NUMBERS, tmp_path / "a", write_options=["npartitions"])
+    with pytest.raises(KeywordError, match=r'pass read_options={"infer": "all"}'):
+        read_tfrecord(tmp_path, infer="all")
+    with pytest.raises(KeywordError, match="columns= is a keyword of read_tfrecord"):
+        to_tfrecord(NUMBERS, tmp_path / "a", colums=["n"])

@@ -123,7 +123,7 @@ CALLS: dict[str, Callable[[Path], Any]] = {
     "write": lambda root: to_tfrecord(frame(), root.parent / "new"),
     "a lazy write": lambda root: to_tfrecord(frame(), root.parent / "new", compute=False).compute(),
     "verify": operations.verify,
-    "infer": lambda root: read_tfrecord(root, use_snapshot=False, infer="all"),
+    "infer": lambda root: read_tfrecord(root, use_snapshot=False, read_options={"infer": "all"}),
 }
 
 

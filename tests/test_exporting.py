@@ -85,7 +85,7 @@ def exported(path: str, format: Any) -> Any:
 def test_an_index_locates_records(write: Write, window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     if window:  # records are larger
         monkeypatch.setattr("dask_tfrecord.exports._WINDOW", window)
-    path = write(max_rows_per_file=20)
+    path = write(write_options={"max_rows_per_file": 20})
     written = open_dataset(path).export("idx")
     files = Snapshot.open(path).files
     assert written == [f"{path}/_idx/{file.path}.idx" for file in files]
@@ -123,10 +123,14 @@ SHAPES: dict[str, dict[str, Any]] = {
     "one file per partition": {},
     "splits": {"partition_on": "split"},
     "splits of one file": {"partition_on": "split", "colocate": True},
-    "splits of files of one task": {"partition_on": "split", "colocate": True, "max_rows_per_file": 7},
-    "files that did not roll over": {"partition_on": "split", "max_rows_per_file": 1000},
-    "one task that rolled over": {"npartitions": 1, "max_rows_per_file": 20},
-    "names": {"name_function": lambda number: f"part{number}", "npartitions": 1},
+    "splits of files of one task": {
+        "partition_on": "split",
+        "colocate": True,
+        "write_options": {"max_rows_per_file": 7},
+    },
+    "files that did not roll over": {"partition_on": "split", "write_options": {"max_rows_per_file": 1000}},
+    "one task that rolled over": {"npartitions": 1, "write_options": {"max_rows_per_file": 20}},
+    "names": {"npartitions": 1, "name_function": lambda number: f"part{number}"},
 }
 
 
@@ -212,7 +216,12 @@ SPLIT = {"partition_on": "split"}
         (structs({"b": [1]}), {}, SchemaError, "feature 'x/c': .*all fields of the struct may be null"),
         (structs({"b": [1], "c": {"d": 1}}), {}, SchemaError, "feature 'x/c/e': .*no nulls.*1 nulls"),
         (NESTED, {"record_type": "sequence_example"}, TFRecordError, "Examples only"),
-        (with_splits(), {"max_rows_per_file": 7}, TFRecordError, r"split 'train' has others.*colocate"),
+        (
+            with_splits(),
+            {"write_options": {"max_rows_per_file": 7}},
+            TFRecordError,
+            r"split 'train' has others.*colocate",
+        ),
         (with_splits(), {"partition_on": ["split", "even"]}, TFRecordError, r"\['split', 'even'\]"),
         (pd.DataFrame({"x": [1], "split": ["a b"]}), SPLIT, TFRecordError, "'a b'"),
         (pd.DataFrame({"x": [1], "split": [None]}), SPLIT, TFRecordError, "value None of"),

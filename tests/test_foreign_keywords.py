@@ -155,7 +155,11 @@ def test_values_of_other_tools_become_accepted_ones(tmp_path: Path, monkeypatch:
 def test_the_page_for_migrating_shows_the_table() -> None:
     lines = ["| keyword elsewhere | of | here |", "|---|---|---|"]
     for row in foreign_keywords():
-        ours = re.sub(r" \| | or ", "` or `", f"`{row.ours.replace('{}', '')}`") if row.ours else ""
+        ours = (
+            re.sub(r" \| | or ", "` or `", f"`{row.ours.replace(': {}', ': ...').replace('{}', '')}`")
+            if row.ours
+            else ""
+        )
         names = ", ".join(f"`{name}`" for name in row.names.split())
         lines.append(f"| {names} | {row.tools} | {ours or row.otherwise} |")
     table = "\n".join(lines)

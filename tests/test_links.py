@@ -174,7 +174,7 @@ def test_no_operation_changes_others(tmp_path: Path, template: Path, link: str, 
 @pytest.mark.parametrize("operation", CHANGES_OF_FILES)
 def test_files_in_a_linked_partition_refuse_changes(tmp_path: Path, operation: str) -> None:
     theirs, mine = tmp_path / "theirs", tmp_path / "mine"
-    to_tfrecord(ROWS, theirs, partition_on="day", max_rows_per_file=1)
+    to_tfrecord(ROWS, theirs, partition_on="day", write_options={"max_rows_per_file": 1})
     shutil.rmtree(theirs / "_tfrecord")
     mine.mkdir()
     for day in (0, 1):

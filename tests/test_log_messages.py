@@ -106,7 +106,7 @@ def test_the_log_has_no_secrets(caplog: pytest.LogCaptureFixture) -> None:
     read_tfrecord(path, storage_options=options).compute()
     failing = NUMBERS.map_partitions(fail, meta=NUMBERS._meta)
     with pytest.raises(ValueError, match="hunter2"):
-        to_tfrecord(failing, path, overwrite=True, storage_options=options, retries=0)
+        to_tfrecord(failing, path, overwrite=True, storage_options=options, compute_kwargs={"retries": 0})
     ours = [record.getMessage() for record in caplog.records if record.name.startswith("dask_tfrecord")]
     assert any(f"write {snapshot.run[:8]}: done" in text for text in ours)
     assert any("failed after" in text and "***" in text for text in ours)
@@ -200,7 +200,9 @@ def test_schedulers_log_the_same(scheduler: str, tmp_path: Path, caplog: pytest.
     assert [line[2] for line in written] == ["1", "2", "3", "4"]
     assert written[-1] == (None, None, "4", "4", "20", total)
 
-    lazy = to_tfrecord(numbers(), path, shuffle=True, seed=1, npartitions=2, overwrite=True, compute=False)
+    lazy = to_tfrecord(
+        numbers(), path, shuffle=True, seed=1, write_options={"npartitions": 2}, overwrite=True, compute=False
+    )
     assert dask.compute(lazy)[0].rows == 20
     written = lines(caplog, path)
     assert [line[:4] for line in written] == [
@@ -249,7 +251,7 @@ def test_reads_of_files_of_other_tools_log_lines(tmp_path: Path, caplog: pytest.
     assert counted[2:5] == ("1", "1", "20")
     assert len(RecordTable(tmp_path / "b")) == 20
     assert lines(caplog, f"{tmp_path}/b")[-1][2:5] == ("4", "4", "20")
-    assert read_tfrecord(tmp_path / "b", infer="all").npartitions == 1
+    assert read_tfrecord(tmp_path / "b", read_options={"infer": "all"}).npartitions == 1
     assert lines(caplog, f"{tmp_path}/b: read before planning")[-1][4] == "20"
     open_dataset(tmp_path / "b").add_snapshot()
     assert lines(caplog, f"{tmp_path}/b: index")[-1][4:] == ("20", str(snapshot.bytes))

@@ -78,7 +78,7 @@ def expected_keys(data: pd.DataFrame, names: Sequence[str]) -> list[tuple[Any, .
     return sorted((key, len(ids), sum(ids)) for key, ids in sums.items())
 
 
-MANY_FILES = {"compression": "gzip", "max_rows_per_file": 8}
+MANY_FILES = {"compression": "gzip", "write_options": {"max_rows_per_file": 8}}
 
 
 @pytest.mark.parametrize(

@@ -25,7 +25,7 @@ from surfaces import READERS
 
 import dask_tfrecord
 from dask_tfrecord import TFRecordError, to_tfrecord
-from dask_tfrecord.arguments import CollectionKeywords, ReadKeywords
+from dask_tfrecord.arguments import CollectionKeywords, ReadKeywords, ReadOptionKeywords
 from dask_tfrecord.cli import convert, failures, maintenance, show
 from dask_tfrecord.errors import Remedy
 
@@ -73,7 +73,7 @@ DATASETS: dict[str, Callable[[Path], None]] = {
     "versions": _appended,
     "damaged": _damaged,
     "others": _without_snapshot,
-    "splits": lambda root: _write(root, split={"train": 0.5, "test": 0.5}, split_by="id"),
+    "splits": lambda root: _write(root, split={"train": 0.5, "test": 0.5}, write_options={"split_by": "id"}),
 }
 
 
@@ -91,13 +91,16 @@ EVERYWHERE = [
     Case("splits", {"split": ["test"], "filters": FILTER}),
     Case("directories", {"filters": [("day", "=", 1), ("id", ">", 3)], "columns": ["id"]}),
     Case("directories", {"hive": {"day": pa.int16()}, "use_snapshot": False}),
-    Case("damaged", {"on_corrupt": "skip", "max_corrupt": 0}),
-    Case("damaged", {"on_corrupt": "quarantine", "quarantine_path": "lost", "columns": ["id"]}),
-    Case("damaged", {"verify_crc": False, "columns": ["id"]}),
+    Case("damaged", {"on_corrupt": "skip", "read_options": {"max_corrupt": 0}}),
+    Case(
+        "damaged",
+        {"on_corrupt": "quarantine", "read_options": {"quarantine_path": "lost"}, "columns": ["id"]},
+    ),
+    Case("damaged", {"read_options": {"verify_crc": False}, "columns": ["id"]}),
     Case("others", {"extra": "ignore"}),
-    Case("others", {"infer": "all", "schema": {"more": None}}),
-    Case("plain", {"max_record_bytes": 10}),
-    Case("others", {"extra": "ignore", "max_features": 2}),
+    Case("others", {"read_options": {"infer": "all"}, "schema": {"more": None}}),
+    Case("plain", {"read_options": {"max_record_bytes": 10}}),
+    Case("others", {"extra": "ignore", "read_options": {"max_features": 2}}),
     Case("gzip", {"compression": None}),
     Case("plain", {"record_type": "sequence_example"}),
 ]
@@ -118,7 +121,7 @@ CASES = [
     Case("others", {}),
     Case("others", {"schema": {"x": pa.float32(), "more": pa.int64()}, "columns": ["x", "id"]}),
     Case("plain", {"schema": {"x": None}}),
-    Case("plain", {"max_features": 100}),
+    Case("plain", {"read_options": {"max_features": 100}}),
     Case("plain", {"compression": None}),
     Case("plain", {"storage_options": {"auto_mkdir": False}}),
     Case("plain", {"filesystem": fsspec.filesystem("file")}),
@@ -258,7 +261,8 @@ def test_commands_read_the_rows_of_read_tfrecord(case: Case, datasets: Path) -> 
 
 
 def test_commands_have_an_option_for_every_keyword_of_their_functions() -> None:
-    keywords = {*ReadKeywords.__annotations__, "columns"} - {"filesystem"}  # an object
+    keywords = {*ReadKeywords.__annotations__, *ReadOptionKeywords.__annotations__, "columns"}
+    keywords -= {"filesystem", "read_options"}  # objects
     for command in (*(command for command, _ in READING.values()), *OTHERS):
         # The codec of `convert` is that of the files it writes. The codec of the files it reads is detected.
         assert keywords <= {option.name for option in command.params}, command.name

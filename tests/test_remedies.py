@@ -180,7 +180,7 @@ def test_a_function_accepts_the_remedies_of_its_errors(surface: str, datasets: P
 
 WRONG: list[tuple[Callable[..., Any], dict[str, Any]]] = [
     (dask_tfrecord.read_tfrecord, {"blocksize": "many"}),
-    (dask_tfrecord.read_tfrecord, {"max_record_bytes": 1 << 40}),
+    (dask_tfrecord.read_tfrecord, {"read_options": {"max_record_bytes": 1 << 40}}),
     (dask_tfrecord.read_tfrecord, {"include_path_column": 1}),
     (dask_tfrecord.read_tfrecord, {"columns": ["k", "a"], "index": "a"}),
     (dask_tfrecord.read_tfrecord, {"index": "l"}),

@@ -198,7 +198,7 @@ def test_rows_of_other_columns_or_types_are_refused(tmp_path: Path, given: Any, 
         ({"commit_every": 0}, TFRecordError, "commit_every=0"),
         ({"commit_every": "5"}, TFRecordError, "commit_every='5'"),
         ({"commit_every": "-1 s"}, TFRecordError, "commit_every"),
-        ({"max_bytes_per_file": "many"}, TFRecordError, "max_bytes_per_file"),
+        ({"write_options": {"max_bytes_per_file": "many"}}, TFRecordError, "max_bytes_per_file"),
         ({"path": "below"}, DestinationError, "lies inside"),
     ],
 )
@@ -279,7 +279,7 @@ def test_readers_see_the_rows_of_a_commit_and_custom_metadata(place: str) -> Non
 @pytest.mark.parametrize("keys", [None, "key"])
 def test_the_version_in_memory_is_the_stored_version(tmp_path: Path, keys: str | None) -> None:
     to_tfrecord(pa.table({"n": [0], "key": [5]}), tmp_path, partition_on=keys)
-    with Writer(tmp_path, max_rows_per_file=1) as writer:
+    with Writer(tmp_path, write_options={"max_rows_per_file": 1}) as writer:
         for commit in range(6):
             writer.write(pa.table({"n": [commit, commit + 1], "key": [5 - commit, 0]}))
             writer.commit()
@@ -335,7 +335,7 @@ def test_rows_are_committed_after_a_time_of_a_steady_clock(
 
 def test_files_roll_by_size_and_wait_in_staging(tmp_path: Path) -> None:
     table = pa.table({"n": range(1000)})
-    with Writer(tmp_path, max_bytes_per_file="4 KB") as writer:
+    with Writer(tmp_path, write_options={"max_bytes_per_file": "4 KB"}) as writer:
         writer.write(table)
         assert len(list((tmp_path / "_tfrecord/staging").rglob("part-*"))) > 5
         writer.write(table)
@@ -373,7 +373,7 @@ def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
 
 def test_an_exception_drops_what_is_not_committed_and_says_what_is(place: str) -> None:
     def stop() -> None:
-        with Writer(place, max_bytes_per_file=1) as writer:
+        with Writer(place, write_options={"max_bytes_per_file": 1}) as writer:
             writer.write(rows(1, 2))
             writer.commit(custom_metadata={"offset": "2"})
             writer.write(rows(3))
@@ -392,7 +392,7 @@ def test_an_exception_drops_what_is_not_committed_and_says_what_is(place: str) -
 def test_a_full_disk_in_a_roll_loses_no_row(
     tmp_path: Path, fail: Callable[..., list[int]], failures: int
 ) -> None:
-    with Writer(tmp_path, max_rows_per_file=1) as writer:
+    with Writer(tmp_path, write_options={"max_rows_per_file": 1}) as writer:
         writer.write(rows(1))
         writer.commit()
         writer.write(rows(2, 3, 4, 5))
@@ -413,7 +413,7 @@ def test_a_call_of_many_tables_is_taken_as_a_whole_if_the_disk_is_full(
 ) -> None:
     given = pa.Table.from_batches([pa.record_batch({"n": [2 * at, 2 * at + 1]}) for at in range(10)])
     calls = fail("write", [done], FULL)
-    with Writer(tmp_path, NUMBERS, max_bytes_per_file=16, commit_every=30) as writer:
+    with Writer(tmp_path, NUMBERS, write_options={"max_bytes_per_file": 16}, commit_every=30) as writer:
         with pytest.raises(OSError, match="No space left"):
             writer.write(given, custom_metadata={"offset": "20"})
         assert writer.uncommitted_rows == 20

@@ -40,7 +40,7 @@ def splits(column: pa.Array, shares: dict[str, float], split_by: Any = "k") -> l
 @pytest.mark.parametrize("split_by", [0, "user", ["user", "id"]])
 def test_split_by_puts_every_row_in_one_split(tmp_path: Path, split_by: Any) -> None:
     ddf = dd.from_pandas(FRAME, npartitions=4)
-    to_tfrecord(ddf, tmp_path / "d", split=SHARES, split_by=split_by)
+    to_tfrecord(ddf, tmp_path / "d", split=SHARES, write_options={"split_by": split_by})
     snapshot = Snapshot.open(tmp_path / "d")
     rows = read_tfrecord(tmp_path / "d").compute()
     assert sorted(rows["id"]) == list(range(ROWS))
@@ -55,7 +55,7 @@ def test_equal_values_are_in_one_split_whatever_the_partitions_and_types(tmp_pat
     other = FRAME.sample(frac=1, random_state=1).astype({"user": "category"})
     for name, frame, npartitions in (("a", FRAME, 4), ("b", other, 3)):
         ddf = dd.from_pandas(frame, npartitions=npartitions, sort=False)
-        to_tfrecord(ddf, tmp_path / name, split=SHARES, split_by="user")
+        to_tfrecord(ddf, tmp_path / name, split=SHARES, write_options={"split_by": "user"})
     assert split_of(tmp_path / "a") == split_of(tmp_path / "b")
     rows = read_tfrecord(tmp_path / "a").compute()
     assert (rows.groupby("user")["split"].nunique() == 1).all()
@@ -119,12 +119,17 @@ LISTS = pd.DataFrame({"l": pd.array([[1], [2]], pd.ArrowDtype(pa.list_(pa.int64(
         (FRAME, {"split": {"a": 1.5, "b": -0.5}}, TFRecordError, "sum to 1"),
         (FRAME, {"split": ["train"]}, TFRecordError, "sum to 1"),
         (FRAME, {"split": {}}, TFRecordError, "sum to 1"),
-        (FRAME, {"split": SHARES, "split_by": "nothing"}, SchemaError, "nothing"),
-        (FRAME, {"split": SHARES, "split_by": 1.5}, TFRecordError, "split_by"),
-        (FRAME, {"split": SHARES, "split_by": []}, TFRecordError, "split_by= names no column"),
-        (FRAME, {"split_by": "user"}, TFRecordError, "no effect"),
+        (FRAME, {"split": SHARES, "write_options": {"split_by": "nothing"}}, SchemaError, "nothing"),
+        (FRAME, {"split": SHARES, "write_options": {"split_by": 1.5}}, TFRecordError, "split_by"),
+        (
+            FRAME,
+            {"split": SHARES, "write_options": {"split_by": []}},
+            TFRecordError,
+            "split_by= names no column",
+        ),
+        (FRAME, {"write_options": {"split_by": "user"}}, TFRecordError, "no effect"),
         (FRAME.assign(split=1), {"split": SHARES}, SchemaError, "split"),
-        (LISTS, {"split": SHARES, "split_by": "l"}, SchemaError, "split_by="),
+        (LISTS, {"split": SHARES, "write_options": {"split_by": "l"}}, SchemaError, "split_by="),
     ],
 )
 def test_wrong_arguments_are_named(

@@ -43,6 +43,24 @@ def test_script_runs(folder: Path) -> None:
     subprocess.run([sys.executable, "-W", "error", "user_script.py"], cwd=folder, check=True)
 
 
+@pytest.mark.tensorflow
+def test_the_examples_pass_pyright(tmp_path: Path) -> None:
+    """An editor shows its errors. The continuous integration runs mypy on the examples."""
+    for name in ("pyright", "keras", "torch"):
+        pytest.importorskip(name)
+    examples = ROOT / "examples"
+    settings = {
+        "extraPaths": [str(ROOT), str(examples)],
+        "include": [str(examples)],
+        "typeCheckingMode": "standard",
+        "reportPrivateImportUsage": False,  # Dask's own names, such as `dask.compute`
+    }
+    (tmp_path / "pyrightconfig.json").write_text(json.dumps(settings))
+    command = [sys.executable, "-m", "pyright", "--pythonpath", sys.executable, "-p", str(tmp_path)]
+    found = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert found.returncode == 0, found.stdout
+
+
 @pytest.mark.parametrize("checker", ["mypy", "pyright"])
 def test_the_script_passes_a_checker_that_finds_wrong_types(folder: Path, checker: str) -> None:
     """The checker sees this library's types, not Any. One run checks both files, because a run takes long."""

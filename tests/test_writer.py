@@ -79,7 +79,7 @@ def test_what_tensorflow_does_not_read_warns(tmp_path: Path, compression: Any, s
 
 
 def test_a_higher_compression_level_gives_smaller_files(tmp_path: Path) -> None:
-    options = [{"compression": "gzip", "compression_level": level} for level in (0, 9)]
+    options = [{"compression": "gzip", "write_options": {"compression_level": level}} for level in (0, 9)]
     larger, smaller = (to_tfrecord(collection(), tmp_path, overwrite=True, **one).bytes for one in options)
     assert smaller < larger
 
@@ -132,7 +132,7 @@ def test_numbers_keep_names_in_order_whatever_their_count() -> None:
     [
         ("", {"compute_kwargs": {"priority": 7}}, {"priority": 7}),
         ("memory://bucket/retries", {}, {"retries": 5}),
-        ("", {"retries": 3, "compute_kwargs": {"retries": 1}}, {"retries": 3}),
+        ("memory://bucket/retries", {"compute_kwargs": {"retries": 1}}, {"retries": 1}),
     ],
 )
 def test_compute_kwargs_and_retries_reach_compute(

@@ -105,7 +105,9 @@ class Changes(InMemory):
         )
         dask_tfrecord.to_tfrecord(dd.from_pandas(frame, npartitions=20), self.large)
         keys = frame.iloc[: scaled(10_000)].assign(key=lambda rows: rows["id"] // 10)
-        dask_tfrecord.to_tfrecord(keys, self.keyed, partition_on="key", max_files_per_task=None)
+        dask_tfrecord.to_tfrecord(
+            keys, self.keyed, partition_on="key", write_options={"max_files_per_task": None}
+        )
         self.end, self.batch = len(frame) // 100, partition(0)
 
     def time_compact(self) -> None:

@@ -88,7 +88,8 @@ def convert_command(
     --partition-on is for TFRecord and Parquet. Of the other options of writing, only --npartitions and
     --compression are for all formats.
     """
-    read = {option.name: how.pop(option.name) for option in _READ if option.name in how}
+    names = ["read_options", *(option.name for option in _READ)]
+    read = {name: how.pop(name) for name in names if name in how}
     shared = read.pop("storage_options", None)
     sources = [source] if isinstance(source, str) else source
     read["storage_options"] = options.storage_of(sources[0], shared)
@@ -138,7 +139,7 @@ def _plan(ddf: Any, target: str, to: Format, how: dict[str, Any]) -> dict[str, A
     planned = {
         "target": to,
         "mode": mode,
-        "partitions": how.get("npartitions", ddf.npartitions),
+        "partitions": how.get("write_options", {}).get("npartitions", ddf.npartitions),
         "partition_on": how.get("partition_on", []),
         "schema": {name: str(type_) for name, type_ in types_of(ddf).items()},
     }

@@ -152,10 +152,12 @@ def option_name(keyword: str, value: Any = True) -> str:
 
 
 def option(remedy: Remedy) -> str:
-    name, value = remedy.keyword, remedy.value
+    name, value, *_ = remedy
     text = f"--{option_name(name, value)}"
     if value is None:
         return f"{text} none" if name == "compression" else f"no {text}"
+    if name in ("read_options", "write_options"):
+        return " ".join(option(Remedy(*item)) for item in value.items())
     if name == "schema":
         return " ".join(
             f"{text} {shlex.quote(f'{column}={_type_name(type_)}')}" for column, type_ in value.items()

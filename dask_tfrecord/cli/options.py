@@ -21,6 +21,7 @@ import dask_tfrecord
 from dask_tfrecord.cli.compute import note_setting
 from dask_tfrecord.cli.failures import keep_secret, note_paths, option_name
 from dask_tfrecord.files.storage.store_failures import hide_secrets
+from dask_tfrecord.public_functions import OPTIONS
 from dask_tfrecord.schema.logical_types import arrow_type
 from dask_tfrecord_launcher import COMMANDS
 
@@ -238,7 +239,8 @@ _SETTINGS: dict[str, dict[str, Any]] = {
     },
     "keep_versions": {
         "help": "Keep the earlier versions, so that --version still reads them, or remove them with the "
-        "replaced files. Default: dask-tfrecord.keep-versions of Dask's configuration, or else remove them."
+        "replaced files. Default: dask-tfrecord.keep-versions of Dask's configuration, or else compact and "
+        "delete keep them, and --overwrite removes them."
     },
     "dry_run": {"help": "Print what the command would do, and change nothing."},
     "quarantine_path": {"metavar": "PATH", "callback": _secret},
@@ -263,9 +265,43 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
+# The sections of ``--help``, each with the names of its options. Other options are in the first section.
+_SECTIONS = {
+    "Options": (),
+    "Rows and columns": (
+        *("columns", "filters", "split", "version", "include_path_column", "include_offset_column"),
+    ),
+    "Types": (
+        *("schema", "schema_of", "record_type", "labels", "hive", "use_snapshot"),
+        *("infer", "extra", "max_features"),
+    ),
+    "Damage": ("on_corrupt", "max_corrupt", "quarantine_path", "verify_crc", "max_record_bytes"),
+    "Files that are written": (
+        *("append", "schema_change", "overwrite", "overwrite_partitions", "keep_versions"),
+        *("partition_on", "colocate", "shuffle", "seed", "npartitions", "lossy", "columnar"),
+    ),
+    "Computation": ("blocksize", "scheduler", "workers", "threads", "memory_limit"),
+}
+_SECTION_OF = {name: section for section, names in _SECTIONS.items() for name in names}
+
+
+class _Command(click.Command):
+    """A subcommand whose help shows the options in sections."""
+
+    def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
+        rows: dict[str, list[tuple[str, str]]] = {section: [] for section in _SECTIONS}
+        for param in self.get_params(ctx):
+            if (row := param.get_help_record(ctx)) is not None:
+                rows[_SECTION_OF.get(param.name or "", "Options")].append(row)
+        for section, listed in rows.items():
+            if listed:
+                with formatter.section(section):
+                    formatter.write_dl(listed)
+
+
 def of(function: Callable[..., Any], *names: str) -> list[click.Option]:
     """Return the options for the named keywords of a public function. By default, for all its keywords."""
-    parameters = inspect.signature(function).parameters
+    parameters = _parameters(function)
     keywords = names or keywords_of(function)
     texts = _help_texts(function)
     options = [_option(parameters[name], texts.get(name, "")) for name in keywords]
@@ -279,7 +315,15 @@ def of(function: Callable[..., Any], *names: str) -> list[click.Option]:
 
 
 def keywords_of(function: Callable[..., Any]) -> list[str]:
-    return [name for name in [*inspect.signature(function).parameters][1:] if name != "filesystem"]
+    return [name for name in [*_parameters(function)][1:] if name not in ("filesystem", *OPTIONS)]
+
+
+def _parameters(function: Callable[..., Any]) -> dict[str, inspect.Parameter]:
+    """Return the parameters of a function, and the options of its parameters such as ``read_options``."""
+    parameters = dict(inspect.signature(function).parameters)
+    for holder in OPTIONS.keys() & parameters:
+        parameters |= OPTIONS[holder]
+    return parameters
 
 
 def _option(parameter: inspect.Parameter, text: str) -> click.Option:
@@ -311,8 +355,9 @@ def _choices(annotation: Any) -> list[str]:
 
 def _help_texts(function: Callable[..., Any]) -> dict[str, str]:
     """Return the start of the description of each parameter in a numpydoc docstring."""
-    found = re.findall(r"^(\w+) : (.*)\n((?:    .*\n)+)", inspect.getdoc(function) or "", re.MULTILINE)
-    return {name: _help_text(text, whole=kind.startswith("{")) for name, kind, text in found}
+    text = inspect.getdoc(function) or ""
+    found = re.findall(r"^( {4}|)(?:``)?(\w+)(?:``)? : (.*)\n((?:\1    .*\n)+)", text, re.MULTILINE)
+    return {name: _help_text(text, whole=kind.startswith("{")) for _, name, kind, text in found}
 
 
 def _help_text(text: str, whole: bool) -> str:
@@ -374,10 +419,13 @@ def command(name: str, *params: click.Parameter) -> Callable[[Callable[..., Any]
                 if "schema" in given:
                     raise click.UsageError("--type and --schema exclude one another")
                 given["schema"] = given.pop("schema_of")
+            for holder, held in OPTIONS.items():
+                if chosen := {name: given.pop(name) for name in held if name in given}:
+                    given[holder] = chosen
             return function(**given)
 
         text = f"{COMMANDS[name][1]}\n\n{inspect.getdoc(function) or ''}"
-        return click.Command(name, params=list(params), callback=run, help=text)
+        return _Command(name, params=list(params), callback=run, help=text)
 
     return decorate
 

@@ -82,7 +82,9 @@ def open_source(
         return dask_tfrecord.read_tfrecord(paths, index=index, dtype_backend="pyarrow", **read)
     types, columns, filters = read.get("schema"), read.get("columns"), read.get("filters")
     known = {"columns", "filters", "storage_options", *(("schema",) if format != "parquet" else ())}
-    others = [option_name(name, value) for name, value in read.items() if name not in known]
+    given = {**read, **read.get("read_options", {})}
+    given.pop("read_options", None)
+    others = [option_name(name, value) for name, value in given.items() if name not in known]
     if not isinstance(types, dict | None):
         others = ["schema"]
     if others:
@@ -142,7 +144,7 @@ def types_of(ddf: dd.DataFrame) -> dict[str, Any]:
 
 
 def check_target(ddf: dd.DataFrame, path: str, format: Format, how: dict[str, Any]) -> None:
-    known = {"npartitions", "compression", "storage_options", *(("partition_on",) * (format == "parquet"))}
+    known = {"write_options", "compression", "storage_options", *(("partition_on",) * (format == "parquet"))}
     if unsuitable := sorted(how.keys() - known):
         option = unsuitable[0].replace("_", "-")
         raise click.UsageError(f"--{option} is not for {format}, which is the format of DST")
@@ -188,8 +190,8 @@ def _refusal(type_: Any, format: Format) -> str:
 
 def write_other(ddf: dd.DataFrame, path: str, format: Format, how: dict[str, Any]) -> dict[str, int]:
     """Write Parquet, CSV or JSON lines with Dask. Return the written files and their sizes."""
-    if "npartitions" in how:
-        ddf = ddf.clear_divisions().repartition(npartitions=how["npartitions"])
+    if "write_options" in how:
+        ddf = ddf.clear_divisions().repartition(npartitions=how["write_options"]["npartitions"])
     options = how["storage_options"]
     codec = how.get("compression", "snappy" if format == "parquet" else None)
     if format == "parquet":

@@ -47,6 +47,7 @@ def description_json(dataset: Dataset, rows: pa.Table) -> dict[str, Any]:
         "path": dataset.path,
         "files": len(dataset.files),
         "bytes": dataset.nbytes,
+        "kept_bytes": dataset.kept_bytes,
         "rows": dataset.num_rows,
         "codecs": dataset.codecs,
         "record_type": dataset.record_type,
@@ -97,6 +98,7 @@ def print_description(dataset: Dataset, rows: pa.Table) -> None:
         "version": dataset.version or "none: no snapshot describes the files",
         "rows": "not known" if dataset.num_rows is None else f"{dataset.num_rows:,}",
         "bytes": f"{dataset.nbytes:,}",
+        **({"kept bytes": f"{dataset.kept_bytes:,}, of earlier versions"} if dataset.kept_bytes else {}),
         "files": files,
         "codec": ", ".join(dataset.codecs),
         "records": dataset.record_type,
@@ -126,7 +128,7 @@ def print_description(dataset: Dataset, rows: pa.Table) -> None:
         if (earlier := len(versions) - _VERSIONS) > 0:
             output.print_lines([f"{earlier:,} earlier versions, which history lists"])
     if rows.num_rows:
-        output.print_lines(["", f"first {rows.num_rows} rows"])
+        output.print_lines(["", f"first {rows.num_rows} row{'s' * (rows.num_rows > 1)}"])
         output.print_frame(rows)
 
 
@@ -315,11 +317,17 @@ _as = click.Option(
 
 @options.command("schema", options.PATHS, _as, *options.READ, options.JSON)
 def schema_command(path: Any, form: str, as_json: bool, **read: Any) -> None:
-    text = _schema_text(path, form, read)
-    output.print_result({"form": form, "schema": text}, text.rstrip("\n").split("\n"), as_json)
+    if form == "arrow":
+        schema = dask_tfrecord.open_dataset(path, **read).schema
+        columns = [{"name": item.name, "type": str(item.type)} for item in schema]
+        lines = [f"{printable(one['name'])}: {one['type']}" for one in columns]
+        output.print_result({"columns": columns}, lines, as_json)
+    else:
+        code = _schema_code(path, form, read)
+        output.print_result({"form": form, "code": code}, code.rstrip("\n").split("\n"), as_json)
 
 
-def _schema_text(path: Any, form: str, read: dict[str, Any]) -> str:
+def _schema_code(path: Any, form: str, read: dict[str, Any]) -> str:
     if form == "pbtxt":
         if isinstance(path, list) or not read.keys() <= {"version", "storage_options"}:
             raise click.UsageError("--as pbtxt needs one directory with a snapshot, and only takes --version")
@@ -329,12 +337,6 @@ def _schema_text(path: Any, form: str, read: dict[str, Any]) -> str:
 
         return feature_spec(path, **read).code()
     schema = dask_tfrecord.open_dataset(path, **read).schema
-    if form == "python":
-        return _python(schema)
-    return "\n".join(f"{printable(item.name)}: {item.type}" for item in schema)
-
-
-def _python(schema: pa.Schema) -> str:
     fields = "".join(f"        ({item.name!r}, {literal(item.type)}),\n" for item in schema)
     return f"import pyarrow as pa\n\nschema = pa.schema(\n    [\n{fields}    ]\n)"
 

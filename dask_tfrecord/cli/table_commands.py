@@ -6,7 +6,6 @@ import sys
 from typing import Any
 
 import click
-import dask
 import pyarrow as pa
 
 import dask_tfrecord
@@ -14,17 +13,20 @@ from dask_tfrecord import Commit, Dataset
 from dask_tfrecord.cli import options, output
 from dask_tfrecord.cli.compute import computing
 from dask_tfrecord.cli.show import print_versions
+from dask_tfrecord.collection.requests import keeps_versions
 
 
 @options.command("history", options.PATH, *options.STORE, options.JSON)
 def history_command(path: str, as_json: bool, **how: Any) -> None:
     """The option --version of other commands reads one of these versions."""
-    history = dask_tfrecord.open_dataset(path, **how).history()
-    versions = pa.Table.from_pandas(history, preserve_index=False).to_pylist()
+    dataset = dask_tfrecord.open_dataset(path, **how)
+    versions = pa.Table.from_pandas(dataset.history(), preserve_index=False).to_pylist()
     if as_json:
         output.print_json(versions)
-    else:
-        print_versions(versions)
+        return
+    print_versions(versions)
+    if dataset.kept_bytes:
+        output.print_lines([f"{dataset.kept_bytes:,} bytes are kept for earlier versions, until expire"])
 
 
 @options.command("repair", options.PATH, *options.of(Dataset.repair), *options.STORE, options.JSON)
@@ -82,7 +84,7 @@ def delete_command(path: str, yes: bool, as_json: bool, dry_run: bool = False, *
 
     done = delete(dry_run=dry_run or not yes)
     if done.details["deleted_rows"] and not (dry_run or yes):
-        _confirm(done, how.get("keep_versions", dask.config.get("dask-tfrecord.keep-versions", False)))
+        _confirm(done, keeps_versions(how.get("keep_versions"), default=True))
         done = delete(dry_run=False)
     result = {"version": done.version, "rows": done.rows, **done.details, "dry_run": dry_run}
     deleted, dropped, rewritten, size = done.details.values()

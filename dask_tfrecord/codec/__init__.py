@@ -132,7 +132,9 @@ class Damage(NamedTuple):
 
 def too_many_features(count: int, **place: Any) -> SchemaError:
     problem = f"the records so far have up to {count:,} features, more than max_features= allows"
-    return SchemaError(problem, Remedy("max_features", count, "infer a column for each feature"), **place)
+    return SchemaError(
+        problem, Remedy("read_options", {"max_features": count}, "infer a column for each feature"), **place
+    )
 
 
 def _wrong_map_error(unknown: Column, place: Mapping[str, Any]) -> SchemaError:
@@ -142,7 +144,9 @@ def _wrong_map_error(unknown: Column, place: Mapping[str, Any]) -> SchemaError:
         here, there = there, here
     problem = f"the record has the feature in {here}, the column reads it from {there}"
     remedy = Remedy("extra", "ignore", f"read {there} only, because a column reads one of the two")
-    return SchemaError(problem, remedy, Remedy("infer", "all", "find both and choose a type"), **place)
+    return SchemaError(
+        problem, remedy, Remedy("read_options", {"infer": "all"}, "find both and choose a type"), **place
+    )
 
 
 Ints = npt.NDArray[np.int64]

@@ -509,7 +509,7 @@ def check_level(compression: Compression | None, level: int | None) -> None:
         return
     if compression is None:
         problem = f"compression_level={level!r} has no effect without compression="
-        remedy = Remedy("compression_level", None, "write them uncompressed")
+        remedy = Remedy("write_options", {"compression_level": None}, "write them uncompressed")
         raise TFRecordError(problem, Remedy("compression", "gzip", "compress the files"), remedy)
     levels = CODECS[compression].levels
     if not isinstance(level, int) or isinstance(level, bool) or level not in levels:

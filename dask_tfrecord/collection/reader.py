@@ -116,15 +116,12 @@ def read_tfrecord(
     use_snapshot : bool, default True
         If True and the directory has a snapshot, read the files that the snapshot lists. If False, read all
         files in the directory as if another tool had written them.
-    infer : {"sample", "all"}, default "sample"
-        The records from which columns and types are inferred. "sample" uses some records of the first file,
-        the last file and a few files between. If the sample shows no column, or a column without a value, up
-        to 64 MiB more is read. "all" uses every record, so all files are read one additional time.
     filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression, optional
         Conditions that select the rows to load. A list of conditions ``(column, operator, value)`` selects
         the rows that meet all conditions; a list of such lists selects the rows that meet at least one of the
         lists. The operators are ``=``, ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, ``in``, ``not in``, and
-        ``is`` and ``is not`` for None. A null meets only conditions with the operators ``is`` and ``not in``.
+        ``is`` and ``is not`` for None, or for NaN, which selects both nulls and the value NaN. A null meets
+        only conditions with the operators ``is`` and ``not in``.
         Values of floating-point columns are compared as 32-bit floats, because TFRecord stores 32-bit floats.
         The column "point/x" is the field "x" of the struct column "point".
 
@@ -189,44 +186,61 @@ def read_tfrecord(
         "ignore", the feature is not read.
     include_path_column : bool or str, default False
         If set, add a column with the path of each record's file, named ``path`` or by the given string.
-    include_offset_column : bool or str, default False
-        If set, add a column with the byte offset of each record in its decompressed file, named ``offset`` or
-        by the given string.
     on_corrupt : {"raise", "skip", "quarantine"}, default "raise"
         What happens with damaged records. "raise" raises an error for a damaged record. "skip" drops damaged
         records and reads all other records; one warning per file and partition reports the loss. "quarantine"
-        skips damaged records, too, and stores the lost bytes in ``quarantine_path``.
+        skips damaged records, too, and stores the lost bytes in the option ``quarantine_path``.
 
         If the payload of a record is damaged or is not a message, one record is lost. If the length of a
         record is damaged, all bytes up to the next record with valid checksums are lost. A file that was
         replaced after it was listed raises in every case. A value that does not fit its column raises in
         every case.
-    max_corrupt : int or float, optional
-        The maximum number or fraction of records that each partition may lose to damage; a greater loss
-        raises. An integer is a number of records, and a byte range without recognisable records counts as one
-        record. A float between 0 and 1 is a fraction of the records of the partition. By default, the loss is
-        not limited.
-    quarantine_path : str or path-like, optional
-        The directory for the lost bytes of ``on_corrupt="quarantine"``, preferably a new directory. Each task
-        writes one Parquet file for each damaged file, or part of a file, that the task reads. The Parquet
-        file has a row for each damaged range, with the columns ``file``, ``offset``, ``length``, ``reason``
-        and ``bytes``; a long range takes several rows. ``storage_options`` are also used for this directory.
-    verify_crc : bool, default True
-        If True, verify the checksum of each record's payload. If False, damaged values may be read as valid
-        values. The checksums of the record lengths are always verified. If False, the checksum of a file of a
-        snapshot is verified only if the modification time of the file differs from that in the snapshot.
+    read_options : dict, optional
+        Options that few reads need:
 
-        With ``verify_crc=False``, large values of columns that are not read are not read from the file
-        either, so that for example the labels of images are read many times faster. This applies to local
-        uncompressed files, and to bytes and lists of floats of at least 32 KiB. What is not read is not
-        verified.
-    max_record_bytes : int or str, default 2 GiB - 1
-        The maximum size of a record, in bytes. A longer record is treated as damage, so that hostile files
-        cannot use up the memory.
-    max_features : int, optional
-        The maximum number of features that all sampled records have together, if columns are inferred from
-        them. With more features, the read raises, so that hostile files cannot use up the memory. The default
-        is 10,000. If None, the number is not limited. The columns of a snapshot are not limited.
+        ``infer`` : {"sample", "all"}, default "sample"
+            The records from which columns and types are inferred. "sample" uses some records of the first
+            file, the last file and a few files between. If the sample shows no column, or a column without a
+            value, up to 64 MiB more is read. "all" uses every record, so all files are read one additional
+            time.
+
+        ``include_offset_column`` : bool or str, default False
+            If set, add a column with the byte offset of each record in its decompressed file, named
+            ``offset`` or by the given string.
+
+        ``max_corrupt`` : int or float, optional
+            The maximum number or fraction of records that each partition may lose to damage; a greater loss
+            raises. An integer is a number of records, and a byte range without recognisable records counts as
+            one record. A float between 0 and 1 is a fraction of the records of the partition. By default, the
+            loss is not limited.
+
+        ``quarantine_path`` : str or path-like, optional
+            The directory for the lost bytes of ``on_corrupt="quarantine"``, preferably a new directory. Each
+            task writes one Parquet file for each damaged file, or part of a file, that the task reads. The
+            Parquet file has a row for each damaged range, with the columns ``file``, ``offset``, ``length``,
+            ``reason`` and ``bytes``; a long range takes several rows. ``storage_options`` are also used for
+            this directory.
+
+        ``verify_crc`` : bool, default True
+            If True, verify the checksum of each record's payload. If False, damaged values may be read as
+            valid values. The checksums of the record lengths are always verified. If False, the checksum of a
+            file of a snapshot is verified only if the modification time of the file differs from that in the
+            snapshot.
+
+            With ``verify_crc=False``, large values of columns that are not read are not read from the file
+            either, so that for example the labels of images are read many times faster. This applies to local
+            uncompressed files, and to bytes and lists of floats of at least 32 KiB. What is not read is not
+            verified.
+
+        ``max_record_bytes`` : int or str, default 2 GiB - 1
+            The maximum size of a record, in bytes. A longer record is treated as damage, so that hostile
+            files cannot use up the memory.
+
+        ``max_features`` : int, optional
+            The maximum number of features that all sampled records have together, if columns are inferred
+            from them. With more features, the read raises, so that hostile files cannot use up the memory.
+            The default is 10,000. If None, the number is not limited. The columns of a snapshot are not
+            limited.
     index : str, list of str or False, optional
         The columns that become the index of the DataFrame. By default, the index that `to_tfrecord` stored is
         restored, except for index levels that ``columns`` names. If no index is stored, the index counts the
@@ -322,7 +336,7 @@ def read_tfrecord(
         dataset,
         columns,
         index=read.get("index"),
-        calculate_divisions=read.get("calculate_divisions", False),
+        calculate_divisions=bool(read.get("calculate_divisions")),
         categories=categories,
         dtype_backend=dtype_backend,
         schema=read.get("schema"),

@@ -6,6 +6,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
+from dataclasses import dataclass
 from datetime import timedelta
 from functools import partial
 from inspect import signature
@@ -18,6 +19,7 @@ from dask_tfrecord import arguments
 from dask_tfrecord.arguments import (
     AnyCompression,
     AnyRecordType,
+    ReadOptionKeywords,
     ReadSchema,
     keyword_or_default,
 )
@@ -35,9 +37,50 @@ from dask_tfrecord.files.entry import check_labels
 from dask_tfrecord.files.file_options import MAX_FEATURES, Extra, ReadOptions, WriteOptions
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
-from dask_tfrecord.public_functions import SHARED_PARAMETERS
+from dask_tfrecord.public_functions import OPTIONS, SHARED_PARAMETERS
 from dask_tfrecord.schema.fields import Lossy, Schema
 from dask_tfrecord.schema.tfds import Labels
+
+
+@dataclass(frozen=True)
+class ReadOption:
+    """The options that few reads need, which the docstring of `read_tfrecord` describes."""
+
+    infer: Infer = "sample"
+    include_offset_column: bool | str = False
+    max_corrupt: int | float | None = None
+    quarantine_path: PathLike | None = None
+    verify_crc: bool = True
+    max_record_bytes: SupportsIndex | str = MAX_RECORD_BYTES
+    max_features: int | None = MAX_FEATURES
+
+    def __post_init__(self) -> None:
+        arguments.choice("infer", self.infer, get_args(Infer))
+        arguments.flag("verify_crc", self.verify_crc)
+        arguments.count("max_features", self.max_features)
+        if self.quarantine_path is not None:
+            arguments.path(self.quarantine_path, "quarantine_path")
+
+
+@dataclass(frozen=True)
+class FileOption:
+    """The options of `Writer` and `to_tfrecord` that few writes need."""
+
+    compression_level: int | None = None
+    max_rows_per_file: int | None = None
+    max_bytes_per_file: SupportsIndex | str | None = None
+
+
+@dataclass(frozen=True)
+class WriteOption(FileOption):
+    """The options that few writes need, which the docstring of `to_tfrecord` describes."""
+
+    max_files_per_task: int | None = 1024
+    npartitions: int | None = None
+    split_by: str | Sequence[str] | int | None = None
+
+    def __post_init__(self) -> None:
+        arguments.count("max_files_per_task", self.max_files_per_task)
 
 
 def read_request(
@@ -46,7 +89,6 @@ def read_request(
     schema: ReadSchema | None = None,
     hive: bool | Mapping[str, Any] = True,
     use_snapshot: bool = True,
-    infer: Infer = "sample",
     filters: Sequence[Any] | pc.Expression | None = None,
     split: str | Sequence[str] | None = None,
     labels: Labels = "names",
@@ -57,47 +99,40 @@ def read_request(
     compression: AnyCompression | Literal["infer"] | None = "infer",
     extra: Extra = "raise",
     include_path_column: bool | str = False,
-    include_offset_column: bool | str = False,
     on_corrupt: OnCorrupt = "raise",
-    max_corrupt: int | float | None = None,
-    quarantine_path: PathLike | None = None,
-    verify_crc: bool = True,
-    max_record_bytes: SupportsIndex | str = MAX_RECORD_BYTES,
-    max_features: int | None = MAX_FEATURES,
+    read_options: ReadOptionKeywords | None = None,
     index: str | Sequence[str] | Literal[False] | None = None,
-    calculate_divisions: bool = False,
+    calculate_divisions: bool | None = False,
     storage_options: dict[str, Any] | None = None,
     filesystem: Filesystem = None,
 ) -> ReadRequest:
     """Validate the keywords of a read, which the docstring of `read_tfrecord` describes."""
     arguments.choice("record_type", record_type, ("infer", *get_args(RecordType)))
-    arguments.choice("infer", infer, get_args(Infer))
     arguments.choice("extra", extra, get_args(Extra))
     arguments.choice("labels", labels, get_args(Labels))
     arguments.flag("use_snapshot", use_snapshot)
-    arguments.flag("verify_crc", verify_crc)
-    arguments.flag("calculate_divisions", calculate_divisions)
+    given = False if calculate_divisions is None else calculate_divisions  # the default of `read_parquet`
+    calculate_divisions = arguments.flag("calculate_divisions", given)
     arguments.mappings(storage_options=storage_options)
     schema = arguments.schema(
         known_schema(schema, labels=labels, storage_options=storage_options, filesystem=filesystem)
     )
     arguments.choice("on_corrupt", on_corrupt, get_args(OnCorrupt))
+    rare = ReadOption(**arguments.options("read_options", read_options, ReadOption))
     quarantine = None
-    if quarantine_path is not None:
-        quarantine = destination(
-            arguments.path(quarantine_path, "quarantine_path"), storage_options, filesystem
-        )
-    damage = DamagePolicy(on_corrupt, max_corrupt, quarantine)
+    if rare.quarantine_path is not None:
+        quarantine = destination(rare.quarantine_path, storage_options, filesystem)
+    damage = DamagePolicy(on_corrupt, rare.max_corrupt, quarantine)
     check_policy(damage)
     options = ReadOptions(
         compression=arguments.compression(compression, "infer"),
-        verify_crc=verify_crc,
-        max_record_bytes=arguments.record_limit(max_record_bytes),
-        max_features=arguments.count("max_features", max_features),
+        verify_crc=rare.verify_crc,
+        max_record_bytes=arguments.record_limit(rare.max_record_bytes),
+        max_features=rare.max_features,
         extra="ignore" if isinstance(schema, pa.Schema | Schema | Snapshot) else extra,
         damage=damage,
         path_column=arguments.origin_column(include_path_column, "path"),
-        offset_column=arguments.origin_column(include_offset_column, "offset"),
+        offset_column=arguments.origin_column(rare.include_offset_column, "offset"),
     )
     return ReadRequest(
         columns=_requested_columns(columns, index),
@@ -105,7 +140,7 @@ def read_request(
         hive=hive,
         use_snapshot=use_snapshot,
         record_type=record_type,
-        infer=infer,
+        infer=rare.infer,
         filters=None if isinstance(filters, list | tuple) and not filters else filters,
         options=options,
         split=_requested_splits(split),
@@ -120,6 +155,8 @@ def read_request(
 
 
 SHARED_PARAMETERS.update(signature(read_request).parameters)
+OPTIONS["read_options"] = signature(ReadOption).parameters
+OPTIONS["write_options"] = signature(WriteOption).parameters
 
 
 def existing_names(schema: Schema, keyword: str, value: Any) -> list[str]:
@@ -189,16 +226,14 @@ CommitEvery = int | str | timedelta | None
 CommitLimit = tuple[Literal["rows", "bytes", "seconds"], float]
 
 
-def write_options(
-    compression: Any, level: int | None, lossy: Any, max_rows: int | None, max_bytes: int | None
-) -> WriteOptions:
+def write_options(compression: Any, lossy: Any, rare: FileOption) -> WriteOptions:
     """Return the options for writing each file. Dask's configuration has the defaults."""
     codec: Compression | None = keyword_or_default("compression", compression, arguments.compression)
-    check_level(codec, level)
+    check_level(codec, rare.compression_level)
     lossy = keyword_or_default("lossy", lossy, partial(arguments.choice, "lossy", known=get_args(Lossy)))
-    max_rows = arguments.count("max_rows_per_file", max_rows)  # a NumPy integer could overflow later
-    max_bytes = arguments.count("max_bytes_per_file", max_bytes)
-    return WriteOptions(codec, level, lossy, max_rows, max_bytes)
+    max_rows = arguments.count("max_rows_per_file", rare.max_rows_per_file)  # of NumPy, it could overflow
+    max_bytes = arguments.byte_count("max_bytes_per_file", rare.max_bytes_per_file)
+    return WriteOptions(codec, rare.compression_level, lossy, max_rows, max_bytes)
 
 
 def commit_every_limit(value: CommitEvery) -> CommitLimit | None:
@@ -219,9 +254,16 @@ def commit_every_limit(value: CommitEvery) -> CommitLimit | None:
     raise TFRecordError(problem, 'pass for example 10_000, "64 MiB" or "2 s"')
 
 
-def keeps_versions(value: Any) -> bool:
-    """Return True if an operation that replaces files keeps the versions before it."""
-    return keyword_or_default("keep_versions", value, partial(arguments.flag, "keep_versions"), None)
+def keeps_versions(value: Any, default: bool) -> bool:
+    """Return True if an operation that replaces files keeps the versions before it.
+
+    ``default`` applies if neither the caller nor Dask's configuration says it.
+    """
+
+    def checked(given: Any) -> bool:
+        return default if given is None else arguments.flag("keep_versions", given)
+
+    return keyword_or_default("keep_versions", value, checked, None)
 
 
 def write_mode(

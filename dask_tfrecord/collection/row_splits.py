@@ -21,7 +21,7 @@ SPLIT = "split"
 SPLIT_FIELD = Field(SPLIT, pa.string())
 
 _EXAMPLE = Remedy("split", {"train": 0.9, "eval": 0.1}, "write two splits, for example")
-_AT_RANDOM = Remedy("split_by", 0, "split at random with this seed")
+_AT_RANDOM = Remedy("write_options", {"split_by": 0}, "split at random with this seed")
 
 _DTYPE = pd.ArrowDtype(pa.string())
 
@@ -52,7 +52,9 @@ def parse_splits(columns: Collection[str], split: Any, split_by: Any) -> Splits 
     if split is None:
         if split_by is not None:
             raise TFRecordError(
-                "split_by= has no effect without split=", _EXAMPLE, Remedy("split_by", None, "split no rows")
+                "split_by= has no effect without split=",
+                _EXAMPLE,
+                Remedy("write_options", {"split_by": None}, "split no rows"),
             )
         return None
     shares = dict(split) if isinstance(split, Mapping) else {}

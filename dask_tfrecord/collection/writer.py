@@ -18,6 +18,7 @@ from dask_tfrecord.arguments import (
     AnySchema,
     StreamKeywords,
     WriteKeywords,
+    WriteOptionKeywords,
     keyword_or_default,
 )
 from dask_tfrecord.codec import RecordType
@@ -82,7 +83,6 @@ def to_tfrecord(
     path: PathLike,
     *,
     compression: AnyCompression | Literal["default"] | None = "default",
-    compression_level: int | None = None,
     record_type: AnyRecordType = "infer",
     schema: AnySchema | None = None,
     lossy: Lossy | Literal["default"] = "default",
@@ -94,19 +94,14 @@ def to_tfrecord(
     partition_on: str | Sequence[str] | None = None,
     columnar: str | Sequence[str] | None = None,
     split: Mapping[str, float] | None = None,
-    split_by: str | Sequence[str] | int | None = None,
     colocate: bool = False,
     shuffle: bool | None = False,
     seed: int = 0,
-    npartitions: int | None = None,
-    max_rows_per_file: int | None = None,
-    max_bytes_per_file: int | None = None,
-    max_files_per_task: int | None = 1024,
     name_function: Callable[[int], str] | None = None,
     custom_metadata: Mapping[str, str] | None = None,
+    write_options: WriteOptionKeywords | None = None,
     compute: bool = True,
     compute_kwargs: dict[str, Any] | None = None,
-    retries: int | None = None,
     storage_options: dict[str, Any] | None = None,
     filesystem: Filesystem = None,
 ) -> Any:
@@ -130,7 +125,7 @@ def to_tfrecord(
         `pyarrow.RecordBatchReader`, a DuckDB relation, and every object with the method
         ``__arrow_c_stream__`` or ``__arrow_c_array__``. A stream is never in memory as a whole. The stream is
         a single partition, with a file for each 32 MiB of Arrow data. For such rows, the keywords
-        ``npartitions``, ``compute``, ``compute_kwargs`` and ``retries`` raise an error.
+        ``compute`` and ``compute_kwargs`` and the option ``npartitions`` raise an error.
     path : str or path-like
         The destination directory. Remote storage needs a protocol such as ``s3://`` before the path. A
         destination that holds data raises, unless ``append`` or ``overwrite`` is set.
@@ -139,9 +134,6 @@ def to_tfrecord(
         ``dask-tfrecord.compression`` in Dask's configuration, which is None unless it was changed. Of these
         codecs, TensorFlow reads only "gzip" and "zlib". Pass the same codec to TensorFlow, as in
         ``TFRecordDataset(files, compression_type="GZIP")``.
-    compression_level : int, optional
-        The compression level of the codec. A higher level gives smaller files but is slower. The valid range
-        of levels depends on the codec.
     record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
         The type of the message in each record. Lists of lists require "sequence_example". "bytes" requires
         one binary column, whose values are stored unchanged as records.
@@ -190,7 +182,8 @@ def to_tfrecord(
     keep_versions : bool, optional
         If True, an overwrite keeps the versions before it, and ``read_tfrecord(version=...)`` reads them. The
         replaced files move to the hidden directory ``_tfrecord/kept``. If False, an overwrite removes these
-        versions. The default is ``dask-tfrecord.keep-versions`` in Dask's configuration, False if unchanged.
+        versions. The default is ``dask-tfrecord.keep-versions`` in Dask's configuration, or False if that
+        value is not set.
     partition_on : str or list of str, optional
         The names of the partition columns. The values of partition columns become directory names, such as
         ``country=US/day=2026-01-31``, and are not stored in the records. `read_tfrecord` restores partition
@@ -207,10 +200,6 @@ def to_tfrecord(
         fractions of all splits must sum to 1. Each row is assigned to exactly one split. The split names
         become the first partition column, ``split``, with directories such as ``split=train``. The same rows
         get the same split in every write.
-    split_by : str, list of str, or int, optional
-        The columns or the seed that decide the split of each row. With column names, all rows that have equal
-        values in these columns are in the same split. With an integer, which is a seed, the split is random
-        and depends on the position of the row in the collection. By default, ``split_by`` is the seed 0.
     colocate : bool, default False
         If True, first move all rows with equal values in the columns of ``partition_on`` into one partition.
         Each directory then gets one file, or several files if size limits require this. The order of the
@@ -221,29 +210,45 @@ def to_tfrecord(
         shuffled. The rows move through temporary files at the destination, so they need not fit into memory.
     seed : int, default 0
         The seed of the shuffle. The same seed gives the same order on every scheduler.
-    npartitions : int, optional
-        The number of partitions to write. Each partition becomes one file, unless there are partition columns
-        or size limits. By default, the partitions of ``ddf`` are kept.
-    max_rows_per_file : int, optional
-        The maximum number of rows in a file. If a partition has more rows, it continues in another file.
-    max_bytes_per_file : int, optional
-        The maximum size of a file in bytes, before compression. If a partition has more bytes, it continues
-        in another file. A single record that is larger than the limit is written to a separate file.
-    max_files_per_task : int or None, default 1024
-        The maximum number of directories to which one partition, or 32 MiB of a stream, may write. A
-        partition with more directories raises. If None, the number of directories is not limited.
     name_function : callable, optional
         Function that takes the number of a partition and returns a string. This string is added to the end of
         the partition's file names. If two partitions get the same string, the write raises.
     custom_metadata : mapping of str to str, optional
         Metadata to store in the snapshot as ``Dataset.metadata``.
+    write_options : dict, optional
+        Options that few writes need:
+
+        ``split_by`` : str, list of str, or int, optional
+            The columns or the seed that decide the split of each row. With column names, all rows that have
+            equal values in these columns are in the same split. With an integer, which is a seed, the split
+            is random and depends on the position of the row in the collection. By default, ``split_by`` is
+            the seed 0.
+
+        ``npartitions`` : int, optional
+            The number of partitions to write. Each partition becomes one file, unless there are partition
+            columns or size limits. By default, the partitions of ``ddf`` are kept.
+
+        ``max_rows_per_file`` : int, optional
+            The maximum number of rows in a file. If a partition has more rows, it continues in another file.
+
+        ``max_bytes_per_file`` : int or str, optional
+            The maximum size of a file in bytes or as text such as ``"128 MiB"``, before compression. If a
+            partition has more bytes, it continues in another file. A single record that is larger than the
+            limit is written to a separate file.
+
+        ``max_files_per_task`` : int or None, default 1024
+            The maximum number of directories to which one partition, or 32 MiB of a stream, may write. A
+            partition with more directories raises. If None, the number of directories is not limited.
+
+        ``compression_level`` : int, optional
+            The compression level of the codec. A higher level gives smaller files but is slower. The valid
+            range of levels depends on the codec.
     compute : bool, default True
         If True, the dataset is written now. If False, return a lazy object that writes the dataset when the
         object is computed.
     compute_kwargs : dict, optional
-        Keywords for Dask's ``compute``, such as ``dict(scheduler="processes")``.
-    retries : int, optional
-        The number of times that a failed task is repeated before the write fails. By default, this number is
+        Keywords for Dask's ``compute``, such as ``dict(scheduler="processes")``. The keyword ``retries`` is
+        the number of times that a failed task is repeated before the write fails. By default, this number is
         the value of ``dask-tfrecord.retries`` in Dask's configuration. If that value is not set, the number
         is 5 for remote stores and 0 for local stores. With ``compute=False``, pass ``retries`` to ``compute``
         instead.
@@ -306,17 +311,17 @@ def to_tfrecord(
     """
     rows: CollectionRows | Source
     with ExitStack() as closing:
+        rare = requests.WriteOption(**arguments.options("write_options", write_options, requests.WriteOption))
         if isinstance(ddf, dd.DataFrame):
             rows = CollectionRows(ddf)
         else:
             rows = open_source(ddf)
             closing.callback(rows.close)
-            unpartitioned = {"npartitions": npartitions, "retries": retries}
             requests.refuse_for_streams(
                 rows.kind,
                 compute=None if compute is True else compute,
                 compute_kwargs=compute_kwargs,
-                **unpartitioned,
+                npartitions=rare.npartitions,
             )
         arguments.path(path)
         arguments.mappings(compute_kwargs=compute_kwargs, storage_options=storage_options)
@@ -324,17 +329,15 @@ def to_tfrecord(
         arguments.flag("colocate", colocate)
         arguments.flag("compute", compute)
         write_index = None if write_index is None else arguments.flag("write_index", write_index)
-        arguments.count("max_files_per_task", max_files_per_task)
-        retries = keyword_or_default("retries", retries, partial(arguments.count, "retries", least=0), None)
-        options = requests.write_options(
-            compression, compression_level, lossy, max_rows_per_file, max_bytes_per_file
-        )
+        given = (compute_kwargs or {}).get("retries")
+        retries = keyword_or_default("retries", given, partial(arguments.count, "retries", least=0), None)
+        options = requests.write_options(compression, lossy, rare)
         keys = () if partition_on is None else tuple(arguments.names("partition_on", partition_on))
-        splits = parse_splits(rows.columns, split, split_by)
+        splits = parse_splits(rows.columns, split, rare.split_by)
         directories = keys if splits is None else (SPLIT, *keys)
         mode = requests.write_mode(rows.columns, append, overwrite, directories)
         adds_columns = requests.schema_change_mode(schema_change, mode)
-        count = arguments.count("npartitions", npartitions) or rows.npartitions
+        count = arguments.count("npartitions", rare.npartitions) or rows.npartitions
         shuffling = requests.plan_shuffle(
             rows.columns, directories, colocate, arguments.seed_of(shuffle, seed), count
         )
@@ -372,7 +375,7 @@ def to_tfrecord(
                 store, records, partition_fields, levels, adds_columns=adds_columns, known=newest
             )
 
-        keeps, sets = requests.keeps_versions(keep_versions), columnar is not None
+        keeps, sets = requests.keeps_versions(keep_versions, default=False), columnar is not None
         operation: Operation = Create()
         if mode == "append":
             operation = Append(adds_columns, sets)
@@ -388,7 +391,7 @@ def to_tfrecord(
             base=base,
             partitioning=partition_fields,
             order=order,
-            max_directories=max_files_per_task or sys.maxsize,
+            max_directories=rare.max_files_per_task or sys.maxsize,
             custom_metadata=metadata,
             label=name_function,
             index=levels,
@@ -408,7 +411,7 @@ def to_tfrecord(
             npartitions=count,
         )
         if compute:
-            return _compute(result, run, compute_kwargs, retries)
+            return _compute(result, run, compute_kwargs or {}, retries)
         Progress(run.title, run.run).until_deleted(result)
         return result
 
@@ -436,12 +439,10 @@ def _write_source(
     return written(run, commit(run, operation, files))
 
 
-def _compute(result: Any, run: WriteRun, kwargs: dict[str, Any] | None, retries: int | None) -> Commit:
-    kwargs = dict(kwargs or {})
-    if retries is not None:
-        kwargs["retries"] = retries
-    elif not run.store.local:
-        kwargs.setdefault("retries", _RETRIES)
+def _compute(result: Any, run: WriteRun, kwargs: dict[str, Any], retries: int | None) -> Commit:
+    if retries is None and not run.store.local:
+        retries = _RETRIES
+    kwargs = kwargs if retries is None else {"retries": retries, **kwargs}
 
     def write() -> Commit:
         with Progress(run.title, run.run):

@@ -279,7 +279,7 @@ def too_many(what: str, partition_on: Sequence[str], limit: int) -> TFRecordErro
         f"one partition holds {what} of {columns}, but a task may write at most {limit:,} files",
         f"partition on a bucket column, such as {hashes} % 256",
         Remedy("colocate", True, "bring equal values together first"),
-        Remedy("max_files_per_task", None, "write any number of files"),
+        Remedy("write_options", {"max_files_per_task": None}, "write any number of files"),
     )
 
 

@@ -29,7 +29,14 @@ from dask_tfrecord.collection.opened_path import open_columns
 from dask_tfrecord.collection.scheduler import compute_each
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition, wrong_number
-from dask_tfrecord.errors import FileChangedError, Remedy, SchemaError, TFRecordError, check_instance
+from dask_tfrecord.errors import (
+    FileChangedError,
+    Remedy,
+    SchemaError,
+    TFRecordError,
+    check_instance,
+    did_you_mean,
+)
 from dask_tfrecord.feed.record_buffers import Records, read_block
 from dask_tfrecord.files.record_file import Decoding
 from dask_tfrecord.files.storage.listing import check_unchanged
@@ -337,6 +344,13 @@ def as_source(
     return DatasetSource(
         source, columns, blocksize, read if version is None else {**read, "version": version}
     )
+
+
+def check_label(label: str | None, schema: Schema) -> None:
+    """Raise if ``label=`` names no column."""
+    if label is not None and label not in schema.names:
+        problem = f"label={label!r} names no column; there are {', '.join(map(repr, schema.names))}"
+        raise SchemaError(problem, did_you_mean(label, schema.names), feature=label, keyword="label")
 
 
 def checked_names(columns: Any, label: str | None = None) -> list[str] | None:

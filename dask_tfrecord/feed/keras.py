@@ -11,7 +11,7 @@ from dask_tfrecord import arguments
 from dask_tfrecord.arguments import ReadKeywords
 from dask_tfrecord.codec import Ints
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.feed.batch_sources import checked_names
+from dask_tfrecord.feed.batch_sources import check_label, checked_names
 from dask_tfrecord.feed.epoch_order import stream
 from dask_tfrecord.feed.numpy_columns import Array, Ragged, checked_fill_nulls, numpy_columns
 from dask_tfrecord.feed.record_table import RecordTable
@@ -110,8 +110,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         self._is_due = False  # True if the order changes when all of its batches were requested
         self._is_ahead = False  # True if the order has changed in this way
         self._is_new = True  # True until the first call of `on_epoch_end`
-        if label is not None and label not in self.table.schema.names:
-            raise SchemaError("label= names no column", feature=label)
+        check_label(label, self.table.schema)
         self._set_order()
 
     def __len__(self) -> int:

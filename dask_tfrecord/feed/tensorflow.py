@@ -23,7 +23,7 @@ from dask_tfrecord.codec.codecs import Compression, detect
 from dask_tfrecord.collection.opened_path import open_columns
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import KERNEL, SchemaError, TFRecordError, check_instance
-from dask_tfrecord.feed.batch_sources import checked_names
+from dask_tfrecord.feed.batch_sources import check_label, checked_names
 from dask_tfrecord.feed.batches import Batches
 from dask_tfrecord.feed.epoch_order import (
     LastBatch,
@@ -344,8 +344,7 @@ def tensorflow_dataset(
         raise SchemaError("no column is read, and an element has at least one", "name one in columns=")
     for item in schema.fields:
         tensor_type(item)
-    if label is not None and label not in schema.names:
-        raise SchemaError("label= names no column", feature=label)
+    check_label(label, schema)
     fill_nulls = checked_fill_nulls(fill_nulls, schema.names)
     if state_column is not None:
         check_instance("state_column", state_column, str)

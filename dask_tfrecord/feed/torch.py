@@ -453,7 +453,7 @@ class TFRecordTable(Dataset[Any]):
         return _Collated(to_tensors(self.table.batch(indices), self._fill_nulls))
 
     @staticmethod
-    def collate(batch: Tensors) -> Tensors:
+    def collate(batch: Any) -> Tensors:
         """Return the batch unchanged, because `__getitems__` has already created its tensors."""
         return dict(batch)
 

@@ -39,7 +39,7 @@ LEAVE_OUT = (
 
 _CHECK = "check that it is a TFRecord file, uncompressed or compressed with a supported codec"
 _AS_BYTES = Remedy("record_type", "bytes", "read the payload of every record as bytes")
-_ANY_LENGTH = Remedy("max_record_bytes", MAX_RECORD_BYTES, "read a record of any length")
+_ANY_LENGTH = Remedy("read_options", {"max_record_bytes": MAX_RECORD_BYTES}, "read a record of any length")
 
 LOG = pa.schema(
     [
@@ -79,7 +79,7 @@ def check_policy(policy: DamagePolicy) -> None:
     if mode == "quarantine" and policy.quarantine is None:
         raise TFRecordError(
             'on_corrupt="quarantine" requires a directory for the damaged bytes',
-            Remedy("quarantine_path", "damaged", "keep them in a directory of this name"),
+            Remedy("read_options", {"quarantine_path": "damaged"}, "keep them in a directory of this name"),
         )
     if mode != "quarantine" and policy.quarantine is not None:
         problem = f"quarantine_path= has no effect with on_corrupt={mode!r}"
@@ -107,7 +107,7 @@ def check_quarantine_path(quarantine: Store, store: Store) -> None:
         raise TFRecordError(
             "the quarantine is inside the dataset that is read, so later reads would treat its files as data",
             "choose a directory outside of the dataset",
-            Remedy("quarantine_path", store.public(store.join("_quarantine")), effect),
+            Remedy("read_options", {"quarantine_path": store.public(store.join("_quarantine"))}, effect),
             path=quarantine.public(),
         )
 
@@ -209,7 +209,7 @@ class Losses:
 
     def _too_many(self, path: str, among: str = "") -> CorruptRecordError:
         problem = f"{self.count:,} {among and among + ' '}records or ranges of the partition are damaged"
-        remedy = Remedy("max_corrupt", None, "read the other records anyway")
+        remedy = Remedy("read_options", {"max_corrupt": None}, "read the other records anyway")
         return CorruptRecordError(problem, remedy, path=path)
 
 

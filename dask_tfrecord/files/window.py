@@ -36,6 +36,9 @@ WINDOW_BYTES = 1 << 22
 # of the time.
 _ALIGNMENT = 64
 
+# The functions of Dask that read files of other formats.
+_READERS = {"a Parquet file": "read_parquet", "text such as CSV": "read_csv", "JSON": "read_json"}
+
 
 class Window:
     """A view of bounded size that moves forward over the decompressed bytes of a file.
@@ -218,7 +221,12 @@ def open_window(
                 raise changed_since_snapshot(store, file.path)
         except CorruptRecordError as error:
             if error.offset == 0 and (problem := window.other_format()):
-                raise CorruptRecordError(problem, LEAVE_OUT, record=error.record, offset=0) from None
+                name = next((read for name, read in _READERS.items() if name in problem), None)
+                advice = (
+                    f"dask.dataframe.{name} reads it, and `dask-tfrecord convert` converts it; or {LEAVE_OUT}"
+                )
+                advice = LEAVE_OUT if name is None else advice
+                raise CorruptRecordError(problem, advice, record=error.record, offset=0) from None
             raise
 
 

@@ -16,7 +16,7 @@ from typing import Any, ClassVar, Literal, Self, get_args
 import pyarrow as pa
 
 from dask_tfrecord.codec import KIND_TYPES, Column, Kind, RecordType, nested
-from dask_tfrecord.errors import Remedy, SchemaError, check_instance
+from dask_tfrecord.errors import Remedy, SchemaError, check_instance, did_you_mean
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.logical_types import canonical_type, is_lossy, kind_and_depth, of_column
 from dask_tfrecord.schema.storage_values import (
@@ -442,7 +442,8 @@ class Schema:
             by_name = {one.name: one for item in self.fields for one in item.family} | by_name
         unknown = [name for name in selected if name not in by_name]
         if unknown:
-            raise SchemaError(f"no column is named {_list(unknown)}; there are {_list(self.names)}")
+            problem = f"no column is named {_list(unknown)}; there are {_list(self.names)}"
+            raise SchemaError(problem, did_you_mean(unknown[0], by_name))
         return type(self)(tuple(by_name[name] for name in selected), self.record_type)
 
     def no_rows(self) -> pa.RecordBatch:

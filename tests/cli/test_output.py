@@ -222,5 +222,5 @@ def test_a_long_number_and_a_long_name_are_printed_in_full(run: Run, tmp_path: P
     dask_tfrecord.to_tfrecord(table, tmp_path / "data", lossy="allow")
     text = run("describe", tmp_path / "data").stdout
     assert text.count(name) == 2
-    assert str(1 << 126) in text.partition("first 1 rows")[2]
-    assert "x" * 41 not in text.partition("first 1 rows")[2]
+    assert str(1 << 126) in text.partition("first 1 row")[2]
+    assert "x" * 41 not in text.partition("first 1 row")[2]

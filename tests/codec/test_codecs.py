@@ -301,4 +301,6 @@ def test_a_codec_of_one_record_writes_and_reads_a_dataset(toy: str, tmp_path: Pa
 def test_levels_of_a_new_codec_are_checked(toy: str, tmp_path: Path) -> None:
     frame = dd.from_pandas(pd.DataFrame({"x": [1]}), npartitions=1)
     with pytest.raises(TFRecordError, match="give a level from 1 to 2 for toy"):
-        dask_tfrecord.to_tfrecord(frame, tmp_path / "data", compression=toy, compression_level=3)
+        dask_tfrecord.to_tfrecord(
+            frame, tmp_path / "data", compression=toy, write_options={"compression_level": 3}
+        )

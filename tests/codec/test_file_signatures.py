@@ -94,7 +94,10 @@ def test_another_format_is_named_where_damage_does_not_raise(
     assert reasons[f"{tmp_path}/c"].endswith(", compressed with gzip")
     kept = tmp_path / "_kept"
     ddf = read_tfrecord(
-        tmp_path, schema=pa.schema({"a": pa.int64()}), on_corrupt="quarantine", quarantine_path=kept
+        tmp_path,
+        schema=pa.schema({"a": pa.int64()}),
+        on_corrupt="quarantine",
+        read_options={"quarantine_path": kept},
     )
     with pytest.warns(CorruptRecordWarning):
         assert len(ddf.compute()) == len(read_tfrecord(tmp_path / "a").compute())

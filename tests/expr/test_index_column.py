@@ -149,7 +149,7 @@ def test_calculate_divisions_gives_none_where_nothing_proves_them(root: Path, na
 
 def test_files_are_not_split_for_divisions(tmp_path: Path) -> None:
     table = pa.table({"id": range(40), "raw": [b"x" * 100_000] * 40})
-    to_tfrecord(table, tmp_path / "data", max_rows_per_file=20)
+    to_tfrecord(table, tmp_path / "data", write_options={"max_rows_per_file": 20})
     split = read_tfrecord(tmp_path / "data", index="id", blocksize="1 MiB")
     assert split.npartitions > 2
     whole = read_tfrecord(tmp_path / "data", index="id", blocksize="1 MiB", calculate_divisions=True)

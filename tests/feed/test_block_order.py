@@ -28,7 +28,7 @@ ROWS = 1003
 FORMS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     "gzip": ({"compression": "gzip"}, {}),
     "partitioned": ({"partition_on": ["key"]}, {}),
-    "small files": ({"max_rows_per_file": 7}, {"on_corrupt": "skip"}),
+    "small files": ({"write_options": {"max_rows_per_file": 7}}, {"on_corrupt": "skip"}),
     "filtered": ({}, {"filters": pc.field("x") < 40}),
 }
 

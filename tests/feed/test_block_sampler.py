@@ -42,7 +42,7 @@ def small_blocks() -> Any:
 def dataset(tmp_path_factory: pytest.TempPathFactory) -> TFRecordTable:
     path = str(tmp_path_factory.mktemp("sampler") / "dataset")
     ddf = dd.from_pandas(pd.DataFrame({"id": np.arange(ROWS)}), npartitions=2)
-    dask_tfrecord.to_tfrecord(ddf, path, compression="gzip", max_rows_per_file=10)
+    dask_tfrecord.to_tfrecord(ddf, path, compression="gzip", write_options={"max_rows_per_file": 10})
     found = TFRecordTable(path)
     assert len(found.table.block_starts) > 10
     return found

@@ -25,7 +25,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = str(tmp_path_factory.mktemp("keras") / "dataset")
     pairs = pa.array([[i, i / 2] for i in range(ROWS)], pa.list_(pa.float32(), 2))
     table = pa.table({"id": range(ROWS), "x": pairs, "l": [[1] * (i % 3) for i in range(ROWS)]})
-    to_tfrecord(table, path, max_rows_per_file=60)
+    to_tfrecord(table, path, write_options={"max_rows_per_file": 60})
     return path
 
 

@@ -381,7 +381,11 @@ OPTIONS: dict[str, Any] = {"shuffle": True, "seed": 3, "shuffle_buffer": 20, "pr
 @pytest.fixture(scope="module")
 def rows_of_100(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = str(tmp_path_factory.mktemp("tensorflow") / "data")
-    to_tfrecord(pa.table({"id": range(100), "y": [row % 2 for row in range(100)]}), path, max_rows_per_file=9)
+    to_tfrecord(
+        pa.table({"id": range(100), "y": [row % 2 for row in range(100)]}),
+        path,
+        write_options={"max_rows_per_file": 9},
+    )
     return path
 
 

@@ -79,7 +79,7 @@ def test_a_location_that_cannot_be_opened_is_named(written: Path) -> None:
 def written(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("flight") / "dataset"
     gaps = pa.array([None if i % 5 else [i] for i in range(ROWS)], pa.list_(pa.int32()))
-    to_tfrecord(pa.table({"id": range(ROWS), "x": gaps}), path, max_rows_per_file=400)
+    to_tfrecord(pa.table({"id": range(ROWS), "x": gaps}), path, write_options={"max_rows_per_file": 400})
     return path
 
 

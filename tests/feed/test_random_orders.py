@@ -100,7 +100,7 @@ def test_the_native_engine_shuffles_each_file_of_each_epoch_and_shard_anew(tmp_p
     tf = pytest.importorskip("tensorflow")
     from dask_tfrecord.feed.tensorflow import tensorflow_dataset
 
-    to_tfrecord(pa.table({"id": range(64)}), tmp_path, max_rows_per_file=16)
+    to_tfrecord(pa.table({"id": range(64)}), tmp_path, write_options={"max_rows_per_file": 16})
 
     def epochs(count: int, **how: Any) -> list[list[int]]:
         dataset = tensorflow_dataset(tmp_path, 8, "id", engine="native", shuffle=True, seed=7, **how)
@@ -124,10 +124,19 @@ def test_a_weak_shuffle_of_sorted_rows_warns(tmp_path: Path) -> None:
     texts = pa.array(["x" * 1000] * len(labels))
     rng = np.random.default_rng(0)
     tables = {
-        "sorted": (pa.table({"label": labels, "text": texts}), {"max_rows_per_file": 1200}),
+        "sorted": (
+            pa.table({"label": labels, "text": texts}),
+            {"write_options": {"max_rows_per_file": 1200}},
+        ),
         "partitions": (pa.table({"label": labels, "text": texts}), {"partition_on": "label"}),
-        "random": (pa.table({"label": rng.permutation(labels), "text": texts}), {"max_rows_per_file": 1200}),
-        "by id": (pa.table({"id": range(12_000), "text": texts}), {"max_rows_per_file": 1200}),
+        "random": (
+            pa.table({"label": rng.permutation(labels), "text": texts}),
+            {"write_options": {"max_rows_per_file": 1200}},
+        ),
+        "by id": (
+            pa.table({"id": range(12_000), "text": texts}),
+            {"write_options": {"max_rows_per_file": 1200}},
+        ),
     }
     for name, (table, how) in tables.items():
         to_tfrecord(table, tmp_path / name, **how)

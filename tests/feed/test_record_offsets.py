@@ -54,7 +54,9 @@ def write(path: Any, start: int = 0, **options: Any) -> None:
     to_tfrecord(dd.from_pandas(data, npartitions=3), path, **options)
 
 
-@pytest.mark.parametrize("options", [{}, {"partition_on": "key"}, {"max_rows_per_file": 7}])
+@pytest.mark.parametrize(
+    "options", [{}, {"partition_on": "key"}, {"write_options": {"max_rows_per_file": 7}}]
+)
 def test_a_table_with_stored_offsets_gives_the_same_rows(
     root: str, options: dict[str, Any], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -182,14 +184,20 @@ def test_a_file_that_was_rewritten_after_the_table_was_made_raises(root: str) ->
 def test_offsets_take_about_a_byte_for_each_record(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(column_files, "_GROUP_ROWS", 1 << 17)
     numbers = np.random.default_rng(0).integers(0, 1 << 40, 50_000)
-    to_tfrecord(pa.table({"n": numbers}), tmp_path, columnar=[], max_rows_per_file=25_000)
+    to_tfrecord(pa.table({"n": numbers}), tmp_path, columnar=[], write_options={"max_rows_per_file": 25_000})
     assert sum(path.stat().st_size for path in tmp_path.glob("_tfrecord/columns/*")) < 1.2 * len(numbers)
 
 
 def test_a_compressed_file_has_the_size_of_its_content(tmp_path: Path) -> None:
     noise = random.Random(0).randbytes(150)
     images = [noise + b"a" * n for n in range(100)]
-    to_tfrecord(pa.table({"image": images}), tmp_path, columnar=[], compression="gzip", max_rows_per_file=1)
+    to_tfrecord(
+        pa.table({"image": images}),
+        tmp_path,
+        columnar=[],
+        compression="gzip",
+        write_options={"max_rows_per_file": 1},
+    )
     stored = [path.read_bytes() for path in tmp_path.glob("*.gz")]
     assert any(len(gzip.decompress(one)) == len(one) for one in stored)
     assert RecordTable(tmp_path)[:]["image"].to_pylist() == images

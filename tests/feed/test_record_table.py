@@ -35,7 +35,7 @@ FORMS: dict[str, dict[str, Any]] = {
     "plain": {},
     "gzip": {"compression": "gzip"},
     "partitioned": {"partition_on": ["key"]},
-    "many files": {"max_rows_per_file": 20, "compression": "zlib"},
+    "many files": {"write_options": {"max_rows_per_file": 20}, "compression": "zlib"},
 }
 
 

@@ -33,7 +33,7 @@ DATASETS: dict[str, dict[str, Any]] = {
     "gzip": {"compression": "gzip"},
     "gzip sequence_example": {"compression": "gzip", "record_type": "sequence_example"},
     "partitioned": {"partition_on": ["key"]},
-    "many small files": {"compression": "zlib", "max_rows_per_file": 9},
+    "many small files": {"compression": "zlib", "write_options": {"max_rows_per_file": 9}},
     "bytes": {"record_type": "bytes"},
 }
 
@@ -45,7 +45,7 @@ READS: list[tuple[dict[str, Any], Callable[[int], bool]]] = [
     ({"filters": [("key", "==", "k1")]}, lambda row: row % 3 == 1),
     ({"filters": [("id", "<", 300), ("key", "!=", "k0")]}, lambda row: row < 300 and row % 3 != 0),
     ({"on_corrupt": "skip"}, lambda row: True),
-    ({"verify_crc": False}, lambda row: True),
+    ({"read_options": {"verify_crc": False}}, lambda row: True),
 ]
 
 

@@ -93,7 +93,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> Path:
         "gap": pa.array([number if number % 7 else None for number in numbers.tolist()]),
     }
     path = tmp_path_factory.mktemp("tfio") / "dataset"
-    dask_tfrecord.to_tfrecord(pa.table(columns), path, max_rows_per_file=700)
+    dask_tfrecord.to_tfrecord(pa.table(columns), path, write_options={"max_rows_per_file": 700})
     return path
 
 

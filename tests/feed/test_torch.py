@@ -48,7 +48,7 @@ def dataset(tmp_path_factory: pytest.TempPathFactory) -> str:
 @pytest.fixture(scope="module")
 def rows_of_50(tmp_path_factory: pytest.TempPathFactory) -> str:
     path = str(tmp_path_factory.mktemp("torch") / "small")
-    dask_tfrecord.to_tfrecord(pd.DataFrame({"id": range(50)}), path, max_rows_per_file=7)
+    dask_tfrecord.to_tfrecord(pd.DataFrame({"id": range(50)}), path, write_options={"max_rows_per_file": 7})
     return path
 
 

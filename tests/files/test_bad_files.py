@@ -222,7 +222,7 @@ import dask_tfrecord
 from memory import peak_kib
 
 def read(path):
-    limit = {"max_record_bytes": "1 MiB"} if path.endswith("bomb.gz") else {}
+    limit = {"read_options": {"max_record_bytes": "1 MiB"}} if path.endswith("bomb.gz") else {}
     for options in ({"schema": pa.schema({"a": pa.int64()}), "record_type": "example"}, {}):
         try:
             dask_tfrecord.read_tfrecord(path, **options, **limit).compute(scheduler="sync")
@@ -287,7 +287,11 @@ def test_bad_file_passed_over_gives_protobufs_rows_of_all_messages(name: str) ->
     assert found == {c: oracle.column_values(records, c, depth=1) for c in schema.names}
     if name.startswith("proto"):
         absent = pa.schema([(column, pa.list_(pa.int64())) for column in ("none", "nor this")])
-        options = {"schema": absent, "record_type": "example", "include_offset_column": True}
+        options = {
+            "schema": absent,
+            "record_type": "example",
+            "read_options": {"include_offset_column": True},
+        }
         ddf = dask_tfrecord.read_tfrecord(BAD / name, on_corrupt="skip", **options)
         counts = [len(ddf), *(len(ddf[columns].compute()) for columns in (["none"], ["offset"]))]
         assert [*counts, len(ddf.compute())] == [len(records)] * 4

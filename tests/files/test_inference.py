@@ -244,7 +244,7 @@ def test_a_schema_that_is_none_is_refused(tmp_path: Path, given: Any) -> None:
     ):
         infer(tmp_path, file_of({"a": ("int64", [1])}), schema=given)
     with pytest.raises(TFRecordError, match=r"unknown infer 'some'; pass one of 'sample', 'all'"):
-        read_tfrecord(tmp_path, infer="some")
+        read_tfrecord(tmp_path, read_options={"infer": "some"})
 
 
 # --- damage that is passed over ------------------------------------------------------------------------
@@ -259,11 +259,13 @@ def test_damage_that_is_passed_over_is_so_when_looking_too(tmp_path: Path, how: 
     for content in (bytes(damaged) + USUAL * 3 + LATE, USUAL + bytes(damaged) + USUAL * 2 + LATE):
         path = directory_of(tmp_path, content)
         if at == "message" and content.startswith(damaged):
-            assert list(read_tfrecord(path, infer=how).columns) == ["record"]  # all records are read as bytes
+            assert list(read_tfrecord(path, read_options={"infer": how}).columns) == [
+                "record"
+            ]  # all records are read as bytes
         else:
             with pytest.raises(CorruptRecordError):
-                read_tfrecord(path, infer=how)
-        ddf = read_tfrecord(path, infer=how, on_corrupt="skip")
+                read_tfrecord(path, read_options={"infer": how})
+        ddf = read_tfrecord(path, read_options={"infer": how}, on_corrupt="skip")
         assert list(ddf.columns) == ["a", "late"]
         with pytest.warns(CorruptRecordWarning, match="skipped 1 "):
             assert len(ddf.compute(scheduler="sync")) == 4
@@ -284,19 +286,23 @@ def test_more_features_than_max_features_raise_and_name_the_record(
     """The features of all files count together."""
     many = {f"n{number}": ONE for number in range(12)}
     path = directory_of(tmp_path, file_of({"n1": ONE}), file_of({"n1": ONE}, many), file_of({"m": ONE}))
-    read = {"infer": infer, "on_corrupt": on_corrupt}
-    with pytest.raises(SchemaError, match=r"record 1\b.* 1\d features.*max_features=1\d") as caught:
-        read_tfrecord(path, **read, max_features=10)
+
+    def read(limit: int | None) -> Any:
+        options: Any = {"infer": infer, "max_features": limit}
+        return read_tfrecord(path, on_corrupt=on_corrupt, read_options=options)
+
+    with pytest.raises(SchemaError, match=r"record 1\b.* 1\d features.*max_features\": 1\d") as caught:
+        read(10)
     assert caught.value.path is not None
-    with pytest.raises(SchemaError, match=r"13 features.*max_features=13"):
-        read_tfrecord(path, **read, max_features=12)
+    with pytest.raises(SchemaError, match=r"13 features.*max_features\": 13"):
+        read(12)
     for limit in (13, 14, None):
-        assert len(read_tfrecord(path, **read, max_features=limit).columns) == 13
+        assert len(read(limit).columns) == 13
 
 
 def test_ten_thousand_features_are_the_default_limit_and_schemas_have_none(tmp_path: Path) -> None:
     path = directory_of(tmp_path, file_of({f"n{number:05}": ONE for number in range(10_001)}))
-    with pytest.raises(SchemaError, match="max_features=10001"):
+    with pytest.raises(SchemaError, match='"max_features": 10001'):
         read_tfrecord(path)
     open_dataset(directory_of(tmp_path, file_of({f"n{number}": ONE for number in range(9)}))).add_snapshot()
-    assert len(read_tfrecord(path, max_features=1).columns) == 9
+    assert len(read_tfrecord(path, read_options={"max_features": 1}).columns) == 9

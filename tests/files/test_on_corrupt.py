@@ -90,7 +90,7 @@ def test_a_warning_stays_short_where_much_was_lost(tmp_path: Path) -> None:
 @pytest.mark.parametrize("names", [[], ["n"], ["path"], ["offset"], ["n", "offset", "path"]])
 def test_the_rows_are_the_same_whatever_columns_are_read(two: Path, names: list[str]) -> None:
     """Records of bytes need be no messages."""
-    options = {"include_path_column": True, "include_offset_column": True}
+    options = {"include_path_column": True, "read_options": {"include_offset_column": True}}
     ddf = read(two, on_corrupt="skip", **options)
     assert len(ddf[names].compute()) == len(ddf) == 8
     (two / "0.tfrecord").write_bytes(oracle.records_file([b"\xff", b"", b"abc"]))
@@ -116,27 +116,32 @@ def test_a_snapshots_counts_are_not_believed_where_damage_is_passed_over(tmp_pat
 )
 def test_more_damage_than_max_corrupt_raises(two: Path, most: float, allowed: bool) -> None:
     """The limit applies to a partition, here of five records."""
-    ddf = read(two, on_corrupt="skip", max_corrupt=most)
+    ddf = read(two, on_corrupt="skip", read_options={"max_corrupt": most})
     if allowed:
         with pytest.warns(CorruptRecordWarning):
             assert len(ddf.compute()) == 8
     else:
-        with pytest.raises(CorruptRecordError, match=r"1\.tfrecord.* are damaged; pass max_corrupt=None"):
+        with pytest.raises(
+            CorruptRecordError, match=r"1\.tfrecord.* are damaged; pass read_options=.\"max_corrupt\": None"
+        ):
             ddf.compute()
 
 
 def test_quarantine_path_holds_the_bytes_and_a_retry_replaces_them(two: Path, tmp_path: Path) -> None:
     """Without damage, and after a read that fails, there is no log."""
     folder = tmp_path / "log"
-    options = {"on_corrupt": "quarantine", "quarantine_path": folder}
-    assert len(read(two / "0.tfrecord", **options).compute()) == 5
+
+    def logged(path: Path, **options: Any) -> Any:
+        return read(path, on_corrupt="quarantine", read_options={"quarantine_path": folder, **options})
+
+    assert len(logged(two / "0.tfrecord").compute()) == 5
     assert not folder.exists()
     with pytest.raises(CorruptRecordError):
-        read(two, max_corrupt=1, **options).compute()
+        logged(two, max_corrupt=1).compute()
     assert not [*folder.glob("*")]
     for _ in range(2):
         with pytest.warns(CorruptRecordWarning):
-            read(two, **options).compute()
+            logged(two).compute()
     log = pd.read_parquet(folder)
     content = (two / "1.tfrecord").read_bytes()
     spans = [(offset, offset + length) for offset, length in zip(log["offset"], log["length"], strict=True)]
@@ -150,26 +155,35 @@ def test_quarantine_path_holds_the_bytes_and_a_retry_replaces_them(two: Path, tm
     ("options", "message"),
     [
         ({"on_corrupt": "ignore"}, "unknown on_corrupt 'ignore'.*'skip'"),
-        ({"on_corrupt": "quarantine"}, "pass quarantine_path="),
-        ({"quarantine_path": "/tmp/x"}, 'pass on_corrupt="quarantine"'),
+        ({"on_corrupt": "quarantine"}, 'pass read_options=."quarantine_path"'),
+        ({"read_options": {"quarantine_path": "/tmp/x"}}, 'pass on_corrupt="quarantine"'),
         (
-            {"on_corrupt": "quarantine", "quarantine_path": Path()},
+            {"on_corrupt": "quarantine", "read_options": {"quarantine_path": Path()}},
             "inside the dataset that is read.*_quarantine",
         ),
-        ({"on_corrupt": "quarantine", "quarantine_path": Path("log")}, "inside the dataset that is read"),
-        ({"max_corrupt": 3}, 'pass on_corrupt="skip"'),
-        ({"on_corrupt": "skip", "max_corrupt": -1}, "max_corrupt=-1 is not a valid limit"),
-        ({"on_corrupt": "skip", "max_corrupt": 1.5}, "max_corrupt=1.5 is not a valid limit"),
-        ({"on_corrupt": "skip", "max_corrupt": True}, "max_corrupt=True is not a valid limit"),
+        (
+            {"on_corrupt": "quarantine", "read_options": {"quarantine_path": Path("log")}},
+            "inside the dataset that is read",
+        ),
+        ({"read_options": {"max_corrupt": 3}}, 'pass on_corrupt="skip"'),
+        ({"on_corrupt": "skip", "read_options": {"max_corrupt": -1}}, "max_corrupt=-1 is not a valid limit"),
+        (
+            {"on_corrupt": "skip", "read_options": {"max_corrupt": 1.5}},
+            "max_corrupt=1.5 is not a valid limit",
+        ),
+        (
+            {"on_corrupt": "skip", "read_options": {"max_corrupt": True}},
+            "max_corrupt=True is not a valid limit",
+        ),
     ],
 )
 def test_options_that_mean_nothing_are_refused(two: Path, options: dict[str, Any], message: str) -> None:
     """Such as a quarantine_path= among the files that are read."""
-    if isinstance(name := options.get("quarantine_path"), Path):
-        options = {**options, "quarantine_path": two / name}
+    if isinstance(name := options.get("read_options", {}).get("quarantine_path"), Path):
+        options = {**options, "read_options": {"quarantine_path": two / name}}
     with pytest.raises(TFRecordError, match=message):
         read(two, **options)
-    read(two, on_corrupt="quarantine", quarantine_path=two / "_quarantine")
+    read(two, on_corrupt="quarantine", read_options={"quarantine_path": two / "_quarantine"})
 
 
 def test_warnings_reach_the_client_of_a_cluster(two: Path, client: Client) -> None:
@@ -192,7 +206,7 @@ from dask_tfrecord import read_tfrecord
 record_type, keeps = sys.argv[1:3]
 warnings.simplefilter("ignore")
 def read(path):
-    keep = {"on_corrupt": "quarantine", "quarantine_path": "log"}
+    keep = {"on_corrupt": "quarantine", "read_options": {"quarantine_path": "log"}}
     options = keep if keeps else {"on_corrupt": "skip"}
     schema = pa.schema({"record": pa.binary()} if record_type == "bytes" else {"n": pa.int64()})
     ddf = read_tfrecord(path, schema=schema, record_type=record_type, blocksize=None, **options)
@@ -255,7 +269,7 @@ def test_many_damaged_records_take_little_memory(tmp_path: Path, record_type: st
         (0, 12, "1 MiB", 'on_corrupt="skip"'),
         (1, 0, "1 MiB", 'on_corrupt="skip"'),
         (1, 12, "1 MiB", 'on_corrupt="skip"'),
-        (1, 0, 5, "max_record_bytes="),
+        (1, 0, 5, 'read_options={"max_record_bytes": '),
     ],
 )
 def test_damage_comes_with_the_keyword_that_mends_it(
@@ -266,5 +280,5 @@ def test_damage_comes_with_the_keyword_that_mends_it(
     content[record * len(one) + at] ^= limit != 5
     (tmp_path / "a").write_bytes(content)
     with pytest.raises(CorruptRecordError) as caught:
-        read(tmp_path, max_record_bytes=limit).compute()
+        read(tmp_path, read_options={"max_record_bytes": limit}).compute()
     assert advice in str(caught.value)

@@ -50,14 +50,18 @@ def origins(folder: Path) -> list[tuple[int, str, int]]:
 
 @pytest.mark.parametrize("blocksize", [None, "128 MiB"])
 def test_each_record_has_its_file_and_its_offset(two: Path, blocksize: str | None) -> None:
-    ddf = read_tfrecord(two, blocksize=blocksize, include_path_column=True, include_offset_column=True)
+    ddf = read_tfrecord(
+        two, blocksize=blocksize, include_path_column=True, read_options={"include_offset_column": True}
+    )
     assert sorted(ddf.columns[:2]) == ["n", "x"]
     assert list(ddf.columns[2:]) == ["path", "offset"]
     frame = ddf.compute()
     assert list(zip(frame["n"], frame["path"], frame["offset"], strict=True)) == origins(two)
     assert isinstance(ddf.dtypes["path"], pd.CategoricalDtype)
     assert ddf.dtypes["offset"] == frame.dtypes["offset"] == pd.ArrowDtype(pa.int64())
-    renamed = read_tfrecord(two, include_path_column="file", include_offset_column="at").compute()
+    renamed = read_tfrecord(
+        two, include_path_column="file", read_options={"include_offset_column": "at"}
+    ).compute()
     assert list(zip(renamed["n"], renamed["file"], renamed["at"], strict=True)) == origins(two)
     for partition in ddf.partitions:
         assert set(partition.compute()["path"].cat.categories) <= {str(two / "a"), str(two / "b")}
@@ -67,7 +71,7 @@ def test_each_record_has_its_file_and_its_offset(two: Path, blocksize: str | Non
 def test_include_path_column_and_include_offset_column_read_only_what_they_name(
     two: Path, names: list[str]
 ) -> None:
-    ddf = read_tfrecord(two, include_path_column=True, include_offset_column=True)
+    ddf = read_tfrecord(two, include_path_column=True, read_options={"include_offset_column": True})
     expected = pd.DataFrame(origins(two), columns=["n", "path", "offset"])
     chosen = ddf[names].compute().reset_index(drop=True)
     assert list(chosen.columns) == names
@@ -81,8 +85,11 @@ def test_include_path_column_and_include_offset_column_read_only_what_they_name(
     ("options", "problem"),
     [
         ({"include_path_column": "n"}, "feature 'n'.*include_path_column="),
-        ({"include_offset_column": "x"}, "feature 'x'.*include_path_column="),
-        ({"include_path_column": "z", "include_offset_column": "z"}, "feature 'z'.*include_path_column="),
+        ({"read_options": {"include_offset_column": "x"}}, "feature 'x'.*include_path_column="),
+        (
+            {"include_path_column": "z", "read_options": {"include_offset_column": "z"}},
+            "feature 'z'.*include_path_column=",
+        ),
         *(({"include_path_column": wrong}, r"include_path_column=.*neither") for wrong in (3, "", None)),
     ],
 )
@@ -130,7 +137,7 @@ def test_a_feature_that_is_no_column_raises_with_the_schema_that_reads_it(extra:
 
 def test_an_unexpected_feature_is_ignored_only_if_asked_for(extra: Path) -> None:
     """It is no damage. A read of one column succeeds even if a read of all columns would raise."""
-    origin = {"include_path_column": True, "include_offset_column": True}
+    origin = {"include_path_column": True, "read_options": {"include_offset_column": True}}
     ddf = read_tfrecord(extra, schema={"m": pa.int64()})
     for read in (
         read_tfrecord(extra, extra="ignore"),
@@ -160,11 +167,11 @@ def test_verify_crc_off_leaves_checksums_of_payloads_unverified(tmp_path: Path) 
     (tmp_path / "a").write_bytes(damaged + other)
     with pytest.raises(CorruptRecordError, match="checksum of the record data"):
         read(tmp_path / "a")
-    assert read(tmp_path / "a", verify_crc=False)["n"].tolist() == [100, 101]
+    assert read(tmp_path / "a", read_options={"verify_crc": False})["n"].tolist() == [100, 101]
     damaged[8] ^= 1
     (tmp_path / "a").write_bytes(damaged + other)
     with pytest.raises(CorruptRecordError, match="checksum of the record length"):
-        read(tmp_path / "a", verify_crc=False)
+        read(tmp_path / "a", read_options={"verify_crc": False})
 
 
 @pytest.mark.parametrize("compression", [None, "gzip"])
@@ -172,14 +179,14 @@ def test_a_record_longer_than_max_record_bytes_raises(tmp_path: Path, compressio
     short, long = frames(1, 1)[0], frames(5_000, 1)[0]
     (tmp_path / "a").write_bytes(oracle.compress(short + long + short, compression))
     size = len(long) - 16
-    assert len(read(tmp_path / "a", max_record_bytes=size)) == 3
-    assert len(read(tmp_path / "a", max_record_bytes="1 MB")) == 3
+    assert len(read(tmp_path / "a", read_options={"max_record_bytes": size})) == 3
+    assert len(read(tmp_path / "a", read_options={"max_record_bytes": "1 MB"})) == 3
     with pytest.raises(CorruptRecordError, match="longer than max_record_bytes") as caught:
-        read(tmp_path / "a", max_record_bytes=size - 1)
+        read(tmp_path / "a", read_options={"max_record_bytes": size - 1})
     assert (caught.value.record, caught.value.offset) == (1, len(short))
     with pytest.warns(CorruptRecordWarning, match=f"{len(long):,} bytes"):
-        found = read(tmp_path / "a", max_record_bytes=size - 1, on_corrupt="skip")
+        found = read(tmp_path / "a", read_options={"max_record_bytes": size - 1}, on_corrupt="skip")
     assert len(found) == 2
     for wrong in (0, -1, 2**31, "3 GiB", "much", None, True):
         with pytest.raises(TFRecordError, match="max_record_bytes="):
-            read(tmp_path / "a", max_record_bytes=wrong)
+            read(tmp_path / "a", read_options={"max_record_bytes": wrong})

@@ -75,16 +75,16 @@ GOOD = ["empty", "one record", "many records", "gzip", "empty gzip"]
 
 OPTIONS: list[dict[str, Any]] = [
     {},
-    {"include_path_column": True, "include_offset_column": True},
+    {"include_path_column": True, "read_options": {"include_offset_column": True}},
     {"on_corrupt": "skip", "include_path_column": True},
-    {"on_corrupt": "skip", "max_corrupt": 1},
-    {"verify_crc": False, "columns": ["x"]},
+    {"on_corrupt": "skip", "read_options": {"max_corrupt": 1}},
+    {"read_options": {"verify_crc": False}, "columns": ["x"]},
     {"columns": []},
-    {"filters": [("n", ">", 100)], "include_offset_column": True},
+    {"filters": [("n", ">", 100)], "read_options": {"include_offset_column": True}},
     {"compression": None, "extra": "ignore"},
     {"compression": "gzip"},
     {"record_type": "bytes", "schema": None},
-    {"max_record_bytes": 20},
+    {"read_options": {"max_record_bytes": 20}},
 ]
 
 
@@ -208,7 +208,7 @@ def selected(root: Path, rows: Any, **read: Any) -> Any:
         {},
         {"columns": ["text"]},
         {"columns": ["half"]},
-        {"verify_crc": False},
+        {"read_options": {"verify_crc": False}},
         {"on_corrupt": "skip"},
         {"filters": [("n", ">", 300)]},
         {"include_path_column": True},
@@ -272,10 +272,11 @@ def decoded(root: Path, **read: Any) -> Any:
 
 def compare(root: Path, monkeypatch: pytest.MonkeyPatch, **read: Any) -> Any:
     """Read a dataset with and without the values that may be left out."""
-    found = decoded(root, verify_crc=False, **read)
+    read["read_options"] = {"verify_crc": False, **read.get("read_options", {})}
+    found = decoded(root, **read)
     with monkeypatch.context() as patch:
         patch.setattr(FileReader, "leave_out_values", lambda self, columns: None)
-        assert repr(found) == repr(decoded(root, verify_crc=False, **read))
+        assert repr(found) == repr(decoded(root, **read))
     return found
 
 
@@ -288,7 +289,7 @@ def test_rows_are_those_of_a_whole_read(
     root = tmp_path_factory.mktemp("images")
     frame = images(random_, random_.randrange(1, 30))
     to_tfrecord(dd.from_pandas(frame, npartitions=random_.randrange(1, 3)), root)
-    read: dict[str, Any] = {"columns": sorted(columns), "include_offset_column": True}
+    read: dict[str, Any] = {"columns": sorted(columns), "read_options": {"include_offset_column": True}}
     if random_.randrange(2):
         read["use_snapshot"] = False
         read["blocksize"] = random_.choice([None, 200_000, 2_000_000])
@@ -321,10 +322,10 @@ def test_a_damaged_value_is_not_noticed_and_other_values_are_right(
 @pytest.mark.parametrize(
     ("read", "is_sparse"),
     [
-        ({"verify_crc": False}, True),
-        ({"verify_crc": False, "use_snapshot": False}, True),
+        ({"read_options": {"verify_crc": False}}, True),
+        ({"read_options": {"verify_crc": False}, "use_snapshot": False}, True),
         ({}, False),
-        ({"verify_crc": False, "on_corrupt": "skip"}, False),
+        ({"read_options": {"verify_crc": False}, "on_corrupt": "skip"}, False),
     ],
     ids=str,
 )
@@ -361,4 +362,4 @@ def test_a_file_that_is_cut_while_it_is_read_raises(tmp_path: Path, monkeypatch:
 
     monkeypatch.setattr(FileReader, "leave_out_values", cut)
     with pytest.raises(FileChangedError, match="bytes when the dataset was listed"):
-        read_tfrecord(tmp_path, columns=["label"], verify_crc=False).compute()
+        read_tfrecord(tmp_path, columns=["label"], read_options={"verify_crc": False}).compute()

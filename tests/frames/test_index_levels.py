@@ -45,7 +45,7 @@ WAYS: list[dict[str, Any]] = [
     {},
     {"shuffle": True, "seed": 1},
     {"partition_on": "word", "colocate": True},
-    {"max_rows_per_file": 1},
+    {"write_options": {"max_rows_per_file": 1}},
 ]
 
 

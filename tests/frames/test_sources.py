@@ -158,10 +158,11 @@ def test_a_stream_gives_what_dask_gives(data: st.DataObject, rows: int) -> None:
     options["split"] = data.draw(st.none() | st.just({"a": 0.5, "b": 0.5}))
     options["colocate"] = bool(key or options["split"]) and data.draw(st.booleans())
     moves = options["colocate"] or shuffle
-    if options["split"]:
-        options["split_by"] = "row" if moves else 5  # a seed numbers the rows of each partition
+    options["write_options"] = {}
+    if options["split"]:  # a seed numbers the rows of each partition
+        options["write_options"]["split_by"] = "row" if moves else 5
     if not moves:
-        options["max_rows_per_file"] = data.draw(st.sampled_from([2, 100]))
+        options["write_options"]["max_rows_per_file"] = data.draw(st.sampled_from([2, 100]))
     frames = [pa.Table.to_pandas(part, types_mapper=pd.ArrowDtype) for part in (parts if moves else [table])]
     ddf = dd.from_map(lambda number: frames[number], range(len(frames)), meta=frames[0].iloc[:0])
     expected = outcome(lambda path: to_tfrecord(ddf, path, **options))
@@ -228,7 +229,7 @@ def test_categories_in_a_view_type_are_converted_and_split(tmp_path: Path) -> No
     names = pa.array(["a", "b"], pa.string_view())
     coded = pa.DictionaryArray.from_arrays([0, 1, None, 1], names)
     table = pa.table({"n": range(4), "kind": coded})
-    splits = {"split": {"x": 0.5, "y": 0.5}, "split_by": "kind"}
+    splits = {"split": {"x": 0.5, "y": 0.5}, "write_options": {"split_by": "kind"}}
     found = outcome(lambda path: to_tfrecord(table, path, schema={"kind": pa.string()}, **splits))
     text = table.set_column(1, "kind", pa.array(["a", "b", None, "b"]))
     assert found == outcome(lambda path: to_tfrecord(text, path, **splits))
@@ -321,8 +322,16 @@ def test_a_failed_write_leaves_no_generator_and_no_connection_open(tmp_path: Pat
     [
         (lambda: TABLE, {"compute": False}, "^compute=.*is for Dask collections, and this Table"),
         (lambda: TABLE, {"compute_kwargs": {}}, "^compute_kwargs=.*is for Dask collections, and this Table"),
-        (lambda: TABLE, {"retries": 0}, "^retries=.*is for Dask collections, and this Table"),
-        (lambda: TABLE, {"npartitions": 2}, "^npartitions=.*is for Dask collections, and this Table"),
+        (
+            lambda: TABLE,
+            {"compute_kwargs": {"retries": 0}},
+            "^compute_kwargs=.*is for Dask collections, and this Table",
+        ),
+        (
+            lambda: TABLE,
+            {"write_options": {"npartitions": 2}},
+            "^npartitions=.*is for Dask collections, and this Table",
+        ),
         (lambda: TABLE, {"write_index": True}, "write_index=True needs an index, and Table has none"),
         (
             lambda: dask.bag.from_sequence([{"n": 1}]),
@@ -365,7 +374,7 @@ def test_a_stream_becomes_numbered_full_files_of_one_partition(tmp_path: Path) -
     assert sorted(found["n"].compute()) == list(range(10))
     with patch.object(table_stream, "_CHUNK_BYTES", 24):
         reader = TABLE.select(["n"]).to_reader(2)
-        to_tfrecord(reader, tmp_path, max_rows_per_file=3, overwrite=True)
+        to_tfrecord(reader, tmp_path, write_options={"max_rows_per_file": 3}, overwrite=True)
         snapshot = Snapshot.open(tmp_path)
     assert [file.records for file in snapshot.files] == [3, 3, 3, 1]
     assert read(tmp_path).equals(TABLE.select(["n"]))

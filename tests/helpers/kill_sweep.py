@@ -106,7 +106,7 @@ def write(mode: str, place: Path) -> None:
     numbers = (10, 13) if mode == "partitions" else (11, 12, 13)
     found: Any = rows(*numbers)
     if mode == "writer":
-        with dask_tfrecord.Writer(place, max_rows_per_file=2) as writer:
+        with dask_tfrecord.Writer(place, write_options={"max_rows_per_file": 2}) as writer:
             writer.write(found.compute().reset_index(drop=True))
         return
     if mode == "stream":

@@ -146,7 +146,7 @@ def make_data(seed: int, root: Path) -> Data:
         partition_on=keys or None,
         lossy="allow",
         compression=rng.choice([None, None, "gzip", "zlib"]),
-        max_rows_per_file=rng.choice([None, None, 4]),
+        write_options={"max_rows_per_file": rng.choice([None, None, 4])},
     )
     options = {
         "blocksize": rng.choice([None, None, "64 B", "128 MiB"]),

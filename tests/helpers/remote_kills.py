@@ -34,7 +34,9 @@ def rows(*numbers: int) -> dd.DataFrame:
 
 
 def write(mode: str, place: str, options: Options, *numbers: int) -> None:
-    dask_tfrecord.to_tfrecord(rows(*numbers), place, storage_options=options, retries=0, **{mode: True})
+    dask_tfrecord.to_tfrecord(
+        rows(*numbers), place, storage_options=options, compute_kwargs={"retries": 0}, **{mode: True}
+    )
 
 
 def read(place: str, options: Options) -> list[int]:

@@ -168,7 +168,7 @@ def test_sparks_directory_reads_in_one_call(name: str, infer: Any) -> None:
     """All rows in the order of the files' names, with what the directories are called; nothing of _SUCCESS
     and the hidden checksum files.
     """
-    frame = dask_tfrecord.read_tfrecord(str(DATA / "spark" / name), infer=infer).compute()
+    frame = dask_tfrecord.read_tfrecord(str(DATA / "spark" / name), read_options={"infer": infer}).compute()
     rows = sparks_rows(name)
     for key, values in keys_of(rows).items():
         assert frame.pop(key).tolist() == values

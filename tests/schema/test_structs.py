@@ -140,7 +140,7 @@ def rows_of(ddf: dd.DataFrame, column: str = "a") -> list[Any]:
         {"partition_on": "k", "colocate": True},
         {"shuffle": True, "seed": 1},
         {"split": {"train": 0.5, "test": 0.5}},
-        {"max_rows_per_file": 1},
+        {"write_options": {"max_rows_per_file": 1}},
         {"schema": {"a": TYPE}},
     ],
     ids=str,
@@ -219,7 +219,7 @@ def test_appends_need_the_same_struct(tmp_path: Path) -> None:
 def test_files_without_a_snapshot_need_the_type(stored: Path, tmp_path: Path) -> None:
     files = str(stored / "*.tfrecord")
     assert sorted(read_tfrecord(files).columns) == ["a", "a/x", "a/y", "a/z", "a/z/p", "a/z/q", "n"]
-    for options in ({"schema": {"a": TYPE}}, {"schema": {"a": TYPE}, "infer": "all"}):
+    for options in ({"schema": {"a": TYPE}}, {"schema": {"a": TYPE}, "read_options": {"infer": "all"}}):
         assert rows_of(read_tfrecord(files, **options)) == VALUES
     assert rows_of(read_tfrecord(files, schema=pa.schema({"n": pa.int64(), "a": TYPE}))) == VALUES
     wrong = pa.struct({"x": pa.string(), "y": pa.list_(pa.string()), "z": INNER})

@@ -203,7 +203,11 @@ def new_writer(path: str, choices: random.Random) -> tuple[dask_tfrecord.Writer,
     """Return a writer and the extra columns of its rows."""
     columns = extra_columns(path) | some_columns(choices)
     schema = {name: dtype.lower() for name, dtype in columns.items()}
-    options: dict[str, Any] = {"schema_change": "add", "partition_on": "key", "max_bytes_per_file": "16 KiB"}
+    options: dict[str, Any] = {
+        "schema_change": "add",
+        "partition_on": "key",
+        "write_options": {"max_bytes_per_file": "16 KiB"},
+    }
     return dask_tfrecord.Writer(path, schema, **options), columns
 
 

@@ -65,7 +65,7 @@ class StoreSuite(FailingChanges):
             yield
 
     def write(self, ddf: dd.DataFrame, place: str, **options: Any) -> Any:
-        return to_tfrecord(ddf, place, storage_options=self.options, retries=0, **options)
+        return to_tfrecord(ddf, place, storage_options=self.options, compute_kwargs={"retries": 0}, **options)
 
     def write_twice(self, place: str, first: int, *others: int) -> None:
         """Write a dataset and append to it, so that the test finds a snapshot that may have a base."""

@@ -108,7 +108,7 @@ class TestAzureStore(RemoteSuite):
         for call in (
             lambda: read_tfrecord("abfs://nothing/x", **options),
             lambda: open_dataset("abfs://nothing/x", **options).cleanup(),
-            lambda: to_tfrecord(rows(1), "abfs://nothing/x", retries=0, **options),
+            lambda: to_tfrecord(rows(1), "abfs://nothing/x", compute_kwargs={"retries": 0}, **options),
         ):
             with pytest.raises(
                 FileNotFoundError, match=r"abfs://nothing/x: the container 'nothing' does not"

@@ -174,7 +174,7 @@ class Job:
 
 def writing(**mode: Any) -> Call:
     def write(place: str, options: dict[str, Any]) -> None:
-        to_tfrecord(rows(3, 5), place, storage_options=options, retries=0, **mode)
+        to_tfrecord(rows(3, 5), place, storage_options=options, compute_kwargs={"retries": 0}, **mode)
         snapshot = Snapshot.open(place, storage_options=options)
         assert snapshot.records >= 2
 

@@ -77,7 +77,7 @@ def test_a_list_of_files_is_read_from_a_server_without_pages(web: Web, root: Pat
 def test_nothing_is_written(web: Web) -> None:
     ddf = dd.from_dict({"n": [1]}, npartitions=1)
     with pytest.raises(DestinationError, match="read-only"):
-        to_tfrecord(ddf, f"{web.url}/new", retries=0)
+        to_tfrecord(ddf, f"{web.url}/new", compute_kwargs={"retries": 0})
     with pytest.raises(DestinationError):
         open_dataset(f"{web.url}/foreign/").add_snapshot()
 

@@ -158,9 +158,9 @@ class TestS3Store(S3Suite):
         with dask.config.set(scheduler="sync"):
             check(17, to_tfrecord, rows(1, npartitions=1), place)
             check(23, to_tfrecord, rows(*range(4), npartitions=4), place, append=True)
-            check(19, operations.delete, place, [("n", "==", 3)])
-            check(28, operations.compact, place)
-            check(20, to_tfrecord, rows(1, npartitions=1), place, overwrite=True)
+            check(24, operations.delete, place, [("n", "==", 3)])
+            check(39, operations.compact, place)
+            check(21, to_tfrecord, rows(1, npartitions=1), place, overwrite=True)
 
     def test_a_writer_appends_with_few_requests(self, place: str) -> None:
         with Writer(place, storage_options=self.options) as writer, noted_calls() as calls:
@@ -171,7 +171,8 @@ class TestS3Store(S3Suite):
             assert len(calls) <= 12, calls
         assert self.read(place) == [0, 1, 2]
 
-    def test_small_files_are_compacted_with_one_request_each_and_dropped_with_none(self, place: str) -> None:
+    def test_small_files_are_compacted_with_three_requests_each_and_dropped_unread(self, place: str) -> None:
+        """A file is read, and it is kept by two requests, because S3 cannot rename it."""
         options = {"storage_options": self.options}
         for numbers in (range(20), range(20, 40)):
             self.write(rows(*numbers, npartitions=20), place, append=True)
@@ -180,7 +181,7 @@ class TestS3Store(S3Suite):
         assert not any(method.startswith("get") and "part-" in str(key) for method, key, _ in requests)
         with noted_requests() as requests:
             assert open_dataset(place, **options).compact().details["replaced_files"] == 30
-        assert len(requests) <= 30 + 30
+        assert len(requests) <= 3 * 30 + 30
         assert self.read(place) == [*range(10, 40)]
 
     def test_uploads_of_the_dead_are_given_up(self, place: str) -> None:
@@ -219,7 +220,7 @@ class TestS3Store(S3Suite):
             lambda: open_dataset(url, **options).cleanup(),
             lambda: open_dataset(url, **options).add_snapshot(),
             *(
-                partial(to_tfrecord, rows(1), url, retries=0, **options, **mode)
+                partial(to_tfrecord, rows(1), url, compute_kwargs={"retries": 0}, **options, **mode)
                 for mode in ({}, {"append": True}, {"overwrite": True})
             ),
         ]

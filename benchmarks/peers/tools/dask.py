@@ -32,7 +32,9 @@ def write(work: Work) -> Pass:
     ddf = _collection(work)
     codec: Any = None if work.codec == "default" else work.codec
     return lambda path: (
-        dask_tfrecord.to_tfrecord(ddf, path, compression=codec, compression_level=work.level).rows
+        dask_tfrecord.to_tfrecord(
+            ddf, path, compression=codec, write_options={"compression_level": work.level}
+        ).rows
     )
 
 
@@ -53,7 +55,7 @@ def infer(work: Work) -> Pass:
     """Infer the schema from every record."""
 
     def look(_: str) -> int:
-        ddf = dask_tfrecord.read_tfrecord(f"{work.root}/{work.files}", infer="all")
+        ddf = dask_tfrecord.read_tfrecord(f"{work.root}/{work.files}", read_options={"infer": "all"})
         return work.rows if set(ddf.columns) == set(work.features) else 0
 
     return look

@@ -2,6 +2,7 @@
 Dask.
 """
 
+import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
@@ -369,6 +370,8 @@ def check_columns(found: Sequence[Any], expected: Sequence[str], path: str) -> N
 
 
 def _advice(kind: type) -> str | None:
+    if issubclass(kind, str | os.PathLike):
+        return "pass the rows as the first argument, and the path as the second"
     if hasattr(kind, "__arrow_c_stream__") and not hasattr(kind, "to_frame"):
         return None
     default = "pass for example pandas.DataFrame(rows), or pyarrow.Table.from_pylist(rows)"

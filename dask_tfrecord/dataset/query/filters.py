@@ -4,11 +4,13 @@ Arrow filters the rows of an expression, and the parts of the expression that ca
 """
 
 import ctypes
+import math
 from collections import deque
 from collections.abc import Callable, Iterable, Iterator
 from functools import partial, reduce
 from typing import Any, NamedTuple, TypeAlias, cast, get_args
 
+import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
@@ -359,9 +361,12 @@ def _condition(field: Field, symbol: str, value: Any) -> Predicate:
         predicate = is_in(field, value)
         return Not(predicate) if symbol == "not in" else predicate
     if symbol in ("is", "is not"):
-        if value is not None:
+        missing: Predicate = IsNull(field.name)
+        if isinstance(value, float) and math.isnan(value):  # pandas' way to say that a value is missing
+            missing = Or(missing, is_in(field, [value])) if has_nan(field.type) else missing
+        elif value is not None and value is not pd.NA and value is not pd.NaT:
             raise WrongTypeError(f"{symbol!r} needs None, not {value!r}")
-        return Not(IsNull(field.name)) if symbol == "is not" else IsNull(field.name)
+        return Not(missing) if symbol == "is not" else missing
     symbol = "==" if symbol == "=" else symbol
     if symbol not in get_args(Operator):
         known = ", ".join(map(repr, ("=", *get_args(Operator), "in", "not in", "is", "is not")))

@@ -391,12 +391,12 @@ def _remedies(drifts: Sequence[Drift], schema: Schema, evidence: SchemaEvidence 
     without_column = [name for name in types if name not in schema.names]
     if evidence is None and without_column:
         ignored = IGNORE_FEATURES
-        return [ignored, Remedy("use_snapshot", False), Remedy("infer", "all", "read it")]
+        return [ignored, Remedy("use_snapshot", False), Remedy("read_options", {"infer": "all"}, "read it")]
     if evidence is not None and not evidence.all_records:
         given = {n: type_ for n, type_ in types.items() if n in evidence.given_kinds or n in unreadable}
         if len(given) < len(types):
             effect = "infer the columns from all records"
-            found = [Remedy("infer", "all", "" if given else effect)]
+            found = [Remedy("read_options", {"infer": "all"}, "" if given else effect)]
             found += [Remedy("schema", given, effect)] if given else []
             found.append(Remedy("schema", types, "read this file"))
             if without_column:

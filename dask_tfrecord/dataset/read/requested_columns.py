@@ -99,7 +99,7 @@ def origin_clash(name: str) -> SchemaError:
     return SchemaError(
         "the path column or the offset column has the name of another column",
         Remedy("include_path_column", "file", "rename the path column"),
-        Remedy("include_offset_column", "at", "rename the offset column"),
+        Remedy("read_options", {"include_offset_column": "at"}, "rename the offset column"),
         feature=name,
     )
 

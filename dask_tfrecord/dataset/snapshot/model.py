@@ -298,9 +298,8 @@ def open_version(store: Store, number: int | None) -> Snapshot:
     problem = f"the dataset has no version {number}; it has {version_names(kept)}"
     if number < kept[0]:
         problem += (
-            ". An overwrite, a compaction or a deletion removes the versions before it, unless it is called "
-            "with keep_versions=True. Dataset.expire removes old versions, too. Appends and "
-            "Dataset.cleanup keep them"
+            ". An overwrite removes the versions before it, unless it is called with keep_versions=True. "
+            "Dataset.expire removes old versions, and so do compact and delete with keep_versions=False"
         )
     raise NotFoundError(f"{store.public()}: {problem}")
 

@@ -38,6 +38,12 @@ from dask_tfrecord.schema.fields import Field, Schema, check_features
 from dask_tfrecord.schema.logical_types import canonical_type
 from dask_tfrecord.schema.tfds import described_columns
 
+# What adds a column to a dataset.
+_ADD = (
+    Remedy("append", True),
+    Remedy("schema_change", "add", "add the column, which is null in the existing rows"),
+)
+
 # The largest number of files of other tools that are read at the same time.
 _THREADS = 8
 
@@ -116,7 +122,7 @@ def merged_schema(
         for item in snapshot.schema.fields
     ]
     if not adds_columns:
-        _check_names(given, snapshot.schema.names, "the DataFrame", "the dataset")
+        _check_names(given, snapshot.schema.names, "the DataFrame", "the dataset", _ADD)
     if given and snapshot.partial:
         problem = "the column is new, and records of the dataset may have features that are not columns"
         raise _column_error(problem, next(iter(given)))
@@ -230,12 +236,14 @@ def _foreign_schema(store: Store, files: pa.Table, schema: Schema) -> Schema:
     return Schema(tuple(fields), schema.record_type)
 
 
-def _check_names(names: Iterable[str], others: Iterable[str], owner: str, other: str) -> None:
+def _check_names(
+    names: Iterable[str], others: Iterable[str], owner: str, other: str, remedies: Sequence[Remedy] = ()
+) -> None:
     """Raise SchemaError for the first column of ``owner`` that ``other`` does not have."""
     known = {*others}
     for name in names:
         if name not in known:
-            raise _column_error(f"{owner} has this column, {other} does not", name)
+            raise _column_error(f"{owner} has this column, {other} does not", name, remedies)
 
 
 def _check_record_type(ours: str, theirs: str) -> None:
@@ -289,8 +297,9 @@ def _form_error(name: str) -> SchemaError:
     return SchemaError(problem, "write the rows to a new directory", feature=name)
 
 
-def _column_error(problem: str, name: str) -> SchemaError:
-    return SchemaError(problem, "give the DataFrame the columns and types of the dataset", feature=name)
+def _column_error(problem: str, name: str, remedies: Sequence[Remedy] = ()) -> SchemaError:
+    advice = "give the DataFrame the columns and types of the dataset"
+    return SchemaError(problem, advice, feature=name, remedies=remedies)
 
 
 def _partition_values(store: Store, files: pa.Table, partitioning: Sequence[Field]) -> list[tuple[Any, ...]]:

@@ -162,10 +162,19 @@ class Transaction:
         if run.run != snapshot.run:
             logger.info("%s: has no files in the newest version %d", run.title, snapshot.number)
         else:
-            logger.info("%s: committed version %d", run.title, snapshot.number)
+            logger.info("%s: committed version %d%s", run.title, snapshot.number, self._fate(snapshot))
         self._log(7, "remove the replaced files and the staging directory")
         remove_replaced(run, self.files if run.run != snapshot.run else None, self._change)
         return snapshot
+
+    def _fate(self, snapshot: Snapshot) -> str:
+        """Say what the commit does with the files and versions that it replaces."""
+        change = self._change
+        if change is not None and change.kept:
+            return f", keeps {len(change.kept)} replaced files for the versions before it"
+        if change is not None and snapshot.oldest == snapshot.number > 1:
+            return f", removes the versions before it and {len(change.removed)} files"
+        return ""
 
     def look(self) -> Snapshot | None:
         """Read the newest version. Return the snapshot that another attempt has committed, or None."""
@@ -478,7 +487,7 @@ def finish_commit(store: Store, run: str, listed: Collection[str] = (), change: 
         removed, kept = change.removed, change.kept
     else:
         removed, kept = (stored_paths(store, staged(run, name)) for name in (REPLACED, MOVED))
-    move_files(store, kept)
+    move_files(store, kept, None if change is None else change.snapshot)
     store.remove(store.join(path) for path in removed if path not in listed)
     close_run(store, run)
 
@@ -489,17 +498,21 @@ def close_run(store: Store, run: str) -> None:
     remove_staging(store, run)
 
 
-def move_files(store: Store, paths: Sequence[str]) -> None:
+def move_files(store: Store, paths: Sequence[str], known: Snapshot | None = None) -> None:
     """Move each file to its path if the newest snapshot lists the file, or to the directory of kept files.
 
-    If another commit follows in the meantime, its snapshot decides.
+    If another commit follows in the meantime, its snapshot decides. ``known`` is the newest snapshot if it
+    was just created.
     """
-    newest = find_snapshot(store) if paths else None
+    if not paths:
+        return
+    newest = find_snapshot(store) if known is None else known
     while newest is not None:
         store.fs.invalidate_cache()
         move = partial(_move_file, store, listed_files(newest))
         with ThreadPoolExecutor(1 if store.local else _THREADS) as pool:
-            list(pool.map(move, paths))
+            copied = [*pool.map(move, paths)]
+        store.remove(filter(None, copied))
         if newest_number(store) <= newest.number:
             break
         newest = find_snapshot(store)
@@ -507,10 +520,14 @@ def move_files(store: Store, paths: Sequence[str]) -> None:
     store.remove_empty({*map(store.join, kept), *(store.join(parent_of(path)) for path in paths)})
 
 
-def _move_file(store: Store, listed: Collection[str], path: str) -> None:
+def _move_file(store: Store, listed: Collection[str], path: str) -> str | None:
+    """Move a file. If it was copied instead, return the path of the source, which the caller removes."""
     place, kept = store.join(path), store.join(f"{KEPT}/{path}")
     with suppress(FileNotFoundError):  # the file is there already, or another process has moved the file
         if path not in listed:
+            if not store.renames:
+                store.copy(place, kept)
+                return place
             store.place(place, kept)
         elif store.renames:
             store.place(kept, place)
@@ -518,6 +535,7 @@ def _move_file(store: Store, listed: Collection[str], path: str) -> None:
         # the file would be lost. Therefore, the kept file stays until its versions expire.
         elif store.fs.exists(kept) and not store.fs.exists(place):
             store.copy(kept, place)
+    return None
 
 
 def finish_newest(

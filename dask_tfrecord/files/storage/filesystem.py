@@ -13,13 +13,13 @@ from collections.abc import Iterator, Mapping
 from typing import Any, Literal, TypeAlias
 
 import pyarrow.fs as pafs
-from fsspec import AbstractFileSystem, get_filesystem_class
+from fsspec import AbstractFileSystem, available_protocols, get_filesystem_class
 from fsspec.core import url_to_fs
 from fsspec.implementations.arrow import ArrowFSWrapper
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
 
-from dask_tfrecord.errors import DestinationError, TFRecordError
+from dask_tfrecord.errors import DestinationError, TFRecordError, did_you_mean
 from dask_tfrecord.files.storage.paths import glob_start, name_of, wraps
 from dask_tfrecord.files.storage.store_failures import without_credentials
 
@@ -200,6 +200,14 @@ Filesystem: TypeAlias = AbstractFileSystem | pafs.FileSystem | Literal["fsspec"]
 # The protocols of the filesystems that this package extends.
 _EXTENDED_PROTOCOLS = frozenset({"abfs", "abfss", "az", "sftp", "ssh"})
 
+# The extra of this package that installs the library of a protocol.
+_EXTRAS = {
+    **dict.fromkeys(("s3", "s3a"), "s3"),
+    **dict.fromkeys(("gs", "gcs"), "gcs"),
+    **dict.fromkeys(("abfs", "abfss", "az"), "azure"),
+    **dict.fromkeys(("sftp", "ssh"), "sftp"),
+}
+
 
 class ArrowFileSystem(ArrowFSWrapper):
     """Wrap a pyarrow filesystem, which is the pickled argument, as an fsspec filesystem.
@@ -250,6 +258,44 @@ def open_path(
 
 
 def _open_url(url: str, options: dict[str, Any]) -> tuple[AbstractFileSystem, str]:
+    """Open the filesystem of a URL. An error of its library says what is missing."""
+    protocol, found, _ = url.partition("://")
+    try:
+        if found and "::" not in url:
+            _check_known(protocol, url)
+        return _opened(url, options)
+    except TFRecordError:
+        raise
+    except ImportError as error:
+        extra = _EXTRAS.get(protocol)
+        advice = f'pip install "dask-tfrecord[{extra}]"' if extra else "install the package"
+        raise _unusable(url, f"a package for {protocol}:// is missing ({error})", advice) from error
+    except OSError as error:
+        if protocol not in ("hdfs", "viewfs"):
+            raise
+        problem = f"{protocol}:// needs the native libraries of Java and Hadoop, which cannot be loaded"
+        advice = "set JAVA_HOME, HADOOP_HOME and CLASSPATH, as pyarrow.fs.HadoopFileSystem says"
+        raise _unusable(url, problem, advice) from error
+    except ValueError as error:
+        if protocol not in _EXTRAS:
+            raise
+        advice = "pass the account, the credentials or the endpoint in storage_options="
+        raise _unusable(url, f"the filesystem cannot be opened: {error}", advice) from error
+
+
+def _check_known(protocol: str, url: str) -> None:
+    try:
+        get_filesystem_class(protocol)
+    except ValueError:
+        advice = did_you_mean(protocol, available_protocols())
+        raise _unusable(url, f"no filesystem is known for {protocol}://", advice) from None
+
+
+def _unusable(url: str, problem: str, advice: str) -> TFRecordError:
+    return TFRecordError(problem, advice, path=without_credentials(url))
+
+
+def _opened(url: str, options: dict[str, Any]) -> tuple[AbstractFileSystem, str]:
     protocol, found, _ = url.partition("://")
     is_alone = protocol in _EXTENDED_PROTOCOLS and found and "::" not in url
     library = get_filesystem_class(protocol) if is_alone else AbstractFileSystem

@@ -98,8 +98,9 @@ def add(path: Path, rows: pd.DataFrame, **options: Any) -> Snapshot:
 
 
 def listed(path: Path) -> set[str]:
-    """The data files of the directory."""
-    return {str(one.relative_to(path)) for one in path.rglob("part-*")}
+    """The data files of the directory, without those of older versions."""
+    found = {str(one.relative_to(path)) for one in path.rglob("part-*")}
+    return {one for one in found if not one.startswith("_tfrecord/kept/")}
 
 
 Row = dict[str, Any]
@@ -387,7 +388,7 @@ def test_an_ordered_column_refuses_the_category_that_was_deleted(tmp_path: Path)
     to_tfrecord(categorical(ordered=True), tmp_path / "ordered")
     to_tfrecord(categorical(), tmp_path / "plain")
     for root in (tmp_path / "ordered", tmp_path / "plain"):
-        open_dataset(root).delete([("user", "==", SECRET)])
+        open_dataset(root).delete([("user", "==", SECRET)], keep_versions=False)
     with pytest.raises(SchemaError, match="the ordered categories differ"):
         to_tfrecord(categorical(ordered=True), tmp_path / "ordered", append=True)
     # An append brings the categories of its rows, not those of its frame.
@@ -402,3 +403,18 @@ def test_a_partition_with_a_damaged_file_can_be_deleted(tmp_path: Path) -> None:
     damaged.write_bytes(bytes(damaged.stat().st_size))
     assert open_dataset(tmp_path).delete([("k", "==", 0)]).details["dropped_files"] == 1
     assert len(read_tfrecord(tmp_path)) == 6
+
+
+def test_a_wrong_deletion_is_undone_and_a_right_one_erases(tmp_path: Path) -> None:
+    to_tfrecord(categorical(), tmp_path, columnar=["user"])
+    table = open_dataset(tmp_path)
+    before = read_tfrecord(tmp_path).compute()
+    table.delete([("user", "!=", SECRET)])
+    assert "bytes of earlier versions" in repr(table)
+    assert table.kept_bytes > 0
+    table.restore(1)
+    pd.testing.assert_frame_equal(read_tfrecord(tmp_path).compute(), before)
+    table.delete([("user", "==", SECRET)], keep_versions=False)
+    assert places_of(SECRET, tmp_path) == []
+    assert table.kept_bytes == 0
+    assert table.history()["version"].tolist() == [4]

@@ -200,9 +200,9 @@ def test_keys_beyond_max_files_per_task_are_refused_with_what_to_do(tmp_path: Pa
     assert not list(tmp_path.rglob("part-*"))
     few = ddf[ddf["n"] < 10]
     with pytest.raises(TFRecordError, match="10 different values"):
-        to_tfrecord(few, tmp_path / "b", partition_on="key", max_files_per_task=9)
+        to_tfrecord(few, tmp_path / "b", partition_on="key", write_options={"max_files_per_task": 9})
     for name, limit in (("c", 10), ("d", None)):
-        to_tfrecord(few, tmp_path / name, partition_on="key", max_files_per_task=limit)
+        to_tfrecord(few, tmp_path / name, partition_on="key", write_options={"max_files_per_task": limit})
         snapshot = Snapshot.open(tmp_path / name)
         assert len(snapshot.files) == 10
 
@@ -577,7 +577,7 @@ def test_an_unknown_key_is_refused_with_the_known(tmp_path: Path) -> None:
     with pytest.warns(UserWarning, match="did you mean 'country'"):
         read_tfrecord(root, schema={"contry": pa.string()})
     with pytest.raises(SchemaError, match="did you mean 'country'"):
-        read_tfrecord(root, schema={"contry": pa.string()}, infer="all")
+        read_tfrecord(root, schema={"contry": pa.string()}, read_options={"infer": "all"})
 
 
 @pytest.mark.parametrize("given", ["year", {"year": "int65"}, ["year"], None, 1])

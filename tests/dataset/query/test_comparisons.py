@@ -109,6 +109,23 @@ def test_filters_load_the_rows_and_open_the_files_that_may_hold_them(
     assert found.dtypes.equals(ddf.dtypes)
 
 
+@pytest.mark.parametrize("value", [np.nan, None, pd.NA, pd.NaT])
+def test_nan_selects_nulls_and_the_value_nan(tmp_path: Path, value: Any) -> None:
+    """Files with statistics are left out only if they have neither. Of other types, NaN selects the nulls."""
+    columns = {"x": [1.0, np.nan, None, 4.0], "word": ["a", None, "c", None], "n": [0, 1, 2, 3]}
+    table = pa.table({name: pa.array(cells, from_pandas=False) for name, cells in columns.items()})
+    to_tfrecord(table, tmp_path, lossy="allow", write_options={"max_rows_per_file": 1})
+    found = {
+        (name, operator): read_tfrecord(tmp_path, filters=[(name, operator, value)])["n"].compute().tolist()
+        for name in ("x", "word")
+        for operator in ("is", "is not")
+    }
+    missing = [1, 2] if value is np.nan else [2]
+    assert found["x", "is"] == missing
+    assert found["x", "is not"] == [n for n in range(4) if n not in missing]
+    assert (found["word", "is"], found["word", "is not"]) == ([1, 3], [0, 2])
+
+
 def test_statistics_of_a_feature_rule_out_no_payloads(tmp_path: Path) -> None:
     feature = pd.DataFrame({"record": pd.array([b"a", b"b"], pd.ArrowDtype(pa.binary()))})
     to_tfrecord(dd.from_pandas(feature, npartitions=1), tmp_path / "data")

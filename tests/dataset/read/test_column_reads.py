@@ -112,7 +112,7 @@ class Dataset:
                 partition_on=self.keys or None,
                 lossy="allow",
                 compression=rng.choice([None, None, "gzip", "zstd"]),
-                max_rows_per_file=rng.choice([None, None, 17]),
+                write_options={"max_rows_per_file": rng.choice([None, None, 17])},
                 **options,
             )
             names = columns
@@ -149,7 +149,7 @@ class Dataset:
         if rng.random() < 0.7:
             options["filters"] = self.queries.filters()
         if rng.random() < 0.2:
-            options["verify_crc"] = False
+            options["read_options"] = {"verify_crc": False}
         read = {**options, "blocksize": rng.choice([None, "2 kB", "128 MiB"])}
         share, door = (
             rng.random(),
@@ -251,7 +251,7 @@ def images(request: pytest.FixtureRequest, tmp_path: Path) -> Path:
     columns = {"n": range(200), "label": [n % 20 for n in range(200)]}
     table = pa.table({**columns, "image": [bytes([n]) * 2_000 for n in range(200)]})
     options: Any = {"columnar": ["n", "label"], "compression": request.param}
-    to_tfrecord(table, tmp_path / "images", max_rows_per_file=100, **options)
+    to_tfrecord(table, tmp_path / "images", write_options={"max_rows_per_file": 100}, **options)
     return tmp_path / "images"
 
 
@@ -321,7 +321,12 @@ def test_damage_of_one_file_in_a_column_file_loses_no_row_of_the_next_file(
     tmp_path: Path, columns: list[str]
 ) -> None:
     frame = pd.DataFrame({"n": range(200), "label": [n % 20 for n in range(200)], "image": "x" * 500})
-    to_tfrecord(dd.from_pandas(frame, npartitions=1), tmp_path, columnar=["n", "label"], max_rows_per_file=50)
+    to_tfrecord(
+        dd.from_pandas(frame, npartitions=1),
+        tmp_path,
+        columnar=["n", "label"],
+        write_options={"max_rows_per_file": 50},
+    )
     [path] = tmp_path.glob("_tfrecord/columns/*")
     data, column = bytearray(path.read_bytes()), pq.read_metadata(path).row_group(5).column(1)
     data[column.data_page_offset + column.total_compressed_size - 1] ^= 1  # in the rows of the second file
@@ -425,7 +430,9 @@ def test_small_files_and_long_lists_are_decoded(
     """Their column files take longer to read."""
     lists = [[at + 0.5] * 30 for at in range(60)]
     table = pa.table({"n": range(60), "list": lists})
-    to_tfrecord(table, tmp_path, columnar=["n", "list"], lossy="allow", max_rows_per_file=rows)
+    to_tfrecord(
+        table, tmp_path, columnar=["n", "list"], lossy="allow", write_options={"max_rows_per_file": rows}
+    )
     monkeypatch.undo()
     ddf = read_tfrecord(tmp_path, columns=["list"])
     assert rule in str(explain(ddf))

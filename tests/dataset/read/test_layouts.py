@@ -364,12 +364,12 @@ def test_complete_sets_and_files_that_were_not_asked_for_cause_no_warning(
 
 WRITES: list[tuple[dict[str, Any], str]] = [
     ({}, "*.tfrecord"),
-    ({"max_rows_per_file": 7}, "*.tfrecord"),
+    ({"write_options": {"max_rows_per_file": 7}}, "*.tfrecord"),
     ({"name_function": lambda number: f"label{number}"}, "*.tfrecord"),
-    ({"shuffle": True, "seed": 1, "npartitions": 2, "compression": "gzip"}, "*.gz"),
+    ({"shuffle": True, "seed": 1, "write_options": {"npartitions": 2}, "compression": "gzip"}, "*.gz"),
     ({"partition_on": "key"}, "key=a/*"),
-    ({"partition_on": "key", "colocate": True, "max_rows_per_file": 7}, "**/*.tfrecord"),
-    ({"split": {"train": 0.9, "eval": 0.1}, "split_by": "key"}, "split=*"),
+    ({"partition_on": "key", "colocate": True, "write_options": {"max_rows_per_file": 7}}, "**/*.tfrecord"),
+    ({"split": {"train": 0.9, "eval": 0.1}, "write_options": {"split_by": "key"}}, "split=*"),
 ]
 
 

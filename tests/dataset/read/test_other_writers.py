@@ -166,8 +166,8 @@ def test_a_value_in_a_column_that_the_sample_showed_null_raises_with_advice_that
     assert (caught.value.feature, caught.value.record) == ("company", 50)
     value = rare[1] if len(rare[1]) > 1 else rare[1][0]
     error = caught.value.replaced(remedies=caught.value.remedies[1:])
-    assert advised(caught.value) == {"infer": "all"} != advised(error)
-    for options in ({"infer": "all"}, advised(error)):
+    assert advised(caught.value) == {"read_options": {"infer": "all"}} != advised(error)
+    for options in ({"read_options": {"infer": "all"}}, advised(error)):
         assert [one for one in read(tmp_path, **options)["company"] if one is not None] == [value]
 
 
@@ -189,8 +189,8 @@ def test_all_columns_of_a_file_that_differ_are_named_at_once_and_read_in_one_ste
     with pytest.raises(SchemaError) as caught:
         read_tfrecord(tmp_path).compute()
     assert all(name in caught.value.problem or name == caught.value.feature for name in [*names, "new"])
-    assert advised(caught.value) == {"infer": "all"}
-    found = read(tmp_path, infer="all")
+    assert advised(caught.value) == {"read_options": {"infer": "all"}}
+    found = read(tmp_path, read_options={"infer": "all"})
     assert all([2 in one for one in found[name] if one].count(True) == 1 for name in names)
     assert b"x" in found["new"]
 
@@ -213,17 +213,17 @@ def test_a_column_that_nothing_can_read_blocks_no_other(
 ) -> None:
     one, other = pair
     fill(tmp_path, {f"{n:02d}": one for n in range(40)} | {name: other})
-    assert read(tmp_path, columns=["good"], infer=infer) == {"good": [5] * 40}
-    assert read(tmp_path, schema={"a": None}, infer=infer) == {"good": [5] * 40}
+    assert read(tmp_path, columns=["good"], read_options={"infer": infer}) == {"good": [5] * 40}
+    assert read(tmp_path, schema={"a": None}, read_options={"infer": infer}) == {"good": [5] * 40}
     with pytest.raises(SchemaError) as caught:
-        read_tfrecord(tmp_path, infer=infer).compute()
+        read_tfrecord(tmp_path, read_options={"infer": infer}).compute()
     assert caught.value.feature == "a"
     if pair == KINDS:
         assert ("no type reads values of two kinds" in str(caught.value)) == (
             (infer, name) == ("sample", "17")
         )
         assert advised(caught.value) == {"schema": {"a": None}}
-    assert len(read(tmp_path, **{"infer": infer} | advised(caught.value))["good"]) == 40
+    assert len(read(tmp_path, **{"read_options": {"infer": infer}} | advised(caught.value))["good"]) == 40
 
 
 def test_a_column_that_nothing_can_read_blocks_no_filter_of_another(tmp_path: Path) -> None:

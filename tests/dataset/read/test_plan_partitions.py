@@ -147,7 +147,7 @@ def test_a_task_carries_no_splits_but_its_own() -> None:
 
 def test_a_plan_of_many_files_is_sent_to_a_cluster_in_few_bytes(tmp_path: Path) -> None:
     numbers = pa.table({"n": range(400)})
-    to_tfrecord(numbers, tmp_path, max_rows_per_file=1)
+    to_tfrecord(numbers, tmp_path, write_options={"max_rows_per_file": 1})
     for filters in (None, [("n", "==", 5)]):  # the other files are checked, but not read
         ddf = read_tfrecord(tmp_path, filters=filters, blocksize=1)
         data = pickle.dumps(ddf)
@@ -216,10 +216,12 @@ READS: dict[str, Callable[[Path], Callable[[], Any]]] = {
 def test_a_read_of_files_that_were_overwritten_since_its_plan_raises_one_class(
     tmp_path: Path, read: str, columnar: list[str] | None
 ) -> None:
-    dask_tfrecord.to_tfrecord(FRAME, tmp_path, max_rows_per_file=20, columnar=columnar)
+    dask_tfrecord.to_tfrecord(FRAME, tmp_path, write_options={"max_rows_per_file": 20}, columnar=columnar)
     names = [path.name for path in tmp_path.glob("part-*")]
     call = READS[read](tmp_path)
-    dask_tfrecord.to_tfrecord(FRAME, tmp_path, max_rows_per_file=20, columnar=columnar, overwrite=True)
+    dask_tfrecord.to_tfrecord(
+        FRAME, tmp_path, write_options={"max_rows_per_file": 20}, columnar=columnar, overwrite=True
+    )
     with pytest.raises(FileChangedError, match="read the dataset again") as caught:
         call()
     assert isinstance(caught.value, FileNotFoundError)
@@ -230,7 +232,7 @@ def test_a_read_of_files_that_were_overwritten_since_its_plan_raises_one_class(
 def test_a_read_of_plain_files_that_were_removed_since_its_plan_raises_one_class(
     tmp_path: Path, read: str
 ) -> None:
-    dask_tfrecord.to_tfrecord(FRAME, tmp_path, max_rows_per_file=20)
+    dask_tfrecord.to_tfrecord(FRAME, tmp_path, write_options={"max_rows_per_file": 20})
     (tmp_path / "_tfrecord").rename(tmp_path.parent / f"{tmp_path.name}-metadata")
     files = [path.rename(path.with_name(f"{at}.tfrecord")) for at, path in enumerate(tmp_path.glob("part-*"))]
     call = READS[read](tmp_path)

@@ -179,9 +179,9 @@ def test_tasks_look_at_everything_by_the_active_scheduler(tmp_path: Path) -> Non
         return dask.get(graph, keys, **options)
 
     with dask.config.set(scheduler=scheduler):
-        assert list(read_tfrecord(path, infer="sample").columns) == ["a"]
+        assert list(read_tfrecord(path, read_options={"infer": "sample"}).columns) == ["a"]
         assert not ran
-        assert list(read_tfrecord(path, infer="all").columns) == ["a"]
+        assert list(read_tfrecord(path, read_options={"infer": "all"}).columns) == ["a"]
         assert ran
 
 
@@ -230,9 +230,11 @@ def test_a_column_in_the_other_map_of_a_record_outside_the_sample_raises(
     if not has_both:
         return
     with pytest.raises(SchemaError, match=r'both a feature of the context and .*extra="ignore"'):
-        read_tfrecord(tmp_path, infer="all")
+        read_tfrecord(tmp_path, read_options={"infer": "all"})
     for name, type_, value in (("context", pa.int64(), 2), ("feature lists", LISTS, [[3]])):
-        found = read_tfrecord(tmp_path, infer="all", schema={"x": type_}, extra="ignore")["x"].compute()
+        found = read_tfrecord(tmp_path, read_options={"infer": "all"}, schema={"x": type_}, extra="ignore")[
+            "x"
+        ].compute()
         count = 41 if name == usual else 1
         assert pa.array(found.dropna(), type_).to_pylist() == [value] * count
 
@@ -261,8 +263,12 @@ def test_a_feature_called_as_the_offset_column_raises_outside_the_sample_too(
 ) -> None:
     files = [file_of({"a": ("int64", [1])})] * 40
     files[23] += file_of({"a": ("int64", [1]), name: ("int64", [7])})
-    ddf = read_tfrecord(directory_of(tmp_path, *files), **{f"include_{name}_column": True})
-    with pytest.raises(SchemaError, match="has the name of another column; pass include_") as caught:
+    added = {
+        "path": {"include_path_column": True},
+        "offset": {"read_options": {"include_offset_column": True}},
+    }
+    ddf = read_tfrecord(directory_of(tmp_path, *files), **added[name])
+    with pytest.raises(SchemaError, match=r"has the name of another column; pass .*include_") as caught:
         ddf.compute()
     assert (caught.value.path, caught.value.record) == (f"{tmp_path}/23.tfrecord", 1)
 

@@ -66,7 +66,11 @@ def test_each_key_has_one_file_with_its_rows_in_their_order(tmp_path: Path) -> N
     lazy.compute()
     assert [file.records for file in Snapshot.open(tmp_path / "one").files] == [80] * 5
 
-    limits: dict[str, Any] = {"partition_on": "key", "colocate": True, "max_rows_per_file": 30}
+    limits: dict[str, Any] = {
+        "partition_on": "key",
+        "colocate": True,
+        "write_options": {"max_rows_per_file": 30},
+    }
     to_tfrecord(collection(), tmp_path / "several", **limits)
     snapshot = Snapshot.open(tmp_path / "several")
     assert sorted(file.records for file in snapshot.files) == [20] * 5 + [30] * 10
@@ -183,7 +187,12 @@ def test_the_text_of_a_category_moves_once(tmp_path: Path) -> None:
 def test_two_rounds_write_the_rows_of_one_with_few_requests(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, sources: int, targets: int
 ) -> None:
-    options: dict[str, Any] = {"partition_on": "key", "shuffle": True, "seed": 5, "npartitions": targets}
+    options: dict[str, Any] = {
+        "partition_on": "key",
+        "shuffle": True,
+        "seed": 5,
+        "write_options": {"npartitions": targets},
+    }
     to_tfrecord(collection(sources), tmp_path / "one", **options)
     one = Snapshot.open(tmp_path / "one")
     monkeypatch.setattr(spill, "_MOST_SECTIONS", 1)
@@ -429,7 +438,7 @@ def check(root: Path, kind: str | None, write: str, **options: Any) -> Snapshot:
         shuffle=seed is not None,
         seed=seed or 0,
         colocate=colocate,
-        npartitions=TARGETS,
+        write_options={"npartitions": TARGETS},
         schema={"key": pa.string()} if kind == "categories" else None,
         **options,
     )
@@ -476,7 +485,11 @@ def test_every_dtype_survives_many_passes(tmp_path: Path, passes: str) -> None:
 
 @pytest.mark.parametrize(
     ("write", "limits"),
-    [("shuffle", {}), ("colocate", {"max_rows_per_file": 7}), ("shuffle", {"max_bytes_per_file": 500})],
+    [
+        ("shuffle", {}),
+        ("colocate", {"write_options": {"max_rows_per_file": 7}}),
+        ("shuffle", {"write_options": {"max_bytes_per_file": 500}}),
+    ],
 )
 def test_the_bytes_of_a_colocated_shuffle_do_not_depend_on_the_passes(
     tmp_path: Path, write: str, limits: dict[str, int]
@@ -498,7 +511,7 @@ def test_the_bytes_of_a_colocated_shuffle_do_not_depend_on_the_passes(
 def test_all_partitions_may_be_empty(tmp_path: Path, passes: str) -> None:
     frames = [frame.iloc[:0] for frame in source()]
     ddf = collected(frames, "text")
-    assert to_tfrecord(ddf, tmp_path / "a", shuffle=True, seed=1, npartitions=3).rows == 0
+    assert to_tfrecord(ddf, tmp_path / "a", shuffle=True, seed=1, write_options={"npartitions": 3}).rows == 0
     to_tfrecord(ddf, tmp_path / "b", partition_on="key", colocate=True)
     assert Snapshot.open(tmp_path / "b").files == ()
 

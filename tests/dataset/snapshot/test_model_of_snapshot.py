@@ -529,13 +529,13 @@ def test_times_that_were_set_back_do_not_hide_other_content_from_who_reads_it(tm
     with pytest.raises(FileChangedError, match="CRC-32C differs"):
         read_tfrecord(root).compute()
     # Without checksums, only the size and the time show a change. The time decides whether to compare more.
-    assert read_tfrecord(root, verify_crc=False).n.compute().tolist() == [*range(700, 710)]
+    assert read_tfrecord(root, read_options={"verify_crc": False}).n.compute().tolist() == [*range(700, 710)]
     os.utime(path)
     with pytest.raises(FileChangedError, match="CRC-32C differs"):
-        read_tfrecord(root, verify_crc=False).compute()
+        read_tfrecord(root, read_options={"verify_crc": False}).compute()
     path.write_bytes(content(700) + content(200))
     with pytest.raises(CorruptRecordError, match="bytes"):
-        read_tfrecord(root, verify_crc=False).compute()
+        read_tfrecord(root, read_options={"verify_crc": False}).compute()
 
 
 def test_a_file_behind_a_link_has_a_stamp_of_its_own(tmp_path: Path) -> None:

@@ -128,7 +128,7 @@ def test_a_column_of_nulls_gets_the_type_of_its_first_values(
 
 
 def test_a_writer_gives_columns_of_nulls_a_type_within_one_commit(tmp_path: Path) -> None:
-    with Writer(tmp_path, max_bytes_per_file=1) as writer:
+    with Writer(tmp_path, write_options={"max_bytes_per_file": 1}) as writer:
         writer.write({"n": 1, "x": None})
         writer.write([{"n": 2, "x": "a"}, {"n": 3, "x": None}])
     with Writer(tmp_path, schema={"x": pa.string()}) as writer:

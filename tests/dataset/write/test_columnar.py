@@ -79,7 +79,7 @@ WRITES: dict[str, Callable[[str], Snapshot]] = {
     ),
     "partitions": lambda place: write(place, columnar=["n", "text"], partition_on="key"),
     "colocated": lambda place: write(place, columnar=["n", "text"], partition_on="key", colocate=True),
-    "small files": lambda place: write(place, columnar=["n", "text"], max_rows_per_file=1),
+    "small files": lambda place: write(place, columnar=["n", "text"], write_options={"max_rows_per_file": 1}),
     "pandas": lambda place: dask_tfrecord.to_tfrecord(FRAME, place, columnar=["n", "text"]),
     "stream": lambda place: dask_tfrecord.to_tfrecord(
         pa.Table.from_pandas(FRAME), place, columnar=["n", "text"], shuffle=True, seed=1, partition_on="key"
@@ -209,7 +209,7 @@ def test_rewritten_files_have_column_files(
     dask_tfrecord.open_dataset(tmp_path).delete([("n", "in", [1, 2, 5, 11])], keep_versions=True)
     assert len(listed(tmp_path)) == 3
     _check(tmp_path, columnar)
-    dask_tfrecord.open_dataset(tmp_path).compact()
+    dask_tfrecord.open_dataset(tmp_path).compact(keep_versions=False)
     assert len(listed(tmp_path)) == 1
     assert listed(tmp_path) == column_files(tmp_path)
     _check(tmp_path, columnar)
@@ -235,7 +235,7 @@ def _check(place: Path, columnar: list[str]) -> None:
 @pytest.mark.parametrize("columnar", [["n", "text"], "scalars", []])
 def test_index_writes_column_files_of_any_data_files(tmp_path: Path, columnar: Any) -> None:
     """Of files of another tool, of a dataset without column files, and with other ones."""
-    write(tmp_path, max_rows_per_file=3, compression="gzip")
+    write(tmp_path, write_options={"max_rows_per_file": 3}, compression="gzip")
     for version in (2, 3):
         assert dask_tfrecord.open_dataset(tmp_path).add_snapshot(columnar=columnar).version == version
         if columnar:

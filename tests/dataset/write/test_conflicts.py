@@ -86,7 +86,7 @@ def rewriting(place: Path, mode: Any, key: str, keeps: Callable[[int], bool]) ->
                 Group(tuple((file.path, file.crc32c) for file in files), tuple(f.path for f in new))
             )
             entries += new
-    operation = (Delete if mode == "delete" else Compact)(tuple(groups), keeps_versions(None))
+    operation = (Delete if mode == "delete" else Compact)(tuple(groups), keeps_versions(None, default=False))
     return lambda: transaction.commit(run, operation, entries)
 
 

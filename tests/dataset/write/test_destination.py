@@ -322,7 +322,9 @@ WRITES: dict[str, Callable[[str], Any]] = {
     "cleanup": lambda path: open_dataset(path).cleanup(older_than="0 s"),
     "export": lambda path: dask_tfrecord.open_dataset(path).export("idx"),
     "quarantine": lambda path: read_tfrecord(
-        path.partition("/sales")[0] + "/files", on_corrupt="quarantine", quarantine_path=path
+        path.partition("/sales")[0] + "/files",
+        on_corrupt="quarantine",
+        read_options={"quarantine_path": path},
     ),
     "feather": lambda path: write_feather(sales(1), f"{path}/x.feather"),
 }
@@ -534,7 +536,13 @@ def test_a_level_of_another_case_is_refused(folding: FoldingNames) -> None:
 
 @pytest.mark.parametrize(
     "kwargs",
-    [{}, {"max_rows_per_file": 1}, {"shuffle": True, "seed": 1}, {"colocate": True}, {"columnar": "n"}],
+    [
+        {},
+        {"write_options": {"max_rows_per_file": 1}},
+        {"shuffle": True, "seed": 1},
+        {"colocate": True},
+        {"columnar": "n"},
+    ],
 )
 def test_no_two_files_of_a_run_have_the_same_name(tmp_path: Path, kwargs: dict[str, Any]) -> None:
     to_tfrecord(rows(*"AaBbAaBb"), tmp_path, partition_on="key", **kwargs)
@@ -545,14 +553,14 @@ def test_no_two_files_of_a_run_have_the_same_name(tmp_path: Path, kwargs: dict[s
 
 
 def test_files_hold_no_more_than_max_rows_per_file_and_max_bytes_per_file(tmp_path: Path) -> None:
-    to_tfrecord(countries(), tmp_path / "a", npartitions=2, max_rows_per_file=3)
+    to_tfrecord(countries(), tmp_path / "a", write_options={"npartitions": 2, "max_rows_per_file": 3})
     snapshot = Snapshot.open(tmp_path / "a")
     assert [file.records for file in snapshot.files] == [3, 1, 3, 3, 2]
     assert read_tfrecord(tmp_path / "a")["n"].compute().tolist() == list(range(12))
     assert sorted(part_names(snapshot)) == part_names(snapshot)
     for limits, expected in (
-        ({"max_rows_per_file": np.uint8(9)}, [9, 3]),
-        ({"max_bytes_per_file": 1}, [1] * 12),
+        ({"write_options": {"max_rows_per_file": np.uint8(9)}}, [9, 3]),
+        ({"write_options": {"max_bytes_per_file": 1}}, [1] * 12),
     ):
         to_tfrecord(countries(12, 1), tmp_path / str(len(expected)), **limits)
         snapshot = Snapshot.open(tmp_path / str(len(expected)))
@@ -560,7 +568,10 @@ def test_files_hold_no_more_than_max_rows_per_file_and_max_bytes_per_file(tmp_pa
 
 
 def test_each_directory_rolls_over_by_itself(tmp_path: Path) -> None:
-    options: dict[str, Any] = {"partition_on": "year", "max_rows_per_file": 4, "npartitions": 1}
+    options: dict[str, Any] = {
+        "partition_on": "year",
+        "write_options": {"max_rows_per_file": 4, "npartitions": 1},
+    }
     to_tfrecord(countries(), tmp_path, name_function="file{}".format, **options)
     snapshot = Snapshot.open(tmp_path)
     counts = [(file.values[0], file.records) for file in snapshot.files]
@@ -575,9 +586,9 @@ def test_each_directory_rolls_over_by_itself(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        ({"max_rows_per_file": 0}, "max_rows_per_file=0 is not a positive integer"),
-        ({"max_bytes_per_file": 1.5}, "max_bytes_per_file=1.5 is not"),
-        ({"npartitions": True}, "npartitions=True is not"),
+        ({"write_options": {"max_rows_per_file": 0}}, "max_rows_per_file=0 is not a positive integer"),
+        ({"write_options": {"max_bytes_per_file": "many"}}, "max_bytes_per_file='many' is not a size"),
+        ({"write_options": {"npartitions": True}}, "npartitions=True is not"),
         ({"colocate": True}, "requires partition columns"),
         ({"shuffle": 7}, "shuffle=7 is a number.*; pass shuffle=True and seed=7 to shuffle"),
         ({"seed": 7}, "seed=7 has no effect"),
@@ -594,7 +605,7 @@ def test_arguments_without_sense_are_refused(tmp_path: Path, arguments: Any, mes
 def test_npartitions_counts_the_files_and_name_function_gives_the_end_of_names(
     tmp_path: Path, ending: str
 ) -> None:
-    options: dict[str, Any] = {"npartitions": 2, "compression": "gzip"}
+    options: dict[str, Any] = {"write_options": {"npartitions": 2}, "compression": "gzip"}
     to_tfrecord(countries(), tmp_path, name_function=lambda n: f"train-{n}{ending}", **options)
     snapshot = Snapshot.open(tmp_path)
     assert part_names(snapshot) == [f"part-{n:05d}-of-00002-train-{n}.tfrecord.gz" for n in range(2)]

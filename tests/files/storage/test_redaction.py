@@ -114,7 +114,7 @@ ACTIONS: dict[str, Callable[[str, dict[str, Any]], Any]] = {
     "read": lambda place, options: read_tfrecord(place, storage_options=options).compute(),
     "read_glob": lambda place, options: read_tfrecord(f"{place}/*", storage_options=options).compute(),
     "read_all": lambda place, options: read_tfrecord(
-        place, use_snapshot=False, infer="all", blocksize=100, storage_options=options
+        place, use_snapshot=False, read_options={"infer": "all"}, blocksize=100, storage_options=options
     ).compute(),
     "create": lambda place, options: to_tfrecord(collection(1), f"{place}2", storage_options=options),
     "append": lambda place, options: to_tfrecord(collection(1), place, append=True, storage_options=options),
@@ -265,7 +265,9 @@ def signed(tmp_path: Path) -> Iterator[tuple[Any, str]]:
 @pytest.mark.parametrize("prefix", ["", "simplecache::"])
 def test_a_signed_url_is_in_no_result_and_in_no_graph(signed: tuple[Any, str], prefix: str) -> None:
     _, url = signed
-    ddf = read_tfrecord(prefix + url, include_path_column="path", include_offset_column="offset")
+    ddf = read_tfrecord(
+        prefix + url, include_path_column="path", read_options={"include_offset_column": "offset"}
+    )
     assert ddf.compute()["path"].astype(str).item().endswith("/a.tfrecord")
     parts = [repr(ddf), repr(ddf.expr), str(ddf.expr), ddf.expr.tree_repr(), ddf.compute().to_csv()]
     parts += [repr(ddf.dask), repr(dict(ddf.dask)), repr(list(ddf.dask)), ddf._name, repr(ddf.expr.dataset)]
@@ -299,7 +301,7 @@ def test_damage_of_a_signed_url_is_reported_and_kept_without_it(
     check_hidden(shown(caught.value))
     place = tmp_path / "quarantine"
     with warnings.catch_warnings(action="always", record=True) as warned:
-        read_tfrecord(url, on_corrupt="quarantine", quarantine_path=place).compute()
+        read_tfrecord(url, on_corrupt="quarantine", read_options={"quarantine_path": place}).compute()
     check_hidden("\n".join(str(one.message) for one in warned))
     kept = [file for file in place.rglob("*") if file.is_file()]
     assert kept
@@ -397,7 +399,7 @@ FUNCTIONS: dict[str, Callable[..., Any]] = {
     "export": lambda path, **options: dask_tfrecord.open_dataset(path, **options).export("idx"),
     "table": dask_tfrecord.feed.RecordTable,
     "quarantine": lambda path, **options: dask_tfrecord.read_tfrecord(
-        path, on_corrupt="quarantine", quarantine_path=f"{path}/q", **options
+        path, on_corrupt="quarantine", read_options={"quarantine_path": f"{path}/q"}, **options
     ),
 }
 
