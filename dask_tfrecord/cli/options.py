@@ -291,7 +291,7 @@ class _Command(click.Command):
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows: dict[str, list[tuple[str, str]]] = {section: [] for section in _SECTIONS}
         for param in self.get_params(ctx):
-            if (row := param.get_help_record(ctx)) is not None:
+            if isinstance(param, click.Option) and (row := param.get_help_record(ctx)) is not None:
                 rows[_SECTION_OF.get(param.name or "", "Options")].append(row)
         for section, listed in rows.items():
             if listed:

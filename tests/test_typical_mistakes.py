@@ -1,0 +1,194 @@
+"""What users get wrong: the message says what was given, what is wrong, and the call that mends it.
+
+Modules: errors, public_functions, arguments.
+"""
+
+import re
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import dask.dataframe as dd
+import pandas as pd
+import pyarrow as pa
+import pytest
+
+import dask_tfrecord
+from dask_tfrecord import TFRecordError, Writer, open_dataset, read_tfrecord, to_tfrecord
+from dask_tfrecord.feed import iter_batches
+
+ROWS = pd.DataFrame({"n": [1, 2, 3], "label": [0, 1, 0], "text": ["a", "b", "c"]})
+FLOATS = pd.DataFrame({"x": [0.1]})
+
+# A call in a directory with the dataset "train" and a CSV file, and parts of the message in their order.
+WRITES: list[tuple[Callable[[], Any], str]] = [
+    (lambda: to_tfrecord("new", ROWS), "str is not a Dask DataFrame ... pass the rows as the first argument"),
+    (
+        lambda: to_tfrecord([1, 2], "new"),
+        "list is not a Dask DataFrame ... pass for example pandas.DataFrame(rows)",
+    ),
+    (
+        lambda: to_tfrecord(ROWS["n"], "new"),
+        "Series gives no stream of Arrow tables ... pass column.to_frame()",
+    ),
+    (
+        lambda: to_tfrecord(ROWS, "train"),
+        "already holds a dataset; choose another ... append=True ... overwrite=True",
+    ),
+    (lambda: to_tfrecord(ROWS, "rows.csv"), "rows.csv: is a file, not a directory"),
+    (
+        lambda: to_tfrecord(ROWS, "train/more"),
+        "lies inside the dataset ... call ddf.to_tfrecord( ... append=True",
+    ),
+    (lambda: to_tfrecord(ROWS, ".", overwrite=True), "the current directory is never overwritten; write to"),
+    (
+        lambda: to_tfrecord(ROWS, "train", mode="append"),
+        "unexpected keyword argument 'mode'; pass append=True",
+    ),
+    (lambda: to_tfrecord(ROWS, "new", colums=["n"]), "'colums'; columns= is a keyword of read_tfrecord"),
+    (
+        lambda: to_tfrecord(ROWS, "new", npartitions=4),
+        "'npartitions'; pass write_options={\"npartitions\": 4}",
+    ),
+    (lambda: to_tfrecord(ROWS, "new", retries=4), "'retries'; pass compute_kwargs={\"retries\": 4}"),
+    (lambda: to_tfrecord(ROWS, "new", num_shards=4), 'pass write_options={"npartitions": 4}'),
+    (lambda: to_tfrecord(ROWS, "new", partition_on="lable"), "non-existent column 'lable'; the columns are"),
+    (lambda: to_tfrecord(ROWS, "new", colocate=True), "requires partition columns; pass partition_on="),
+    (
+        lambda: to_tfrecord(ROWS, "new", compression="snappy"),
+        "unknown compression 'snappy'; pass one of None, 'gzip'",
+    ),
+    (
+        lambda: to_tfrecord(ROWS, "new", split={"train": 0.5}),
+        'shares that sum to 1; pass split={"train": 0.9',
+    ),
+    (
+        lambda: to_tfrecord(ROWS, "new", overwrite="yes"),
+        "unknown overwrite 'yes'; pass one of False, True, 'partitions'",
+    ),
+    (lambda: to_tfrecord(ROWS, "train", append=True, overwrite=True), "append=True keeps ... pass only one"),
+    (lambda: to_tfrecord(ROWS, "new", shuffle=7), "shuffle=7 is a number ... pass shuffle=True and seed=7"),
+    (lambda: to_tfrecord(ROWS, "new", seed=7), "seed=7 has no effect ... pass shuffle=True"),
+    (
+        lambda: to_tfrecord(ROWS, "new", schema={"text": "int64"}),
+        "feature 'text': a value does not fit int64",
+    ),
+    (lambda: to_tfrecord(FLOATS, "new", lossy="raise"), "feature 'x' ... 32-bit ... pass lossy=\"allow\""),
+    (
+        lambda: to_tfrecord(ROWS.assign(new=1), "train", append=True),
+        "feature 'new' ... schema_change=\"add\" to add",
+    ),
+    (
+        lambda: to_tfrecord(ROWS.drop(columns="n"), "train", append=True),
+        "feature 'n': the dataset has this column",
+    ),
+    (
+        lambda: to_tfrecord(ROWS.astype({"n": "str"}), "train", append=True),
+        "column is string, in the dataset it is int64",
+    ),
+    (lambda: to_tfrecord(pd.DataFrame({"c": [1j]}), "new"), "feature 'c' ... complex"),
+    (lambda: to_tfrecord(pd.DataFrame({"c": [object()]}), "new"), "feature 'c' ... object"),
+    (
+        lambda: Writer("new", schema={"n": "int64"}).write([{"n": "x"}]),
+        "feature 'n': a value does not fit int64",
+    ),
+    (
+        lambda: Writer("new", write_options={"name": "x"}),
+        "write_options= has no option 'name'; its options are",
+    ),
+]
+READS: list[tuple[Callable[[], Any], str]] = [
+    (lambda: read_tfrecord("trian"), "trian: no such file or directory"),
+    (lambda: read_tfrecord("train/*.gz"), "train/*.gz: no visible files to read here"),
+    (lambda: read_tfrecord([]), "the list of paths is empty; pass a directory, a glob, a file"),
+    (lambda: read_tfrecord(None), "None is not a path; pass a directory, a glob, a file"),  # type: ignore[call-overload]
+    (lambda: read_tfrecord("s33://bucket/train"), "no filesystem is known for s33://; did you mean 's3'"),
+    (lambda: read_tfrecord("rows.csv"), "looks like text such as CSV; dask.dataframe.read_csv reads it"),
+    (
+        lambda: read_tfrecord("rows.parquet"),
+        "looks like a Parquet file; dask.dataframe.read_parquet reads it",
+    ),
+    (
+        lambda: read_tfrecord("train", columns=["lable"]),
+        "no column is named 'lable'; there are ... did you mean 'label'?",
+    ),
+    (lambda: read_tfrecord("train", colums=["n"]), "'colums'; pass columns="),
+    (lambda: read_tfrecord("train", usecols=["n"]), "'usecols'; pass columns=[\"n\"]"),
+    (lambda: read_tfrecord("train", chunksize=5), "blocksize= of read_tfrecord counts stored bytes"),
+    (lambda: read_tfrecord("train", batch_size=5), "open_dataset(path).batches(batch_size) counts rows"),
+    (lambda: read_tfrecord("train", blocksize="64 Megs"), 'is not a size such as "128 MiB"'),
+    (lambda: read_tfrecord("train", engine="pyarrow"), "'engine'; leave it out, because there is one engine"),
+    (
+        lambda: read_tfrecord("train", verify_crc=False),
+        "'verify_crc'; pass read_options={\"verify_crc\": False}",
+    ),
+    (lambda: read_tfrecord("train", read_options={"crc": 0}), "read_options= has no option 'crc'"),
+    (
+        lambda: read_tfrecord("train", dtype_backend="arrow"),
+        "unknown dtype_backend 'arrow'; pass one of None, 'pyarrow'",
+    ),
+    (lambda: read_tfrecord("train", split="train"), "does not have this split; its splits are: none"),
+    (lambda: read_tfrecord("train", version=9), "the dataset has no version 9; it has 1"),
+    (lambda: read_tfrecord("train", index="time"), "no column is named 'time'; there are"),
+    (lambda: read_tfrecord("train", filters="n > 1"), "filters= is not a list ... pass for example [("),
+    (
+        lambda: read_tfrecord("train", filters=[("n", "equals", 1)]),
+        "unknown operator 'equals' in filters=; known are '='",
+    ),
+    (
+        lambda: read_tfrecord("train", filters=[("n", "in", 1)]),
+        "'in' needs a list, a tuple or a set of values",
+    ),
+    (lambda: read_tfrecord("train", filters=[("n", "==", "a")]), "'a' is not a number, the column is int64"),
+    (
+        lambda: read_tfrecord("train", schema={"text": "int64"}).compute(),
+        "feature 'text' ... schema={\"text\": pa.string()}",
+    ),
+    (lambda: open_dataset("train").restore(5), "the dataset has no version 5; it has 1"),
+    (
+        lambda: open_dataset(["train"]).compact(),
+        "needs the directory of one dataset ... open the directory alone",
+    ),
+    (
+        lambda: open_dataset("train", columns="n").compact(),
+        "columns= was passed; call open_dataset without columns=",
+    ),
+    (lambda: open_dataset("train").expire(), "neither versions= nor older_than= ... pass versions=10"),
+    (
+        lambda: open_dataset("train").expire(older_than="7"),
+        "is not a duration with a unit; pass a number and its unit",
+    ),
+    (lambda: open_dataset("train").export("csv"), "unknown format 'csv'; pass one of 'idx', 'tfds', 'tfmd'"),
+    (lambda: open_dataset("train").batches(5, shuffle=1000), 'shuffle="buffer" and shuffle_buffer=1000'),
+    (lambda: open_dataset("train").batches(5, shard=2), "shard=2 is not a shard ... pass shard=(0, 1)"),
+    (
+        lambda: iter_batches(dd.from_pandas(ROWS, npartitions=1), 5, shuffle="blocks"),
+        'needs a path, not a Dask collection; pass shuffle="buffer"',
+    ),
+    (
+        lambda: dask_tfrecord.explain(ROWS),
+        "explain() takes a Dask collection, not DataFrame; pass the result of read_tfrecord",
+    ),
+]
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    folder = tmp_path_factory.mktemp("mistakes")
+    to_tfrecord(ROWS, folder / "train")
+    ROWS.to_csv(folder / "rows.csv", index=False)
+    pa.parquet.write_table(pa.Table.from_pandas(ROWS), folder / "rows.parquet")
+    return folder
+
+
+@pytest.mark.parametrize("number", range(len(WRITES) + len(READS)))
+def test_the_message_says_what_is_wrong_and_what_mends_it(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    call, message = [*WRITES, *READS][number]
+    monkeypatch.chdir(folder)
+    with pytest.raises((TFRecordError, FileNotFoundError)) as caught:
+        call()
+    assert re.search(".*".join(map(re.escape, message.split(" ... "))), str(caught.value)), caught.value
+    assert len(str(caught.value)) < 500
+    assert not any(path.is_file() for path in folder.glob("new/**/*"))
