@@ -6,6 +6,7 @@ import sys
 from typing import Any
 
 import click
+import dask
 import pyarrow as pa
 
 import dask_tfrecord
@@ -13,7 +14,6 @@ from dask_tfrecord import Commit, Dataset
 from dask_tfrecord.cli import options, output
 from dask_tfrecord.cli.compute import computing
 from dask_tfrecord.cli.show import print_versions
-from dask_tfrecord.collection.requests import keeps_versions
 
 
 @options.command("history", options.PATH, *options.STORE, options.JSON)
@@ -84,7 +84,8 @@ def delete_command(path: str, yes: bool, as_json: bool, dry_run: bool = False, *
 
     done = delete(dry_run=dry_run or not yes)
     if done.details["deleted_rows"] and not (dry_run or yes):
-        _confirm(done, keeps_versions(how.get("keep_versions"), default=True))
+        keeps = how.get("keep_versions", dask.config.get("dask-tfrecord.keep-versions", None))
+        _confirm(done, keeps is not False)  # the default of `delete` is True
         done = delete(dry_run=False)
     result = {"version": done.version, "rows": done.rows, **done.details, "dry_run": dry_run}
     deleted, dropped, rewritten, size = done.details.values()
