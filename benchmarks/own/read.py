@@ -2,6 +2,7 @@
 
 import time
 
+import dask.dataframe as dd
 import numpy as np
 import pandas as pd
 import pyarrow as pa
@@ -69,8 +70,6 @@ class Columns(InMemory):
 
     def setup(self, name: str, form: str) -> None:
         super().setup()
-        import dask.dataframe as dd
-
         table = scaled_table(name)
         self.few = list(table.projection)
         ddf = table_collection(table.batch)
@@ -89,6 +88,31 @@ class Columns(InMemory):
 
     def time_few_rows(self, name: str, form: str) -> None:
         compute_and_drop(self.read(f"{self.root}/data", filters=self.filters))
+
+
+class DefaultDtypes(InMemory):
+    """Read integers, floats and text of NumPy dtypes and ``str`` with the dtypes that were written, and the
+    same of Parquet.
+    """
+
+    params = ("tfrecord", "parquet")
+    param_names = ("format",)
+    timer = time.process_time
+
+    def setup(self, form: str) -> None:
+        super().setup()
+        random = np.random.default_rng(0)
+        rows = scaled(400_000, 8)
+        numbers = {f"i{width}": random.integers(0, 10**width, rows) for width in (1, 3, 6, 18)}
+        floats = {f"f{number}": random.random(rows, np.float32) for number in range(3)}
+        texts = {"word": random.choice([f"w{number}" for number in range(1000)], rows)}
+        texts["user"] = np.array([f"user {number}" for number in range(rows)])
+        ddf = dd.from_pandas(pd.DataFrame(numbers | floats | texts), npartitions=8)
+        getattr(ddf, f"to_{form}")(f"{self.root}/data")
+        self.read = dask_tfrecord.read_tfrecord if form == "tfrecord" else dd.read_parquet
+
+    def time_all_columns(self, form: str) -> None:
+        compute_and_drop(self.read(f"{self.root}/data"))
 
 
 class RandomAccess(InMemory):
