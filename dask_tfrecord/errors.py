@@ -392,12 +392,27 @@ class RemedyWarning(UserWarning):
         return f"{self.problem}; pass {_sentence(self.remedies, argument)}" if self.remedies else self.problem
 
 
+_shown: set[str] = set()
+
+
 def warn_caller(warning: UserWarning | str) -> None:
-    """Issue a warning whose location is the line of the user's program that called this package."""
+    """Issue a warning whose location is the line of the user's program that called this package.
+
+    A process shows the same text once, because a job may have many writes. Filters of the program for all
+    such warnings, such as "always" and "error", come first. Python's own record of what was shown is empty
+    whenever a library has changed a filter.
+    """
     level, frame = 1, sys._getframe()
     while frame.f_back and frame.f_globals["__name__"].partition(".")[0] == __package__:
         level, frame = level + 1, frame.f_back
-    warnings.warn(warning, stacklevel=level)
+    kind = UserWarning if isinstance(warning, str) else type(warning)
+    is_filtered = any(
+        issubclass(kind, category) and message is module is None
+        for _, message, category, module, _ in warnings.filters
+    )
+    if is_filtered or str(warning) not in _shown:
+        _shown.add(str(warning))
+        warnings.warn(warning, stacklevel=level)
 
 
 def check_instance(name: str, value: object, *types: type) -> None:

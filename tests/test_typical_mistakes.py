@@ -4,6 +4,9 @@ Modules: errors, public_functions, arguments.
 """
 
 import re
+import shlex
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,10 +15,12 @@ import dask.dataframe as dd
 import pandas as pd
 import pyarrow as pa
 import pytest
+from click.testing import CliRunner
 
 import dask_tfrecord
 from dask_tfrecord import TFRecordError, Writer, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.feed import iter_batches
+from dask_tfrecord_launcher import main
 
 ROWS = pd.DataFrame({"n": [1, 2, 3], "label": [0, 1, 0], "text": ["a", "b", "c"]})
 FLOATS = pd.DataFrame({"x": [0.1]})
@@ -172,6 +177,25 @@ READS: list[tuple[Callable[[], Any], str]] = [
 ]
 
 
+COMMANDS: list[tuple[str, str]] = [
+    ("head train --columns lable", "--columns lable: no column is named 'lable'; ... did you mean 'label'?"),
+    ("head train --where 'text == a'", "compares the columns 'text' and 'a' ... text in quotation marks"),
+    ("head train --where 'n is null'", "write None, as in x is None"),
+    ("head train --where 'n == null'", "write None, as in x is None"),
+    ("head train --where 'n = 1'", "write == to compare"),
+    ("head train --where 'n <> 1'", "write != to compare"),
+    ("head train --where 'n > 1 && n < 3'", "write `and` between conditions"),
+    ("head train --where 'n > 1 | n < 3'", "write `or` between conditions"),
+    ("head train --where '!(n > 1)'", "write `not` before a condition"),
+    ("head train --where 'text like \"a%\"'", "for SQL, query the dataset with DuckDB"),
+    ("head train --limit 2", "No such option '--limit' ... '--rows'"),
+    ("count train --filter 'n > 1'", "No such option '--filter' ... '--where'"),
+    ("hed train", "no command is named 'hed'; did you mean head?"),
+    ("inspect train", "did you mean describe?"),
+    ("frobnicate train", "there are describe, head, cat"),
+]
+
+
 @pytest.fixture(scope="module")
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mistakes")
@@ -193,3 +217,29 @@ def test_the_message_says_what_is_wrong_and_what_mends_it(
     assert re.search(".*".join(map(re.escape, message.split(" ... "))), found), found
     assert len(found) < 400
     assert not any(path.is_file() for path in folder.glob("new/**/*"))
+
+
+@pytest.mark.parametrize(("command", "message"), COMMANDS)
+def test_the_command_line_answers_in_its_own_words(
+    folder: Path, monkeypatch: pytest.MonkeyPatch, command: str, message: str
+) -> None:
+    monkeypatch.chdir(folder)
+    result = CliRunner().invoke(main, shlex.split(command))
+    assert result.exit_code in (1, 2)
+    assert re.search(".*".join(map(re.escape, message.split(" ... "))), result.output), result.output
+
+
+def test_a_frame_written_to_the_name_of_a_file_makes_a_directory(tmp_path: Path) -> None:
+    with pytest.warns(UserWarning, match=r"n\.tfrecord' will be a directory of files"):
+        to_tfrecord(ROWS, tmp_path / "n.tfrecord")
+    assert read_tfrecord(tmp_path / "n.tfrecord").compute().equals(ROWS)
+
+
+def test_a_job_of_many_writes_warns_once(tmp_path: Path) -> None:
+    program = """
+import pandas as pd, dask_tfrecord
+dask_tfrecord.to_tfrecord(pd.DataFrame({"x": [0.1]}), "a")
+dask_tfrecord.to_tfrecord(pd.DataFrame({"x": [0.1]}), "b")
+"""
+    done = subprocess.run([sys.executable, "-c", program], cwd=tmp_path, capture_output=True, text=True)
+    assert done.stderr.count("RemedyWarning") == 1, done.stderr

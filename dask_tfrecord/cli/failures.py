@@ -10,6 +10,7 @@ import shlex
 import sys
 import traceback
 import warnings
+from ast import literal_eval
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from typing import Any, NoReturn
@@ -120,8 +121,7 @@ def describe(error: BaseException, paths: Sequence[str] = ()) -> str:
         return f"the option needs the package {error.name}: pip install {_OPTIONAL[error.name]}"
     if isinstance(error, TFRecordError):
         if error.keyword:
-            problem = error.problem.replace(f"{error.keyword}=", f"--{option_name(error.keyword)} ")
-            error = error.replaced(problem=problem)
+            error = error.replaced(problem=_with_options(error.problem, error.keyword))
         return error.rendered(option, command)
     if not isinstance(error, OSError) or not (text or isinstance(error, PermissionError)):
         return f"{type(error).__name__}: {text}" if text else type(error).__name__
@@ -132,6 +132,16 @@ def describe(error: BaseException, paths: Sequence[str] = ()) -> str:
     if isinstance(error, PermissionError) and "://" not in str(error.filename):
         return f"{text}; check the owner and the permissions, or run it as another user"
     return text
+
+
+def _with_options(problem: str, keyword: str) -> str:
+    """Return a problem with the option in place of a keyword and of the names that it was given."""
+
+    def as_option(found: re.Match[str]) -> str:
+        names = literal_eval(found[1]) if found[1] else ""
+        return option(Remedy(keyword, names)) if names else f"--{option_name(keyword)} "
+
+    return re.sub(rf"\b{keyword}=(\['[^\]]*'\])?", as_option, problem)
 
 
 def _accepts(ctx: click.Context, remedy: Remedy) -> bool:

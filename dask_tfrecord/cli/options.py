@@ -44,8 +44,17 @@ _OPPOSITE = {"==": "!=", "<": ">=", ">": "<=", "in": "not in", "is": "is not"}
 _OPPOSITE |= {opposite: operator for operator, opposite in _OPPOSITE.items()}
 _MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
 
-# Pattern of a single `=`, which users of SQL write instead of `==`.
-_SINGLE_EQUALS = re.compile(r"[^=!<>]=(?!=)")
+# Patterns of what users of SQL, pandas and shells write, each with what to write instead.
+_FOREIGN = {
+    r"[^=!<>]=(?!=)": "write == to compare, as in x == 3",
+    r"<>": "write != to compare, as in x != 3",
+    r"&": "write `and` between conditions",
+    r"\|": "write `or` between conditions",
+    r"!(?!=)": "write `not` before a condition",
+    r"(?i)\bis\s+(not\s+)?null\b|[=<>]\s*null\b": "write None, as in x is None or x is not None",
+    r"(?i)\b(like|ilike|between)\b": "the operators are those of Python, as in 3 <= x <= 5; for SQL, "
+    "query the dataset with DuckDB",
+}
 
 # The largest number of alternative lists of conditions, because `and` over `or` multiplies their number.
 _MOST_ALTERNATIVES = 1000
@@ -66,10 +75,15 @@ def parse(text: str) -> Filters:
     try:
         return _alternatives(ast.parse(text.strip(), mode="eval").body, False)
     except (SyntaxError, ValueError, RecursionError, MemoryError) as error:
-        reason = error.msg if isinstance(error, SyntaxError) else error
-        if isinstance(error, SyntaxError) and _SINGLE_EQUALS.search(text):
-            reason = f"{reason}; write == to compare, as in x == 3"
-        raise click.UsageError(f"--where {text!r} is not a condition: {reason}") from None
+        reason = error.msg if isinstance(error, SyntaxError) else str(error)
+        advice = [advice for pattern, advice in _FOREIGN.items() if re.search(pattern, _without_texts(text))]
+        raise click.UsageError(
+            f"--where {text!r} is not a condition: {'; '.join([reason, *advice])}"
+        ) from None
+
+
+def _without_texts(condition: str) -> str:
+    return re.sub(r"'[^']*'|\"[^\"]*\"", "''", condition)
 
 
 def names_in(filters: Filters | None) -> list[str]:
@@ -115,7 +129,10 @@ def _condition(left: Any, operator: str, right: Any, negated: bool) -> Condition
             raise ValueError("a comparison needs one column")
         left, operator, right = right, _MIRRORED[operator], left
     elif isinstance(right, _Column):
-        raise ValueError(f"it compares the columns {left.name!r} and {right.name!r}; compare with values")
+        raise ValueError(
+            f"it compares the columns {left.name!r} and {right.name!r}; compare with values, and write text "
+            "in quotation marks"
+        )
     if right is None and operator in ("==", "!="):
         operator = "is" if operator == "==" else "is not"
     if operator in ("in", "not in") and not isinstance(right, list | tuple | set):
@@ -285,8 +302,28 @@ _SECTIONS = {
 _SECTION_OF = {name: section for section, names in _SECTIONS.items() for name in names}
 
 
+# What other tools call an option.
+_OTHER_NAMES = {
+    **dict.fromkeys(("--limit", "--n", "--lines", "--num-rows"), "--rows"),
+    **dict.fromkeys(("--filter", "--filters", "--query"), "--where"),
+    **dict.fromkeys(("--select", "--fields"), "--columns"),
+    "--codec": "--compression",
+}
+
+
 class _Command(click.Command):
     """A subcommand whose help shows the options in sections."""
+
+    def parse_args(self, ctx: click.Context, args: list[str]) -> list[str]:
+        try:
+            return super().parse_args(ctx, args)
+        except click.NoSuchOption as error:
+            name = _OTHER_NAMES.get(error.option_name)
+            if name is None or all(name not in param.opts for param in self.params):
+                raise
+            raise click.UsageError(
+                f"No such option {error.option_name!r}. Did you mean {name!r}?", ctx
+            ) from None
 
     def format_options(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         rows: dict[str, list[tuple[str, str]]] = {section: [] for section in _SECTIONS}

@@ -4,6 +4,7 @@
 `reader` handles the keywords that only describe the Dask collection of `read_tfrecord`, such as the index.
 """
 
+import re
 from collections.abc import Callable, Mapping, Sequence
 from contextlib import suppress
 from dataclasses import dataclass
@@ -358,6 +359,12 @@ def warn_of_rounding(names: list[str]) -> None:
                 ],
             )
         )
+
+
+def warn_of_file_name(path: str) -> None:
+    """Warn if a path looks like that of one file, because a write makes a directory."""
+    if re.search(r"\.tfrecords?(\.\w+)?$", path):
+        warn_caller(f"{path!r} will be a directory of files, as of to_parquet in Dask, and not one file.")
 
 
 def warn_of_compression(codec: Compression | None) -> None:

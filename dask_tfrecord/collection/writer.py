@@ -401,6 +401,8 @@ def to_tfrecord(
         plan = f"{unit}, {len(order)} columns, compression {options.compression}"
         logger.info("%s: planned: mode %s after version %d, %s", run.title, mode, base, plan)
         if not isinstance(rows, CollectionRows):
+            if mode == "create":
+                requests.warn_of_file_name(store.public())
             return _finish(run, lambda: _write_source(rows, run, operation, splits, shuffling))
         result = rows.write(
             run,

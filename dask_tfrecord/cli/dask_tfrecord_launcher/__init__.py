@@ -9,6 +9,7 @@ would import pandas, pyarrow and `dask.dataframe`.
 import importlib
 from collections.abc import Iterator
 from contextlib import contextmanager
+from difflib import get_close_matches
 from typing import Any
 
 import click
@@ -34,6 +35,18 @@ COMMANDS = {
     "serve": ("maintenance", "Serve the rows to other processes as Arrow streams."),
 }
 
+# What other tools call a subcommand.
+_OTHER_NAMES = {
+    **dict.fromkeys(("info", "inspect", "ls", "show", "stats"), "describe"),
+    **dict.fromkeys(("index", "register"), "add-snapshot"),
+    **dict.fromkeys(("merge", "optimize"), "compact"),
+    **dict.fromkeys(("log", "versions"), "history"),
+    **dict.fromkeys(("clean", "gc"), "cleanup"),
+    **dict.fromkeys(("check", "validate"), "verify"),
+    "rollback": "restore",
+    "vacuum": "expire",
+}
+
 _INTERRUPTED = 130  # the exit code of a shell for a program that SIGINT ended
 
 
@@ -55,6 +68,15 @@ class LazyGroup(click.Group):
             raise click.ClickException(f"the command line needs the package rich: {advice}") from None
         command: click.Command = getattr(module, f"{cmd_name.replace('-', '_')}_command")
         return command
+
+    def resolve_command(self, ctx: click.Context, args: list[str]) -> tuple[Any, Any, list[str]]:
+        name = args[0]
+        if name not in COMMANDS and not name.startswith("-"):
+            near = get_close_matches(name, COMMANDS)
+            found = [_OTHER_NAMES[name]] if name in _OTHER_NAMES else near or list(COMMANDS)
+            start = "did you mean" if len(found) < len(COMMANDS) else "there are"
+            ctx.fail(f"no command is named {name!r}; {start} {', '.join(found)}{'?' * (start[0] == 'd')}")
+        return super().resolve_command(ctx, args)
 
     def format_commands(self, ctx: click.Context, formatter: click.HelpFormatter) -> None:
         with formatter.section("Commands"):
