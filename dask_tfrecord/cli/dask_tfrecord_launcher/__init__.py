@@ -7,9 +7,11 @@ would import pandas, pyarrow and `dask.dataframe`.
 """
 
 import importlib
+import logging
 from collections.abc import Iterator
 from contextlib import contextmanager
 from difflib import get_close_matches
+from functools import partial
 from typing import Any
 
 import click
@@ -128,3 +130,7 @@ def main(ctx: click.Context, traceback: bool) -> None:
     PATH is a directory, a file or a glob, on every filesystem that fsspec knows, such as s3://bucket/train.
     """
     ctx.meta["dask_tfrecord.traceback"] = traceback
+    if traceback:
+        logger = logging.getLogger("dask_tfrecord")
+        ctx.call_on_close(partial(logger.setLevel, logger.level))
+        logger.setLevel(logging.DEBUG)  # then errors keep their frames
