@@ -25,7 +25,7 @@ from dask_tfrecord.dataset.read.layouts import SPLIT, read_info, supervised_keys
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition, SplitReport, explain_partition
 from dask_tfrecord.dataset.snapshot.file_list import statistics_name
-from dask_tfrecord.dataset.snapshot.model import open_version, short_list
+from dask_tfrecord.dataset.snapshot.model import html_table, open_version, short_list
 from dask_tfrecord.dataset.snapshot.visibility import kept_files
 from dask_tfrecord.errors import NotFoundError, TFRecordError
 from dask_tfrecord.files.storage.listing import column_paths
@@ -48,7 +48,7 @@ class Facts(OpenedPath):
         try:
             version = "" if self.version is None else f"version {self.version}: "
             rows = "rows not counted" if self.num_rows is None else f"{self.num_rows:,} rows"
-            files = f"{len(self.files):,} files, {self.nbytes:,} bytes"
+            files = f"{len(self.files):,} file{'s' * (len(self.files) != 1)}, {self.nbytes:,} bytes"
             kept = f" and {self.kept_bytes:,} bytes of earlier versions" if self.kept_bytes else ""
             names = short_list(self._selected.names)
             return f"Dataset({self.path!r}, {version}{rows}, {files}{kept}, columns: {names})"
@@ -69,8 +69,7 @@ class Facts(OpenedPath):
             facts["partition columns"] = ", ".join(names)
         if self.splits:
             facts["splits"] = ", ".join(self.splits)
-        cells = (f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in facts.items())
-        return f"<table>{''.join(cells)}</table>{self.statistics.to_html(na_rep='')}"
+        return html_table(facts) + self.statistics.to_html(na_rep="")
 
     @cached_property
     def _plan_of_files(self) -> ReadPlan:
@@ -383,17 +382,29 @@ class Explanation:
         }
 
     def __repr__(self) -> str:
+        head, *rows = [_HEAD, *self._rows]
+        widths = [max(map(len, cells)) for cells in zip(head, *rows, strict=True)]
+        lines = ["  ".join(map(str.ljust, row, widths)).rstrip() for row in (head, *rows)]
+        return "\n".join([*lines, *self._ends])
+
+    def _repr_html_(self) -> str:
+        table = pd.DataFrame(self._rows, columns=[*_HEAD]).to_html(index=False)
+        return table + "".join(f"<p>{html.escape(end)}</p>" for end in self._ends)
+
+    @cached_property
+    def _rows(self) -> list[tuple[str, ...]]:
+        """The first rows of the table that is shown."""
         every = [("", report) for report in self.left_out]
         every[:0] = [(f"{at:,}", report) for at, of_task in enumerate(self.partitions) for report in of_task]
         directories = [report.file.rpartition("/")[0] + "/" for _, report in every if "/" in report.file]
         start = commonprefix(directories).rfind("/") + 1  # noqa: RUF071  # the rule suggests `commonpath`, which would make "s3:/bucket" of "s3://bucket"; the next call cuts the prefix at a slash
-        lines = [_HEAD, *((number, *_cells(report, start)) for number, report in every)]
-        shown = lines if len(lines) <= _MOST_LINES + 1 else lines[: _MOST_LINES + 1]
-        widths = [max(map(len, cells)) for cells in zip(*shown, strict=True)]
-        rows = ["  ".join(map(str.ljust, line, widths)).rstrip() for line in shown]
-        if len(lines) > len(shown):
-            rows.append(f"and {len(lines) - len(shown):,} more files")
-        return "\n".join([*rows, _summary(self.totals)])
+        return [(number, *_cells(report, start)) for number, report in every[:_MOST_LINES]]
+
+    @property
+    def _ends(self) -> list[str]:
+        """The text below the table that is shown."""
+        more = sum(map(len, [*self.partitions, self.left_out])) - _MOST_LINES
+        return [*([f"and {more:,} more files"] if more > 0 else []), _summary(self.totals)]
 
 
 def _cells(report: SplitReport, start: int) -> tuple[str, ...]:

@@ -59,6 +59,18 @@ def test_the_facts_are_those_of_the_snapshot_and_of_the_filters(root: Path) -> N
     assert "rows not counted" in repr(some)
 
 
+def test_notebooks_show_tables_of_what_the_methods_return(root: Path) -> None:
+    commit = open_dataset(root).compact()
+    assert f"<th>version</th><td>{commit.version}</td>" in commit._repr_html_()
+    assert f"<th>written files</th><td>{commit.details['written_files']}</td>" in commit._repr_html_()
+    explanation = dask_tfrecord.explain(dask_tfrecord.read_tfrecord(root, filters=[("odd", "==", True)]))
+    shown = explanation._repr_html_()
+    assert all(
+        f"<td>{word}</td>" in shown for report in explanation.left_out for word in ("left out", report.rule)
+    )
+    assert f"<p>{explanation.totals['data_bytes']} of " in shown
+
+
 READS: dict[str, Callable[[Dataset], list[Any]]] = {
     "to_table": lambda one: one.to_table()["n"].to_pylist(),
     "to_dask": lambda one: one.to_dask()["n"].compute().tolist(),

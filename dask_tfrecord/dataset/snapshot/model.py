@@ -4,8 +4,9 @@ A snapshot is stored as a Parquet file, so any tool can read it. All paths in a 
 directory of the dataset. A reader never executes the content of a snapshot and never opens it as a URL.
 """
 
+import html
 import os
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, fields
 from datetime import datetime
 from typing import Any
@@ -251,6 +252,10 @@ class Commit:
         """Return the commit of a snapshot."""
         return cls(snapshot.number, snapshot.records, len(snapshot.file_list), snapshot.bytes, details)
 
+    def _repr_html_(self) -> str:
+        totals = {name: f"{getattr(self, name):,}" for name in ("version", "rows", "files", "bytes")}
+        return html_table(totals | {name.replace("_", " "): str(one) for name, one in self.details.items()})
+
 
 def history_of(store: Store) -> pd.DataFrame:
     """Return the table of the versions that can still be read, as `Dataset.history` describes it."""
@@ -264,6 +269,12 @@ def short_list(names: Sequence[str]) -> str:
     """
     more = len(names) - _MOST_COLUMNS
     return ", ".join(names[:_MOST_COLUMNS]) + (f" and {more:,} more" if more > 0 else "")
+
+
+def html_table(facts: Mapping[str, str]) -> str:
+    """Return a table with a line for each fact, for notebooks."""
+    cells = (f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in facts.items())
+    return f"<table>{''.join(cells)}</table>"
 
 
 def listed_files(snapshot: Snapshot | None) -> frozenset[str]:
