@@ -12,7 +12,7 @@ project = "dask_tfrecord"
 copyright = ""
 release = importlib.metadata.version("dask-tfrecord")
 
-extensions = ["myst_parser", "sphinx.ext.autodoc", "numpydoc"]
+extensions = ["myst_parser", "sphinx.ext.autodoc", "sphinx.ext.autosummary", "numpydoc"]
 root_doc = "docs/index"
 include_patterns = [
     "SECURITY.md",
@@ -21,6 +21,7 @@ include_patterns = [
     "benchmarks/*.md",
     "docs/*.md",
     "docs/feeds/*.md",
+    "docs/reference/*.rst",
     "docs/tutorials/*.md",
 ]
 html_theme = "furo"
@@ -32,6 +33,8 @@ html_css_files = ["site.css"]
 myst_heading_anchors = 3  # a link to a heading that does not exist is a warning, and a warning is an error
 autodoc_typehints = "none"  # numpydoc shows the types that the docstrings give
 numpydoc_show_class_members = False
+autosummary_generate_overwrite = True  # the folder docs/reference has no files of the repository
+templates_path = ["docs/_templates"]
 
 
 def forward_to_front_page(app: Any, error: Exception | None) -> None:
@@ -41,6 +44,26 @@ def forward_to_front_page(app: Any, error: Exception | None) -> None:
         Path(app.outdir, "index.html").write_text(page)
 
 
+# Members of public classes that only the package uses.
+INTERNAL = {
+    *("chosen_version", "columns_of", "plan", "planned", "of"),
+    *("columns", "leaves", "from_json", "from_storage", "is_stored", "no_rows", "to_json", "to_storage"),
+    *("family", "is_required", "lossy", "check_categories", "in_form", "load", "of_struct", "store"),
+    *("to_features", "with_field_types", "without_class_names"),
+    *("next_element", "next_table", "fingerprint", "epoch_order"),
+}
+
+
+def is_left_out(app: Any, what: str, name: str, item: Any, skip: bool, options: Any) -> bool | None:
+    """Leave out what classes inherit from other packages, and fields, which the docstring of a class lists."""
+    if name in INTERNAL:
+        return True
+    function = getattr(item, "fget", None) or getattr(item, "func", None) or item
+    is_ours = str(getattr(function, "__module__", "")).startswith("dask_tfrecord")
+    return None if is_ours and getattr(function, "__doc__", None) else True
+
+
 def setup(app: Any) -> None:
-    """Register the function above."""
+    """Register the functions above."""
+    app.connect("autodoc-skip-member", is_left_out)
     app.connect("build-finished", forward_to_front_page)
