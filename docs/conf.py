@@ -55,7 +55,7 @@ INTERNAL = {
 
 
 def is_left_out(app: Any, what: str, name: str, item: Any, skip: bool, options: Any) -> bool | None:
-    """Leave out what classes inherit from other packages, and fields, which the docstring of a class lists."""
+    """Leave out what other packages define, and fields, which the docstring of a class lists."""
     if name in INTERNAL:
         return True
     function = getattr(item, "fget", None) or getattr(item, "func", None) or item
