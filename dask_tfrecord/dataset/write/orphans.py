@@ -28,7 +28,8 @@ from dask_tfrecord.files.storage.store import Store, Upload, abort, unfinished_u
 
 logger = logging.getLogger(__name__)
 
-# Pattern of the temporary name of a file that is still being written. The group is the name of the file.
+# Pattern of the temporary name of a file that is still being written. The group of the pattern is the
+# name that the complete file will have.
 _TEMPORARY_NAME = re.compile(r"\.(.+)\.[0-9a-f]{32}")
 
 # Pattern of the names of the files beside the data files, and in `_idx`, that commits and `export` write.

@@ -493,7 +493,7 @@ def finish_commit(store: Store, run: str, listed: Collection[str] = (), change: 
 
 
 def close_run(store: Store, run: str) -> None:
-    """Create ``_SUCCESS``, and remove the staging directory of a run that replaces no files any more."""
+    """End a run after its replaced files are gone: create ``_SUCCESS``, and remove the staging directory."""
     store.touch(store.join(SUCCESS))
     remove_staging(store, run)
 
