@@ -5,6 +5,7 @@ values.
 """
 
 import json
+import os
 from collections.abc import Iterable
 from datetime import datetime
 from pathlib import PurePath
@@ -333,6 +334,7 @@ def _schema_code(path: Any, form: str, read: dict[str, Any]) -> str:
             raise click.UsageError("--as pbtxt needs one directory with a snapshot, and only takes --version")
         return metadata_schema(Snapshot.open(path, **read))
     if form == "tensorflow":
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # or its import prints lines about the CPU
         from dask_tfrecord.feed.tensorflow import feature_spec  # TensorFlow is an optional package
 
         return feature_spec(path, **read).code()
