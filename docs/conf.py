@@ -63,7 +63,13 @@ def is_left_out(app: Any, what: str, name: str, item: Any, skip: bool, options: 
     return None if is_ours and getattr(function, "__doc__", None) else True
 
 
+def without_arguments(app: Any, what: str, name: str, *_: Any) -> tuple[str, None] | None:
+    """Leave out the arguments of the class that only `open_dataset` calls."""
+    return ("", None) if name == "dask_tfrecord.Dataset" else None
+
+
 def setup(app: Any) -> None:
     """Register the functions above."""
+    app.connect("autodoc-process-signature", without_arguments)
     app.connect("autodoc-skip-member", is_left_out)
     app.connect("build-finished", forward_to_front_page)
