@@ -32,6 +32,7 @@ html_css_files = ["site.css"]
 
 myst_heading_anchors = 3  # a link to a heading that does not exist is a warning, and a warning is an error
 autodoc_typehints = "none"  # numpydoc shows the types that the docstrings give
+default_role = "py:obj"  # `open_dataset` in a docstring is a link
 numpydoc_show_class_members = False
 autosummary_generate_overwrite = True  # the folder docs/reference has no files of the repository
 templates_path = ["docs/_templates"]
