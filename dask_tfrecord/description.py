@@ -69,7 +69,8 @@ class Facts(OpenedPath):
             facts["partition columns"] = ", ".join(names)
         if self.splits:
             facts["splits"] = ", ".join(self.splits)
-        return html_table(facts) + self.statistics.to_html(na_rep="")
+        known = self.statistics.dropna(axis="columns", how="all").astype(object)
+        return html_table(facts) + known.where(known.notna(), "").to_html()
 
     @cached_property
     def _plan_of_files(self) -> ReadPlan:
