@@ -218,6 +218,11 @@ class Field:
         except _CAST_ERRORS as error:
             raise self._error(error, "to_tfrecord") from None
 
+    @property
+    def has_all_categories(self) -> bool:
+        """True if no value of a dictionary column can have another category than the known ones."""
+        return self.type.ordered if self.form is None else self.form.has_codes
+
     def check_categories(self, column: pa.ChunkedArray | pa.Array) -> None:
         """Raise SchemaError if a value of an ordered dictionary column is not one of the categories."""
         first = 0

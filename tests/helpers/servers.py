@@ -2,12 +2,12 @@
 
 import re
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, field
 from functools import partial
 from http.server import BaseHTTPRequestHandler, SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from threading import Thread
+from threading import Lock, Thread
 from typing import Any
 from urllib.parse import quote, unquote
 
@@ -145,7 +145,13 @@ def s3_server() -> Iterator[dict[str, Any]]:
     """
     with pytest.MonkeyPatch.context() as patched:
         patched.setenv("AWS_EC2_METADATA_DISABLED", "true")
-        application = create_backend_app("s3")
+        backend, lock = create_backend_app("s3"), Lock()
+
+        def application(environ: dict[str, Any], start: Any) -> Any:
+            # moto looks for an object and then creates it, so that two exclusive creations could succeed.
+            with lock if "HTTP_IF_NONE_MATCH" in environ else nullcontext():
+                return backend(environ, start)
+
         server = make_server("127.0.0.1", 0, application, threaded=True, request_handler=_S3Handler)
         with serving(server) as url:
             yield {

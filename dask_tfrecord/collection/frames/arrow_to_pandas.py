@@ -119,11 +119,11 @@ def with_index(
 def empty_meta(schema: Schema, dtypes: Mapping[str, str] | None = None) -> pd.DataFrame:
     """Create the meta of a Dask collection whose partitions `to_pandas` returns.
 
-    Unordered categories are marked as unknown in the meta, because they may differ between partitions.
-    Ordered categories are known in the meta.
+    The meta has the ordered categories, and the names of TFDS's classes. Other categories are marked as
+    unknown in the meta, because a partition may have more of them.
     """
     meta = to_pandas(pa.Table.from_batches([schema.no_rows()]), schema, dtypes=dtypes)
-    known = {item.name for item in schema.fields if item.categories is not None and item.type.ordered}
+    known = {item.name for item in schema.fields if item.categories is not None and item.has_all_categories}
     unknown = [name for name in meta.select_dtypes("category").columns if name not in known]
     if not unknown:  # with many columns, the call takes about as long as all code above
         return meta

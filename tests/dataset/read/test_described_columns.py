@@ -135,6 +135,12 @@ def test_labels_are_names_or_numbers(data: Path, tmp_path: Path) -> None:
     indexed = shutil.copytree(root / "1.0.0", tmp_path / "indexed")
     dask_tfrecord.open_dataset(indexed).add_snapshot()
     for path in (root, indexed):
+        label = read_tfrecord(path, blocksize=None)["label"]
+        parts = [one.compute() for one in label.partitions]
+        assert len(parts) > 1
+        assert {tuple(one.cat.categories) for one in (label, *parts)} == {
+            tuple(classes(root / "1.0.0", "label"))
+        }
         numbers = read_tfrecord(path, split="train", labels="codes").compute()["label"]
         assert numbers.tolist() == named.cat.codes.tolist()
     with pytest.raises(TFRecordError, match="unknown labels 'name'"):
