@@ -395,6 +395,7 @@ def to_tfrecord(
             custom_metadata=metadata,
             label=name_function,
             index=levels,
+            columns_name=rows.columns_name if isinstance(rows.columns_name, str) else None,
             columnar=requests.plan_columnar(columnar, records, keys, existing),
         )
         unit = f"{count} partitions" if isinstance(rows, CollectionRows) else rows.kind

@@ -251,6 +251,20 @@ def test_the_index_of_an_append_agrees_with_the_dataset(tmp_path: Path) -> None:
     assert Snapshot.open(tmp_path / "plain").index == (("word", "word"),)
 
 
+@pytest.mark.parametrize("rows", [two, lambda frame: frame], ids=["dask", "pandas"])
+def test_the_name_of_the_columns_comes_back(tmp_path: Path, rows: Callable[[pd.DataFrame], Any]) -> None:
+    wide = FRAME.assign(y=FRAME.x % 3).pivot_table(index="x", columns="y", values="x", fill_value=0)
+    wide = wide.astype(int).rename(columns=str)
+    to_tfrecord(rows(wide), tmp_path)
+    to_tfrecord(rows(wide), tmp_path, append=True)
+    open_dataset(tmp_path).compact()
+    open_dataset(tmp_path).delete([("x", ">", 8)])
+    for ddf in (read_tfrecord(tmp_path), read_tfrecord(tmp_path, columns=["1", "2"], index=False)):
+        assert ddf.columns.name == ddf.compute().columns.name == "y"
+    to_tfrecord(rows(wide.rename_axis(columns=7)), tmp_path, overwrite=True)  # a name that is no text is lost
+    assert read_tfrecord(tmp_path).compute().columns.name is None
+
+
 def test_an_index_that_no_column_can_be_is_refused(tmp_path: Path) -> None:
     with pytest.raises(SchemaError, match=r"the index would become the column 'word'.*write_index=False"):
         to_tfrecord(two(FRAME.set_index("word", drop=False)), tmp_path)

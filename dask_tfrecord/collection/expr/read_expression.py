@@ -58,7 +58,11 @@ def read(
 
 @redact_errors
 def read_partition(
-    partition: Partition, dtypes: dict[str, str], index: Levels = (), is_sorted: bool = False
+    partition: Partition,
+    dtypes: dict[str, str],
+    index: Levels = (),
+    is_sorted: bool = False,
+    columns_name: str | None = None,
 ) -> pd.DataFrame:
     with located(path=lambda: partition.file_names, function=READ):
         table, numbers = partition.read_possible(partial(warn_client, category=CorruptRecordWarning))
@@ -66,14 +70,19 @@ def read_partition(
         frame = arrow_to_pandas.to_pandas(table, partition.schema, row_ranges, dtypes)
     if numbers is not None:
         frame.index = pd.Index(numbers)
+    frame.columns.name = columns_name
     return arrow_to_pandas.with_index(frame, index, is_sorted=is_sorted) if index else frame
 
 
 def read_key(
-    partitions: list[Partition], dtypes: dict[str, str], index: Levels, is_sorted: bool
+    partitions: list[Partition],
+    dtypes: dict[str, str],
+    index: Levels,
+    is_sorted: bool,
+    columns_name: str | None,
 ) -> pd.DataFrame:
     """Read all partitions of one key of a dataset as one DataFrame."""
-    frame = read_each(read_partition, partitions, dtypes, index, is_sorted)
+    frame = read_each(read_partition, partitions, dtypes, index, is_sorted, columns_name)
     return frame if index else frame.reset_index(drop=True)
 
 
@@ -93,7 +102,8 @@ class Reader:
         skips_rows = read.operand("skips_rows") and self._plan.keys is None
         self._partition = self._plan.partitioner(self._schema, self._predicate, skips_rows=skips_rows)
         self._checking = read._partitions if read._has_divisions else None
-        self._arguments = (read._dtypes, read.operand("index"), read._has_divisions)
+        levels = read.operand("index")
+        self._arguments = (read._dtypes, levels, read._has_divisions, read.dataset.columns_name)
 
     def __dask_tokenize__(self) -> str:
         return self._token
@@ -210,6 +220,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
     @cached_property
     def _meta(self) -> pd.DataFrame:
         meta = arrow_to_pandas.empty_meta(self._schema, self._dtypes)
+        meta.columns.name = self.dataset.columns_name
         index = self.operand("index")
         return arrow_to_pandas.with_index(meta, index) if index else meta
 

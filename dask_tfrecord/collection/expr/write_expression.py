@@ -238,6 +238,7 @@ class CollectionRows:
 
     def __init__(self, ddf: dd.DataFrame) -> None:
         self.columns = list(ddf.columns)
+        self.columns_name = ddf.columns.name
         self.npartitions: int = ddf.npartitions
         self._ddf = ddf
 

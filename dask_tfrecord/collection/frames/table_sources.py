@@ -163,7 +163,7 @@ class PandasRows:
     """The rows of a pandas DataFrame, for a write without Dask.
 
     The attribute ``kind`` is the name of the object's class, for messages. ``columns`` are the labels of the
-    columns.
+    columns, and ``columns_name`` is the name of these labels.
     """
 
     npartitions = 1
@@ -171,6 +171,7 @@ class PandasRows:
     def __init__(self, frame: pd.DataFrame) -> None:
         self.kind = "DataFrame"
         self.columns = list(frame.columns)
+        self.columns_name = frame.columns.name
         self._frame = frame
 
     def levels(self, write_index: bool | None) -> Levels:
@@ -243,6 +244,7 @@ class ArrowRows:
     """
 
     npartitions = 1
+    columns_name = None
 
     def __init__(self, kind: str, reader: pa.RecordBatchReader, *, is_of_caller: bool = False) -> None:
         self.kind = kind

@@ -198,6 +198,7 @@ def _discover_by_snapshot(
         values_from_snapshot(snapshot, schema),
         ignored_features=ignored,
         index=tuple(level for level in snapshot.index or () if level[0] in schema.names),
+        columns_name=snapshot.columns_name,
         version=snapshot.number,
     )
     return found if request.split is None else _of_splits(found, snapshot, request)

@@ -83,6 +83,7 @@ class ReadPlan:
     pruned_files: pa.Table = field(default_factory=INFO_SCHEMA.empty_table, hash=False)
     ignored_features: frozenset[str] = frozenset()  # records may have them, although no column reads them
     index: Levels = ()  # the columns that were the index of the written DataFrame
+    columns_name: str | None = None  # ``columns.name`` of the written DataFrame
     keys: tuple[range, ...] | None = None  # the partitions of each key, if a task reads all rows of one key
     version: int | None = None
     # The paths and the blocks of the files that have column files and several blocks.

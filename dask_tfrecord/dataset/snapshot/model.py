@@ -84,6 +84,8 @@ class Snapshot:
         The columns that were the index of the DataFrame, each with the name of its index level. The value is
         an empty tuple if the index was not written, and None if the index is unknown, as for files of other
         tools.
+    columns_name : str, optional
+        The name of the column labels of the DataFrame (``columns.name``).
     columnar : tuple of str or "scalars", optional
         The columns that writes also store in column files, or None if writes make no column files.
     mode : str
@@ -118,6 +120,7 @@ class Snapshot:
     order: tuple[str, ...] = ()
     partial: bool = False
     index: Levels | None = None
+    columns_name: str | None = None
     columnar: Columnar | None = None
     mode: str = ""
     details: str = ""

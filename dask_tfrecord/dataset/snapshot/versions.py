@@ -80,7 +80,7 @@ def parse(metadata: Mapping[str, Any]) -> dict[str, Any]:
     ancestors = metadata.get("ancestors", [])
     are_strings = isinstance(ancestors, list) and all(isinstance(one, str) for one in ancestors)
     check(are_strings, "ancestors is not a list of strings")
-    mode = metadata.get("mode", "")
+    mode, columns_name = metadata.get("mode", ""), metadata.get("columns_name")
     oldest = metadata.get("oldest", 0)
     check(type(oldest) is int and oldest >= 0, "oldest is not the number of a version")
     return {
@@ -93,6 +93,7 @@ def parse(metadata: Mapping[str, Any]) -> dict[str, Any]:
         "order": order,
         "partial": metadata.get("partial", False) is True,
         "index": _levels(metadata.get("index"), names),
+        "columns_name": columns_name if isinstance(columns_name, str) else None,
         "columnar": parse_columnar(metadata.get("columnar")),
         "mode": mode if isinstance(mode, str) else "",
         "details": summary(metadata)["details"],
@@ -117,6 +118,7 @@ def dump(fields: Mapping[str, Any]) -> dict[str, Any]:
         "created": created and created.isoformat(),
         "oldest": fields["oldest"],
         "columnar": fields["columnar"],
+        "columns_name": fields["columns_name"],
     }
     return metadata | {name: value for name, value in others.items() if value or value == ()}
 

@@ -143,6 +143,7 @@ def _content(run: WriteRun, files: pa.Table) -> Snapshot:
         custom_metadata=run.custom_metadata,
         order=run.order,
         index=run.index,
+        columns_name=run.columns_name,
         columnar=run.columnar,
     )
 
@@ -172,6 +173,7 @@ def _with_properties(run: WriteRun, existing: Snapshot, new: Snapshot) -> Snapsh
         order=existing.order,
         partial=existing.partial,
         index=existing.index if existing.number else run.index,
+        columns_name=existing.columns_name if existing.number else run.columns_name,
         columnar=existing.columnar,
     )
 

@@ -40,6 +40,7 @@ class WriteRun:
     partitioning: tuple[Field, ...] = ()
     order: tuple[str, ...] = ()  # all columns, in the order in which readers return them
     index: Levels = ()
+    columns_name: str | None = None
     columnar: Columnar | None = None
     max_directories: int = 2**31  # to which one task may write
     label: Callable[[int], str] | None = None  # maps the number of a partition to a part of its files' names

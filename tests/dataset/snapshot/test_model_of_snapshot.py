@@ -10,6 +10,7 @@ files.storage.listing.
 import json
 import os
 import pickle
+import re
 import shutil
 from collections.abc import Callable, Iterator
 from dataclasses import replace
@@ -42,7 +43,7 @@ from dask_tfrecord import (
 )
 from dask_tfrecord.dataset.snapshot.file_list import from_entries
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.dataset.snapshot.versions import assemble, parse_part, to_parquet
+from dask_tfrecord.dataset.snapshot.versions import assemble, dump, parse_part, to_parquet
 from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry
 from dask_tfrecord.files.storage import listing
 from dask_tfrecord.schema.fields import Schema
@@ -89,6 +90,20 @@ def test_what_was_stored_comes_back() -> None:
     assert from_parquet(bytes(to_parquet(vars(empty))), "root/1") == empty
     columns = ", ".join(SNAPSHOT.columns.names)
     assert repr(SNAPSHOT) == f"Snapshot(2 files, 20 records, 1,000,000 bytes, columns: {columns})"
+
+
+def test_the_page_of_the_format_lists_the_keys_that_are_stored() -> None:
+    page = (Path(__file__).parents[3] / "docs" / "format.md").read_text()
+    table = page.partition("has the key `dask_tfrecord`")[2].partition("### Schema")[0]
+    described = set(re.findall(r"^\| `(\w+)` \|", table, re.MULTILINE))
+    filled = {
+        "partial": True,
+        "oldest": 1,
+        "columnar": ("flag",),
+        "mode": "append",
+        "created": datetime.now(WARSAW),
+    }
+    assert described == {"format_version", "base", *dump({**vars(SNAPSHOT), **filled, "columns_name": "x"})}
 
 
 def blocks(*found: tuple[int, int, int]) -> list[dict[str, int]]:
