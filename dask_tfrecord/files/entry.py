@@ -6,7 +6,7 @@ float64 value is counted as the 32-bit float that is stored. NaN is never the sm
 
 import re
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from itertools import chain, repeat
 from typing import Any, NamedTuple
 
@@ -202,6 +202,9 @@ class FileEntry:
     codec : str, optional
         The codec of the file, such as "gzip", or "none" if the file is uncompressed. None if the program that
         wrote the snapshot did not store the codec.
+    open_columns : tuple of str
+        The columns with values that are not among the known categories. Only the entry of a new file has
+        them: a snapshot stores them in its schema.
 
     Examples
     --------
@@ -227,6 +230,7 @@ class FileEntry:
     stamp: str = ""
     columns: ColumnFile | None = None
     codec: str | None = None
+    open_columns: tuple[str, ...] = field(default=(), compare=False)
 
     def __repr__(self) -> str:
         return f"FileEntry({self.path!r}, {self.records:,} records, {self.bytes:,} bytes)"

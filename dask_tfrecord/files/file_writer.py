@@ -35,7 +35,8 @@ from dask_tfrecord.files.entry import (
 )
 from dask_tfrecord.files.file_options import WriteOptions
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.schema.fields import Lossy, Schema
+from dask_tfrecord.schema.conversion import has_all
+from dask_tfrecord.schema.fields import Field, Lossy, Schema
 from dask_tfrecord.schema.storage_values import storage_bytes
 
 # The total size in bytes of one file's blocks, before compression, that may wait to be compressed. This limit
@@ -285,7 +286,10 @@ def write_files(
     described = file_statistics(schema, records.statistics(), len(files))
     column_file = ColumnFile(columns.name, *beside.written) if columns and beside else None
     pairs = zip(files, described, strict=True)
-    return [replace(file, statistics=found, columns=column_file) for file, found in pairs]
+    opened = tuple(records.open_columns)
+    return [
+        replace(file, statistics=found, columns=column_file, open_columns=opened) for file, found in pairs
+    ]
 
 
 def _without_nulls(rows: GroupedRows, features: Sequence[Column]) -> list[str]:
@@ -345,6 +349,8 @@ class _RecordStream:
         self._order: RowNumbers | None = None
         self._batch_start = self._batch_end = 0
         self._schema = schema
+        self._closed = [item for item in schema.fields if item.is_closed]
+        self.open_columns: set[str] = set()  # those of the closed columns with values of other categories
         self._lossy: Lossy = lossy
         self._encoder = Encoder(schema.columns, schema.record_type)
         self._statistics: list[Columns] = []  # each file is one range of rows
@@ -439,6 +445,9 @@ class _RecordStream:
         self._copy()
         if self.row == self._batch_end:
             self._batch, self._order = next(self._batches)
+            self.open_columns.update(
+                item.name for item in self._closed if not _has_known_categories(self._batch, item)
+            )
             self._batch_start, self._batch_end = self.row, self.row + self._batch.num_rows
         batch = self._batch.slice(self.row - self._batch_start)
         if not self._schema.is_stored(batch):
@@ -456,6 +465,10 @@ class _RecordStream:
         self._storage = storage
         if self._beside is not None:
             self._starts = np.empty(storage.num_rows, np.int64)
+
+
+def _has_known_categories(batch: pa.RecordBatch, item: Field) -> bool:
+    return item.categories is not None and has_all(item.categories, batch.column(item.name).dictionary)
 
 
 def _batches(

@@ -64,6 +64,13 @@ def family(type_: pa.DataType) -> str:
     return next((name for name, test in known.items() if test(type_)), str(type_))
 
 
+def has_all(categories: pa.Array, others: pa.Array) -> bool:
+    """Return True if all other categories are among the categories."""
+    if others.equals(categories):
+        return True
+    return bool(pc.all(pc.is_in(others.cast(categories.type), value_set=categories), min_count=0).as_py())
+
+
 def _categories(array: pa.Array, type_: pa.DataType, *, rounded: bool) -> pa.Array:
     """Convert an array to a dictionary type. Keep the codes if the categories differ only in memory
     layout.

@@ -8,7 +8,7 @@ The module knows Arrow and the kernel's columns, but neither files nor pandas no
 import base64
 import html
 from collections import Counter
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from itertools import islice
 from typing import Any, ClassVar, Literal, Self, get_args
@@ -64,6 +64,9 @@ class Field:
         The dtype of the written pandas column, such as ``"int64"``, ``"Int64"`` or ``"str"``, or "" for an
         Arrow-backed column, for a categorical, and if the dtype is unknown. Two columns that differ only in
         the dtype are equal.
+    is_closed : bool, default False
+        True if no value of a dictionary column has another category than ``categories``. Two columns that
+        differ only in this are equal.
 
     Examples
     --------
@@ -80,6 +83,7 @@ class Field:
     categories: pa.Array | None = field(default=None, hash=False)
     form: StoredForm | None = None
     dtype: str = field(default="", compare=False)
+    is_closed: bool = field(default=False, compare=False)
 
     def __post_init__(self) -> None:
         check_instance("name", self.name, str)
@@ -221,7 +225,7 @@ class Field:
     @property
     def has_all_categories(self) -> bool:
         """True if no value of a dictionary column can have another category than the known ones."""
-        return self.type.ordered if self.form is None else self.form.has_codes
+        return self.is_closed or self.type.ordered if self.form is None else self.form.has_codes
 
     def check_categories(self, column: pa.ChunkedArray | pa.Array) -> None:
         """Raise SchemaError if a value of an ordered dictionary column is not one of the categories."""
@@ -451,6 +455,11 @@ class Schema:
             raise SchemaError(problem, did_you_mean(unknown[0], by_name))
         return type(self)(tuple(by_name[name] for name in selected), self.record_type)
 
+    def opened(self, names: Collection[str]) -> Self:
+        """Return the schema in which these columns may have more categories."""
+        fields = (replace(item, is_closed=item.is_closed and item.name not in names) for item in self.fields)
+        return replace(self, fields=tuple(fields))
+
     def no_rows(self) -> pa.RecordBatch:
         """Return a batch with the columns and no rows. Dictionary columns have the known categories."""
         return pa.RecordBatch.from_arrays([item.no_rows() for item in self.fields], schema=self.arrow)
@@ -536,6 +545,7 @@ class Schema:
             ],
             "arrow": base64.b64encode(sink.getvalue()).decode("ascii"),
             "dtypes": {item.name: item.dtype for item in self.fields if item.dtype},
+            **({"closed": closed} if (closed := [one.name for one in self.fields if one.is_closed]) else {}),
             **({"forms": forms} if forms else {}),
         }
 
@@ -563,6 +573,8 @@ class Schema:
             fields |= {
                 name: replace(fields[name], dtype=str(dtypes[name])) for name in dtypes.keys() & fields
             }
+            closed = set(value.get("closed", ())) & categories.keys()
+            fields |= {name: replace(fields[name], is_closed=True) for name in closed}
             return cls(tuple(fields[name] for name in empty.schema.names), record_type)
         except (KeyError, TypeError, ValueError, AttributeError, OSError) as error:
             raise SchemaError(f"the stored schema is not readable: {error}") from error

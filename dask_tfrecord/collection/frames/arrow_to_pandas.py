@@ -119,8 +119,7 @@ def with_index(
 def empty_meta(schema: Schema, dtypes: Mapping[str, str] | None = None) -> pd.DataFrame:
     """Create the meta of a Dask collection whose partitions `to_pandas` returns.
 
-    The meta has the ordered categories, and the names of TFDS's classes. Other categories are marked as
-    unknown in the meta, because a partition may have more of them.
+    Categories are marked as unknown in the meta if a partition may have more of them.
     """
     meta = to_pandas(pa.Table.from_batches([schema.no_rows()]), schema, dtypes=dtypes)
     known = {item.name for item in schema.fields if item.categories is not None and item.has_all_categories}

@@ -67,7 +67,14 @@ def plan_schema(
     categories = _shared_categories(typed, types, meta, is_dask=sample is not None)
     planned = _with_keys(types, categories, record_type, partition_on)
     dtypes = meta.dtypes.to_dict()
-    fields = (replace(item, dtype=dtype_name(dtypes[item.name], item.type)) for item in planned.fields)
+    fields = (
+        replace(
+            item,
+            dtype=dtype_name(dtypes[item.name], item.type),
+            is_closed=item.name in categories and item.name not in partition_on,
+        )
+        for item in planned.fields
+    )
     return replace(planned, fields=tuple(fields))
 
 

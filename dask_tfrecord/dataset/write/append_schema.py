@@ -32,7 +32,7 @@ from dask_tfrecord.files.storage.listing import FileInfo, column_paths, listing_
 from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.store import ChecksumStore, Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
-from dask_tfrecord.schema.conversion import holds_null, same_layout, widened
+from dask_tfrecord.schema.conversion import has_all, holds_null, same_layout, widened
 from dask_tfrecord.schema.dtypes import common_dtype, nullable_dtype
 from dask_tfrecord.schema.fields import Field, Schema, check_features
 from dask_tfrecord.schema.logical_types import canonical_type
@@ -90,7 +90,7 @@ def _check_one_split(store: Store) -> None:
             found.check_one_split()
         except TFRecordError as error:
             effect = f"first, and append with partition_on=[{SPLIT!r}]"
-            call = Call("index", store.public(), {"split": "all"}, effect)
+            call = Call("add_snapshot", store.public(), {"split": "all"}, effect)
             raise error.replaced(advice=None, remedies=(), calls=[call]) from None
 
 
@@ -156,8 +156,20 @@ def _widened(ours: Field | None, theirs: Field, *, numbers: bool, may_be_narrowe
             wider = theirs.type
     if wider is None or theirs.form is not None:
         _check_type(ours, theirs)
-        return with_common_dtype(theirs, ours)
+        return with_common_dtype(_with_categories(theirs, ours), ours)
     return with_common_dtype(replace(theirs, type=wider), ours)
+
+
+def _with_categories(theirs: Field, ours: Field) -> Field:
+    """Return the column of the dataset, which may have more categories if our column may.
+
+    The dataset does not get our categories, because those without a value may have been erased.
+    """
+    if not theirs.is_closed or pa.types.is_null(ours.type):
+        return theirs
+    known, more = theirs.categories, ours.categories
+    is_closed = ours.is_closed and known is not None and more is not None and has_all(known, more)
+    return replace(theirs, is_closed=is_closed)
 
 
 def with_types_of_nulls(schema: Schema, found: Schema) -> Schema:

@@ -529,8 +529,8 @@ class Delete(_Rewrite):
     def _cleaned(self, new: Snapshot, newest: Snapshot, replaced: Sequence[str]) -> tuple[Snapshot, pa.Table]:
         """Leave out the categories that only deleted rows have.
 
-        If another write has added rows since the deletion looked for the categories, ordered columns keep all
-        categories, because these rows may have them.
+        If another write has added rows since the deletion looked for the categories, these rows may have
+        them. Then ordered columns keep all categories, and other columns may have more.
         """
 
         def used(item: Field) -> Field:
@@ -538,7 +538,8 @@ class Delete(_Rewrite):
             is_old = newest.number != self.version
             if unused is None or categories is None or (item.type.ordered and is_old):
                 return item
-            return replace(item, categories=categories.filter(pc.invert(pc.is_in(categories, unused))))
+            left = categories.filter(pc.invert(pc.is_in(categories, unused)))
+            return replace(item, categories=left, is_closed=item.is_closed and not is_old)
 
         listed = _without_column_files(newest.file_list, replaced)
         if not any(map(len, self.unused.values())):

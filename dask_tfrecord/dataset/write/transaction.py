@@ -317,7 +317,10 @@ def commit(
     Raise the errors of `Operation.follow` and `Operation.change`. After a GroupsLostError, the new files are
     still staged.
     """
-    files = from_entries(list(entries), run.schema, run.partitioning)
+    entries = list(entries)
+    if names := {name for entry in entries for name in entry.open_columns}:
+        run = replace(run, schema=run.schema.opened(names))
+    files = from_entries(entries, run.schema, run.partitioning)
     return Transaction(run, operation, files, known).commit()
 
 
