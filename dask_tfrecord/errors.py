@@ -61,7 +61,7 @@ class Call(NamedTuple):
     path : str
         The path of the dataset.
     keywords : dict
-        The keywords to pass to this function.
+        The keywords to pass to `to_tfrecord`, or to `open_dataset` before a method.
     effect : str
         The text that follows the call in the message, such as ``"to add the rows"``.
     """
@@ -73,10 +73,10 @@ class Call(NamedTuple):
 
     def __str__(self) -> str:
         """Return the advice to make this call, with the call as Python code."""
-        arguments = ", ".join(str(Remedy(*item)) for item in self.keywords.items())
+        arguments = ", ".join([repr(self.path), *(str(Remedy(*item)) for item in self.keywords.items())])
         if self.function != "to_tfrecord":
-            return f"call dask_tfrecord.open_dataset({self.path!r}).{self.function}({arguments})"
-        return f"call ddf.to_tfrecord({self.path!r}{', ' if arguments else ''}{arguments})"
+            return f"call dask_tfrecord.open_dataset({arguments}).{self.function}()"
+        return f"call ddf.to_tfrecord({arguments})"
 
 
 class TFRecordError(ValueError):

@@ -13,6 +13,7 @@ from typing import Any
 
 import dask.dataframe as dd
 import oracle
+import pandas as pd
 import pytest
 from click.testing import CliRunner
 from other_writers import fill
@@ -95,6 +96,9 @@ def test_a_directory_of_tfds_with_labels_is_read(data: Path, tmp_path: Path) -> 
     root = tmp_path / "labels"
     shutil.copytree(data / "tfds" / "labels" / "1.0.0", root)
     assert len(read_tfrecord(root, split="train")) == 7
+    advice = r"open_dataset\(.*, split=\"all\"\)\.add_snapshot\(\) first, and append"
+    with pytest.raises(TFRecordError, match=advice):
+        to_tfrecord(pd.DataFrame({"num": [1]}), root, append=True)
     assert open_dataset(root, split="all").add_snapshot().rows == len(read_tfrecord(root)) == 12
 
 
