@@ -11,6 +11,7 @@ remedies that this function or command accepts, and says which function accepts 
 """
 
 import json
+import logging
 import sys
 import warnings
 from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
@@ -20,6 +21,8 @@ from itertools import chain
 from typing import Any, NamedTuple, Self, TypeVar
 
 import pyarrow as pa
+
+logger = logging.getLogger(__name__)
 
 READ = "read_tfrecord"
 OPEN = "open_dataset"
@@ -390,6 +393,15 @@ class RemedyWarning(UserWarning):
     def rendered(self, argument: Callable[[Remedy], str] = str) -> str:
         """Return the text of the warning. ``argument`` formats each remedy."""
         return f"{self.problem}; pass {_sentence(self.remedies, argument)}" if self.remedies else self.problem
+
+
+def drop_frames(error: Exception) -> None:
+    """Remove all frames so far from the traceback of an error of this package, whose message says more.
+
+    At the level DEBUG of the logger ``dask_tfrecord``, the frames stay.
+    """
+    if isinstance(error, TFRecordError | NotFoundError) and not logger.isEnabledFor(logging.DEBUG):
+        error.__traceback__ = None
 
 
 _shown: set[str] = set()

@@ -3,7 +3,6 @@
 The file ``foreign-keywords.yaml`` maps keywords of other tools to keywords of this library.
 """
 
-import logging
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping
 from contextlib import contextmanager
@@ -16,10 +15,8 @@ from typing import Any, ParamSpec, TypeVar, get_args
 
 import yaml
 
-from dask_tfrecord.errors import KEYWORDS, OPEN, READ, KeywordError, NotFoundError, TFRecordError
+from dask_tfrecord.errors import KEYWORDS, OPEN, READ, KeywordError, NotFoundError, TFRecordError, drop_frames
 from dask_tfrecord.files.storage.store_failures import hide, redact_errors, secrets_of
-
-logger = logging.getLogger(__name__)
 
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
@@ -81,8 +78,7 @@ def public_function(function: Callable[Parameters, Result]) -> Callable[Paramete
             with calling(call, args, kwargs):
                 return (function if computes else redacted)(*args, **kwargs)
         except (TFRecordError, NotFoundError) as error:
-            if not logger.isEnabledFor(logging.DEBUG):
-                error.__traceback__ = None  # the message says more than the frames of this package
+            drop_frames(error)
             raise
 
     call.__signature__ = shown  # type: ignore[attr-defined]  # `inspect.signature` reads the attribute (PEP 362), but mypy knows no such attribute of functions

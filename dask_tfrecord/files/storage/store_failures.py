@@ -19,7 +19,7 @@ from urllib.parse import parse_qsl, quote, unquote, urlsplit
 
 from fsspec import AbstractFileSystem
 
-from dask_tfrecord.errors import Call, NotFoundError, Remedy, TFRecordError, check_instance
+from dask_tfrecord.errors import Call, NotFoundError, Remedy, TFRecordError, check_instance, drop_frames
 
 # Names of the exceptions that botocore (S3), aiohttp (GCS, HTTP), azure, paramiko (SFTP) and fsspec raise if
 # a server does not answer.
@@ -297,6 +297,7 @@ def redact_errors(function: Callable[Parameters, Result]) -> Callable[Parameters
             safe = _safe(_explained(error, (*args, *kwargs.values())), secrets_of(args, kwargs))
             if safe is error:
                 del safe  # a reference from this frame would keep the frames of the exception alive
+                drop_frames(error)
                 raise
         try:
             raise safe  # raised outside of the handler, so that the original exception is not the context
