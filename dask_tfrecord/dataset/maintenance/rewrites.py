@@ -213,7 +213,8 @@ def unused_categories(
     find = partial(_find, run, compute_each, snapshot.schema)
     unfound = find(replaced, known, may_be_damaged=True)
     if unfound is not None:
-        deleted = {name: _without(known[name], unfound[name]) for name in known}
+        found = {name: categories for name, categories in known.items() if name not in unfound}
+        deleted = found | {name: _without(known[name], unfound[name]) for name in unfound}
         unfound = find([*written, *others], deleted)
     return None if unfound is None else {**unused, **unfound}
 
@@ -226,7 +227,7 @@ def _find(
     wanted: Categories,
     may_be_damaged: bool = False,
 ) -> Categories | None:
-    """Return those of the wanted categories that no row of the files has.
+    """Return those of the wanted categories that no row of the files has, for columns that have some.
 
     The files are read until all categories are found. If ``may_be_damaged``, a damaged file counts as if it
     had all categories. Return None if another write has replaced a file.
