@@ -322,10 +322,15 @@ def literal(value: Any) -> str:
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, Mapping):
-        return f"{{{', '.join(f'{literal(key)}: {literal(item)}' for key, item in value.items())}}}"
+        items = ((key, str(item) if str(item) in _NAMES else item) for key, item in value.items())
+        return f"{{{', '.join(f'{literal(key)}: {literal(item)}' for key, item in items)}}}"
     if isinstance(value, list):
         return f"[{', '.join(map(literal, value))}]"
     return repr(value)
+
+
+# Types whose names mean the same in Arrow, NumPy and pandas, and may be given in place of the types.
+_NAMES = {"string", "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
 
 
 def _type_literal(type_: pa.DataType) -> str:
@@ -439,7 +444,7 @@ def check_instance(name: str, value: object, *types: type) -> None:
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
     """Return a question that names the known names that are similar to a name; "" if there are none."""
-    near = get_close_matches(name, known, 3)
+    near = get_close_matches(name, known, 3) or [one for one in known if len(name) > 2 and name in one]
     return f"did you mean {', '.join(map(repr, near))}?" if near else ""
 
 

@@ -30,6 +30,9 @@ from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.row_selection import NumberedRows
 from dask_tfrecord.table_operations import Maintenance
 
+# Formats of tables, which Dask writes.
+_TABLES = ("csv", "parquet", "json")
+
 
 class Dataset(Facts, Maintenance, ArrowDataset):
     """A dataset: what it holds, its rows, and the operations on its versions. `open_dataset` returns it.
@@ -311,6 +314,9 @@ class Dataset(Facts, Maintenance, ArrowDataset):
         >>> Path(index).read_text().splitlines()
         ['0 30', '30 30', '60 30']
         """
+        if format in _TABLES:
+            problem = f"export() writes what describes the dataset, not its rows as {format}"
+            raise TFRecordError(problem, f"call to_{format} of the result of read_tfrecord")
         arguments.choice("format", format, get_args(exports.Format))
         return exports.export(self._store("export"), format)
 

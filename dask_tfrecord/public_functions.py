@@ -206,7 +206,7 @@ def _advice(function: str, known: Collection[str], name: str, value: Any) -> str
     others = {one: other for other, keywords in reversed(KEYWORDS.items()) for one in keywords}
     near = get_close_matches(name, {*known, *others}, 1)
     if near and near[0] not in known:
-        return f"{near[0]}= is a keyword of {others[near[0]]}"
+        return _advice(function, known, near[0], value)
     return f"pass {near[0]}=" if near else f"help({function}) lists the keywords"
 
 

@@ -52,8 +52,8 @@ _FOREIGN = {
     r"\|": "write `or` between conditions",
     r"!(?!=)": "write `not` before a condition",
     r"(?i)\bis\s+(not\s+)?null\b|[=<>]\s*null\b": "write None, as in x is None or x is not None",
-    r"(?i)\b(like|ilike|between)\b": "the operators are those of Python, as in 3 <= x <= 5; for SQL, "
-    "query the dataset with DuckDB",
+    r"(?i)\b(like|ilike|between)\b": "write a range, as in 3 <= x <= 5, or for texts that begin with a, "
+    "'a' <= x < 'b'; for other patterns, query the dataset with DuckDB",
 }
 
 # The largest number of alternative lists of conditions, because `and` over `or` multiplies their number.
@@ -78,7 +78,7 @@ def parse(text: str) -> Filters:
         reason = error.msg if isinstance(error, SyntaxError) else str(error)
         advice = [advice for pattern, advice in _FOREIGN.items() if re.search(pattern, _without_texts(text))]
         raise click.UsageError(
-            f"--where {text!r} is not a condition: {'; '.join([reason, *advice])}"
+            f"--where {text!r} is not a condition: {'; '.join(advice or [reason])}"
         ) from None
 
 
@@ -130,8 +130,8 @@ def _condition(left: Any, operator: str, right: Any, negated: bool) -> Condition
         left, operator, right = right, _MIRRORED[operator], left
     elif isinstance(right, _Column):
         raise ValueError(
-            f"it compares the columns {left.name!r} and {right.name!r}; compare with values, and write text "
-            "in quotation marks"
+            f"it compares the columns {left.name!r} and {right.name!r}; write text in quotation marks, as in "
+            f"{left.name} {operator} '{right.name}'"
         )
     if right is None and operator in ("==", "!="):
         operator = "is" if operator == "==" else "is not"

@@ -328,7 +328,9 @@ def checked_shard(shard: Any) -> tuple[int, int]:
         index, count = map(int, shard)
         if 0 <= index < count:
             return index, count
-    problem = f"shard={shard!r} is not a shard: the number of a shard, from 0, and the number of all shards"
+    problem = f"shard={shard!r} is not a pair: the number of a shard, from 0, and the number of all shards"
+    if isinstance(shard, int) and shard > 1:
+        problem += f", such as (0, {shard}) for the first of {shard} shards"
     raise TFRecordError(problem, Remedy("shard", (0, 1), "read all rows"))
 
 

@@ -222,10 +222,8 @@ def open_window(
         except CorruptRecordError as error:
             if error.offset == 0 and (problem := window.other_format()):
                 name = next((read for name, read in _READERS.items() if name in problem), None)
-                advice = (
-                    f"dask.dataframe.{name} reads it, and `dask-tfrecord convert` converts it; or {LEAVE_OUT}"
-                )
-                advice = LEAVE_OUT if name is None else advice
+                read = f"read it with dask.dataframe.{name}, or convert it with `dask-tfrecord convert`"
+                advice = LEAVE_OUT if name is None else f"{read}; beside TFRecord files, {LEAVE_OUT}"
                 raise CorruptRecordError(problem, advice, record=error.record, offset=0) from None
             raise
 

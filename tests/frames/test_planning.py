@@ -124,7 +124,7 @@ NOON = pd.CategoricalDtype(pd.DatetimeIndex(["2020-01-01", "2020-01-01 12:00"]))
     ("frame", "schema", "problem"),
     [
         (objects([]), None, r"feature 'x': no partition has a value.*pass schema="),
-        (objects(1, "a"), None, "feature 'x': the dtype object shows no single type"),
+        (objects(1, "a"), None, "feature 'x': values of the dtype object cannot be stored"),
         (frame_of([], "complex128"), None, "feature 'x'"),
         (frame_of([], "period[D]"), None, "feature 'x'"),
         (frame_of([], "interval[int64]"), None, "feature 'x'"),

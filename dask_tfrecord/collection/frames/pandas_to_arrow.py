@@ -205,7 +205,7 @@ def type_of(column: "pd.Series[Any]") -> pa.DataType:
             return to_arrow(column, None, rounded=False).type
         return _without_large_strings(pa.array(column.iloc[:0], from_pandas=True).type)
     except CONVERSION_ERRORS as error:
-        problem = f"the dtype {dtype} shows no single type: {first_line(error)}"
+        problem = f"values of the dtype {dtype} cannot be stored: {first_line(error)}"
         raise SchemaError(problem, conversion_of(column), feature=str(column.name)) from None
 
 
@@ -420,11 +420,14 @@ def _convert_or_raise(column: "pd.Series[Any]", item: Field, lossy: Lossy) -> pa
                 remedies = [Remedy("schema", {item.name: type_}, "hold all values of the column")]
             except SchemaError as refusal:
                 advice, remedies = refusal.advice, [*refusal.remedies]
+        record, first = first_misfit(
+            lambda rows: _convert(column.iloc[:rows], item.type, lossy), len(column), error
+        )
         raise SchemaError(
-            f"a value does not fit {item.type}: {first_line(error)}",
+            f"a value does not fit {item.type}: {first_line(first)}",
             advice,
             remedies=remedies,
-            record=first_misfit(lambda rows: _convert(column.iloc[:rows], item.type, lossy), len(column)),
+            record=record,
             feature=item.name,
         ) from None
 
@@ -468,18 +471,25 @@ def _from_objects(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) ->
     return to_arrow(column, type_, rounded=True)
 
 
-def first_misfit(convert_first: Callable[[int], object], rows: int) -> int | None:
-    """Find the first row that does not convert. ``convert_first(n)`` converts the first n rows."""
+def first_misfit(
+    convert_first: Callable[[int], object], rows: int, error: Exception
+) -> tuple[int | None, Exception]:
+    """Find the first row that does not convert, and its error.
+
+    ``convert_first(n)`` converts the first n rows. The conversion of all rows has raised ``error``, which may
+    be about a later row.
+    """
+    errors: dict[int, Exception] = {}
 
     def fails(count: int) -> bool:
         try:
             convert_first(count)
-        except CONVERSION_ERRORS:
-            return True
-        return False
+        except CONVERSION_ERRORS as failure:
+            errors[count] = failure
+        return count in errors
 
     count = bisect_left(range(rows + 1), True, key=fails)
-    return count - 1 if count else None
+    return (count - 1 if count else None), errors.get(count, error)
 
 
 # -- The index -----------------------------------------------------------------------------------------------

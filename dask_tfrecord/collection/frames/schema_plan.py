@@ -18,7 +18,7 @@ from dask_tfrecord.collection.frames.pandas_to_arrow import (
     is_untyped,
     type_of,
 )
-from dask_tfrecord.errors import Remedy, SchemaError, literal, warn_caller
+from dask_tfrecord.errors import Remedy, SchemaError, did_you_mean, literal, warn_caller
 from dask_tfrecord.schema.conversion import convert
 from dask_tfrecord.schema.dtypes import dtype_name
 from dask_tfrecord.schema.fields import Field, Schema, check_features, check_names
@@ -221,7 +221,8 @@ def _given_types_of_columns(
     check_names(columns)
     unknown = [name for name in partition_on if name not in columns]
     if unknown:
-        raise SchemaError(f"Partitioning on non-existent column {unknown[0]!r}; the columns are {columns}")
+        problem = f"Partitioning on non-existent column {unknown[0]!r}; the columns are {columns}"
+        raise SchemaError(problem, did_you_mean(unknown[0], columns), keyword="partition_on")
     if len(set(partition_on)) < len(partition_on):
         raise SchemaError(f"partition_on={list(partition_on)} names a column more than once")
     if len(partition_on) == len(columns):

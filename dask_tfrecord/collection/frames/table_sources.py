@@ -75,13 +75,10 @@ def _column(name: str, rows: list[Any], title: str) -> pa.Array:
     try:
         return converted(len(values))
     except CONVERSION_ERRORS as error:
-        raise SchemaError(
-            f"the values have no common type: {first_line(error)}",
-            "give all values of a key the same type",
-            path=title,
-            record=first_misfit(converted, len(values)),
-            feature=name,
-        ) from None
+        record, first = first_misfit(converted, len(values), error)
+        problem = f"the values have no common type: {first_line(first)}"
+        advice = "give all values of a key the same type"
+        raise SchemaError(problem, advice, path=title, record=record, feature=name) from None
 
 
 def _has_nanoseconds(values: Iterable[Any], type_: pa.DataType) -> bool:
@@ -351,6 +348,8 @@ def open_source(value: Any) -> Source:
         raise
     except Exception as error:  # an error of any class, which the program of the stream raised
         problem = f"{kind.__name__} gives no stream of Arrow tables: {first_line(error)}"
+        if hasattr(kind, "to_frame"):
+            problem = f"{kind.__name__} is one column, not a table"
         raise TFRecordError(problem, _advice(kind)) from error
     raise TFRecordError(
         f"{kind.__name__} is not a Dask DataFrame, a pandas DataFrame, or a table or stream of Arrow data",
@@ -376,7 +375,7 @@ def _advice(kind: type) -> str | None:
         return "pass the rows as the first argument, and the path as the second"
     if hasattr(kind, "__arrow_c_stream__") and not hasattr(kind, "to_frame"):
         return None
-    default = "pass for example pandas.DataFrame(rows), or pyarrow.Table.from_pylist(rows)"
+    default = 'pass for example pandas.DataFrame({"n": values}), or pyarrow.Table.from_pylist(rows)'
     return next((advice for method, advice in _ADVICE.items() if hasattr(kind, method)), default)
 
 
@@ -401,13 +400,14 @@ def _converted(column: pa.ChunkedArray, item: Field, lossy: Lossy) -> pa.Chunked
     except CONVERSION_ERRORS as error:
         advice = error.advice if isinstance(error, MisfitError) else None
         wider = Remedy("schema", {item.name: column.type}, "hold all values of the column")
+        record, first = first_misfit(
+            lambda rows: convert_chunks(column.slice(0, rows), item.type, rounded=rounded), len(column), error
+        )
         raise SchemaError(
-            f"a value does not fit {item.type}: {first_line(error)}",
+            f"a value does not fit {item.type}: {first_line(first)}",
             advice,
             remedies=[ROUND] if isinstance(error, RoundedError) else [] if advice else [wider],
-            record=first_misfit(
-                lambda rows: convert_chunks(column.slice(0, rows), item.type, rounded=rounded), len(column)
-            ),
+            record=record,
             feature=item.name,
         ) from None
     item.check_categories(converted)

@@ -357,7 +357,9 @@ def _is_condition(item: Any) -> bool:
 def _condition(field: Field, symbol: str, value: Any) -> Predicate:
     if symbol in ("in", "not in"):
         if isinstance(value, str | bytes) or not isinstance(value, Iterable):
-            raise WrongTypeError(f"{symbol!r} needs a list, a tuple or a set of values, not {value!r}")
+            problem = f"the operator {symbol!r} in filters= needs a list of values, not {value!r}"
+            example = f"pass {(field.name, symbol, [value])!r}"
+            raise SchemaError(problem, example, feature=field.name, keyword="filters")
         predicate = is_in(field, value)
         return Not(predicate) if symbol == "not in" else predicate
     if symbol in ("is", "is not"):
@@ -371,7 +373,8 @@ def _condition(field: Field, symbol: str, value: Any) -> Predicate:
     if symbol not in get_args(Operator):
         known = ", ".join(map(repr, ("=", *get_args(Operator), "in", "not in", "is", "is not")))
         problem = f"unknown operator {symbol!r} in filters=; known are {known}"
-        raise SchemaError(problem, feature=field.name, keyword="filters")
+        example = f"pass for example {(field.name, '==', value)!r}"
+        raise SchemaError(problem, example, feature=field.name, keyword="filters")
     if value is None:
         raise WrongTypeError('None cannot be compared; use the operators "is" and "is not" to find nulls')
     return compare(field, cast(Operator, symbol), value)

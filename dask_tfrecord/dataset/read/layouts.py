@@ -425,7 +425,11 @@ def _unknown_split(
     names = tuple(
         dict.fromkeys(re.sub(r"\[.*", "", one).strip() for text in given for one in text.split("+"))
     )
-    listed = ", ".join(map(repr, available[:_MOST_NAMES])) or "none"
+    if not available:
+        problem = f"split={wanted!r}: the files are not divided into splits"
+        everything = Remedy(SPLIT, None, "read all rows")
+        return TFRecordError(problem, everything, path=listing.store.public(), keyword=SPLIT)
+    listed = ", ".join(map(repr, available[:_MOST_NAMES]))
     problem = f"split={wanted!r}: the path does not have this split; its splits are: {listed}"
     if names == given:
         return TFRecordError(problem, path=listing.store.public())

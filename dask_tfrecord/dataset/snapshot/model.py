@@ -309,7 +309,8 @@ def open_version(store: Store, number: int | None) -> Snapshot:
                 raise
     if not kept:
         raise no_snapshot(store)
-    problem = f"the dataset has no version {number}; it has {version_names(kept)}"
+    has = "its only version is" if len(kept) == 1 else "it has"
+    problem = f"the dataset has no version {number}; {has} {version_names(kept)}"
     if number < kept[0]:
         problem += (
             ". An overwrite removes the versions before it, unless it is called with keep_versions=True. "

@@ -23,7 +23,7 @@ from dask_tfrecord.dataset.write.destination import (
     refuse_datasets_below,
     refuse_linked_files,
 )
-from dask_tfrecord.errors import DROP_INDEX, READ, Call, Remedy, SchemaError, TFRecordError, located
+from dask_tfrecord.errors import DROP_INDEX, READ, Call, Remedy, SchemaError, TFRecordError, literal, located
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.record_file import RecordFile
@@ -125,7 +125,7 @@ def merged_schema(
         _check_names(given, snapshot.schema.names, "the DataFrame", "the dataset", _ADD)
     if given and snapshot.partial:
         problem = "the column is new, and records of the dataset may have features that are not columns"
-        raise _column_error(problem, next(iter(given)))
+        raise _column_error(problem, next(iter(given)), "leave the column out of the DataFrame")
     fields += map(_with_nulls, given.values())
     check_features(fields)
     return Schema((*fields,), schema.record_type)
@@ -203,7 +203,7 @@ def check_given_columns(
     for name, type_ in types.items():
         if widened(existing[name], canonical_type(type_), numbers=False) is None:
             problem = f"schema= says {type_}, in the dataset the column is {existing[name]}"
-            raise _column_error(problem, name)
+            raise _column_error(problem, name, f"pass {literal({name: existing[name]})}")
 
 
 def adopt_foreign_files(store: Store, schema: Schema, partitioning: Sequence[Field]) -> Snapshot | None:
@@ -255,7 +255,9 @@ def _check_names(
     known = {*others}
     for name in names:
         if name not in known:
-            raise _column_error(f"{owner} has this column, {other} does not", name, remedies)
+            is_new = other == "the dataset"
+            advice = f"leave the column out of {owner}" if is_new else f"add the column to {other}"
+            raise _column_error(f"{owner} has this column, {other} does not", name, advice, remedies)
 
 
 def _check_record_type(ours: str, theirs: str) -> None:
@@ -288,9 +290,11 @@ def _check_type(ours: Field, theirs: Field) -> None:
     # same records. The type of the column in the dataset does not change.
     alike = pa.types.is_null(ours.type) or same_layout(ours.type, theirs.type)
     if not alike:
-        raise _column_error(f"the column is {ours.type}, in the dataset it is {theirs.type}", ours.name)
+        problem = f"the column is {ours.type}, in the dataset it is {theirs.type}"
+        raise _column_error(problem, ours.name, "give the column the type that it has in the dataset")
     if pa.types.is_dictionary(ours.type) and ours.type.ordered and not _are_equal(ours, theirs):
-        raise _column_error("the ordered categories differ from those in the dataset", ours.name)
+        problem = "the ordered categories differ from those in the dataset"
+        raise _column_error(problem, ours.name, "give the column the categories that it has in the dataset")
 
 
 def _are_equal(ours: Field, theirs: Field) -> bool:
@@ -309,8 +313,7 @@ def _form_error(name: str) -> SchemaError:
     return SchemaError(problem, "write the rows to a new directory", feature=name)
 
 
-def _column_error(problem: str, name: str, remedies: Sequence[Remedy] = ()) -> SchemaError:
-    advice = "give the DataFrame the columns and types of the dataset"
+def _column_error(problem: str, name: str, advice: str, remedies: Sequence[Remedy] = ()) -> SchemaError:
     return SchemaError(problem, advice, feature=name, remedies=remedies)
 
 

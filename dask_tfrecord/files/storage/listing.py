@@ -24,7 +24,7 @@ from fsspec.asyn import AsyncFileSystem
 from fsspec.utils import glob_translate
 
 from dask_tfrecord.codec.codecs import Compression, known_codec
-from dask_tfrecord.errors import Call, NotFoundError, TFRecordError
+from dask_tfrecord.errors import Call, NotFoundError, TFRecordError, did_you_mean
 from dask_tfrecord.files.storage.filesystem import (
     Filesystem,
     LinkFollowingDisk,
@@ -37,6 +37,7 @@ from dask_tfrecord.files.storage.paths import (
     expand_braces,
     glob_start,
     is_http,
+    name_of,
     parent_of,
     path_text,
     unquoted_path,
@@ -107,6 +108,9 @@ def matching_paths(store: Store, pattern: str) -> dict[str, Any]:
 # A copy of `dataset.snapshot.names.STAGING`. That module imports this module, so this module cannot import
 # it.
 _STAGING = "_tfrecord/staging"
+
+# Why a path stands for no file, for two kinds of `_Match`.
+_NOTHING = {"missing": "no such file or directory", "glob": "no visible file matches the glob"}
 
 
 def nothing_at(
@@ -325,9 +329,13 @@ def list_files(
         if not match.infos:
             start = glob_start(path)
             root = path if start == len(path) else parent_of(path[:start])
-            is_missing = match.kind == "missing"
-            reason = "no such file or directory" if is_missing else "no visible files to read here"
-            raise nothing_at(Store(store.fs, root), reason, path)
+            reason = _NOTHING.get(match.kind, "no visible files to read here")
+            advice = None
+            if match.kind == "glob" and store.local and os.path.isdir(root):
+                advice = f"pass {root!r} to read all files there"
+            elif match.kind == "missing" and store.local and os.path.isdir(parent_of(path)):
+                advice = did_you_mean(name_of(path), os.listdir(parent_of(path)))
+            raise nothing_at(Store(store.fs, root), reason, path, advice=advice)
         for info in match.infos:
             if store.local and info.get("size") is None:
                 raise FileNotFoundError(f"{info['name']}: the target of the link does not exist")

@@ -523,7 +523,7 @@ def test_a_directory_with_nothing_but_an_unfinished_write_says_so_and_how_to_men
         with pytest.raises(FileNotFoundError, match="write that has not finished"):
             read_tfrecord(path)
     open_dataset(tmp_path).cleanup(older_than="0s")
-    with pytest.raises(FileNotFoundError, match="no visible files"):
+    with pytest.raises(FileNotFoundError, match="no visible file"):
         read_tfrecord(tmp_path)
 
 

@@ -204,7 +204,7 @@ def test_what_is_no_path_is_refused(path: Any) -> None:
 
 def test_paths_that_match_nothing_raise_and_say_what_was_asked(root: str, tmp_path: Path) -> None:
     for name in ("nothing", "nothing/*", "*.parquet", "_temporary/*.tfrecord"):
-        reason = "no visible files" if "*" in name else "no such file"
+        reason = "no visible file matches" if "*" in name else "no such file"
         with pytest.raises(FileNotFoundError, match=f"_data/{name}: {reason}".replace("*", r"\*")):
             list_files(f"{root}/{name}")
     with pytest.raises(FileNotFoundError, match="_data/nothing"):
