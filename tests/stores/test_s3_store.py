@@ -22,7 +22,6 @@ import pytest
 import s3fs
 from abstract import RemoteSuite, rows
 from aiobotocore.client import AioBaseClient
-from failing_changes import CHANGES
 from faults import Faults, faulty_requests
 from kills import MODES, check_kills
 from moto.s3.models import s3_backends
@@ -119,7 +118,6 @@ class TestSwiftStore(S3Suite):
 
 
 class TestS3Store(S3Suite):
-    changes = tuple(CHANGES)
     stride = every(91)
 
     @pytest.mark.parametrize("mode", MODES)
