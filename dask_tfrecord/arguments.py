@@ -1,9 +1,9 @@
-"""Validate the arguments of the public functions, with the defaults that users set in Dask's configuration.
+"""Validate the arguments of the public functions, and take defaults from Dask's configuration.
 
 Each argument is converted to one standard form. Spellings that other libraries use are accepted if their
 meaning is clear. Every error names the keyword whose value is wrong. The file ``dask-tfrecord.yaml`` lists
-the configuration keys ``dask-tfrecord.*``, what each key means, and the built-in defaults. `RequestKeywords`
-and the other typed dicts are the types of the keywords that several functions share.
+the configuration keys ``dask-tfrecord.*``, what each key means, and the built-in defaults. The typed dicts,
+such as `RequestKeywords`, declare the keywords that several functions share.
 """
 
 import operator
@@ -91,7 +91,7 @@ Shuffle = Literal["buffer", "blocks"]
 
 
 class ReadOptionKeywords(TypedDict, total=False):
-    """Types of the options that few reads need. ``read_options=`` holds them."""
+    """Types of the rarely needed options in ``read_options=``."""
 
     infer: Infer
     include_offset_column: bool | str
@@ -157,7 +157,7 @@ class CollectionKeywords(RequestKeywords, total=False):
 
 
 class FileOptionKeywords(TypedDict, total=False):
-    """Types of the options of the files of a `Writer`. ``write_options=`` holds them."""
+    """Types of the options in the ``write_options=`` of a `Writer`."""
 
     compression_level: int | None
     max_rows_per_file: int | None
@@ -165,7 +165,7 @@ class FileOptionKeywords(TypedDict, total=False):
 
 
 class WriteOptionKeywords(FileOptionKeywords, total=False):
-    """Types of the options that few writes need. ``write_options=`` holds them."""
+    """Types of the rarely needed options in the ``write_options=`` of `to_tfrecord`."""
 
     max_files_per_task: int | None
     npartitions: int | None
@@ -205,7 +205,7 @@ class WriteKeywords(StreamKeywords, total=False):
 
 # Numbers with units, such as "1 day 12h", and then perhaps hours, minutes and seconds, such as "01:30:00".
 _DURATION = re.compile(r"(\d+(\.\d+)?\s*[A-Za-z]+[\s,]*)*(\d+:\d\d:\d\d(\.\d+)?)?", re.ASCII)
-# The abbreviated units that pandas 3.1 deprecates in one case, and accepts in the other case.
+# The abbreviated units that pandas 3.1 deprecates in this case (upper or lower), but not in the other case.
 _DEPRECATED_CASE = re.compile(r"(?<![A-Za-z])[dwHS](?![A-Za-z])")
 
 
@@ -248,7 +248,7 @@ def mappings(**values: Any) -> None:
 
 
 def options(keyword: str, given: Any, known: Callable[..., Any]) -> dict[str, Any]:
-    """Return the options in a dict such as ``read_options=``. Raise if ``known`` has no such parameter."""
+    """Return the options in a dict such as ``read_options=``. Raise for an option that ``known`` lacks."""
     mappings(**{keyword: given})
     names = [*signature(known).parameters]
     for name in given or ():
@@ -271,7 +271,7 @@ def names(keyword: str, value: Any) -> list[str]:
     """Convert one column name, or several column names, to a list."""
     if isinstance(value, str):
         return [value]
-    # Arrays of NumPy and of Arrow, and indexes of pandas, have the method.
+    # NumPy arrays, Arrow arrays and pandas indexes have the method `tolist`.
     listed = value.tolist() if hasattr(value, "tolist") else value
     if (
         not isinstance(listed, Sequence)
@@ -313,7 +313,7 @@ def metadata(value: Any) -> dict[str, str]:
 
 
 def count(keyword: str, value: Any, least: int = 1) -> int | None:
-    """Convert a Python or NumPy integer to int, and keep None. Raise if it is less than ``least``."""
+    """Convert an integer of Python or NumPy to int, and None to None. Raise if it is less than ``least``."""
     is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64)
     is_count = is_integer and value >= least
     if value is not None and not is_count:
@@ -323,7 +323,7 @@ def count(keyword: str, value: Any, least: int = 1) -> int | None:
 
 
 def number(keyword: str, value: Any, least: int = 1) -> int:
-    """Convert a Python or NumPy integer to int. Raise if it is None, or less than ``least``."""
+    """Convert an integer of Python or NumPy to int. Raise if the value is None or less than ``least``."""
     found = count(keyword, value, least)
     if found is None:
         raise _wrong(keyword, None, "an integer", f"pass for example {keyword}={least}")
@@ -360,7 +360,7 @@ def function(keyword: str, value: Any) -> None:
 
 
 def byte_count(keyword: str, value: Any) -> int | None:
-    """Convert an integer or a text such as "64 MB" to a positive number of bytes, and keep None."""
+    """Convert an integer or a text such as "64 MB" to a positive number of bytes, and None to None."""
     if value is None:
         return None
     size = 0
@@ -375,7 +375,7 @@ def byte_count(keyword: str, value: Any) -> int | None:
 def duration(keyword: str, value: Any) -> timedelta:
     """Convert a timedelta, or a string such as "12 hours", to a timedelta that is not negative.
 
-    A number without a unit raises, also "0". In pandas, such a number is a number of nanoseconds.
+    A number without a unit raises, even "0", because pandas would take it for nanoseconds.
     """
     is_text = isinstance(value, str) and _DURATION.fullmatch(value.strip())
     if is_text or isinstance(value, timedelta):
@@ -390,7 +390,7 @@ def duration(keyword: str, value: Any) -> timedelta:
 
 
 def record_limit(value: Any) -> int:
-    """Return ``max_record_bytes=`` in bytes; protobuf limits a message to 2 GiB - 1 bytes."""
+    """Return ``max_record_bytes=`` in bytes. Raise above protobuf's limit for a message, 2 GiB - 1 bytes."""
     size = byte_count("max_record_bytes", value)
     if size is None or size > MAX_RECORD_BYTES:
         raise _wrong(

@@ -135,7 +135,7 @@ def _described(
 
 
 def _refuse_undescribed_files(store: Store, dataset: ReadPlan) -> None:
-    """Raise if `index` would list files that the description of TFDS lacks, so that all reads would raise."""
+    """Raise if TFDS's description lacks some data files. A snapshot with them would make all reads raise."""
     read = {*column_paths(dataset.partitions.rows["path"])}
     others = [path for path in column_paths(visibility.data_files(store)["path"]) if path not in read]
     if others:
@@ -218,7 +218,7 @@ def _verify_files(store: Store, files: pa.Table, record_type: RecordType) -> lis
 
 
 def _column_file_differences(store: Store, snapshot: Snapshot, same: Sequence[str]) -> dict[str, str]:
-    """Map the path of each data file to how its column file differs from its records."""
+    """Map the path of each data file to a text that says how its column file differs from its records."""
     entries = {
         visibility.listed_path(store, one.path): one for one in snapshot.files if one.columns is not None
     }

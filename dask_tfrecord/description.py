@@ -35,14 +35,14 @@ from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.fields import Field, Schema, feature_text
 
-# The number of bytes at the start of a file from which the codec is detected. It is also the approximate
-# number of files whose codec is detected.
+# The number of bytes at the start of a file from which the codec is detected, and the approximate number of
+# files whose codec is detected.
 _HEAD_BYTES = 16
 _DETECTED_FILES = 16
 
 
 class Facts(OpenedPath):
-    """What a `Dataset` shows of its files and columns, as the snapshot proves it. No row is read."""
+    """The facts about the files and columns of a `Dataset` that the snapshot proves. No row is read."""
 
     def __repr__(self) -> str:
         try:
@@ -74,7 +74,7 @@ class Facts(OpenedPath):
 
     @cached_property
     def _plan_of_files(self) -> ReadPlan:
-        """The plan with a partition for each file that may hold a row that passes the filters."""
+        """The read plan with one partition for each file that may hold rows that pass the filters."""
         return self.plan(blocksize=None)
 
     @property
@@ -88,7 +88,7 @@ class Facts(OpenedPath):
 
     @property
     def path(self) -> str:
-        """The path of the dataset without credentials. For several paths, what all have in common."""
+        """The path of the dataset, or the first of several paths, without credentials."""
         return self._opened().store.public()
 
     @property
@@ -164,7 +164,7 @@ class Facts(OpenedPath):
     def splits(self) -> dict[str, int | None]:
         """Map the name of each split to the number of its rows, or to None if the number is not known.
 
-        The splits are the values of the partition column ``split``. Empty if there is no such column.
+        The splits are the values of the partition column ``split``. Without this column, the dict is empty.
         """
         if SPLIT not in self._plan_of_files.partition_values:
             return {}
@@ -175,19 +175,20 @@ class Facts(OpenedPath):
 
     @cached_property
     def supervised_keys(self) -> tuple[str, ...]:
-        """The columns that ``dataset_info.json`` of TFDS calls the input and the label of a model."""
+        """The input column and the label column of a model, if ``dataset_info.json`` of TFDS names them."""
         paths = column_paths(self._files["path"][:1])
         infos = (read_info(self._plan_of_files.store, parent_of(path)) for path in paths)
         return next((supervised_keys(info.get("supervisedKeys")) for info in infos), ())
 
     @cached_property
     def statistics(self) -> pd.DataFrame:
-        """What the snapshot proves about the values of each column, as a table with a row for each column.
+        """The statistics of each column that the snapshot proves, as a table with one row for each column.
 
-        The fields of a struct column follow the column. The columns of the table are ``type`` (the Arrow
-        type), ``feature`` (the kind of feature that stores the column, or "directory"), ``nulls``, ``min``
-        and ``max`` (of the values, or of the values in lists), ``min_length`` and ``max_length`` (of lists).
-        What is not known is None, also if filters leave out an unknown part of a file.
+        Each field of a struct column has a row after the row of the column. The columns of the table are
+        ``type`` (the Arrow type), ``feature`` (the kind of feature that stores the column, or "directory"),
+        ``nulls``, ``min`` and ``max`` (of the values, or of the values in lists), ``min_length`` and
+        ``max_length`` (of lists). Unknown values are None, for example if filters leave out an unknown part
+        of a file.
         """
         rows = [self._column(one) for item in self._selected.fields for one in item.family]
         names = [one.name for item in self._selected.fields for one in item.family]
@@ -195,7 +196,7 @@ class Facts(OpenedPath):
 
     @cached_property
     def _rows(self) -> pa.Array:
-        """The number of rows of each file that pass the filters, or null if the number is not known."""
+        """For each file, the number of rows that pass the filters, or null if this number is not known."""
         plan = self._plan_of_files
         return pa.array([plan.count(at) for at in range(len(self._files))], pa.int64())
 
@@ -266,8 +267,8 @@ _BY_STATISTICS = "the statistics in the snapshot exclude all rows"
 def explain(collection: "dd.DataFrame | dd.Series | dd.Scalar") -> "Explanation":
     """Say which bytes of which files a Dask collection reads, and why.
 
-    Nothing is decoded. If the filters of a read use columns of column files, tasks read these columns and
-    evaluate the filters, as the computation of the collection does.
+    No record is decoded. If the filters of a read use columns that column files store, tasks read these
+    columns and evaluate the filters, as they do when the collection is computed.
 
     Parameters
     ----------
@@ -277,8 +278,8 @@ def explain(collection: "dd.DataFrame | dd.Series | dd.Scalar") -> "Explanation"
     Returns
     -------
     Explanation
-        The files of each partition. The text form of the explanation is a table, and
-        `Explanation.to_dict` returns values that JSON can hold.
+        What the task of each partition reads from each file. ``print`` shows the explanation as a table, and
+        `Explanation.to_dict` returns values for JSON.
 
     Raises
     ------
@@ -354,7 +355,7 @@ class Explanation:
         ``read``, ``rule``, ``stored_bytes``, ``data_bytes``, ``column_bytes``, ``rows``, ``column_file`` and
         ``files``.
     left_out : list of SplitReport
-        The files of which no record can be in the result, so that no task opens them.
+        The files that no task opens, because no record of them can be in the result.
     """
 
     partitions: list[list[SplitReport]]

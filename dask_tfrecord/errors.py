@@ -1,13 +1,13 @@
 """Define the exceptions and warnings of this library.
 
-An error states what is wrong, where, and what to do. The code that detects a problem sets the fields of the
-error that it knows, such as the record number. The callers of that code add the missing fields, such as the
-path, with the context manager `located`, and public functions add the path and their own name. An error that
-a worker raises reaches the client with all of its fields.
+An error states what is wrong, where, and what to do. The code that detects a problem sets the fields that it
+knows, such as the record number. Its callers add missing fields, such as the path, with the context manager
+`located`. Public functions add the path and their own name. An error that a worker raises reaches the client
+with all of its fields.
 
-If passing an argument solves the problem, the error holds this argument as a :class:`Remedy`. Remedies that
-recur have a name at the end of this module. An error that leaves a public function or a command shows the
-remedies that this function or command accepts, and says which function accepts the other remedies.
+If passing an argument solves the problem, the error has this argument as a :class:`Remedy`. The remedies that
+several errors share are defined at the end of this module. The message shows the remedies that the called
+function or command accepts. For other remedies, the message names the function that accepts them.
 """
 
 import json
@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 READ = "read_tfrecord"
 OPEN = "open_dataset"
 
-# The keywords of the functions to which errors refer. The decorator `public_function` adds the keywords.
+# The keywords of each function that errors refer to. The decorator `public_function` fills in the keywords.
 KEYWORDS: dict[str, Collection[str]] = {READ: (), OPEN: (), "to_tfrecord": (), "Writer": ()}
 
 
@@ -55,7 +55,7 @@ class Remedy(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call that avoids an error: of `to_tfrecord`, or of a method of `Dataset`.
+    """A call of `to_tfrecord`, or of a method of `Dataset`, that avoids an error.
 
     Parameters
     ----------
@@ -64,7 +64,7 @@ class Call(NamedTuple):
     path : str
         The path of the dataset.
     keywords : dict
-        The keywords to pass to `to_tfrecord`, or to `open_dataset` before a method.
+        The keywords to pass to `to_tfrecord`, or, for a method, to `open_dataset`.
     effect : str
         The text that follows the call in the message, such as ``"to add the rows"``.
     """
@@ -75,7 +75,7 @@ class Call(NamedTuple):
     effect: str = ""
 
     def __str__(self) -> str:
-        """Return the advice to make this call, with the call as Python code."""
+        """Return the advice to make this call, such as ``call ddf.to_tfrecord('train')``."""
         arguments = ", ".join([repr(self.path), *(str(Remedy(*item)) for item in self.keywords.items())])
         if self.function != "to_tfrecord":
             return f"call dask_tfrecord.open_dataset({arguments}).{self.function}()"
@@ -92,13 +92,14 @@ class TFRecordError(ValueError):
     problem : str
         The text that says what is wrong.
     *actions : str, Call, Remedy or None
-        What the user can do: a text is the advice, and a None is ignored.
+        What the user can do. A str becomes ``advice``, a `Call` is added to ``calls``, a `Remedy` is added to
+        ``remedies``, and None is ignored.
     path : str, optional
-        The file or directory that the error is about, without credentials. If it is None, public functions
-        set it to the path that was passed, unless the error is about a keyword.
+        The file or directory that the error is about, without credentials. If it is None, the called public
+        function sets it to the path argument of the call, unless the error is about a keyword.
     record : int, optional
-        Number of the record in its file, counted from 0. In an error of a write, this is the number of the
-        row in its partition.
+        Index of the record in its file, counted from 0. In an error of a write, the index of the row in its
+        partition.
     offset : int, optional
         The position at which the damage starts, in bytes from the start of the (decompressed) file.
     feature : str, optional
@@ -111,12 +112,12 @@ class TFRecordError(ValueError):
         The arguments that avoid the error, each with a keyword, a value and an effect. The function that
         raised the error accepts each of these arguments.
     function : str, optional
-        The public function that accepts all remedies. None means the function that was called, and
-        `read_tfrecord` for the remedies that the called function does not accept. An empty string means that
-        only the called function accepts the remedies.
+        The public function that accepts the remedies. None means the called function, and `read_tfrecord` or
+        `open_dataset` for remedies that the called function does not accept. An empty string means that only
+        the called function accepts the remedies.
     keyword : str, optional
-        The keyword that the problem is about. If it is None, public functions set it for a problem that
-        begins with one of their keywords and ``=``.
+        The keyword that the problem is about. If it is None and ``problem`` begins with a keyword of the
+        called function and ``=``, this function sets it to that keyword.
     reason : str, optional
         The kind of damage, as a constant text that code may compare.
 
@@ -172,8 +173,8 @@ class TFRecordError(ValueError):
     def __str__(self) -> str:
         return self.rendered()
 
-    # This method is not called `message`, because PyTorch passes the errors of its workers to a parameter of
-    # that name.
+    # This method is not called `message`: if an exception class has this attribute, PyTorch passes the text
+    # of a worker's error to a parameter of that name.
     def rendered(self, argument: Callable[[Remedy], str] = str, call: Callable[[Call], str] = str) -> str:
         """Return the error message, in which remedies and calls are formatted by the given functions."""
         where = [self.path] if self.path is not None else []
@@ -212,8 +213,8 @@ class TFRecordError(ValueError):
     def called_as(self, name: str, accepts: Callable[[Remedy], bool]) -> Self:
         """Set the name of the public function or command that raises this error, and return the error.
 
-        ``accepts`` returns True for a remedy that this function or command accepts. Of the other remedies,
-        those remain that `function` accepts.
+        ``accepts`` returns True for a remedy that this function or command accepts. Other remedies become
+        `other_remedies` if `function` accepts them, and are dropped otherwise.
         """
         groups = [*_groups(self.remedies), *_groups(self.other_remedies)]
         own = [group for group in groups if all(map(accepts, group))]
@@ -236,11 +237,11 @@ def _with_fields(kind: type[_Error], fields: Mapping[str, Any]) -> _Error:
 
 @contextmanager
 def located(*, first: int | None = None, **fields: Any) -> Iterator[None]:
-    """Add what is known about the place of an error to each error of the ``with`` block.
+    """Add fields, such as the path, to each TFRecordError that the ``with`` block raises.
 
-    Only fields that are None in the error get a value of ``fields``. A value may be a function that returns
-    the value. ``first`` is the number of the first record of the block: it is added to the number of the
-    record, and the path of the error is then replaced, too.
+    Only fields that are None in the error are set. A value may be a function that returns the value. If the
+    error has a record number, ``first``, the number of the block's first record, is added to it. In this
+    case, ``fields`` also replace fields that are not None.
     """
     try:
         yield
@@ -306,7 +307,7 @@ def _groups(remedies: Sequence[Remedy]) -> list[list[Remedy]]:
 
 
 def _sentence(remedies: Sequence[Remedy], argument: Callable[[Remedy], str] = str, to: str = "") -> str:
-    """Return the text ``x=1 to do this, or y=2 and z=3 to do that``; ``to`` follows the first arguments."""
+    """Return a text like ``x=1 to do this, or y=2 and z=3 to do that``, with ``to`` after ``x=1``."""
     texts = []
     for group in _groups(remedies):
         effect = f" to {group[-1].effect}" if group[-1].effect else ""
@@ -384,7 +385,7 @@ class RemedyWarning(UserWarning):
     problem : str
         The text that says what may be wrong.
     remedies : sequence of Remedy
-        Arguments that avoid the warning. Each of these arguments is sufficient.
+        Arguments that avoid the warning. One of them is sufficient.
     """
 
     def __init__(self, problem: str, remedies: Sequence[Remedy]) -> None:
@@ -401,9 +402,9 @@ class RemedyWarning(UserWarning):
 
 
 def drop_frames(error: Exception) -> None:
-    """Remove all frames so far from the traceback of an error of this package, whose message says more.
+    """Drop the traceback so far of an error of this package, because the message says more.
 
-    At the level DEBUG of the logger ``dask_tfrecord``, the frames stay.
+    If the logger ``dask_tfrecord`` has the level DEBUG, the traceback stays.
     """
     if isinstance(error, TFRecordError | NotFoundError) and not logger.isEnabledFor(logging.DEBUG):
         error.__traceback__ = None
@@ -415,9 +416,9 @@ _shown: set[str] = set()
 def warn_caller(warning: UserWarning | str) -> None:
     """Issue a warning whose location is the line of the user's program that called this package.
 
-    A process shows the same text once, because a job may have many writes. Filters of the program for all
-    such warnings, such as "always" and "error", come first. Python's own record of what was shown is empty
-    whenever a library has changed a filter.
+    Each process issues the same text only once, because a job may have many writes. A filter such as "always"
+    or "error" that the program sets for the whole warning category takes precedence. Python's own record of
+    issued warnings cannot be used, because it is cleared whenever a library changes a filter.
     """
     level, frame = 1, sys._getframe()
     while frame.f_back and frame.f_globals["__name__"].partition(".")[0] == __package__:
@@ -434,7 +435,7 @@ def warn_caller(warning: UserWarning | str) -> None:
 
 def check_instance(name: str, value: object, *types: type) -> None:
     """Raise TFRecordError if the value of an argument has none of the types."""
-    # A NumPy array without dimensions has the method of an iterable, but raises.
+    # A NumPy array without dimensions has the method `__iter__`, but the method raises.
     is_scalar = Iterable in types and getattr(value, "ndim", None) == 0
     if is_scalar or not isinstance(value, types):
         known = " or ".join(one.__name__ for one in types)

@@ -373,7 +373,7 @@ def from_tfds(
 ) -> Schema:
     """Create the schema that a directory of TensorFlow Datasets (TFDS) describes in ``features.json``.
 
-    Pass the schema as ``schema=`` to read records that TFDS wrote without the files that describe them.
+    To read records of TFDS from a directory without ``features.json``, pass the schema as ``schema=``.
 
     Parameters
     ----------
@@ -422,8 +422,8 @@ def from_tfmd(
 ) -> Schema:
     """Create the schema that a ``schema.pbtxt`` of TensorFlow Metadata describes, as TFX writes it.
 
-    `types <../types.html>`_ has the column of each kind of feature. Pass the schema, or the path of the file,
-    as ``schema=`` to read records with these columns.
+    The page `types <../types.html>`_ lists the column for each kind of feature. To read records with these
+    columns, pass the schema, or the path of the file, as ``schema=``.
 
     Parameters
     ----------

@@ -1,4 +1,4 @@
-"""Implement `open_dataset` and `Dataset`, which is a dataset or the files of other tools at a path."""
+"""Implement `open_dataset`, which returns a `Dataset`: a dataset, or files of other tools, at a path."""
 
 import os
 from collections.abc import Sequence
@@ -35,19 +35,19 @@ _TABLES = ("csv", "parquet", "json")
 
 
 class Dataset(Facts, Maintenance, ArrowDataset):
-    """A dataset: what it holds, its rows, and the operations on its versions. `open_dataset` returns it.
+    """A dataset at a path: its description, its rows, and the operations on its versions.
 
-    All reads see the version, or the files, that were found when the dataset was opened. After a method of
-    the object has committed a version, they see this version. The object can be pickled, and several threads
-    may read it.
+    `open_dataset` returns this object. All reads see the version (without a snapshot, the files) that was
+    found when the dataset was opened. If a method of the object commits a version, later reads see this
+    version. The object can be pickled, and several threads may read it.
 
-    The class extends `pyarrow.dataset.Dataset`: `to_table`, `to_batches`, `head`, `take`, `count_rows`,
-    `scanner`, `filter` and `get_fragments` work as there. DuckDB finds the object by the name of its Python
-    variable, and DataFusion takes it through ``register_dataset``. For other engines, it is an Arrow stream
-    of all rows (``__arrow_c_stream__``). Methods that Arrow's C++ code implements, such as `join` and
-    `sort_by`, raise. Call these methods on the result of `to_table`.
+    The class extends `pyarrow.dataset.Dataset`. The methods `to_table`, `to_batches`, `head`, `take`,
+    `count_rows`, `scanner`, `filter` and `get_fragments` work as in the parent class. DuckDB finds the object
+    by the name of its Python variable, and DataFusion registers the object with ``register_dataset``. Other
+    engines can read all rows as an Arrow stream (``__arrow_c_stream__``). Methods that Arrow's C++ code
+    implements, such as `join` and `sort_by`, raise. Call these methods on the result of `to_table`.
 
-    The loaders in `dask_tfrecord.feed` also take the object in place of a path.
+    The loaders in `dask_tfrecord.feed` accept the object in place of a path.
     """
 
     def __init__(
@@ -169,12 +169,12 @@ class Dataset(Facts, Maintenance, ArrowDataset):
         indices : sequence of int or bool
             The numbers of the rows, counted from 0 in the row order of `read_tfrecord`. Row numbers may be in
             any order and may be repeated. As in NumPy, negative numbers count from the end, and a boolean
-            mask with an element for each row selects rows. Only rows that pass the filters of the dataset
-            have numbers.
+            mask with an element for each row selects rows. Only rows that pass the filters of the dataset are
+            numbered.
         columns : str, list of str or dict of str to pyarrow.compute.Expression, optional
             The columns of the result, in this order. By default, all columns are read.
         filter : pyarrow.compute.Expression, optional
-            A condition. Only rows that meet it have numbers.
+            A condition. Only rows that meet the condition are numbered.
 
         Returns
         -------
@@ -223,7 +223,7 @@ class Dataset(Facts, Maintenance, ArrowDataset):
         prefetch: int = 2,
         start: State | Sequence[State] | None = None,
     ) -> Batches:
-        """Iterate over the rows as Arrow record batches: shuffled, sharded and resumable, as for training.
+        """Iterate over the rows as Arrow batches, which can be shuffled, sharded and resumed for training.
 
         Parameters
         ----------
@@ -345,8 +345,8 @@ def open_dataset(
     Returns
     -------
     Dataset
-        The dataset. If its files are damaged or missing, its methods `verify`, `history`, `repair`,
-        `restore` and `cleanup` work, and all that needs the rows raises.
+        The dataset. If its files are damaged or missing, the methods `verify`, `history`, `repair`, `restore`
+        and `cleanup` still work, but methods that need the rows raise.
 
     Raises
     ------
@@ -391,7 +391,7 @@ def open_dataset(
 
 
 def _can_be_mended(path: Any, columns: Any, read: ReadKeywords, error: TFRecordError | NotFoundError) -> bool:
-    """Return True if the methods that need no rows may mend what the error says, or explain it."""
+    """Return True if a method that needs no rows, such as `repair`, may fix or explain the error."""
     if any(value is not None for value in (columns, *map(read.get, ("filters", "version")))):
         return False
     if isinstance(error, TFRecordError):

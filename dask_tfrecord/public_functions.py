@@ -29,12 +29,13 @@ SHARED_PARAMETERS: dict[str, Parameter] = {}
 # `ReadOption` and `WriteOption` declare the options.
 OPTIONS: dict[str, Mapping[str, Parameter]] = {}
 
-# What an error says was called if a Dask collection was computed.
+# The name of the called function in an error that computing a Dask collection raises.
 _COLLECTION = "compute"
 
 _WRITES = ("to_tfrecord", "Writer")
 
-# The parts of the class `Dataset`. Of the methods of `Maintenance`, only two read as `open_dataset` says.
+# The base classes of `Dataset` with public methods. Only two methods of `Maintenance` read with the keywords
+# of `open_dataset`.
 _PARTS = ("ArrowDataset.", "Maintenance.")
 _READING = ("Maintenance.add_snapshot", "Maintenance.verify")
 
@@ -46,7 +47,7 @@ def _title(function: Callable[..., Any]) -> str:
 
 
 def _reader(function: Callable[..., Any]) -> str:
-    """Return the function that takes the keywords with which this function reads."""
+    """Return the name of the function whose keywords say how this function reads."""
     name = function.__qualname__
     is_opened = name.startswith(("Dataset.", "ArrowDataset.")) or name in _READING
     return OPEN if is_opened else READ
@@ -89,11 +90,11 @@ def public_function(function: Callable[Parameters, Result]) -> Callable[Paramete
 def calling(
     function: Callable[..., Any] | None, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
 ) -> Iterator[None]:
-    """Make errors show only the remedies that a public function or a constructor accepts.
+    """Make errors of a public function or a constructor show only the remedies that it accepts.
 
-    Use `calling` in a ``with`` statement, or as the decorator of a method. Without a function, a Dask
-    collection is computed, which accepts no remedy. The arguments of the call, if they are known, hold the
-    path that errors name.
+    Use `calling` in a ``with`` statement, or as the decorator of a method. ``function`` is None if a Dask
+    collection is computed, which accepts no remedy. ``args`` and ``kwargs`` are the arguments of the call, if
+    they are known. Errors without a path get the path among these arguments.
     """
     try:
         yield
@@ -108,7 +109,7 @@ def calling(
             if error.function is None:
                 is_ours = is_write and any(one.keyword in KEYWORDS[owner] for one in error.remedies)
                 error.function = owner if is_ours else _reader(function)
-            # The keywords of a write have another meaning than those of the same name in functions that read.
+            # A keyword of a write has another meaning than the keyword of a read with the same name.
             fits = error.function == "" or (error.function in _WRITES) == is_write
             error.called_as(name, lambda remedy: fits and remedy.keyword in keywords)
             keyword = error.problem.partition("=")[0]
@@ -130,7 +131,7 @@ def _path_in(given: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) ->
 
 
 def _expanded(given: Signature) -> Signature:
-    """Replace ``**keywords`` of a typed dict in a signature by the keywords of this typed dict."""
+    """Replace ``**keywords`` in a signature by the keywords that its typed dict declares."""
     found: list[Parameter] = []
     for parameter in given.parameters.values():
         if parameter.kind is Parameter.VAR_KEYWORD:

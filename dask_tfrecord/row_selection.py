@@ -25,8 +25,7 @@ from dask_tfrecord.schema.fields import Field, Schema
 
 @public_function
 def filter_mask(table: pa.Table, filters: Sequence[Any] | pc.Expression) -> pa.ChunkedArray:
-    """Return a mask of the rows of a table that pass filters, which are applied exactly as in
-    `read_tfrecord`.
+    """Return a mask of the rows of a table that pass filters, exactly as in `read_tfrecord`.
 
     Parameters
     ----------
@@ -71,9 +70,9 @@ def filter_mask(table: pa.Table, filters: Sequence[Any] | pc.Expression) -> pa.C
 
 
 def _needed_columns(table: pa.Table, names: set[str] | None) -> pa.Table:
-    """Return the columns that filters use, or all columns if no names are known.
+    """Return a table with only the columns that filters use, or the whole table if no names are known.
 
-    A name such as "a/b" may be the name of a column, or of a field of the struct column "a".
+    A name such as "a/b" may be that of a column, or of a field of the struct column "a".
     """
     if not names:
         return table
@@ -95,19 +94,18 @@ def _fields(item: Field, values: pa.ChunkedArray) -> Iterator[tuple[str, pa.Chun
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
-# A partition with one split, the numbers of the wanted rows of the partition, and the number of all its rows.
+# A partition with one split, the numbers of the wanted rows in it, and its total number of rows.
 Part: TypeAlias = tuple[Partition, Numbers, int]
 
 Result = TypeVar("Result")
 
 _NO_NUMBERS: Numbers = np.zeros(0, np.int64)
 
-# The minimum stored size in bytes of a block, which is the unit that is read for one row. Compressed blocks
-# that `to_tfrecord` wrote are larger.
+# The minimum stored size of a block in bytes. To read one row, its block is read. Compressed blocks that
+# `to_tfrecord` wrote are larger.
 BLOCK_BYTES = 1 << 18
 
-# The number of blocks that one task reads. If no more than this number of blocks is needed, they are read
-# without a task.
+# The number of blocks that one task reads. Up to this number of blocks are read without a task.
 _BLOCKS_PER_TASK = 16
 
 
@@ -135,7 +133,7 @@ class NumberedRows:
         self.schema = schema
         self.starts: Numbers = np.cumsum([0, *counts])
         self._passing: Numbers | None = None
-        # With filters all partitions have masks, and without filters none has one.
+        # With filters, all partitions have masks. Without filters, all values of the masks are True.
         if not all(mask.all() for mask in masks):
             self._passing = np.flatnonzero(np.concatenate(masks))
 
@@ -150,7 +148,7 @@ class NumberedRows:
         return number % count if self._passing is None else int(self._passing[number])
 
     def row_numbers(self, records: Numbers) -> Numbers:
-        """Convert numbers of records to row numbers, without counting records that the filters exclude."""
+        """Convert record numbers to row numbers, which do not count records that the filters exclude."""
         return records if self._passing is None else np.searchsorted(self._passing, records)
 
     def numbers(self, indices: Any) -> Numbers:
@@ -159,10 +157,10 @@ class NumberedRows:
         return rows if self._passing is None else self._passing[rows]
 
     def checked(self, indices: Any) -> Numbers:
-        """Convert row numbers or a boolean mask to row numbers, none of which is negative.
+        """Convert row numbers or a boolean mask to non-negative row numbers.
 
-        An IndexError is raised if a row number is out of bounds, or if a mask does not have one element for
-        each row.
+        Raise IndexError if a row number is out of bounds, or if a mask does not have one element for each
+        row.
         """
         count = len(self)
         array = np.atleast_1d(np.asarray(indices))
@@ -188,7 +186,7 @@ class NumberedRows:
     def matching(self, filters: Any) -> Numbers:
         """Return the row numbers of the rows that pass filters, in ascending order.
 
-        If damage is skipped, a TFRecordError is raised.
+        Raise TFRecordError if the read skips damage.
         """
         if self.plan.options.damage.skips:
             raise TFRecordError(
@@ -303,7 +301,7 @@ def _can_join(first: Partition, last: Partition, following: Partition) -> bool:
     """Return True if the splits of the partitions from ``first`` to ``following`` can be read at once."""
     start, end, split = (one.splits[0] for one in (first, last, following))
     is_adjacent = end.file.path == split.file.path and end.stop == split.start
-    # The checksum of a split that is a whole file would be verified.
+    # If the joined split were a whole file, reading it would verify the checksum of the file.
     is_whole = not start.start.offset and split.stop is None
     return is_adjacent and not is_whole and not first.options.damage.skips
 

@@ -68,17 +68,17 @@ class Writer:
     Parameters
     ----------
     path : str or path-like
-        The directory of the dataset. If it holds data, the rows are added to the data, as with
-        ``to_tfrecord(append=True)``. Otherwise, the first commit makes a new dataset.
+        The directory of the dataset. If there is data, the rows are added to it, as with
+        ``to_tfrecord(append=True)``. Otherwise, the first commit creates a dataset.
     schema : mapping of str to pyarrow.DataType, pyarrow.Schema or Schema, optional
-        The types of some or all columns, as in `to_tfrecord`. In a new dataset, the first rows show the types
-        of the other columns. If the dataset exists, its columns must have the given types.
+        The types of some or all columns, as in `to_tfrecord`. In a new dataset, the types of other columns
+        are inferred from the first rows. The columns of an existing dataset must have the given types.
     partition_on : str or list of str, optional
-        The names of the partition columns, as in `to_tfrecord`. By default, the partition columns of the
-        existing dataset, or no partition columns in a new dataset.
+        The names of the partition columns, as in `to_tfrecord`. The default is the partition columns of the
+        existing dataset, and none for a new dataset.
     columnar : list of str or "scalars", optional
-        The columns that are also stored in Parquet files, as in `to_tfrecord`. By default, each commit
-        stores the columns of the version that the `Writer` has read or made last.
+        The columns that are also stored in Parquet files, as in `to_tfrecord`. By default, each commit stores
+        the same columns as the version that the `Writer` last read or committed.
     compression : {"default", None, "gzip", "zlib", "zstd", "lz4", "bz2", "xz"}
         The codec of the new files, as in `to_tfrecord`.
     record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
@@ -88,17 +88,17 @@ class Writer:
         What happens with values that are rounded to 32-bit floats, as in `to_tfrecord`.
     commit_every : int, str or timedelta, optional
         When `write` commits: after a number of rows, such as ``10_000``, after a size of rows in memory, such
-        as ``"64 MiB"``, or after a time since the last commit, such as ``"2 s"``. The time is checked only
-        in calls of `write`, and ``write([])`` does nothing else. By default, only `commit` and the end of the
-        ``with`` block commit.
+        as ``"64 MiB"``, or after a time since the last commit, such as ``"2 s"``. The time is checked only in
+        calls of `write`. To only check the time, call ``write([])``. By default, only `commit` and the end of
+        the ``with`` block commit.
     schema_change : "add", optional
-        If "add", ``schema`` may name columns that the existing dataset does not have, and wider types of its
-        columns, as in `to_tfrecord`. Other writes may then also add columns while the `Writer` is open. By
-        default, the columns must not change.
+        If "add", ``schema`` may name new columns, and wider types for the columns of an existing dataset, as
+        in `to_tfrecord`. Other writes may then also add columns while the `Writer` is open. By default, the
+        columns must not change.
     write_options : dict, optional
         The options ``compression_level``, ``max_rows_per_file`` and ``max_bytes_per_file`` of `to_tfrecord`.
-        By default, a file has at most 128 MiB before compression. About this size of rows, and at most
-        128 MiB, waits in memory before the rows are written to files.
+        By default, a file has at most 128 MiB before compression. Rows wait in memory until they have about
+        the size of a file, but at most 128 MiB. They are then written to files.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
@@ -107,16 +107,17 @@ class Writer:
     Attributes
     ----------
     version : int or None
-        The newest version of the dataset that this `Writer` has read or made, or None if there is none.
+        The newest version of the dataset that this `Writer` has read or committed. None if there is no
+        version.
     metadata : dict of str to str
-        The ``custom_metadata`` of this version, which says where a program that was killed continues.
+        The ``custom_metadata`` of ``version``. A restarted program can read here where to continue.
 
     Raises
     ------
     DestinationError
         If the path is a file, or lies inside another dataset.
     SchemaError
-        If the existing dataset has other columns, types or partition columns than the arguments.
+        If the arguments contradict the columns, types or partition columns of the existing dataset.
     TFRecordError
         If an argument is invalid.
 
@@ -182,20 +183,20 @@ class Writer:
             fixed = {} if self._adds_columns else self._given
             append_schema.check_given_columns(self._snapshot, fixed, self._keys, self._record_type)
             self._appender.plan = self._planned(self._snapshot)
-        self._rounded: set[str] = set()  # the columns of which a warning was issued
-        self._start = time.monotonic()  # which no change of the clock affects
-        self._has_failed = False  # whether the last call of `write` took rows and then raised
+        self._rounded: set[str] = set()  # the columns for which a rounding warning was issued
+        self._start = time.monotonic()  # by a clock that is never set back
+        self._has_failed = False  # True if the last call of `write` added rows and then raised
         self._lock = threading.RLock()
         self._is_closed = False
 
     @property
     def version(self) -> int | None:
-        """The newest version of the dataset that this `Writer` has read or made, or None."""
+        """The newest version of the dataset that this `Writer` has read or committed, or None."""
         return None if self._snapshot is None else self._snapshot.number
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The ``custom_metadata`` of this version."""
+        """The ``custom_metadata`` of `version`. Without a version, the dict is empty."""
         return {} if self._snapshot is None else dict(self._snapshot.custom_metadata)
 
     @property
@@ -209,30 +210,30 @@ class Writer:
 
     @public_function
     def write(self, rows: Rows, *, custom_metadata: Mapping[str, str] | None = None) -> None:
-        """Take rows, and commit all rows since the last commit if ``commit_every`` says so.
+        """Add rows, and commit all rows since the last commit if the limit ``commit_every`` is reached.
 
         Parameters
         ----------
         rows : pandas.DataFrame, object that exports Arrow data, list of dict, or list of bytes
             The rows, which must fit into memory. The columns must be the columns of the dataset, in any
-            order. Values are converted to the types of the dataset if this changes no value. A key that a
-            dict lacks is null. Bytes are whole records. A single dict or bytes object is one row. An empty
-            list adds no row.
+            order. Values are converted to the types of the dataset if no value changes. A key that a dict
+            lacks becomes null. A bytes object is a whole record. A single dict or bytes object is one row. An
+            empty list adds no row.
         custom_metadata : mapping of str to str, optional
             Metadata that is committed together with these rows, such as their position in a source.
 
         Raises
         ------
         SchemaError
-            If the columns are not the columns of the dataset, or if a value does not fit. No row of the call
-            is then taken. A commit in the call raises as `commit` does.
+            If the rows have other columns than the dataset, or if a value does not fit its column. The call
+            then adds no row. A commit in the call raises as `commit` does.
         OSError
             If the rows cannot be stored, for example because the disk is full. All rows of the call are then
-            taken and wait in memory. Call `commit` to try again. Until it succeeds, `write` raises, so that
-            no row is taken twice.
+            added and wait in memory. Call `commit` to try again. Until `commit` succeeds, `write` raises, so
+            that no row is added twice.
         TFRecordError
             If the `Writer` is closed, if reading the rows fails, or if rows of an earlier call could not be
-            stored. No row of the call is then taken.
+            stored. The call then adds no row.
         """
         with self._lock:
             self._check_open()
@@ -260,7 +261,7 @@ class Writer:
 
     @public_function
     def commit(self, *, custom_metadata: Mapping[str, str] | None = None) -> Commit | None:
-        """Commit the rows since the last commit, so that readers see all of these rows.
+        """Commit the rows since the last commit. Readers then see all of these rows.
 
         Parameters
         ----------
@@ -278,8 +279,8 @@ class Writer:
         SchemaError
             If another write has changed the columns of the dataset. The `Writer` is then closed.
         OSError
-            If the rows cannot be stored, for example because the disk is full. No row is lost or doubled if
-            the call is repeated.
+            If the rows cannot be stored, for example because the disk is full. Call `commit` again: no row is
+            lost or added twice.
         TFRecordError
             If the `Writer` is closed, or if the columns are unknown because no rows were written.
         """

@@ -32,9 +32,9 @@ logger = logging.getLogger(__name__)
 
 
 class Maintenance(OpenedPath):
-    """The methods of `Dataset` that treat the versions and the files of a whole dataset.
+    """The methods of `Dataset` that inspect or change the versions and the files of a whole dataset.
 
-    After a method has committed a version, the object shows this version.
+    After a method has committed a version, the object reads this version.
     """
 
     @public_function
@@ -156,29 +156,29 @@ class Maintenance(OpenedPath):
         Parameters
         ----------
         target_bytes : int or str, default "128 MiB"
-            The largest stored size of a new file, in bytes or as text with a unit. If None, the files have
-            any size.
+            The largest stored size of a new file, in bytes or as text with a unit. If None, the size is not
+            limited.
         filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression, optional
-            Filters in the form that `read_tfrecord` accepts. Only files in which some row may pass the
-            filters are compacted, as far as partition values and statistics show. By default, all files are
+            Filters in the form that `read_tfrecord` accepts. If partition values or statistics show that no
+            row of a file can pass the filters, the file is left as it is. By default, all files are
             compacted.
         keep_versions : bool, optional
-            If True, keep the versions before this one, so that they can still be read and restored. The
-            replaced files move to the hidden directory ``_tfrecord/kept``, until `expire` removes them. If
-            False, remove the replaced files and the versions before this one. The default is
-            ``dask-tfrecord.keep-versions`` in Dask's configuration, or True if that value is not set.
+            If True, keep the earlier versions, so that they can still be read and restored. The replaced
+            files move to the hidden directory ``_tfrecord/kept``, until `expire` removes them. If False,
+            remove the replaced files and the earlier versions. The default is ``dask-tfrecord.keep-versions``
+            in Dask's configuration, or True if that value is not set.
 
         Returns
         -------
         Commit
-            The newest version. ``details`` has the number of files that were replaced (``replaced_files``),
-            of new files (``written_files``), and of files that were left out because other writes had
-            replaced them (``skipped_files``).
+            The newest version. ``details`` has the number of replaced files (``replaced_files``), of new
+            files (``written_files``), and of files that were skipped because other writes had replaced them
+            (``skipped_files``).
 
         Raises
         ------
         FileNotFoundError
-            If the directory has no snapshot. `add_snapshot` makes one of the files of other tools.
+            If the directory has no snapshot. For files of other tools, `add_snapshot` stores one.
         FileChangedError
             If the content of a file differs from the snapshot.
         CorruptRecordError
@@ -223,19 +223,20 @@ class Maintenance(OpenedPath):
         dry_run: bool = False,
         keep_versions: bool | None = None,
     ) -> Commit:
-        """Delete the rows of a dataset that pass filters, and no others.
+        """Delete exactly the rows of a dataset that pass filters.
 
-        Files whose partition values or statistics show that all rows pass the filters are dropped without
-        being opened. Files in which no row can pass are not opened either. The other files are read. A file
-        with some rows to delete is written again: the blocks that keep all of their rows are copied as they
-        are.
+        If partition values or statistics show that all rows of a file pass the filters, the file is dropped
+        without being opened. If they show that no row can pass, the file stays and is not opened either. The
+        other files are read. A file that loses some of its rows is written again: blocks that keep all of
+        their rows are copied unchanged.
 
         Categories that only deleted rows have are removed from the columns of the dataset. To find them,
         files with categorical columns are read until each category of a deleted row is found in another row.
 
         The rows are deleted in one commit. If the process is killed before the commit, the dataset stays as
-        it was. Rows that other writes append in the meantime are kept, also if they pass the filters, unless
-        another write replaces files that `delete` has read. In this case, `delete` also treats the new files.
+        it was. Rows that other writes append in the meantime are kept, even if they pass the filters.
+        However, if another write replaces files that `delete` has read, `delete` also processes the new
+        files.
 
         The files are read and written in parallel on the active scheduler of Dask. If a deletion takes long,
         it logs its progress every ten seconds, at the level INFO of the logger ``dask_tfrecord``.
@@ -249,23 +250,23 @@ class Maintenance(OpenedPath):
         dry_run : bool, default False
             If True, change nothing, and return what the call would delete.
         keep_versions : bool, optional
-            If True, keep the versions before this one, so that they can still be read and restored. The
-            replaced files move to the hidden directory ``_tfrecord/kept``, until `expire` removes them. If
-            False, remove the replaced files and the versions before this one. The default is
-            ``dask-tfrecord.keep-versions`` in Dask's configuration, or True if that value is not set.
+            If True, keep the earlier versions, so that they can still be read and restored. The replaced
+            files move to the hidden directory ``_tfrecord/kept``, until `expire` removes them. If False,
+            remove the replaced files and the earlier versions. The default is ``dask-tfrecord.keep-versions``
+            in Dask's configuration, or True if that value is not set.
 
         Returns
         -------
         Commit
             The newest version. ``details`` has the number of deleted rows (``deleted_rows``), of files of
-            which no row was left (``dropped_files``), of files that were written again (``rewritten_files``),
-            and the stored size of these files before the deletion (``replaced_bytes``). If no row passes the
-            filters, nothing is committed.
+            which no row was left (``dropped_files``), and of files that were written again
+            (``rewritten_files``). The stored size of the dropped and rewritten files before the deletion is
+            ``replaced_bytes``. If no row passes the filters, nothing is committed.
 
         Raises
         ------
         FileNotFoundError
-            If the directory has no snapshot. `add_snapshot` makes one of the files of other tools.
+            If the directory has no snapshot. For files of other tools, `add_snapshot` stores one.
         FileChangedError
             If the content of a file differs from the snapshot.
         CorruptRecordError
@@ -400,8 +401,8 @@ class Maintenance(OpenedPath):
             The age at which a version expires, for example ``"7 days"``. The age is the time since the
             version was created, by the clock of the store. By default, only the number of versions decides.
         grace : str or timedelta, default "1 hour"
-            The time for which the files of an expired version stay. The grace period must be longer than the
-            longest read of the dataset.
+            How long the files of an expired version are still kept, for running reads. Pass a time that is
+            longer than the longest read of the dataset.
 
         Returns
         -------
@@ -415,8 +416,8 @@ class Maintenance(OpenedPath):
         FileNotFoundError
             If the directory has no snapshot.
         OSError
-            If files cannot be removed. The versions may have expired nevertheless, and another call removes
-            the files.
+            If files cannot be removed. The versions may still have expired. Call `expire` again to remove the
+            files.
         TFRecordError
             If neither ``versions`` nor ``older_than`` is passed, or if a snapshot is damaged.
         DestinationError
@@ -459,7 +460,7 @@ class Maintenance(OpenedPath):
 
     @public_function
     def repair(self, *, dry_run: bool = False) -> Commit:
-        """Drop the files that were removed from outside from the list of files of a dataset.
+        """Drop files that no longer exist from the list of files of a dataset.
 
         If files of a dataset were removed by other means than this library, such as `rm` or a lifecycle rule
         of a store, reads and writes of the dataset raise. `repair` accepts the loss: it commits a version
@@ -528,19 +529,19 @@ class Maintenance(OpenedPath):
     ) -> list[str]:
         """Remove the files of interrupted writes, for example after the client was killed.
 
-        `cleanup` removes staged files, and data files that this library wrote and that no snapshot lists.
-        `cleanup` also removes files that a committed overwrite should have removed, and column files that no
-        snapshot lists. Files of versions that are not expired, and files of other tools, are
-        kept. The files of versions that `expire` has expired are removed if the versions expired more than
-        ``older_than`` ago. On S3, `cleanup` also aborts incomplete multipart uploads.
+        `cleanup` removes staged files, and data files and column files of this library that no snapshot
+        lists. `cleanup` also removes files that a committed overwrite should have removed. Files of versions
+        that are not expired, and files of other tools, are kept. The files of versions that `expire` has
+        expired are removed if the versions expired more than ``older_than`` ago. On S3, `cleanup` also aborts
+        incomplete multipart uploads.
 
         Parameters
         ----------
         older_than : str or timedelta, default "1 day"
-            The minimum age of the newest file of a write, by the clock of the store. If a file of a write is
-            newer, all files of the write are kept, because the write may still be running. If writes may be
-            running, pass a duration that is longer than their slowest task. If reads of expired versions may
-            be running, pass a duration that is longer than the slowest read.
+            The minimum age of a write's newest file, by the clock of the store. If this file is younger, all
+            files of the write are kept, because the write may still be running. If writes may be running,
+            pass a duration that is longer than their slowest task. If reads of expired versions may be
+            running, pass a duration that is longer than the slowest read.
         dry_run : bool, default False
             If True, remove nothing and return the files that would be removed.
 
@@ -612,10 +613,10 @@ class Maintenance(OpenedPath):
         Parameters
         ----------
         columnar : list of str or "scalars", optional
-            The columns that are also stored in Parquet files below ``_tfrecord/``, as in `to_tfrecord`. The
-            files are written anew from the records, also if the snapshot is up to date. By default, only data
-            files whose Parquet file is missing, out of date or without some of the dataset's columns get a
-            new one.
+            The columns that are also stored in Parquet files below ``_tfrecord/``, as in `to_tfrecord`. All
+            Parquet files are then written anew from the records, even if the snapshot is up to date. By
+            default, a data file gets a new Parquet file only if the old one is missing, out of date, or lacks
+            some of the dataset's columns.
 
         Returns
         -------
