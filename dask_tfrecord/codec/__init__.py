@@ -49,7 +49,7 @@ class Column(NamedTuple):
 
 
 def nested(type_: pa.DataType, depth: int) -> pa.DataType:
-    """Return the type of lists, nested ``depth`` levels deep, of values of the type ``type_``."""
+    """Return ``type_`` nested in ``depth`` levels of lists."""
     return nested(pa.list_(type_), depth - 1) if depth else type_
 
 
@@ -84,9 +84,7 @@ _PAYLOAD_PROBLEM = "the file is a TFRecord file, but this undamaged record is no
 
 
 class Damage(NamedTuple):
-    """The position of a record that the kernel could not decode, and the reason, as ``_kernel.pyi`` describes
-    them.
-    """
+    """The position of a record that the kernel could not decode, and the reason. See ``_kernel.pyi``."""
 
     record: int
     offset: int
@@ -155,9 +153,10 @@ Ints = npt.NDArray[np.int64]
 class Checked(NamedTuple):
     """The intact records and the damaged ranges in the first ``consumed`` bytes of some data.
 
-    A damaged range is one record whose length is considered correct, or all bytes up to the next record. The
-    first range may continue the last one of the data before, and the last one may be open. ``records_before``
-    counts the intact records before each range. ``reasons`` are indices into ``texts``.
+    A damaged range is one record whose length is considered correct, or all bytes up to the next record. If
+    ``continues``, the first range is the rest of the last range of the preceding data. If ``is_open``, the
+    last range may go on in the following data. ``records_before`` counts the intact records before each
+    range. ``reasons`` are indices into ``texts``.
     """
 
     records: int
@@ -203,7 +202,7 @@ class Checked(NamedTuple):
         return take_bytes(spans(data, bounds), np.arange(first, len(bounds) - 1, 2).data)
 
 
-# This is an assignment because import-linter mistakes a from-import of the compiled module for an import of
+# These are assignments because import-linter mistakes a from-import of the compiled module for an import of
 # the package.
 adler32_combine = _kernel.adler32_combine
 crc32_combine = _kernel.crc32_combine
@@ -228,9 +227,7 @@ SPARE_BYTES = 16
 
 
 def frame_size(header: Buffer) -> int:
-    """Return the size in bytes of a record's whole frame, given its header, whose checksum is not
-    verified.
-    """
+    """Return the size in bytes of a record's frame. The checksum of ``header`` is not verified."""
     return FRAME_BYTES + int.from_bytes(memoryview(header)[:8], "little")
 
 
@@ -241,9 +238,7 @@ def _damage(fields: "_kernel.Damage | None") -> Damage | None:
 
 
 class Decoded(NamedTuple):
-    """The result of `Decoder.decode`: a batch, the bytes that were used, and the damage at which
-    decoding ended.
-    """
+    """The result of `Decoder.decode`: a batch, the number of used bytes, and the damage, if any."""
 
     batch: pa.RecordBatch
     consumed: int
@@ -262,9 +257,7 @@ class Fed(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """The nulls, least and greatest value of a column in several ranges of rows, as the kernel's `Encoder`
-    returns them.
-    """
+    """The number of nulls, the least and the greatest value of a column in each of several row ranges."""
 
     nulls: list[int]
     least: list[Any]
@@ -284,10 +277,9 @@ class Encoder:
     def encode_into(
         self, row: int, out: Buffer, end: int | None = None, starts: Ints | None = None
     ) -> tuple[int, int, int]:
-        """Encode rows as the kernel's `Encoder` does. At least ``SPARE_BYTES`` of ``out`` stay free after the
-        last record.
+        """Encode rows as the kernel's `Encoder` does. ``SPARE_BYTES`` bytes of ``out`` or more stay free.
 
-        A SchemaError has the column and the row of a value that cannot be encoded.
+        Raise SchemaError, with the column and the row, for a value that cannot be encoded.
         """
         try:
             return self._kernel.encode_into(row, out, end, None if starts is None else starts.data)
@@ -334,8 +326,8 @@ class Decoder:
         """Decode the whole records at the start of ``data``, and add them to the batch that `take` returns.
 
         Unless ``final``, the data of the next call must begin with the incomplete last record. Memory is
-        reserved for about ``more`` bytes of records that are fed before `take`. Raise ValueError if the batch
-        has records and would exceed 2 GiB: call `take` first.
+        reserved for about ``more`` bytes of records that later calls add before `take`. Raise ValueError if
+        the batch already has records and would exceed 2 GiB. In this case, call `take` first.
         """
         records, consumed, damage = self._kernel.feed(data, final=final, more=more)
         return Fed(records, consumed, _damage(damage))
@@ -371,10 +363,10 @@ class Feature(NamedTuple):
 
 
 class Inference:
-    """Collect the features of records over several calls, so that a schema can be inferred, and find damage.
+    """Collect the features of records over several calls, to infer a schema, and find damaged records.
 
-    For the record type "bytes", records are not parsed. `feed` stops after ``max_records``, unless it is -1.
-    A record with which there would be more than ``max_features`` features is damage.
+    For the record type "bytes", records are not parsed. `feed` stops after ``max_records`` records. The value
+    -1 means no limit. A record is damage if the number of features would exceed ``max_features`` with it.
     """
 
     def __init__(
@@ -402,8 +394,8 @@ class Inference:
         """Add the intact records of ``data``, and find the damage between them. On one object, use either
         `check` or `feed`.
 
-        The data of each call begins with the first byte that the call before did not use. The file ends after
-        ``limit`` bytes.
+        The data of each call must begin with the first byte that the previous call did not use. ``limit`` is
+        the number of bytes from the start of the data to the end of the file.
         """
         return Checked.from_kernel(self._kernel.check(data, final=final, limit=limit))
 
@@ -432,9 +424,9 @@ def scan(
 ) -> Scanned:
     """Count the whole records at the start of ``data`` without decoding them.
 
-    ``offsets`` asks for the offsets of all records. ``every`` asks for the offsets and numbers of records at
-    which blocks can start: the first, and each that starts at least this many bytes after the last one. If
-    ``final``, an incomplete last record is damage.
+    With ``offsets``, the result has the offsets of all records. If ``every`` is not 0, the result has the
+    offsets and numbers of records at which blocks can start: the first record, and each record that starts at
+    least ``every`` bytes after the last of these records. If ``final``, an incomplete last record is damage.
     """
     records, consumed, damage, *arrays = _kernel.scan(
         data,
@@ -451,9 +443,9 @@ def scan(
 class FoundRecord(NamedTuple):
     """The result of `find_record`.
 
-    If ``proven``, a record of ``size`` bytes starts at ``offset``. Otherwise no record starts before
-    ``offset``. A record may then start at ``offset`` if ``size`` is not 0; to decide, ``size`` + 12 bytes are
-    needed from there.
+    If ``proven``, a record of ``size`` bytes starts at ``offset``. Otherwise, no record starts before
+    ``offset``. If ``size`` is then not 0, a record may start at ``offset``, and ``size`` + 12 bytes from
+    ``offset`` on are needed to decide.
     """
 
     offset: int
@@ -473,9 +465,9 @@ def find_record(
     """Find the first record at or after ``start``, in data that may begin inside a record, as ``_kernel.pyi``
     describes.
 
-    A proven record has two correct checksums, and a length with a correct checksum follows, or the file ends
-    with it. After damage, ``lenient`` accepts a record if either its payload or the bytes after it may be
-    damaged.
+    A record is proven if both of its checksums are correct and another length with a correct checksum, or the
+    end of the file, follows. After damage, ``lenient`` allows either the payload of the record or the bytes
+    after the record to be damaged.
     """
     return FoundRecord(
         *_kernel.find_record(

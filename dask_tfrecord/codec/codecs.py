@@ -1,6 +1,6 @@
 """Define the compression codecs: detect the codec of a file, compress blocks, and decompress files.
 
-To add a codec, add its name to `Compression` and a `Codec` to `CODECS`. The module knows bytes, but it reads
+To add a codec, add its name to `Compression` and a `Codec` to `CODECS`. The module works on bytes, and reads
 and writes no files. Each compressed block can be decompressed without the blocks before it, and all blocks of
 a file together form an ordinary compressed file. A file that is decompressed may come from any tool: it is
 read forward in bounded memory, and may hold several streams or frames one after the other.
@@ -50,9 +50,10 @@ _WHITESPACE = b"\t\n\r\f"
 
 
 def looks_like(head: bytes) -> str | None:
-    """Describe the format that the first ``LOOK_BYTES`` bytes of a file show, or return None.
+    """Describe the format of a file, given its first ``LOOK_BYTES`` bytes, or return None if it is not
+    recognised.
 
-    The file must not be a TFRecord file, because some tests would accept the header of a record.
+    The result is meaningless for a TFRecord file, because some tests would accept the header of a record.
     """
     for magic, name in _MAGIC.items():
         if head.startswith(magic):
@@ -113,8 +114,9 @@ class Compressor(Protocol):
     """Compress the blocks of one file, which consists of ``head``, the compressed blocks, and the result of
     `tail`.
 
-    The bytes of the file depend only on the content of its blocks and on the level. A file with at least one
-    block has ``tail_bytes`` after the last block, and `add_file` needs its last ``end_bytes``.
+    The bytes of the file depend only on the content of its blocks and on the level. After the last block, if
+    there is one, the file has ``tail_bytes`` bytes. `add_file` needs the last ``end_bytes`` bytes of the
+    other file.
     """
 
     head: bytes
@@ -130,10 +132,11 @@ class Compressor(Protocol):
         """
 
     def add_file(self, end: bytes, size: int) -> None:
-        """Add the content, of ``size`` bytes, of another file whose blocks become blocks of this file.
+        """Add the content of another file to the checksum and the size in the tail.
 
-        ``end`` holds the last `end_bytes` of the other file. Raise CorruptRecordError if the other file does
-        not end as files of this class do.
+        The blocks of the other file become blocks of this file. ``size`` is the size of their content, and
+        ``end`` has the last `end_bytes` bytes of the other file. Raise CorruptRecordError if a file of this
+        class cannot end with these bytes.
         """
 
     def tail(self) -> bytes: ...
@@ -263,7 +266,7 @@ class Decompressor(Protocol):
         """Fill the start of ``view`` with decompressed content. Return the number of bytes, which is 0 only
         at the end.
 
-        A CorruptRecordError has the offset of the damage in the decompressed content.
+        Raise CorruptRecordError, with the offset of the damage in the decompressed content.
         """
 
 
@@ -271,7 +274,7 @@ class StreamDecompressor:
     """Read all streams (gzip members) of a file to their ends, and verify the checksums of the streams.
 
     Zeros may follow the last stream, because tools for tapes and block devices pad files with zeros. All
-    other bytes after a stream are damage, unless ``single`` ends the content after the first stream.
+    other bytes after a stream are damage. If ``single``, the content ends after the first stream.
     ``new_stream`` returns a decompressor object of igzip_lib, bz2 or lzma, which detects the end of its
     stream.
     """
@@ -323,7 +326,7 @@ class StreamDecompressor:
         is_later = self._streams > 1 and self._offset == self._stream_offset  # a later stream without content
         if stream.needs_input and not data:
             problem = f"the {self._name} stream is cut off"
-            if is_later:  # the bytes are too few to tell
+            if is_later:  # the bytes are too few to recognise a stream
                 problem = (
                     f"the {self._name} stream is followed by bytes that are not a whole {self._name} stream"
                 )
@@ -444,7 +447,7 @@ Compression = Literal["gzip", "zlib", "zstd", "lz4", "bz2", "xz"]
 
 
 class OpenDecompressor(Protocol):
-    """Opens the decompressor of a file, or of the rest of a file from a later block on if ``inside``."""
+    """Open the decompressor of a file, or, if ``inside``, of the rest of a file from a later block on."""
 
     def __call__(self, readinto: ReadInto, *, inside: bool) -> Decompressor: ...
 
@@ -453,8 +456,8 @@ class OpenDecompressor(Protocol):
 class Codec:
     """A compression format.
 
-    Files of the format start with one of ``magic``. ``default_level`` is what ``compression_level=None``
-    means. ``tensorflow`` is True if TensorFlow can read the files.
+    Files of the format start with one of ``magic``. ``default_level`` is used for ``compression_level=None``.
+    ``tensorflow`` is True if TensorFlow can read the files.
     """
 
     suffix: str
@@ -466,8 +469,8 @@ class Codec:
     tensorflow: bool = False
 
 
-# The two first bytes that a zlib file can have, because zlib has no magic number. The first byte of a zlib
-# file names deflate and a window size. The two bytes, read as a big-endian number, are divisible by 31.
+# All pairs of first bytes that a zlib file can have, because zlib has no magic number. The first byte of a
+# zlib file names deflate and a window size. The two bytes, read as a big-endian number, are divisible by 31.
 _ZLIB_HEADERS = tuple(
     bytes([first, second])
     for first in range(0x08, 0x88, 0x10)
@@ -498,8 +501,8 @@ def codec_of_name(name: str) -> Compression | None:
 
 
 def known_codec(stored: str | None, name: str) -> Compression | None:
-    """Return the codec that a snapshot stores, "none" for an uncompressed file; without one, the suffix of
-    the name decides.
+    """Return the codec ``stored`` in a snapshot ("none" means uncompressed). If it is None, use the name's
+    suffix.
     """
     return codec_of_name(name) if stored is None else next((one for one in CODECS if one == stored), None)
 
@@ -525,9 +528,9 @@ def compressor(compression: Compression, level: int | None = None) -> Compressor
 
 
 def decompressor(readinto: ReadInto, compression: Compression, *, inside: bool = False) -> Decompressor:
-    """Return the decompressor of a file, whose content is empty for an empty file.
+    """Return the decompressor of a file. An empty file has empty content.
 
-    With ``inside``, ``readinto`` starts at a block after the first block of a file that this library wrote.
+    With ``inside``, ``readinto`` begins at a later block of a file that this library wrote, not at its start.
     """
     return CODECS[compression].decompress(readinto, inside=inside)
 
@@ -548,8 +551,7 @@ def is_frame(head: bytes) -> bool:
 
 
 def detect(head: bytes) -> Compression | None:
-    """Return the codec of a file that starts with these ``HEADER_BYTES`` bytes or more, or None if it is
-    uncompressed.
+    """Return the codec of a file, or None for no codec, given its first ``HEADER_BYTES`` bytes or more.
 
     An uncompressed record may start like a zlib stream, so bytes that start with a record's length and its
     correct checksum are never taken for compressed data.
