@@ -1,9 +1,9 @@
 """Read and write column files: Parquet files with a copy of some columns of data files, beside the records.
 
-docs/format.md specifies column files. The records stay the truth: a reader that cannot prove that a column
-file describes a data file returns None, and the caller decodes the records. The columns of a column file are
-the features of the records, in the types that the kernel decodes. Therefore the values are converted to the
-types of a schema by the same code as decoded values. The module does not know datasets.
+docs/format.md specifies column files. The records are authoritative: if a reader cannot prove that a column
+file describes a data file, the reader returns None, and the caller decodes the records. The columns of a
+column file are the features of the records, in the types that the kernel decodes to. The same code therefore
+converts stored values and decoded values to the types of a schema. The module does not know datasets.
 """
 
 import io
@@ -37,10 +37,12 @@ OFFSET = "tfrecord.offset"
 # The key of the footer whose JSON value lists the data files.
 METADATA_KEY = b"tfrecord"
 
-# The number of bytes at the end of a column file that the first request reads. A smaller file is kept.
+# The number of bytes at the end of a column file that the first request reads. The content of a smaller file
+# is kept.
 _TAIL_BYTES = 1 << 16
 
-# The number of bytes at the end of a Parquet file that follow the metadata: its length, and "PAR1".
+# The number of bytes that follow the metadata at the end of a Parquet file: the metadata's length, and
+# "PAR1".
 _END_BYTES = 8
 
 # Ranges of a remote column file that are at most this many bytes apart are read by one request.
@@ -74,7 +76,7 @@ class _DataFile(NamedTuple):
     starts: list[int]
 
     def groups_of(self, start: int, stop: int) -> tuple[int, list[int]]:
-        """Return the row groups with these rows, and the number of the first one within the data file."""
+        """Return the position in `groups` of the first row group with these rows, and these row groups."""
         first = bisect_right(self.starts, start) - 1
         last = bisect_left(self.starts, stop)
         return first, [*self.groups[first:last]] if start < stop else []
@@ -83,7 +85,7 @@ class _DataFile(NamedTuple):
 class ColumnFileReader:
     """Read a column file. `StoredRows` reads the rows of one data file.
 
-    A reader may be used by several threads. `open_column_file` keeps readers.
+    Several threads may use a reader. `open_column_file` caches readers.
     """
 
     def __init__(self, store: Store, file: ColumnFile) -> None:
@@ -107,7 +109,7 @@ class ColumnFileReader:
                 self._read_footer()
 
     def stores(self, schema: Schema) -> bool:
-        """Return True if the column file holds all features of the columns of a schema, and there is one."""
+        """Return True if a schema has columns, and the column file holds the features of all of them."""
         features = schema.columns
         return bool(features) and self.features.issuperset(features)
 
@@ -116,10 +118,10 @@ class ColumnFileReader:
 
     @contextmanager
     def doubts(self) -> Iterator[None]:
-        """Note that the column file is not usable if the ``with`` block raises, except if the store fails."""
+        """Suppress errors of the ``with`` block. If the column file is at fault, mark it as unusable."""
         try:
             yield
-        except SchemaError:  # decoding the records says in which record the value is
+        except SchemaError:  # decoding the records raises an error that names the record
             pass
         except _StoreError as error:
             self._log(error.__cause__)
@@ -128,7 +130,7 @@ class ColumnFileReader:
             self._log(error)
 
     def _log(self, reason: object) -> None:
-        """Log why records are decoded, once for each column file."""
+        """Log why the column file is not used, once for each column file."""
         if not self._is_logged:
             self._is_logged = True
             path, text = self._store.public(self._path), hide(str(reason), secrets_of(self._store))
@@ -190,7 +192,7 @@ class ColumnFileReader:
         return rows
 
     def _source(self, groups: Sequence[int], names: Sequence[str]) -> pa.NativeFile:
-        """Return an open file with some row groups and columns, whose checksums agree."""
+        """Return an open file with these row groups and columns, whose checksums were verified."""
         if self._content is not None:
             return pa.BufferReader(self._content)
         spans = self.spans(groups, names)
@@ -218,8 +220,8 @@ class ColumnFileReader:
 class StoredRows(NamedTuple):
     """The rows of a split of a data file in a column file.
 
-    ``size`` and ``checksum`` are those that the snapshot states of the data file, and ``first`` is the number
-    of the first row of the split. All methods count rows from there.
+    ``size`` and ``checksum`` are those of the data file in the snapshot. ``first`` is the number of the
+    split's first row in the data file. All methods count rows from this row.
     """
 
     reader: ColumnFileReader
@@ -253,8 +255,8 @@ class StoredRows(NamedTuple):
         return None
 
     def offsets(self, start: int, stop: int) -> npt.NDArray[np.int64] | None:
-        """Return where the records from ``start`` to before ``stop`` begin in the decompressed data file, and
-        the last one ends.
+        """Return the offsets in the decompressed data file at which the records from ``start`` to before
+        ``stop`` begin, and at which the last of them ends.
         """
         if (found := self._data_file) is None:
             return None
@@ -293,7 +295,7 @@ def all_chunks(metadata: pq.FileMetaData) -> list[Chunk]:
 
 
 def chunk_range(metadata: pq.FileMetaData, group: int, at: int) -> tuple[int, int]:
-    """Return where a column chunk, with the headers of its pages, starts and ends in its file."""
+    """Return the start and the end of a column chunk in its file, including the headers of its pages."""
     column = metadata.row_group(group).column(at)
     start = column.dictionary_page_offset or column.data_page_offset
     return start, start + column.total_compressed_size
@@ -334,7 +336,7 @@ class _StoreError(Exception):
 
 @contextmanager
 def _store_errors() -> Iterator[None]:
-    """Tell failures of the store from damage of a column file, which may also be missing."""
+    """Wrap failures of the store in _StoreError, except that a missing file raises FileNotFoundError."""
     try:
         yield
     except FileNotFoundError:
@@ -357,13 +359,15 @@ def open_column_file(store: Store, file: ColumnFile) -> ColumnFileReader:
     return ColumnFileReader(store, file)
 
 
-# The largest number of rows of a row group, its largest size in bytes, and that of each of its columns. A
-# read of a few rows reads whole row groups. The last limit divides only row groups with texts or lists.
+# The largest number of rows of a row group, its largest size in bytes, and the largest size of each of its
+# columns. A read of a few rows reads whole row groups. Only columns of texts or lists can reach the last
+# limit.
 _GROUP_ROWS = 1 << 17
 _GROUP_BYTES = 1 << 26
 _COLUMN_BYTES = 1 << 21
 
-# The largest size of the dictionary of a column of texts. Texts that mostly differ are stored without one.
+# The largest size in bytes of a text column's dictionary. Texts that mostly differ are stored without a
+# dictionary.
 _DICTIONARY_BYTES = 1 << 16
 
 
@@ -377,7 +381,7 @@ class _Sink(io.RawIOBase):
         self.bytes = 0
 
     def hold(self) -> io.BytesIO:
-        """Write to the returned buffer, and no longer to the file, from now on."""
+        """From now on, write to the returned buffer instead of the file."""
         self._file = held = io.BytesIO()
         return held
 
@@ -416,7 +420,7 @@ class ColumnFileWriter:
         self._schema = pa.schema([*self._features, pa.field(OFFSET, pa.int64(), nullable=False)])
         paths = [(f"{one.name}.list.element" if one.depth else one.name, one.kind) for one in features]
         integers = {OFFSET, *(path for path, kind in paths if kind == "int64")}
-        integers -= {path for path, kind in paths if kind != "int64"}  # a name may be the path of a list
+        integers -= {path for path, kind in paths if kind != "int64"}  # a name may equal a list's path
         self._writer = pq.ParquetWriter(
             self._sink,
             self._schema,
@@ -433,8 +437,8 @@ class ColumnFileWriter:
         self._records = self._row_groups = 0  # of the current data file, as far as they are written
 
     def add(self, rows: pa.RecordBatch | pa.Table, offsets: Ints) -> None:
-        """Add rows of the current data file, in types that are encoded. ``offsets`` are the positions of the
-        records in its content.
+        """Add rows of the current data file, in storage types. ``offsets`` are the records' positions in its
+        content.
         """
         columns = [
             column if (column := rows[item.name]).type == item.type else column.cast(item.type)
@@ -492,7 +496,7 @@ class ColumnFileWriter:
         self.written = self._sink.bytes + len(checksums), crc32c(footer)
 
     def discard(self) -> None:
-        """Close the writer of Parquet without writing to the file, which will not appear."""
+        """Close the Parquet writer without writing to the file, which the caller drops."""
         self._sink.hold()
         self._writer.close()
 
@@ -503,8 +507,9 @@ def create_column_file(
 ) -> Iterator[ColumnFileWriter]:
     """Create a column file that appears at ``path`` when the ``with`` block ends, as `Store.create` does.
 
-    Parquet writes and reads the ``required`` features, which have a value in each row, faster. A power cut
-    may damage the column file, because a flush to the disk takes as long as writing many rows.
+    The ``required`` features have a value in each row, so that Parquet writes and reads them faster. A power
+    cut may damage the column file: it is not flushed to the disk, because this would take as long as writing
+    many rows.
     """
     with store.create(path, durable=False) as file:
         writer = ColumnFileWriter(file, features, required)

@@ -183,8 +183,8 @@ class Losses:
             split.flush()
 
     def add(self, path: str, offset: int, checked: Checked) -> None:
-        """Add the damage that a check found in data at ``offset`` of a file. Raise if it exceeds a number
-        ``max_corrupt``.
+        """Add the damage that a check found in data at ``offset`` of a file. Raise if ``max_corrupt`` is a
+        number and the damage exceeds it.
         """
         self.file(path).add(offset, checked)
         most = self.policy.max_corrupt
@@ -195,7 +195,7 @@ class Losses:
         return self._files.setdefault(path, _FileLosses())
 
     def finish(self, warn: Warn) -> None:
-        """Raise if the damage exceeds a fraction ``max_corrupt`` of the partition. Otherwise warn about each
+        """Raise if ``max_corrupt`` is a fraction and the damage exceeds it. Otherwise, warn about each
         damaged file.
         """
         most, total = self.policy.max_corrupt, self.rows + self.count
@@ -216,8 +216,8 @@ class Losses:
 class SplitLosses:
     """Collect the damage that was skipped in one split, and write the damaged bytes to the quarantine.
 
-    The quarantine has one Parquet file for each split with damage, which appears only when it is complete. A
-    repeated task replaces the file of the earlier attempt.
+    The quarantine has one Parquet file for each split with damage. The file appears only when it is complete.
+    A repeated task replaces the file of the earlier attempt.
     """
 
     def __init__(self, losses: Losses, path: str, start: int, stack: ExitStack) -> None:
@@ -271,11 +271,9 @@ class SplitLosses:
 def locate_error(
     error: TFRecordError, path: str, first: int, longest: int = MAX_RECORD_BYTES
 ) -> TFRecordError:
-    """Return a copy of a record's error that also names the file, the record's number in the file, and
-    remedies.
+    """Return a copy of an error with the path, the number of the record in its file, and remedies.
 
-    A record number of the error is counted from ``first``. ``longest`` is the limit ``max_record_bytes`` of
-    the read.
+    ``first`` is added to the record number of the error. ``longest`` is the ``max_record_bytes`` of the read.
     """
     damaged = isinstance(error, CorruptRecordError) and not isinstance(error, FileChangedError)
     error = error.replaced(path=error.path or path)

@@ -35,8 +35,8 @@ def part_name(
     """Return the name of the data file of partition ``index`` of ``count``.
 
     If no partition has more than 100,000 files, sorting the names gives the order of the rows. ``number``
-    counts the files of the partition in all directories, or is None for a single file. ``label`` is text of
-    the user.
+    counts the files of the partition in all directories, or is None for a single file. ``label`` is a text
+    that the user chose.
     """
     digits = max(5, len(str(count)))
     more = "" if number is None else f"-{number:05d}"
@@ -72,7 +72,7 @@ BLOCK_BYTES = 1 << 20
 
 
 class Block(NamedTuple):
-    """A block of a data file, at which a read can start.
+    """A block of a data file. A read can start at each block.
 
     A block holds about 1 MiB of whole records, measured before compression.
 
@@ -109,8 +109,8 @@ class ColumnStatistics(NamedTuple):
     name : str
         The column name.
     min, max : object
-        The smallest and the greatest value of the column in the file, as exact Python values, or None if the
-        column has no values in the file, or if its smallest and greatest value were not computed.
+        The smallest and the greatest value of the column in the file, as exact Python values. They are None
+        if the column has no values in the file, or if they were not computed.
     nulls : int
         Number of nulls of the column in the file.
     min_length, max_length : int, optional
@@ -175,7 +175,7 @@ def read_column_files(rows: pa.Table) -> list[ColumnFile | None]:
 
 @dataclass(frozen=True, repr=False)
 class FileEntry:
-    """The entry of one data file in a snapshot. The files of a snapshot are such entries.
+    """The entry of one data file in a snapshot. `Snapshot.files` consists of these entries.
 
     Attributes
     ----------
@@ -203,8 +203,8 @@ class FileEntry:
         The codec of the file, such as "gzip", or "none" if the file is uncompressed. None if the program that
         wrote the snapshot did not store the codec.
     open_columns : tuple of str
-        The columns with values that are not among the known categories. Only the entry of a new file has
-        them: a snapshot stores them in its schema.
+        The columns with values that are not among the known categories. Only the entry of a new file has this
+        attribute, because a snapshot stores these columns in its schema.
 
     Examples
     --------
@@ -278,8 +278,9 @@ def file_statistics(
 ) -> list[tuple[ColumnStatistics, ...]]:
     """Convert the kernel's statistics of stored values to the `ColumnStatistics` of each file.
 
-    The ranges of all ``parts`` together are the files. A column that stores other values than its own, such
-    as numbers of classes, has no statistics. The fields of a struct have statistics, such as "a/b".
+    Each range of rows in ``parts`` is one file. A column whose stored values differ from its own values, such
+    as numbers of classes, has no statistics. The fields of a struct have statistics under names such as
+    "a/b".
     """
     if not parts or not schema.fields:
         return [()] * files
@@ -292,8 +293,8 @@ def file_statistics(
 def merge_statistics(files: Sequence[FileEntry]) -> tuple[ColumnStatistics, ...]:
     """Return the statistics of a file with the records of all given files.
 
-    A column needs statistics in each file with records. A bound must be known in each file in which the
-    column has values.
+    A column has statistics if each file with records has statistics of it. A bound is known if it is known
+    for each file in which the column has values.
     """
     filled = [file for file in files if file.records] or files[:1]
     of_files = [{column.name: column for column in file.statistics} for file in filled]

@@ -36,11 +36,12 @@ MAX_FEATURES = 10_000
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The options of `read_tfrecord` for reading files that do not depend on the columns.
+    """The options of `read_tfrecord` that say how files are read, independently of the columns.
 
     If ``max_features`` is None, the number of features is not limited. ``path_column`` and ``offset_column``
-    are the names of these columns, or None if they are not requested. ``is_type_inferred`` is True if the
-    records are read as Examples because no sampled record had a feature list.
+    name the columns with the file and the offset of each record, or are None if these columns are not
+    requested. ``is_type_inferred`` is True if the records are read as Examples because no sampled record had
+    a feature list.
     """
 
     compression: ReadCompression = "infer"
@@ -71,7 +72,7 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The options of `to_tfrecord` for writing files that do not depend on the columns.
+    """The options of `to_tfrecord` that say how files are written, independently of the columns.
 
     ``max_rows`` and ``max_bytes`` limit a file. ``max_bytes`` counts bytes before compression, and only a
     file with a single longer record exceeds it. Without a level, the codec's default is used.

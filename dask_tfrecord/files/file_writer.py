@@ -55,7 +55,7 @@ class Buffers:
         return self._free.pop() if self._free else np.empty(BLOCK_BYTES + SPARE_BYTES, np.uint8).data
 
     def give_back(self, buffer: memoryview) -> None:
-        """Take back a buffer. A larger one, which was allocated for a long record, is freed."""
+        """Take back a buffer. A larger buffer, which was allocated for a long record, is freed."""
         if len(buffer) == BLOCK_BYTES + SPARE_BYTES:
             self._free.append(buffer)
 
@@ -72,8 +72,8 @@ class _PendingBlock(NamedTuple):
 class BlockWriter:
     """Write the blocks of one file in order, compress them in parallel, and count the written bytes.
 
-    A buffer is given back to ``buffers`` after its block is written. ``bytes`` and ``crc32c`` describe the
-    part of the file that is written.
+    A buffer is given back to ``buffers`` after its block is written. ``bytes`` and ``crc32c`` are the size
+    and the checksum of what is already written.
     """
 
     def __init__(
@@ -99,8 +99,8 @@ class BlockWriter:
         return self._buffers.take()
 
     def put(self, buffer: memoryview, size: int, block: Block, records: int) -> None:
-        """Add the first ``size`` bytes of a buffer, which the caller must not use any more, to the file as a
-        block.
+        """Add the first ``size`` bytes of a buffer to the file, as a block. The caller must not use the
+        buffer any more.
         """
         content = buffer[:size]
         if self._compressor is None:
@@ -132,7 +132,7 @@ class BlockWriter:
         self._write(data, records)
 
     def _write(self, data: bytes | memoryview, records: int = 0) -> None:
-        """Write bytes, which are ``records`` uncompressed records unless that is 0."""
+        """Write bytes. If ``records`` is not 0, the bytes are this number of uncompressed records."""
         if data:
             self._file.write(data)
             self.bytes += len(data)
@@ -194,7 +194,8 @@ def _available_processors() -> int:
 _CHUNK_ROWS = 1 << 16
 _CHUNK_BYTES = 1 << 24
 
-# Types whose null count counts all nulls. The null count of categories lacks nulls in the list of categories.
+# Types whose null count includes all nulls. The null count of a dictionary array lacks nulls in the
+# dictionary.
 _COUNTS_NULLS = (pa.types.is_primitive, pa.types.is_string, pa.types.is_large_string)
 
 # The type of an array of row numbers.
@@ -202,9 +203,7 @@ RowNumbers = npt.NDArray[np.int64]
 
 
 class DirectoryGroup(NamedTuple):
-    """A group of rows with the same partition values, which belong in one directory below the root, or
-    in "".
-    """
+    """A group of rows with the same partition values. Its ``directory`` is relative to the root, or ""."""
 
     directory: str
     values: tuple[Any, ...]
@@ -214,7 +213,7 @@ class DirectoryGroup(NamedTuple):
 class GroupedRows(NamedTuple):
     """Rows that are sorted by partition directory.
 
-    ``pieces`` are tables with the rows, without the partition columns, which may be created lazily. Each
+    ``pieces`` are tables with the rows, without the partition columns. The tables may be created lazily. Each
     table comes with the row numbers to use in errors, or with None if the rows are numbered in order.
     """
 
@@ -225,8 +224,8 @@ class GroupedRows(NamedTuple):
 class WrittenColumns(NamedTuple):
     """The column file to write beside data files.
 
-    Without features, it holds only the offsets of the records. ``path`` is its path in the store, and
-    ``name`` the one relative to the dataset's root.
+    Without features, the column file holds only the offsets of the records. ``path`` is its path in the
+    store, and ``name`` is its path relative to the dataset's root.
     """
 
     features: Sequence[Column]
@@ -246,13 +245,13 @@ def write_files(
 ) -> list[FileEntry]:
     """Write one file per partition directory, or several files if one file would exceed a limit.
 
-    ``place`` takes a partition directory and the number of a file among those of this call. It returns the
-    path in the store, and the one relative to the dataset's root, which entries and errors show. A group
-    without rows becomes one empty file. ``threads`` are shared by all calls in this process, and do not
-    change the written bytes.
+    ``place`` gets a partition directory, and the number of a file among the files of this call. It returns
+    the path of the file in the store, and its path relative to the dataset's root, which entries and errors
+    show. A group without rows becomes one empty file. All calls in this process share ``threads`` threads,
+    whose number does not change the written bytes.
 
-    A SchemaError names the column and the number that the row had before sorting. Files before the failing
-    row remain.
+    Raise SchemaError with the column and with the number that the row had before sorting. Files before the
+    failing row remain.
     """
     spare = _threads_of_process(threads or _available_processors(), os.getpid())
     buffers = Buffers()
@@ -350,13 +349,13 @@ class _RecordStream:
         self._batch_start = self._batch_end = 0
         self._schema = schema
         self._closed = [item for item in schema.fields if item.is_closed]
-        self.open_columns: set[str] = set()  # those of the closed columns with values of other categories
+        self.open_columns: set[str] = set()  # the closed columns that have values of other categories
         self._lossy: Lossy = lossy
         self._encoder = Encoder(schema.columns, schema.record_type)
         self._statistics: list[Columns] = []  # each file is one range of rows
         self._counted = 0  # the statistics contain the rows before this number
         self._counts_part = False  # the statistics of the last file may lack the last rows of the file
-        self._ends: list[int] = []  # the row numbers at which files end that are not completely counted
+        self._ends: list[int] = []  # the row numbers at which files end whose rows are not all counted
         self._bound_start = self._bound_end = 0  # the range of row numbers that the encoder holds
         self._storage = self._batch
         self._beside = beside
@@ -368,7 +367,7 @@ class _RecordStream:
         self.row = 0
 
     def placed(self, error: TFRecordError, path: str) -> TFRecordError:
-        """Return a copy of an error of `take` with the file, and the number of the row before sorting."""
+        """Return a copy of an error of `take` with the path, and with the row's number before sorting."""
         error = locate_error(error, path, self._bound_start)
         if error.record is None or self._order is None:
             return error
@@ -403,7 +402,7 @@ class _RecordStream:
             raise RuntimeError(f"there are more rows than the {self.row:,} of the groups")
 
     def end_file(self) -> None:
-        """Note that the rows since the last call of this method are one file."""
+        """End a file, which consists of the rows since the last call of this method."""
         self._copy()
         self._content = 0
         self._ends.append(self.row)
@@ -412,7 +411,7 @@ class _RecordStream:
         """Add the rows since the last call, which the encoder must still hold, to the column file."""
         if self._beside is not None and self.row > self._copied:
             start = at = self._copied - self._bound_start
-            for end, content in self._buffers:  # at once, because between two writes each step takes 8 us
+            for end, content in self._buffers:  # all at once, because between two writes each step takes 8 us
                 self._starts[at:end] += content
                 at = end
             self._beside.add(self._storage.slice(start, at - start), self._starts[start:at])

@@ -52,9 +52,9 @@ class _Range(NamedTuple):
 class _Walk(NamedTuple):
     """The records from the one at ``start`` to the first record at or after a range's end.
 
-    ``blocks`` holds pairs of the offset and the number of a record, counted from ``start``. A damaged record
-    or range counts as one record. ``damaged`` holds the offsets of these, at least of the first one after
-    each block.
+    ``blocks`` has the offset and the number of some records. Numbers are counted from ``start``, and a
+    damaged record or range counts as one record. ``damaged`` has offsets of damaged records and ranges, at
+    least of the first one after each block.
     """
 
     start: int
@@ -115,8 +115,8 @@ def _is_plain(store: Store, file: FileInfo) -> bool:
 
 @redact_errors
 def _scan_range(store: Store, part: _Range) -> _Walk | None:
-    """Walk over the records of a range, from the first byte at which a record seems to begin, if there
-    is one.
+    """Walk over the records of a range, from the first byte at which a record seems to begin. Return None if
+    there is no such byte.
     """
     with _FileWindow(store, part, part.start) as window:
         if part.start and not _seek(window, part, lenient=False):
@@ -227,7 +227,7 @@ def _skip_damage(window: "_FileWindow", part: _Range) -> None:
 
 
 def _frame_size_at(window: "_FileWindow", part: _Range) -> int:
-    """Return the size of the window's first frame; 0 if it is damaged or exceeds the file."""
+    """Return the size of the window's first frame, or 0 if the frame is damaged or exceeds the file."""
     header = window.data[:HEADER_BYTES]
     if len(header) < HEADER_BYTES:
         return 0
@@ -238,7 +238,7 @@ def _frame_size_at(window: "_FileWindow", part: _Range) -> int:
 
 
 def _seek(window: "_FileWindow", part: _Range, *, lenient: bool) -> bool:
-    """Move the window to the next record. Return True if it begins in the range.
+    """Move the window to the next record. Return True if this record begins in the range.
 
     If ``lenient``, the search may continue to the end of the file, and otherwise to the end of the range.
     """
@@ -263,8 +263,8 @@ def _seek(window: "_FileWindow", part: _Range, *, lenient: bool) -> bool:
 class _FileWindow(Window):
     """A window over an uncompressed file that can skip bytes without reading them.
 
-    It opens the file at the end of the view, first to read up to the end of the range, and later one window
-    at a time.
+    The file is opened at the end of the view. The first reads go up to the end of the range, and later reads
+    get one window at a time.
     """
 
     def __init__(self, store: Store, part: _Range, offset: int) -> None:

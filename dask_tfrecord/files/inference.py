@@ -47,7 +47,8 @@ class FeatureSummary:
     """Summary of the feature with one name in some records.
 
     ``path`` is the first file with the feature, and ``kinds`` has the first record with each kind.
-    ``max_values`` is the most values in one record. ``utf8`` and ``text`` are those of `codec.Feature`.
+    ``max_values`` is the most values in one record. ``utf8`` and ``text`` have the same meaning as in
+    `codec.Feature`.
     """
 
     name: str
@@ -72,11 +73,11 @@ class FeatureSummary:
 
 @dataclass(frozen=True)
 class Sample:
-    """Summary of the features of some records, which can be merged with the summary of others.
+    """Summary of the features of some records, which can be merged with the summary of other records.
 
     ``payload`` is the size of the payloads without framing. ``non_message`` is the error for the first record
     that is not a protobuf message; reading its file stopped there. ``reason_for_bytes`` says why the records
-    should be read as bytes although they parse as messages, and is mostly empty.
+    should be read as bytes although they parse as messages. Without such a reason, it is empty.
     """
 
     record_type: AskedType

@@ -64,8 +64,8 @@ _EXPANSION = 4
 class Decoding:
     """How records become the rows of a schema.
 
-    ``known`` are the features that records may have; by default, any. Features without a column are not
-    parsed.
+    ``known`` are the features that records may have. None allows all features. Features without a column are
+    not parsed.
     """
 
     schema: Schema
@@ -76,7 +76,8 @@ class Decoding:
     def only_counts(self) -> bool:
         """True if the records are counted and not parsed.
 
-        The schema has no columns then, any features are allowed, and no damage of payloads is skipped.
+        This is the case if the schema has no columns, all features are allowed, and no damaged payloads are
+        skipped.
         """
         must_parse = self.options.damage.skips and self.schema.record_type != "bytes"
         return not self.schema.fields and not must_parse and self.known is None
@@ -162,8 +163,9 @@ def content_bytes(split: Split) -> int:
 class _Batch(NamedTuple):
     """A decoded batch of records from one or more windows.
 
-    ``parts`` has, for each part, its first row, the index of that row's record in the window, and the numbers
-    of the window's records. ``offsets`` are those of the records in the file, if they are requested.
+    ``parts`` has an element for each run of rows from one window: its first row, the index of this row's
+    record in the window, and the numbers of the window's records. ``offsets`` has the offsets of the records
+    in the file, if they are requested.
     """
 
     batch: pa.RecordBatch
@@ -192,7 +194,7 @@ class _Batches:
     def feed(self, data: memoryview, *, final: bool) -> Fed:
         """Decode the whole records at the start of ``data``, as the kernel function of `RecordFile.run`."""
         size = len(data)
-        # The window has grown because of a long record.
+        # This can happen only if the window has grown because of a long record.
         if self._bytes and self._bytes + size > self._batch_bytes:
             self._end()
         more = min(self._left, self._batch_bytes - self._bytes) - size
@@ -251,8 +253,8 @@ class Step(Generic[_R]):
     """The result of one call of a kernel function.
 
     ``data`` are the bytes that the function consumed, which are valid only until the next step. ``intact``
-    has all intact records of the window. ``row`` and ``at`` are the records and the bytes of ``intact``
-    before this step.
+    has all intact records of the window. ``row`` and ``at`` are the numbers of records and bytes of
+    ``intact`` before this step.
     """
 
     result: _R
@@ -281,7 +283,7 @@ class Step(Generic[_R]):
 
 
 class RecordFile(NamedTuple):
-    """The records of a split, read by these options."""
+    """The records of a split, and the options with which they are read."""
 
     store: Store
     split: Split
@@ -304,9 +306,9 @@ class RecordFile(NamedTuple):
 
         ``kernel`` takes bytes and ``final``, and handles the whole records at the start of the bytes. If the
         options skip damage, ``check``, a bound `Inference.check`, finds the damaged ranges, and ``kernel``
-        gets only the intact records. The default check does not parse payloads. Damage in a column has an
-        index into ``columns``. ``needed`` are the features whose values ``kernel`` reads, or None if it needs
-        all bytes.
+        gets only the intact records. The default check does not parse payloads. The damage of a column's
+        value refers to the column by an index into ``columns``. ``needed`` are the features whose values
+        ``kernel`` reads, or None if it needs all bytes.
 
         Raise CorruptRecordError for damage that the options do not skip, and SchemaError for a value that
         does not fit its column.
@@ -382,8 +384,8 @@ def as_table(
     files: Iterable[tuple[str, int]],
     offsets: Sequence[pa.Array],
 ) -> pa.Table:
-    """Add the path and offset columns of the schema to a batch of these files, given as paths and
-    numbers of rows.
+    """Add the path and offset columns of the schema to a batch. ``files`` has the path and the number of rows
+    of each file in the batch.
     """
     if not schema.fields:
         return rows_without_columns(batch.num_rows)
@@ -438,7 +440,8 @@ def read_together(
         found = scan(data, final=True, offsets=True, verify_crc=verify_crc, max_record_bytes=longest)
         offsets = np.append(pa.array(found.offsets), len(data))
         firsts = np.searchsorted(offsets, starts)
-        # A record must not continue in the next file. The checksum of a record that does so would be correct.
+        # A record must not continue in the next file, although its checksum over the joined bytes would be
+        # correct.
         if found.damage or not np.array_equal(offsets[firsts], starts):
             return None
         counts = np.diff(firsts)
@@ -461,8 +464,8 @@ def read_together(
 
 
 def _join(store: Store, splits: Sequence[Split], options: ReadOptions) -> tuple[memoryview, Ints] | None:
-    """Read the content of files into one buffer: the content, and the start of each file in it, followed by
-    its end.
+    """Read the content of files into one buffer. Return the content, and the start of each file in it,
+    followed by the end of the content.
 
     Return None if a file must be read alone.
     """

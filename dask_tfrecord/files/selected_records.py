@@ -1,4 +1,4 @@
-"""Read some records of a split, by number or where their positions are known.
+"""Read some records of a split, given their numbers or their positions.
 
 The other records are only located, or not fetched at all. They are neither verified nor decoded.
 """
@@ -26,12 +26,11 @@ def read_selected(
     wanted: Ints,
     decoding: Decoding,
 ) -> tuple[pa.Table, int] | None:
-    """Read the records of a split whose numbers, counted from its start, are in ``wanted``, in ascending
-    order.
+    """Read the records of a split with the ascending numbers ``wanted``, counted from the start of the split.
 
     Return their rows, and the number of all records of the split. Return None if the split must be read
-    completely: the checksum of the file must be verified, damage is skipped, or a record that was read is
-    damaged or does not fit the schema.
+    completely: if the checksum of the file must be verified, if damage is skipped, if the path or the offset
+    of records is requested, or if a read record is damaged or does not fit the schema.
     """
     options = decoding.options
     if options.damage.skips or options.origin_columns or must_verify_content(split, options):
@@ -62,8 +61,8 @@ def read_selected(
         return None
 
 
-# The number of bytes that could be read in the time that a further request takes: from the local disk, and
-# from any other store.
+# The time that one more request takes, as the number of bytes that could be read in this time: from the local
+# disk, and from any other store.
 _LOCAL_REQUEST = 1 << 16
 _REMOTE_REQUEST = 1 << 20
 
@@ -88,7 +87,7 @@ class Fetch(NamedTuple):
 
     @property
     def is_cheaper(self) -> bool:
-        """True if reading the ranges takes less time than reading the split, by the number of bytes."""
+        """True if reading the ranges takes less time than reading the split, as estimated from the bytes."""
         return self.bytes + len(self.starts) * _request(self.store) < self.split.stored_bytes
 
     @property
@@ -181,8 +180,8 @@ def plan_fetch(store: Store, split: Split, rows: Ints, offsets: Ints | None) -> 
 def _joined(starts: Ints, stops: Ints, gap: int) -> tuple[Ints, Ints]:
     """Join ascending ranges with gaps of at most ``gap`` bytes.
 
-    A joined range is read at once, so it ends at the latest with the range in which it reaches a multiple of
-    `TABLE_BYTES`.
+    A joined range is read at once. To limit its size, ranges are joined only if their starts lie between the
+    same two multiples of `TABLE_BYTES`.
     """
     is_first, is_last = np.ones((2, len(starts)), bool)
     numbers = starts // TABLE_BYTES
@@ -191,6 +190,6 @@ def _joined(starts: Ints, stops: Ints, gap: int) -> tuple[Ints, Ints]:
 
 
 def _groups(sizes: Ints) -> Iterator[tuple[int, int]]:
-    """Divide ranges of the given sizes into groups that are read at once, of about `TABLE_BYTES` bytes."""
+    """Divide ranges of the given sizes into groups of about `TABLE_BYTES` bytes. Each is read at once."""
     numbers = np.cumsum(sizes) // TABLE_BYTES
     return pairwise([0, *(np.flatnonzero(numbers[1:] > numbers[:-1]) + 1).tolist(), len(sizes)])

@@ -86,8 +86,8 @@ def _is_plainly_other(store: Store, file: FileInfo) -> bool:
 
 
 def first_bytes(store: Store, file: FileInfo, head: bytes | None = None) -> bytes:
-    """Return the first bytes of a file's content, as many as a record's header has. ``head`` are the first
-    stored bytes.
+    """Return the first ``HEADER_BYTES`` bytes of a file's decompressed content, or all of a shorter one.
+    ``head`` are the first stored bytes, if they are known.
     """
     if head is None:
         with store.open(file.path, file.size, 0, min(file.size or HEADER_BYTES, HEADER_BYTES)) as source:

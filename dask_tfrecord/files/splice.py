@@ -80,9 +80,9 @@ def splice(
     """Write a file with the records of several files, in their order.
 
     The sources have the same partition values. Sources of another codec, and compressed sources without
-    blocks, are decompressed and compressed again. ``path`` is the path in the store, and ``name`` the one
-    relative to the dataset's root. Raise FileChangedError if a source differs from its entry, and
-    CorruptRecordError if it is damaged.
+    blocks, are decompressed and compressed again. ``path`` is the path of the new file in the store, and
+    ``name`` is its path relative to the dataset's root. Raise FileChangedError if a source differs from its
+    entry, and CorruptRecordError if it is damaged.
     """
     with store.create(path) as file:
         spliced = SplicedFile(file, compression)
@@ -95,8 +95,8 @@ def splice(
 class SplicedFile:
     """A new file that is put together from the stored blocks of other files, and from new blocks.
 
-    Short ``blocks`` are joined as long as their content is not longer than `BLOCK_BYTES`. ``bytes`` and
-    ``crc32c`` describe the part that is written, and ``content`` is its size before compression.
+    In ``blocks``, adjacent short blocks are joined to one block of at most `BLOCK_BYTES` of content.
+    ``bytes`` and ``crc32c`` describe what is already written, and ``content`` is its size before compression.
     """
 
     def __init__(self, file: BinaryIO, compression: Compression | None) -> None:
@@ -127,13 +127,13 @@ class SplicedFile:
                 raise CorruptRecordError(problem, path=store.public(path))
 
     def read_blocks(self, store: Store, source: FileEntry) -> Iterator[StoredBlock]:
-        """Read a file of the codec of this file, and verify all checksums."""
+        """Read a file that has the codec of this file, and verify all checksums."""
         if self.has_blocks(source):
             return _stored_blocks(store, source, self._compression, self._compressor.tail_bytes)
         return _compressed_again(store, source)
 
     def has_blocks(self, source: FileEntry) -> bool:
-        """Return True if the entry of a file of this codec lists blocks, which can be copied."""
+        """Return True if the entry of a file with this codec lists blocks. Such blocks can be copied."""
         first = Block(len(self._compressor.head), 0, 0)
         stop = source.bytes - self._compressor.tail_bytes
         return source.blocks[:1] == (first,) and source.blocks[-1].offset <= stop
@@ -192,7 +192,7 @@ class SplicedFile:
         self._add_blocks(moved, content, source.records)
 
     def _content_size(self, source: FileEntry, last_block: bytearray, end: bytes) -> int:
-        """Return the size of the content of a file. Only gzip files say the size, modulo 2**32."""
+        """Return the size of a file's content. Only gzip files store this size, modulo 2**32."""
         if self._compression is None:
             return source.bytes
         before = source.blocks[-1].content
@@ -272,12 +272,12 @@ def remove_records(
     path: str,
     name: str,
 ) -> FileEntry:
-    """Write a file with the records of another file, without those that a mask removes. At least one record
-    stays.
+    """Write a file with the records of another file, except those that a mask removes. At least one must
+    stay.
 
     The statistics of the entry describe exactly the records that are left, so that no value of a removed
-    record stays in the dataset. There are none if a record does not fit the schema. Raise FileChangedError if
-    the source differs from its entry, and CorruptRecordError if it is damaged.
+    record stays in the dataset. The entry has no statistics if a record does not fit the schema. Raise
+    FileChangedError if the source differs from its entry, and CorruptRecordError if it is damaged.
     """
     decoder = Decoder(schema.columns, schema.record_type)
     encoder = Encoder(schema.columns, schema.record_type)
@@ -318,7 +318,7 @@ Rows = tuple[pa.Table, Ints]
 def with_column_file(
     store: Store, columns: WrittenColumns, files: Iterable[tuple[FileEntry, Iterable[Rows]]]
 ) -> list[FileEntry]:
-    """Write one column file for data files with these rows. Return their entries with the column file."""
+    """Write one column file for data files, given the rows of each. Return entries with the column file."""
     entries = []
     with create_column_file(store, columns.path, columns.features) as writer:
         for entry, parts in files:

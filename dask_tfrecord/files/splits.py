@@ -31,9 +31,9 @@ _PARTITIONS = 1024
 class Split:
     """A range of a file that holds whole records and can be read without the bytes before it.
 
-    ``stop`` is where the next split begins, or None at the end of the file. ``columns`` is None also if the
-    file may have changed since the snapshot was written. ``blocks`` are those of the split, if the file is
-    compressed and single records may be wanted.
+    ``stop`` is where the next split begins, or None at the end of the file. ``columns`` is also None if the
+    file may have changed since the snapshot was written. ``blocks`` are the blocks of the split, if the file
+    is compressed and single records may be wanted.
     """
 
     file: FileInfo
@@ -55,9 +55,9 @@ class Partitions(Sequence[tuple[Split, ...]]):
     """The splits of all partitions of a dataset, stored as the rows of a table.
 
     `Split` objects are created only when they are needed, and at most those of 1,024 partitions are kept.
-    ``rows`` is a file list with the column ``records``, and, if any file is split, with ``start`` and
-    ``stop``, in which null means the start and the end of the file. Partition ``k`` has the rows from
-    ``starts[k]`` to before ``starts[k + 1]``.
+    ``rows`` is a file list with a row for each split, and with the column ``records``. If any file is split,
+    it also has the columns ``start`` and ``stop``, where null means the start or the end of the file.
+    Partition ``k`` has the rows from ``starts[k]`` to before ``starts[k + 1]``.
     """
 
     rows: pa.Table
@@ -150,8 +150,8 @@ def table_token(table: pa.Table) -> str:
 class BlockIndex:
     """The blocks of a file that no snapshot describes, as `find_blocks` found them.
 
-    Each damaged record or range counts as one record. ``damaged`` holds offsets in ascending order, at least
-    the first one after each block's start.
+    Each damaged record or range counts as one record. ``damaged`` has offsets of damage in ascending order,
+    at least the first one after each block's start.
     """
 
     records: int | None

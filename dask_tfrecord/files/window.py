@@ -50,9 +50,10 @@ class Window:
     Iterating doubles the buffer of ``size`` bytes if one record fills it. A wrong record length therefore
     allocates no memory, because the buffer grows only for bytes that the file really has. ``offset`` and
     ``stop`` are decompressed offsets in the file; a record that exceeds a known ``stop`` is damage, and is
-    not read on. ``stored`` are the first `LOOK_BYTES` stored bytes, by which other formats are recognised.
-    `advance` adds the consumed bytes to ``checksum``. ``allocate`` returns memory for the buffer, and is
-    called only if ``stop`` is known, so that the window does not ask for much more memory than the split has.
+    not read further. ``stored`` are the first `LOOK_BYTES` stored bytes, by which other formats are
+    recognised. `advance` adds the consumed bytes to ``checksum``. ``allocate`` returns memory for the buffer,
+    and is called only if ``stop`` is known, so that the window does not ask for much more memory than the
+    split has.
     """
 
     def __init__(
@@ -122,12 +123,12 @@ class Window:
         return f"not a TFRecord file: it looks like {lookalike}{compressed}"
 
     def advance(self, count: int, *, verified: int = 0) -> None:
-        """Drop the first ``count`` bytes of the view, which are ``verified`` records with correct checksums
-        unless that is 0.
+        """Drop the first ``count`` bytes of the view.
 
-        The checksum of verified records is computed without reading large payloads again. ``count`` may
-        exceed the view only if ``readinto`` always reads at the offset `end`. Bytes that are skipped in this
-        way are not read.
+        If ``verified`` is not 0, these bytes are ``verified`` records with correct checksums. Their large
+        payloads are then not read again to compute the checksum of the file. ``count`` may exceed the view
+        only if ``readinto`` always reads at the offset `end`. Bytes that are skipped in this way are not
+        read.
         """
         if self._checksum is not None:
             before = self._checksum.crc32c
@@ -153,10 +154,10 @@ class Window:
             self.final = read == 0
 
     def overrun(self, record: int, start: int, end: int) -> Damage | None:
-        """Return the damage if the length of the record at byte ``end`` of the view, which has this number,
-        exceeds `stop`.
+        """Return the damage if the record at byte ``end`` of the view would end after `stop`.
 
-        The offset in the damage is counted from byte ``start`` of the view, where record 0 begins.
+        ``record`` is the number of this record. The number, and the offset in the damage, are counted from
+        the record at byte ``start`` of the view.
         """
         header = self.data[end : end + HEADER_BYTES]
         if self.stop is None or self.final or len(header) < HEADER_BYTES:
@@ -184,10 +185,11 @@ def open_window(
     """Open a split as a window over its decompressed bytes.
 
     Offsets are counted from the start of the file. If no checksum is verified, values of features that are
-    not ``needed`` may be arbitrary bytes. Raise CorruptRecordError for another codec than that of the
-    options. On exit, raise it if the first record is damaged and the file looks like another known format,
-    and FileChangedError if the CRC-32C of the whole file differs from the one in the snapshot. With
-    ``verify_crc=False``, the CRC-32C is computed only if the stamp shows that the file may have changed.
+    not ``needed`` may be arbitrary bytes. Raise CorruptRecordError if the file has another codec than the
+    options say. On exit, raise CorruptRecordError if the first record is damaged and the file looks like
+    another known format. Raise FileChangedError if the CRC-32C of the whole file differs from the one in the
+    snapshot. With ``verify_crc=False``, the CRC-32C is computed only if the stamp shows that the file may
+    have changed.
     """
     file, start, stop = split.file, split.start, split.stop
     with store.open(file.path, file.size, start.offset, stop and stop.offset, file.stamp) as reader:
@@ -199,7 +201,7 @@ def open_window(
             codec = detect(head[:HEADER_BYTES])
             _check_compression(codec, options.compression, reader.size)
         end = stop and stop.content
-        if codec and checksum is not None:  # of the compressed bytes; a window has the decompressed bytes
+        if codec and checksum is not None:  # of the compressed bytes, which a window does not have
             reader = ChecksumReader(reader, checksum)
         readinto: ReadInto = reader.readinto
         if codec:
@@ -236,7 +238,7 @@ def must_verify_content(split: Split, options: ReadOptions) -> bool:
 
 
 def _limited(readinto: ReadInto, count: int) -> ReadInto:
-    """Return a ``readinto`` function that reads at most ``count`` bytes in total."""
+    """Return a ``readinto`` function that reads at most ``count`` bytes in all its calls together."""
     left = count
 
     def read(view: memoryview) -> int:
@@ -317,8 +319,8 @@ class Intact(NamedTuple):
     """The intact records of a window, joined to one sequence of bytes without the damaged ranges.
 
     Without damage, ``data`` is a view of the window. ``start`` is the decompressed offset of the window.
-    ``gaps`` are the positions in ``data`` of the damaged ranges. ``removed[n]`` is the size of the first n
-    damaged ranges.
+    ``gaps`` are the positions in ``data`` at which damaged ranges were removed. ``removed[n]`` is the size of
+    the first n damaged ranges.
     """
 
     data: memoryview

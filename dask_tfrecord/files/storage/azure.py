@@ -13,11 +13,11 @@ from fsspec.asyn import sync_wrapper
 
 
 class Azure(AzureBlobFileSystem):
-    """adlfs, with listings, removals and failures as other object stores have them."""
+    """The filesystem of adlfs, in which listings, removals and failures work as on other object stores."""
 
     def invalidate_cache(self, path: str | None = None) -> None:
-        """Drop the cached listings of a path and of all directories above it. adlfs keeps that of its
-        directory.
+        """Drop the cached listings of a path and of all directories above it. adlfs would keep the parent's
+        listing.
         """
         super().invalidate_cache(path)
         path = path and path.rstrip("/")
@@ -27,7 +27,8 @@ class Azure(AzureBlobFileSystem):
 
     async def _details(self, contents: Any, *args: Any, **options: Any) -> Any:
         for blob in contents:
-            # Some tools create an empty blob for a directory. adlfs would list a file without the slash.
+            # Some tools create an empty blob for a directory. adlfs would list the blob as a file, without
+            # the slash.
             if blob.name.endswith("/") and blob.get("size") == 0:
                 blob.metadata = {**(blob.get("metadata") or {}), "is_directory": "true"}
         return await super()._details(contents, *args, **options)

@@ -91,8 +91,8 @@ class LinkFollowingDisk(LocalFileSystem):
     def _below(
         self, path: str, real: str, depth: int | None, above: tuple[str, ...], seen: set[tuple[str, str]]
     ) -> Iterator[Info]:
-        """Yield all entries below a directory, which has the parents ``above``; links to directories
-        come last.
+        """Yield all entries below a directory, links to directories last. ``above`` are the real paths of
+        this directory and of its parents in the search.
         """
         try:
             infos = self.ls(path, detail=True)
@@ -121,8 +121,8 @@ class LinkFollowingDisk(LocalFileSystem):
     def _linked(
         self, info: Info, depth: int | None, above: tuple[str, ...], seen: set[tuple[str, str]]
     ) -> Iterator[Info]:
-        """Yield a link to a directory and all entries below it, unless it leads back or was followed
-        before.
+        """Yield a link to a directory and all entries below it, unless the link leads to a parent, or its
+        target was followed before.
         """
         name, real = info["name"], info["real"]
         if is_hidden(name_of(name)):
@@ -145,7 +145,7 @@ def linked_directories(path: str) -> list[str]:
 
 
 def without_duplicates(found: dict[str, Info]) -> dict[str, Info]:
-    """Keep only one path of each file that has several because of links, if possible the path without links.
+    """If a file has several paths because of links, keep only one path, if possible the path without links.
 
     Another path of the same file is also kept if it has partition directories that the path without links
     lacks, because the rows then have other values in the partition columns.
@@ -210,9 +210,10 @@ _EXTRAS = {
 
 
 class ArrowFileSystem(ArrowFSWrapper):
-    """Wrap a pyarrow filesystem, which is the pickled argument, as an fsspec filesystem.
+    """Wrap a pickled pyarrow filesystem as an fsspec filesystem.
 
-    Equal filesystems therefore have equal tokens, and a worker process opens each filesystem only once.
+    Because the argument is pickled, equal filesystems have equal tokens, and a worker process opens each
+    filesystem only once.
     """
 
     def __init__(self, pickled: bytes, **options: Any) -> None:
@@ -224,8 +225,8 @@ def open_path(
 ) -> tuple[AbstractFileSystem, str]:
     """Return the filesystem of a path or URL, and the path in the form that this filesystem uses.
 
-    Raise TFRecordError if ``filesystem`` is not a filesystem, does not go with ``storage_options`` or with
-    the URL.
+    Raise TFRecordError if ``filesystem`` is not a filesystem, is passed together with ``storage_options``, or
+    does not fit the URL.
     """
     if not isinstance(storage_options, Mapping | None) or not all(
         isinstance(name, str) for name in storage_options or ()
@@ -258,7 +259,7 @@ def open_path(
 
 
 def _open_url(url: str, options: dict[str, Any]) -> tuple[AbstractFileSystem, str]:
-    """Open the filesystem of a URL. An error of its library says what is missing."""
+    """Open the filesystem of a URL. If its library fails, raise an error that says what is missing."""
     protocol, found, _ = url.partition("://")
     try:
         if found and "::" not in url:

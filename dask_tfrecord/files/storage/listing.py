@@ -1,8 +1,8 @@
 """List the files that paths, globs and directories stand for, without opening the files.
 
-A listing for a read leaves out hidden files; `find_files` finds every file below a directory. The errors for
-a path without files are created only when a path has no files. A later check that listed files have not
-changed does not open them either.
+A listing for a read leaves out hidden files, but `find_files` finds every file below a directory. The reason
+why a path has no files is looked up only for the error. A later check that listed files are unchanged does
+not open the files either.
 """
 
 import os
@@ -57,7 +57,7 @@ def find_files(store: Store, path: str) -> dict[str, Any]:
 
 
 def _lists_one_by_one(fs: AbstractFileSystem) -> bool:
-    """Return True if fsspec would list directories one by one, and omit directories that fail."""
+    """Return True if fsspec would list directories one by one, and silently omit directories that fail."""
     kind = type(fs)
     return bool(
         kind._find is AsyncFileSystem._find if fs.async_impl else kind.find is AbstractFileSystem.find
@@ -119,8 +119,8 @@ def nothing_at(
     """Return the error for a directory without files, or for a glob in it that matches no files, with the
     reason.
 
-    If the reason is not known, the error says ``otherwise``, with ``advice``, or with the advice to call
-    `add_snapshot` for the effect ``index``.
+    If the reason is not known, the error says ``otherwise``. Its advice is ``advice``, or, if ``index`` is
+    passed, a call of `add_snapshot` with this effect.
     """
     check_bucket(store)
     place, root = store.public(pattern or store.root), store.public()
@@ -160,7 +160,7 @@ def check_bucket(store: Store) -> None:
 
 
 def unreachable(place: str, error: BaseException) -> TFRecordError | None:
-    """Return the error for a web server that failed; None if it answered that a file does not exist.
+    """Return the error for a failure of a web server. Return None if the server answered that no file exists.
 
     fsspec reports every HTTP failure as "not found". The text of the failure may contain the URL with its
     secrets, so the message has only the HTTP status or the class of the error.
@@ -197,9 +197,8 @@ _THREADS = 16
 class FileInfo:
     """The path of a file in the form of its filesystem, and what the store and the snapshot say about it.
 
-    ``stamp`` changes when the file is rewritten, such as an ETag or a modification time, and is empty if the
-    store reports none. ``codec`` is "none" for an uncompressed file, or None without a snapshot that tells
-    it.
+    ``stamp``, such as an ETag or a modification time, changes when the file is rewritten. It is empty if the
+    store reports none. ``codec`` is "none" for an uncompressed file, and None if no snapshot has the codec.
     """
 
     path: str
@@ -271,10 +270,11 @@ class Listing(NamedTuple):
     """The files that paths, globs and directories stand for.
 
     The root of ``store`` is the first path. ``files`` is a file list in the order of the rows of the data.
-    ``base`` is a single directory that the caller passed, whose path has no partition directories, or "".
-    ``spelled_out`` are files that the caller passed by their full names. ``counts`` has the number of files
-    of each path. ``described`` are the directories with a file in which TensorFlow Datasets describes a
-    dataset. ``globs`` has, for each path, the path if it is a glob, "" for a directory, and None for a file.
+    ``base`` is the path of the directory if the caller passed a single directory, and otherwise "". Names in
+    ``base`` are not partition directories. ``spelled_out`` are files that the caller passed by their full
+    names. ``counts`` has the number of files of each path. ``described`` are the directories with a file in
+    which TensorFlow Datasets describes a dataset. ``globs`` has, for each path, the path if it is a glob, ""
+    for a directory, and None for a file.
     """
 
     store: Store
@@ -390,12 +390,12 @@ def with_trailing_slash(store: Store) -> Store:
 
 
 def list_directory(store: Store | FoundFiles) -> pa.Table:
-    """List the visible files below the store's root, sorted by path. There are none if it does not exist."""
+    """List the visible files below the store's root, sorted by path. A missing root has no files."""
     return _file_list(_directory(store).infos)
 
 
 def _find_any(store: Store | FoundFiles) -> dict[str, Any]:
-    """Find all files below the store's root, none if it does not exist."""
+    """Find all files below the store's root. If the root is missing, there are none."""
     if isinstance(store, FoundFiles):
         return store.infos
     try:
@@ -414,8 +414,8 @@ def _file_list(infos: Iterable[dict[str, Any]]) -> pa.Table:
 
 
 def directories_holding(store: Store, name: str, listed: Store | FoundFiles | None = None) -> list[str]:
-    """Return the visible directories below the root, relative to it, with an entry ``name``, which may
-    be hidden. The files may have been ``listed`` already.
+    """Return the visible directories below the root that have an entry ``name``, relative to the root. The
+    entry may be hidden. ``listed`` is an earlier listing, if there is one.
     """
     # This filesystem finds hidden directories, but does not search inside them.
     disk = LinkFollowingDisk()
@@ -534,8 +534,6 @@ def _is_hidden(name: str) -> bool:
 # new listing.
 _FEW = 256
 
-# The number of concurrent requests in a check of many files.
-
 
 def check_unchanged(store: Store, files: Sequence[FileInfo] | pa.Table) -> None:
     """Raise FileChangedError if a file was rewritten or removed since it was listed. Files without stamp are
@@ -554,7 +552,7 @@ def check_unchanged(store: Store, files: Sequence[FileInfo] | pa.Table) -> None:
 
 
 def _without_unchanged(store: Store, files: pa.Table) -> pa.Table:
-    """Return the rows of files that a new listing does not show to be unchanged."""
+    """List the root again. Return the rows of files that this listing does not prove to be unchanged."""
     store.fs.invalidate_cache()
     listed = list_directory(store)
     found = listed.take(pc.index_in(unquoted_column(files["path"]), unquoted_column(listed["path"])))

@@ -38,10 +38,9 @@ _ADVICE = "if it was rewritten on purpose, read the dataset again"
 
 
 def stamp_of(info: dict[str, Any]) -> str:
-    """Return a value from fsspec's info of a file that changes when the file is rewritten, or "" without such
-    a value.
+    """Return the stamp of a file: a value in fsspec's info that changes when the file is rewritten, or "".
 
-    It is "" for a symbolic link, because fsspec reports the times of the link and not of the file.
+    The stamp of a symbolic link is "", because fsspec reports the times of the link and not of the file.
     """
     if info.get("islink"):
         return ""
@@ -202,7 +201,8 @@ def open_unbuffered(
     options: dict[str, Any] = {"block_size": REQUEST_BYTES, "cache_type": "none"}
     size = expected.size or 0
     if uploads and expected.whole and not expected.stamp and 0 < size < REQUEST_BYTES:
-        # `open` asks for the size first. One byte more than expected, so that a longer file is noticed.
+        # `open` would ask for the size first. One byte more than expected is read, so that a longer file is
+        # noticed.
         return io.BytesIO(read_byte_ranges(fs, [(path, 0, size + 1)])[0])
     if is_http:
         if expected.whole:
@@ -235,7 +235,7 @@ def read_byte_ranges(fs: AbstractFileSystem, ranges: Sequence[tuple[str, int, in
 
 
 class PartialFile(io.RawIOBase):
-    """A file of which only some ranges, which were read before, are known."""
+    """A file of which only some ranges are known, because they were read before."""
 
     def __init__(self, size: int, parts: Sequence[tuple[int, bytes]]) -> None:
         self._size, self._parts, self._at = size, parts, 0

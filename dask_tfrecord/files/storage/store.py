@@ -1,7 +1,7 @@
 """Access files on any fsspec filesystem: write them atomically, read them forward, and detect changes.
 
-Uploads to S3 that killed writes left unfinished are listed and aborted, too. The module does not know the
-content of the files. Messages of this module contain no credentials.
+The module also lists and aborts uploads to S3 that killed writes have left unfinished. The module does not
+know the content of the files. Messages of this module contain no credentials.
 """
 
 import io
@@ -114,7 +114,7 @@ class Store:
         return f"{scheme}://{host.rpartition('@')[2]}{slash}{tail}"
 
     def public_paths(self, paths: Sequence[str]) -> list[str]:
-        """Return the public form of each path. It is computed once for each directory, which is faster."""
+        """Return the public form of each path. The form of a directory is computed once, which is faster."""
         known: dict[str, str] = {}
 
         def public(path: str) -> str:
@@ -297,8 +297,8 @@ class Store:
         self.sync_directory(parent)
 
     def _move_new(self, source: str, target: str) -> bool:
-        """Move or link a file to a free path, or raise FileExistsError. Return False if this takes more than
-        one step.
+        """Move or link a file to a path without a file, in one step, or raise FileExistsError. Return False
+        if the filesystem needs more than one step.
         """
         move_new = os.link if self.local else getattr(self.fs, "rename_new", None)
         try:
@@ -334,9 +334,9 @@ class Store:
         self.fs.cp_file(source, target)
 
     def touch(self, path: str) -> None:
-        """Create an empty file, and replace a file or a link at its path.
+        """Create an empty file. A file or a link at its path is replaced.
 
-        A file is not emptied, because it may be a hard link to a file outside of the root.
+        An existing file is not emptied instead, because it may be a hard link to a file outside of the root.
         """
         if self.renames:
             with self.create(path, durable=False):
@@ -455,8 +455,8 @@ class Store:
         """Open a file to read the stored bytes from ``start`` to before ``stop``. By default, the whole file
         is read.
 
-        Raise FileChangedError if its size or stamp differs from these, which a listing gave, as far as they
-        are known.
+        ``size`` and ``stamp`` come from a listing. Raise FileChangedError if the file has another size or
+        stamp now, as far as they are known.
         """
         expected = ExpectedFile(
             self.public(path), size, stamp, not start and stop is None, lambda: Store.look(self, path)
@@ -485,7 +485,7 @@ class Store:
             raise removed(self.public(gone)) from error
 
     def follow(self, path: str, read: Callable[[str], _T]) -> _T:
-        """Call a function that reads a listed file with its current path. Raise FileChangedError if it was
+        """Call ``read`` with the current path of a listed file. Raise FileChangedError if the file was
         removed.
         """
         try:

@@ -64,8 +64,8 @@ _ERRNO = {PermissionError: errno.EACCES, FileNotFoundError: errno.ENOENT, Timeou
 
 
 def store_failure(error: BaseException, place: str | None) -> Exception | None:
-    """Return the error to raise for a failure of a remote store at a place without credentials; None for any
-    other.
+    """Return the error to raise for a failure of a remote store, or None for any other error. ``place`` is a
+    path without credentials.
     """
     classes = {
         kind.__name__ for kind in type(error).__mro__ if kind.__module__.partition(".")[0] in _LIBRARIES
@@ -131,9 +131,7 @@ def _code(error: BaseException) -> str | None:
 
 
 def _endpoint(error: BaseException) -> str:
-    """Return the scheme, host and port of the server that an error names, without user and path; "" if
-    unknown.
-    """
+    """Return the scheme, host and port of the server that an error names, or "" if they are unknown."""
     arguments = getattr(error, "kwargs", None)  # exceptions of botocore have the attribute kwargs
     url = arguments.get("endpoint_url") if isinstance(arguments, dict) else None
     if isinstance(url, str):
@@ -146,8 +144,8 @@ def _endpoint(error: BaseException) -> str:
 
 
 def place_of(arguments: Iterable[Any]) -> str | None:
-    """Return the remote path among a function's arguments, or the root of its store; None for a local
-    path.
+    """Return the remote path, or the root of the remote store, among a function's arguments. Return None for
+    a local path.
     """
     for argument in arguments:
         if isinstance(argument, list | tuple) and argument and isinstance(argument[0], str):
@@ -285,8 +283,9 @@ def redact_errors(function: Callable[Parameters, Result]) -> Callable[Parameters
     """Decorate a function so that its exceptions do not show the secrets in its arguments.
 
     A failure of a remote store becomes an error that names the path, the endpoint and what to check. An
-    exception that shows a secret is replaced by one without the secret, the cause and the context. It has the
-    same class if the class is built-in or belongs to this library, and otherwise its built-in base class.
+    exception that shows a secret is replaced by one without the secret, the cause and the context. The
+    replacement has the same class if the class is built-in or belongs to this library. Otherwise, it has the
+    built-in base class.
     """
 
     @wraps(function)
@@ -373,7 +372,8 @@ def _secrets_of_text(text: str, name: str) -> Iterator[str]:
         if ":" in user or is_web:
             password = user.partition(":")[2] or user
             yield from (user, password)
-            # A library that takes a part of the password for the port or the path shows this part.
+            # A library may take a part of the password for the port or the path, and show this part in an
+            # error.
             yield from (part for part in re.split("[/?#@:]", password) if len(part) > 2)
         if is_web:
             query = url[found.end() if found else 0 :].partition("?")[2]
