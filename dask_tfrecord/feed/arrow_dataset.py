@@ -39,7 +39,7 @@ _MISSING = "/(Arrow cannot read a Dataset: call the methods of the dataset itsel
 
 
 class SharedPlan:
-    """Keeps the latest plan of a read, so that the pieces of a query are planned once."""
+    """Keep the latest plan of a read, so that the pieces of a query share one plan."""
 
     def __init__(self) -> None:
         self._latest: tuple[Any, Callable[[int], Partition]] | None = None
@@ -77,12 +77,12 @@ class ArrowDataset(pads.FileSystemDataset):
 
     @public_function
     def get_fragments(self, filter: pc.Expression | None = None) -> Iterator["Fragment"]:
-        """Return an iterator of datasets, one for each piece of the files that may hold a row for which a
-        filter is true.
+        """Return an iterator of datasets, one for each piece of the files. With a filter, pieces in which no
+        row can pass the filter are left out.
 
-        The rows are not filtered. DataFusion reads fragments by ``fragment.scanner(schema, filter=...)`` with
-        the schema of the dataset. In this call, the filter follows the rules of DataFusion: NaN is greater
-        than all other numbers, and `isin` is null for a null.
+        The rows of the other pieces are not filtered. DataFusion reads fragments by
+        ``fragment.scanner(schema, filter=...)`` with the schema of the dataset. In this call, the filter
+        follows the rules of DataFusion: NaN is greater than all other numbers, and `isin` is null for a null.
         """
         pieces = self._pieces
         if filter is not None:
@@ -110,7 +110,7 @@ class ArrowDataset(pads.FileSystemDataset):
         columns : list of str or dict of str to pyarrow.compute.Expression, optional
             The columns of the result. By default, all columns are read.
         filter : pyarrow.compute.Expression, optional
-            The condition that each row of the result meets.
+            The condition that a row must meet to be in the result.
         batch_size : int, default 131072
             The largest number of rows of a batch.
         batch_readahead, fragment_readahead, fragment_scan_options, use_threads, cache_metadata, memory_pool
@@ -190,7 +190,7 @@ class ArrowDataset(pads.FileSystemDataset):
         """Return all rows as an Arrow stream. Each call reads the dataset anew."""
         return self.scanner().to_reader().__arrow_c_stream__(requested_schema)
 
-    # Arrow cannot read the files, as these methods of the parent class would do.
+    # These methods of the parent class would let Arrow read the files, which Arrow cannot do.
 
     def sort_by(self, *args: Any, **kwargs: Any) -> NoReturn:
         raise _refused("sort_by")
@@ -237,10 +237,10 @@ class Fragment(ArrowDataset):
 
 @dataclass(eq=False, repr=False)
 class Scan:
-    """The rows of a query on a `Dataset`. The scan reads the files anew for each method call.
+    """The rows of a query on a `Dataset`. Each method call reads the files anew.
 
-    Engines call these methods of `pyarrow.dataset.Scanner`. A Scanner itself would read several files ahead,
-    even if a query needs only a few rows.
+    The class has the methods of `pyarrow.dataset.Scanner` that engines call. A real Scanner would read
+    several files ahead, even if a query needs only a few rows.
     """
 
     dataset_schema: pa.Schema

@@ -58,7 +58,7 @@ _TABLE_BYTES = 1 << 23
 
 @dataclass(frozen=True)
 class EncodedRows:
-    """The records of one piece, or of a range of one piece, in a block for each split."""
+    """The records of one piece, or of a range of one piece, with one block for each split."""
 
     piece: int
     blocks: list[Records]
@@ -168,9 +168,9 @@ class ShuffleWindow:
         return pa.Table.from_batches(batches, source.schema.arrow)
 
     def _error(self, row: int, error: TFRecordError) -> TFRecordError:
-        """Raise the error that a read of the record's piece raises, which names the file and the record.
+        """Read the record's piece again. The read raises an error that names the file and the record.
 
-        Return an error if the read succeeds, because the file has changed.
+        If the read succeeds, the file has changed. In this case, return an error that says so.
         """
         self._reader.source.read(int(self._piece_of_buffer[self._places[row, 0]]))
         return FileChangedError(f"a file changed while its records were shuffled: {error}")
@@ -370,5 +370,5 @@ def checked_names(columns: Any, label: str | None = None) -> list[str] | None:
 
 
 def usable_after_fork(dataset: ReadPlan) -> ReadPlan:
-    """Return the plan with a new filesystem, because those of object stores do not survive a fork."""
+    """Return the plan with a new filesystem, because filesystems of object stores do not survive a fork."""
     return replace(dataset, store=pickle.loads(pickle.dumps(dataset.store)))

@@ -37,9 +37,9 @@ from dask_tfrecord.public_functions import calling, public_function
 
 
 class Position(NamedTuple):
-    """The rows that remain: those left of a window that has begun, if any, and those of the spans after it.
+    """The rows that remain: the rest of the current window, if there is one, and the rows of later spans.
 
-    ``returned`` and ``left`` are the numbers of rows of the window that were returned, and that remain.
+    ``returned`` and ``left`` count the rows of the window that were returned, and that remain.
     """
 
     window: Span | None
@@ -107,9 +107,9 @@ def iter_batches(
     uneven : "keep", "drop" or "pad", default "keep"
         What happens if the rows cannot be divided equally among the shards. "keep" makes some shards one row
         longer than other shards. "drop" omits the extra rows, and "pad" repeats rows of neighbouring shards,
-        so that all shards have the same length. If ``start`` divides the remaining rows among another number
-        of shards, "pad" keeps the repeated rows, and repeats fewer further rows than there are new shards. A
-        collection accepts only "keep".
+        so that all shards have the same length. If an iteration continues with another number of shards,
+        "pad" keeps the repeated rows, and repeats further rows, fewer than there are new shards. A collection
+        accepts only "keep".
     prefetch : int, default 2
         The number of blocks or partitions that threads read ahead. If this number is 0, the calling thread
         reads the data.
@@ -165,8 +165,7 @@ def iter_batches(
 
 
 class Batches:
-    """An iterator over Arrow record batches. The function `iter_batches` returns this iterator. Several
-    threads may share this iterator.
+    """An iterator over Arrow record batches, which `iter_batches` returns. Several threads may share it.
 
     The iterator is also an Arrow stream (``__arrow_c_stream__``) of the rows that it has not yet returned.
     Anything that takes an Arrow stream can read the rows once, such as ``pyarrow.table(batches)`` and

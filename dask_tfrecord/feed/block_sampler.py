@@ -54,9 +54,9 @@ class BlockSampler(Sampler[Numbers]):
     seed : int, default 0
         The seed of the order.
     uneven : "drop", "pad" or "keep", default "drop"
-        What happens if the rows cannot be divided equally among the ranks. "drop" omits, and "pad" repeats,
-        fewer rows than there are ranks, so that every rank makes the same number of steps. "keep" returns
-        every row once.
+        What happens if the rows cannot be divided equally among the ranks. "drop" leaves out rows, and "pad"
+        repeats rows, so that every rank makes the same number of steps. Fewer rows than there are ranks are
+        left out or repeated. "keep" returns every row once.
     batch_mode : "keep" or "drop", default "keep"
         What happens if the last batch of a rank has fewer rows than ``batch_size``. "keep" returns this
         smaller batch, and "drop" drops this smaller batch.
@@ -64,8 +64,8 @@ class BlockSampler(Sampler[Numbers]):
         The number of this process and the number of all processes. By default, `torch.distributed` gives both
         numbers when the iteration begins.
     workers : int, default 0
-        The ``num_workers`` of the DataLoader, which gives one batch after the other to its workers in turn.
-        Each worker then gets batches of different blocks, so that no two workers read the same blocks.
+        The ``num_workers`` of the DataLoader, which passes the batches to its workers in turn. The sampler
+        then orders the batches so that no two workers read the same blocks.
 
     Notes
     -----
@@ -125,7 +125,7 @@ class BlockSampler(Sampler[Numbers]):
         len(self)  # a wrong argument raises in this call
 
     def _begin(self, epoch: int, states: Sequence[State] = ()) -> list[Beginning]:
-        """Return the rows of each worker in an epoch, or after some states of this epoch."""
+        """Return the rows of each worker in an epoch, or those that remain after ``states`` of the epoch."""
         shard = self._shard or distributed_shard() or (0, 1)
         parts = [(worker, self._workers) for worker in range(self._workers)]
         with calling(BlockSampler.__init__):
@@ -154,8 +154,8 @@ class BlockSampler(Sampler[Numbers]):
     def state_dict(self) -> State:
         """Return the position of the newest iteration as a JSON-compatible dict.
 
-        A DataLoader with workers takes batches from the sampler before it returns them. Its position is in
-        the state of the ``StatefulDataLoader`` of torchdata.
+        A DataLoader with workers takes batches from the sampler ahead of time. The position of the loader is
+        in the state of torchdata's ``StatefulDataLoader``.
         """
         if self._running is not None:
             return self._running.state(self._plan)
@@ -235,7 +235,7 @@ class _Running:
 
 
 def _state_in(state: Any) -> State:
-    """Return the state of a `BlockSampler`, also from the state of a `StatefulDataLoader`."""
+    """Return the state of a `BlockSampler`, given this state or that of a `StatefulDataLoader`."""
     if isinstance(state, dict) and "_iterator_finished" in state:
         main = state["_snapshot"]["_main_snapshot"] if "_snapshot" in state else state
         state = None if state.get("_steps_since_snapshot") else main["_index_sampler_state"]

@@ -26,12 +26,12 @@ from dask_tfrecord.feed.batch_sources import WINDOW_BYTES, DatasetSource, Encode
 from dask_tfrecord.public_functions import SHARED_PARAMETERS
 from dask_tfrecord.row_selection import BLOCK_BYTES
 
-# What the numbers of a stream order. The position in this list is a part of the key of the stream.
+# What the random numbers of a stream shuffle. The position in this list is a part of the stream's key.
 Use = Literal["pieces", "window", "rows", "files", "records"]
 
 
 def stream(use: Use, seed: int, *key: int) -> np.random.Generator:
-    """Return the random numbers of a use. ``key`` has the epoch, and what else tells the orders apart."""
+    """Return the random numbers for a use. ``key`` has the epoch, and what else distinguishes the orders."""
     return np.random.default_rng(_sequence(use, seed, key))
 
 
@@ -56,11 +56,11 @@ Rows = TypeVar("Rows", pa.Table, EncodedRows)
 _SEQUENTIAL_BYTES = 1 << 24
 _SHUFFLED_BYTES = 1 << 20
 
-# The smallest dataset of which a weak shuffle warns. Smaller ones fit into a buffer.
+# The smallest number of rows for which a weak shuffle warns. Smaller datasets fit into a buffer.
 _MANY_ROWS = 10_000
 
 # The largest number of blocks whose rows ``shuffle="blocks"`` shuffles together. A group of blocks also ends
-# with the block with which the group has this number of stored bytes.
+# as soon as it has ``_GROUP_BYTES`` stored bytes.
 _GROUP_BLOCKS = 24
 _GROUP_BYTES = 1 << 25
 
@@ -107,7 +107,7 @@ def plan_batches(
     arguments.choice("batch_mode", batch_mode, get_args(BatchMode))
     arguments.choice("uneven", uneven, get_args(Uneven))
     kind = checked_shuffle(shuffle, seed)
-    # "blocks" has the blocks of a `RecordTable`, and so the same order.
+    # "blocks" reads the same blocks as a `RecordTable`, so the order is the same, too.
     blocksize = {None: _SEQUENTIAL_BYTES, "buffer": _SHUFFLED_BYTES, "blocks": BLOCK_BYTES}[kind]
     opened = as_source(source, columns, blocksize, read)
     if kind == "blocks" and not isinstance(opened, DatasetSource):
@@ -214,8 +214,8 @@ class Order:
 
     ``ends`` has the position at which each piece begins, and the end of the last piece. If ``is_counted`` is
     False, positions count pieces instead of rows. ``seed`` holds the seed and the epoch of a shuffle.
-    ``buffer`` is the least number of rows of a window, unless the rows are large. ``sizes`` has the stored
-    bytes of each piece, if a window is a group of blocks instead.
+    ``buffer`` is the least number of rows of a window, unless the rows are large. If a window is a group of
+    blocks instead, ``sizes`` has the stored bytes of each piece.
     """
 
     pieces: Ints
@@ -375,7 +375,8 @@ def _read(read_piece: Callable[[int], Rows], piece: Slice) -> Rows:
 class OrderedRows:
     """The numbers of the rows of some spans, in their order.
 
-    ``windows`` has each window with the spans that follow it, and ``ends`` the number of rows up to its end.
+    ``windows`` has each window with the spans that follow it. ``ends`` has the number of rows up to the end
+    of each window.
     """
 
     numbers: Ints
@@ -431,7 +432,7 @@ class ShuffleStatistics:
     rows, blocks, batch_size : int
         The number of rows of the order, the number of blocks of the table, and the number of rows of a batch.
     displacement : tuple of float
-        The distance between the place of a row in the order and its place in the files, as a fraction of all
+        The distance between a row's position in the order and its position in the files, as a fraction of all
         rows: the mean, and the quantiles 0.1, 0.5 and 0.9.
     batch_blocks, uniform_batch_blocks : float
         The mean number of different blocks from which a batch has rows, and this number for a uniform order.
@@ -451,8 +452,8 @@ class ShuffleStatistics:
 
     @property
     def design_effect(self) -> float:
-        """The variance of the mean of a batch, relative to a uniform order, for a value that is the same for
-        all rows of a block. This is the worst case, for example of files that are sorted by label.
+        """The variance of a batch's mean, divided by that in a uniform order, for a column that is the same
+        in all rows of a block. This is the worst case, for example in files that are sorted by label.
         """
         pairs = self.batch_size - 1
         return (1 + pairs * self.same_block) / (1 + pairs * self.uniform_same_block)

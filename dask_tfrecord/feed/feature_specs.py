@@ -29,7 +29,7 @@ _PARSED = {"int64": tf.int64, "float": tf.float32, "bytes": tf.string, "string":
 
 @dataclass(frozen=True)
 class FeatureSpec:
-    """The way in which TensorFlow parses the records of a dataset.
+    """The features, casts and scales with which TensorFlow parses the records of a dataset.
 
     Attributes
     ----------

@@ -18,8 +18,8 @@ from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.public_functions import calling, public_function
 
-# Threads that request batches hold this lock while they take or change an order. Worker processes get a copy
-# of a dataset, which can hold no lock.
+# Threads that request batches hold this lock while they take or change an order. A dataset cannot hold the
+# lock itself, because worker processes get a copy of the dataset.
 _ORDERS = Lock()
 
 # The largest number of batches from which Keras finds out the shapes of a model's inputs.

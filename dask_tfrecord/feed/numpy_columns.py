@@ -36,7 +36,7 @@ def numpy_columns(
     fill_nulls : mapping of str to value, optional
         The value that replaces the nulls of each column. By default, nulls become NaN in floating-point
         columns, an empty string in string and binary columns, and an empty list in list columns. A null
-        fixed-size list is filled with copies of the replacing value.
+        fixed-size list is filled with copies of the replacement value.
 
     Returns
     -------
@@ -74,7 +74,7 @@ def checked_fill_nulls(fill_nulls: Any, names: Sequence[str]) -> dict[str, Any]:
 
 
 def one_chunk(column: pa.ChunkedArray) -> pa.Array:
-    """Return the values of a column in one array. Only several chunks are copied."""
+    """Return the values of a column as one array. A column with a single chunk is not copied."""
     return column.chunk(0) if column.num_chunks == 1 else column.combine_chunks()
 
 

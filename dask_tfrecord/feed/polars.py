@@ -98,7 +98,7 @@ def scan_tfrecord(
 
 
 class _Builder(FileReaderBuilder):
-    """Gives Polars a reader for each piece of a dataset. The readers of a query share its plan."""
+    """Give Polars a reader for each piece of a dataset. The readers of a query share one plan."""
 
     def __init__(self, plan: ReadPlan, columns: Schema) -> None:
         self.plan, self.columns = plan, columns
@@ -148,7 +148,7 @@ class _Reader(FileReader):
         num_pipelines: int,
     ) -> Iterator[pl.DataFrame]:
         start, count = pre_slice or (0, sys.maxsize)
-        # The slice comes before the filters and counts all rows, so that no file may be left out.
+        # The slice is applied before the filters and counts all rows, so no file may be left out.
         for table in self._tables(columns, [] if pre_slice else filters):
             first = min(start, table.num_rows)
             rows = min(count, table.num_rows - first)  # `slice` does not limit a table without columns

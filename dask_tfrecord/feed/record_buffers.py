@@ -62,7 +62,7 @@ def find_units(dataset: ReadPlan, splits: Sequence[Split]) -> list[Unit]:
         return [Unit(number, None) for number in range(len(splits))]
 
     def find(group: list[Split]) -> list[Ints | None]:
-        """Return the offsets of the records of a file, or those of each of its splits."""
+        """Return the offsets of the records of a file or of each split. None stands for a block to read."""
         store, path = dataset.store, group[0].file.path
         data = memoryview(map_file(store, path) if store.local else b"")
         if dataset.options.compression not in ("infer", None) or detect(bytes(data[:HEADER_BYTES])):
@@ -90,7 +90,7 @@ def _of_column_file(dataset: ReadPlan, group: Sequence[Split]) -> Ints | None:
     """Return the offsets of the records of a file, given its splits, or None if they are not known."""
     store, file, beside = dataset.store, group[0].file, group[0].columns
     counts = [split.records for split in group if split.records is not None]
-    # The offsets are those in the decompressed content.
+    # Column files have the offsets in the decompressed content.
     if beside is None or len(counts) < len(group) or file.compression is not None:
         return None
     path, count = file.path[len(store.join("")) :], sum(counts)
@@ -179,12 +179,13 @@ def _read_directly(store: Store, options: ReadOptions, split: Split, allocate: A
     return data if count == len(data) and is_frame(bytes(data[:HEADER_BYTES])) else None
 
 
-# The least number and size in bytes of decompressed blocks that are kept in memory. Two groups of blocks of
-# `RecordTable.block_order` fit, because a batch may have rows of two groups.
+# Blocks are dropped from memory only if there are more than this number of blocks, and they take more than
+# this number of decompressed bytes. A batch in the order of `RecordTable.block_order` may have rows of two
+# groups of blocks, which both fit.
 _KEPT_BLOCKS = 32
 _KEPT_BYTES = 1 << 26
 
-# The number of locks, of which each one serves the blocks with some numbers.
+# The number of locks for reading blocks. Each lock serves several blocks.
 _LOCKS = 64
 
 
@@ -218,7 +219,7 @@ class RecordBuffers:
         self._prepare()
 
     def find(self, dataset: ReadPlan, groups: Sequence[tuple[int, Numbers]]) -> list[tuple[Records, Numbers]]:
-        """Return a buffer for each unit, and the indices in it of the wanted records, which must ascend."""
+        """Return, for each unit, a buffer and the indices in it of the wanted records, which must ascend."""
         found_ranges = ((unit, self._range(dataset.store, unit, rows)) for unit, rows in groups)
         ranges = {unit: one for unit, one in found_ranges if one is not None}
         stored = _read_ranges(dataset.store, [*ranges.values()]) if ranges else []
@@ -240,7 +241,8 @@ class RecordBuffers:
     def _range(self, store: Store, unit: int, rows: Numbers) -> tuple[str, int, int] | None:
         """Return the path, start and stop of the wanted range of a remote split.
 
-        Return None to read the whole split: after one range, or if the range is half of the split or more.
+        Return None if the whole split must be read: if a range of it was read before, or if the range is at
+        least half of the split.
         """
         offsets = self.offsets[unit]
         if store.local or offsets is None:

@@ -73,8 +73,8 @@ def _values(column: pa.Array) -> list[Any]:
     return values
 
 
-# The largest size in bytes of the columns that a table keeps in memory. A table reads other columns from the
-# records.
+# The largest size in bytes of the columns that a table keeps in memory. If the columns take more memory, the
+# table reads the records instead.
 _KEPT_BYTES = 1 << 26
 
 
@@ -109,14 +109,14 @@ class RecordTable:
     ----------
     path : str, path-like or list of these
         A path that `read_tfrecord` accepts. Uncompressed local files are the fastest to read. To read one
-        record of a compressed file, a block of about 1 MiB is read if `to_tfrecord` wrote the file, and
-        otherwise the whole file is read.
+        record of a compressed file, the table reads a block of about 1 MiB if `to_tfrecord` wrote the file,
+        and otherwise the whole file.
     columns : str or list of str, optional
         The columns to read, in this order. By default, all columns are read.
     **read
         Keywords of `read_tfrecord` that say which rows are numbered, such as ``schema``, ``filters`` and
         ``version``. Only rows that pass ``filters`` have numbers. To open the table, the columns of the
-        filter are then read from all files that may have rows that pass. If ``on_corrupt`` skips damage, only
+        filter are then read from all files in which rows may pass. If ``on_corrupt`` skips damage, only
         undamaged records have numbers. In this case, all files are read when the table is opened, and a whole
         block is read for each record.
 
@@ -338,8 +338,8 @@ class RecordTable:
         """Return the numbers of all records in a random order that reads each block about once.
 
         The blocks of the dataset, of about 1 MiB each, are shuffled, and then the records of up to 24 blocks
-        are shuffled together. A table that reads records in this order needs these blocks only, which it
-        keeps in memory. `iter_batches` with ``shuffle="blocks"`` returns the rows in the same order.
+        are shuffled together. A table that reads records in this order needs only these blocks at a time, and
+        keeps them in memory. `iter_batches` with ``shuffle="blocks"`` returns the rows in the same order.
 
         Parameters
         ----------
@@ -453,7 +453,7 @@ class RecordTable:
     def _decode(
         self, buffers: Sequence[pa.Buffer], places: Numbers, order: Numbers, wanted: Numbers, units: Numbers
     ) -> pa.RecordBatch:
-        """Decode the records ``order`` of ``places``, which have these numbers and units."""
+        """Decode the records ``order`` of ``places``, with the numbers ``wanted`` and the units ``units``."""
         decoder = getattr(self._local, "decoder", None)
         if decoder is None:  # each thread uses a separate decoder
             decoder = Decoding(self._stored, self._dataset.options, self._allowed).decoder()

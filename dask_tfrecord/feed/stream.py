@@ -2,7 +2,7 @@
 
 Threads send one pass over the rows to each connection, through sockets and file descriptors. A stream that
 fails ends with a broken message instead of the end-of-stream marker. The broken message makes every client
-raise, so that it does not mistake the rows that it has received for all rows.
+raise, so that no client mistakes the received rows for all rows.
 """
 
 import logging
@@ -179,8 +179,8 @@ Outcome = Literal["running", "done", "client left", "closed", "failed"]
 
 _LOG = logging.getLogger(__name__)
 
-# The end-of-stream marker of Arrow IPC (_END), and the header of a message of 8 bytes that are never sent
-# (the constant after it).
+# The end-of-stream marker of Arrow IPC (_END), and the header of a message whose 8 bytes are never sent
+# (_BROKEN).
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _BROKEN = b"\xff\xff\xff\xff\x08\x00\x00\x00"
 
@@ -195,7 +195,7 @@ class _ClosedError(Exception):
 
 @dataclass
 class Pass:
-    """Report on one pass over the rows of an endpoint, which is sent to one connection.
+    """The report of one pass over the rows of an endpoint. Each pass is sent to one connection.
 
     Attributes
     ----------
@@ -444,9 +444,9 @@ def serve(
     source : str, path-like, list of these, dask.dataframe.DataFrame or Series
         A path or a collection that `iter_batches` accepts.
     endpoints : str or list of str, default "tcp://127.0.0.1:0"
-        The addresses at which clients connect: ``"tcp://host:port"`` or ``"host:port"`` (port 0 means any
-        free port), ``"unix://path"``, or ``"fd://number"`` to write one pass to an open file descriptor,
-        which is closed at the end of the pass. An omitted host means 127.0.0.1. The connection is not
+        The addresses at which clients connect: ``"tcp://host:port"``, ``"host:port"`` or ``"unix://path"``.
+        Port 0 means any free port, and an omitted host means 127.0.0.1. With ``"fd://number"``, the server
+        writes one pass to an open file descriptor, and then closes the descriptor. The connection is not
         encrypted, and anyone who can connect can read the rows. Use other hosts only in a network that you
         trust. With several endpoints, the rows are divided among the endpoints, so a client must read all
         endpoints to get all rows.
@@ -461,7 +461,7 @@ def serve(
         the client would crash.
     fill_nulls : mapping of str to value, optional
         The value that replaces the nulls of each column. In a list column, the value replaces nulls inside
-        the lists, and fills null lists of a fixed size; other null lists become empty. By default, a null
+        the lists, and fills null lists of a fixed size. Other null lists become empty. By default, a null
         raises, because TensorFlow I/O has no nulls.
     shuffle : bool, "buffer" or "blocks", optional
         How the rows are shuffled, as in `iter_batches`. With one endpoint, each pass has a different row

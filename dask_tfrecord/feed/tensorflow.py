@@ -66,8 +66,8 @@ _MISCOUNTED = "FileChangedError: the file has not as many records as when the da
 def _without_global_seed() -> Iterator[None]:
     """Build a pipeline whose random numbers do not depend on `tf.random.set_seed`.
 
-    The private attribute was checked with TensorFlow 2.21. A call of `set_seed` would also begin the random
-    numbers of the program again.
+    The private attribute was checked with TensorFlow 2.21. Calling `set_seed` instead would also restart the
+    random numbers of the program.
     """
     from tensorflow.python.eager import context
 
@@ -163,7 +163,7 @@ def read_files(
 
 
 def _unchanged_check(dataset: ReadPlan, files: Sequence[FileInfo]) -> Callable[[Any], "tf.data.Dataset"]:
-    """Return a function that makes an empty dataset that raises if a file changed after it was listed."""
+    """Return a function that makes an empty dataset. Iterating it raises if a listed file has changed."""
 
     def look(number: Any) -> bytes:
         try:
@@ -207,8 +207,9 @@ def _partition_tensor(dataset: ReadPlan, item: Field, fill_nulls: Mapping[str, A
 
 Engine = Literal["kernel", "native"]
 
-# The average record size in bytes above which "native" is the default engine. The kernel engine copies bytes
-# twice more than an Arrow batch, to memory that the C library gives back to the system after each batch.
+# The average record size in bytes above which "native" is the default engine. The engine "kernel" makes two
+# more copies of the bytes than an Arrow batch needs. The C library returns the memory of these copies to the
+# system after each batch.
 _LARGE_RECORD_BYTES = 1 << 18
 
 # The size in bytes of a block that is freed once. After that, glibc keeps this much freed memory (see
@@ -293,8 +294,8 @@ def tensorflow_dataset(
     **read
         Keywords that say which rows are read, as in `read_tfrecord`, such as ``schema``, ``filters`` and
         ``version``. The engine "native" reads with TensorFlow's filesystems, which take no
-        ``storage_options``. It raises if ``filters`` leave out some rows of a file or if ``on_corrupt`` skips
-        damage.
+        ``storage_options``. This engine raises if ``filters`` leave out some rows of a file, or if
+        ``on_corrupt`` skips damage.
 
     Returns
     -------

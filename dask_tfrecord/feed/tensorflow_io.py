@@ -27,9 +27,9 @@ _DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64", "bin
 
 @dataclass(frozen=True)
 class Client:
-    """What a client receives: the columns of ``source``, cast and without nulls, in batches of some rows.
+    """What a client receives: the columns of ``source``, cast and without nulls, in batches.
 
-    If ``batch_size`` is None, each row is an element of the client's dataset.
+    An element of the client's dataset is a batch, or a single row if ``batch_size`` is None.
     """
 
     source: pa.Schema

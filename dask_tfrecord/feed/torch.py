@@ -142,9 +142,9 @@ class TFRecordBatches(IterableDataset[Any]):
     shuffle_buffer : int, default 65536
         The number of rows that are shuffled together.
     uneven : "drop", "pad" or "keep", default "drop"
-        What happens if the rows cannot be divided equally among the ranks. "drop" omits, and "pad" repeats,
-        fewer rows than there are ranks, so that every rank makes the same number of steps. "keep" returns
-        every row once.
+        What happens if the rows cannot be divided equally among the ranks. "drop" leaves out rows, and "pad"
+        repeats rows, so that every rank makes the same number of steps. Fewer rows than there are ranks are
+        left out or repeated. "keep" returns every row once.
     batch_mode : "keep" or "drop", default "keep"
         What happens if the last batch of a rank has fewer rows than ``batch_size``. "keep" returns this
         smaller batch, and "drop" drops this smaller batch.
@@ -171,9 +171,9 @@ class TFRecordBatches(IterableDataset[Any]):
     reads the newer version. Pass ``version`` to stay on the older version.
 
     The method `set_epoch` chooses the epoch of the next iteration. Without `set_epoch`, every iteration is
-    the next epoch, except that worker processes which end with each epoch (``persistent_workers=False``)
-    always begin with the epoch 0. An iteration that continues from a loaded state keeps the epoch of the
-    state. If `set_epoch` chose another epoch, the next iteration uses the chosen epoch.
+    the next epoch. However, worker processes that end with each epoch (``persistent_workers=False``) always
+    begin with the epoch 0. An iteration that continues from a loaded state keeps the epoch of the state. If
+    `set_epoch` chose another epoch, the iteration after this one uses the chosen epoch.
 
     Examples
     --------
@@ -475,7 +475,7 @@ def _part() -> tuple[int, int]:
 
 
 def _states_in(state: Any) -> list[State]:
-    """Return the states of `TFRecordBatches` in a state, which may be that of a `StatefulDataLoader`."""
+    """Return the states of `TFRecordBatches` in a state, which may be the state of a `StatefulDataLoader`."""
     found = [state]
     if isinstance(state, dict) and "_iterator_finished" in state:
         if state.get("_steps_since_snapshot"):
