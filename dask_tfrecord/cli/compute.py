@@ -30,7 +30,7 @@ def note_setting(ctx: click.Context, param: click.Parameter, value: Any) -> None
 
 @contextmanager
 def computing(title: str) -> Iterator[None]:
-    """Make Dask compute as the options say in this ``with`` block. A terminal shows ``title`` as a label."""
+    """Make Dask compute in the ``with`` block as the options say. A terminal shows the label ``title``."""
     settings = {**click.get_current_context().meta[_SETTINGS]}
     scheduler = settings.pop("scheduler")
     local = [name for name, value in settings.items() if value is not None]
@@ -85,7 +85,7 @@ def _children_without_interrupts() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # Windows has no pthread_sigmask
         yield
         return
-    # Otherwise the first process would start the tracker, which unblocks SIGINT.
+    # If the tracker did not run yet, the first process would start it, and this would unblock SIGINT.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

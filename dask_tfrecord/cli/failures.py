@@ -67,16 +67,16 @@ def keep_secret(ctx: click.Context, *places: Any) -> None:
 
 
 def note_paths(ctx: click.Context, *paths: str) -> None:
-    """Hide the secrets in the paths of this run. Errors that name no path are completed by these paths."""
+    """Hide the secrets in the paths of this run. Errors that name no path get these paths."""
     keep_secret(ctx, paths)
     ctx.meta[_PATHS] = (*ctx.meta.get(_PATHS, ()), *paths)
 
 
 @contextmanager
 def one_line_errors(ctx: click.Context) -> Iterator[None]:
-    """Print the warnings and the error of the ``with`` block as lines on stderr, and exit with its code.
+    """Print the warnings and the error of the ``with`` block as lines on stderr, and exit after the error.
 
-    Interrupts and click's usage errors pass.
+    Interrupts and click's usage errors are raised unchanged.
     """
 
     def show(message: Warning | str, *_: Any, **__: Any) -> None:

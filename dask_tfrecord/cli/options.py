@@ -1,7 +1,7 @@
 """Convert keywords of the public functions to options, with the defaults and the help texts of the functions.
 
-A subcommand gets the options that were given as keywords, and passes these keywords to a public function. The
-condition of the option ``--where`` has Python syntax, but is never executed as Python code.
+A subcommand gets the passed options as keyword arguments, and passes them to a public function. The condition
+of the option ``--where`` has Python syntax, but is never executed as Python code.
 """
 
 import ast
@@ -69,7 +69,7 @@ class _Column(NamedTuple):
 def parse(text: str) -> Filters:
     """Parse comparisons of columns with literals, joined with `and`, `or` and `not`.
 
-    A row is selected if it meets all conditions of one list. A column is a Python name or
+    A row is selected if it meets all conditions of at least one list. A column is a Python name or
     ``column('any name')``. Any other text raises click.UsageError.
     """
     try:
@@ -208,7 +208,7 @@ _PAIRS: dict[str, Any] = {"multiple": True, "callback": lambda _, __, value: dic
 _COUNT: dict[str, Any] = {"type": click.IntRange(1)}
 _BYTES: dict[str, Any] = {"type": _size, "metavar": "BYTES"}
 
-# The form of the option for each keyword whose default and annotation do not determine this form.
+# The settings of each option that do not follow from the default and the annotation of its keyword.
 _SETTINGS: dict[str, dict[str, Any]] = {
     "columns": {
         **_NAMES,
@@ -447,7 +447,7 @@ JSON = click.Option(["--json", "as_json"], is_flag=True, help="Print JSON, for s
 
 
 def command(name: str, *params: click.Parameter) -> Callable[[Callable[..., Any]], click.Command]:
-    """Return a decorator that makes a function a subcommand, which gets the options that were given."""
+    """Return a decorator that turns a function into a subcommand. The function gets the passed options."""
 
     def decorate(function: Callable[..., Any]) -> click.Command:
         def run(**values: Any) -> Any:

@@ -39,7 +39,7 @@ _NAME = re.compile(r".*\.(\w+?)(?:-\d+-of-\d+)?(?:\.(?:gz|zz|bz2|xz|zst|lz4))?",
 
 
 def format_of(path: str, option: str) -> Format:
-    """Return the format that the suffix of a path shows. A path without a suffix has the format TFRecord."""
+    """Return the format of a path, given by its suffix. A path without a suffix has the format TFRecord."""
     name = path.rstrip("/").rpartition("/")[2]
     suffix = _NAME.fullmatch(name)
     if suffix is None or (option == "from" and suffix[1] not in _SUFFIXES):
@@ -72,7 +72,8 @@ def open_source(
 ) -> dd.DataFrame:
     """Open the source of `convert` as a Dask DataFrame of the selected columns and rows.
 
-    ``index`` is False if the target format has no index. ``read`` has the given keywords of `read_tfrecord`.
+    ``index`` is False if the target format has no index. ``read`` has the keywords of `read_tfrecord` that
+    the user passed.
     """
     if nulls and format != "csv":
         raise click.UsageError("--null is for CSV files")

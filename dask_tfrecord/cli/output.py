@@ -2,9 +2,9 @@
 
 Names and values come from data that is not trusted. Text is printed with `print_lines`, and JSON with
 `json_lines` or `print_json`. These functions escape the characters that control a terminal. JSON text is
-exact, and is made one column at a time. It follows the JSON mapping of protobuf, except that 64-bit integers
-are numbers. Bytes become base64, times become text as in RFC 3339, durations become seconds such as "1.5s",
-and NaN and infinity become text.
+exact, and is made one column at a time. The text follows the JSON mapping of protobuf, except that 64-bit
+integers are numbers. Bytes become base64, times become text as in RFC 3339, durations become seconds such as
+"1.5s", and NaN and infinity become text.
 """
 
 import binascii
@@ -132,7 +132,7 @@ def _instants(array: pa.Array) -> pa.Array:
 def _base64(array: pa.Array) -> pa.Array:
     """Encode all values with one call of base64.
 
-    Each value is padded to groups of 3 bytes, which keeps the values separate.
+    Each value is padded to a multiple of 3 bytes, so that the encoded values stay separate.
     """
     if not len(array):
         return array.cast(_TEXT)
@@ -231,7 +231,7 @@ def print_table(
     numbers: Sequence[str] = (),
     cut: str = "",
 ) -> None:
-    """Print a table without its empty columns, or blocks of lines if the table is too wide.
+    """Print a table without its empty columns. If the table is too wide, print a block of lines for each row.
 
     The columns ``numbers`` are aligned to the right. Only the cells of the column ``cut`` may be cut.
     """
