@@ -154,11 +154,11 @@ class TestS3Store(S3Suite):
             assert len(calls) <= most, calls
 
         with dask.config.set(scheduler="sync"):
-            check(17, to_tfrecord, rows(1, npartitions=1), place)
-            check(23, to_tfrecord, rows(*range(4), npartitions=4), place, append=True)
+            check(15, to_tfrecord, rows(1, npartitions=1), place)
+            check(22, to_tfrecord, rows(*range(4), npartitions=4), place, append=True)
             check(24, operations.delete, place, [("n", "==", 3)])
-            check(39, operations.compact, place)
-            check(21, to_tfrecord, rows(1, npartitions=1), place, overwrite=True)
+            check(38, operations.compact, place)
+            check(20, to_tfrecord, rows(1, npartitions=1), place, overwrite=True)
 
     def test_a_writer_appends_with_few_requests(self, place: str) -> None:
         with Writer(place, storage_options=self.options) as writer, noted_calls() as calls:

@@ -40,7 +40,7 @@ from dask_tfrecord.errors import NotFoundError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import nothing_at, with_trailing_slash
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.store import FoundFiles, Store
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.storage_values import load
@@ -319,12 +319,12 @@ def open_version(store: Store, number: int | None) -> Snapshot:
     raise NotFoundError(f"{store.public()}: {problem}")
 
 
-def find_snapshot(store: Store) -> Snapshot | None:
+def find_snapshot(store: Store, found: FoundFiles | None = None) -> Snapshot | None:
     """Return the newest snapshot in the store's root, or None. Raise TFRecordError if the snapshot is
     damaged.
     """
-    found = find_newest(store)
-    return None if found is None else Snapshot(**found)
+    newest = find_newest(store, found)
+    return None if newest is None else Snapshot(**newest)
 
 
 def read_snapshot(store: Store, number: int) -> Snapshot:

@@ -36,7 +36,7 @@ from dask_tfrecord.dataset.snapshot.file_list import (
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, snapshot_path
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.entry import COLUMN_FILE_NAMES
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.store import FoundFiles, Store
 from dask_tfrecord.schema.fields import Schema
 
 # The columns that become the index of a DataFrame, each as a pair of the column name and the level name.
@@ -223,7 +223,7 @@ class _LostBaseError(FileNotFoundError):
     """The base of a version is missing: an overwrite has just removed it, or the dataset is damaged."""
 
 
-def versions(store: Store) -> list[int]:
+def versions(store: Store | FoundFiles) -> list[int]:
     """Return the numbers of the snapshots in the root of the store, the newest last."""
     return numbers_of(store.names(METADATA_DIRECTORY))
 
@@ -260,17 +260,19 @@ def oldest_version(store: Store) -> int:
     return 0
 
 
-def find_newest(store: Store) -> dict[str, Any] | None:
+def find_newest(store: Store, found: FoundFiles | None = None) -> dict[str, Any] | None:
     """Return the fields of the newest snapshot in the root of the store, or None if there is no snapshot.
 
     Raise TFRecordError if the file of the snapshot or of its base is damaged, or if its base is missing.
     """
-    while numbers := versions(store):
+    numbers = versions(found or store)
+    while numbers:
         try:
             return read_version(store, numbers[-1])
         # An overwrite may have just replaced this version by a newer version.
         except FileNotFoundError as error:
-            if versions(store) != numbers:
+            if (now := versions(store)) != numbers:
+                numbers = now
                 continue
             if isinstance(error, _LostBaseError):
                 raise invalid_snapshot(error, store.public(store.join(snapshot_path(numbers[-1])))) from error

@@ -474,10 +474,10 @@ def _of_open_runs(
 
 
 @redact_errors
-def intact_snapshot(store: Store) -> Snapshot | None:
+def intact_snapshot(store: Store, found: FoundFiles | None = None) -> Snapshot | None:
     """Return the newest snapshot in the root of the store, or None if the snapshot is damaged or missing."""
     with suppress(TFRecordError):
-        return find_snapshot(store)
+        return find_snapshot(store, found)
     return None
 
 

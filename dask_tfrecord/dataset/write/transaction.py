@@ -150,12 +150,12 @@ class Transaction:
     def commit(self) -> Snapshot:
         """Do all steps of the commit. Return what the function `commit` returns."""
         run = self.run
-        self._log(1, "look for an earlier success of this write")
-        snapshot = self.look()
-        if snapshot is None:
-            with self._marked() if self._known is None else nullcontext():
+        with self._marked() if self._known is None else nullcontext():
+            self._log(1, "look for an earlier success of this write")
+            self._found = self._find()
+            snapshot = self.look(self._found if len(self.files) else None)
+            if snapshot is None:
                 self._log(2, "finish the cleanup of the previous commit")
-                self._found = self._find()
                 if self.newest is not None:
                     finish_newest(self.store, running=run.run, known=self.newest, found=self._found)
                 snapshot = self.create()
@@ -176,12 +176,16 @@ class Transaction:
             return f", removes the versions before it and {len(change.removed)} files"
         return ""
 
-    def look(self) -> Snapshot | None:
-        """Read the newest version. Return the snapshot that another attempt has committed, or None."""
+    def look(self, found: FoundFiles | None = None) -> Snapshot | None:
+        """Read the newest version. Return the snapshot that another attempt has committed, or None.
+
+        A listing of all files may have ``found`` the number of the newest version.
+        """
         if self._known is not None:
             self.newest = self._known.snapshot
         else:
-            self.newest = (intact_snapshot if self.operation.replaces_damage else find_snapshot)(self.store)
+            find = intact_snapshot if self.operation.replaces_damage else find_snapshot
+            self.newest = find(self.store, found)
         return self.run.committed_in(self.newest)
 
     def create(self) -> Snapshot:
