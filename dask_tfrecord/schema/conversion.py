@@ -1,10 +1,8 @@
-"""Convert Arrow values to another Arrow type without changing the values, and find a type that fits an
-append.
+"""Convert Arrow values to another Arrow type without changing the values, and find the wider of two types.
 
 The module knows neither pandas nor the columns of a dataset. A conversion is exact if converting the result
-back gives values equal to the original values. Numbers are compared as numbers, so -0.0 equals 0. When a
-value is compared before and after the conversion, NaN equals NaN. If the caller allows rounding, floats may
-be rounded to the nearest shorter float.
+back gives values equal to the original values. In this comparison, -0.0 equals 0, and NaN equals NaN. If the
+caller allows rounding, floats may be rounded to the nearest shorter float.
 """
 
 import pyarrow as pa
@@ -25,9 +23,9 @@ from dask_tfrecord.schema.storage_values import (
 def convert(array: pa.Array, type_: pa.DataType, *, rounded: bool = False) -> pa.Array:
     """Convert an Arrow array to another type. Raise if the conversion would change a value.
 
-    If ``rounded``, floats and decimals are rounded to the nearest float of the type; otherwise they raise
-    RoundedError. Any other value that would change raises MisfitError with its row. Where Arrow has no
-    conversion, pyarrow's exception is raised.
+    If ``rounded``, floats and decimals are rounded to the nearest float of the type. Otherwise, a value that
+    would be rounded raises RoundedError. Any other value that would change raises MisfitError with its row.
+    If Arrow has no conversion, pyarrow's exception is raised.
     """
     if array.type == type_:
         return array
@@ -65,7 +63,7 @@ def family(type_: pa.DataType) -> str:
 
 
 def has_all(categories: pa.Array, others: pa.Array) -> bool:
-    """Return True if all other categories are among the categories."""
+    """Return True if ``categories`` contains all of ``others``."""
     if others.equals(categories):
         return True
     return bool(pc.all(pc.is_in(others.cast(categories.type), value_set=categories), min_count=0).as_py())
@@ -93,16 +91,15 @@ def _structs(array: pa.StructArray, type_: pa.StructType, *, rounded: bool) -> p
 
 
 def _decoded(array: pa.DictionaryArray) -> pa.Array:
-    """Replace the codes by their values, also where Arrow cannot take the values, because their type is a
-    view type.
-    """
+    """Replace the codes by their values. Convert a view type first, because Arrow cannot take its values."""
     categories = array.dictionary
     return convert(categories, canonical_type(categories.type)).take(array.indices)
 
 
 def same_layout(source: pa.DataType, target: pa.DataType) -> bool:
-    """Return True if two types are equal or differ only in memory layout, at all levels, as string and
-    large_string do.
+    """Return True if two types are equal or differ only in memory layout, as string and large_string do.
+
+    Nested types are compared at all levels.
     """
     if source == target:
         return True
@@ -173,7 +170,7 @@ def _cast(array: pa.Array, type_: pa.DataType) -> pa.Array:
         if types.is_integer(one) and types.is_temporal(other) and one != integer_type(other):
             return _cast_through(array, integer_type(other), type_)
     wide = pa.decimal256(76, type_.scale) if types.is_decimal(type_) else type_
-    # Arrow requires a decimal type with room for all integers of the type.
+    # Arrow casts an integer type only to a decimal type that can hold all its integers.
     if types.is_integer(source) and wide != type_:
         return array.cast(wide).cast(type_)
     return array.cast(type_)
@@ -200,8 +197,9 @@ def _check_same(
 
 
 def _comparable(array: pa.Array) -> pa.Array:
-    """Convert an array to values that Arrow can compare. NaN, which both compared arrays have in the same
-    rows, becomes null.
+    """Convert an array to values that Arrow can compare.
+
+    NaN becomes null. Both compared arrays have NaN in the same rows.
     """
     if types.is_floating(array.type):
         wide = array.cast(pa.float64())

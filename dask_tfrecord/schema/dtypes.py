@@ -1,6 +1,6 @@
-"""Name the pandas dtypes of written columns, so that a read can restore them.
+"""Name the pandas dtypes of written columns, so that a read can restore the dtypes.
 
-The names are those of pandas, except ``str[...]`` and ``string[...]``, which also name the storage.
+The names are pandas' own names, except ``str[...]`` and ``string[...]``, which also name the storage.
 """
 
 import re
@@ -18,9 +18,9 @@ _TEXT = re.compile(r"(str|string)\[(python|pyarrow)\]")
 
 @lru_cache(maxsize=1024)  # the columns of a dataset have few different types
 def dtype_name(dtype: Any, type_: pa.DataType) -> str:
-    """Return the name of a dtype if a column of this Arrow type can have it again, otherwise "".
+    """Return the name of a dtype if the dtype can be restored from this Arrow type, otherwise "".
 
-    It is "" for Arrow-backed and for categorical columns, whose dtype follows from the Arrow type.
+    The name is also "" for Arrow-backed and categorical columns: the Arrow type determines their dtype.
     """
     if isinstance(dtype, pd.SparseDtype):
         dtype = dtype.subtype
@@ -48,7 +48,7 @@ def _fits(dtype: Any, type_: pa.DataType) -> bool:
 
 
 def fitting_dtype(name: str, type_: pa.DataType) -> str:
-    """Return the stored name of a dtype if a column of this Arrow type can have the dtype, otherwise ""."""
+    """Return ``name`` if it names a dtype that a column of this Arrow type can have, otherwise ""."""
     dtype = dtype_of(name) if name else None
     return name if dtype is not None and _fits(dtype, type_) else ""
 
@@ -70,9 +70,9 @@ def dtype_of(name: str) -> Any:
 
 
 def common_dtype(ours: str, theirs: str, type_: pa.DataType) -> str:
-    """Return the name of the dtype that holds the values of two dtypes, or "" if only the Arrow type does.
+    """Return the name of a dtype for the values of two dtypes, or "" if only the Arrow type holds them.
 
-    ``type_`` is the Arrow type of the values of both.
+    ``ours`` and ``theirs`` are the names of the two dtypes. ``type_`` is the Arrow type of all values.
     """
     if ours == theirs:
         return ours
@@ -92,7 +92,7 @@ def nullable_dtype_of(type_: pa.DataType) -> str:
 
 
 def nullable_dtype(name: str) -> str:
-    """Return the name of the dtype that also holds nulls: "Int64" for "int64"."""
+    """Return the name of the nullable counterpart of a dtype, such as "Int64" for "int64"."""
     if name == "bool":
         return "boolean"
     return re.sub("^(u?)int", lambda found: f"{found[1].upper()}Int", name)

@@ -34,7 +34,7 @@ from dask_tfrecord.schema.stored_form import StoredForm
 
 Lossy = Literal["warn", "allow", "raise"]
 
-# The exceptions of a conversion if a value does not fit a type. `_error` converts these exceptions to a
+# What a conversion raises if a value does not fit the type. `_error` converts these exceptions to a
 # SchemaError that names the column.
 _CAST_ERRORS = (
     MisfitError,
@@ -58,15 +58,15 @@ class Field:
         The first categories of a dictionary type, in this order. An ordered dictionary type has no other
         categories.
     form : StoredForm, optional
-        The features that store the column, if these are not given by the type, as in datasets of TFDS and in
-        feature specs of TensorFlow.
+        The features that store the column, if the type does not determine them. Columns of TFDS datasets and
+        of TensorFlow's feature specs have a form.
     dtype : str, optional
-        The dtype of the written pandas column, such as ``"int64"``, ``"Int64"`` or ``"str"``, or "" for an
-        Arrow-backed column, for a categorical, and if the dtype is unknown. Two columns that differ only in
-        the dtype are equal.
+        The dtype of the written pandas column, such as ``"int64"``, ``"Int64"`` or ``"str"``. It is "" for an
+        Arrow-backed column, for a categorical, and if the dtype is unknown. Fields that differ only in
+        ``dtype`` are equal.
     is_closed : bool, default False
-        True if no value of a dictionary column has another category than ``categories``. Two columns that
-        differ only in this are equal.
+        True if all values of a dictionary column are among ``categories``. Fields that differ only in
+        ``is_closed`` are equal.
 
     Examples
     --------
@@ -96,7 +96,7 @@ class Field:
         return cls(name, form.type, None if form.depth else form.categories, form)
 
     def without_class_names(self) -> Self:
-        """Return the column with the numbers of the classes, if it is a class label of TFDS."""
+        """Return the column with class numbers instead of class names, if it is a class label of TFDS."""
         if self.form is None or not self.form.has_codes:
             return self
         return type(self).in_form(self.name, replace(self.form, categories=None))
@@ -152,8 +152,9 @@ class Field:
 
     @cached_property
     def column(self) -> Column:
-        """The feature that stores the column. For a struct, it tells a struct whose fields are all null from
-        a null.
+        """The feature that stores the column.
+
+        For a struct, the feature that distinguishes a struct whose fields are all null from a null.
         """
         if self.form is not None:
             return self.features[0]
@@ -167,8 +168,9 @@ class Field:
             raise of_column(error, self.name) from None
 
     def with_field_types(self, types: Mapping[str, pa.DataType]) -> Self:
-        """Return the column with other types of some fields of the struct, which ``types`` maps by names such
-        as "a/b".
+        """Return the column with new types for some fields of the struct.
+
+        ``types`` maps names of fields, such as "a/b", to types.
         """
         if self.name in types:
             return replace(self, type=types[self.name])
@@ -179,7 +181,7 @@ class Field:
         return replace(self, type=pa.struct(list(fields)))
 
     def of_struct(self, error: SchemaError) -> SchemaError:
-        """Return a copy of the error of a field of the struct whose remedies give the type of the struct."""
+        """Return a copy of the error of a field. Its remedies give the type of the whole struct instead."""
         remedies = [
             remedy._replace(value={self.name: self.with_field_types(remedy.value).type})
             if self.is_struct and remedy.keyword == "schema"
@@ -211,7 +213,7 @@ class Field:
         return with_marker(array, stored)
 
     def store(self, array: pa.Array, *, lossy: Lossy) -> pa.Array:
-        """Convert values of a column that is no struct to a type that the kernel encodes.
+        """Convert values of a column that is not a struct to a type that the kernel encodes.
 
         Raise SchemaError for a value that cannot be stored, or that would be rounded if ``lossy`` is "raise".
         """
@@ -224,7 +226,7 @@ class Field:
 
     @property
     def has_all_categories(self) -> bool:
-        """True if no value of a dictionary column can have another category than the known ones."""
+        """True if every value of a dictionary column must be one of the known categories."""
         return self.is_closed or self.type.ordered if self.form is None else self.form.has_codes
 
     def check_categories(self, column: pa.ChunkedArray | pa.Array) -> None:
@@ -248,8 +250,9 @@ class Field:
             raise SchemaError(f"the values are {array.type}, the column is {self.type}", feature=self.name)
 
     def load(self, *arrays: pa.Array) -> pa.Array:
-        """Convert what the kernel decoded from each feature of the column to the column's type. Raise
-        SchemaError for a value that does not fit.
+        """Convert the decoded values of the column's features to the column's type.
+
+        Raise SchemaError for a value that does not fit.
         """
         try:
             if self.is_struct:
@@ -291,8 +294,9 @@ class Field:
 
 
 def stored_fields(item: Field) -> list[Field]:
-    """Return a column for each feature of a struct, or of a column in a form of another library, else the
-    column itself.
+    """Return a column for each feature that stores ``item``.
+
+    The result is ``item`` itself unless it is a struct or has a form of another library.
     """
     if item.form is None:
         return [Field(one.name, pa.int64()) if one.is_struct else one for one in item.family]
@@ -300,7 +304,7 @@ def stored_fields(item: Field) -> list[Field]:
 
 
 def feature_text(item: Field) -> str:
-    """Return the name of the feature that stores a column, as TensorFlow's proto files spell it."""
+    """Return the type of the feature that stores a column, such as "int64_list" in TensorFlow's protos."""
     if item.is_struct:
         return "one for each field"
     kind = "bytes" if item.kind == "string" else item.kind
@@ -311,8 +315,8 @@ def feature_text(item: Field) -> str:
 class Schema:
     """The columns of a dataset, and the message type of its records.
 
-    The schema of a snapshot is such a schema, :meth:`from_arrow` creates a schema, and
-    ``read_tfrecord(schema=...)`` accepts a schema.
+    A snapshot has a schema, :meth:`from_arrow` creates a schema, and ``read_tfrecord(schema=...)`` accepts a
+    schema.
 
     Parameters
     ----------
@@ -349,7 +353,7 @@ class Schema:
             check_instance("fields", item, Field)
         _check_record_type(self.record_type)
 
-    # The package sets these functions, because the schema knows no files.
+    # The package sets these functions, because this module does not open files.
     from_tfds: ClassVar["Callable[..., Schema]"]
     from_tfmd: ClassVar["Callable[..., Schema]"]
 
@@ -363,7 +367,7 @@ class Schema:
     ) -> Self:
         """Create a schema from an Arrow schema. Raise if TFRecord cannot store a type of the Arrow schema.
 
-        A view type such as string_view becomes the type without view, which differs only in memory form.
+        A view type such as string_view becomes the type without view, which differs only in memory layout.
         A column of the null type can only hold nulls.
 
         Parameters
@@ -373,7 +377,7 @@ class Schema:
         record_type : "example", "sequence_example" or "bytes", default "example"
             The type of message that each record is.
         categories : mapping of str to pyarrow.Array, optional
-            Map from the name of a dictionary column to the first categories of this column.
+            Maps the name of each dictionary column to its first categories.
 
         Returns
         -------
@@ -422,7 +426,7 @@ class Schema:
 
     @property
     def leaves(self) -> tuple[Field, ...]:
-        """The columns, with the fields at all levels of a struct instead of the struct."""
+        """The columns. Each struct is replaced by its fields at all levels that are not structs."""
         return tuple(leaf for item in self.fields for leaf in item.leaves)
 
     @cached_property
@@ -456,7 +460,7 @@ class Schema:
         return type(self)(tuple(by_name[name] for name in selected), self.record_type)
 
     def opened(self, names: Collection[str]) -> Self:
-        """Return the schema in which these columns may have more categories."""
+        """Return a schema in which the columns ``names`` may have more categories."""
         fields = (replace(item, is_closed=item.is_closed and item.name not in names) for item in self.fields)
         return replace(self, fields=tuple(fields))
 
@@ -478,11 +482,10 @@ class Schema:
         return tuple(at for at, item in enumerate(self.fields) if item.type not in STORAGE_TYPES)
 
     def to_storage(self, batch: pa.RecordBatch, *, lossy: Lossy) -> pa.RecordBatch:
-        """Convert a batch with the columns of this schema to types that the kernel encodes, without copying
-        where possible.
+        """Convert a batch with the columns of this schema to types that the kernel encodes.
 
-        If ``lossy`` is "raise", a value that would be rounded to a 32-bit float raises. A SchemaError has the
-        column and the row of the value.
+        Values are copied only if necessary. Raise SchemaError, with the column and the row, for a value that
+        cannot be stored. If ``lossy`` is "raise", also raise for a value that would be rounded.
         """
         if self.is_stored(batch):  # creating a batch of many columns takes as long as encoding the batch
             return batch
@@ -495,9 +498,9 @@ class Schema:
     def from_storage(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Convert a decoded batch from storage types to logical types: the inverse of `to_storage`.
 
-        A SchemaError has the column and the row of a value that does not fit.
+        Raise SchemaError, which has the column and the row, for a value that does not fit.
         """
-        # A new batch of many columns costs as much as decoding it.
+        # Creating a new batch of many columns takes as long as decoding the batch.
         if batch.schema.equals(self.arrow) and not self._has_forms:
             return batch
         columns = [
@@ -515,7 +518,7 @@ class Schema:
 
     @cached_property
     def _has_forms(self) -> bool:
-        """True if a column is stored in other features than the feature with its name and type."""
+        """True if at least one column is a struct or has a form."""
         return any(item.form is not None or item.is_struct for item in self.fields)
 
     def to_json(self) -> dict[str, Any]:
@@ -563,9 +566,9 @@ class Schema:
             known = {name: StoredForm.from_json(form) for name, form in forms.items()}
             plain = [item for item in empty.schema if item.name not in known]
             if not plain and record_type in get_args(RecordType):
-                fields = {}  # records without features, or whose features are all in a form of TFDS
+                fields = {}  # there are no columns, or all columns have a form
             else:
-                check_names([item.name for item in plain], may_be_empty=True)  # as in files of other tools
+                check_names([item.name for item in plain], may_be_empty=True)  # in files of other tools
                 schema = cls._of_types(pa.schema(plain), record_type, categories)
                 fields = {item.name: item for item in schema.fields}
             fields |= {name: Field.in_form(name, form) for name, form in known.items()}
@@ -645,8 +648,8 @@ def _check_depth(item: Field, record_type: RecordType) -> None:
 
 
 def check_features(fields: Sequence[Field]) -> None:
-    """Raise SchemaError if two columns, or two fields of structs, have the name of one feature."""
-    if not any(item.is_struct for item in fields):  # then the names of the columns are those of the features
+    """Raise SchemaError if two columns, or two fields of structs, would be stored in the same feature."""
+    if not any(item.is_struct for item in fields):  # then each feature has the name of its column
         return
     counts = Counter(one.name for item in fields for one in item.features)
     for name in (name for name, count in counts.items() if count > 1):

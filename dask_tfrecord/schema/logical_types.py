@@ -1,5 +1,4 @@
-"""Define the Arrow types of columns: the kinds of features that store them, and the names that users give
-them.
+"""Map the Arrow types of columns to the features that store them, and users' type names to Arrow types.
 
 The module converts types, never values.
 """
@@ -18,7 +17,7 @@ from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 
 _Tests = tuple[Callable[[pa.DataType], bool], ...]
 
-# Tests for Arrow types whose values are stored as integers (INTEGERS), as text (TEXT) and as bytes (BINARY).
+# A type is stored as integers, text or bytes if a test in INTEGERS, TEXT or BINARY is true for the type.
 INTEGERS: _Tests = (
     types.is_boolean,
     types.is_integer,
@@ -38,7 +37,7 @@ _KINDS: dict[Kind, _Tests] = {
 }
 _ADVICE: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (types.is_null, "name the type of its values"),
-    # The fields of a struct column are stored, so this struct is inside of a list or another type.
+    # A struct column is stored field by field, so a struct that is found here is inside another type.
     (
         types.is_struct,
         "make each of its fields a list column, which can be a list of lists in sequence examples, or "
@@ -53,7 +52,8 @@ _ADVICE: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
 def kind_and_depth(type_: pa.DataType) -> tuple[Kind, int]:
     """Return the kind of the feature that stores values of a type, and the depth of the type's lists.
 
-    Raise SchemaError if there is none. The error does not name the column; `of_column` adds the name.
+    Raise SchemaError if no feature can store the type. The error does not name the column; `of_column` adds
+    the name.
     """
     found = _find(type_)
     if isinstance(found, pa.DataType):
@@ -75,7 +75,7 @@ def of_column(error: SchemaError, name: str) -> SchemaError:
 
 
 def _find(type_: pa.DataType) -> tuple[Kind, int] | pa.DataType:
-    """Return the kind and the depth of a type, or a type nested in it that no feature can hold."""
+    """Return the kind and the depth of a type, or the (nested) type that no feature can hold."""
     if isinstance(type_, pa.FixedShapeTensorType):
         return _find(type_.storage_type)
     if _is_unsupported(type_):
@@ -95,7 +95,7 @@ def _find(type_: pa.DataType) -> tuple[Kind, int] | pa.DataType:
 
 
 def _storable(type_: pa.DataType) -> pa.DataType | None:
-    """Return a type that a feature can store and that holds the values of a given type, if there is one."""
+    """Return a type that a feature can store and that holds the values of ``type_``, or None."""
     if not isinstance(_find(type_), pa.DataType):
         return type_
     if isinstance(type_, pa.BaseExtensionType):
@@ -241,7 +241,7 @@ def arrow_type(given: Any) -> pa.DataType:
     """
     if isinstance(given, pa.DataType):
         return given
-    # A dtype of the class ArrowDtype of pandas.
+    # `given` is an ArrowDtype of pandas.
     if isinstance(found := getattr(given, "pyarrow_dtype", None), pa.DataType):
         return found
     if isinstance(given, type) and given in _PYTHON:
@@ -261,12 +261,12 @@ def arrow_type(given: Any) -> pa.DataType:
 
 
 def _item(name: str) -> pa.DataType:
-    """Return the type of a list's values or a struct's field. In its Arrow name, "float" means 32 bits."""
+    """Return the type of a list's values or of a struct's field. Inside Arrow names, "float" has 32 bits."""
     return pa.float32() if name == "float" else arrow_type(name)
 
 
 def _split(fields: str) -> list[str]:
-    """Split the text of the fields of a struct at the commas that are not part of a field's type."""
+    """Split the text inside ``struct<...>`` into its fields. A comma inside a field's type splits nothing."""
     found: list[str] = []
     for text in filter(None, fields.split(", ")):
         if found and len(re.findall(r"[<(\[]", found[-1])) > len(re.findall(r"[>)\]]", found[-1])):
@@ -291,7 +291,7 @@ def _by_name(name: str) -> pa.DataType:
     try:
         return pa.type_for_alias(name)
     except ValueError:
-        # The name is that of a nullable type of pandas.
+        # The name is a nullable dtype of pandas, such as "Int64".
         if re.fullmatch("U?Int(8|16|32|64)|Float(32|64)", name):
             return pa.type_for_alias(name.lower())
         return _by_dtype(name)

@@ -1,8 +1,8 @@
 """Convert Arrow arrays to the types that features can store, and back.
 
 `store` and `load` convert whole arrays. `load` is the inverse of `store` for every value that a feature can
-hold. For a value that does not fit, both functions raise `MisfitError` with the row of the value. A record
-without any feature of a struct has a null. A struct whose fields are all null has no features either, so its
+hold. For a value that does not fit, both functions raise `MisfitError` with the row of the value. If a record
+has none of the features of a struct, the struct is null. If instead all fields of the struct are null, the
 record gets a marker: a feature with the name of the struct. The module knows neither columns nor records.
 """
 
@@ -91,7 +91,7 @@ def store(array: pa.Array, *, exact: bool) -> pa.Array:
 
 
 def is_stored(array: pa.Array) -> bool:
-    """Return True if the kernel can encode an array unchanged, so that `store` returns the array itself."""
+    """Return True if the kernel can encode an array unchanged. `store` then returns the array itself."""
     return array.type in STORAGE_TYPES or (_is_encodable(array.type) and not _has_null_elements(array))
 
 
@@ -118,8 +118,8 @@ def storage_bytes(array: pa.Array) -> int:
 def load(array: pa.Array, type_: pa.DataType, categories: pa.Array | None = None) -> pa.Array:
     """Convert stored values to a logical type: the inverse of `store`.
 
-    ``categories`` are the first ones of a dictionary type; an ordered type has no others. Raise MisfitError
-    for a value that the type cannot hold.
+    ``categories`` are the first categories of a dictionary type. An ordered type has no other categories.
+    Raise MisfitError for a value that the type cannot hold.
     """
     if array.type == type_:
         return array
@@ -171,9 +171,7 @@ def _raise_at_first(
     wider: pa.DataType | None = None,
     error: type[MisfitError] = MisfitError,
 ) -> None:
-    """Raise ``error``, with the text that ``problem`` returns, for the first row in which the mask is
-    true.
-    """
+    """Raise ``error`` for the first row in which the mask is true. ``problem`` returns the error message."""
     row = pc.index(mask, True).as_py()
     if row >= 0:
         raise error(row, problem(row), advice, wider)
@@ -253,7 +251,7 @@ def _exceeds_decimal(floats: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _range(type_: pa.DataType) -> tuple[int, int] | None:
-    """Return the least and the greatest int64 of a type; None if the type can hold every int64."""
+    """Return the least and the greatest integer that a type can hold; None if it can hold every int64."""
     if types.is_boolean(type_):
         return 0, 1
     if types.is_time(type_):
@@ -265,8 +263,9 @@ def _range(type_: pa.DataType) -> tuple[int, int] | None:
 
 
 def check_range(array: pa.Array) -> None:
-    """Raise MisfitError for a time of a day or more, or a date64 with a time of day, which Arrow arrays can
-    contain.
+    """Raise MisfitError for invalid values that Arrow arrays can contain.
+
+    These are a time that is not within one day, and a date64 with a time of day.
     """
     if types.is_time(array.type) or types.is_date64(array.type):
         _check_integers(array.view(integer_type(array.type)), array.type)
@@ -326,7 +325,7 @@ def _is_not_a_stored_decimal(decimals: pa.Array, floats: pa.Array) -> pa.Array:
 def with_values(
     lists: pa.Array, type_: pa.DataType, convert: Callable[[pa.Array, pa.DataType], pa.Array]
 ) -> pa.Array:
-    """Convert an array of lists to the list type ``type_``, and the values of the lists with ``convert``."""
+    """Convert an array of lists to the list type ``type_``. ``convert`` converts the values in the lists."""
     values, offsets, nulls = lists.flatten(), list_offsets(lists), lists.is_null()
     if types.is_fixed_size_list(type_):
         size = type_.list_size
@@ -347,7 +346,7 @@ def with_values(
 
 
 def _fixed_size_positions(offsets: Offsets, size: int, nulls: pa.Array) -> pa.Array:
-    """Return the positions of the values of lists with ``size`` values. Those of null lists are null."""
+    """Return ``size`` positions of values for each list. The positions are null for a null list."""
     positions = offsets[:-1, None] + np.arange(size)
     return pa.array(positions.ravel(), mask=np.repeat(nulls.to_numpy(zero_copy_only=False), size))
 

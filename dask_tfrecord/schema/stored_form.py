@@ -1,7 +1,7 @@
 """Define how features store a column of tensors or of nested lists.
 
-TensorFlow Datasets (TFDS) stores a tensor as a flat list of values, a sequence of sequences as the values and
-the lengths of the inner sequences, and an encoded tensor as bytes. The classes of
+TensorFlow Datasets (TFDS) stores a tensor as a flat list of values, and an encoded tensor as bytes. TFDS
+stores a sequence of sequences as the values and the lengths of the inner sequences. The classes of
 ``tensorflow_datasets.core.features`` are the source of these rules. The feature specs of TensorFlow, and the
 schemas of TensorFlow Metadata, name the features that store the values and the lengths of a column.
 """
@@ -23,17 +23,17 @@ from dask_tfrecord.schema.storage_values import MisfitError, list_offsets, load
 
 Encoding = Literal["none", "bytes", "zlib"]
 
-# What the integers of a feature say about the sequences into which the values of another feature are divided.
+# How the integers of a feature divide the values of another feature into sequences.
 Integers = Literal["row_lengths", "row_splits", "row_starts", "row_limits", "value_rowids"]
 
 # The size of a dimension, or None if the size differs between rows.
 Size: TypeAlias = int | None
 
-# The most bytes that the binary values of an array can have.
+# The largest total size, in bytes, of the values of an array of the type `pa.binary()`.
 _MOST_BYTES = 2**31 - 1
 
-# A feature may number the sequences of a row. At most so many of the sequences may have no values, so that
-# hostile numbers cannot use up the memory.
+# With "value_rowids", a row may have at most this many more sequences than values, so that hostile row
+# numbers cannot use up the memory.
 _MOST_EMPTY = 2**20
 
 _Ints: TypeAlias = npt.NDArray[np.int64]
@@ -63,7 +63,7 @@ class StoredForm:
     Attributes
     ----------
     value_type : pyarrow.DataType
-        The type of the values of a tensor. With `categories`, the type of the numbers of the classes.
+        The type of the values of a tensor. For class labels with names, the type of the class numbers.
     shape : tuple of (int or None)
         The shape of a tensor. Empty for a scalar.
     lengths : tuple of (int or None)
@@ -74,15 +74,15 @@ class StoredForm:
     is_optional : bool
         If True, a record may lack the features of the column. The value of the column is then null.
     categories : pyarrow.Array, optional
-        The names of the classes, if the stored values are numbers of classes. The number -1 means null. If
+        If the stored values are class numbers, the names of the classes. The number -1 means null. If
         `value_type` is a string type, the first categories of the column.
     spellings : tuple of (str, str), optional
-        The values of a feature of bytes that stand for False and True.
+        The texts that stand for False and for True in a feature of bytes.
     value_feature : str, optional
-        The name of the feature that stores the values. If None, the name of the column determines this name.
+        The name of the feature that stores the values. If None, the name follows from the column's name.
     partitions : tuple of (RowPartition or None)
-        For each of `lengths` but the first, the feature that divides the values into sequences, or None if
-        all sequences have the same length. If empty, TFDS's names are used.
+        For each of `lengths` except the first, the feature that divides the values into sequences, or None if
+        all sequences have the same length. If the tuple is empty, the features have the names that TFDS uses.
     """
 
     value_type: pa.DataType
@@ -169,9 +169,9 @@ class StoredForm:
         return (Column(f"{name}/ragged_flat_values", kind, 1), *lengths)
 
     def load(self, arrays: Sequence[pa.Array]) -> pa.Array:
-        """Convert the decoded values of the features of `columns` to the column.
+        """Convert the decoded values of the features in `columns` to the values of the column.
 
-        A MisfitError has the row of a value that contradicts the form.
+        Raise MisfitError, which has the row, for a value that contradicts the form.
         """
         has_empty = bool(self.lengths) or (None in self.shape and self.encoding == "none")
         if (has_empty and not self.is_optional) or not arrays[
@@ -185,7 +185,7 @@ class StoredForm:
         try:
             found = self._load([array.filter(is_valid) for array in arrays])
         except MisfitError as error:
-            row = int(np.flatnonzero(present)[error.row])  # of all rows, not of those with a value
+            row = int(np.flatnonzero(present)[error.row])  # counted among all rows
             raise MisfitError(row, error.problem, error.advice) from None
         return found.take(pa.array(np.cumsum(present) - 1, mask=~present))
 
@@ -261,7 +261,7 @@ class StoredForm:
         return pa.StructArray.from_arrays(columns, names=["data", "shape"])
 
     def _in_sequences(self, items: pa.Array, per_row: _Ints, features: Sequence[pa.Array]) -> pa.Array:
-        """Convert the tensors of all rows to the sequences of each row, beginning with the innermost."""
+        """Group the tensors of all rows into nested sequences, beginning with the innermost sequences."""
         left = [*features]
         for level in reversed(range(len(self.lengths) - 1)):
             partition = self.partitions[level] if self.partitions else RowPartition("row_lengths", "")
@@ -303,7 +303,7 @@ def _flattened(array: pa.Array) -> tuple[pa.Array, _Ints]:
 
 
 def _equal_lengths(per_row: _Ints, size: int) -> tuple[_Ints, _Ints]:
-    """Return the lengths of sequences of the same length, and the number of sequences of each row."""
+    """Return ``size`` as the length of each sequence, and the number of sequences of each row."""
     _check(per_row % size == 0, lambda row: _mismatch(per_row[row], [None, size]))
     counts = per_row // size
     return np.full(counts.sum(), size), counts
@@ -319,7 +319,7 @@ def _row_lengths(array: pa.Array, integers: Integers, per_row: _Ints) -> tuple[_
     if integers == "row_lengths":
         return numbers, counts
     edges = _edges(counts)
-    first, last = edges[:-1][counts > 0], edges[1:][counts > 0] - 1  # of each row that has integers
+    first, last = edges[:-1][counts > 0], edges[1:][counts > 0] - 1  # only of rows with integers
     if integers == "value_rowids":
         _check(counts == per_row, lambda row: f"{per_row[row]} values have {counts[row]} row numbers")
         steps = np.diff(numbers, prepend=0)
@@ -387,8 +387,8 @@ def _lists(values: pa.Array, counts: _Ints) -> pa.Array:
 def _decompressed(stored: pa.Array, size: int | None) -> pa.Array:
     """Decompress each value, which must have ``size`` bytes if the size is known.
 
-    All values together may have 2 GiB, so that hostile records cannot use up the memory. No library
-    decompresses the zlib streams of an array in one call.
+    Together, the values may have at most 2 GiB, so that hostile records cannot use up the memory. The loop is
+    needed because no library decompresses an array of zlib streams in one call.
     """
     found: list[bytes] = []
     left = _MOST_BYTES

@@ -1,7 +1,7 @@
 """Convert schemas of TensorFlow Metadata and feature specs of TensorFlow to columns.
 
-The sources of the formats are ``schema.proto`` of TensorFlow Metadata, whose files have protobuf's text
-format (https://protobuf.dev/reference/protobuf/textformat-spec/), and the argument of
+``schema.proto`` of TensorFlow Metadata defines the schemas. Their files have protobuf's text format
+(https://protobuf.dev/reference/protobuf/textformat-spec/). A feature spec is the argument of
 ``tf.io.parse_example``. The shapes of the columns follow the tensor representations that TFX derives from a
 schema. Neither library is imported: classes are recognised by their names.
 """
@@ -23,10 +23,10 @@ SCHEMA_FILE = "schema.pbtxt"
 # A protobuf message, whose class is made at run time.
 Message: TypeAlias = Any
 
-# The stages of features that TFX does not read.
+# TFX does not read features in these lifecycle stages.
 _UNUSED = ("DEPRECATED", "DISABLED", "PLANNED", "ALPHA", "DEBUG_ONLY", "VALIDATION_DERIVED")
 
-# The types of the numbers of a time domain.
+# Maps the integer format of a time domain to the type of the column.
 TIMES = {
     "UNIX_SECONDS": pa.timestamp("s"),
     "UNIX_MILLISECONDS": pa.timestamp("ms"),
@@ -35,13 +35,13 @@ TIMES = {
     "UNIX_DAYS": pa.date32(),
 }
 
-# The types whose bounds an integer domain may have.
+# Maps the bounds of an integer domain to the type with exactly these bounds.
 _NARROW = {
     (np.iinfo(name).min, np.iinfo(name).max): pa.type_for_alias(name)
     for name in ("int8", "int16", "int32", "uint8", "uint16", "uint32")
 }
 
-# Domains of text in features of bytes.
+# A feature of bytes with one of these domains holds text.
 _TEXT_DOMAINS = ("natural_language_domain", "url_domain")
 
 
@@ -240,7 +240,7 @@ def _tensors(schema: Message) -> dict[str, Message]:
 
 
 def _ragged(key: str, tensor: Message, features: Mapping[str, Message], schema: Message) -> StoredForm:
-    """Return the form of a ragged tensor whose values and row lengths are features of their own."""
+    """Return the form of a ragged tensor, whose values and row lengths are stored in separate features."""
     ragged = tensor.ragged_tensor
     steps = list(ragged.feature_path.step)
     if len(steps) != 1 or steps[0] not in features:

@@ -2,7 +2,7 @@
 
 The file describes a tree of features. Each leaf becomes a column, whose name joins the names on the way to
 the leaf, such as ``objects/bbox``. The sources of the format are ``feature.proto`` and the classes of
-``tensorflow_datasets.core.features``. No class that the file names is imported.
+``tensorflow_datasets.core.features``. The file names Python classes, but this module imports none of them.
 """
 
 import json
@@ -20,10 +20,10 @@ from dask_tfrecord.schema.stored_form import Encoding, Size, StoredForm
 # The file that describes the splits, and the file that describes the columns.
 INFO, FEATURES = "dataset_info.json", "features.json"
 
-# The end of the names of the files with the names of classes.
+# The suffix of the files that list the class names of a label.
 LABELS = ".labels.txt"
 
-# What the column of a class label has: the names of the classes, or their numbers.
+# The values in the column of a class label: the class names, or the class numbers.
 Labels = Literal["names", "codes"]
 
 _TEXT = pa.string()
@@ -44,8 +44,8 @@ _TYPES = {
 
 _ENCODINGS: dict[str, Encoding] = {"none": "none", "bytes": "bytes", "zlib": "zlib"}
 
-# The key of a feature's content, for the names of messages and classes, without the end "Feature", in files
-# that TFDS wrote before 4.4.
+# Files of TFDS before 4.4 name the class of a feature, and sometimes its message. Maps these names, without
+# the suffix "Feature", to the key of the feature's content in newer files.
 _KEYS = {
     "FeaturesDict": "featuresDict",
     "Tensor": "tensor",
@@ -66,8 +66,9 @@ _KEYS = {
 
 
 class DescribedColumns(NamedTuple):
-    """The columns whose types ``features.json`` describes, and the names of features of an unknown
-    class or dtype.
+    """The columns whose types ``features.json`` describes.
+
+    ``unknown`` has the names of the features with an unknown class or dtype.
     """
 
     forms: dict[str, StoredForm]
@@ -93,8 +94,9 @@ class Leaf(NamedTuple):
 def leaves(
     node: Mapping[str, Any], path: tuple[str, ...] = (), lengths: tuple[Size, ...] = ()
 ) -> Iterator[Leaf]:
-    """Yield the leaves of a feature in ``features.json``. ``lengths`` are those of the sequences around the
-    feature.
+    """Yield the leaves of a feature in ``features.json``.
+
+    ``lengths`` are the lengths of the sequences around the feature.
     """
     key, content = _content(node)
     if key == "featuresDict":
@@ -128,7 +130,7 @@ def leaves(
 
 
 def _tensor(content: Mapping[str, Any], lengths: tuple[Size, ...]) -> StoredForm | None:
-    """Return the form of a tensor. None if TFDS does not write such a tensor, or the dtype is unknown."""
+    """Return the form of a tensor, or None if its dtype is unknown or TFDS does not write such a tensor."""
     type_, shape = _TYPES.get(str(content.get("dtype"))), _shape(content)
     encoding = _ENCODINGS.get(str(content.get("encoding") or "none").lower())
     unknown = shape.count(None)
@@ -142,11 +144,11 @@ def _tensor(content: Mapping[str, Any], lengths: tuple[Size, ...]) -> StoredForm
 
 
 def _content(node: Mapping[str, Any]) -> tuple[str, Mapping[str, Any]]:
-    """Return the kind of a feature, which is a name of a field in ``feature.proto``, and its content."""
+    """Return the kind of a feature, such as "tensor", and its content. ``feature.proto`` names the kinds."""
     if "content" not in node:
         key = next((key for key in node if key in _KEYS.values()), "")
         return key, node.get(key) or {}
-    # The form of TFDS before version 4.4 has the class and sometimes the name of the message.
+    # Files of TFDS before 4.4 name the class of a feature, and sometimes its protobuf message.
     message = str(node.get("proto_cls") or "").rpartition(".")[2]
     names = (name.removesuffix("Feature") for name in (message, _class_of(node)))
     key = next((_KEYS[name] for name in names if name in _KEYS), "")
@@ -177,12 +179,12 @@ def _size(given: Any) -> Size:
 def described_columns(
     read: Callable[[str], bytes], labels: Labels, is_requested: Callable[[str], bool] = lambda _: True
 ) -> DescribedColumns | None:
-    """Return the columns that the files of TFDS in a directory describe. None if they describe no columns.
+    """Return the columns that the TFDS files of a directory describe, or None if they describe no columns.
 
     ``read`` returns the content of a file in the directory, or raises FileNotFoundError. ``is_requested``
-    returns False for a column whose class names are not needed. Raise SchemaError if ``features.json`` is not
-    valid, or describes two features with one name. Warn if the names of a label's classes do not belong to
-    its numbers.
+    returns False for a column whose class names are not needed. Raise SchemaError if a file is not valid, or
+    if ``features.json`` describes two features with one name. Warn if a file of class names does not have
+    exactly one distinct name for each class.
     """
     try:
         tree = json.loads(read(FEATURES))
@@ -209,7 +211,7 @@ def described_columns(
 
 
 def _class_names(read: Callable[[str], bytes], leaf: Leaf) -> pa.Array | None:
-    """Return the names of the classes of a label, or None unless each class has a different name."""
+    """Return the class names of a label, or None if not every class has a distinct name."""
     name = f"{'-'.join(leaf.path).replace('/', '.')}{LABELS}"
     try:
         lines = read(name).decode().split("\n")
@@ -219,7 +221,7 @@ def _class_names(read: Callable[[str], bytes], leaf: Leaf) -> pa.Array | None:
         problem = f"{name} is not valid UTF-8: {error}"
         remedy = Remedy("labels", "codes", "read the numbers of the classes")
         raise SchemaError(problem, remedy, feature=leaf.name) from None
-    # TFDS strips the names and drops empty names, so that the numbers of later classes change.
+    # TFDS strips the names and drops empty names. Each dropped name changes the numbers of all later classes.
     names = [line.strip() for line in lines if line.strip()]
     if len(names) == leaf.classes and len(set(names)) == len(names):
         return pa.array(names, pa.string())

@@ -1,14 +1,14 @@
 """Parse a schema of TensorFlow Metadata in protobuf's text format.
 
-The messages are made at run time from the fields that `tfmd` reads, so tensorflow-metadata is not needed.
-protobuf is imported only when a text is parsed.
+The message classes are made at run time, with only the fields that `tensorflow_schemas` reads. Therefore
+tensorflow-metadata is not needed. protobuf is imported only when a text is parsed.
 """
 
 from functools import cache
 from typing import Any
 
-# The fields of each message that become columns. A star marks a repeated field. Other fields are skipped. The
-# map tensor_representation_group has the same text as a repeated message with a key and a value.
+# The fields of each message that are read. A star marks a repeated field. Other fields are skipped. In a
+# text, the map tensor_representation_group looks like a repeated message with a key and a value.
 _MESSAGES = {
     "Schema": "feature:Feature* string_domain:StringDomain* tensor_representation_group:Group*",
     "Feature": "name:string deprecated:bool type:FeatureType lifecycle_stage:LifecycleStage "
@@ -50,9 +50,9 @@ _PACKAGE = "dask_tfrecord.tfmd"
 
 
 def parse(text: str) -> Any:
-    """Parse the text of a schema to a message with the fields that become columns.
+    """Parse the text of a schema to a message with the fields in `_MESSAGES`.
 
-    Raise ImportError without protobuf, and ValueError with the number of the line if the text is not valid.
+    Raise ImportError if protobuf is not installed, and ValueError, which names the line, for an invalid text.
     """
     schema = _schema_class()()
     from google.protobuf import text_format
@@ -76,7 +76,7 @@ def enum_name(message: Any, field: str) -> str:
 
 @cache
 def _schema_class() -> Any:
-    """Make the class in a pool of its own, because TensorFlow's messages may be in the default pool."""
+    """Make the class in a separate pool, because TensorFlow's messages may be in the default pool."""
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     except ImportError as error:
