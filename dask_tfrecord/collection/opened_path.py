@@ -20,12 +20,12 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import without_credentials
 from dask_tfrecord.schema.fields import Schema
 
-# The keywords that say how a store is reached, and not which rows are read.
+# The keywords that say how a store is reached. They do not change which rows are read.
 _STORE_KEYWORDS = frozenset({"storage_options", "filesystem"})
 
 
 class OpenedPath:
-    """A path with the keywords of its reads, which all see the files that the first read has found."""
+    """A path and the keywords of its reads. All reads use the files that the first read has found."""
 
     _path: Any
     _names: list[str] | None
@@ -33,7 +33,7 @@ class OpenedPath:
     _found: ReadPlan | None
 
     def _set(self, path: Any, columns: Any, keywords: ReadKeywords, found: ReadPlan | None = None) -> None:
-        vars(self).clear()  # what was known of another version
+        vars(self).clear()  # remove what was cached for another version
         self._path, self._keywords, self._found = path, keywords, found
         self._names = None if columns is None else arguments.names("columns", columns)
 
@@ -48,7 +48,7 @@ class OpenedPath:
         return self._keywords.get("version")
 
     def _opened(self) -> ReadPlan:
-        """Return the plan with a partition for each file, to which no filter was applied."""
+        """Return the plan in which each file is one partition, before any filter is applied."""
         if self._found is None:
             self._found = _find(self._path, read_request(self._names, **self._keywords))
         return self._found
@@ -77,7 +77,7 @@ class OpenedPath:
     def _whole(self, function: str, *accepted: str) -> dict[str, Any]:
         """Return the keywords for a method that treats all rows of the newest version.
 
-        Raise if another keyword was passed, which would restrict or change the rows.
+        Raise if a keyword was passed that would restrict or change the rows, unless it is ``accepted``.
         """
         given = {"columns": self._names, **self._keywords}
         for name, value in given.items():
@@ -125,7 +125,7 @@ def open_request(path: PathLike | Sequence[PathLike], request: ReadRequest) -> R
 def open_columns(
     path: Any, columns: str | Sequence[str] | None, blocksize: int | None, read: ReadKeywords
 ) -> tuple[ReadPlan, Schema]:
-    """Open a path or a `Dataset`, and return the plan and the requested columns, in the order of their names.
+    """Open a path or a `Dataset`. Return the plan, and the requested columns in the requested order.
 
     If ``blocksize`` is None, each file is one partition.
     """

@@ -92,14 +92,14 @@ def read_tfrecord(
 
         A mapping gives the types of some columns, which replace the inferred or stored types. A type of None
         in a mapping drops the column. A complete schema gives all columns: no type is inferred, and no other
-        feature is read. Strings such
-        as ``"int64"`` and types of NumPy, pandas and Python stand for the Arrow type.
+        feature is read. Strings such as ``"int64"`` and types of NumPy, pandas and Python stand for the Arrow
+        type.
 
-        Complete schemas of other libraries are the path of a ``schema.pbtxt`` of TensorFlow Metadata, the
-        path of a ``features.json`` of TFDS or of its directory, a ``Schema`` message of TensorFlow Metadata,
-        and a dict of feature specs of TensorFlow, such as ``tf.io.FixedLenFeature``. The path of a dataset
-        stands for its snapshot. `types <../types.html>`_ has the column of each kind of feature. A feature
-        that no column can express raises.
+        A complete schema may also come from another library: pass the path of a ``schema.pbtxt`` of
+        TensorFlow Metadata, the path of a ``features.json`` of TFDS or of its directory, a ``Schema`` message
+        of TensorFlow Metadata, or a dict of feature specs of TensorFlow, such as ``tf.io.FixedLenFeature``.
+        The path of a dataset stands for its snapshot. `types <../types.html>`_ lists the column for each kind
+        of feature. A feature that no column can express raises.
 
         A column found in no record is all null. Such a column raises if a snapshot or ``infer="all"`` proves
         that no record has it. A timestamp, time or duration type raises if its unit differs from the unit in
@@ -119,15 +119,15 @@ def read_tfrecord(
     filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression, optional
         Conditions that select the rows to load. A list of conditions ``(column, operator, value)`` selects
         the rows that meet all conditions; a list of such lists selects the rows that meet at least one of the
-        lists. The operators are ``=``, ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, ``in``, ``not in``, and
-        ``is`` and ``is not`` for None, or for NaN, which selects both nulls and the value NaN. A null meets
-        only conditions with the operators ``is`` and ``not in``.
+        lists. The operators are ``=``, ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, ``in``, ``not in``,
+        ``is`` and ``is not``. The value of ``is`` and ``is not`` is None for nulls, or NaN for both nulls and
+        NaN. A null meets only conditions with the operators ``is`` and ``not in``.
         Values of floating-point columns are compared as 32-bit floats, because TFRecord stores 32-bit floats.
         The column "point/x" is the field "x" of the struct column "point".
 
         A file is not opened if its partition values or the statistics of the snapshot prove that no row of
-        the file passes the filters. In a pyarrow expression, such as ``pc.field("year") > 2020``, only the
-        parts that a list of conditions could state skip files.
+        the file passes the filters. Of a pyarrow expression, such as ``pc.field("year") > 2020``, only the
+        parts that could also be written as a list of conditions skip files.
     split : str or list of str, optional
         The split to load, such as ``"train"``, a list of splits, or ``"all"``. A list and "all" add a
         partition column ``split`` if there is no such column. Filters on ``split`` skip files. A single name
@@ -136,7 +136,7 @@ def read_tfrecord(
         Splits are found in the ``dataset_info.json`` and the file names of TensorFlow Datasets (TFDS), in TFX
         directories such as ``Split-train``, and in directories such as ``split=train``. Without ``split``,
         all splits of a directory of TFDS or TFX are read, with the column ``split``; for a glob or a list,
-        the read raises if it finds several splits that no partition column tells apart. The read also raises
+        the read raises if it finds several splits that no partition column separates. The read also raises
         if the path contains several versions or configurations of a dataset. A file that
         ``dataset_info.json`` lists and that does not exist raises, unless the path is a glob or a list.
 
@@ -144,13 +144,13 @@ def read_tfrecord(
         features, named like ``objects/bbox``, with the declared type and shape. `types
         <../types.html>`_ has the Arrow type of each class of feature.
     labels : {"names", "codes"}, default "names"
-        Type of the columns of class labels of TFDS. "names" gives categories with the names of the classes,
-        in which the number -1 is null. "codes" gives the numbers of the classes.
+        Type of the columns of class labels of TFDS. "names" gives categories with the names of the classes;
+        the class number -1 becomes null. "codes" gives the numbers of the classes.
     version : int, optional
-        The version of the dataset to read, as in `open_dataset`. By default, the newest
-        version is read. `Dataset.history` lists the versions of a dataset. An append keeps all earlier
-        versions of the dataset. An overwrite removes all earlier versions; ``overwrite="partitions"`` removes
-        earlier versions only if it replaces a file. `cleanup` never removes a version.
+        The version of the dataset to read, as in `open_dataset`. By default, the newest version is read.
+        `Dataset.history` lists the versions of a dataset. An append keeps all earlier versions of the
+        dataset. An overwrite removes all earlier versions; ``overwrite="partitions"`` removes earlier
+        versions only if it replaces a file. `cleanup` never removes a version.
     blocksize : int, str or None, default "default"
         The target size of a partition in bytes of the stored files. If None, each file is one partition.
         "default" stands for the value of ``dask-tfrecord.blocksize`` in Dask's configuration, which is "128
@@ -163,9 +163,9 @@ def read_tfrecord(
         have the same values.
     partition_by : str or list of str, optional
         The partition columns by which the Dask partitions are formed. Each Dask partition then has all rows
-        of one key and no other rows. A key is a combination of values of the named columns, in which null
-        counts as a value. No rows are shuffled, so that ``ddf.map_partitions(function, meta=...)`` computes a
-        function once for each key.
+        of one key and no other rows. A key is a combination of values of the named columns; null counts as a
+        value. ``ddf.map_partitions(function, meta=...)`` then calls the function once for each key, without a
+        shuffle.
 
         All rows of a key, from all files, must fit into the memory of a worker. With ``partition_by``, files
         are not split or joined, so ``blocksize`` has no effect, and ``max_corrupt`` applies to each file. The
@@ -182,14 +182,14 @@ def read_tfrecord(
     extra : {"raise", "ignore"}, default "raise"
         What happens if a record has a feature that is not a column, for example because no sampled record has
         this feature. "raise" raises an error, but only if all columns are read and ``schema`` is not a
-        complete schema. Records that ``filters`` leave out without reading the records are not checked. With
-        "ignore", the feature is not read.
+        complete schema. Records that ``filters`` skip without reading them are not checked. With "ignore",
+        the feature is not read.
     include_path_column : bool or str, default False
         If set, add a column with the path of each record's file, named ``path`` or by the given string.
     on_corrupt : {"raise", "skip", "quarantine"}, default "raise"
         What happens with damaged records. "raise" raises an error for a damaged record. "skip" drops damaged
         records and reads all other records; one warning per file and partition reports the loss. "quarantine"
-        skips damaged records, too, and stores the lost bytes in the option ``quarantine_path``.
+        also skips damaged records, and stores the lost bytes in the directory of ``quarantine_path``.
 
         If the payload of a record is damaged or is not a message, one record is lost. If the length of a
         record is damaged, all bytes up to the next record with valid checksums are lost. A file that was
@@ -200,7 +200,7 @@ def read_tfrecord(
 
         ``infer`` : {"sample", "all"}, default "sample"
             The records from which columns and types are inferred. "sample" uses some records of the first
-            file, the last file and a few files between. If the sample shows no column, or a column without a
+            file, the last file and a few files between. If the sample has no feature, or a feature without a
             value, up to 64 MiB more is read. "all" uses every record, so all files are read one additional
             time.
 
@@ -265,7 +265,7 @@ def read_tfrecord(
         dtype that holds all of their values. A column without a known dtype is Arrow-backed, as in files of
         other tools or of Arrow data. "pyarrow" reads all columns as Arrow-backed columns.
 
-        "numpy" uses NumPy and object dtypes for columns of which they can hold every value: floats (null is
+        "numpy" uses NumPy and object dtypes where they can hold every value of a column: floats (null is
         NaN), timestamps and durations in their unit (null is NaT), strings (``str`` from pandas 3 on,
         otherwise object), bytes and lists (object). Integers and bools are included only if the statistics of
         the snapshot show no null, or if ``schema`` is a `pyarrow.Schema` with ``nullable=False`` for the
@@ -283,8 +283,7 @@ def read_tfrecord(
     -------
     dask.dataframe.DataFrame or dask.dataframe.Series
         A DataFrame with the dtypes that ``dtype_backend`` says. If ``columns`` is a single name, the result
-        is a Series. Each partition has a new range index, unless columns become the
-        index.
+        is a Series. Each partition has a new range index, unless columns become the index.
 
     Raises
     ------
@@ -396,7 +395,7 @@ def _index_levels(dataset: ReadPlan, index: Any, columns: Sequence[str] | None) 
 
 
 def _numpy_columns(dataset: ReadPlan, schema: Any) -> list[str]:
-    """Return the columns that NumPy dtypes can hold, as statistics and ``nullable=False`` show."""
+    """Return the columns that NumPy dtypes can hold, given the columns that are known to have no nulls."""
     fields = schema if isinstance(schema, pa.Schema) else ()
     not_nullable = {item.name for item in fields if not item.nullable}
     return numpy_names(dataset.schema, dataset.non_null_columns | not_nullable)
@@ -421,7 +420,7 @@ def _divisions(dataset: ReadPlan, levels: Levels) -> tuple[Any, ...] | None:
     type_ = type_.value_type if pa.types.is_dictionary(type_) else type_
     if found is None or not _is_time(type_):
         return found
-    # Dask repartitions by frequency only where the divisions are of pandas.
+    # Dask repartitions by frequency only if the divisions are pandas values.
     return tuple(pa.array(found, type_).to_pandas())
 
 

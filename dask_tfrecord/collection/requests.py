@@ -232,7 +232,7 @@ def write_options(compression: Any, lossy: Any, rare: FileOption) -> WriteOption
     codec: Compression | None = keyword_or_default("compression", compression, arguments.compression)
     check_level(codec, rare.compression_level)
     lossy = keyword_or_default("lossy", lossy, partial(arguments.choice, "lossy", known=get_args(Lossy)))
-    max_rows = arguments.count("max_rows_per_file", rare.max_rows_per_file)  # of NumPy, it could overflow
+    max_rows = arguments.count("max_rows_per_file", rare.max_rows_per_file)  # a NumPy integer could overflow
     max_bytes = arguments.byte_count("max_bytes_per_file", rare.max_bytes_per_file)
     return WriteOptions(codec, rare.compression_level, lossy, max_rows, max_bytes)
 
@@ -258,7 +258,7 @@ def commit_every_limit(value: CommitEvery) -> CommitLimit | None:
 def keeps_versions(value: Any, default: bool) -> bool:
     """Return True if an operation that replaces files keeps the versions before it.
 
-    ``default`` applies if neither the caller nor Dask's configuration says it.
+    ``default`` applies if neither the caller nor Dask's configuration sets ``keep_versions``.
     """
 
     def checked(given: Any) -> bool:
@@ -290,9 +290,9 @@ def write_mode(
 def plan_columnar(
     value: Any, schema: Schema, partition_on: Sequence[str], existing: Snapshot | None
 ) -> Columnar | None:
-    """Return the columns of the column files of a write, as ``columnar`` says.
+    """Return the columns that a write stores in column files, as ``columnar`` says.
 
-    By default, a write that adds to a dataset continues the column files of the dataset.
+    By default, a write that adds to a dataset stores the same columns as the dataset.
     """
     columns: Columnar | None
     if value is None:
@@ -307,7 +307,7 @@ def plan_columnar(
 
 
 def refuse_for_streams(kind: str, **given: Any) -> None:
-    """Raise if a keyword is given that is about the partitions or the scheduler of Dask."""
+    """Raise if the caller passed a keyword that only applies to Dask collections."""
     for keyword, value in given.items():
         if value is not None:
             problem = f"{keyword}={value!r} is for Dask collections, and this {kind} is written without Dask"
@@ -362,7 +362,7 @@ def warn_of_rounding(names: list[str]) -> None:
 
 
 def warn_of_file_name(path: str) -> None:
-    """Warn if a path looks like that of one file, because a write makes a directory."""
+    """Warn if a path looks like the path of one file, because a write makes a directory."""
     if re.search(r"\.tfrecords?(\.\w+)?$", path):
         warn_caller(f"{path!r} will be a directory of files, as of to_parquet in Dask, and not one file.")
 

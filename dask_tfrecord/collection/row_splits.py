@@ -25,20 +25,19 @@ _AT_RANDOM = Remedy("write_options", {"split_by": 0}, "split at random with this
 
 _DTYPE = pd.ArrowDtype(pa.string())
 
-# The number of a row is the number of its partition, shifted left by this number of bits, plus its position
-# in the partition.
+# The number of a row is: (number of its partition << _ROW_BITS) + position of the row in the partition.
 _ROW_BITS = 40
 
-# Tells the random numbers of splits apart from those of a shuffle with the same seed.
+# Makes the random numbers for splits differ from the random numbers of a shuffle with the same seed.
 _SPAWN_KEY = (1,)
 
 
 class Splits(NamedTuple):
-    """The range of hashes of each split, and the way in which the hash of a row is computed.
+    """The range of hashes of each split, and the rule for the hash of a row.
 
-    A row belongs to the first split whose bound exceeds the hash of the row, which lies between 0 and 1. Rows
-    with equal values in ``columns`` are in the same split. Without columns, ``seed`` and the position of the
-    row decide.
+    The hash of a row lies between 0 and 1. The row belongs to the first split whose bound exceeds the hash.
+    Rows with equal values in ``columns`` have the same hash. Without columns, the hash depends on ``seed``
+    and the position of the row.
     """
 
     names: tuple[str, ...]
@@ -120,7 +119,8 @@ def _split_of(columns: list[Any], rows: int, splits: Splits, first: int) -> pa.A
 def _hashes(columns: list[Any], count: int, splits: Splits, first: int) -> npt.NDArray[np.float64]:
     """Return a hash between 0 (included) and 1 (excluded) for each row of a partition.
 
-    The hash depends on the values in the columns and not on their types, or on the position of the row.
+    The hash depends on the values in the columns, but not on their types. Without columns, the hash depends
+    on the seed and the position of the row.
     """
     if not columns:
         rows = np.arange(count, dtype=np.uint64) + np.uint64(first)
@@ -134,7 +134,7 @@ def _hashes(columns: list[Any], count: int, splits: Splits, first: int) -> npt.N
 
 
 def _random_number(seed: int) -> np.uint64:
-    """Return a random number for a seed. With the seed itself, two near seeds would only swap rows."""
+    """Return a random number for a seed. Using the seed itself, two close seeds would only swap rows."""
     sequence = np.random.SeedSequence(seed & (1 << 64) - 1, spawn_key=_SPAWN_KEY)
     return np.uint64(sequence.generate_state(1, np.uint64)[0])
 

@@ -1,4 +1,4 @@
-"""Run small tasks on the active scheduler, check a `distributed` cluster first, and log how far a job is.
+"""Run small tasks on the active scheduler, check a `distributed` cluster first, and log the progress of jobs.
 
 The module never imports the optional package `distributed`, because a process that uses a cluster has already
 imported it. Each task of a job returns a `Report`. Dask's local schedulers pass the reports to a callback in
@@ -27,7 +27,7 @@ from dask_tfrecord.errors import TFRecordError
 
 logger = logging.getLogger(__name__)
 
-# The shortest time in seconds between two lines, and from the start of a job to its first line.
+# The shortest time in seconds between two log lines, and from the start of a job to its first line.
 INTERVAL = 10.0
 
 # The shortest time in seconds from the end of a task to the next line. Workers often end their tasks at about
@@ -60,8 +60,8 @@ class Report(NamedTuple):
 def report(job: str, task: int, tasks: int, result: Any, *, step: int = 1, steps: int = 1) -> Report:
     """Return the report of a task. In a task on a cluster, also send the report to the clients.
 
-    The number of rows is an integer result, or the sum of the attributes ``records`` of the result or its
-    items.
+    The number of rows is the result itself if it is an integer. Otherwise, it is the sum of the attribute
+    ``records`` of the result, or of its items.
     """
     if type(result) is int:
         rows, size = result, 0
@@ -201,7 +201,7 @@ _checked: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 def compute_each(
     function: Callable[[Argument], Result], arguments: Iterable[Argument], title: str
 ) -> list[Result]:
-    """Call a function with each argument in separate tasks. Lines about the progress begin with the title."""
+    """Call a function with each argument in separate tasks. ``title`` begins the log lines about progress."""
     check_cluster()
     given = list(arguments)
     job = uuid4().hex

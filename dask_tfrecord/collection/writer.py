@@ -142,13 +142,13 @@ def to_tfrecord(
         records that were read as bytes is written as bytes, and lists of lists from sequence examples are
         written as sequence examples.
     schema : mapping of str to pyarrow.DataType, pyarrow.Schema or Schema, optional
-        The types of some or all columns, for dtypes that do not show the type, such as object. Strings such
+        The types of some or all columns, for dtypes that do not determine one, such as object. Strings such
         as ``"int64"`` and types of NumPy, pandas and Python stand for the Arrow type. If the type cannot hold
         a value exactly, the write raises `SchemaError` and names the row.
 
         If ``schema`` gives no type, an object column that comes unchanged from Parquet files gets the type in
-        the Parquet files. Any other object column is computed partition by partition until its values show a
-        type. A column without any value gets the null type.
+        the Parquet files. Any other object column is computed partition by partition until its values
+        determine a type. A column without any value gets the null type.
     lossy : {"default", "warn", "allow", "raise"}
         What happens with values that are rounded because TFRecord stores only 32-bit floats: values of
         float64 and decimal columns, and of float columns for which ``schema`` gives a shorter type. "warn"
@@ -192,9 +192,10 @@ def to_tfrecord(
         of values that occurs in the partition.
     columnar : list of str or "scalars", optional
         The columns that are also stored in Parquet files below ``_tfrecord/``, with the offsets of the
-        records. Reads of these columns, and filters on them, then do not decode the records, and other tools
-        still read the records alone. "scalars" stands for all columns of numbers, booleans, dates, times and
-        text. An empty list stores only the offsets. By default, an append continues what the dataset has.
+        records. Reads of these columns, and filters on them, then do not decode the records. Other tools
+        still read only the records. "scalars" stands for all columns of numbers, booleans, dates, times and
+        text. An empty list stores only the offsets. By default, an append stores the same columns as the
+        dataset.
     split : mapping of str to float, optional
         A map from each split name to its fraction of the rows, such as ``dict(train=0.9, eval=0.1)``. The
         fractions of all splits must sum to 1. Each row is assigned to exactly one split. The split names
@@ -260,9 +261,9 @@ def to_tfrecord(
     Returns
     -------
     Commit or dask.dataframe.dask_expr.Scalar
-        The version that the write has made: its number, and its rows, files and bytes. ``details`` has what
-        this write added: ``added_files``, ``added_rows`` and ``added_bytes``. If ``compute=False``, a lazy
-        scalar whose value is this result.
+        The new version of the dataset: its number, and its total rows, files and bytes. ``details`` says what
+        the write added: ``added_files``, ``added_rows`` and ``added_bytes``. If ``compute=False``, a lazy
+        scalar that computes to this result.
 
     Raises
     ------

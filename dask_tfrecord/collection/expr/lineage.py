@@ -114,10 +114,10 @@ def with_bytes_records(ddf: DataFrame, planned: Schema, partition_on: Sequence[s
 
 
 def lost_types(ddf: DataFrame) -> dict[str, pa.DataType]:
-    """Return the types of unchanged columns whose dtype does not show the type any more.
+    """Return the types of unchanged columns whose dtype no longer determines the Arrow type.
 
-    Such columns were large strings before Dask converted them (dataframe.convert-string), or come as objects
-    from Parquet files and have a type that does not depend on the objects.
+    Such columns were large strings before Dask converted them (dataframe.convert-string). Or they were read
+    as objects from Parquet files, and the values of the objects do not change the type.
     """
     types = {}
     for name, dtype in ddf._meta.dtypes.items():
@@ -157,7 +157,7 @@ def _type_of_objects(type_: pa.DataType, *, may_be_null: bool) -> pa.DataType | 
 
 
 def _source(expr: Any, name: str, preserving: Any) -> Any:
-    """Return the source of a column below ``preserving`` expressions, or None if it was assigned."""
+    """Return the expression below ``preserving`` expressions that has the column; None if it was assigned."""
     while True:
         if isinstance(expr, Assign):
             if name in expr.keys:
@@ -250,7 +250,7 @@ def check_string_conversions(ddf: DataFrame, names: Names) -> DataFrame:
 
 
 def _loads(expr: Expr, names: Names, visited: set[Any]) -> Iterator[tuple[Expr, Names]]:
-    """Yield each expression that loads some of the named columns, and their labels in the expression."""
+    """Yield each expression that loads named columns, with the labels of these columns in the expression."""
     key = expr._name, frozenset(names.items())
     if not names or key in visited:
         return
@@ -286,7 +286,7 @@ def _select(names: Names, labels: list[Hashable]) -> dict[Hashable, str]:
 
 
 def _labels(expr: Expr) -> tuple[list[Hashable], list[Hashable]]:
-    """Return the labels of the columns and of the index levels. They are empty for other expressions."""
+    """Return the labels of the columns and of the index levels. A delayed value, for example, has none."""
     try:
         meta = expr._meta
     # An expression that is no DataFrame, such as a delayed value, has no meta. Dask's class of the expression

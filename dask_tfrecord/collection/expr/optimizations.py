@@ -1,4 +1,4 @@
-"""Decide which rewrites of a read by Dask's optimizer are legal, and translate masks to predicates.
+"""Decide which rewrites Dask's optimizer may apply to a read, and translate masks to predicates.
 
 Masks are boolean expressions that filter a DataFrame. The functions of this module are pure functions of the
 expression graph.
@@ -76,8 +76,8 @@ def predicate_of(mask: Expr, read_type: type[Any]) -> Predicate:
     """Translate a mask to a predicate. A part of the mask that cannot be translated becomes `Ambiguous`."""
     try:
         return _translate(mask, read_type)
-    # If translating a mask raises one of these errors, pandas may compare its values differently from a
-    # predicate.
+    # If the translation raises one of these errors, pandas may compare the values in the mask by other rules
+    # than a predicate.
     except (ArithmeticError, TypeError, ValueError):
         return Ambiguous()
 
@@ -145,10 +145,10 @@ Consumers: TypeAlias = Mapping[str, Mapping[str, Expr]]
 class Decision(NamedTuple):
     """The rewrites of a read that are legal in one pass of the optimizer.
 
-    ``predicate`` is true for every row that any consumer needs, and None if the consumers need all rows.
-    ``ignores_partitions`` is True if every consumer ignores the boundaries of partitions. ``skips_rows`` is
-    True if the read may leave out single rows for which the predicate is false, because no other read gives
-    the same rows to a consumer.
+    ``predicate`` is None if the consumers need all rows. Otherwise, it is true for every row that a consumer
+    needs. ``ignores_partitions`` is True if every consumer ignores the boundaries of partitions.
+    ``skips_rows`` is True if the read may leave out single rows for which the predicate is false, because no
+    other read gives the same rows to a consumer.
     """
 
     predicate: Predicate | None

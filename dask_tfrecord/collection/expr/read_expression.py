@@ -98,7 +98,7 @@ class Reader:
     def __init__(self, read: "ReadTFRecord") -> None:
         self._token = read._name
         self._plan, self._schema, self._predicate = read.dataset, read._schema, read.predicate
-        # The rows of a key are numbered together.
+        # All rows of a key are numbered together, so a read of keys skips no single rows.
         skips_rows = read.operand("skips_rows") and self._plan.keys is None
         self._partition = self._plan.partitioner(self._schema, self._predicate, skips_rows=skips_rows)
         self._checking = read._partitions if read._has_divisions else None
@@ -114,7 +114,7 @@ class Reader:
         return frame
 
     def call(self, *indices: int) -> tuple[Any, ...]:
-        """Return a function and its arguments, which read the rows without the read plan."""
+        """Return a function and arguments. Calling the function reads the rows, and needs no read plan."""
         function = read_partition if self._plan.keys is None else read_key
         parts = [*map(self._part, indices)]
         if len(parts) == 1:
@@ -126,7 +126,7 @@ class Reader:
         return part if isinstance(part, list) else [part]
 
     def _part(self, index: int) -> Partition | list[Partition]:
-        """Return what a task reads: a partition of the dataset, or all those of a key."""
+        """Return what a task reads: one partition of the dataset, or all partitions of a key."""
         if self._plan.keys is None:
             partition = self._partition(index)
             if self._checking is not None and index == self._checking[0]:
@@ -155,17 +155,17 @@ class ReadTask(Task):
         return partial(Task, _data_producer=True), (self.key, *self.func.call(*self.args))
 
 
-# A read plan, the numbers of the partitions of the plan that each task reads, and these partitions.
+# A read plan, and for each task: the numbers of the partitions that the task reads, and these partitions.
 PlannedRead: TypeAlias = tuple[ReadPlan, list[list[int]], list[list[Partition]]]
 
 
 class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
     """The Dask expression that reads the partitions of a dataset.
 
-    ``predicate`` skips the files and blocks for whose rows it is always false, and does not filter the rows
-    that are read. ``ignores_partitions`` is True if every consumer ignores the boundaries of partitions, so
-    that one task may read several. ``skips_rows`` is True if the read may also leave out single rows for
-    which the predicate is false.
+    The read skips files and blocks in which no row can meet ``predicate``, but does not filter the rows that
+    it reads. ``ignores_partitions`` is True if every consumer ignores the boundaries of partitions, so that
+    one task may read several partitions. ``skips_rows`` is True if the read may also leave out single rows
+    for which the predicate is false.
     """
 
     _defaults: ClassVar = {
@@ -240,13 +240,13 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     @cached_property
     def _partitions(self) -> Sequence[int]:
-        """The numbers of the selected partitions. Each task needs them, and Dask's property is slower."""
+        """The numbers of the selected partitions, which every task needs. Dask's property is slower."""
         selected: Sequence[int] | None = self.operand("_partitions")
         return range(len(self._divisions()) - 1) if selected is None else selected
 
     @cached_property
     def npartitions(self) -> int:
-        """The number of selected partitions. Each task needs it, and Dask's property is slower."""
+        """The number of selected partitions, which every task needs. Dask's property is slower."""
         return len(self._partitions)
 
     def _task(self, name: Key, index: int) -> Task:
@@ -267,7 +267,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         return {name: known[name] for name in self._schema.names if name in known}
 
     def _numbers(self, *indices: int) -> list[int]:
-        """Return the numbers of the partitions of the dataset that some tasks read."""
+        """Return the numbers of the dataset's partitions that the tasks ``indices`` read."""
         keys = self.dataset.keys
         return [*indices] if keys is None else [number for index in indices for number in keys[index]]
 
@@ -332,7 +332,7 @@ class FusedReads(FusedIO):
 
     @cached_property
     def _fusion_buckets(self) -> list[Sequence[int]]:
-        """The partitions of each task. Dask's property divides all partitions again for each task."""
+        """The partitions of each task, cached because Dask divides all partitions again for each task."""
         buckets: list[Sequence[int]] = super()._fusion_buckets
         return buckets
 

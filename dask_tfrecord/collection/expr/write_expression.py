@@ -47,7 +47,7 @@ def write_partition(
     count: int,
     route: Route | None,
 ) -> Report:
-    """Write the files of a partition, or its spill file, from which the shuffled partitions read."""
+    """Write the files of a partition. For a shuffle, write a spill file instead, which later tasks read."""
     try:
         with located(path=_partition_path(run, index, count), function="to_tfrecord"):
             lossy = run.options.lossy
@@ -69,7 +69,7 @@ def list_spills(reports: list[Report]) -> list[Spill]:
 def regroup_rows(
     spills: list[Spill], run: WriteRun, shuffle: Shuffle, route: Route, group: int, chunk: int
 ) -> Report:
-    """Spill the rows of a group for the partitions of the group."""
+    """Read the spilled rows of a group, and spill them again for each partition of the group."""
     try:
         written = regroup(run, spills, group, shuffle, route)
         index, count = group * route.chunks + chunk, route.groups * route.chunks
@@ -103,12 +103,12 @@ def _steps(route: Route) -> int:
 
 
 def _release_memory() -> None:
-    """Release memory that Arrow does not use to the system, so that Dask does not pause the worker."""
+    """Return Arrow's unused memory to the system, so that Dask does not pause the worker."""
     pa.default_memory_pool().release_unused()
 
 
 def _partition_path(run: WriteRun, index: int, count: int) -> str:
-    """Return the text that replaces the path in an error about a partition that has no file."""
+    """Return the text that an error about a partition gives as its path, because there is no file yet."""
     return f"{run.store.public()}, partition {index:,} of {count:,}"
 
 
@@ -135,7 +135,7 @@ class _Step(Expr):
 
 
 class WriteTFRecord(_Step):
-    """A whole write, before it is lowered. Its only partition is the snapshot."""
+    """A whole write, before it is lowered. The expression has one partition; its result is the `Commit`."""
 
     _parameters: ClassVar = ["frame", "run", "operation", "write_index", "shuffle"]
 

@@ -26,7 +26,7 @@ _OBJECT_KINDS = ("bytes", "string")
 # The integer that NumPy interprets as NaT in every unit. In Arrow, this integer is a valid time or duration.
 _NAT = -(2**63)
 
-# What `to_pandas` takes as the name of the NumPy dtype that follows from the Arrow type.
+# The dtype name with which `to_pandas` converts a column to the NumPy dtype for its Arrow type.
 NUMPY = "numpy"
 
 _ARROW_DTYPES = Remedy("dtype_backend", "pyarrow", "read Arrow dtypes, which hold it")
@@ -40,18 +40,18 @@ def to_pandas(
 ) -> pd.DataFrame:
     """Convert a table to a pandas partition of Arrow-backed columns. Dictionary columns become categoricals.
 
-    The schema has the columns of the table in the same order. ``row_ranges`` are ranges of numbers, start
-    inclusive and stop exclusive, that become the index. By default, the index counts from 0. ``dtypes`` maps
-    other columns to the names of their dtypes, as `dtype_name` returns them, or to `NUMPY` for the NumPy
-    dtype of a column of `numpy_names`.
+    ``schema`` has the columns of the table in the same order. ``row_ranges`` are the numbers for the index,
+    as pairs of a start and an exclusive stop. By default, the index counts from 0. ``dtypes`` maps columns
+    that are not Arrow-backed to names of dtypes, as `dtype_name` returns them, or to `NUMPY` for the NumPy
+    dtype of a column in `numpy_names`.
 
-    Raises SchemaError if a column with a NumPy dtype has a null that the dtype cannot hold, or a value that
+    Raise SchemaError if a column with a NumPy dtype has a null that the dtype cannot hold, or a value that
     NumPy interprets as NaT.
     """
     if not table.num_rows:  # a table without chunks has no dictionary with categories
         table = pa.Table.from_batches([schema.no_rows()])
     table = table.unify_dictionaries()
-    arrays: dict[str, Any] = {}  # of the columns that pandas keeps apart
+    arrays: dict[str, Any] = {}  # the extension arrays, which pandas does not merge into blocks
     objects: dict[str, Any] = {}
     numbers: dict[str, pa.ChunkedArray] = {}
     for item, column in zip(schema.fields, table.columns, strict=True):
@@ -99,8 +99,8 @@ def with_index(
 ) -> pd.DataFrame:
     """Return a DataFrame in which some columns have become the index.
 
-    ``levels`` has the names of the column and of the level of each index level. If ``is_sorted`` is True, the
-    result is sorted by the index.
+    ``levels`` has a pair for each index level: the name of its column, and the name of the level. If
+    ``is_sorted`` is True, the result is sorted by the index.
     """
     if len(levels) == 1:
         [(column, name)] = levels
@@ -119,7 +119,7 @@ def with_index(
 def empty_meta(schema: Schema, dtypes: Mapping[str, str] | None = None) -> pd.DataFrame:
     """Create the meta of a Dask collection whose partitions `to_pandas` returns.
 
-    Categories are marked as unknown in the meta if a partition may have more of them.
+    The categories of a column are marked as unknown if a partition may have other categories.
     """
     meta = to_pandas(pa.Table.from_batches([schema.no_rows()]), schema, dtypes=dtypes)
     known = {item.name for item in schema.fields if item.categories is not None and item.has_all_categories}
@@ -140,8 +140,9 @@ def numpy_names(schema: Schema, non_null: Collection[str]) -> list[str]:
 
 
 def nullable_dtypes(schema: Schema) -> dict[str, str]:
-    """Return the names of the nullable dtypes of pandas for all columns that have one, and `NUMPY` for other
-    columns whose values NumPy dtypes can hold.
+    """Map each column to the name of pandas' nullable dtype, or to `NUMPY` if there is only a NumPy dtype.
+
+    Columns that have neither dtype are left out.
     """
     dtypes = {item.name: nullable_dtype_of(item.type) for item in schema.fields}
     dtypes |= {name: NUMPY for name in numpy_names(schema, schema.names) if not dtypes.get(name)}
@@ -205,8 +206,8 @@ def _check_no_nat(column: pa.ChunkedArray, name: str) -> None:
 def _object_array(column: pa.ChunkedArray) -> Any:
     """Convert a column to an object array, in which lists are NumPy arrays. Nulls become None.
 
-    Nulls are removed before the conversion, because they would turn integers into floats. A null fixed-size
-    list has null values in Arrow.
+    Nulls are removed before the conversion. Otherwise, a null fixed-size list, whose values are null in
+    Arrow, would turn integers into floats.
     """
     objects = np.full(len(column), None, dtype=object)
     present = column.is_valid().to_numpy()
@@ -236,7 +237,7 @@ def _storage(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _categorical(column: pa.ChunkedArray) -> Any:
-    """Convert a dictionary column to a categorical, which has the same dtype also without categories."""
+    """Convert a dictionary column to a categorical, whose dtype is the same if there are no categories."""
     value_type = column.type.value_type
     # Arrow would drop the time zone of the categories.
     if pa.types.is_timestamp(value_type) and value_type.tz is not None:

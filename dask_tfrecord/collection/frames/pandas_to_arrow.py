@@ -40,17 +40,17 @@ _SEQUENCES = (pd.Series, pd.Index, pd.api.extensions.ExtensionArray, array, dequ
 # Kinds of objects, as pandas names them, that Arrow converts exactly to the type that Arrow infers.
 _EXACT_KINDS = ("string", "bytes", "boolean", "integer", "floating", "decimal")
 
-# Map from kinds of objects to a family of types; Arrow converts the kind exactly to every type of the family.
+# Maps a kind of objects to a family of types. Arrow converts this kind exactly to each type of the family.
 _FAMILIES = {"string": "text", "bytes": "bytes"}
 
 _MIXED = "the values are of several kinds, and no single type holds all of them"
 
 
 def to_arrow(column: "pd.Series[Any]", type_: pa.DataType | None, *, rounded: bool) -> pa.Array:
-    """Convert an object column to an Arrow array of the given type, or of the type that the objects show.
+    """Convert an object column to an Arrow array of the given type, or of a type inferred from the objects.
 
-    Objects that pandas considers missing become null. A NaN inside a list is a value and not a null. If no
-    Arrow type can hold all objects, or if a value would change, one of `CONVERSION_ERRORS` is raised.
+    Objects that pandas considers missing become null. A NaN inside a list is a value and not a null. Raise
+    one of `CONVERSION_ERRORS` if no Arrow type can hold all objects, or if a value would change.
     """
     values, missing = column.to_numpy(), column.isna().to_numpy()
     kind = infer_dtype(column, skipna=True)
@@ -94,7 +94,7 @@ def _arrow_array(values: Objects, missing: npt.NDArray[np.bool_], type_: pa.Data
 
 
 def _infer(values: Objects, missing: npt.NDArray[np.bool_]) -> pa.Array:
-    """Convert objects to the type that Arrow infers, in nanoseconds if its unit is too coarse."""
+    """Convert objects to the type that Arrow infers. Use nanoseconds if the inferred unit is too coarse."""
     inferred = _arrow_array(values, missing, None)
     present = values[~missing]
     if _are_exact(present) or _are_equal(present, inferred.drop_null()):
@@ -130,7 +130,8 @@ def _are_exact(present: Objects) -> bool:
 def _are_equal(present: Objects, converted: pa.Array, *, is_inferred: bool = True) -> bool:
     """Return True if the converted values equal the objects in Python. A NaN equals a NaN.
 
-    If Arrow inferred the type from the objects, lists of some kinds of values need no comparison.
+    If ``is_inferred``, Arrow inferred the type from the objects. Then lists of values of an exact kind need
+    no comparison.
     """
     kinds = set(map(type, present))
     if is_list(converted.type):
@@ -173,22 +174,22 @@ def _check_family(source: pa.DataType, target: pa.DataType) -> None:
         raise TypeError(f"Python objects of type {source} never equal values of type {target}")
 
 
-# Types of objects whose text has the whole value. The text of an object of another class, such as an image,
-# may be only the name of the class and an address.
+# Types of objects that keep the whole value when they are converted to text. The text of other objects, such
+# as images, may be only the name of the class and an address.
 PRINTABLE: tuple[type, ...] = (str, Number, datetime.date, datetime.time, datetime.timedelta, UUID)
 PRINTABLE += (np.number, np.bool_, np.str_, np.datetime64, np.timedelta64, pd.Interval, pd.Period)
 
 # Types of objects that Arrow stores if all objects of the column have one type.
 _STORABLE = (*PRINTABLE, list, tuple, set, dict, bytes, bytearray, np.ndarray, np.void)
 
-# The exceptions of a conversion to Arrow if a value does not fit the type.
+# What a conversion to Arrow raises if a value does not fit the type.
 CONVERSION_ERRORS = (MisfitError, pa.ArrowException, ValueError, TypeError, OverflowError)
 
 
 def type_of(column: "pd.Series[Any]") -> pa.DataType:
     """Return the Arrow type of a pandas column from its dtype, or from its values if they are Python objects.
 
-    A SchemaError is raised if no feature can hold the values, or if they have no common type.
+    Raise SchemaError if no feature can hold the values, or if the values have no common type.
     """
     dtype = column.dtype
     try:
@@ -256,7 +257,7 @@ def conversion_of(column: "pd.Series[Any]") -> str:
 
 
 def _struct_with_all_keys(objects: "pd.Series[Any]") -> pa.DataType | None:
-    """Return a struct type that has all keys of some dicts, or None if no such type holds all values."""
+    """Return a struct type with the keys of all dicts, or None if no struct type holds all objects."""
     if set(map(type, objects)) != {dict}:
         return None
     keys = dict.fromkeys(chain.from_iterable(objects))
@@ -273,7 +274,7 @@ def _without_large_strings(type_: pa.DataType) -> pa.DataType:
 
 
 def is_untyped(type_: pa.DataType) -> bool:
-    """Return True for nulls, and for lists and dictionaries of nulls, which show no type of values."""
+    """Return True for the null type, and for lists and dictionaries of nulls: their value type is unknown."""
     if is_list(type_) or pa.types.is_dictionary(type_):
         return is_untyped(type_.value_type)
     return bool(pa.types.is_null(type_))
@@ -284,7 +285,7 @@ def is_object(dtype: Any) -> bool:
 
 
 def is_bytes_or_list(type_: pa.DataType) -> bool:
-    """Return True for binary and list types, and dictionaries of them, which text cannot become."""
+    """Return True for binary and list types, also as values of dictionaries: text cannot become these."""
     values = innermost(type_)
     return is_any(values, BINARY) or value_type(type_) != values
 
@@ -366,8 +367,8 @@ def to_table(
     value and not a null. If the index is written, its levels are the first columns of the schema. If
     ``write_index`` is None, the index is dropped, but an index with a name raises.
 
-    A SchemaError is raised if the columns of the partition differ from the schema, or if a value does not fit
-    its column. The error then has the number of the row.
+    Raise SchemaError if the columns of the partition differ from the schema, or if a value does not fit its
+    column. An error about a value has the number of the row.
     """
     if write_index:
         frame = index_to_columns(frame, schema.names[: frame.index.nlevels])
@@ -459,7 +460,7 @@ def convert_chunks(column: pa.ChunkedArray, type_: pa.DataType, *, rounded: bool
 
 
 def _from_objects(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) -> pa.Array:
-    """Convert an object column to an Arrow type. If ``lossy`` is "warn" and a value changes, warn."""
+    """Convert an object column to an Arrow type. If ``lossy`` is "warn", warn if values are rounded."""
     try:
         return to_arrow(column, type_, rounded=lossy == "allow")
     except RoundedError as error:
@@ -512,7 +513,7 @@ def index_levels(meta: pd.DataFrame, write_index: bool | None) -> tuple[tuple[st
 
 
 def index_to_columns(frame: pd.DataFrame, names: Sequence[str] | None = None) -> pd.DataFrame:
-    """Convert the index levels to the first columns, which have the names of the levels by default."""
+    """Convert the index levels to the first columns. By default, the columns get the names of the levels."""
     names = _column_names(frame) if names is None else names
     clash = [name for name in names if name in frame.columns]
     if clash:

@@ -45,13 +45,13 @@ def plan_schema(
     """Plan the schema of a Dask collection or a DataFrame, with all columns in their order.
 
     If ``sample`` is None, ``meta`` has all rows. Otherwise, ``sample`` takes column names and returns an
-    iterator over computed partitions with these columns. It is called only for columns whose dtype does not
-    show the type (object, unknown categories), and only until all of these columns have shown a type.
-    ``known`` has the types of columns whose dtype does not show the type any more, such as large strings. If
-    ``write_index`` is True, the index levels become the first columns.
+    iterator over computed partitions with these columns. ``sample`` is called only for columns whose dtype
+    does not determine the Arrow type (object, unknown categories). Partitions are computed only until every
+    such column has a type. ``known`` has the types of columns whose dtype no longer determines the type, such
+    as large strings. If ``write_index`` is True, the index levels become the first columns.
 
-    A SchemaError is raised if a record cannot hold the name or the type of a column, or if a column shows no
-    type.
+    Raise SchemaError if a record cannot hold the name or the type of a column, or if the type of a column
+    stays unknown.
     """
     if write_index:
         data = set(meta.columns)
@@ -86,7 +86,7 @@ def plan_arrow_schema(
     record_type: RecordType,
     partition_on: Sequence[str],
 ) -> Schema:
-    """Plan the schema with which a stream of Arrow data is written. The schema has all columns of the stream.
+    """Plan the schema for writing a stream of Arrow data. The schema has all columns of the stream.
 
     ``categories`` has the known categories of dictionary columns. The other parameters are those of
     `plan_schema`.
@@ -120,14 +120,14 @@ def _with_keys(
 
 
 def rounded_columns(types: Mapping[str, pa.DataType], schema: Schema) -> list[str]:
-    """Return the names of the columns of these types whose values a write may round to shorter floats."""
+    """Return the names of the columns that a write may round. ``types`` are the types before the write."""
     return [item.name for item in schema.fields if item.lossy or _is_rounded(types[item.name], item.type)]
 
 
 def rounded_in_frame(meta: pd.DataFrame, schema: Schema, *, write_index: bool) -> list[str]:
-    """Return the names of the columns whose types show that a write may round their values to shorter floats.
+    """Return the names of the columns that a write may round to shorter floats, according to their types.
 
-    Object columns are not in the result, because `to_table` checks their values.
+    For an object column, only the planned type counts, because `to_table` checks the values.
     """
     if write_index:
         meta = index_to_columns(meta)
@@ -140,7 +140,7 @@ def rounded_in_frame(meta: pd.DataFrame, schema: Schema, *, write_index: bool) -
 
 
 def _arrow_types(meta: pd.DataFrame) -> dict[str, pa.DataType]:
-    """Return the Arrow types of the Arrow-backed columns whose dtypes show the type of the values."""
+    """Return the types of the Arrow-backed columns. Columns of nulls, or of lists of nulls, are left out."""
     found = zip(meta.columns.tolist(), meta.dtypes, strict=True)
     types = {name: dtype.pyarrow_dtype for name, dtype in found if isinstance(dtype, pd.ArrowDtype)}
     return {name: type_ for name, type_ in types.items() if not is_untyped(type_)}
@@ -164,7 +164,7 @@ def _is_rounded(source: pa.DataType, target: pa.DataType) -> bool:
 def text_columns(
     meta: pd.DataFrame, schema: GivenTypes, levels: Iterable[tuple[str, str | None]]
 ) -> dict[Hashable, str]:
-    """Return the columns and index levels that hold text but have no text type in ``schema``.
+    """Return the columns and index levels of text to which ``schema`` gives no type, or a bytes or list type.
 
     The result maps each label in the DataFrame to the name of the column in the records.
     """
@@ -180,7 +180,7 @@ def text_columns(
 
 
 def _with_index(sample: Sample, data: set[str], levels: list[str]) -> Sample:
-    """Make ``sample`` return the index levels as columns. The other columns are ``data``."""
+    """Return a sample function that adds the index levels as columns. ``data`` names all other columns."""
     return lambda names: (
         index_to_columns(part, levels if part.index.nlevels == len(levels) else None)
         for part in sample([name for name in names if name in data])
@@ -217,7 +217,7 @@ def _given_type(name: str, given: Any) -> pa.DataType:
 def _given_types_of_columns(
     schema: GivenTypes, columns: list[str], partition_on: Sequence[str]
 ) -> dict[str, pa.DataType]:
-    """Return the types that ``schema=`` names. Raise if it, or ``partition_on``, names no column."""
+    """Return the types that ``schema=`` gives. Raise if ``schema=`` or ``partition_on`` is not valid."""
     check_names(columns)
     unknown = [name for name in partition_on if name not in columns]
     if unknown:
@@ -260,7 +260,7 @@ def _warn_of_converted_text(meta: pd.DataFrame, given: Types) -> None:
 def _typed_columns(
     columns: dict[str, "pd.Series[Any]"], sample: Sample | None
 ) -> dict[str, "pd.Series[Any]"]:
-    """Replace each column whose dtype shows no type by the first partition that shows a type.
+    """Replace each column whose dtype does not determine a type by the first partition whose values do.
 
     A column without values in any partition keeps the null type.
     """
@@ -285,7 +285,7 @@ def _typed_columns(
 def _shared_categories(
     typed: Mapping[str, "pd.Series[Any]"], types: Types, meta: pd.DataFrame, *, is_dask: bool
 ) -> Types:
-    """Return the known categories of the dictionary columns. Raise if ordered ones are unknown."""
+    """Return the known categories of the dictionary columns. Raise if ordered categories are unknown."""
     categories = {}
     for name, type_ in types.items():
         if not pa.types.is_dictionary(type_):

@@ -45,9 +45,9 @@ def is_records(rows: list[Any]) -> bool:
 
 
 def table_of(rows: list[Any], types: Mapping[str, pa.DataType], title: str) -> pa.Table:
-    """Convert a list of dicts to a table. The values of a column show the type of the column.
+    """Convert a list of dicts to a table. The type of each column is inferred from its values.
 
-    The table has at least the columns in ``types``, but need not have these types. A key that a dict lacks is
+    The table has at least the columns in ``types``, but the types may differ. A key that a dict lacks is
     null, also in the dicts of a struct column. ``title`` is the path in errors. An error about a value has
     the number of the row in the list.
     """
@@ -69,7 +69,7 @@ def _column(name: str, rows: list[Any], title: str) -> pa.Array:
     def converted(count: int) -> pa.Array:
         some = values[:count]
         column = pa.array(some)
-        # Arrow takes values of pandas for values of Python, which have microseconds.
+        # Arrow treats pandas times like Python times, and drops their nanoseconds.
         return pa.array(some, _exact(column.type)) if _has_nanoseconds(some, column.type) else column
 
     try:
@@ -82,7 +82,7 @@ def _column(name: str, rows: list[Any], title: str) -> pa.Array:
 
 
 def _has_nanoseconds(values: Iterable[Any], type_: pa.DataType) -> bool:
-    """Return True if values, or values nested in them, have more than microseconds."""
+    """Return True if a value, at any level of nesting, has nanoseconds."""
     if _exact(type_) == type_:
         return False
     if pa.types.is_list(type_):
@@ -106,7 +106,7 @@ def _exact(type_: pa.DataType) -> pa.DataType:
 
 
 def _with_fields(column: pa.Array, type_: pa.DataType | None) -> pa.Array:
-    """Add the fields of a struct type that all dicts of a column lack, and give the fields the same order."""
+    """Add the fields of ``type_`` that all dicts of a column lack. Order the fields as in ``type_``."""
     if not isinstance(type_, pa.StructType) or not isinstance(column.type, pa.StructType):
         return column
     found = dict(zip([item.name for item in column.type], column.flatten(), strict=True))
@@ -126,7 +126,7 @@ _BYTES = 1 << 24
 # The number of rows whose objects are measured to estimate the size of a DataFrame.
 _SAMPLED_ROWS = 100
 
-# Methods of objects that are not accepted, each with an expression that is accepted.
+# Maps a method of objects that are not accepted to the advice on what to pass instead.
 _ADVICE = {
     "collect": "pass frame.collect(), or a RecordBatchReader",
     "to_dataframe": "pass bag.to_dataframe(meta=...)",
@@ -151,7 +151,7 @@ class ArrowArray(Protocol):
         """Return PyCapsules with an ArrowSchema and an ArrowArray."""
 
 
-# What `Writer.write` takes.
+# What `Writer.write` accepts.
 Row = Mapping[str, Any] | bytes
 Rows = pd.DataFrame | ArrowStream | ArrowArray | Sequence[Mapping[str, Any]] | Sequence[bytes] | Row
 
@@ -196,7 +196,7 @@ class PandasRows:
     def _text(self, levels: Levels) -> Iterator[str]:
         """Yield the names of the object columns that hold only text.
 
-        If Dask's option dataframe.convert-string is on, an object column without values is also text.
+        If Dask's option dataframe.convert-string is on, an object column without values also counts as text.
         """
         kinds = ("string", "empty") if pyarrow_strings_enabled() else ("string",)
         index = self._frame.index
@@ -235,10 +235,7 @@ class PandasRows:
 
 
 class ArrowRows:
-    """The rows of an Arrow stream, which can be read once.
-
-    The methods have the same meaning as those of `PandasRows`.
-    """
+    """The rows of an Arrow stream, which can be read only once. `PandasRows` describes the methods."""
 
     npartitions = 1
     columns_name = None
@@ -269,9 +266,10 @@ class ArrowRows:
         return planned if record_type else _without_payloads(planned)
 
     def _first_categories(self, names: list[str]) -> dict[str, pa.Array]:
-        """Return the categories of each column from its first batch that has categories.
+        """Return the categories of each column, from the first batch in which the column has categories.
 
-        The batches are kept for `tables`. After 16 MiB, the other columns have no known categories.
+        The batches are kept for `tables`. After 16 MiB, the search ends: columns without categories so far
+        have no known categories.
         """
         found: dict[str, pa.Array] = {}
         size = 0
@@ -312,7 +310,7 @@ class ArrowRows:
             batch = self._reader.read_next_batch()
         except StopIteration:
             return None
-        except Exception as error:  # an error of any class, which the program of the stream raised
+        except Exception as error:  # the program that makes the stream may raise any exception
             raise TFRecordError(
                 f"{self.kind} failed after {self._rows:,} rows, and nothing was written: {first_line(error)}"
             ) from error
@@ -338,7 +336,7 @@ def open_source(value: Any) -> Source:
     kind = type(value)
     try:
         if hasattr(kind, "__arrow_c_stream__"):
-            if isinstance(value, pa.RecordBatchReader):  # whose errors keep their classes
+            if isinstance(value, pa.RecordBatchReader):  # used directly, so that errors keep their classes
                 return ArrowRows(kind.__name__, value, is_of_caller=True)
             return ArrowRows(kind.__name__, pa.RecordBatchReader.from_stream(value))
         if hasattr(kind, "__arrow_c_array__"):
@@ -346,7 +344,7 @@ def open_source(value: Any) -> Source:
             return ArrowRows(kind.__name__, pa.RecordBatchReader.from_batches(batch.schema, [batch]))
     except TFRecordError:
         raise
-    except Exception as error:  # an error of any class, which the program of the stream raised
+    except Exception as error:  # the program that makes the stream may raise any exception
         problem = f"{kind.__name__} gives no stream of Arrow tables: {first_line(error)}"
         if hasattr(kind, "to_frame"):
             problem = f"{kind.__name__} is one column, not a table"
