@@ -24,7 +24,7 @@ NULL = "__HIVE_DEFAULT_PARTITION__"
 # The maximum length in bytes of a file name that all common filesystems allow.
 MAX_NAME_BYTES = 255
 
-# Pattern of the characters that are escaped in directory names: those that Spark escapes, and NUL.
+# Matches a character that is escaped in directory names: the characters that Spark escapes, and NUL.
 _SPECIAL = re.compile(r"[\0-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
 _ESCAPED = re.compile("(?:%[0-9A-Fa-f]{2})+")
 
@@ -48,11 +48,10 @@ def parse(directory: str) -> list[tuple[str, str | None]]:
 
 
 def value_texts(directories: Sequence[str]) -> dict[str, pa.Array]:
-    """Map the partition columns of directories, in order of first appearance, to the text of their value in
-    each directory.
+    """Map each partition column to the text of its value in each directory.
 
-    The text is null if the value is null, or if the directory has no level with this name. Raise SchemaError
-    if a directory has two levels with the same name.
+    The columns are in the order of their first appearance. The text is null if the value is null, or if the
+    directory has no level with this name. Raise SchemaError if a directory has two levels with the same name.
     """
     numbers = {directory: number for number, directory in enumerate(dict.fromkeys(directories))}
     texts: dict[str, list[str | None]] = {}
@@ -114,8 +113,9 @@ def _level(name: str, values: pa.ChunkedArray) -> list[str]:
 
 
 def _texts(values: pa.ChunkedArray) -> Sequence[str | None]:
-    """Return the text that Spark writes in directory names for each value. Different values have different
-    texts.
+    """Return, for each value, the text that Spark writes in directory names.
+
+    Different values have different texts.
     """
     type_ = values.type
     if pa.types.is_null(type_):
@@ -145,9 +145,7 @@ def _cast(texts: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _floats(texts: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Parse the texts of floats. Raise if no float of the type equals the number, for example a large
-    integer.
-    """
+    """Parse the texts of floats. Raise if a number, such as a large integer, equals no float of the type."""
     floats = texts.cast(type_)
     whole = texts.filter(pc.match_substring_regex(texts, "^-?[0-9]+$"))
     whole.cast(pa.int64()).cast(pa.float64())
@@ -180,7 +178,7 @@ def _unescape(text: str) -> str:
 
 
 def _unescaped(match: re.Match[str]) -> str:
-    """Decode percent escapes. Spark escapes single ASCII characters, other writers the bytes of UTF-8."""
+    """Decode percent escapes. Spark escapes single ASCII characters. Other writers escape UTF-8 bytes."""
     found = bytes.fromhex(match[0].replace("%", ""))
     try:
         return found.decode()
@@ -188,7 +186,7 @@ def _unescaped(match: re.Match[str]) -> str:
         return found.decode("latin-1")
 
 
-# The types whose values the kernel reorders, because it does so faster than Arrow.
+# The types whose values the kernel reorders, because the kernel is faster than Arrow.
 BYTES = (pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
 
 
@@ -313,7 +311,7 @@ def _python_values(name: str, column: pa.ChunkedArray) -> list[Any]:
     # Raised for example for a date in the year 20,000.
     with suppress(OverflowError, ValueError, pa.ArrowException):
         values: list[Any] = column.to_pylist()
-        # A Python float can represent every value of a floating-point type, and NaN differs from itself.
+        # Floats are not compared: a Python float can represent each of them, and NaN differs from itself.
         back = pa.chunked_array([pa.array(values, column.type)])
         if pa.types.is_floating(column.type) or back.equals(column):
             return values

@@ -39,7 +39,7 @@ Columnar: TypeAlias = tuple[str, ...] | Literal["scalars"]
 
 _FIELDS = [pa.field("path", pa.string()), pa.field("bytes", pa.int64()), pa.field("crc32c", pa.uint32())]
 
-# The name of the struct of a snapshot's Parquet file that names the column file of each data file.
+# The name of the struct in a snapshot's Parquet file that describes the column file of each data file.
 COLUMN_FILE = "columns"
 
 
@@ -84,7 +84,7 @@ def check_columnar(columnar: Columnar, schema: Schema, partition_on: Sequence[st
 
 
 def parse_columnar(stored: Any) -> Columnar | None:
-    """Return the value of ``columnar=`` that a snapshot stores. An unknown value counts as none."""
+    """Return the value of ``columnar=`` that a snapshot stores, or None if the value is unknown."""
     if isinstance(stored, list) and all(isinstance(name, str) for name in stored):
         return tuple(stored)
     return "scalars" if stored == "scalars" else None
@@ -94,7 +94,7 @@ def parse_columnar(stored: Any) -> Columnar | None:
 
 
 def column_file_columns(files: Sequence[FileEntry]) -> dict[str, pa.Array]:
-    """Return the columns of the file list of these files that name their column files."""
+    """Return the columns of a file list that describe the column files of ``files``, if there are any."""
     found = [file.columns for file in files]
     if not any(found):
         return {}
@@ -105,7 +105,7 @@ def column_file_columns(files: Sequence[FileEntry]) -> dict[str, pa.Array]:
 
 
 def stored_column_files(rows: pa.Table) -> pa.StructArray:
-    """Return the struct of a snapshot's Parquet file that names the column files of a file list."""
+    """Return the struct that describes the column files of a file list in a snapshot's Parquet file."""
     arrays = [rows[name].combine_chunks() for name in COLUMN_FILE_NAMES]
     return pa.StructArray.from_arrays(arrays, fields=_FIELDS, mask=arrays[0].is_null())
 
@@ -152,7 +152,7 @@ _NULLS = pa.field("nulls", pa.int64())
 # The value that stands for the statistics of a file without statistics.
 _NO_STATISTICS: tuple[Any, ...] = (None,) * len(ColumnStatistics._fields)
 
-# Pattern that matches every path that leads out of the dataset, and some other paths, which are then checked.
+# Matches every path that leads out of the dataset, and some other paths. Each path that matches is checked.
 _SUSPICIOUS_PATH = r"(^|/)\.{0,2}(/|$)|[\\:\x00]"
 
 
@@ -246,9 +246,7 @@ def read_blocks(table: pa.Table) -> Iterable[tuple[Block, ...]]:
 
 
 def _block_numbers(table: pa.Table) -> tuple[list[npt.NDArray[np.int64]], npt.NDArray[np.int64]]:
-    """Return the three fields of all blocks of a file list, and the end of each file's blocks in these
-    arrays.
-    """
+    """Return the three fields of all blocks as arrays, and the end of each file's blocks in these arrays."""
     lists = table["blocks"].combine_chunks()
     fields = lists.flatten().flatten()
     check(not any(field.null_count for field in fields), "a number of a block is null")
@@ -296,7 +294,7 @@ def _read_statistics(column: pa.ChunkedArray, name: str) -> list[ColumnStatistic
 def with_schema(table: pa.Table, own: Schema, schema: Schema) -> pa.Table:
     """Convert the statistics of a file list to the types of a schema that has more columns, or wider types.
 
-    ``own`` are the columns in the records of the files. Other columns are null in all records of these files.
+    ``own`` has the columns that the records of the files have. All other columns are null in these records.
     """
     types = {item.name: item.type for item in own.leaves}
     columns = dict(zip(table.column_names, table.columns, strict=True))
@@ -370,8 +368,8 @@ def from_stored(stored: pa.Table, schema: Schema, partitioning: Sequence[Field],
 def _checked_versions(stored: pa.Table, number: int) -> pa.ChunkedArray | pa.Array:
     """Return, for each file, the number of the version that added the newest row of the file.
 
-    Writers leave out this number for files that the snapshot itself adds. Programs that do not know the
-    number leave out the number of all files, which then count as added by the snapshot.
+    Writers leave out this number for files that the snapshot itself adds. A program that does not know the
+    column leaves it out: then all files count as added by the snapshot.
     """
     if VERSION not in stored.column_names:
         return pa.repeat(pa.scalar(number, pa.int64()), len(stored))
@@ -447,7 +445,7 @@ DELTA_PART = 0.1
 
 @dataclass(frozen=True)
 class Base:
-    """The Parquet file of a snapshot that lists all of its files, to which later snapshots add files.
+    """The Parquet file of a snapshot with the whole file list, to which later snapshots add files.
 
     The checksum distinguishes the base from another snapshot with the same number.
     """
@@ -459,8 +457,8 @@ class Base:
 class Stored(NamedTuple):
     """The way in which the file list of a snapshot is stored.
 
-    ``path`` is the path of the Parquet file, for error messages. The next append may add files to the list of
-    ``base``, which lacks the files ``added`` of this snapshot.
+    ``path`` is the path of the Parquet file, for error messages. The next append may add files to the file
+    list of ``base``. That file list lacks the files ``added`` of this snapshot.
     """
 
     path: str
@@ -493,27 +491,27 @@ def identities(rows: pa.Table) -> list[Identity]:
 
 
 def positions(files: Iterable[Identity], rows: pa.Table) -> pa.Array:
-    """Return the position of each file in a file list; null for a file that it does not list."""
+    """Return the position of each file in a file list; null for a file that is not in the list."""
     paths, checksums = zip(*files, strict=True) if (files := [*files]) else ((), ())
     wanted = pa.table({"path": pa.array(paths, pa.string()), "crc32c": pa.array(checksums, pa.uint32())})
     return positions_of_rows(wanted, rows).combine_chunks()
 
 
 def positions_of_rows(files: pa.Table, rows: pa.Table) -> pa.ChunkedArray:
-    """Return the position in ``rows`` of each file of another file list; null for a file that it lacks."""
+    """Return the position in ``rows`` of each file in ``files``; null for a file that ``rows`` lacks."""
     found = pc.index_in(files["path"], rows["path"])  # no two files of a list have the same path
     return pc.if_else(pc.equal(rows["crc32c"].take(found), files["crc32c"]), found, None)
 
 
 def difference(files: pa.Table, rows: pa.Table) -> pa.Table:
-    """Return the files of a file list that another file list lacks."""
+    """Return the files in ``files`` that ``rows`` lacks."""
     return files.filter(positions_of_rows(files, rows).is_null())
 
 
 def with_known_versions(rows: pa.Table, known: pa.Table) -> pa.Table:
-    """Give the files of a file list the versions that another file list has for the same files.
+    """Set the versions of the files in ``rows`` to the versions of the same files in ``known``.
 
-    All other files have no version, so they count as added by the snapshot that will list them.
+    All other files get no version, so they count as added by the snapshot that will list them.
     """
     versions = known[VERSION].take(positions_of_rows(rows, known))
     return rows.select([name for name in rows.column_names if name != VERSION]).append_column(

@@ -93,7 +93,8 @@ class Snapshot:
         `to_tfrecord`, "compact", "delete", "restore", "repair", "expire" or "index" for the functions with
         these names. The string is empty if the kind is unknown.
     details : str
-        What else is known about the write, such as the filters of a `delete` or the version of a `restore`.
+        What else is known about the write, such as the number of rows that a `delete` removed, or the version
+        of a `restore`.
     created : datetime, optional
         The time in UTC at which the snapshot was created, by the clock of the process that committed the
         write, or None if the time of creation is unknown.
@@ -180,7 +181,7 @@ class Snapshot:
 
     @property
     def partitions(self) -> int:
-        """The number of keys, which are the rows of `partition_values`: 0 without partition columns."""
+        """The number of keys, the rows of `partition_values`. Without partition columns, it is 0."""
         keys = partition_columns(self.file_list, self.partitioning)
         return len(keys.group_by(keys.column_names).aggregate([])) if self.partitioning else 0
 
@@ -241,7 +242,7 @@ class Commit:
     rows, files, bytes : int
         The totals of the version: its rows, its data files, and their stored size in bytes.
     details : dict
-        What the call has done, as its documentation says.
+        What the call has done. The documentation of the called function describes the items.
     """
 
     version: int
@@ -267,9 +268,7 @@ def history_of(store: Store) -> pd.DataFrame:
 
 
 def short_list(names: Sequence[str]) -> str:
-    """Join names into one line of text. Of many names, only the first are shown, and the number of the
-    others.
-    """
+    """Join names into one line of text. Of many names, show only the first, and the number of the others."""
     more = len(names) - _MOST_COLUMNS
     return ", ".join(names[:_MOST_COLUMNS]) + (f" and {more:,} more" if more > 0 else "")
 

@@ -20,11 +20,11 @@ STAGING = f"{METADATA_DIRECTORY}/staging"
 # they read. Readers of this library ignore this file.
 SUCCESS = "_SUCCESS"
 
-# The name of the file in a run's staging directory that lists the files that the run's commit replaces.
+# The name of the file in a run's staging directory that lists the files that the run's commit removes.
 REPLACED = "replaced.json"
 
-# The name of the file in a run's staging directory that lists the files that the run's commit replaces and
-# earlier versions keep.
+# The name of the file in a run's staging directory that lists the files that earlier versions keep. The run's
+# commit moves these files.
 MOVED = "kept.json"
 
 # The name of the empty file in a run's staging directory that hides the run's uploaded files from readers.
@@ -33,11 +33,11 @@ STARTED = "started"
 # The name of the empty file in a run's staging directory that forbids the commit of the run.
 REFUSED = "refused"
 
-# The prefix of the names of empty files in a run's staging directory, one for each attempt at the commit that
-# has not ended. The mark of a killed attempt stays.
+# The prefix of the names of empty files in a run's staging directory. Each of these files marks an attempt at
+# the commit that has not ended. The mark of a killed attempt stays.
 ATTEMPT = "attempt-"
 
-# The directory of the files that only earlier versions list. A file has the same relative path as before.
+# The directory of the files that only earlier versions list. Each file keeps its relative path.
 KEPT = f"{METADATA_DIRECTORY}/kept"
 
 # The length in bytes of the longest file name that filesystems allow.
@@ -62,7 +62,7 @@ def column_file_path(run: str, number: int) -> str:
 
 
 def run_of_column_file(path: str) -> str | None:
-    """Return the run that made a column file, or None if the path is not that of a column file."""
+    """Return the run that made a column file, or None for the path of any other file."""
     match = _COLUMN_FILE.fullmatch(path)
     return match[1] if match else None
 
@@ -80,11 +80,11 @@ def open_runs(store: Store | FoundFiles) -> list[str]:
 def closed_column_files(store: Store) -> list[str]:
     """Return the paths of the column files that belong to no open run, relative to the root.
 
-    If no snapshot that is read after this call lists such a file, its run has failed, or its data files were
-    replaced.
+    If no snapshot that is read after this call lists such a file, the run of the file has failed, or its data
+    files were replaced.
     """
     paths = [f"{COLUMNS}/{name}" for name in store.names(COLUMNS)]
-    # The runs are listed after the files, because a run is open before it has files.
+    # A run is open before it has files. So the runs are listed last: no open run with files is missed.
     runs = open_runs(store) if paths else []
     return [path for path in paths if run_of_column_file(path) not in (None, *runs)]
 

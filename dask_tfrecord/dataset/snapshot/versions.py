@@ -1,8 +1,8 @@
 """Read and encode the Parquet files of the versions of a dataset, and their JSON metadata.
 
-docs/format.md specifies these files, and lists the keys of the metadata, which are not trusted. If a version
-has a base, its Parquet file lists only the data files that the base does not list. `history` reads the
-metadata of many versions at once, without their file lists.
+docs/format.md specifies these files and the keys of the metadata. The content of the files is not trusted. If
+a version has a base, its Parquet file lists only the data files that the base does not list. `history` reads
+the metadata of many versions at once, without their file lists.
 """
 
 import json
@@ -60,8 +60,7 @@ def library_version() -> str:
 
 
 def parse(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of `Snapshot` that the JSON object holds. It holds neither the file list nor the
-    number.
+    """Return the fields of `Snapshot` from the JSON object, which has neither the file list nor the number.
 
     Raise AttributeError, KeyError, TypeError or ValueError if the JSON object does not describe a valid
     snapshot.
@@ -132,8 +131,8 @@ def totals(rows: pa.Table) -> dict[str, int]:
 def summary(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a write did: the text ``details``, and the totals of the version.
 
-    If another program has copied the object from the version before, or if a total is invalid, there are no
-    totals.
+    The object is ignored if another program has copied it from an earlier version. If a total is invalid,
+    there are no totals.
     """
     stored = metadata.get("summary")
     if not isinstance(stored, dict) or stored.get("run") != metadata.get("run"):
@@ -160,9 +159,7 @@ def _levels(stored: Any, names: Sequence[str]) -> Levels | None:
 
 
 def parse_time(stored: Any) -> datetime | None:
-    """Parse the text of a time with a time zone. Return None if the text is invalid: no data depends on this
-    time.
-    """
+    """Parse a time with a time zone. Return None if the text is invalid, because no data depends on it."""
     with suppress(TypeError, ValueError):
         time = datetime.fromisoformat(stored)
         return time if time.tzinfo else None
@@ -170,9 +167,7 @@ def parse_time(stored: Any) -> datetime | None:
 
 
 def strict_json(text: bytes) -> dict[str, Any]:
-    """Parse JSON text. Raise ValueError for a repeated key, a constant such as NaN, and text that is nested
-    too deeply.
-    """
+    """Parse JSON text. Raise ValueError for a repeated key, a constant such as NaN, or too deep nesting."""
 
     def unique(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
         names = [name for name, _ in pairs]
@@ -197,7 +192,7 @@ FORMAT_VERSION = 1
 
 METADATA_KEY = b"dask_tfrecord"
 
-# The parsed contents of smaller snapshot files are kept.
+# The content of a snapshot file is cached after parsing if the file has fewer bytes than this.
 _KEPT_BYTES = 1 << 18
 
 # The largest number of versions that an error lists.
@@ -244,7 +239,7 @@ def readable_versions(store: Store) -> list[int]:
 
 
 def version_names(numbers: Sequence[int]) -> str:
-    """Return the numbers of versions as a text: of many versions, only the first and the last."""
+    """Return the numbers of versions as a text. Of many versions, name only the first and the last."""
     few = len(numbers) <= _MOST_NUMBERS
     return ", ".join(map(str, numbers)) if few else f"{numbers[0]} to {numbers[-1]}"
 
@@ -283,8 +278,8 @@ def find_newest(store: Store, found: FoundFiles | None = None) -> dict[str, Any]
 def read_version(store: Store, number: int) -> dict[str, Any]:
     """Return the fields of the snapshot with this number in the root of the store.
 
-    Raise FileNotFoundError if the file of the snapshot or of its base does not exist, and TFRecordError if it
-    is damaged.
+    Raise FileNotFoundError if the file of the snapshot or of its base does not exist, and TFRecordError if
+    one of these files is damaged.
     """
     part = read_part(store, number)
     return assemble(part, None if part.base is None else _read_base(store, part.base))
@@ -304,7 +299,7 @@ def _read_base(store: Store, base: Base) -> Part:
 def assemble(part: Part, base: Part | None) -> dict[str, Any]:
     """Return the fields of a snapshot, given the contents of its file and of its base's file.
 
-    Raise TFRecordError if the two do not belong together.
+    Raise TFRecordError if the two files do not belong together.
     """
     rows, added = part.rows, part.rows.slice(0, 0)
     try:
@@ -329,8 +324,9 @@ def assemble(part: Part, base: Part | None) -> dict[str, Any]:
 
 
 def read_part(store: Store, number: int) -> Part:
-    """Read the file of a snapshot, but not the file of its base. Raise FileNotFoundError if it does not
-    exist.
+    """Read the file of a snapshot, but not the file of its base.
+
+    Raise FileNotFoundError if the file does not exist.
     """
     path = store.join(snapshot_path(number))
     try:
@@ -397,16 +393,16 @@ def to_parquet(fields: Mapping[str, Any], *, delta: bool = False) -> pa.Buffer:
     table = to_stored(rows, fields["schema"], fields["partitioning"])
     sink = pa.BufferOutputStream()
     table = table.replace_schema_metadata({METADATA_KEY: text.encode()})
-    # Readers read the whole snapshot file, so Parquet's column statistics would only cost time, as would
-    # dictionaries of values that mostly occur once. Many files may have the same column file.
+    # Readers read the whole snapshot file, so Parquet's column statistics would only cost time. Dictionaries
+    # only help for paths of column files: many data files may have the same column file.
     pq.write_table(
         table, sink, write_page_checksum=True, write_statistics=False, use_dictionary=[COLUMN_FILE_NAMES[0]]
     )
     return sink.getvalue()
 
 
-# The number of bytes at the end of a snapshot's file that are read. They hold the Parquet footer with the
-# metadata, unless a dataset has hundreds of columns.
+# The number of bytes that `read_metadata` reads at the end of a snapshot's file. They include the Parquet
+# footer with the metadata, unless the dataset has hundreds of columns.
 _TAIL_BYTES = 1 << 16
 
 
@@ -424,7 +420,7 @@ def read_metadata(store: Store, numbers: Sequence[int]) -> dict[int, dict[str, A
 
 
 def _parse(tail: Any) -> dict[str, Any] | None:
-    """Return the JSON object in the last bytes of a Parquet file, or None if there is none."""
+    """Return the JSON object in the last bytes of a Parquet file, or None if it is missing or not valid."""
     if not isinstance(tail, bytes):  # the file could not be read
         return None
     try:
@@ -452,7 +448,7 @@ _HISTORY = pa.schema(
 
 
 def history(store: Store, numbers: Sequence[int]) -> pd.DataFrame:
-    """Return the table of versions that `Dataset.history` describes, without those that do not exist."""
+    """Return the table that `Dataset.history` describes. Versions that do not exist are left out."""
     stored = read_metadata(store, numbers)
     rows: list[tuple[Any, ...]] = []
     for number in numbers:
@@ -466,7 +462,7 @@ def history(store: Store, numbers: Sequence[int]) -> pd.DataFrame:
 
 
 def _described(metadata: dict[str, Any]) -> tuple[Any, ...] | None:
-    """Return the columns of a version except its number, or None if the metadata lacks one of them."""
+    """Return a version's row in `history` without its number, or None if the metadata is incomplete."""
     texts = [metadata.get(name) for name in ("mode", "run", "library")]
     known = summary(metadata)
     if not all(name in known for name in TOTALS) or not all(isinstance(text, str) for text in texts):
@@ -477,7 +473,7 @@ def _described(metadata: dict[str, Any]) -> tuple[Any, ...] | None:
 
 
 def _read(store: Store, number: int) -> tuple[Any, ...]:
-    """Return the columns of a version except its number, by reading the list of its files."""
+    """Read the file list of a version, and return the version's row in `history` without its number."""
     fields = read_version(store, number)
     told = (fields[name] or None for name in ("created", "mode", "details"))
     return *told, *totals(fields["file_list"]).values(), fields["run"], fields["library"]

@@ -1,7 +1,7 @@
 """Find the committed files: files in a snapshot and files of other tools, but not files of an open run.
 
-A commit moves the files of earlier versions from their paths to the directory ``kept``, where they are found,
-too.
+A commit moves the files that only earlier versions list to the directory ``kept``. The files are also found
+there.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -63,8 +63,7 @@ _T = TypeVar("_T")
 class DatasetStore(Store):
     """A store that also finds files that were moved to the directory of kept files, or back.
 
-    A commit that replaces a file and keeps the earlier versions does not disturb a reader that has planned to
-    read the file.
+    So a reader can still read a planned file after a commit has replaced the file but kept earlier versions.
     """
 
     @contextmanager
@@ -143,7 +142,7 @@ def kept_files(store: Store) -> pa.Table:
 
 
 def places_of_kept_files(store: Store) -> set[str]:
-    """Return the paths at which the files in the directory of kept files were before."""
+    """Return the original paths of the files in the directory of kept files."""
     start = len(store.join(f"{KEPT}/"))
     return {store.join(path[start:]) for path in column_paths(kept_files(store)["path"])}
 
@@ -151,8 +150,8 @@ def places_of_kept_files(store: Store) -> set[str]:
 def with_kept_files(store: Store, paths: pa.Array | pa.ChunkedArray, files: pa.Table) -> pa.Table:
     """Fill in the sizes and stamps of a snapshot's files that were moved.
 
-    ``paths`` has the full path of each file of the snapshot. The rows of ``files`` that are not at their
-    paths are null.
+    ``paths`` has the full path of each file of the snapshot. In ``files``, the row of a file that is not at
+    its path is null.
     """
     for directory in (f"{KEPT}/", ""):  # a restore may move a file back between the listings
         missing = files["path"].is_null()
@@ -182,7 +181,7 @@ def _full_paths(store: Store, rows: pa.Table) -> pa.ChunkedArray:
 
 
 def snapshot_files(store: Store, snapshot: Snapshot) -> pa.Table:
-    """Check a snapshot against its directory, and return its files in its order, with their checksums.
+    """Check a snapshot against its directory. Return the files in the snapshot's order, with checksums.
 
     Raise CorruptRecordError if a file is missing or has another size than in the snapshot, and TFRecordError
     if the directory holds files of other tools that the snapshot does not list.
@@ -202,10 +201,10 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> pa.Table:
 
 
 def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[pa.Table, list[str]]:
-    """Check a snapshot against its directory. Return its file list, and the paths of all other visible files,
-    except those that are clearly not TFRecord files.
+    """Check a snapshot against its directory. Return its file list, and the paths of all other visible files.
 
-    Raise CorruptRecordError if a file of the snapshot is missing or has another size than in the snapshot.
+    Files that are clearly not TFRecord files are left out. Raise CorruptRecordError if a file of the snapshot
+    is missing or has another size than in the snapshot.
     """
     present, rows = list_directory(store), snapshot.file_list
     present_paths = unquoted_column(present["path"])
@@ -233,8 +232,7 @@ def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[pa.Table, list[
 
 
 def are_proven(files: pa.Table, rows: pa.Table) -> pa.ChunkedArray:
-    """Return, for each file of a snapshot, True if the listed file is the version that the snapshot
-    describes.
+    """Return, for each file of a snapshot, True if the existing file is the file that the snapshot describes.
 
     ``files`` is the result of `snapshot_files`, and ``rows`` has the same files in `Snapshot.file_list`. A
     file without a stamp in the snapshot counts as proven, because only its size can be compared.
@@ -246,8 +244,9 @@ def are_proven(files: pa.Table, rows: pa.Table) -> pa.ChunkedArray:
 def _lost_file(
     store: Store, missing: Sequence[str], path: str, recorded: int, size: int | None
 ) -> CorruptRecordError:
-    """Return the exception for a file of a snapshot that is missing or has another size. It names the other
-    missing files.
+    """Return the exception for a file of a snapshot that is missing or has another size.
+
+    The exception also names the other missing files.
     """
     root, public = store.public(), store.public(store.join(path))
     if size is None:
@@ -317,8 +316,8 @@ def committed_files(listing: Listing, *, use_snapshot: bool) -> Listing:
     snapshot, the files of open runs are uncommitted. Files that the user passed by their full names are
     always returned.
 
-    Raise FileNotFoundError if no file is committed. If some but not all files of a write exist and there is
-    no snapshot, raise TFRecordError, or warn if the directory has no metadata of a dataset.
+    Raise FileNotFoundError if no file is committed. Raise TFRecordError if there is no snapshot and files of
+    a write are missing. If the directory also has no metadata of a dataset, only warn.
     """
     store = listing.store
     files = without_side_files(store, listing.files, keep=listing.spelled_out)
@@ -347,8 +346,8 @@ def _without(files: pa.Table, paths: Collection[str]) -> pa.Table:
 def _dataset_root(store: Store, directory: str, known: dict[str, bool]) -> str | None:
     """Return the root of the dataset to which a data file in this directory may belong, or None.
 
-    The root is the directory itself, or the directory above its partition directories. ``known`` caches, for
-    each directory, if it is a root.
+    The root is the directory itself, or the directory above its partition directories. ``known`` caches which
+    directories are roots.
     """
     levels = directory.split("/")
     start = len(levels)
@@ -387,8 +386,9 @@ def _uncommitted_paths(store: Store, paths: Sequence[str], *, use_snapshot: bool
 
 
 def _check_in_place(store: Store, snapshot: Snapshot) -> None:
-    """Raise if a restore has not yet moved all files of the newest version to their paths, so that a listing
-    lacks some.
+    """Raise if a restore has not yet moved all files of the newest version back to their paths.
+
+    A listing would then lack files.
     """
     kept = places_of_kept_files(store).intersection(map(store.join, listed_files(snapshot)))
     if kept and (missing := kept.difference(column_paths(list_directory(store)["path"]))):
@@ -403,13 +403,13 @@ def _check_in_place(store: Store, snapshot: Snapshot) -> None:
 def _check_complete(store: Store, paths: Sequence[str]) -> None:
     """Raise TFRecordError if a dataset without a snapshot has some but not all files of a write.
 
-    Warn if the directory has no metadata of a dataset. The data files are then a copy: the other files are
-    lost, or `delete` or `compact` has replaced them.
+    Warn if the directory has no metadata of a dataset. The data files are then a copy. The other files are
+    lost, or `delete` or `compact` replaced them before the copy was made.
     """
     writes: dict[tuple[str, int], dict[str, str]] = {}
     for path in paths:
         part = PART_NAME.fullmatch(name_of(path))
-        # A partition of a write may have no file in some directory.
+        # Partition directories prove nothing: a partition of a write need not have a file in every directory.
         if part and "=" not in name_of(parent_of(path)):
             writes.setdefault((part["run"], int(part["count"])), {})[part["index"]] = path
     incomplete = [files for (_, count), files in writes.items() if len(files) < count]
@@ -440,8 +440,8 @@ def visible_files(
 ) -> pa.Table:
     """List the files in the root of the store, except files of open runs and files that commits replace.
 
-    ``snapshot`` is the newest snapshot. If None, it is read if it is needed. The files may have been
-    ``listed`` already.
+    ``snapshot`` is the newest snapshot; if it is None, the snapshot is read when it is needed. ``listed`` is
+    a listing of the files, if there is one already.
     """
     files = list_directory(listed or store)
     runs = open_runs(listed or store) if len(files) else []
