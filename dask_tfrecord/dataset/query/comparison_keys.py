@@ -1,5 +1,4 @@
-"""Convert values of an Arrow type to comparison keys, and derive the limits of a column's values in many
-files.
+"""Convert values of an Arrow type to comparison keys, and find the limits of a column's values in each file.
 
 Comparison keys are Python values with the order and equality of the Arrow values. The comparison key of a
 number, a time or a bool is the number that Arrow stores, as an int or a float. The comparison key of a text
@@ -150,8 +149,9 @@ def _ticks(type_: pa.DataType) -> Fraction:
 
 
 def _seconds(value: Any, type_: pa.DataType) -> Fraction:
-    """Convert a time value to seconds: since 1970 for a date or timestamp, since midnight for a time, or the
-    duration.
+    """Convert a time value to seconds.
+
+    The seconds count from 1970 for a date or timestamp, and from midnight for a time of day.
     """
     if value is None or value != value:  # the value is NaT, which differs from itself
         raise WrongTypeError(f"{value!r} is null and cannot be compared, the column is {type_}")
@@ -208,8 +208,9 @@ def _seconds_of_duration(value: Any) -> Fraction:
 
 
 def _unit(value: np.datetime64 | np.timedelta64) -> str:
-    """Return the unit of a NumPy time value, or "s" for longer units. Raise WrongTypeError without such a
-    unit.
+    """Return the unit of a NumPy time value, or "s" for longer units.
+
+    Raise WrongTypeError if there is no unit, or if the unit is shorter than nanoseconds.
     """
     unit = np.datetime_data(value.dtype)[0]
     if unit in ("ps", "fs", "as", "generic"):
@@ -224,9 +225,10 @@ Mask: TypeAlias = npt.NDArray[np.bool_]
 class ColumnRange(NamedTuple):
     """The known limits of the values of a column in each file.
 
-    No value of the column in a file is less than its element of ``low`` or greater than that of ``high``,
-    except NaN. A null, or None instead of an array, means that the limit is unknown. The elements of the
-    masks are False if the column is known to have no values, no nulls, or no NaN in the file.
+    In each file, no value of the column except NaN is less than the file's element of ``low``, or greater
+    than the file's element of ``high``. A null, or None instead of an array, means that the limit is unknown.
+    The elements of the masks are False if the column is known to have no values, no nulls, or no NaN in the
+    file.
     """
 
     low: pa.Array | None
@@ -238,10 +240,10 @@ class ColumnRange(NamedTuple):
 
 @dataclass(frozen=True, eq=False)
 class FileRanges:
-    """The known limits of the columns of several files. Nothing is known about columns that are not in the
-    map.
+    """The known limits of the columns of several files.
 
-    An element of ``may_have_rows`` is False if the file is known to have no rows.
+    Nothing is known about a column that is not in ``columns``. An element of ``may_have_rows`` is False if
+    the file is known to have no rows.
     """
 
     may_have_rows: Mask
@@ -277,8 +279,8 @@ def range_of_statistics(
 ) -> ColumnRange:
     """Return the limits of a column that the statistics of each file prove.
 
-    ``records`` is the number of records of each file. If it is negative, the statistics of this file are not
-    used.
+    ``records`` has the number of records of each file. If this number is negative, the statistics of the file
+    are not used.
     """
     is_known = _mask(statistics.is_valid()) & (records >= 0)
     nulls = pc.fill_null(statistics.field("nulls"), 0).to_numpy()
@@ -315,8 +317,9 @@ def comparable_values(column: pa.Array | pa.ChunkedArray) -> pa.Array | pa.Chunk
 
 
 def _bounds(field: Field, values: pa.Array, is_known: Mask) -> pa.Array | None:
-    """Convert bounds to comparable values, or None if they do not have the type of the column. NaN and
-    unknown bounds become null.
+    """Convert bounds to comparable values. NaN and unknown bounds become null.
+
+    Return None if the bounds do not have the type of the column.
     """
     if value_type(values.type) != value_type(field.type):
         return None

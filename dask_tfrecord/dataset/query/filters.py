@@ -1,6 +1,6 @@
-"""Convert the value of ``filters=``, also a pyarrow expression, to a predicate.
+"""Convert the value of ``filters=``, which may be a pyarrow expression, to a predicate.
 
-Arrow filters the rows of an expression, and the parts of the expression that can be translated exclude files.
+Arrow evaluates an expression for the rows. The parts of the expression that can be translated exclude files.
 """
 
 import ctypes
@@ -139,7 +139,7 @@ def value_set(call: Call) -> list[Any]:
 
 
 def with_sql_rules(expression: Node, schema: Schema) -> pc.Expression:
-    """Return an expression with which Arrow filters rows as DataFusion does for the given expression.
+    """Rewrite an expression, so that Arrow filters rows as DataFusion does with the given expression.
 
     In DataFusion, NaN equals NaN and is greater than all other numbers, NaN is not null, and ``IN`` is null
     for a null. In Arrow, NaN is neither equal to, less than nor greater than any number, and ``is_in`` is
@@ -213,8 +213,8 @@ def arrow_predicate(expression: pc.Expression, schema: Schema, *, sql_rules: boo
     """Convert a pyarrow expression to a predicate. Arrow evaluates the expression for rows.
 
     If ``sql_rules`` is True, the expression is a filter of DataFusion, and follows the rules of
-    `with_sql_rules`. Raise SchemaError if Arrow cannot apply the expression to the columns, or if it refers
-    to a column by its number.
+    `with_sql_rules`. Raise SchemaError if Arrow cannot apply the expression to the columns, or if the
+    expression refers to a column by its number.
     """
     check_instance("filters", expression, pc.Expression)
     try:
@@ -228,11 +228,11 @@ def arrow_predicate(expression: pc.Expression, schema: Schema, *, sql_rules: boo
         if sql_rules:
             raise
         return ArrowExpression(expression, tuple(schema.names))
-    except pa.ArrowNotImplementedError:  # how Arrow reports a column that is given by its number
+    except pa.ArrowNotImplementedError:  # the expression refers to a column by its number
         names = []
     else:
         used = columns_of(tree)
-        # The number of rows comes from a column, so that a constant uses the first column.
+        # A constant uses the first column, because Arrow needs a column to know the number of rows.
         names = [name for name in schema.names if name in used] if used else schema.names[:1]
     if not names:
         problem = f"filters= refers to a column by its number, or the dataset has no columns: {expression}"
@@ -244,8 +244,8 @@ def arrow_predicate(expression: pc.Expression, schema: Schema, *, sql_rules: boo
 def pruning_predicate(node: Node, schema: Schema, *, sql_rules: bool = False) -> Predicate:
     """Return a predicate whose possible outcomes include all outcomes of a pyarrow expression.
 
-    A part that cannot be translated becomes `Ambiguous`, and excludes no file. With ``sql_rules``, the rules
-    of `with_sql_rules` hold, which are also those of Polars.
+    A part that cannot be translated becomes `Ambiguous`, and excludes no file. With ``sql_rules``, the
+    expression follows the rules of `with_sql_rules`, which are also the rules of Polars.
     """
 
     def part(node: Node) -> Predicate:
@@ -271,7 +271,7 @@ def pruning_predicate(node: Node, schema: Schema, *, sql_rules: bool = False) ->
                 return _pruning_compare(schema, name, OPERATORS[function], scalar, sql_rules)
             case Call(function, (Literal(scalar), Column(name))):
                 return _pruning_compare(schema, name, _MIRRORED[OPERATORS[function]], scalar, sql_rules)
-    # Arrow may compare the values by other rules than comparison keys are compared.
+    # Arrow may compare these values by other rules than the rules for comparison keys.
     except (ArithmeticError, LookupError, TypeError, ValueError):
         pass
     return Ambiguous()
@@ -302,7 +302,7 @@ def _pruning_is_in(schema: Schema, name: str, call: Call, sql_rules: bool) -> Pr
 
 
 def parse_filters(filters: Any, schema: Schema) -> Predicate:
-    """Convert the value of ``filters=`` to a predicate. Raise SchemaError if it does not fit the columns."""
+    """Convert the value of ``filters=`` to a predicate. Raise SchemaError for a filter that does not fit."""
     if isinstance(filters, Predicate):
         return filters
     if isinstance(filters, pc.Expression):
@@ -341,7 +341,7 @@ def _conditions(group: Any, schema: Schema) -> Iterator[Predicate]:
             yield _condition(field, symbol, value)
         except SchemaError:
             raise
-        # Operators of the value may raise errors, too.
+        # The operators of the value's class may also raise errors.
         except (ArithmeticError, TypeError, ValueError) as error:
             problem = f"the filter {(name, symbol, value)!r} cannot be applied to the column: {error}"
             advice = "compare the column with values of its type, or filter the DataFrame after reading"

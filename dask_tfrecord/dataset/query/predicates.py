@@ -66,7 +66,7 @@ COMPARE: dict[str, Callable[[Any, Any], bool]] = {
     ">": operator.gt,
     ">=": operator.ge,
 }
-# The operators of Arrow's comparison functions.
+# Maps the names of Arrow's comparison functions to operators.
 OPERATORS: dict[str, Operator] = {
     "equal": "==",
     "not_equal": "!=",
@@ -125,8 +125,9 @@ class Compare(_OfColumn):
 
 @dataclass(frozen=True)
 class IsIn(_OfColumn):
-    """A predicate that is true in rows whose column has one of the keys, and `matches_null` in rows with a
-    null.
+    """A predicate that is true in rows in which the column has one of the ``keys``.
+
+    For a null, the outcome is ``matches_null``.
     """
 
     keys: tuple[ComparisonKey, ...]
@@ -161,7 +162,7 @@ class IsIn(_OfColumn):
 class IsNull(_OfColumn):
     """A predicate that is true in rows whose column is null.
 
-    If a file has NaN, true is a possible outcome too, because pandas may treat NaN as null.
+    For a file that may have NaN, true is also a possible outcome, because pandas may treat NaN as null.
     """
 
     def outcomes(self, ranges: FileRanges) -> Outcomes:
@@ -209,7 +210,7 @@ class Or(_Pair):
 
 
 def _conjunction(left: Outcomes, right: Outcomes) -> Outcomes:
-    """Assume that every pair of outcomes can occur."""
+    """Combine outcomes with AND, as if every pair of outcomes could occur."""
     true = left.true & right.true
     false = (left.false & (right.true | right.false | right.null)) | (right.false & (left.true | left.null))
     null = (left.null & (right.true | right.null)) | (left.true & right.null)
@@ -238,10 +239,10 @@ class Not(Predicate):
 
 @dataclass(frozen=True)
 class Ambiguous(Predicate):
-    """A pandas filter that is equivalent to one of several predicates, but it is unknown to which one.
+    """A pandas filter that is equivalent to one of the ``candidates``. It is unknown to which of them.
 
-    Without candidates, it may be equivalent to any predicate. It cannot compute a mask: only pandas applies
-    the filter.
+    Without candidates, the filter may be equivalent to any predicate. The predicate has no mask: only pandas
+    can apply the filter.
     """
 
     candidates: tuple[Predicate, ...] = ()
@@ -262,8 +263,9 @@ class Ambiguous(Predicate):
 
 @dataclass(frozen=True, eq=False, repr=False)
 class ArrowExpression(Predicate):
-    """A pyarrow expression, which Arrow evaluates. The outcomes of ``pruning`` include those of the
-    expression.
+    """A pyarrow expression, which Arrow evaluates.
+
+    The outcomes of the predicate ``pruning`` include all outcomes of the expression.
     """
 
     expression: pc.Expression
@@ -294,7 +296,7 @@ class ArrowExpression(Predicate):
 
 
 def possible_outcomes(predicate: Predicate, ranges: FileRanges) -> Outcomes:
-    """Return the possible outcomes of a predicate in each file. A file without rows has none."""
+    """Return the possible outcomes of a predicate in each file. A file without rows has no outcomes."""
     return Outcomes(*(mask & ranges.may_have_rows for mask in predicate.outcomes(ranges)))
 
 
@@ -326,9 +328,7 @@ def _test(
 
 
 def _compare(values: Any, symbol: Operator, key: ComparisonKey) -> Any:
-    """Compare values of `comparable_values` with a comparison key. The result is null where the value is
-    null.
-    """
+    """Compare values of `comparable_values` with a comparison key. For a null value, the result is null."""
     scalar = scalar_from_key(key, values.type)
     if scalar is None:  # the key is greater or less than all values of the type
         answer = COMPARE[symbol](0, key)
@@ -337,8 +337,9 @@ def _compare(values: Any, symbol: Operator, key: ComparisonKey) -> Any:
 
 
 def _arrow_value(scalar: pa.Scalar) -> Any:
-    """Convert an Arrow scalar to a value for `pyarrow.array`. Python's time types cannot represent all times
-    of Arrow.
+    """Convert an Arrow scalar to a value for `pyarrow.array`.
+
+    A time stays an integer, because Python's time types cannot represent all times of Arrow.
     """
     return scalar.value if pa.types.is_temporal(scalar.type) else scalar.as_py()
 
@@ -386,9 +387,7 @@ def compare(field: Field, symbol: Operator, value: Any) -> Predicate:
 
 
 def is_in(field: Field, values: Iterable[Any]) -> Predicate:
-    """Return the predicate that is true for rows with one of the given values; None in ``values`` matches
-    nulls.
-    """
+    """Return the predicate that is true for rows with one of the ``values``. None stands for nulls."""
     _check_comparable(field)
     values = list(values)
     keys = [comparison_key(value, field.type) for value in values if value is not None]
@@ -432,8 +431,9 @@ def is_in_pandas(field: Field, values: Iterable[Any]) -> Predicate:
 
 
 def _exactly_compared(field: Field, value: Any) -> Any:
-    """Return the value if pandas compares it like its comparison key, with every dtype backend. Otherwise
-    raise.
+    """Return the value if pandas compares it like its comparison key. Otherwise, raise WrongTypeError.
+
+    Every dtype backend of pandas must compare the value in this way.
     """
     type_ = value_type(field.type)
     kinds = next((kinds for is_type, kinds in _COMPARED_EXACTLY if is_type(type_)), ())
@@ -512,8 +512,9 @@ def _compare_categories(field: Field, symbol: Operator, key: Any) -> Predicate:
 
 
 def _between(symbol: Operator, key: Fraction, *, real: bool) -> tuple[Operator, int | float]:
-    """Convert a comparison with a key between two values of the column's type to an equivalent operator and
-    key.
+    """Return an operator and a key that are equivalent to a comparison with ``key``.
+
+    ``key`` lies between two values of the column's type.
     """
     if symbol in ("==", "!="):
         return symbol, float(BEYOND_ALL) if real else BEYOND_ALL
