@@ -43,11 +43,11 @@ _ORDERED_TYPES = (
     pa.types.is_timestamp,
 )
 
-# Files below this size that are read together are decoded, because a read of rows from a column file takes as
-# long for one row as for thousands.
+# Files below this size that are read together are decoded, because reading one row from a column file takes
+# as long as reading thousands of rows.
 _SMALL_BYTES = 1 << 16
 
-# How much longer Parquet takes for the bytes of lists than the decoder takes for the same bytes of records.
+# Parquet takes this many times as long for a byte of lists as the decoder takes for a byte of records.
 _LIST_COST = 2
 
 _UNUSABLE = "the column file is missing, damaged or describes other data"
@@ -57,8 +57,8 @@ _UNUSABLE = "the column file is missing, damaged or describes other data"
 class Chunk:
     """Some adjacent rows of a split.
 
-    The ``rows`` that are wanted are counted from ``start``, in ascending order. None means all rows.
-    ``known`` are columns of the wanted rows that were already read.
+    ``rows`` are the positions of the wanted rows, counted from ``start``, in ascending order. None means that
+    all rows are wanted. ``known`` has the columns of the wanted rows that were already read.
     """
 
     start: int
@@ -91,7 +91,7 @@ class Choice:
 
     @property
     def rule(self) -> str:
-        """The reason for the way, as `explain` shows the reason."""
+        """The reason for the choice, as `explain` shows it."""
         return self.fetch.rule if self.fetch is not None else self.reason
 
 
@@ -163,7 +163,7 @@ class ColumnReads:
             table = stored.read(columns, chunk.start, chunk.stop)
             if table is None:
                 return None
-            # Each row is treated as a file whose smallest and greatest value are the value of the row.
+            # Each row is treated as a file in which the value of the row is the smallest and greatest value.
             values = ((item, table[item.name].combine_chunks()) for item in columns.fields)
             ranges = {item.name: range_of_values(item, array) for item, array in values}
             outcomes = possible_outcomes(predicate, FileRanges(np.ones(table.num_rows, bool), ranges))
@@ -210,9 +210,7 @@ class ColumnReads:
         return total + sum(stored.stored_bytes(others, one.start, one.stop) for one in parts)
 
     def _costly_lists(self, split: Split) -> str:
-        """Return the reason why decoding all records is faster than reading lists from the column file, or
-        "".
-        """
+        """Return why decoding all records is faster than reading lists from the column file, or ""."""
         if not any(column.depth for column in self._wanted.columns):
             return ""
         size = split.stored_bytes
@@ -220,8 +218,9 @@ class ColumnReads:
         return f"the lists take {needed:,} bytes, the records {size:,}" if _LIST_COST * needed > size else ""
 
     def _parts(self, split: Split, chunk: Chunk) -> list[Chunk]:
-        """Divide a chunk into the row groups of the column file that have wanted rows, of which adjacent ones
-        are one part.
+        """Divide a chunk into the row groups of the column file that have wanted rows.
+
+        Adjacent row groups form one part.
         """
         if chunk.rows is None:
             return [chunk]
@@ -273,8 +272,8 @@ class ColumnReads:
         """Return the chunks of the row groups in which a predicate may be true, by Parquet's statistics."""
         count, stored = split.records or 0, self._stored[split]
         groups = stored.groups(0, count)
-        # The statistics of the snapshot say as much about a file with one row group. There is no row group if
-        # the column file turned out to be unusable, and then the read of the chunks finds this out.
+        # If there is one row group, the statistics of the snapshot say as much. If there is none, the column
+        # file is unusable, which the read of the chunks will find out.
         if len(groups) < 2:
             return list(_chunks(count, None))
         found = ((item.name, _range_of_groups(stored.reader, item, groups)) for item in schema.fields)
@@ -331,7 +330,7 @@ class ColumnReads:
         if table is None:
             return None
         found = partition.filtered(partition.with_partition_values(table, partition.all_columns))
-        # If a record does not pass the filters, the column file does not have the values of the records.
+        # If a wanted record does not pass the filters, the column file differs from the records.
         return found if found.num_rows == len(fetch.rows) else None
 
 
@@ -349,7 +348,7 @@ def _range_of_groups(reader: ColumnFileReader, item: Field, groups: Sequence[Row
     stored = KIND_TYPES[item.column.kind]
     try:
         low, high = (item.load(pa.array(values, stored)).cast(value_type(item.type)) for values in bounds)
-    except SchemaError:  # decoding the records says in which record the value is
+    except SchemaError:  # decoding the records will raise an error that names the record
         return None
     nulls = pa.array([one.null_count for one in known], pa.int64())
     statistics = pa.StructArray.from_arrays([nulls, low, high], names=["nulls", "min", "max"])
@@ -369,14 +368,14 @@ def _chunks(count: int, rows: Ints | None) -> Iterator[Chunk]:
 
 
 def _small_files(splits: Sequence[Split]) -> Iterator[Split]:
-    """Return the splits that are small files and are read together with others."""
+    """Yield the splits of small files that are read together with other files."""
     for group in groups_of_small_files(splits):
         if len(group) > 1:
             yield from (split for split in group if content_bytes(split) < _SMALL_BYTES)
 
 
 def _lacks(reader: ColumnFileReader, schema: Schema) -> str:
-    """Return a text about the columns that a column file does not have, or ""."""
+    """Describe the columns that a column file does not have, or return ""."""
     lacking = [repr(item.name) for item in schema.fields if not reader.features.issuperset(item.features)]
     more = f" and {len(lacking) - 3:,} more" if len(lacking) > 3 else ""
     return f"the column file does not have {', '.join(lacking[:3])}{more}" if lacking else ""

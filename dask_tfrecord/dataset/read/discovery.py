@@ -100,7 +100,7 @@ def find(
 
     ``compute_each`` runs the tasks that read many files or large files. Raise FileNotFoundError if the path
     has no files to read, CorruptRecordError if a record of the sample is damaged or a file of the snapshot is
-    missing, and SchemaError if the requested columns contradict those of the files.
+    missing, and SchemaError if the requested columns contradict the columns of the files.
     """
     places = as_paths(paths)
     is_single = isinstance(paths, str | os.PathLike)
@@ -134,7 +134,7 @@ def _discover_by_listing(
     values = values_from_directories(listing, requested)
     chosen = choose_files(listing, values.get(SPLIT), request.split)
     is_checked = chosen.mask
-    if chosen.records is not None:  # where a description has the number of records, it lists the files, too
+    if chosen.records is not None:  # a description with the number of records also lists all files
         is_checked = pc.replace_with_mask(is_checked, is_checked, chosen.records.is_null())
     warn_of_missing_members(listing, is_checked)
     values = {name: column.filter(chosen.mask) for name, column in values.items()}
@@ -318,9 +318,8 @@ def _blocks_of_large(
     if is_described:
         columns = zip(large, infos, rows["records"].to_pylist(), read_blocks(rows), strict=True)
         known = {
-            # The blocks of a part are used even if the part's stamp (its version in the store) has changed.
-            # The name of a part is never used for other content, and the checksums of records would reveal a
-            # change.
+            # The blocks of a part are used even if the stamp of the part has changed. The name of a part is
+            # never used for other content, and the checksums of the records would reveal a change.
             at: BlockIndex(records, blocks)
             for at, file, records, blocks in columns
             if blocks and (records is not None or is_part(file.path))
@@ -374,8 +373,8 @@ def _described(files: pa.Table, snapshot: Snapshot, schema: Schema) -> pa.Table:
     rows = snapshot.file_list
     records = pc.if_else(are_proven(files, rows), rows["records"], pa.scalar(None, pa.int64()))
     columns = {"bytes": rows["bytes"], "blocks": rows["blocks"], "records": records, "file_records": records}
-    # Statistics are not valid for a column that is read as another type. Statistics are not used either if
-    # the record types differ, because a payload column may then have the name of another column.
+    # The statistics of a column are valid only if the column is read as the stored type. If the records are
+    # read as another record type, no statistics are used: a payload column may have a stored column's name.
     if schema.record_type == snapshot.schema.record_type:
         same = {*snapshot.schema.leaves} & {*schema.leaves}
         names = {statistics_name(item.name) for item in same}

@@ -179,7 +179,7 @@ def type_of(feature: FeatureSummary) -> pa.DataType:
 
 
 def _feature_types(types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-    """Return the types of the features of columns with the given types: those of the fields of a struct."""
+    """Map the features of columns with these types to their types. A struct has a feature for each field."""
     found = (one for item in types.items() for one in Field(*item).family)
     return {one.name: pa.int64() if one.is_struct else one.type for one in found}
 
@@ -241,7 +241,7 @@ def _conflicts(sample: Sample, excluded: Iterable[str]) -> dict[str, SchemaError
 
 
 def _joined(errors: Sequence[SchemaError]) -> SchemaError:
-    """Return one error for several features, whose remedy excludes all of these features."""
+    """Return one error for several features. The remedy of the error excludes all of these features."""
     first, *others = errors
     if not others:
         return first
@@ -318,7 +318,7 @@ def _in_both_maps(one: FeatureSummary, other: FeatureSummary) -> SchemaError:
 
 
 class Drift(NamedTuple):
-    """A feature without a column, or whose column cannot read its values."""
+    """A feature that has no column, or whose values the column cannot read."""
 
     name: str
     problem: str  # begins with the name
@@ -330,7 +330,7 @@ class Drift(NamedTuple):
 
 
 def find_drift(sample: Sample, schema: Schema, allowed: Iterable[FeatureKey] = ()) -> list[Drift]:
-    """Return the sampled features that differ from their columns. Those in `allowed` need no column."""
+    """Return the sampled features that differ from their columns. Features in ``allowed`` need no column."""
     columns = {one.name: one for item in schema.fields for one in stored_fields(item)}
     allowed = set(allowed)
     maps = Counter(feature.name for feature in sample.features if feature.kinds)
@@ -355,10 +355,10 @@ def explained(
     options: ReadOptions,
     allowed: Sequence[FeatureKey] | None,
 ) -> SchemaError:
-    """Add all other columns of the split whose values do not fit to the error of one value.
+    """Extend the error of one value, so that it names all columns of the split whose values do not fit.
 
-    If possible, one remedy of the new error corrects all of these columns. To find them, the whole split is
-    read again. If ``allowed`` is None, no feature needs a column.
+    If possible, one remedy of the new error corrects all of these columns. To find the columns, the whole
+    split is read again. If ``allowed`` is None, no feature needs a column.
     """
     record_type: AskedType = "sequence_example" if options.is_type_inferred else schema.record_type
     lenient = replace(options, damage=DamagePolicy("skip"))
@@ -450,7 +450,7 @@ def _kind(column: Field) -> str:
 
 
 def _no_column(feature: FeatureSummary) -> str:
-    """Describe the problem of a feature without a column, or return "" if it has no values: any type fits."""
+    """Describe the problem of a feature without a column, or return "" if the feature has no values."""
     if not feature.kinds and not feature.feature_list:
         return ""
     return f"{feature.name!r} ({', '.join(feature.kinds) or 'no values'}) is not in the schema"

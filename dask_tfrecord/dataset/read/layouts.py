@@ -2,8 +2,8 @@
 
 TensorFlow Datasets (TFDS) describes the splits in ``dataset_info.json``, and the file names contain the name
 of the split. TFX writes a directory for each split, such as ``Split-train``. Apache Beam, TensorFlow and TFX
-number the files of a write, such as ``train-00000-of-00002``. For the files of this library, which have such
-numbers, too, the snapshot decides which files must exist.
+number the files of a write, such as ``train-00000-of-00002``. The files of this library also have such
+numbers, but the snapshot decides which of these files must exist.
 """
 
 import json
@@ -43,9 +43,9 @@ _NUMBERS = {"SHARD_INDEX": r"\d{5,}", "NUM_SHARDS": r"\d{5,}", "SHARD_X_OF_Y": r
 class SplitDescription:
     """The description of a split in the ``dataset_info.json`` of TFDS.
 
-    ``template`` is that of the file names, relative to the directory of the dataset, and ``fields`` are the
-    values that are the same for all files. ``lengths`` has the number of records of each file, or nothing if
-    they are unknown.
+    ``template`` is the template of the file names, relative to the directory of the dataset. ``fields`` are
+    the values in the template that are the same for all files. ``lengths`` has the number of records of each
+    file; it is empty if these numbers are unknown.
     """
 
     name: str
@@ -60,7 +60,7 @@ class SplitDescription:
 
     @cached_property
     def shards(self) -> dict[str, int]:
-        """The number of records of each file of the split. Empty if the template has unknown fields."""
+        """Map each file of the split to its number of records. Empty if the template has unknown fields."""
         known = {*self.fields, *_NUMBERS}
         if not known.issuperset(_FIELD.findall(self.template)):
             return {}
@@ -144,8 +144,8 @@ def read_descriptions(store: Store, directory: str) -> tuple[SplitDescription, .
     return tuple(found)
 
 
-# The text before the number, the number, the number of all members, the text after these numbers, and the
-# suffix of a codec, which may differ between the members.
+# Matches the path of a member of a numbered set. The groups are the text before the number, the number, the
+# number of all members, the text after the numbers, and a codec suffix, which may differ between the members.
 _MEMBER = re.compile(
     r"((?:.*\D)?)(\d{1,9})-of-(\d{1,9})((?:[^\d/][^/]*?)??)((?:\.(?:gz|gzip|zz|zlib|zst|zstd|lz4|bz2|xz))?)",
     re.DOTALL,
@@ -198,7 +198,7 @@ def warn_of_missing_members(listing: Listing, is_checked: pa.Array) -> None:
 
 
 def _covers(glob: str, path: str) -> bool:
-    """Return True if a glob matches a path or a directory above it. A directory is an empty glob."""
+    """Return True if a glob matches a path or a directory above it. A directory's empty glob matches all."""
     while glob and path and not any(pattern.match(path) for pattern in _patterns(glob)):
         path = parent_of(path)
     return bool(path)
@@ -233,8 +233,9 @@ class FoundSplits:
     """The splits to which listed files belong.
 
     ``names``, ``roots`` and ``records`` have an element for each file: its split, the directory of its
-    dataset, and its number of records in a description, or None. ``missing`` maps splits to the first missing
-    file that a description lists, and ``descriptions`` maps each directory that TFDS describes to its splits.
+    dataset, and its number of records in a description. Each may be None. ``missing`` maps splits to the
+    first missing file that a description lists. ``descriptions`` maps each directory that TFDS describes to
+    the splits of the directory.
     """
 
     listing: Listing
@@ -271,7 +272,7 @@ class FoundSplits:
                 raise TFRecordError(problem, advice, path=public(self.listing.store.root))
 
     def without_neighbours(self, *, warn: bool) -> npt.NDArray[np.bool_]:
-        """Return False for each file of a whole dataset of TFDS that the description does not list."""
+        """Return a mask: False for a file of a whole TFDS dataset that the description does not list."""
         is_listed = np.array(
             [
                 name is not None or not self.is_whole_dataset or not self.descriptions.get(root or "")
@@ -387,7 +388,7 @@ def _split_of(
 
 
 def _described_by_names(store: Store, listing: Listing, paths: Sequence[str]) -> frozenset[str]:
-    """Return the directories that TFDS describes among those whose file names hold several splits.
+    """Return the directories whose file names hold several splits, if TFDS describes the directories.
 
     This search is needed for globs and lists of files, which do not list the description files. The listing
     of a directory already includes the description files.
@@ -420,7 +421,7 @@ def described_directories(store: Store, directories: Iterable[str]) -> frozenset
 def _unknown_split(
     listing: Listing, wanted: str | tuple[str, ...], available: Sequence[str]
 ) -> TFRecordError:
-    """Return the exception for a name of no split. Explain that slices and sums, as in TFDS, are no names."""
+    """Return the exception for an unknown split. Explain that slices and sums, as in TFDS, are no names."""
     given = (wanted,) if isinstance(wanted, str) else wanted
     names = tuple(
         dict.fromkeys(re.sub(r"\[.*", "", one).strip() for text in given for one in text.split("+"))
@@ -446,8 +447,9 @@ def _unknown_split(
 class ChosenFiles(NamedTuple):
     """The listed files that are read: a mask of the listed files, then facts about each chosen file.
 
-    There are no ``names`` of splits if the result has no column of splits, and no ``records`` without a
-    description of TFDS. The ``features.json`` in the directory ``description`` describes the columns.
+    ``names`` are the splits of the files, or None if the result has no column of splits. ``records`` are the
+    numbers of records in the description of TFDS, if there is one. The ``features.json`` in the directory
+    ``description`` describes the columns.
     """
 
     mask: pa.Array
@@ -460,10 +462,9 @@ def choose_files(listing: Listing, known: pa.Array | None, wanted: WantedSplits)
     """Choose the files of the wanted splits.
 
     ``known`` is the value of the partition column ``split`` for each file. If None, the splits are found from
-    the layout of the directories. If ``wanted`` is None, all files are chosen. If the caller passed a
-    directory that holds a whole dataset, None means "all"; otherwise an error is raised if the layout shows
-    several splits. Warn of files in a directory of TFDS that are not read, because the description does not
-    list them.
+    the layout of the directories. If ``wanted`` is None, all files are chosen. For a directory that holds a
+    whole dataset, None means "all". For other paths, None raises an error if the layout shows several splits.
+    Warn of files in a directory of TFDS that are not read, because the description does not list them.
 
     Raise TFRecordError if one path leads to several datasets, if ``wanted`` is None and one path leads to
     several splits, or if ``wanted`` names an unknown split. Raise CorruptRecordError if a file of a chosen

@@ -18,7 +18,7 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Field, Schema
 
-# The splits of a partition are compressed in a task if there are more.
+# If a partition has more splits than this, they are compressed when the partition is pickled.
 _FEW_SPLITS = 8
 
 # Ranges of row numbers. Each range is a pair: the number of its first row, and the number after its last row.
@@ -51,7 +51,7 @@ class PlannedPartition:
         return f"Partition({self.file_names or 'no files'})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Compress the splits of many files, whose paths have much in common."""
+        """Compress the splits if there are many, because their paths have much in common."""
         state = dict(vars(self))
         if len(self.splits) > _FEW_SPLITS:
             state["splits"] = zlib.compress(pickle.dumps(self.splits), level=1)

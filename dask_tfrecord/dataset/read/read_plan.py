@@ -88,7 +88,7 @@ class ReadPlan:
     version: int | None = None
     # The paths and the blocks of the files that have column files and several blocks.
     blocks: pa.Table | None = field(default=None, hash=False)
-    left_out: tuple[int, int] = (0, 0)  # the files, and their bytes, that the partition values exclude
+    left_out: tuple[int, int] = (0, 0)  # the numbers of files and bytes that partition values exclude
 
     @property
     def summary(self) -> str:
@@ -112,7 +112,7 @@ class ReadPlan:
     def with_origin_columns(self) -> Self:
         """Append the path column and the offset column, if the options name them.
 
-        Raise SchemaError if another column has the name of one of them.
+        Raise SchemaError if another column has the name of one of these columns.
         """
         names = self.options.origin_columns
         clash = [name for at, name in enumerate(names) if name in (*self.schema.names, *names[:at])]
@@ -201,10 +201,10 @@ class ReadPlan:
         return replace(partition, pruned_files=pa.concat_tables([*pruned, others]))
 
     def is_unchanged(self, indices: Iterable[int]) -> bool:
-        """Check that the files of some partitions have not changed since they were listed, or raise
-        FileChangedError.
+        """Return True if the files of some partitions have not changed since they were listed.
 
-        Return False if it is unknown: the process of the optimizer may be unable to reach the store.
+        Raise FileChangedError if a file has changed. Return False if this is unknown, because the process of
+        the optimizer may be unable to reach the store.
         """
         try:
             files = self._files_of(self._is_among(indices))
@@ -233,7 +233,7 @@ class ReadPlan:
         not_stored = {*self.partition_values, *self.options.origin_columns}
         stored = (item for item in self.schema.fields if item.name not in not_stored)
         features = [feature.feature for item in stored for feature in item.features]
-        # The writer of the snapshot has checked that there are no such features.
+        # The writer of the snapshot has checked that the records have no features.
         if self.is_described and not features:
             return None
         names = (self.partition_values.keys() - self.refused_features) | self.ignored_features
@@ -249,8 +249,9 @@ class ReadPlan:
 
     @cached_property
     def entries(self) -> dict[str, FileEntry]:
-        """Map the paths of the files that a snapshot describes to entries without blocks, statistics and
-        values.
+        """Map the paths of the files that a snapshot describes to their entries.
+
+        The entries have no blocks, statistics or partition values.
         """
         if not self.is_described:
             return {}
@@ -270,7 +271,7 @@ class ReadPlan:
         return replace(self, partitions=Partitions(rows.select(names), self.partitions.starts), blocks=None)
 
     def can_prune(self, predicate: Predicate) -> bool:
-        """Return True if a predicate may exclude files: its columns have values or statistics."""
+        """Return True if a predicate may exclude files, by partition values or statistics of its columns."""
         columns = predicate.columns()
         return bool(columns and self.is_described) or not columns.isdisjoint(self.partition_values)
 
@@ -304,8 +305,9 @@ class ReadPlan:
     ) -> tuple[tuple[Split, ...], Numbers, RowRanges | None]:
         """Return the splits of a partition that may hold a row for which a predicate is true.
 
-        Also return their numbers within the partition, and the range of row numbers of each, or None if they
-        are the first splits of the partition, or if the row numbers are unknown.
+        Also return the numbers of these splits within the partition, and the range of row numbers of each
+        split. The ranges are None if the splits are the first splits of the partition, or if the row numbers
+        are unknown.
         """
         splits = self.partitions[index]
         if outcomes is None:
@@ -340,7 +342,7 @@ class ReadPlan:
 
     @cached_property
     def _passes_filters(self) -> npt.NDArray[np.bool_]:
-        """A mask of the splits of which all rows are known to pass the filters."""
+        """A mask of the splits whose rows are all known to pass the filters."""
         if self.filters is None:
             return np.ones(len(self.partitions.rows), bool)
         return self.outcomes(self.filters).only_true
@@ -448,7 +450,7 @@ def _with_ranges(rows: pa.Table, ranges: Mapping[int, tuple[Block, Block | None,
 
 
 def _packed(files: pa.Table, values: Mapping[str, pa.Array], blocksize: int | None) -> npt.NDArray[np.int64]:
-    """Return the number of the first file of each partition, before large files are split."""
+    """Return the position in ``files`` of each partition's first file, before large files are split."""
     if blocksize is None:
         return np.arange(len(files))
     # Marks files whose partition values differ from those of the file before.
@@ -456,8 +458,7 @@ def _packed(files: pa.Table, values: Mapping[str, pa.Array], blocksize: int | No
     for column in values.values():
         codes = comparable(column).dictionary_encode(null_encoding="encode").indices.to_numpy()
         is_other[1:] |= codes[1:] != codes[:-1]
-    # The number of bytes of `blocksize` that each file uses. A file of unknown size uses all bytes of a
-    # partition.
+    # How many bytes of `blocksize` each file uses up. A file of unknown size uses up a whole partition.
     weights = np.maximum(pc.fill_null(files["size"], blocksize).to_numpy(), -(-blocksize // _MOST_FILES))
     starts, size = [], 0
     for number, (weight, is_first) in enumerate(zip(weights.tolist(), is_other.tolist(), strict=True)):
@@ -494,7 +495,7 @@ def divisions(plan: ReadPlan, name: str) -> tuple[Any, ...] | None:
 
 
 def sorting_column(plan: ReadPlan) -> str | None:
-    """Return a column with one value in most files, by which the files are sorted, as labels often are.
+    """Return a column by which the files are sorted and that has one value in most files, as labels often do.
 
     Only partition values and the statistics of a snapshot are used.
     """

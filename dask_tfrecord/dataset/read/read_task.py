@@ -48,12 +48,12 @@ class Partition(PlannedPartition):
     """A partition that reads itself in a task."""
 
     def read(self, warn: Warn = warn_here) -> pa.Table:
-        """Read the rows that pass the filters. ``warn`` gets a text for each file in which damaged records
-        were skipped.
+        """Read the rows that pass the filters.
 
-        Raise CorruptRecordError for a damaged record, unless the options skip damage, FileChangedError if a
-        file changed after it was listed, and SchemaError if a value does not fit its column, or a feature is
-        not allowed.
+        ``warn`` is called with a text for each file in which damaged records were skipped. Unless the options
+        skip damage, raise CorruptRecordError for a damaged record. Raise FileChangedError if a file changed
+        after it was listed, and SchemaError if a value does not fit its column, or if a feature is not
+        allowed.
         """
         tables = list(self._tables(warn, TABLE_BYTES))
         if not self.schema.fields:
@@ -61,9 +61,10 @@ class Partition(PlannedPartition):
         return pa.concat_tables(tables or [pa.Table.from_batches([self.schema.no_rows()])])
 
     def read_possible(self, warn: Warn = warn_here) -> tuple[pa.Table, Ints | None]:
-        """Read the rows for which `predicate` may be true, as far as column files tell.
+        """Read the rows for which `predicate` may be true. Only the values in column files exclude rows.
 
-        Return the rows, and their numbers within the partition, or None if no row is left out.
+        Return the rows, and the numbers of the rows within the partition. If no row is left out, the numbers
+        are None.
         """
         possible: list[Ints | None] = [None]
         if self.predicate is not None:
@@ -87,13 +88,13 @@ class Partition(PlannedPartition):
         return pa.concat_tables(tables), np.concatenate(numbers)
 
     def stream(self, warn: Warn = warn_here) -> Generator[pa.Table, None, None]:
-        """Yield the rows that `read` returns, as tables of a few MiB, which are read when they are needed."""
+        """Yield the rows that `read` returns, as tables of a few MiB. Read each table when it is needed."""
         return self._tables(warn, STREAM_BYTES)
 
     def read_records(self, wanted: Ints, count: int) -> pa.Table:
         """Read some records of a partition that has one split with ``count`` records.
 
-        ``wanted`` has their numbers within the split, in ascending order without repetitions. Raise
+        ``wanted`` has the records' numbers in the split, in ascending order without repetitions. Raise
         FileChangedError if the split has another number of records, and the errors of `read`.
         """
         schema = self.stored_columns
@@ -118,7 +119,7 @@ class Partition(PlannedPartition):
         return Chunk(0, count, wanted).take(table)
 
     def read_column_file(self, most_bytes: int) -> pa.Table | None:
-        """Read the rows of a partition that has one split from the column file of the split.
+        """Read the rows of a partition from the column file of its only split.
 
         Return None if the records must be decoded, or if the rows take more than ``most_bytes`` bytes.
         """
@@ -148,7 +149,7 @@ class Partition(PlannedPartition):
                     continue
                 for split, choice in zip(splits, choices, strict=True):
                     yield from self._chosen(reads, split, choice, losses, batch_bytes)
-        # The caller stops early, but is still warned of damage in the records that were read.
+        # If the caller stops early, still warn of damage in the records that were read.
         except GeneratorExit:
             losses.report(warn)
             raise

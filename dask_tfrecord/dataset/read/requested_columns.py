@@ -1,5 +1,4 @@
-"""Define which data the caller of a read wants: the keywords, the columns and their types, the partition
-columns.
+"""Define what the caller of a read wants: the keywords, the columns, their types, and the partition columns.
 
 The columns come from ``schema=``, ``hive=`` and ``columns=``, and the values of partition columns from
 directory names or from a snapshot.
@@ -65,8 +64,9 @@ class RequestedColumns:
 
 
 def parse_columns(schema: GivenSchema | None, hive: GivenHive) -> RequestedColumns:
-    """Interpret the values of ``schema=`` and ``hive=``. Raise TFRecordError if they are no types, or
-    SchemaError if they contradict each other.
+    """Interpret the values of ``schema=`` and ``hive=``.
+
+    Raise TFRecordError if a value is not a type, and SchemaError if ``schema=`` and ``hive=`` disagree.
     """
     if isinstance(schema, Snapshot):
         schema = schema.columns
@@ -105,9 +105,9 @@ def origin_clash(name: str) -> SchemaError:
 
 
 def check_given_names(names: Sequence[str], known: Sequence[str], *, certain: bool) -> str | None:
-    """Return the text of a warning if a name that ``schema=`` gives is unknown and similar to a known name.
+    """Return the text of a warning if a name that ``schema=`` gives is unknown but similar to a known name.
 
-    Raise SchemaError for an unknown name if ``certain`` is True: all features are known.
+    If ``certain`` is True, ``known`` has all names, so any unknown name raises SchemaError.
     """
     unknown = [name for name in names if name not in known]
     if certain and unknown:
@@ -119,7 +119,7 @@ def check_given_names(names: Sequence[str], known: Sequence[str], *, certain: bo
 
 
 def snapshot_columns(snapshot: Snapshot, requested: RequestedColumns) -> Schema:
-    """Return the columns of a snapshot with the requested types: of a whole schema, only its columns."""
+    """Return the columns of a snapshot, or of the requested whole schema, with the requested types."""
     partition_names = snapshot.partition_on
     schema = snapshot.columns
     if not requested.hive:
@@ -152,9 +152,7 @@ def snapshot_columns(snapshot: Snapshot, requested: RequestedColumns) -> Schema:
 
 
 def _check_units(name: str, stored: pa.DataType, given: pa.DataType) -> None:
-    """Raise SchemaError if a given time type has another unit than the stored integers, whose meaning would
-    change.
-    """
+    """Raise SchemaError if the unit of a given time type would change the meaning of stored integers."""
     units = _unit(innermost(stored)), _unit(innermost(given))
     if None not in units and units[0] != units[1]:
         problem = f"the records store {stored}, but schema= would interpret the same integers as {given}"
@@ -163,9 +161,7 @@ def _check_units(name: str, stored: pa.DataType, given: pa.DataType) -> None:
 
 
 def _unit(type_: pa.DataType) -> tuple[object, ...] | None:
-    """Return the properties of a time type that determine the meaning of a stored integer. Other types give
-    None.
-    """
+    """Return the properties of a time type that give a stored integer its meaning; None for other types."""
     if pa.types.is_timestamp(type_):
         return "timestamp", type_.unit, type_.tz is None
     if pa.types.is_date(type_):
@@ -192,7 +188,7 @@ def _not_types(problem: str) -> TFRecordError:
 
 
 def unknown_column(keyword: str, name: str, known: Sequence[str], problem: str) -> SchemaError:
-    """Return the exception for a keyword that names an unknown column. It lists similar columns."""
+    """Return the exception, which suggests similar columns, for a keyword that names no column."""
     hint = did_you_mean(name, known) or f"there are {', '.join(map(repr, known)) or 'none'}"
     return SchemaError(f"{problem} that {keyword}= names; {hint}", feature=name, keyword=keyword)
 
@@ -227,7 +223,7 @@ class ReadRequest:
 
     @cached_property
     def requested(self) -> RequestedColumns:
-        """The columns that `schema` and `hive` request, or the errors of `parse_columns`."""
+        """The columns that `schema` and `hive` request. Raise the errors of `parse_columns`."""
         return parse_columns(self.schema, self.hive)
 
     def is_requested(self, name: str) -> bool:
@@ -300,7 +296,7 @@ def values_from_snapshot(snapshot: Snapshot, schema: Schema) -> dict[str, pa.Arr
 
 
 def partition_fields(values: Mapping[str, pa.Array], requested: RequestedColumns) -> tuple[Field, ...]:
-    """Return a `Field` for each partition column, with the requested type or the type of its values."""
+    """Return a `Field` for each partition column, with the requested type or else the type of the values."""
     types = [(name, requested.partition_type(name) or column.type) for name, column in values.items()]
     return Schema.from_arrow(pa.schema(types)).fields if types else ()
 
@@ -308,7 +304,7 @@ def partition_fields(values: Mapping[str, pa.Array], requested: RequestedColumns
 def with_partition_columns(
     schema: Schema, partitioning: Sequence[Field], requested: RequestedColumns
 ) -> Schema:
-    """Append the partition columns to a schema. A whole schema gives the order of its columns."""
+    """Append the partition columns to a schema. If a whole schema is requested, its order is used."""
     columns = Schema((*schema.fields, *partitioning), schema.record_type)
     if not requested.is_whole_schema:
         return columns
@@ -317,9 +313,7 @@ def with_partition_columns(
 
 
 def feature_clash(name: str) -> SchemaError:
-    """Return the exception for a partition column and a feature of one name if the user chose neither of
-    them.
-    """
+    """Return the exception for a partition column and a feature of one name, if the user chose neither."""
     one_split = Remedy("split", "train", "read this split, or another one, without a column for it")
     return SchemaError(
         f"both a feature of the records and a partition column ({name}=...) have this name",

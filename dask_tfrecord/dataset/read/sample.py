@@ -149,10 +149,9 @@ def _merged(samples: Iterable[Sample], record_type: AskedType, options: ReadOpti
 
 
 def _choose(files: pa.Table) -> list[int]:
-    """Choose a few of the files and return their numbers in ascending order: for the same files, the same
-    numbers.
+    """Choose a few of the files. Return their numbers in ascending order.
 
-    Empty files are chosen only if all files are empty.
+    The choice is the same for the same files. Empty files are chosen only if all files are empty.
     """
     sizes = files["size"].to_pylist()
     rows = [at for at, size in enumerate(sizes) if size is None or size > _EMPTY_BYTES] or range(len(sizes))
@@ -162,7 +161,7 @@ def _choose(files: pa.Table) -> list[int]:
 
 
 def _needs_more(samples: Iterable[Sample]) -> bool:
-    """Return True if the records may be Examples, but have no feature, or a feature without any value."""
+    """Return True if the records may be Examples, but the sample lacks features, or values of a feature."""
     merged = reduce(Sample.merged, samples)
     if merged.non_message or (merged.payload and not merged.features):
         return False

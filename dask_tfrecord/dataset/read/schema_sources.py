@@ -1,6 +1,4 @@
-"""Read the schemas of other libraries: the files of TensorFlow Datasets (TFDS) and TFX, the messages of
-TensorFlow Metadata, and the feature specs of TensorFlow.
-"""
+"""Read schemas of other libraries: TensorFlow Datasets (TFDS), TFX, TensorFlow Metadata and feature specs."""
 
 import os
 from collections.abc import Mapping
@@ -33,10 +31,11 @@ def known_schema(
 ) -> Any:
     """Convert a schema of another library to a `Schema`. Return any other value of ``schema=`` unchanged.
 
-    Converted are the path of a ``schema.pbtxt``, of a ``features.json`` or of a directory with one of these
-    files or with a snapshot, a ``Schema`` message of TensorFlow Metadata, and a mapping from names to feature
-    specs of TensorFlow. Raise FileNotFoundError if the path does not exist, and SchemaError if the schema is
-    not valid, or if no column can express a feature.
+    These values are converted: the path of a ``schema.pbtxt``, of a ``features.json`` or of a directory with
+    one of these files, a ``Schema`` message of TensorFlow Metadata, and a mapping from names to feature specs
+    of TensorFlow. The path of a directory with a snapshot gives the `Snapshot`. Raise FileNotFoundError if
+    the path does not exist, and SchemaError if the schema is not valid, or if no column can express a
+    feature.
     """
     if isinstance(source, str | os.PathLike) and source not in ("", "infer"):
         return _of_path(source, labels, storage_options, filesystem)
