@@ -38,7 +38,7 @@ from dask_tfrecord.schema.fields import Field, Schema, check_features
 from dask_tfrecord.schema.logical_types import canonical_type
 from dask_tfrecord.schema.tfds import described_columns
 
-# What adds a column to a dataset.
+# The remedies that add a column to a dataset.
 _ADD = (
     Remedy("append", True),
     Remedy("schema_change", "add", "add the column, which is null in the existing rows"),
@@ -68,7 +68,8 @@ def check_existing_data(
     if newest is not None:
         refuse_linked_files(store, newest[0].file_list)
         merged_schema(newest[0], schema, partitioning, index, adds_columns=adds_columns)
-        # A column that the rows lack was probably renamed, unless a concurrent append adds the column later.
+        # A column that the rows lack now was probably renamed. At the commit, the rows may lack a column that
+        # a concurrent append has added.
         _check_names(newest[0].schema.names, schema.names, "the dataset", "the DataFrame")
     elif len(files := data_files(store)):
         refuse_linked_files(store, pa.table({"path": [*map(store.relative, column_paths(files["path"]))]}))
@@ -136,13 +137,14 @@ def _with_nulls(item: Field) -> Field:
 
 
 def with_common_dtype(theirs: Field, ours: Field) -> Field:
-    """Return the column of the dataset with the dtype that also holds the values of our column."""
+    """Return ``theirs``, the column of the dataset, with a dtype that also holds the values of ``ours``."""
     return replace(theirs, dtype=common_dtype(ours.dtype, theirs.dtype, theirs.type))
 
 
 def _widened(ours: Field | None, theirs: Field, *, numbers: bool, may_be_narrower: bool = False) -> Field:
-    """Return the column of the dataset with the wider of the two types, and with a dtype that holds the
-    values of both. The column is null in our rows if they lack it.
+    """Return the column of the dataset with the wider type, and with a dtype for the values of both columns.
+
+    If ``ours`` is None, the column is null in the new rows.
     """
     if ours is None:
         return _with_nulls(theirs)
@@ -161,9 +163,9 @@ def _widened(ours: Field | None, theirs: Field, *, numbers: bool, may_be_narrowe
 
 
 def _with_categories(theirs: Field, ours: Field) -> Field:
-    """Return the column of the dataset, which may have more categories if our column may.
+    """Return the column of the dataset. It is no longer closed if our column may have other categories.
 
-    The dataset does not get our categories, because those without a value may have been erased.
+    The dataset does not get our categories, because categories without a value may have been erased.
     """
     if not theirs.is_closed or pa.types.is_null(ours.type):
         return theirs
@@ -188,10 +190,10 @@ def check_given_columns(
     partition_on: Sequence[str] | None,
     record_type: RecordType | None,
 ) -> None:
-    """Check that a dataset with a snapshot takes rows, and that it has the columns that a caller expects.
+    """Check that rows can be written to a dataset with a snapshot, and that its columns are as expected.
 
-    Raise SchemaError if a type, the partition columns or the record type are given and differ from those of
-    the dataset, or if the dataset has a column that cannot be written.
+    Raise SchemaError if a given type, the given partition columns or the given record type differs from the
+    dataset, or if the dataset has a column that cannot be written.
     """
     for theirs in snapshot.schema.fields:
         _check_form(theirs)
@@ -227,7 +229,7 @@ def _foreign_schema(store: Store, files: pa.Table, schema: Schema) -> Schema:
     """Return the schema of files without a snapshot, for an append of rows with the schema `schema`.
 
     A column without any value in the files gets its type from the append. All other columns keep their
-    inferred types, which readers see. Raise SchemaError if these types differ from those of the append.
+    inferred types, which readers see. Raise SchemaError if these types differ from the types of the append.
     """
     described = described_columns(lambda name: store.fs.cat_file(store.join(name)), "codes")
     if described is not None and described.forms:
@@ -276,7 +278,7 @@ def _check_partitioning(ours: list[str], theirs: list[str]) -> None:
 
 
 def _check_index(ours: Levels, theirs: Levels | None) -> None:
-    """Raise SchemaError if the index differs from that of the dataset, unless the latter is unknown."""
+    """Raise SchemaError if the index differs from the index of the dataset, if that index is known."""
     if theirs is not None and ours != theirs:
         there, here = ([column for column, _ in levels] or "none" for levels in (theirs, ours))
         problem = f"the DataFrame has the index {here}, the dataset was written with {there}"

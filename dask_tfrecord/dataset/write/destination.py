@@ -57,7 +57,7 @@ Mode = Literal["create", "append", "overwrite", "partitions"]
 
 
 def parent_dataset(store: Store) -> Store | None:
-    """Return the dataset in whose directory the root of the store lies, or None.
+    """Return the dataset whose directory contains the root of the store, or None.
 
     A hidden directory of a dataset, such as ``_quarantine``, does not belong to the dataset. A directory with
     a separate snapshot belongs to the dataset above only if that dataset's snapshot lists files in the
@@ -106,15 +106,16 @@ def _lists_below(parent: Store, below: str) -> bool:
 
 
 def refuse_inside_dataset(store: Store, function: str) -> None:
-    """Raise DestinationError, which suggests ``function``, if the directory lies inside another dataset."""
+    """Raise DestinationError, which suggests ``function``, for a directory inside another dataset."""
     if (parent := parent_dataset(store)) is not None:
         raise _inside(store, parent, calls=[Call(function, parent.public(), {})])
 
 
 @redact_errors
 def refuse_write_inside(store: Store, mode: Mode) -> None:
-    """Raise DestinationError, which suggests a write to the other dataset, for a directory inside another
-    dataset.
+    """Raise DestinationError if the directory lies inside another dataset.
+
+    The error suggests a write to the other dataset.
     """
     if (parent := parent_dataset(store)) is None:
         return
@@ -152,8 +153,9 @@ def _inside(
 
 
 def refuse_datasets_below(store: Store, harm: str, listed: Store | FoundFiles | None = None) -> None:
-    """Raise DestinationError, which says the ``harm``, if a subdirectory holds another dataset. The files may
-    have been ``listed`` already.
+    """Raise DestinationError if a subdirectory holds another dataset. The error says the ``harm``.
+
+    ``listed`` is a listing of the files, if there is one already.
     """
     for directory in directories_holding(store, METADATA_DIRECTORY, listed):
         if store.names(f"{directory}/{METADATA_DIRECTORY}"):
@@ -164,7 +166,7 @@ def refuse_datasets_below(store: Store, harm: str, listed: Store | FoundFiles | 
             )
 
 
-# Parts of a path that fsspec interprets, each with its meaning in fsspec.
+# Maps the parts of a path that fsspec interprets to their meaning in fsspec.
 _FSSPEC_SYNTAX = {
     "::": "chains filesystems in fsspec; a chain can be read but not written",
     "?versionId=": "selects a version of an object on S3",
@@ -219,8 +221,9 @@ def destination(
 def check_destination(store: Store, mode: Mode = "create", newest: Snapshot | None = None) -> int:
     """Check that a write in this mode can use a directory. Return the number of its newest snapshot, or 0.
 
-    ``newest`` is this snapshot if it was just read. Raise DestinationError for a file, for the root of a
-    filesystem, and in the mode "create" for a directory that holds a dataset or files that readers would see.
+    ``newest`` is this snapshot if it was just read. Raise DestinationError for a file, and for the root of a
+    filesystem. In the mode "create", also raise for a directory with a dataset, or with files that readers
+    would see.
     """
     if is_disk_root(store):  # listing the root directory would take very long
         advice = "write to a directory that holds nothing but the dataset"
@@ -242,8 +245,9 @@ def check_destination(store: Store, mode: Mode = "create", newest: Snapshot | No
 
 
 def _kind(store: Store) -> str:
-    """Return "missing", "file", or "directory" for the root of the store. What cannot be looked up counts as
-    a directory.
+    """Return "missing", "file", or "directory" for the root of the store.
+
+    If the root cannot be looked up, it counts as a directory.
     """
     store.fs.invalidate_cache(store.root)
     try:
@@ -256,11 +260,11 @@ def _kind(store: Store) -> str:
 
 @redact_errors
 def replaceable_files(store: Store, newest: Snapshot | None) -> frozenset[str]:
-    """Return the paths, relative to the root, of the files that an overwrite may remove although ``newest``,
-    the newest snapshot if it is intact, does not list them.
+    """Return the files that an overwrite may remove although the newest snapshot does not list them.
 
-    Raise DestinationError if the directory is protected, or if it contains files that are not TFRecord files,
-    links to other directories, or another dataset.
+    The paths are relative to the root. ``newest`` is the newest snapshot, or None if it is not intact. Raise
+    DestinationError if the directory is protected, or if it contains files that are not TFRecord files, links
+    to other directories, or another dataset.
     """
     if (role := _protected_role(store)) is not None:
         raise DestinationError(
@@ -284,9 +288,7 @@ def replaceable_files(store: Store, newest: Snapshot | None) -> frozenset[str]:
 
 
 def refusal(store: Store, files: pa.Table) -> DestinationError:
-    """Return the exception for a write of a new dataset to a directory with these files and without a
-    snapshot.
-    """
+    """Return the exception for a new dataset in a directory that has these files and no snapshot."""
     count, size = len(files), pc.sum(files["size"]).as_py() or 0
     total = f"{count:,} files with {size:,} bytes" if count > 1 else f"a file with {size:,} bytes"
     foreign = _foreign_files(store, table_infos(files[:_MOST_FILES]))
@@ -305,7 +307,7 @@ def change_remedies(store: Store, what: str) -> list[Remedy]:
 
 
 def _foreign_files(store: Store, files: Sequence[FileInfo]) -> list[str]:
-    """Return the paths, relative to the root, of those files that are not TFRecord files."""
+    """Return the paths, relative to the root, of the files that are not TFRecord files."""
     with files_unchanged(store), ThreadPoolExecutor(_THREADS) as pool:
         results = list(pool.map(lambda file: _is_tfrecord(store, file), files))
     return [
@@ -327,7 +329,7 @@ def files_unchanged(store: Store) -> Iterator[None]:
 def _is_tfrecord(store: Store, file: FileInfo) -> bool:
     """Return True if the decompressed content of a file begins with a record's length and its checksum.
 
-    An empty file counts as a TFRecord file if its name is the name of a TFRecord file.
+    An empty file counts as a TFRecord file if its name has the form of a TFRecord file's name.
     """
     name = name_of(file.path)
     if _EVENTS in name:

@@ -1,6 +1,6 @@
 """Define the operations: what each kind of write does with the newest version of a dataset.
 
-One rule holds for all operations: the files that an operation replaces must still be listed, and where it
+One rule holds for all operations: the files that an operation replaces must still be listed. If the operation
 replaces everything, no row may be new. docs/guarantees.md has a table of what follows from this rule. The
 module writes no files.
 """
@@ -82,29 +82,29 @@ class Operation(ABC):
 
     mode: ClassVar[str]  # the name of the operation in the history of the dataset
     replaces_damage: ClassVar[bool] = False
-    keeps_values: ClassVar[bool] = True  # the new snapshot may hold values of the version before
+    keeps_values: ClassVar[bool] = True  # the new snapshot may hold values of the old version
 
     def __dask_tokenize__(self) -> tuple[str, str]:
         return "dask_tfrecord.Operation", self.mode  # the token of its run is unique
 
     @property
     def details(self) -> str:
-        """What the history of the dataset shows beside the mode."""
+        """What the history of the dataset shows in addition to the mode."""
         return ""
 
     @abstractmethod
     def follow(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Self | None:
-        """Return the operation as it may follow the newest version, or None if nothing is left to do.
+        """Return the operation as it applies to the newest version, or None if nothing is left to do.
 
-        Raise ConcurrentWriteError if rows that other writes have added since would be removed, or rows that
-        they have removed would come back, and SchemaError if kept data has other columns. The call comes
-        before the files are published, so that a repeated attempt, which finds no files, raises the same
-        error.
+        Raise ConcurrentWriteError if the operation would remove rows that other writes have added since, or
+        bring back rows that they have removed. Raise SchemaError if kept data has other columns. The method
+        is called before the files are published, so that a repeated attempt, which finds no files, raises the
+        same error.
         """
 
     @abstractmethod
     def change(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Change:
-        """Return the next snapshot, and what happens to replaced files."""
+        """Return the next snapshot, and the files that the commit removes or keeps for earlier versions."""
 
     def used(self, files: pa.Table) -> pa.Table:
         """Return the files that the next snapshot lists."""
@@ -116,7 +116,7 @@ def following(
 ) -> Snapshot:
     """Return the version that follows the newest version, and has the files and columns of ``content``.
 
-    ``number`` is the number of the newest version if this version is damaged or not known.
+    ``number`` is used instead of ``newest.number`` if the newest version is damaged or not known.
     """
     return replace(
         content,
@@ -210,8 +210,8 @@ class _Addition(Operation):
     adds_columns : bool
         The rows may add columns to the dataset, or give its columns wider types.
     sets_columnar : bool
-        Later writes continue ``run.columnar``. Otherwise, it continues what the dataset says, which another
-        write may change in the meantime.
+        If True, later writes store the columns of ``run.columnar`` in column files. If False, later writes
+        store the same columns as before, which another write may change in the meantime.
     """
 
     adds_columns: bool = False
@@ -257,7 +257,7 @@ class Append(_Addition):
 
 @dataclass(frozen=True)
 class _Replacement(Operation):
-    """Replace rows, of which none may have been added or removed since the write was planned.
+    """Replace rows. None of these rows may have been added or removed since the write was planned.
 
     Attributes
     ----------
@@ -290,7 +290,8 @@ class _Replacement(Operation):
         is_new = pc.any(pc.greater(rows[VERSION], run.base)).as_py()
         planned = sum(self.planned.get(name, 0) for name in written)
         is_lost = planned != (pc.sum(rows["records"]).as_py() or 0)
-        # No snapshot had the number of rows in the files of other tools, which a first version must list.
+        # If the write was planned without a version, nobody has counted the rows in files of other tools. The
+        # newest version must then list these files.
         if is_new or is_lost or not (run.base or self.replaceable <= listed_files(newest)):
             raise overtaken()
 
@@ -298,7 +299,7 @@ class _Replacement(Operation):
 def planned_rows(newest: Snapshot | None, *, by_partition: bool = False) -> dict[str, int]:
     """Return the number of rows that a write is planned to replace, for each partition directory.
 
-    Unless the rows are replaced ``by_partition``, the number of all rows has the key "".
+    If ``by_partition`` is False, the only key is "", for the number of all rows.
     """
     if newest is None:
         return {}
@@ -321,8 +322,8 @@ class Overwrite(_Replacement):
         return self
 
     def change(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Change:
-        # Without a newest version, a new listing gives no number: it may show a version that another write
-        # has created since the check for conflicts.
+        # Without a newest version, the number comes from the run and not from a new listing: it could show a
+        # version that another write has created since the check for conflicts.
         new = following(_content(run, files), newest, run, self, run.base)
         listed = [] if newest is None else newest.file_list["path"].to_pylist()
         replaced = sorted(self.replaceable.union(listed))
@@ -421,7 +422,7 @@ class Expire(Operation):
 
 
 class Group(NamedTuple):
-    """Files of a dataset, and the files that take their place.
+    """Files of a dataset, and the new files that replace them.
 
     ``replaced`` has the path and the CRC-32C of each replaced file, in the order of the dataset: a file with
     another CRC-32C is another file. ``added`` has the paths of the new files, which hold all or some rows of
@@ -448,7 +449,7 @@ class _Rewrite(Operation):
         return self._without([group for group in self.groups if lost.intersection(group.replaced)], newest)
 
     def _without(self, lost: list[Group], newest: Snapshot) -> Self | None:
-        """Leave out the groups of which another write has replaced files."""
+        """Leave out the groups in ``lost``, whose files another write has replaced."""
         groups = tuple(group for group in self.groups if group not in lost)
         return replace(self, groups=groups) if groups else None
 
@@ -467,7 +468,7 @@ class _Rewrite(Operation):
         return _replacing(run.store, new, replaced, keep_versions=self.keep_versions)
 
     def _cleaned(self, new: Snapshot, newest: Snapshot, replaced: Sequence[str]) -> tuple[Snapshot, pa.Table]:
-        """Return the new snapshot, and the file list before, without what only replaced rows need."""
+        """Return the new snapshot, and the old file list, without data that only replaced rows need."""
         return new, newest.file_list
 
 
@@ -509,7 +510,7 @@ class Delete(_Rewrite):
     version : int
         The version in which no other rows have the categories ``unused``.
     unused : mapping of str to pyarrow.Array
-        The categories that only deleted rows have, for the name of each column.
+        Maps the names of columns to the categories that only deleted rows have.
     """
 
     mode = "delete"
@@ -529,8 +530,8 @@ class Delete(_Rewrite):
     def _cleaned(self, new: Snapshot, newest: Snapshot, replaced: Sequence[str]) -> tuple[Snapshot, pa.Table]:
         """Leave out the categories that only deleted rows have.
 
-        If another write has added rows since the deletion looked for the categories, these rows may have
-        them. Then ordered columns keep all categories, and other columns may have more.
+        If another write has added rows since the deletion looked for the categories, the new rows may have
+        these categories. Then ordered columns keep all categories, and other columns are not closed.
         """
 
         def used(item: Field) -> Field:
@@ -551,8 +552,8 @@ class Delete(_Rewrite):
 def _replacing(store: Store, new: Snapshot, replaced: Sequence[str], *, keep_versions: bool) -> Change:
     """Return the change of a write that replaces data files.
 
-    Unless the write keeps the versions before it, its version is the oldest, so that the old snapshots,
-    column files and kept data files are removed, too.
+    Unless ``keep_versions`` is True, the new version becomes the oldest. The snapshots, column files and kept
+    data files of earlier versions are then also removed.
     """
     names = store.names(METADATA_DIRECTORY)
     exported = exported_files(store) if name_of(EXPORTS) in names else []
@@ -567,10 +568,10 @@ def _replacing(store: Store, new: Snapshot, replaced: Sequence[str], *, keep_ver
 
 
 def partition_directories(rows: pa.Table, partitioning: Sequence[Field]) -> list[str]:
-    """Return the partition directory of each file, as this library names the directory; "" without partition
-    columns.
+    """Return the partition directory of each file, as this library names the directory.
 
-    Other tools may spell the directory of the same values differently.
+    Without partition columns, the directory is "". Other tools may spell the directory of the same values
+    differently.
     """
     values = partition_columns(rows, partitioning)
     return hive.directories(values) if values.num_columns else [""] * len(rows)
@@ -586,7 +587,7 @@ def _count_rows(rows: pa.Table, partitioning: Sequence[Field]) -> dict[str, int]
 
 
 def _with_groups(rows: pa.Table, files: pa.Table, groups: Sequence[Group]) -> pa.Table:
-    """Return a file list in which the new files of each group take the place of the first replaced file.
+    """Return a file list in which the new files of each group are at the position of its first replaced file.
 
     Each new file gets the number of the version that added the newest of the replaced files. ``rows`` has all
     replaced files, and ``files`` are the new files. A file is in at most one group.
@@ -641,9 +642,9 @@ def _with_known_statistics(files: pa.Table, own: Schema, schema: Schema) -> pa.T
 
 
 def _without_column_files(rows: pa.Table, replaced: Sequence[str]) -> pa.Table:
-    """Return a file list without the column files of replaced files, which may hold rows of other files, too.
+    """Return a file list without the column files of replaced files, because these hold deleted values.
 
-    These column files hold deleted values. Reads of the other files decode the records.
+    Such a column file may also hold rows of other files. Reads of these files then decode the records.
     """
     name = COLUMN_FILE_NAMES[0]
     if name not in rows.column_names:

@@ -28,11 +28,11 @@ from dask_tfrecord.files.storage.store import Store, Upload, abort, unfinished_u
 
 logger = logging.getLogger(__name__)
 
-# Pattern of the temporary name of a file that is still being written. The group of the pattern is the
-# name that the complete file will have.
+# Matches the temporary name of a file that is still being written. Group 1 of the match is the final name of
+# the file.
 _TEMPORARY_NAME = re.compile(r"\.(.+)\.[0-9a-f]{32}")
 
-# Pattern of the names of the files beside the data files, and in `_idx`, that commits and `export` write.
+# Matches the names of other files that commits and `export` write: beside the data files, and in `_idx`.
 _NAME_BESIDE_DATA = re.compile(r"_SUCCESS|features\.json|dataset_info\.json|schema\.pbtxt|.+\.idx")
 
 
@@ -73,10 +73,10 @@ def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> 
 
 
 def _move_to_their_places(store: Store, present: Sequence[str], listed: set[str]) -> None:
-    """Move files that only older versions list to the directory of kept files, and files of the newest
-    version back to their paths.
+    """Move files that only older versions list to the directory of kept files.
 
-    Commits move these files, so they are at another place only if a list of moved files was lost.
+    Move files of the newest version back to their paths. Commits move these files themselves, so a file is at
+    the wrong path only if a list of moved files was lost.
     """
     newest = intact_snapshot(store)
     if newest is not None:
@@ -89,8 +89,9 @@ def _move_to_their_places(store: Store, present: Sequence[str], listed: set[str]
 def _unlisted_files(store: Store, present: Sequence[str], listed: set[str]) -> dict[str, list[str]]:
     """Map the id of each open run to its files that are at their final paths but in no snapshot.
 
-    A run removes its staging directory last, so a run without a staging directory has left no files. A data
-    file whose name has the id of such a run was copied here, or belongs to another dataset in a subdirectory.
+    A run removes its staging directory last, so a run without a staging directory has left no files. If the
+    name of a data file has the id of a run without a staging directory, the file was copied here, or belongs
+    to another dataset in a subdirectory.
     """
     columns = [f"{COLUMNS}/{name}" for name in store.names(COLUMNS)]
     parts = [
@@ -107,8 +108,8 @@ def _unlisted_files(store: Store, present: Sequence[str], listed: set[str]) -> d
 def _listed_files(store: Store, numbers: Iterable[int]) -> set[str]:
     """Return the paths of all files that at least one of the snapshots lists.
 
-    The base of a snapshot is one of the snapshots, too, so it is not read again with each snapshot that adds
-    to it.
+    Only the Parquet file of each snapshot itself is read, because the base of a snapshot is also among the
+    snapshots.
     """
     listed: set[str] = set()
     for number in numbers:
@@ -125,15 +126,13 @@ def _files_in(store: Store, directory: str) -> list[str]:
 
 
 def last_modified(store: Store, paths: Iterable[str]) -> datetime:
-    """Return the newest modification time of the files, or the current time if a modification time is
-    unknown.
-    """
+    """Return the newest modification time of the files, or the current time if one time is unknown."""
     now = datetime.now(UTC)
     try:
         times = [store.fs.modified(path) for path in paths]
     # A run of unknown age counts as active, so the files of the run are kept. The age is unknown if a file
-    # was removed after it was listed, of directories on object stores, and on stores without modification
-    # times: fsspec's base class of filesystems raises NotImplementedError there.
+    # was removed after it was listed, and for directories on object stores. On stores without modification
+    # times, fsspec's base class of filesystems raises NotImplementedError.
     except (FileNotFoundError, IsADirectoryError, NotImplementedError):
         return now
     return max((time if time.tzinfo else time.replace(tzinfo=UTC) for time in times), default=now)

@@ -27,7 +27,7 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, repr=False)
 class WriteRun:
-    """The plan of one write, which all of its tasks get. What the commit does is an `Operation`."""
+    """The plan of one write, which all tasks of the write get. An `Operation` says what the commit does."""
 
     store: Store  # the root of the dataset
     schema: Schema  # the columns of the records
@@ -42,7 +42,7 @@ class WriteRun:
     index: Levels = ()
     columns_name: str | None = None
     columnar: Columnar | None = None
-    max_directories: int = 2**31  # to which one task may write
+    max_directories: int = 2**31  # the most directories to which one task may write
     label: Callable[[int], str] | None = None  # maps the number of a partition to a part of its files' names
     custom_metadata: dict[str, str] = field(default_factory=dict, hash=False)
 
@@ -68,9 +68,9 @@ class WriteRun:
         return every.select(self.order or every.names)
 
     def name(self, index: int, count: int, number: int | None = None) -> str:
-        """Return the name of the file with the number ``number`` of partition ``index`` of ``count``.
+        """Return the name of file ``number`` of partition ``index``. There are ``count`` partitions.
 
-        The files of a run have different names, also in different directories.
+        All files of a run have different names, even if they are in different directories.
         """
         return part_name(
             self.run,
@@ -94,8 +94,7 @@ class WriteRun:
     def write(
         self, table: pa.Table, index: int, count: int, earlier: int | None = None
     ) -> tuple[FileEntry, ...]:
-        """Write the files of partition ``index`` of ``count``. A repeated call replaces the files of the
-        earlier call.
+        """Write the files of partition ``index`` of ``count``. A repeated call replaces the same files.
 
         If several calls write the rows of one partition, ``earlier`` is the number of files that the earlier
         calls wrote.
@@ -109,8 +108,8 @@ class WriteRun:
         """Write the files of a partition whose rows are sorted by directory, with the arguments of `write`.
 
         On stores with a rename, the files are written to staging. On other stores, the files are uploaded to
-        their final paths, and a marker in staging hides the files from readers. There, nothing is written
-        after the commit, because a recomputed task might replace committed files by other rows.
+        their final paths, and a marker in staging hides the files from readers. On these stores, nothing is
+        written after the commit, because a recomputed task might replace committed files by other rows.
         """
         if not self.store.renames and not self._mark_started():
             return ()
@@ -143,8 +142,9 @@ class WriteRun:
         return self.staged(name) if self.store.renames else self.store.join(name)
 
     def place(self, directory: str, index: int, count: int) -> tuple[str, str]:
-        """Return the path at which a task creates file ``index`` of ``count``, and the final path relative to
-        the root.
+        """Return the path at which a task creates file ``index`` of ``count``, and the file's final path.
+
+        The final path is relative to the root.
         """
         name = f"{directory}/{self.name(index, count)}" if directory else self.name(index, count)
         if not self.store.renames:
@@ -170,11 +170,11 @@ class WriteRun:
             pass
 
     def marks(self, found: FoundFiles | None = None) -> list[str]:
-        """Return the names in the staging directory, which are listed unless they were ``found``."""
+        """Return the names in the staging directory. ``found`` is a listing, if there is one already."""
         return (found or self.store).names(staged(self.run, "").rstrip("/"))
 
     def committed_snapshot(self) -> Snapshot | None:
-        """Return what `committed_in` returns for the newest snapshot, which is read if it is new."""
+        """Return `committed_in` for the newest snapshot, or None if no version is newer than ``base``."""
         return self.committed_in(find_snapshot(self.store)) if newest_number(self.store) > self.base else None
 
     def committed_in(self, newest: Snapshot | None) -> Snapshot | None:

@@ -75,9 +75,9 @@ _FEW_FILES = 4
 class Newest(NamedTuple):
     """The newest version of a dataset at the time when this process read or created the version.
 
-    ``stamp`` is the `stamp_of` the version's Parquet file. It differs if the directory was removed in the
-    meantime and another dataset was written, whose newest version has the same number. If the stamp is None,
-    the next commit reads the newest version.
+    ``stamp`` is the `stamp_of` the version's Parquet file. The stamp reveals that the directory was replaced
+    by another dataset whose newest version has the same number. If the stamp is None, the next commit reads
+    the newest version.
     """
 
     snapshot: Snapshot
@@ -100,7 +100,7 @@ def _stamp(store: Store, number: int) -> str | None:
 
 
 def _as_stored(store: Store, snapshot: Snapshot, data: bytes) -> Snapshot:
-    """Return the snapshot that a read of ``data``, the stored form of the snapshot, would give."""
+    """Return the snapshot that reading ``data`` would return. ``data`` is the snapshot's Parquet file."""
     rows, stored = _with_versions(snapshot.file_list, snapshot.number), snapshot.stored
     if rows["path"].num_chunks > _MOST_CHUNKS:
         rows = rows.combine_chunks()
@@ -132,8 +132,8 @@ class Transaction:
     files : pyarrow.Table, optional
         The list of the files that the tasks have written.
     known : Newest, optional
-        The version for which an append was planned that no other process may commit. As long as it is the
-        newest version, it is not read.
+        For an append that no other process may commit: the newest version when the append was planned. The
+        commit does not read this version as long as it is still the newest.
     """
 
     def __init__(
@@ -145,7 +145,7 @@ class Transaction:
         self._known = known
         self._attempt = ""  # the name of the mark of this attempt, or "" if there is no other attempt
         self._change: Change | None = None  # the change that the transaction has made
-        self._found: FoundFiles | None = None  # what this attempt has listed and not yet used
+        self._found: FoundFiles | None = None  # a listing that this attempt has made and not yet used
 
     def commit(self) -> Snapshot:
         """Do all steps of the commit. Return what the function `commit` returns."""
@@ -199,7 +199,7 @@ class Transaction:
         return snapshot
 
     def _try(self) -> Snapshot | None:
-        """Return None if the newest version was another one."""
+        """Try to create the next snapshot. Return None if the newest version must be compared again."""
         self._log(3, f"compare the newest version with version {self.run.base}, for which it was planned")
         known, self._known = self._known, None
         try:
@@ -216,7 +216,7 @@ class Transaction:
         if known is not None and not known.is_unchanged(self.store):
             return self.look()
         if planned is None:
-            _remove_files(self.run)  # with the list of files that an earlier try would replace
+            _remove_files(self.run)  # includes the list of files that an earlier try would replace
             return self.newest
         return self._store(*planned)
 
@@ -274,15 +274,16 @@ class Transaction:
             return _as_stored(store, snapshot, data)
         committed = self.look()
         if committed is None:
-            if failure is None:  # the number was that of a removed version, so readers ignore this version
+            if failure is None:  # a removed version had this number, so readers ignore the new version
                 store.remove([path])
             elif newest_number(store) < snapshot.number:
                 raise failure
         return committed
 
     def _find(self) -> FoundFiles | None:
-        """On stores without a rename, find in one listing the open runs, the marks of this run, and the files
-        that its tasks have uploaded. A commit without files lists only the open runs and the marks.
+        """On stores without a rename, make one listing of open runs, marks of this run, and uploaded files.
+
+        A commit without files lists only the open runs and the marks.
         """
         if self.store.renames or not self._attempt:
             return None
@@ -314,9 +315,9 @@ def commit(
 ) -> Snapshot:
     """Commit a write, whose tasks have written the files of these entries, in one `Transaction`.
 
-    Return the new snapshot. Return the newest snapshot, without a change, if an earlier attempt at this
-    commit has succeeded and another write has since replaced its snapshot, or if other writes have left
-    nothing to do.
+    Return the new snapshot. If an earlier attempt at this commit has succeeded, return the snapshot of that
+    attempt. Return the newest snapshot, without a change, if the dataset no longer keeps that snapshot, or if
+    other writes have left nothing to do.
 
     Raise the errors of `Operation.follow` and `Operation.change`. After a GroupsLostError, the new files are
     still staged.
@@ -360,9 +361,9 @@ def abandon(run: WriteRun) -> None:
 def _refuse(run: WriteRun, attempt: str = "") -> None:
     """Forbid the commit of a write that has failed, and remove its files.
 
-    The files stay if the commit has succeeded, or if there is another attempt than ``attempt`` at the commit,
-    which may be about to list the files. An attempt makes its mark before it looks for the mark `REFUSED`, so
-    an attempt that begins too late to be seen here finds this mark. This mark is removed after the files.
+    The files stay if the commit has succeeded. They also stay if there is an attempt at the commit besides
+    ``attempt``, because it may be about to list the files. An attempt makes its mark before it looks for the
+    mark `REFUSED`. So an attempt that begins too late to be seen here finds `REFUSED`, which is removed last.
     """
     with suppress(Exception):  # the caller reports the failure of the write
         run.mark(REFUSED)
@@ -392,11 +393,11 @@ def publish_files(
 ) -> Mapping[str, dict[str, Any]] | None:
     """Move the files of the run to their final paths, where readers do not see them until the commit.
 
-    On stores without a rename, remove the run's uploaded files that are not in `files`, and return the infos
-    of all files of the dataset, which may have been ``found`` already. Raise ConcurrentWriteError if a file
-    is gone: an attempt of this run that finds a conflict removes all files of the run, and the next attempt
-    may not find this conflict, because another write has undone its cause. Raise DestinationError if the
-    filesystem stores a partition directory under another name.
+    On stores without a rename, remove the run's uploaded files that are not in ``files``, and return the
+    infos of all files of the dataset. ``found`` is a listing, if there is one already. Raise
+    ConcurrentWriteError if a file is gone. For example, an earlier attempt found a conflict and removed the
+    files of the run, and another write has since undone the cause. Raise DestinationError if the filesystem
+    stores a partition directory under another name.
     """
     store = run.store
     names = listed_paths(files)
@@ -453,8 +454,9 @@ def _removed(run: WriteRun, name: str) -> ConcurrentWriteError:
 
 
 def with_stamps(store: Store, rows: pa.Table, present: Mapping[str, dict[str, Any]] | None) -> pa.Table:
-    """Add the column ``stamp``, the version of each file in the store. If the store fails, there are no
-    stamps. ``present`` are the infos of the files if they are known.
+    """Add the column ``stamp``, the version of each file in the store. If the store fails, do not add it.
+
+    ``present`` has the infos of the files, if they are known.
     """
     try:
         paths = [store.join(path) for path in rows["path"].to_pylist()]
@@ -474,9 +476,9 @@ def with_stamps(store: Store, rows: pa.Table, present: Mapping[str, dict[str, An
 
 
 def note_replaced(store: Store, run: str, removed: Sequence[str], kept: Sequence[str] = ()) -> None:
-    """Store the lists of files to remove, and of files to keep for earlier versions, after the commit.
+    """Store two lists for the time after the commit: files to remove, and files to keep for earlier versions.
 
-    A later process can then remove and move these files.
+    If this process is interrupted, a later process can remove and move these files.
     """
     for name, paths in ((REPLACED, removed), (MOVED, kept)):
         if paths:
@@ -488,7 +490,7 @@ def finish_commit(store: Store, run: str, listed: Collection[str] = (), change: 
     """Remove the replaced files, or move them to the directory of kept files, and close the run.
 
     The snapshot of the commit must exist. Files in ``listed`` stay, because the dataset still lists them.
-    Without ``change``, the files are those that `note_replaced` has stored.
+    Without ``change``, the lists of files come from `note_replaced`.
     """
     if change is not None:
         removed, kept = change.removed, change.kept
@@ -548,12 +550,11 @@ def _move_file(store: Store, listed: Collection[str], path: str) -> str | None:
 def finish_newest(
     store: Store, *, running: str = "", known: Snapshot | None = None, found: FoundFiles | None = None
 ) -> None:
-    """Finish all commits that were interrupted after their snapshot was created, except that of the run
-    ``running``.
+    """Finish the commits that were interrupted after their snapshot was created, except the run ``running``.
 
-    ``known`` is a version that shows which open runs have committed. If it shows none, nothing is read. By
-    default, the newest version is read if there is an open run. If the newest snapshot is damaged or missing,
-    do nothing. The open runs are listed, unless they were ``found``.
+    ``known`` is a version that shows which open runs have committed. If it shows no such run, nothing is
+    read. Without ``known``, the newest version is read if there is an open run. If the newest snapshot is
+    damaged or missing, do nothing. ``found`` is a listing with the open runs, if there is one already.
     """
     others = [run for run in open_runs(found or store) if run != running]
     if not any(known is None or has_committed(known, run) for run in others):
@@ -575,7 +576,7 @@ def remove_replaced(run: WriteRun, files: pa.Table | None = None, change: Change
     """Remove the files that the commit replaced, and the staging directory of the run.
 
     If removing the files fails, only warn, because the new data is already committed. ``files`` is the file
-    list of the run if the newest snapshot may not list all files of the run. The other files are removed.
+    list of the run, if the newest snapshot may lack some of these files: such files are then removed, too.
     ``change`` is what the commit has changed, if this attempt has succeeded.
     """
     try:
@@ -604,7 +605,7 @@ def _is_newest(run: WriteRun, number: int) -> bool:
 
 
 def _unlisted(run: WriteRun, files: pa.Table) -> list[str]:
-    """Return the paths, relative to the root, of those files that the newest snapshot does not list.
+    """Return the paths, relative to the root, of the files that the newest snapshot does not list.
 
     The newest snapshot may belong to another run and list some of the files, because an append keeps the
     files that an earlier attempt of this run committed.
