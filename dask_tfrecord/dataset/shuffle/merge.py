@@ -66,7 +66,7 @@ def regroup(
 
 
 def _windows(spills: Sequence[Spill], group: int) -> list[list[Spill]]:
-    """Divide spill files into lists, of whose files the sections of the group may be read at once."""
+    """Divide spill files into lists. The group's sections in the files of one list may be read at once."""
     windows: list[list[Spill]] = []
     most, taken = _whole_bytes(spills), 0
     for spill in spills:
@@ -92,8 +92,8 @@ def write_target(
     """Write the files of the target partition ``index``, whose directories are sorted by name.
 
     ``spills`` are the spill files of the target partition's group. Raise TFRecordError if a spill file is
-    missing or damaged, or if a value cannot be stored. The ``record`` of the latter error is a row id, which
-    `dask_tfrecord.dataset.shuffle.spill.source_of` splits.
+    missing or damaged, or if a value cannot be stored. The ``record`` of an error about a value is a row id,
+    which `dask_tfrecord.dataset.shuffle.spill.source_of` splits.
     """
     sections = _open_sections(run.store, spills, index % route.width, _whole_bytes(spills))
     groups, sections = _numbered(run, sections)
@@ -123,7 +123,7 @@ class _Section(NamedTuple):
     Both starts are byte offsets in the file. ``tail`` is the end of the section: either its index, or the
     whole section. ``pieces`` has the size in bytes, the checksum, the number of rows and the first row id of
     each piece. ``directories`` has the partition values and the number of rows of each directory, in the
-    order of the rows, and ``numbers`` the number of each directory among those of all sections.
+    order of the rows. ``numbers`` has the number of each directory in a numbering for all sections.
     """
 
     path: str
@@ -141,7 +141,7 @@ class _Section(NamedTuple):
 
 
 def _open_sections(store: Store, spills: Sequence[Spill], index: int, most: int) -> list[_Section]:
-    """Read the indexes of all sections with rows, or the whole sections if they have at most `most` bytes."""
+    """Read the indexes of all sections with rows. Read whole sections if all have at most ``most`` bytes."""
     filled = [
         (store.join(spill.path), start, int(spill.indexes[index]), stop, int(spill.checksums[index]))
         for spill in spills
@@ -185,8 +185,8 @@ def _numbered(run: WriteRun, sections: list[_Section]) -> tuple[list[DirectoryGr
 class _Piece(NamedTuple):
     """A piece of a section, which consists of consecutive rows. Pieces are sorted by their first rows.
 
-    The directory number and the sort key are those of the first row, whose position in the section is
-    ``first``. The ``offset`` is that of the piece in the spill file, in bytes.
+    ``directory`` and ``key`` are the directory number and the sort key of the first row. ``first`` is the
+    position of this row in the section. ``offset`` is the byte offset of the piece in the spill file.
     """
 
     directory: int
@@ -226,8 +226,9 @@ class _Rows(NamedTuple):
 def _merge(
     run: WriteRun, sections: list[_Section], seed: int | None, size: int
 ) -> Iterator[tuple[pa.Table, Positions]]:
-    """Yield the sorted rows of all sections as tables, each with its row ids. Each pass reads about ``size``
-    bytes.
+    """Yield the sorted rows of all sections as tables, each with the ids of its rows.
+
+    Each pass reads about ``size`` bytes.
     """
     pieces = _sorted_pieces(sections, seed)
     held = None
@@ -276,7 +277,7 @@ def _merge_pass(
 
 
 def _read(store: Store, sections: list[_Section], pieces: list[_Piece], held: _Rows | None) -> _Rows:
-    """Read the rows of some pieces, and add them to the rows that the pass before has left."""
+    """Read the rows of some pieces, and append them to ``held``, the rows left from the previous pass."""
     batches = held.table.to_batches() if held else []
     directories = [held.directories] if held else []
     runs = _adjacent(pieces)
@@ -334,7 +335,7 @@ def _damaged(store: Store, path: str) -> TFRecordError:
 
 
 def _with_categories(table: pa.Table, schema: Schema) -> pa.Table:
-    """Return the columns of the schema. Convert values that `Batches.take` decoded to categories again."""
+    """Return the columns of the schema. Encode dictionary columns again, which `Batches.take` decoded."""
     columns = [
         load(column.combine_chunks(), item.type, item.categories)
         if pa.types.is_dictionary(item.type)

@@ -1,5 +1,4 @@
-"""Move rows to other partitions through spill files, before the rows are written. The module does not need
-Dask.
+"""Move rows to other partitions through spill files, before the rows are written. Dask is not needed.
 
 The rows of every source partition are written to a spill file in the staging directory of the write. A spill
 file has a section for each target partition. A section has an index, and holds the rows for its target
@@ -43,7 +42,7 @@ class Shuffle(NamedTuple):
     """The way in which rows move between partitions before they are written.
 
     Rows with equal values in the columns ``together`` move to the same partition. Without such columns, the
-    rows are spread over the partitions by their sort keys. Without a ``seed``, they keep the order of the
+    rows are spread over the partitions by their sort keys. Without a ``seed``, the rows keep the order of the
     collection. There are ``npartitions`` target partitions.
     """
 
@@ -57,9 +56,9 @@ class Route(NamedTuple):
 
     If there is one round, all target partitions are one group, and every source partition spills rows for
     each target partition. If there are two rounds, every source partition spills rows for each group of
-    ``width`` target partitions. The group ``target // width`` has the section ``target % width`` for a target
-    partition. For each group, the second round has ``chunks`` tasks, each of which reads the sections of
-    ``chunk`` source partitions.
+    ``width`` target partitions. The rows for a target partition are in section ``target % width`` of group
+    ``target // width``. For each group, the second round has ``chunks`` tasks, each of which reads the
+    sections of ``chunk`` source partitions.
     """
 
     groups: int
@@ -72,7 +71,7 @@ class Route(NamedTuple):
         """Choose the number of rounds and the size of the groups.
 
         With two rounds, there are at most about (sources + targets) x sqrt(targets) sections. A task of the
-        second round holds about as many rows as the larger one of a source partition and a target partition.
+        second round holds about as many rows as a source or target partition, whichever is larger.
         """
         groups = 1 if sources * targets <= _MOST_SECTIONS else isqrt(targets)
         width = ceil(targets / groups)
@@ -92,16 +91,15 @@ ROW_ID = ""
 # The name of the column of row counts in a section's index. No partition column has an empty name.
 ROWS = ""
 
-# The id of a row is the number of its source partition, shifted left by this number of bits, plus the number
-# of the row in the source partition.
+# The id of a row is: (number of its source partition << _ROW_BITS) + number of the row in this partition.
 _ROW_BITS = 40
 
-# The largest number of rows, and of bytes, that are reordered in one step. The limits on rows and bytes keep
-# the copies of reordered rows small.
+# The largest number of rows, and of bytes, that are reordered in one step. Both limits keep the copies of the
+# reordered rows small.
 _PIECE_ROWS = 1 << 16
 _PIECE_BYTES = 1 << 24
 
-# The smallest limit, in bytes, of what one pass of a merge reads, and the smallest target size of a piece.
+# The smallest value of `pass_bytes`, and the smallest target size of a piece in bytes.
 _LEAST_PASS_BYTES = 1 << 25
 _LEAST_PIECE_BYTES = 1 << 14
 
@@ -260,7 +258,7 @@ class Directories(NamedTuple):
         return cls(names.tolist(), groups.values.take(pa.array(firsts)), of_rows)
 
     def counted(self, keys: Unsigned, section: int) -> pa.Table:
-        """Return the partition values and row counts of a section's directories, given keys of its rows."""
+        """Return the partition values and row counts of a section's directories. ``keys`` are of its rows."""
         if not self.values.num_columns:
             return pa.table({ROWS: [len(keys)]})
         found, counts = np.unique(keys, return_counts=True)
@@ -271,9 +269,9 @@ class Directories(NamedTuple):
 class _SortedRows(NamedTuple):
     """The rows of a table, sorted by section, then by directory, then by the sort keys that the seed gives.
 
-    ``table`` has the rows in their order before, and ``order`` the positions of the sorted rows. ``bounds``
-    has the first sorted row of each section, and the number of rows. The key of a sorted row is: number of
-    the section x number of directories + directory number.
+    ``table`` has the rows in their original order, and ``order`` has the positions of the sorted rows.
+    ``bounds`` has the first sorted row of each section, and the number of rows. The key of a sorted row is:
+    number of the section x number of directories + directory number.
     """
 
     table: pa.Table
@@ -298,7 +296,7 @@ def _targets(directories: Directories, table: pa.Table, shuffle: Shuffle) -> Pos
 def _sort(
     table: pa.Table, directories: Directories, sections: Positions, count: int, seed: int | None
 ) -> _SortedRows:
-    """Sort rows by the numbers of their sections, which are below ``count``. The array is changed."""
+    """Sort rows by section, directory and sort key. The array ``sections`` is changed in place."""
     names, _, of_rows = directories
     bounds = np.cumsum(np.bincount(sections, minlength=count))
     sections *= len(names)
@@ -342,7 +340,7 @@ class Batches:
         self._step = self.rows_of(_PIECE_BYTES)
 
     def rows_of(self, size: int) -> int:
-        """Return the number of rows that together have about this size, at least 1 and at most 65,536."""
+        """Return the number of rows with this total size in bytes: at least 1 and at most 65,536."""
         return max(1, min(_PIECE_ROWS, int(size / max(1.0, self._row_bytes))))
 
     def pieces(self, rows: Positions) -> Iterator[Positions]:
@@ -381,7 +379,7 @@ def _to_stream(table: pa.Table) -> pa.Buffer:
 
 
 def compact(table: pa.Table, schema: Schema) -> pa.Table:
-    """Encode the text of categories as dictionaries again, so that the text of each category is stored once.
+    """Encode decoded categories of text again, so that the text of each category is stored only once.
 
     The table must have the column of row ids and the columns that `Batches.take` returned.
     """
@@ -406,7 +404,7 @@ def sort_keys(row_ids: Numbers, seed: int | None) -> Numbers:
     """Return the sort keys of rows: distinct pseudo-random numbers, or the row ids if ``seed`` is None."""
     if seed is None:
         return row_ids
-    # Not the seed itself: SplitMix64 maps 0 to 0, so that seed 0 would always put the first row first.
+    # The seed itself is not used: SplitMix64 maps 0 to 0, so seed 0 would always put the first row first.
     key = np.random.SeedSequence(seed & (1 << 64) - 1).generate_state(1, np.uint64)
     mixed = np.empty_like(row_ids)
     for at in range(0, len(row_ids), _PIECE_ROWS):

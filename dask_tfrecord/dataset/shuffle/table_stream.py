@@ -5,7 +5,8 @@ stream. Therefore the stream is the only partition of the write, and each table 
 A shuffle first writes the rows of each table to a spill file in their order. At the end of the stream, the
 shuffle divides the rows among as many target partitions as there were tables, in the second of the two rounds
 that `dask_tfrecord.dataset.shuffle.spill` describes. An `Appender` commits several times: the rows wait in
-memory and then in staged files, and each commit is one run. It knows neither the clock nor the kinds of rows.
+memory and then in staged files, and each commit is one run. The `Appender` knows neither the clock nor the
+kinds of rows: its caller decides when to commit, and passes tables.
 """
 
 import logging
@@ -40,14 +41,15 @@ from dask_tfrecord.files.storage.store_failures import hide, secrets_of
 
 logger = logging.getLogger(__name__)
 
-# Waiting rows of this size in memory are written to staged files, even if files may be larger.
+# If the waiting rows take this many bytes in memory, they are written to staged files, even if files may be
+# larger.
 _WAITING_BYTES = 1 << 27
 
 
 class Appender:
     """Collect rows and metadata for the next commit, and commit them as one append.
 
-    The caller sets the ``plan`` of all runs, which have other ids, before the first row.
+    Before the first row, the caller sets ``plan``. Each run is a copy of the plan with a new id.
     """
 
     def __init__(self, store: Store, operation: Append) -> None:
@@ -79,9 +81,9 @@ class Appender:
         return self._staged_bytes + self._waiting_bytes
 
     def widen(self, plan: WriteRun) -> None:
-        """Plan the next runs, and give the columns that held only nulls so far their types in this run.
+        """Set the plan of the next runs. In this run, columns that held only nulls get the types of the plan.
 
-        The plan is copied, because the caller of `Writer` may change the memory of its categories.
+        The plan is copied, because the caller of `Writer` may change the memory of the plan's categories.
         """
         if plan is self.plan:
             return
@@ -226,13 +228,13 @@ def check_values(run: WriteRun, tables: Sequence[pa.Table], title: str) -> None:
 # The number of bytes of Arrow data that are written together.
 _CHUNK_BYTES = 1 << 25
 
-# Function that takes the files that were just written, the number of the chunk of rows, the number of all
-# chunks (0 if the number is not known), the number of the step of the write, and the number of all steps.
+# A function that is called after each chunk of rows. The arguments are the new files, the number of the
+# chunk, the number of all chunks (0 if it is unknown), the step of the write, and the number of all steps.
 Note = Callable[[list[FileEntry] | list[Spill], int, int, int, int], None]
 
 
 def write_tables(run: WriteRun, tables: Iterable[pa.Table], title: str, note: Note) -> list[FileEntry]:
-    """Write the files of a stream, whose rows keep their order, and return their entries.
+    """Write the files of a stream, and return the entries of the files. The rows keep their order.
 
     The error of a value that cannot be stored has the number of the row in the stream, and ``title`` as its
     path.
@@ -251,7 +253,7 @@ def write_tables(run: WriteRun, tables: Iterable[pa.Table], title: str, note: No
 def write_shuffled(
     run: WriteRun, tables: Iterable[pa.Table], title: str, note: Note, shuffle: Shuffle
 ) -> list[FileEntry]:
-    """Write the files of a stream whose rows move between the files, as `write_tables` does otherwise."""
+    """Shuffle the rows of a stream, write the files and return their entries. Otherwise as `write_tables`."""
     starts: list[int] = [0]
     unsorted: list[Spill] = []
     for table in _chunks(run, tables, None):
