@@ -81,7 +81,7 @@ def with_column_files(
         return
     entries = [*to_entries(snapshot.file_list, snapshot.schema, snapshot.partitioning)]
     run = WriteRun(store, snapshot.schema, snapshot.run, columnar=columnar)
-    # As long as the run is open, the column files do not count as files that no snapshot lists.
+    # As long as the run is open, the new column files are not taken for files of failed runs.
     run.mark(STARTED)
     try:
         groups = _groups([replace(entries[at], columns=None) for at in wanted])
@@ -103,7 +103,7 @@ def with_column_files(
 def rows_to_store(
     store: Store, snapshot: Snapshot, columnar: Columnar | None, compute_each: ComputeEach
 ) -> list[int]:
-    """Return the rows of the file list with the data files without a usable column file of these columns."""
+    """Return the positions in the file list of files without a usable column file for ``columnar``."""
     if columnar is None:
         return []
     entries = [*to_entries(snapshot.file_list, snapshot.schema, snapshot.partitioning)]
@@ -150,7 +150,7 @@ def _write(run: WriteRun, numbered: tuple[int, Sequence[FileEntry]]) -> list[Fil
 
 @redact_errors
 def column_file_difference(store: Store, record_type: RecordType, entry: FileEntry) -> str:
-    """Return how the column file of a data file differs from its records, or "". Runs in a task.
+    """Return how the column file of a data file differs from the file's records, or "". Runs in a task.
 
     The entry must describe the present content of the data file.
     """
@@ -209,7 +209,7 @@ class _Content(NamedTuple):
 
 
 def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach) -> Snapshot:
-    """Return the content of a snapshot of the files of a read plan, which has one partition for each file.
+    """Read the files of a read plan, in which each file is one partition, and describe them as a snapshot.
 
     Raise CorruptRecordError for a damaged record, and SchemaError for a value that does not fit its column.
     """
@@ -244,12 +244,12 @@ def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach) -> Snapshot:
 
 
 def renew_snapshot(store: Store, snapshot: Snapshot, files: pa.Table, compute_each: ComputeEach) -> Snapshot:
-    """Describe the files of a dataset again, some of which may have been rewritten or copied.
+    """Describe the files of a dataset again, because some of them may have been rewritten or copied.
 
     ``files`` are the existing files of the newest ``snapshot``, from `snapshot_files`. Only files whose stamp
-    differs from the stamp in the snapshot are read. If the content of a file is unchanged, only its stamp
-    changes. Raise FileChangedError if the content of a file that this library wrote has changed, and the
-    errors of `create_snapshot`.
+    differs from the stamp in the snapshot are read. If the content of a file is unchanged, only the stamp in
+    its entry changes. Raise FileChangedError if the content of a file that this library wrote has changed,
+    and the errors of `create_snapshot`.
     """
     rows = snapshot.file_list
     changed = pc.invert(are_proven(files, rows))
@@ -308,8 +308,7 @@ class _Describe(Operation):
         return Change(following(content, newest, run, self))
 
     def _described_again(self, newest: Snapshot, root: str) -> Snapshot:
-        """Return the content of the newest snapshot, with a later description of the files that it still
-        lists.
+        """Return the newest snapshot, with the new descriptions of the files that it still lists.
 
         ``described`` lacks files of ``before`` that no longer exist. Raise ConcurrentWriteError if the newest
         snapshot has other columns, or none of these files.
@@ -383,7 +382,7 @@ def _read_split(store: Store, schema: Schema, options: ReadOptions, split: Split
 
 
 def _blocks(scanned: Scanned, offset: int, record: int) -> list[Block]:
-    """Return the blocks of a window of an uncompressed file, which begins at this offset and record."""
+    """Return the blocks of a window of an uncompressed file. The window begins at this offset and record."""
     if scanned.offsets is None or scanned.numbers is None:
         return []
     pairs = zip(scanned.offsets.to_pylist(), scanned.numbers.to_pylist(), strict=True)
@@ -397,8 +396,8 @@ class FileReport(NamedTuple):
     """The content and the damage of a file, or of a split of a file.
 
     ``sample`` summarizes the undamaged records. ``damaged`` counts damaged records and damaged ranges without
-    any recognisable record, and ``damaged_bytes`` is their size in the decompressed file. ``first`` is the
-    first of them.
+    any recognisable record. ``damaged_bytes`` is the size of all damage in the decompressed file, and
+    ``first`` is the first damage.
     """
 
     sample: Sample
@@ -426,11 +425,11 @@ def verify_files(
 
 
 def sampled_schema(store: Store, files: pa.Table, record_type: AskedType) -> tuple[Schema, str]:
-    """Return the schema that `read_tfrecord` would infer from a sample of the files, and why records are read
-    as bytes.
+    """Return the schema that `read_tfrecord` would infer, and the reason why records are read as bytes.
 
-    The reason is empty if the records are not read as bytes, or are no messages. If a feature has several
-    kinds, its column gets the first kind. Damaged records in the sample are skipped.
+    The schema is inferred from a sample of the files. The reason is empty if the records are not read as
+    bytes, or are no messages. If a feature has several kinds, its column gets the first kind. Damaged records
+    in the sample are skipped.
     """
     take = partial(take_sample, store, files, record_type=record_type)
     try:
@@ -486,7 +485,7 @@ def _read_the_rest(store: ChecksumStore, split: Split) -> None:
     view = memoryview(bytearray(WINDOW_BYTES))
     with store.open(split.file.path, split.file.size, start, stop, split.file.stamp) as source:
         while source.readinto(view):
-            pass  # reading a part of the file adds its bytes to the checksum
+            pass  # each read adds the bytes that it returns to the checksum
 
 
 def _merge_findings(first: FileReport, second: FileReport) -> FileReport:

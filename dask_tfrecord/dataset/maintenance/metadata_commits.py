@@ -160,7 +160,7 @@ def creation_times(store: Store, numbers: Iterable[int]) -> Mapping[int, datetim
 
 
 def _newest_states(store: Store, stored: list[int], count: int) -> list[int]:
-    """Return the numbers of the newest versions, without those that `expire` created."""
+    """Return the numbers of the ``count`` newest versions, without versions that `expire` created."""
     states: list[int] = []
     for end in range(len(stored), 0, -_BATCH):
         batch = stored[max(end - _BATCH, 0) : end]
@@ -172,7 +172,7 @@ def _newest_states(store: Store, stored: list[int], count: int) -> list[int]:
 
 
 def _mode(store: Store, number: int, metadata: Mapping[str, Any] | None) -> Any:
-    """Return what the write of a version did. If the metadata is None, read the version."""
+    """Return the mode of a version, such as "append". If ``metadata`` is None, read the version."""
     if metadata is not None:
         return metadata.get("mode")
     with suppress(FileNotFoundError):  # an overwrite has removed this version in the meantime
@@ -181,7 +181,7 @@ def _mode(store: Store, number: int, metadata: Mapping[str, Any] | None) -> Any:
 
 
 def remove_unneeded(store: Store, before: datetime, *, dry_run: bool = False) -> Unneeded:
-    """Remove the files that only versions need that expired before a time, and second copies of files.
+    """Remove files that are needed only by versions expired before a time, and second copies of files.
 
     Return these files. If ``dry_run`` is True, remove nothing.
     """
@@ -198,7 +198,7 @@ def remove_unneeded(store: Store, before: datetime, *, dry_run: bool = False) ->
 
 
 def _second_copies(store: Store, newest: Snapshot, before: datetime) -> pa.Table:
-    """Return the kept files, made before a time, of which the newest version has a copy at its path.
+    """Return the kept files, made before a time, that the newest version also has at their own paths.
 
     A `restore` makes such copies on stores without a rename.
     """
@@ -217,11 +217,11 @@ def _second_copies(store: Store, newest: Snapshot, before: datetime) -> pa.Table
 
 
 def _remove_copy(store: Store, path: str, newest: Snapshot) -> None:
-    """Remove a kept file of which the newest version has a copy at its path.
+    """Remove a kept file that the newest version also has at its own path.
 
     A commit that replaces the copy moves it to the same path, in two steps: it copies the file, and removes
     its source. If a newer version shows that such a commit may have copied the file before the removal, the
-    file is put back. The backup survives a kill in the staging directory until `cleanup`.
+    file is put back. If the process is killed, the backup stays in the staging directory until `cleanup`.
     """
     backup = store.join(staged(uuid4().hex, name_of(path)))
     store.copy(path, backup)
@@ -233,7 +233,7 @@ def _remove_copy(store: Store, path: str, newest: Snapshot) -> None:
 
 
 def unneeded_files(store: Store, before: datetime) -> Unneeded:
-    """Return the files that only versions need that expired before a time."""
+    """Return the files that are needed only by versions expired before a time."""
     kept = kept_files(store)
     closed = closed_column_files(store)
     numbers = versions(store)  # versions are listed after files, so that no file is newer than the versions
@@ -248,7 +248,7 @@ def unneeded_files(store: Store, before: datetime) -> Unneeded:
             return nothing
         needed = {number for number in numbers if number >= oldest}
         beside = {*closed}.difference(listed_files(find_snapshot(store)))
-        must_read = len(kept) or beside  # without files, the bases suffice
+        must_read = len(kept) or beside  # otherwise, the numbers of the bases suffice
         known = {} if must_read else read_metadata(store, sorted(needed))
         parts = {number: read_part(store, number) for number in needed - known.keys()}
         bases = {part.base.version for part in parts.values() if part.base is not None}

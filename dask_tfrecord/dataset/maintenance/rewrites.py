@@ -1,8 +1,8 @@
 """Rewrite files of the newest version: replace small files by larger files, and delete rows that pass
 filters.
 
-Records are not decoded where whole files or blocks stay. Files that other writes replaced meanwhile are
-recognised.
+The stored bytes of files and blocks that stay whole are copied where possible. Files that other writes have
+replaced in the meantime are recognised.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -106,7 +106,7 @@ def write_again(
     """Write file ``number`` of the ``count`` files of a run, with the records of ``sources``, and its column
     file.
 
-    ``is_removed`` is a mask of the records of the only source that the new file does not have.
+    With ``is_removed``, there is one source, and the mask is True for the records that are left out.
     """
     codec = stored_codec(run.store, sources)
     named = replace(run, options=WriteOptions(compression=codec))
@@ -130,9 +130,7 @@ def write_again(
 
 
 def unless_lost(store: Store, sources: Sequence[FileEntry], rewrite: Callable[[], Result]) -> Result | None:
-    """Call a function that reads files. Return None if it fails because another write has replaced one of
-    them.
-    """
+    """Call a function that reads files. Return None if it fails because another write has replaced a file."""
     try:
         return rewrite()
     except (FileNotFoundError, FileChangedError):
@@ -169,7 +167,7 @@ def commit(run: WriteRun, operation: Operation, entries: Iterable[FileEntry] = (
         raise
 
 
-# The number of files that are read before it is known which categories are still to be found.
+# The number of files that are read in one round of the search for categories.
 _BATCH = 64
 
 # Maps the name of a column to some of its categories.
@@ -183,7 +181,7 @@ def unused_categories(
     rows: pa.Table,
     changes: Mapping[Identity, FileEntry | None],
 ) -> Categories | None:
-    """Return the categories that rows of replaced files have, but no row of a deletion's result.
+    """Return the categories that only deleted rows have.
 
     ``rows`` is the file list of the version from which rows are deleted. ``changes`` maps the identity of
     each replaced file to the file with its other rows, or to None. Return None if another write has replaced
@@ -227,7 +225,7 @@ def _find(
     wanted: Categories,
     may_be_damaged: bool = False,
 ) -> Categories | None:
-    """Return those of the wanted categories that no row of the files has, for columns that have some.
+    """Return, for each column, the wanted categories that no row of the files has.
 
     The files are read until all categories are found. If ``may_be_damaged``, a damaged file counts as if it
     had all categories. Return None if another write has replaced a file.
@@ -282,8 +280,7 @@ class Compacted(NamedTuple):
     replaced, written : int
         The number of small files that were replaced, and the number of files that took their place.
     skipped : int
-        The number of small files that other writes replaced in the meantime, so that the compaction left them
-        out.
+        The number of small files that the compaction left out, because other writes replaced them meanwhile.
     """
 
     snapshot: Snapshot
@@ -325,12 +322,12 @@ def compact_files(
 def plan_groups(
     rows: pa.Table, partitions: Sequence[str], may_match: Mask, target_bytes: int
 ) -> list[list[int]]:
-    """Return the positions of the files that become one file, for each new file.
+    """Return, for each new file, the positions of the files that it replaces.
 
     The files of a group are neighbours in the file list, so that the order of the rows does not change. They
-    are in one directory, and have the same codec and the same of the ``partitions``: TensorFlow Datasets
-    writes the files of all splits in one directory. Files of at least half of ``target_bytes`` are left
-    alone, so that another compaction does not copy them again.
+    have the same directory, codec and element of ``partitions``. The directory is not enough, because
+    TensorFlow Datasets writes the files of all splits to one directory. Files of at least half of
+    ``target_bytes`` are left alone, so that another compaction does not copy them again.
     """
     groups: list[list[int]] = []
     last: tuple[object, ...] | None = None
@@ -368,7 +365,7 @@ class Deleted(NamedTuple):
     snapshot : Snapshot
         The newest snapshot after the deletion.
     dropped, rewritten : int
-        The number of files of which no row was left, and the number of files of which some rows were left.
+        The number of files that lost all rows, and the number of files that lost some rows.
     rows : int
         The number of deleted rows.
     bytes : int
@@ -385,8 +382,8 @@ class Deleted(NamedTuple):
 class _Change(NamedTuple):
     """What a deletion does to one file.
 
-    ``entry`` is the file with the other rows, or None if no row is left or deleted, or for a dry run.
-    ``is_dropped`` is True if no row is left.
+    ``rows`` is the number of deleted rows. ``entry`` is the new file with the other rows. It is None if all
+    rows or no rows are deleted, and for a dry run. ``is_dropped`` is True if all rows are deleted.
     """
 
     rows: int
@@ -397,8 +394,8 @@ class _Change(NamedTuple):
 class _File(NamedTuple):
     """A file that a task opens.
 
-    ``number`` is in the name of the new file. ``columns`` has all rows, with the columns that the filters
-    need.
+    ``number`` is in the name of the new file. ``columns`` reads the columns that the filters need, of all
+    rows.
     """
 
     number: int
@@ -414,7 +411,7 @@ def delete_rows(
     deletion = _Deletion(plan_run(store, snapshot), filters, compute_each, dry_run, keep_versions)
     for _ in range(_ATTEMPTS):
         columns = deletion.run.schema, deletion.run.partitioning
-        if (snapshot.schema, snapshot.partitioning) != columns:  # of which the entries have statistics
+        if (snapshot.schema, snapshot.partitioning) != columns:  # written entries describe the old columns
             discard(deletion.run)
             deletion = _Deletion(plan_run(store, snapshot), filters, compute_each, dry_run, keep_versions)
         if deletion.treat(snapshot, rows):
@@ -436,9 +433,7 @@ def delete_rows(
 
 @dataclass
 class _Deletion:
-    """A deletion that is being prepared. ``changes`` has all files that were treated, also those that do not
-    change.
-    """
+    """A deletion that is being prepared. ``changes`` has all checked files, also unchanged files."""
 
     run: WriteRun
     filters: Any
@@ -449,7 +444,7 @@ class _Deletion:
     _numbers: Iterator[int] = field(default_factory=count)
 
     def treat(self, snapshot: Snapshot, rows: pa.Table) -> bool:
-        """Find out what happens to the files that were not treated yet, and write their other rows.
+        """Check the files that were not checked yet. Write new files with the rows that are not deleted.
 
         Return False if another write has replaced one of the files in the meantime.
         """
@@ -510,7 +505,7 @@ class _Deletion:
 def _delete_in_file(
     run: WriteRun, predicate: Predicate, files: int, dry_run: bool, file: _File
 ) -> _Change | None:
-    """Write the other rows of a file in a task. Return None if another write has replaced the file."""
+    """Write the rows of a file that stay, in a task. Return None if another write has replaced the file."""
     store, source = run.store, file.source
 
     def change() -> _Change:
