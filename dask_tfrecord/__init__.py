@@ -27,10 +27,9 @@ from dask_tfrecord.errors import (
     TFRecordError,
 )
 from dask_tfrecord.exports import from_tfds, from_tfmd
-from dask_tfrecord.public_dataset import Dataset, open_dataset
+from dask_tfrecord.public_dataset import Dataset, exists, open_dataset
 from dask_tfrecord.row_writer import Writer
 from dask_tfrecord.schema.fields import Field, Schema
-from dask_tfrecord.table_operations import exists
 
 __all__ = [
     "Commit",

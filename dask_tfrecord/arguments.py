@@ -409,7 +409,8 @@ def origin_column(value: Any, default: str) -> str | None:
     if isinstance(value, str) and value:
         return value
     if not isinstance(value, bool):
-        problem = f"include_{default}_column={value!r} is neither a bool nor a column name"
-        remedy = Remedy(f"include_{default}_column", True, f"add the column {default!r}")
-        raise TFRecordError(problem, remedy, keyword=f"include_{default}_column")
+        keyword, effect = f"include_{default}_column", f"add the column {default!r}"
+        is_option = keyword in ReadOptionKeywords.__annotations__
+        remedy = Remedy("read_options", {keyword: True}, effect) if is_option else Remedy(keyword, True, effect)
+        raise TFRecordError(f"{keyword}={value!r} is neither a bool nor a column name", remedy, keyword=keyword)
     return default if value else None

@@ -16,6 +16,8 @@ from dask_tfrecord.collection.requests import read_request
 from dask_tfrecord.dataset.query.filters import arrow_predicate, parse_filters
 from dask_tfrecord.dataset.query.predicates import And, Predicate
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
+from dask_tfrecord.dataset.snapshot.versions import versions
+from dask_tfrecord.dataset.snapshot.visibility import visible_files
 from dask_tfrecord.description import Facts
 from dask_tfrecord.errors import NotFoundError, TFRecordError
 from dask_tfrecord.feed.arrow_dataset import PIECE_BYTES, ArrowDataset, SharedPlan
@@ -23,6 +25,7 @@ from dask_tfrecord.feed.batches import Batches, iter_batches
 from dask_tfrecord.feed.epoch_order import BatchMode, Uneven
 from dask_tfrecord.feed.resume_position import State
 from dask_tfrecord.files.record_file import rows_without_columns
+from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.store import Store, unfinished_uploads
 from dask_tfrecord.lazy import cached_property
@@ -400,3 +403,44 @@ def _can_be_mended(path: Any, columns: Any, read: ReadKeywords, error: TFRecordE
         return False
     store = Store.at(path, read.get("storage_options"), read.get("filesystem"))
     return bool(store.fs.isdir(store.root) or unfinished_uploads(store))
+
+
+@public_function
+def exists(
+    path: PathLike, *, storage_options: dict[str, Any] | None = None, filesystem: Filesystem = None
+) -> bool:
+    """Return True if a path holds data, so that `to_tfrecord` would refuse to write there.
+
+    Parameters
+    ----------
+    path : str or path-like
+        The directory or file to check.
+    storage_options : dict, optional
+        Options for the filesystem, such as credentials.
+    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
+        The filesystem of the path. Only one of ``filesystem`` and ``storage_options`` may be passed.
+
+    Returns
+    -------
+    bool
+        True if the path is a file, a dataset (even without rows), or a directory with visible files of any
+        kind. False if the path does not exist, or if the directory holds only files of a write that is not
+        committed.
+
+    See Also
+    --------
+    Dataset.cleanup : Remove the files of interrupted writes.
+
+    Examples
+    --------
+    >>> import dask_tfrecord
+    >>> from dask import dataframe as dd
+    >>> dask_tfrecord.exists("people")
+    False
+    >>> ddf = dd.from_dict({"name": ["Ada", "Alan"]}, npartitions=2)
+    >>> _ = dask_tfrecord.to_tfrecord(ddf, "people")
+    >>> dask_tfrecord.exists("people")
+    True
+    """
+    store = Store.at(path, storage_options, filesystem)
+    return bool(versions(store) or visible_files(store) or store.fs.isfile(store.root))

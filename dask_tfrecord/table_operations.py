@@ -18,14 +18,10 @@ from dask_tfrecord.dataset.maintenance import metadata_commits
 from dask_tfrecord.dataset.maintenance.rewrites import compact_files, delete_rows
 from dask_tfrecord.dataset.snapshot.model import Commit, Snapshot, history_of
 from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY
-from dask_tfrecord.dataset.snapshot.versions import versions
-from dask_tfrecord.dataset.snapshot.visibility import visible_files
 from dask_tfrecord.dataset.write.destination import refuse_inside_dataset
 from dask_tfrecord.dataset.write.orphans import remove_orphans, time_of_store
 from dask_tfrecord.errors import DestinationError, TFRecordError
-from dask_tfrecord.files.storage.filesystem import Filesystem
-from dask_tfrecord.files.storage.listing import PathLike, check_bucket, with_trailing_slash
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.listing import check_bucket, with_trailing_slash
 from dask_tfrecord.public_functions import public_function
 
 logger = logging.getLogger(__name__)
@@ -73,7 +69,7 @@ class Maintenance(OpenedPath):
         0        1  create      2     2     71
         1        2  append      4     4    142
         """
-        return history_of(with_trailing_slash(self._directory("history")))
+        return history_of(with_trailing_slash(self._directory("history", writes=False)))
 
     @public_function
     def verify(self) -> pd.DataFrame:
@@ -670,44 +666,3 @@ class Maintenance(OpenedPath):
         """Return what a method has committed. The next use of the object opens the newest version."""
         self._set(self._path, self._names, self._keywords)
         return Commit.of(snapshot, **details)
-
-
-@public_function
-def exists(
-    path: PathLike, *, storage_options: dict[str, Any] | None = None, filesystem: Filesystem = None
-) -> bool:
-    """Return True if a path holds data, so that `to_tfrecord` would refuse to write there.
-
-    Parameters
-    ----------
-    path : str or path-like
-        The directory or file to check.
-    storage_options : dict, optional
-        Options for the filesystem, such as credentials.
-    filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
-        The filesystem of the path. Only one of ``filesystem`` and ``storage_options`` may be passed.
-
-    Returns
-    -------
-    bool
-        True if the path is a file, a dataset (even without rows), or a directory with visible files of any
-        kind. False if the path does not exist, or if the directory holds only files of a write that is not
-        committed.
-
-    See Also
-    --------
-    Dataset.cleanup : Remove the files of interrupted writes.
-
-    Examples
-    --------
-    >>> import dask_tfrecord
-    >>> from dask import dataframe as dd
-    >>> dask_tfrecord.exists("people")
-    False
-    >>> ddf = dd.from_dict({"name": ["Ada", "Alan"]}, npartitions=2)
-    >>> _ = dask_tfrecord.to_tfrecord(ddf, "people")
-    >>> dask_tfrecord.exists("people")
-    True
-    """
-    store = Store.at(path, storage_options, filesystem)
-    return bool(versions(store) or visible_files(store) or store.fs.isfile(store.root))

@@ -93,13 +93,13 @@ class OpenedPath:
         refuse_inside_dataset(store, function)
         return store
 
-    def _directory(self, function: str) -> Store:
-        """Open the path of a method that needs one directory."""
+    def _directory(self, function: str, *, writes: bool = True) -> Store:
+        """Open the path of a method that needs one directory, to which it ``writes`` or not."""
         if not isinstance(self._path, str | os.PathLike):
             problem = f"{function}() needs the directory of one dataset, not a list of paths"
             raise TFRecordError(problem, "open the directory alone")
         options = (self._keywords.get("storage_options"), self._keywords.get("filesystem"))
-        return destination(self._path, *options)
+        return destination(self._path, *options) if writes else Store.at(self._path, *options)
 
 
 def _each(path: Any) -> Callable[..., Any]:

@@ -1,6 +1,6 @@
 """Make files from the stored bytes of other files, whole or without some of their records.
 
-Blocks that stay whole are copied as they are stored. Only `remove_records` decodes them, to compute statistics.
+Blocks that stay whole are copied as they are stored. Only `remove_records` decodes them, for statistics.
 Uncompressed files, and the frames of zstd, LZ4, bzip2 and xz, are copied one after the other. The blocks of
 gzip and zlib files become one stream, whose checksum is computed from the checksums of the sources. Column
 files of the new files are copied in the same way, or written from decoded records. The module does not know

@@ -19,8 +19,8 @@ _FIRST = Block(0, 0, 0)
 
 BLOCK_TYPE = pa.struct([(name, pa.int64()) for name in Block._fields])
 
-# The columns of `Partitions.rows` that describe splits. All other columns of `Partitions.rows` describe the
-# files of the splits.
+# The columns of `Partitions.rows` on which the rows of the splits depend, and so the token of a read. All
+# other columns say more about the files of the splits.
 _COLUMNS = ("path", "size", "stamp", "crc32c", "records", "start", "stop")
 
 # The number of partitions whose `Split` objects are created together.

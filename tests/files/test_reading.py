@@ -131,7 +131,7 @@ def test_a_feature_that_is_no_column_raises_with_the_schema_that_reads_it(extra:
     assert 'extra="ignore"' in str(caught.value)
     given = {"y": pa.list_(pa.float32()), "z": pa.string()}
     assert read_tfrecord(extra, schema=given).compute()["y"].dropna().tolist() == [[0.5, 1.5]]
-    with pytest.raises(SchemaError, match=r"feature 'z'.*\{\"z\": pa\.(string|binary)\(\)\}"):
+    with pytest.raises(SchemaError, match=r"feature 'z'.*\{\"z\": (\"string\"|pa\.binary\(\))\}"):
         read_tfrecord(extra, schema={"y": pa.list_(pa.float32())}).compute()
 
 

@@ -59,6 +59,13 @@ def test_each_version_reads_the_rows_that_it_had(place: str) -> None:
     assert len(read_tfrecord(place, version=1)) == 2
 
 
+def test_the_history_of_an_archive_is_read(tmp_path: Path) -> None:
+    """An archive can be read but not written."""
+    to_tfrecord(rows(1, 2), tmp_path / "place")
+    archive = shutil.make_archive(str(tmp_path / "archive"), "zip", tmp_path)
+    assert open_dataset(f"zip://place::{archive}").history()["rows"].tolist() == [2]
+
+
 @pytest.mark.usefixtures("appended_snapshots")
 def test_a_version_that_an_overwrite_removed_raises(place: str) -> None:
     to_tfrecord(rows(1, 2), place, partition_on="key")

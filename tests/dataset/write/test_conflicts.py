@@ -53,13 +53,10 @@ GUIDE = Path(__file__).parents[3] / "docs" / "guarantees.md"
 
 def table() -> dict[tuple[str, str], str]:
     """The cells of the table, by the operation that commits last and the operation that commits first."""
-    lines = [line for line in GUIDE.read_text().splitlines() if line.startswith("|")]
-    rows = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in lines]
-    start = next(at for at, row in enumerate(rows) if row[0] == "planned first, committed last")
-    found = {}
-    for row in rows[start + 2 : start + 11]:
-        found |= {(row[0], other): cell for other, cell in zip(rows[start][1:], row[1:], strict=True)}
-    return found
+    [text] = [part for part in GUIDE.read_text().split("\n\n") if part.startswith("| planned first")]
+    lines = [[cell.strip(" `") for cell in line.strip("|").split("|")] for line in text.splitlines()]
+    head, _, *rows = lines
+    return {(row[0], other): cell for row in rows for other, cell in zip(head[1:], row[1:], strict=True)}
 
 
 class Planned(NamedTuple):
