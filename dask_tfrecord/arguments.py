@@ -411,6 +411,10 @@ def origin_column(value: Any, default: str) -> str | None:
     if not isinstance(value, bool):
         keyword, effect = f"include_{default}_column", f"add the column {default!r}"
         is_option = keyword in ReadOptionKeywords.__annotations__
-        remedy = Remedy("read_options", {keyword: True}, effect) if is_option else Remedy(keyword, True, effect)
-        raise TFRecordError(f"{keyword}={value!r} is neither a bool nor a column name", remedy, keyword=keyword)
+        remedy = (
+            Remedy("read_options", {keyword: True}, effect) if is_option else Remedy(keyword, True, effect)
+        )
+        raise TFRecordError(
+            f"{keyword}={value!r} is neither a bool nor a column name", remedy, keyword=keyword
+        )
     return default if value else None

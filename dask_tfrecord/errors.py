@@ -323,7 +323,7 @@ def literal(value: Any) -> str:
     if isinstance(value, str):
         return json.dumps(value, ensure_ascii=False)
     if isinstance(value, Mapping):
-        items = ((key, str(item) if str(item) in _NAMES else item) for key, item in value.items())
+        items = ((key, str(item) if str(item) in TYPE_NAMES else item) for key, item in value.items())
         return f"{{{', '.join(f'{literal(key)}: {literal(item)}' for key, item in items)}}}"
     if isinstance(value, list):
         return f"[{', '.join(map(literal, value))}]"
@@ -331,7 +331,7 @@ def literal(value: Any) -> str:
 
 
 # Types whose names mean the same in Arrow, NumPy and pandas, and may be given in place of the types.
-_NAMES = {"string", "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
+TYPE_NAMES = {"string", "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
 
 
 def _type_literal(type_: pa.DataType) -> str:

@@ -442,7 +442,8 @@ class Maintenance(OpenedPath):
         wait = arguments.duration("grace", grace)
         if count is None and age is None:
             problem = "neither versions= nor older_than= says which versions expire"
-            raise TFRecordError(problem, 'pass versions=10 or older_than="7 days"')
+            advice = 'pass versions=10 to keep the newest 10, or older_than="7 days" to remove older versions'
+            raise TFRecordError(problem, advice)
         store = self._store("expire")
         done = metadata_commits.expire_versions(store, count, age, wait)
         what = f"expired {len(done.versions)} versions, removed {done.files} files, {done.bytes} bytes"

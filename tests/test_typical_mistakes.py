@@ -65,7 +65,7 @@ WRITES: list[tuple[Callable[[], Any], str]] = [
     ),
     (
         lambda: to_tfrecord(ROWS, "new", split={"train": 0.5}),
-        'shares that sum to 1; pass split={"train": 0.9',
+        'sum to 0.5, not to 1; pass split={"train": 0.9',
     ),
     (
         lambda: to_tfrecord(ROWS, "new", overwrite="yes"),
@@ -164,7 +164,10 @@ READS: list[tuple[Callable[[], Any], str]] = [
         lambda: open_dataset("train", columns="n").compact(),
         "columns= was passed; call open_dataset without columns=",
     ),
-    (lambda: open_dataset("train").expire(), "neither versions= nor older_than= ... pass versions=10"),
+    (
+        lambda: open_dataset("train").expire(),
+        "neither versions= nor older_than= ... pass versions=10 to keep",
+    ),
     (
         lambda: open_dataset("train").expire(older_than="7"),
         "is not a duration with a unit; pass a number and its unit",
@@ -173,7 +176,7 @@ READS: list[tuple[Callable[[], Any], str]] = [
     (lambda: open_dataset("train").batches(5, shuffle=1000), 'shuffle="buffer" and shuffle_buffer=1000'),
     (
         lambda: open_dataset("train").batches(5, shard=2),
-        "shard=2 is not a pair ... such as (0, 2) for the first",
+        "shard=2 is not a pair ... pass shard=(0, 2) for the first",
     ),
     (
         lambda: iter_batches(dd.from_pandas(ROWS, npartitions=1), 5, shuffle="blocks"),
@@ -188,7 +191,7 @@ READS: list[tuple[Callable[[], Any], str]] = [
 
 COMMANDS: list[tuple[str, str]] = [
     ("head train --columns lable", "--columns lable: no column is named 'lable'; ... did you mean 'label'?"),
-    ("head train --where 'text == a'", "compares the columns 'text' and 'a' ... as in text == 'a'"),
+    ("head train --where 'text == a'", "compares the columns 'text' and 'a' ... as in text == \"a\""),
     ("head train --where 'n is null'", "write None, as in x is None"),
     ("head train --where 'n == null'", "write None, as in x is None"),
     ("head train --where 'n = 1'", "write == to compare"),

@@ -52,8 +52,9 @@ _FOREIGN = {
     r"\|": "write `or` between conditions",
     r"!(?!=)": "write `not` before a condition",
     r"(?i)\bis\s+(not\s+)?null\b|[=<>]\s*null\b": "write None, as in x is None or x is not None",
-    r"(?i)\b(like|ilike|between)\b": "write a range, as in 3 <= x <= 5, or for texts that begin with a, "
-    "'a' <= x < 'b'; for other patterns, query the dataset with DuckDB",
+    r"(?i)\bbetween\b": "write a range, as in 3 <= x <= 5",
+    r"(?i)\bi?like\b": 'there is no `like`; for texts that begin with a, write "a" <= x < "b"; for other '
+    "patterns, query the dataset with DuckDB",
 }
 
 # The largest number of alternative lists of conditions, because `and` over `or` multiplies their number.
@@ -131,7 +132,7 @@ def _condition(left: Any, operator: str, right: Any, negated: bool) -> Condition
     elif isinstance(right, _Column):
         raise ValueError(
             f"it compares the columns {left.name!r} and {right.name!r}; write text in quotation marks, as in "
-            f"{left.name} {operator} '{right.name}'"
+            f'{left.name} {operator} "{right.name}"'
         )
     if right is None and operator in ("==", "!="):
         operator = "is" if operator == "==" else "is not"

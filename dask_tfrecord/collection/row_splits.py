@@ -61,8 +61,10 @@ def parse_splits(columns: Collection[str], split: Any, split_by: Any) -> Splits 
         isinstance(name, str) and name and isinstance(share, int | float) and 0 < share <= 1
         for name, share in shares.items()
     )
-    if not is_valid or abs(sum(shares.values()) - 1) > 1e-6:
+    if not is_valid:
         raise TFRecordError(f"split={split!r} is not a dict of shares that sum to 1", _EXAMPLE)
+    if abs((total := sum(shares.values())) - 1) > 1e-6:
+        raise TFRecordError(f"the shares of split={split!r} sum to {total:g}, not to 1", _EXAMPLE)
     split_by = 0 if split_by is None else split_by
     is_seed = isinstance(split_by, int | np.integer) and not isinstance(split_by, bool)
     deciding = () if is_seed else tuple(arguments.names("split_by", split_by))

@@ -330,7 +330,9 @@ def checked_shard(shard: Any) -> tuple[int, int]:
             return index, count
     problem = f"shard={shard!r} is not a pair: the number of a shard, from 0, and the number of all shards"
     if isinstance(shard, int) and shard > 1:
-        problem += f", such as (0, {shard}) for the first of {shard} shards"
+        raise TFRecordError(
+            problem, f"pass shard=(0, {shard}) for the first of {shard} shards", keyword="shard"
+        )
     raise TFRecordError(problem, Remedy("shard", (0, 1), "read all rows"))
 
 

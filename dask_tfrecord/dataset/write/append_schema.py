@@ -23,7 +23,17 @@ from dask_tfrecord.dataset.write.destination import (
     refuse_datasets_below,
     refuse_linked_files,
 )
-from dask_tfrecord.errors import DROP_INDEX, READ, Call, Remedy, SchemaError, TFRecordError, literal, located
+from dask_tfrecord.errors import (
+    DROP_INDEX,
+    READ,
+    TYPE_NAMES,
+    Call,
+    Remedy,
+    SchemaError,
+    TFRecordError,
+    literal,
+    located,
+)
 from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.record_file import RecordFile
@@ -258,7 +268,11 @@ def _check_names(
     for name in names:
         if name not in known:
             is_new = other == "the dataset"
-            advice = f"leave the column out of {owner}" if is_new else f"add the column to {other}"
+            advice = (
+                f"leave the column out of {owner}"
+                if is_new
+                else f"add the column to {other}, with nulls if need be"
+            )
             raise _column_error(f"{owner} has this column, {other} does not", name, advice, remedies)
 
 
@@ -293,7 +307,10 @@ def _check_type(ours: Field, theirs: Field) -> None:
     alike = pa.types.is_null(ours.type) or same_layout(ours.type, theirs.type)
     if not alike:
         problem = f"the column is {ours.type}, in the dataset it is {theirs.type}"
-        raise _column_error(problem, ours.name, "give the column the type that it has in the dataset")
+        advice = "give the column the type that it has in the dataset"
+        if str(theirs.type) in TYPE_NAMES:
+            advice = f"convert the column, with .astype({literal({ours.name: theirs.type})})"
+        raise _column_error(problem, ours.name, advice)
     if pa.types.is_dictionary(ours.type) and ours.type.ordered and not _are_equal(ours, theirs):
         problem = "the ordered categories differ from those in the dataset"
         raise _column_error(problem, ours.name, "give the column the categories that it has in the dataset")
