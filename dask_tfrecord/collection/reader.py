@@ -52,8 +52,8 @@ def read_tfrecord(
 
     Importing `dask_tfrecord` also adds this function to Dask as ``dask.dataframe.read_tfrecord``.
 
-    A computation decodes only the columns that it needs, opens only the files of the partitions that it
-    needs, and verifies every checksum of the bytes that it reads.
+    A computation decodes only the columns that are needed, opens only the files that are needed, and verifies
+    every checksum of the bytes that it reads.
 
     Parameters
     ----------
@@ -61,27 +61,26 @@ def read_tfrecord(
         A directory with all its subdirectories, a glob (``*``, ``?``, ``[ab]``, ``**``, ``{a,b}``), a file,
         or a list of these. Remote data needs a protocol such as ``s3://`` before the path.
 
-        A directory that `to_tfrecord` wrote has a snapshot. If such a directory is passed alone and not in a
-        list, the columns and types are taken from the snapshot. The columns and types of all other files are
-        inferred.
+        A directory that `to_tfrecord` wrote has a snapshot. If ``path`` is a directory with a snapshot, the
+        read takes columns and types from the snapshot. For any other path, and for a list of directories, the
+        columns and types are inferred.
 
-        If a directory or a glob has only some files of a numbered set, such as ``train-00000-of-00002``, the
-        read warns and names the missing files.
+        If files of a numbered set, such as ``train-00000-of-00002``, are missing from a directory or a glob,
+        the read warns and names these files.
 
-        Files of other tools are ordered by their paths, also in a snapshot that `Dataset.add_snapshot`
-        stored. A list of paths is read in the order of the list. In a dataset that `to_tfrecord` wrote, rows
-        are ordered by write, and the rows of one write are in the order of that write. If the dataset has
-        partition columns, the rows of a directory follow each other. Directories are ordered by their first
-        rows, or by hashes of the values if they were written with ``colocate=True``. With
-        ``use_snapshot=False``, files are ordered by their paths.
+        Files of other tools are read in the order of their paths, with or without a snapshot. A list of paths
+        is read in the order of the list. A dataset that `to_tfrecord` wrote is read in the order of the
+        writes, and the rows of each write keep their order. With partition columns, all rows of a directory
+        are adjacent. The directories are ordered by their first rows, or after ``colocate=True`` by hashes of
+        the values. With ``use_snapshot=False``, files are read in the order of their paths.
 
-        Files and directories whose names start with ``.`` or ``_`` are hidden, as in Spark. Globs and lists
-        of directories skip the files of writes that are not committed. A file whose full path is passed is
-        always read.
+        As in Spark, files and directories whose names start with ``.`` or ``_`` are hidden, which means that
+        they are not read. Globs and lists of directories skip the files of writes that are not committed. A
+        file whose full path is passed is always read.
 
-        Symbolic links are followed, except links to a parent directory. A directory to which several links
-        lead is read once, unless the name of a link gives another partition value. A link to a file is read
-        as a file. Pipes, sockets and devices are skipped, but raise if their full path is passed.
+        Reads follow symbolic links to files and directories, except links to a parent directory. A directory
+        to which several links lead is read once, unless the name of a link contains another partition value.
+        Pipes, sockets and devices are skipped. Passing the full path of a pipe, socket or device raises.
     columns : str or list of str, optional
         The columns to load, in this order. If ``columns`` is a single name and not a list, the result is a
         Series. By default, all columns are loaded. The name of a group of columns, such as "objects" for
@@ -90,119 +89,118 @@ def read_tfrecord(
     schema : mapping, pyarrow.Schema, Schema, str or path-like, optional
         The types of some or all columns.
 
-        A mapping gives the types of some columns, which replace the inferred or stored types. A type of None
-        in a mapping drops the column. A complete schema gives all columns: no type is inferred, and no other
-        feature is read. Strings such as ``"int64"`` and types of NumPy, pandas and Python stand for the Arrow
-        type.
+        A mapping sets the types of some columns, instead of the inferred or stored types. In a mapping, the
+        type None drops the column. A complete schema lists all columns. With a complete schema, no type is
+        inferred, and no other feature is read. A type may also be a string such as ``"int64"``, or a type of
+        NumPy, pandas or Python.
 
         A complete schema may also come from another library: pass the path of a ``schema.pbtxt`` of
         TensorFlow Metadata, the path of a ``features.json`` of TFDS or of its directory, a ``Schema`` message
         of TensorFlow Metadata, or a dict of feature specs of TensorFlow, such as ``tf.io.FixedLenFeature``.
-        The path of a dataset stands for its snapshot. `types <../types.html>`_ lists the column for each kind
-        of feature. A feature that no column can express raises.
+        The path of a dataset selects the schema in the snapshot of that dataset. `types <../types.html>`_
+        lists the column for each kind of feature. A feature that no column can express raises.
 
-        A column found in no record is all null. Such a column raises if a snapshot or ``infer="all"`` proves
-        that no record has it. A timestamp, time or duration type raises if its unit differs from the unit in
-        the snapshot.
+        A column that the read finds in no record is null in all rows. If a snapshot or ``infer="all"`` proves
+        that no record contains the column, the read raises instead. A timestamp, time or duration type raises
+        if its unit differs from the unit in the snapshot.
     hive : bool or mapping of str to pyarrow.DataType, default True
         If True, create partition columns from directories named ``key=value``.
 
         If ``path`` is a directory without a snapshot, only directory names below ``path`` are used; for
         globs, files and lists, all directory names of the path are used. A key whose values are all integers
         in canonical form (``7``, not ``07``) becomes an int64 column. Any other key becomes a string column.
-        A mapping gives the types of the partition columns; its keys replace features of the same names. The
-        value ``__HIVE_DEFAULT_PARTITION__`` is read as null. If the path of a file lacks a key, the key is
-        null in the rows of that file. If False, directory names are ignored.
+        A mapping sets the types of the partition columns. A column in the mapping replaces a feature of the
+        same name. The value ``__HIVE_DEFAULT_PARTITION__`` is read as null. If the path of a file lacks a
+        key, the key is null in the rows of that file. If False, directory names are ignored.
     use_snapshot : bool, default True
         If True and the directory has a snapshot, read the files that the snapshot lists. If False, read all
         files in the directory as if another tool had written them.
     filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression, optional
         Conditions that select the rows to load. A list of conditions ``(column, operator, value)`` selects
-        the rows that meet all conditions; a list of such lists selects the rows that meet at least one of the
-        lists. The operators are ``=``, ``==``, ``!=``, ``<``, ``<=``, ``>``, ``>=``, ``in``, ``not in``,
-        ``is`` and ``is not``. The value of ``is`` and ``is not`` is None for nulls, or NaN for both nulls and
-        NaN. A null meets only conditions with the operators ``is`` and ``not in``.
-        Values of floating-point columns are compared as 32-bit floats, because TFRecord stores 32-bit floats.
-        The column "point/x" is the field "x" of the struct column "point".
+        the rows that meet all conditions. A list of lists of conditions selects the rows that meet all
+        conditions of at least one list. The operators are ``=``, ``==``, ``!=``, ``<``, ``<=``, ``>``,
+        ``>=``, ``in``, ``not in``, ``is`` and ``is not``. With ``is`` and ``is not``, the value None stands
+        for nulls, and the value NaN for both nulls and NaN. A null meets only conditions with the operators
+        ``is`` and ``not in``. Values of floating-point columns are compared as 32-bit floats, because
+        TFRecord stores 32-bit floats. The column "point/x" is the field "x" of the struct column "point".
 
         A file is not opened if its partition values or the statistics of the snapshot prove that no row of
-        the file passes the filters. Of a pyarrow expression, such as ``pc.field("year") > 2020``, only the
-        parts that could also be written as a list of conditions skip files.
+        the file passes the filters. In a pyarrow expression, such as ``pc.field("year") > 2020``, only the
+        parts that could also be written as lists of conditions skip files.
     split : str or list of str, optional
         The split to load, such as ``"train"``, a list of splits, or ``"all"``. A list and "all" add a
-        partition column ``split`` if there is no such column. Filters on ``split`` skip files. A single name
-        adds no column, and drops the column ``split`` that directories such as ``split=train`` would give.
+        partition column ``split``, unless a column of this name exists. Filters on ``split`` skip files. A
+        single name adds no column, and drops the column ``split`` of directories such as ``split=train``.
 
         Splits are found in the ``dataset_info.json`` and the file names of TensorFlow Datasets (TFDS), in TFX
         directories such as ``Split-train``, and in directories such as ``split=train``. Without ``split``,
-        all splits of a directory of TFDS or TFX are read, with the column ``split``; for a glob or a list,
-        the read raises if it finds several splits that no partition column separates. The read also raises
-        if the path contains several versions or configurations of a dataset. A file that
-        ``dataset_info.json`` lists and that does not exist raises, unless the path is a glob or a list.
+        all splits of a TFDS or TFX directory are read, with the column ``split``. A glob or a list raises if
+        the read finds several splits that no partition column separates. The read also raises if the path
+        contains several versions or configurations of a dataset. Unless the path is a glob or a list, a
+        missing file that ``dataset_info.json`` lists raises.
 
-        In a directory of TFDS, ``features.json`` gives the columns: a column for each leaf of the tree of
-        features, named like ``objects/bbox``, with the declared type and shape. `types
-        <../types.html>`_ has the Arrow type of each class of feature.
+        In a TFDS directory, ``features.json`` declares the columns. Each leaf of the tree of features becomes
+        a column with the declared type and shape, and a name such as ``objects/bbox``. `types
+        <../types.html>`_ lists the Arrow type of each feature class.
     labels : {"names", "codes"}, default "names"
-        Type of the columns of class labels of TFDS. "names" gives categories with the names of the classes;
-        the class number -1 becomes null. "codes" gives the numbers of the classes.
+        The values of columns with TFDS class labels. "names" reads categoricals of class names, in which the
+        class number -1 becomes null. "codes" reads class numbers.
     version : int, optional
         The version of the dataset to read, as in `open_dataset`. By default, the newest version is read.
         `Dataset.history` lists the versions of a dataset. An append keeps all earlier versions of the
-        dataset. An overwrite removes all earlier versions; ``overwrite="partitions"`` removes earlier
-        versions only if it replaces a file. `cleanup` never removes a version.
+        dataset. Without ``keep_versions``, an overwrite removes all earlier versions, and
+        ``overwrite="partitions"`` removes them if it replaces a file. `cleanup` never removes a version.
     blocksize : int, str or None, default "default"
-        The target size of a partition in bytes of the stored files. If None, each file is one partition.
+        The target size of a partition, in bytes of the stored files. If None, each file is one partition.
         "default" stands for the value of ``dask-tfrecord.blocksize`` in Dask's configuration, which is "128
         MiB" unless it was changed.
 
         Files larger than ``blocksize`` are split. Splitting files that `to_tfrecord` wrote needs no extra
-        read, even if they are compressed. Uncompressed files from other tools are first read once, in
-        parallel, to find their records, unless `Dataset.add_snapshot` has stored where the records begin.
+        read, even if the files are compressed. Uncompressed files of other tools are first read once, in
+        parallel, to find where records begin. After `Dataset.add_snapshot`, this extra read is not needed.
         Neighbouring files that are smaller than ``blocksize`` share a partition if their partition columns
         have the same values.
     partition_by : str or list of str, optional
-        The partition columns by which the Dask partitions are formed. Each Dask partition then has all rows
-        of one key and no other rows. A key is a combination of values of the named columns; null counts as a
-        value. ``ddf.map_partitions(function, meta=...)`` then calls the function once for each key, without a
-        shuffle.
+        The partition columns that divide the rows into Dask partitions. Each Dask partition then contains all
+        rows of one key, and only these rows. A key is a combination of values of the named columns, where
+        null counts as a value. ``ddf.map_partitions(function, meta=...)`` then calls the function once for
+        each key, without a shuffle.
 
         All rows of a key, from all files, must fit into the memory of a worker. With ``partition_by``, files
         are not split or joined, so ``blocksize`` has no effect, and ``max_corrupt`` applies to each file. The
-        partition of a key is empty if no row of the key passes ``filters``. If no file of a key can have a
-        row that passes ``filters``, the key has no partition. A name in ``partition_by`` that is not a
-        partition column raises.
+        partition of a key is empty if no row of the key passes ``filters``. If ``filters`` skip all files of
+        a key, the key has no partition. A name in ``partition_by`` that is not a partition column raises.
     record_type : {"infer", "example", "sequence_example", "bytes"}, default "infer"
-        The type of the message in each record. "bytes" accepts any payload and gives one binary column,
-        ``record``. "infer" selects "bytes" for records that are not messages, and also, with a warning, for
-        messages that are not Examples.
+        The type of the message in each record. "bytes" accepts any payload, and reads the payloads into one
+        binary column, ``record``. "infer" selects "bytes" for records that are not messages, and also, with a
+        warning, for messages that are not Examples.
     compression : {"infer", "gzip", "zlib", "zstd", "lz4", "bz2", "xz", None}, default "infer"
         The codec of the files. "infer" detects the codec of each file from its first bytes, not from its
         name. TensorFlow's names "GZIP", "ZLIB" and "" for codecs are accepted.
     extra : {"raise", "ignore"}, default "raise"
-        What happens if a record has a feature that is not a column, for example because no sampled record has
-        this feature. "raise" raises an error, but only if all columns are read and ``schema`` is not a
-        complete schema. Records that ``filters`` skip without reading them are not checked. With "ignore",
-        the feature is not read.
+        What happens if a record contains a feature without a column, for example because no sampled record
+        contains this feature. "raise" raises an error if all columns are read and ``schema`` is not a
+        complete schema. Records that ``filters`` skip without reading them are not checked. "ignore" does not
+        read the feature.
     include_path_column : bool or str, default False
         If set, add a column with the path of each record's file, named ``path`` or by the given string.
     on_corrupt : {"raise", "skip", "quarantine"}, default "raise"
         What happens with damaged records. "raise" raises an error for a damaged record. "skip" drops damaged
-        records and reads all other records; one warning per file and partition reports the loss. "quarantine"
-        also skips damaged records, and stores the lost bytes in the directory of ``quarantine_path``.
+        records, reads all other records, and warns once per file and partition. "quarantine" also skips
+        damaged records, and stores the lost bytes in the directory ``quarantine_path``.
 
         If the payload of a record is damaged or is not a message, one record is lost. If the length of a
         record is damaged, all bytes up to the next record with valid checksums are lost. A file that was
-        replaced after it was listed raises in every case. A value that does not fit its column raises in
-        every case.
+        replaced after the read had listed it always raises. A value that does not fit its column always
+        raises.
     read_options : dict, optional
         Options that few reads need:
 
         ``infer`` : {"sample", "all"}, default "sample"
             The records from which columns and types are inferred. "sample" uses some records of the first
-            file, the last file and a few files between. If the sample has no feature, or a feature without a
-            value, up to 64 MiB more is read. "all" uses every record, so all files are read one additional
-            time.
+            file, the last file and a few files between them. If the sample contains no feature, or a feature
+            without a value, up to 64 MiB more are read. "all" uses every record, so all files are read one
+            additional time.
 
         ``include_offset_column`` : bool or str, default False
             If set, add a column with the byte offset of each record in its decompressed file, named
@@ -215,21 +213,21 @@ def read_tfrecord(
             loss is not limited.
 
         ``quarantine_path`` : str or path-like, optional
-            The directory for the lost bytes of ``on_corrupt="quarantine"``, preferably a new directory. Each
-            task writes one Parquet file for each damaged file, or part of a file, that the task reads. The
-            Parquet file has a row for each damaged range, with the columns ``file``, ``offset``, ``length``,
-            ``reason`` and ``bytes``; a long range takes several rows. ``storage_options`` are also used for
-            this directory.
+            The directory, preferably a new one, for the lost bytes of ``on_corrupt="quarantine"``. Each task
+            writes one Parquet file for each damaged file, or part of a file, that the task reads. The Parquet
+            file contains a row for each damaged range, with the columns ``file``, ``offset``, ``length``,
+            ``reason`` and ``bytes``. A long damaged range is divided into several rows. ``storage_options``
+            also apply to this directory.
 
         ``verify_crc`` : bool, default True
             If True, verify the checksum of each record's payload. If False, damaged values may be read as
-            valid values. The checksums of the record lengths are always verified. If False, the checksum of a
-            file of a snapshot is verified only if the modification time of the file differs from that in the
-            snapshot.
+            valid values. The checksums of the record lengths are always verified. If False, the checksum that
+            a snapshot stores for a complete file is verified only if the modification time of the file
+            differs from the time in the snapshot.
 
-            With ``verify_crc=False``, large values of columns that are not read are not read from the file
-            either, so that for example the labels of images are read many times faster. This applies to local
-            uncompressed files, and to bytes and lists of floats of at least 32 KiB. What is not read is not
+            With ``verify_crc=False``, the read skips large values of columns that are not requested. For
+            example, the labels of images are then read many times faster. Only values of at least 32 KiB are
+            skipped, if they are bytes or lists of floats in local uncompressed files. Skipped bytes are not
             verified.
 
         ``max_record_bytes`` : int or str, default 2 GiB - 1
@@ -237,43 +235,43 @@ def read_tfrecord(
             files cannot use up the memory.
 
         ``max_features`` : int, optional
-            The maximum number of features that all sampled records have together, if columns are inferred
-            from them. With more features, the read raises, so that hostile files cannot use up the memory.
-            The default is 10,000. If None, the number is not limited. The columns of a snapshot are not
-            limited.
+            The maximum number of different features in all sampled records, if columns are inferred from
+            these records. With more features, the read raises, so that hostile files cannot use up the
+            memory. The default is 10,000. If None, the number is not limited. A snapshot may have any number
+            of columns.
     index : str, list of str or False, optional
         The columns that become the index of the DataFrame. By default, the index that `to_tfrecord` stored is
         restored, except for index levels that ``columns`` names. If no index is stored, the index counts the
-        rows of each partition. If False, the index also counts the rows, and a stored index is loaded as
-        columns. Timestamps and durations become pandas' own index types, which support string lookup and
-        resampling.
+        rows of each partition. If False, a stored index is loaded as columns, and the index counts the rows
+        of each partition. Timestamps and durations become pandas' own index types, which support string
+        lookup and resampling.
     calculate_divisions : bool, default False
-        If True, compute the divisions of the index, so that ``ddf.loc[a:b]`` opens only files that may hold
-        rows from ``a`` to ``b``.
+        If True, compute the divisions of the index, so that ``ddf.loc[a:b]`` opens only files that may
+        contain rows from ``a`` to ``b``.
 
-        Divisions are known only if the statistics of the snapshot, or the partition values, prove that
-        partitions are ordered, and the index has no nulls and is not floating-point. The categories of a
-        categorical index must be listed in the order of their values. Without an index, the divisions are
-        unknown. With ``calculate_divisions``, files are not split, and the rows of each partition are sorted
-        by the index.
+        The divisions are known only if statistics in the snapshot, or partition values, prove that the
+        partitions are ordered. The index must contain no nulls, and must not be floating-point. The
+        categories of a categorical index must be listed in the order of their values. Without an index, the
+        divisions are unknown. With ``calculate_divisions``, files are not split, and the rows of each
+        partition are sorted by the index.
     categories : list of str, optional
-        The columns to read as pandas categoricals. Dask does not know their categories before the data is
-        read.
+        The columns to read as pandas categoricals. Dask does not know the categories of these columns before
+        the data is read.
     dtype_backend : {"pyarrow", "numpy", "numpy_nullable", None}, default None
-        The memory format of the columns. By default, each column has the dtype that it had when it was
-        written, such as int64, Int64 or ``str``. If rows of several dtypes were written, the column has a
-        dtype that holds all of their values. A column without a known dtype is Arrow-backed, as in files of
-        other tools or of Arrow data. "pyarrow" reads all columns as Arrow-backed columns.
+        The dtypes of the columns. By default, each column gets the dtype with which the column was written,
+        such as int64, Int64 or ``str``. If a column was written with several dtypes, it gets a dtype that can
+        hold all values. A column whose dtype is unknown is Arrow-backed, as in files of other tools or of
+        Arrow data. "pyarrow" makes all columns Arrow-backed.
 
         "numpy" uses NumPy and object dtypes where they can hold every value of a column: floats (null is
         NaN), timestamps and durations in their unit (null is NaT), strings (``str`` from pandas 3 on,
-        otherwise object), bytes and lists (object). Integers and bools are included only if the statistics of
-        the snapshot show no null, or if ``schema`` is a `pyarrow.Schema` with ``nullable=False`` for the
-        field; a null in such a field then raises. Dates, times, decimals, lists of these, and lists of
-        timestamps with a time zone stay Arrow-backed. A timestamp or duration of -2^63, which is NaT in
-        NumPy, raises. "numpy_nullable" uses pandas' own nullable dtypes, such as Int64 and string, and the
-        dtypes of "numpy" for all other columns. In every case, categorical columns are read as pandas
-        categoricals.
+        otherwise object), bytes and lists (object). Integers and bools are included only if the statistics in
+        the snapshot prove that there are no nulls, or if ``schema`` is a `pyarrow.Schema` with
+        ``nullable=False`` for the field. A null in a field with ``nullable=False`` raises. Dates, times,
+        decimals, lists of these, and lists of timestamps with a time zone stay Arrow-backed. A timestamp or
+        duration of -2^63, which is NaT in NumPy, raises. "numpy_nullable" uses pandas' own nullable dtypes,
+        such as Int64 and string, and the dtypes of "numpy" for all other columns. In every case, categorical
+        columns are read as pandas categoricals.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
@@ -282,8 +280,8 @@ def read_tfrecord(
     Returns
     -------
     dask.dataframe.DataFrame or dask.dataframe.Series
-        A DataFrame with the dtypes that ``dtype_backend`` says. If ``columns`` is a single name, the result
-        is a Series. Each partition has a new range index, unless columns become the index.
+        A DataFrame with the dtypes that ``dtype_backend`` selects. If ``columns`` is a single name, the
+        result is a Series. Each partition has a new range index, unless columns become the index.
 
     Raises
     ------
@@ -293,8 +291,8 @@ def read_tfrecord(
         If a file has changed since the snapshot was stored. The files of a partition are checked again when
         the partition is read.
     CorruptRecordError
-        If a record of the sample is damaged. Damage of other records raises when the partition of the record
-        is read.
+        If a sampled record is damaged. Damage to any other record raises when the partition of that record is
+        read.
     SchemaError
         If a value in a record does not fit its column.
 
@@ -353,7 +351,7 @@ def collection_of(
     dtype_backend: DtypeBackend | None,
     schema: Any,
 ) -> dd.DataFrame:
-    """Return the Dask DataFrame of a plan. The parameters are those of `read_tfrecord`."""
+    """Create the Dask DataFrame that reads a plan. The other parameters are those of `read_tfrecord`."""
     arguments.choice("dtype_backend", dtype_backend, (None, *get_args(DtypeBackend)))
     check_cluster()
     if logger.isEnabledFor(logging.INFO):  # computing the summary takes time for many files
@@ -378,7 +376,7 @@ def collection_of(
 
 
 def _index_levels(dataset: ReadPlan, index: Any, columns: Sequence[str] | None) -> Levels:
-    """Return the index levels that ``index=`` names. By default, they come from the snapshot."""
+    """Return the index levels that ``index=`` names. By default, return the levels in the snapshot."""
     if index is None:
         return tuple(level for level in dataset.index if level[0] not in (columns or ()))
     names = [] if index is False else existing_names(dataset.schema, "index", index)
@@ -395,7 +393,7 @@ def _index_levels(dataset: ReadPlan, index: Any, columns: Sequence[str] | None) 
 
 
 def _numpy_columns(dataset: ReadPlan, schema: Any) -> list[str]:
-    """Return the columns that NumPy dtypes can hold, given the columns that are known to have no nulls."""
+    """Return the columns that NumPy dtypes can hold. Integers and bools must be known to have no nulls."""
     fields = schema if isinstance(schema, pa.Schema) else ()
     not_nullable = {item.name for item in fields if not item.nullable}
     return numpy_names(dataset.schema, dataset.non_null_columns | not_nullable)
@@ -407,7 +405,7 @@ def _is_time(type_: pa.DataType) -> bool:
 
 
 def _divisions(dataset: ReadPlan, levels: Levels) -> tuple[Any, ...] | None:
-    if not levels:  # as in Dask
+    if not levels:  # without an index, Dask has no divisions either
         return None
     if len(levels) > 1:
         raise TFRecordError(
@@ -425,7 +423,7 @@ def _divisions(dataset: ReadPlan, levels: Levels) -> tuple[Any, ...] | None:
 
 
 def _with_categories(schema: Schema, categories: Any) -> Schema:
-    # Dask's own readers also accept a mapping from column name to number of categories.
+    # Dask's own readers also accept a mapping from each column to how many categories the column has.
     names = list(categories) if isinstance(categories, Mapping) else categories
     names = existing_names(schema, "categories", names)
     return replace(

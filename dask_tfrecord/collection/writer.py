@@ -57,7 +57,7 @@ from dask_tfrecord.schema.fields import Lossy
 
 logger = logging.getLogger(__name__)
 
-# The number of times that a failed task of a write to a remote store is repeated, as in Dask's `to_parquet`.
+# How often a failed task of a write to a remote store is repeated, as in Dask's `to_parquet`.
 _RETRIES = 5
 
 
@@ -114,21 +114,20 @@ def to_tfrecord(
     leaves the existing data unchanged. The write also stores a snapshot in ``_tfrecord/``, from which
     `read_tfrecord` restores the same columns and types.
 
-    A write that takes long logs its progress every ten seconds, at the level INFO of the logger
-    ``dask_tfrecord``.
+    A long write logs the progress every ten seconds, at the level INFO of the logger ``dask_tfrecord``.
 
     Parameters
     ----------
     ddf : dask.dataframe.DataFrame, pandas.DataFrame, or object that exports Arrow data
-        The rows to write. Rows that are not a Dask DataFrame are written in the calling process, without a
-        task graph: a pandas or Polars DataFrame, a `pyarrow.Table`, `pyarrow.RecordBatch` or
-        `pyarrow.RecordBatchReader`, a DuckDB relation, and every object with the method
-        ``__arrow_c_stream__`` or ``__arrow_c_array__``. A stream is never in memory as a whole. The stream is
-        a single partition, with a file for each 32 MiB of Arrow data. For such rows, the keywords
-        ``compute`` and ``compute_kwargs`` and the option ``npartitions`` raise an error.
+        The rows to write. Instead of a Dask DataFrame, this can be a pandas or Polars DataFrame, a
+        `pyarrow.Table`, `pyarrow.RecordBatch` or `pyarrow.RecordBatchReader`, a DuckDB relation, or any
+        object with the method ``__arrow_c_stream__`` or ``__arrow_c_array__``. Such rows are written in the
+        calling process, without a task graph. These rows form a single partition, with a file for each 32 MiB
+        of Arrow data. A stream is never completely in memory. For rows without Dask, the keywords ``compute``
+        and ``compute_kwargs`` and the option ``npartitions`` raise an error.
     path : str or path-like
         The destination directory. Remote storage needs a protocol such as ``s3://`` before the path. A
-        destination that holds data raises, unless ``append`` or ``overwrite`` is set.
+        destination that contains data raises, unless ``append`` or ``overwrite`` is set.
     compression : {"default", None, "gzip", "zlib", "zstd", "lz4", "bz2", "xz"}
         The codec of the files. If None, the files are not compressed. "default" stands for the value of
         ``dask-tfrecord.compression`` in Dask's configuration, which is None unless it was changed. Of these
@@ -142,48 +141,48 @@ def to_tfrecord(
         records that were read as bytes is written as bytes, and lists of lists from sequence examples are
         written as sequence examples.
     schema : mapping of str to pyarrow.DataType, pyarrow.Schema or Schema, optional
-        The types of some or all columns, for dtypes that do not determine one, such as object. Strings such
-        as ``"int64"`` and types of NumPy, pandas and Python stand for the Arrow type. If the type cannot hold
-        a value exactly, the write raises `SchemaError` and names the row.
+        The types of some or all columns, for example of object columns, whose dtype does not determine a
+        type. A type may also be a string such as ``"int64"``, or a type of NumPy, pandas or Python. If the
+        type cannot hold a value exactly, the write raises `SchemaError` and names the row.
 
-        If ``schema`` gives no type, an object column that comes unchanged from Parquet files gets the type in
-        the Parquet files. Any other object column is computed partition by partition until its values
-        determine a type. A column without any value gets the null type.
+        Without a type in ``schema``, an object column that comes unchanged from Parquet files gets the type
+        in these files. For any other object column, the write computes one partition after the other until
+        the values determine a type. A column without any value gets the null type.
     lossy : {"default", "warn", "allow", "raise"}
         What happens with values that are rounded because TFRecord stores only 32-bit floats: values of
-        float64 and decimal columns, and of float columns for which ``schema`` gives a shorter type. "warn"
+        float64 and decimal columns, and of float columns for which ``schema`` sets a shorter type. "warn"
         warns once per write, "allow" rounds silently, and "raise" raises for every value that would change.
         Columns that come unchanged from `read_tfrecord` cause no warning. "default" stands for the value of
         ``dask-tfrecord.lossy`` in Dask's configuration, which is "warn" unless it was changed.
     write_index : bool, optional
-        If True, the index is written as the first columns, and `read_tfrecord` restores it as the index. If
-        False, the index is dropped. By default, the index is written if it has a name or does not hold
-        integers. Rows of Arrow data have no index.
+        If True, write the index as the first columns, from which `read_tfrecord` restores the index. If
+        False, drop the index. By default, the index is written if it has a name or does not consist of
+        integers. Arrow data has no index.
     append : bool, default False
-        If True, add the rows to the data in the directory, whichever tool wrote the existing data. The
-        columns and types of the rows must equal the columns and types of the existing data, unless
-        ``schema_change`` is "add".
+        If True, add the rows to the data in the directory, whichever tool wrote the existing data. Unless
+        ``schema_change`` is "add", the columns and types of the rows must equal the columns and types of the
+        existing data.
     schema_change : "add", optional
-        How an append may change the columns of the dataset. By default, it changes no columns. If "add", the
-        rows may have columns that the dataset does not have. These columns become the last columns, and are
-        null in the existing rows. A column also gets a wider type, such as int64 instead of int32 or float32
-        instead of float16, if the type of the rows is wider. No existing file is written again. Other
-        differences of the columns raise. The files of other tools need a snapshot, which
-        `Dataset.add_snapshot` makes.
+        How an append may change the columns of the dataset. By default, an append changes no columns. If
+        "add", the rows may contain new columns, which become the last columns and are null in the existing
+        rows. If the rows have a wider type for a column, such as int64 instead of int32 or float32 instead of
+        float16, the column gets the wider type. No existing file is written again. Any other difference
+        between the columns raises. The files of other tools need a snapshot, which `Dataset.add_snapshot`
+        creates.
     overwrite : bool or "partitions", default False
         If True, replace all data in the directory. If "partitions", replace only the partition directories to
         which the write adds files. The replaced files are removed after the new data is committed. Readers
         see either the old or the new data, never both.
 
         An overwrite removes the files that the snapshot lists, other files whose content is TFRecord, and the
-        files that `export` wrote. An overwrite raises before anything is computed if the directory holds any
-        other visible file. An overwrite also raises if the directory is or contains the current directory,
-        the home directory or the root of a filesystem.
+        files that `export` wrote. If the directory contains any other visible file, an overwrite raises
+        before anything is computed. An overwrite also raises if the directory is or contains the current
+        directory, the home directory or the root of a filesystem.
     keep_versions : bool, optional
-        If True, an overwrite keeps the versions before it, and ``read_tfrecord(version=...)`` reads them. The
-        replaced files move to the hidden directory ``_tfrecord/kept``. If False, an overwrite removes these
-        versions. The default is ``dask-tfrecord.keep-versions`` in Dask's configuration, or False if that
-        value is not set.
+        If True, an overwrite keeps the earlier versions, which ``read_tfrecord(version=...)`` reads. The
+        replaced files move to the hidden directory ``_tfrecord/kept``. If False, an overwrite removes the
+        earlier versions. The default is ``dask-tfrecord.keep-versions`` in Dask's configuration, or False if
+        that value is not set.
     partition_on : str or list of str, optional
         The names of the partition columns. The values of partition columns become directory names, such as
         ``country=US/day=2026-01-31``, and are not stored in the records. `read_tfrecord` restores partition
@@ -192,10 +191,10 @@ def to_tfrecord(
         of values that occurs in the partition.
     columnar : list of str or "scalars", optional
         The columns that are also stored in Parquet files below ``_tfrecord/``, with the offsets of the
-        records. Reads of these columns, and filters on them, then do not decode the records. Other tools
-        still read only the records. "scalars" stands for all columns of numbers, booleans, dates, times and
-        text. An empty list stores only the offsets. By default, an append stores the same columns as the
-        dataset.
+        records. Reading or filtering these columns then does not decode the records. Other tools still read
+        only the records. "scalars" stands for all columns of numbers, booleans, dates, times and text. An
+        empty list stores only the offsets. By default, an append stores the same columns in Parquet files as
+        the dataset.
     split : mapping of str to float, optional
         A map from each split name to its fraction of the rows, such as ``dict(train=0.9, eval=0.1)``. The
         fractions of all splits must sum to 1. Each row is assigned to exactly one split. The split names
@@ -203,39 +202,38 @@ def to_tfrecord(
         get the same split in every write.
     colocate : bool, default False
         If True, first move all rows with equal values in the columns of ``partition_on`` into one partition.
-        Each directory then gets one file, or several files if size limits require this. The order of the
-        directories is then given by hashes of the values. The rows move through temporary files, as with
-        ``shuffle``, so they need not fit into memory. Within a directory, the rows keep their order.
+        Each directory then gets one file, or several files if size limits require this. Hashes of the
+        partition values then determine the order of the directories. The rows move through temporary files,
+        as with ``shuffle``, so they need not fit into memory. Within a directory, the rows keep their order.
     shuffle : bool, default False
         If True, shuffle all rows over all files. With ``colocate=True``, the rows of each directory are
         shuffled. The rows move through temporary files at the destination, so they need not fit into memory.
     seed : int, default 0
         The seed of the shuffle. The same seed gives the same order on every scheduler.
     name_function : callable, optional
-        Function that takes the number of a partition and returns a string. This string is added to the end of
-        the partition's file names. If two partitions get the same string, the write raises.
+        Function that returns a string for the index of a partition. This string is added to the end of the
+        partition's file names. If two partitions get the same string, the write raises.
     custom_metadata : mapping of str to str, optional
         Metadata to store in the snapshot as ``Dataset.metadata``.
     write_options : dict, optional
         Options that few writes need:
 
         ``split_by`` : str, list of str, or int, optional
-            The columns or the seed that decide the split of each row. With column names, all rows that have
-            equal values in these columns are in the same split. With an integer, which is a seed, the split
-            is random and depends on the position of the row in the collection. By default, ``split_by`` is
-            the seed 0.
+            The columns, or the seed, that determine the split of each row. Rows with equal values in the
+            named columns go to the same split. An integer is a seed: each row goes to a random split, which
+            the seed and the row's position in the collection determine. The default is the seed 0.
 
         ``npartitions`` : int, optional
             The number of partitions to write. Each partition becomes one file, unless there are partition
             columns or size limits. By default, the partitions of ``ddf`` are kept.
 
         ``max_rows_per_file`` : int, optional
-            The maximum number of rows in a file. If a partition has more rows, it continues in another file.
+            The maximum number of rows in a file. A partition with more rows continues in another file.
 
         ``max_bytes_per_file`` : int or str, optional
-            The maximum size of a file in bytes or as text such as ``"128 MiB"``, before compression. If a
-            partition has more bytes, it continues in another file. A single record that is larger than the
-            limit is written to a separate file.
+            The maximum size of a file in bytes or as text such as ``"128 MiB"``, before compression. A
+            partition with more bytes continues in another file. A single record that is larger than the limit
+            is written to a separate file.
 
         ``max_files_per_task`` : int or None, default 1024
             The maximum number of directories to which one partition, or 32 MiB of a stream, may write. A
@@ -245,14 +243,13 @@ def to_tfrecord(
             The compression level of the codec. A higher level gives smaller files but is slower. The valid
             range of levels depends on the codec.
     compute : bool, default True
-        If True, the dataset is written now. If False, return a lazy object that writes the dataset when the
-        object is computed.
+        If True, write the dataset now. If False, return a lazy object. Computing this object writes the
+        dataset.
     compute_kwargs : dict, optional
-        Keywords for Dask's ``compute``, such as ``dict(scheduler="processes")``. The keyword ``retries`` is
-        the number of times that a failed task is repeated before the write fails. By default, this number is
-        the value of ``dask-tfrecord.retries`` in Dask's configuration. If that value is not set, the number
-        is 5 for remote stores and 0 for local stores. With ``compute=False``, pass ``retries`` to ``compute``
-        instead.
+        Keywords for Dask's ``compute``, such as ``dict(scheduler="processes")``. The keyword ``retries`` sets
+        how often a failed task is repeated before the write fails. The default is ``dask-tfrecord.retries``
+        in Dask's configuration. Without that setting, failed tasks are repeated 5 times for remote stores,
+        and never for local stores. With ``compute=False``, pass ``retries`` to ``compute`` instead.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
@@ -261,21 +258,23 @@ def to_tfrecord(
     Returns
     -------
     Commit or dask.dataframe.dask_expr.Scalar
-        The new version of the dataset: its number, and its total rows, files and bytes. ``details`` says what
-        the write added: ``added_files``, ``added_rows`` and ``added_bytes``. If ``compute=False``, a lazy
-        scalar that computes to this result.
+        The version that the write created, with the total rows, files and bytes of the dataset. ``details``
+        lists what the write added: ``added_files``, ``added_rows`` and ``added_bytes``. If ``compute=False``,
+        a lazy scalar that computes to this result.
 
     Raises
     ------
     DestinationError
-        If the directory holds visible data or lies inside another dataset, if ``ddf`` reads from the
+        If the directory contains visible data or is inside another dataset, if ``ddf`` reads from the
         directory to overwrite, or if an overwrite would remove files that are not TFRecord.
     ConcurrentWriteError
         If another write was committed since this write was planned. An append does not raise this error.
     SchemaError
-        If TFRecord cannot hold a column or a value, or if the columns differ from those of the existing data.
+        If TFRecord cannot store a column or a value, or if the columns differ from the columns of the
+        existing data.
     TFRecordError
-        If an argument is invalid, or if a stream fails. The error of the stream is the cause of this error.
+        If an argument is invalid, or if a stream fails. If a stream fails, the stream's error is the cause of
+        this error.
 
     See Also
     --------
@@ -459,7 +458,7 @@ def _compute(result: Any, run: WriteRun, kwargs: dict[str, Any], retries: int | 
 
 
 def _finish(run: WriteRun, write: Callable[[], Commit]) -> Commit:
-    """Write and commit all files. If the write fails or is interrupted, remove its staged files."""
+    """Run ``write``, and log a summary. After a failure or an interrupt, remove the staged files."""
     start = time.monotonic()
     try:
         done = write()
