@@ -8,7 +8,7 @@ from dask_tfrecord.errors import warn_caller
 
 
 def install() -> None:
-    """Add both functions to Dask. If Dask already has an attribute of the same name, keep it and warn."""
+    """Add both functions to Dask. Keep an attribute of the same name that Dask already has, and warn."""
     for owner, function in ((dd.DataFrame, to_tfrecord), (dd, read_tfrecord)):
         name = function.__name__
         present = getattr(owner, name, function)

@@ -1,4 +1,4 @@
-"""Open paths for reading: once, as `read_tfrecord` does, or for all reads of a `Dataset`."""
+"""Open a path for a single read, as in `read_tfrecord`, or for all reads of a `Dataset`."""
 
 import os
 from collections.abc import Callable, Sequence
@@ -20,12 +20,12 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import without_credentials
 from dask_tfrecord.schema.fields import Schema
 
-# The keywords that say how a store is reached. They do not change which rows are read.
+# The keywords that configure the access to a store. These keywords do not change which rows are read.
 _STORE_KEYWORDS = frozenset({"storage_options", "filesystem"})
 
 
 class OpenedPath:
-    """A path and the keywords of its reads. All reads use the files that the first read has found."""
+    """A path and the keywords for reading it. All reads use the files that the first read has found."""
 
     _path: Any
     _names: list[str] | None
@@ -33,33 +33,33 @@ class OpenedPath:
     _found: ReadPlan | None
 
     def _set(self, path: Any, columns: Any, keywords: ReadKeywords, found: ReadPlan | None = None) -> None:
-        vars(self).clear()  # remove what was cached for another version
+        vars(self).clear()  # remove the cached values of another version
         self._path, self._keywords, self._found = path, keywords, found
         self._names = None if columns is None else arguments.names("columns", columns)
 
     @property
     def _root(self) -> Any:
-        """The path that errors name, if it is a single path."""
+        """The path, which error messages name unless it is a list of paths."""
         return self._path
 
     @property
     def chosen_version(self) -> int | None:
-        """The version that the caller has passed."""
+        """The version that the caller passed, or None for the newest version."""
         return self._keywords.get("version")
 
     def _opened(self) -> ReadPlan:
-        """Return the plan in which each file is one partition, before any filter is applied."""
+        """Return the plan in which each file is one partition, and to which no filter has been applied."""
         if self._found is None:
             self._found = _find(self._path, read_request(self._names, **self._keywords))
         return self._found
 
     def plan(self, **how: Any) -> ReadPlan:
-        """Plan a read of the found files. ``how`` has the keywords that say how the rows are divided."""
+        """Plan a read of the found files. ``how`` are keywords that divide the rows into partitions."""
         request = read_request(self._names, **{**self._keywords, **how})
         return discovery.plan(self._opened(), request, _each(self._path)).with_origin_columns()
 
     def columns_of(self, plan: ReadPlan, columns: str | Sequence[str] | None = None) -> Schema:
-        """Return the columns that the caller names, in this order. By default, the columns of the path."""
+        """Return the named columns, in this order. By default, return the columns requested at opening."""
         if (names := self._names if columns is None else columns) is None:
             return plan.schema
         return plan.schema.select(existing_names(plan.schema, "columns", names))
@@ -75,9 +75,11 @@ class OpenedPath:
         return plan, self.columns_of(plan, columns)
 
     def _whole(self, function: str, *accepted: str) -> dict[str, Any]:
-        """Return the keywords for a method that treats all rows of the newest version.
+        """Return the keywords with which the path was opened, for a method that processes all rows of the
+        newest version.
 
-        Raise if a keyword was passed that would restrict or change the rows, unless it is ``accepted``.
+        Raise if one of these keywords restricts or changes the rows, unless ``accepted`` contains the
+        keyword.
         """
         given = {"columns": self._names, **self._keywords}
         for name, value in given.items():
@@ -87,14 +89,14 @@ class OpenedPath:
         return dict(self._keywords)
 
     def _store(self, function: str) -> Store:
-        """Open the directory of the dataset for a method that treats all rows of the newest version."""
+        """Open the directory of the dataset for a method that processes all rows of the newest version."""
         self._whole(function)
         store = with_trailing_slash(self._directory(function))
         refuse_inside_dataset(store, function)
         return store
 
     def _directory(self, function: str, *, writes: bool = True) -> Store:
-        """Open the path of a method that needs one directory, to which it ``writes`` or not."""
+        """Open the path for a method that needs one directory. If not ``writes``, the method only reads."""
         if not isinstance(self._path, str | os.PathLike):
             problem = f"{function}() needs the directory of one dataset, not a list of paths"
             raise TFRecordError(problem, "open the directory alone")
@@ -125,7 +127,7 @@ def open_request(path: PathLike | Sequence[PathLike], request: ReadRequest) -> R
 def open_columns(
     path: Any, columns: str | Sequence[str] | None, blocksize: int | None, read: ReadKeywords
 ) -> tuple[ReadPlan, Schema]:
-    """Open a path or a `Dataset`. Return the plan, and the requested columns in the requested order.
+    """Open a path or a `Dataset`. Return the read plan, and the requested columns in the requested order.
 
     If ``blocksize`` is None, each file is one partition.
     """

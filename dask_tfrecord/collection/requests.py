@@ -1,7 +1,8 @@
-"""Validate the keywords that say which rows are read, and how a write divides, names and replaces files.
+"""Validate the keywords of reads, and the keywords with which a write divides, names and replaces files.
 
-`read_tfrecord`, `open_dataset` and other functions that read a path share the keywords of a read. The module
-`reader` handles the keywords that only describe the Dask collection of `read_tfrecord`, such as the index.
+All functions that read a path, such as `read_tfrecord` and `open_dataset`, share the keywords of reads. The
+module `reader` handles the keywords that only affect the Dask collection of `read_tfrecord`, such as
+``dtype_backend``.
 """
 
 import re
@@ -45,7 +46,7 @@ from dask_tfrecord.schema.tfds import Labels
 
 @dataclass(frozen=True)
 class ReadOption:
-    """The options that few reads need, which the docstring of `read_tfrecord` describes."""
+    """The options that few reads need. The docstring of `read_tfrecord` describes each option."""
 
     infer: Infer = "sample"
     include_offset_column: bool | str = False
@@ -65,7 +66,7 @@ class ReadOption:
 
 @dataclass(frozen=True)
 class FileOption:
-    """The options of `Writer` and `to_tfrecord` that few writes need."""
+    """The options that few writes need, and that both `Writer` and `to_tfrecord` accept."""
 
     compression_level: int | None = None
     max_rows_per_file: int | None = None
@@ -74,7 +75,7 @@ class FileOption:
 
 @dataclass(frozen=True)
 class WriteOption(FileOption):
-    """The options that few writes need, which the docstring of `to_tfrecord` describes."""
+    """The options that few writes need. The docstring of `to_tfrecord` describes each option."""
 
     max_files_per_task: int | None = 1024
     npartitions: int | None = None
@@ -163,7 +164,7 @@ OPTIONS["write_options"] = signature(WriteOption).parameters
 def existing_names(schema: Schema, keyword: str, value: Any) -> list[str]:
     """Return the column names that a caller passed for a keyword. An unknown or repeated name raises.
 
-    For ``columns=``, the name of a group, such as "objects", stands for all its columns, such as
+    For ``columns=``, the name of a group, such as "objects", stands for all columns of the group, such as
     "objects/bbox".
     """
     names = arguments.names(keyword, value)
@@ -185,7 +186,7 @@ def existing_names(schema: Schema, keyword: str, value: Any) -> list[str]:
 
 
 def _of_group(schema: Schema, name: str) -> list[str]:
-    """Return the columns of a group. If there is no such group, return the name itself."""
+    """Return the columns of group ``name``. If a column or no group has this name, return only the name."""
     members = [one for one in schema.names if one.startswith(f"{name}/")]
     return members if members and name not in schema.names else [name]
 
@@ -220,15 +221,15 @@ def _requested_columns(columns: Any, index: Any) -> list[str] | None:
     return [*arguments.names("columns", columns), *levels]
 
 
-# What a caller may pass as ``commit_every=``: rows, a size or a duration.
+# The values that ``commit_every=`` accepts: a number of rows, a size or a duration.
 CommitEvery = int | str | timedelta | None
 
-# The kind of a limit after which a `Writer` commits, and the limit.
+# The unit and the value of the limit after which a `Writer` commits.
 CommitLimit = tuple[Literal["rows", "bytes", "seconds"], float]
 
 
 def write_options(compression: Any, lossy: Any, rare: FileOption) -> WriteOptions:
-    """Return the options for writing each file. Dask's configuration has the defaults."""
+    """Return the options for writing each file, with defaults from Dask's configuration."""
     codec: Compression | None = keyword_or_default("compression", compression, arguments.compression)
     check_level(codec, rare.compression_level)
     lossy = keyword_or_default("lossy", lossy, partial(arguments.choice, "lossy", known=get_args(Lossy)))
@@ -238,7 +239,7 @@ def write_options(compression: Any, lossy: Any, rare: FileOption) -> WriteOption
 
 
 def commit_every_limit(value: CommitEvery) -> CommitLimit | None:
-    """Return the kind and the size of the limit after which a `Writer` commits."""
+    """Return the unit and the value of the limit after which a `Writer` commits, or None for no limit."""
     if value is None:
         return None
     if isinstance(value, str | timedelta):
@@ -256,7 +257,7 @@ def commit_every_limit(value: CommitEvery) -> CommitLimit | None:
 
 
 def keeps_versions(value: Any, default: bool) -> bool:
-    """Return True if an operation that replaces files keeps the versions before it.
+    """Return True if an operation that replaces files keeps the earlier versions of the dataset.
 
     ``default`` applies if neither the caller nor Dask's configuration sets ``keep_versions``.
     """
@@ -290,9 +291,9 @@ def write_mode(
 def plan_columnar(
     value: Any, schema: Schema, partition_on: Sequence[str], existing: Snapshot | None
 ) -> Columnar | None:
-    """Return the columns that a write stores in column files, as ``columnar`` says.
+    """Return the columns that a write stores in column files. ``value`` is the argument ``columnar=``.
 
-    By default, a write that adds to a dataset stores the same columns as the dataset.
+    If ``value`` is None, an append or a replacement of partitions stores the same columns as the dataset.
     """
     columns: Columnar | None
     if value is None:
@@ -315,7 +316,7 @@ def refuse_for_streams(kind: str, **given: Any) -> None:
 
 
 def schema_change_mode(value: Literal["add"] | None, mode: Mode) -> bool:
-    """Return True if an append may add columns, as ``schema_change`` says."""
+    """Return True if the argument ``schema_change=`` allows an append to add columns."""
     if arguments.choice("schema_change", value, (None, "add")) and mode != "append":
         problem = f"schema_change={value!r} is for appends, and this write keeps no columns"
         raise TFRecordError(problem, Remedy("append", True, "keep the existing rows"))
@@ -323,7 +324,7 @@ def schema_change_mode(value: Literal["add"] | None, mode: Mode) -> bool:
 
 
 def _partition_columns(columns: Sequence[Any]) -> list[Remedy]:
-    """Suggest the first column for ``partition_on``."""
+    """Return the remedy that partitions on the first column."""
     names = list(map(str, columns[:1]))
     return [Remedy("partition_on", names, "write a directory for each of its values")] if names else []
 
@@ -341,7 +342,7 @@ def plan_shuffle(
 
 
 def check_name_function(name_function: Callable[[int], str] | None, npartitions: int) -> None:
-    """Raise if two partitions get the same text from ``name_function``, or a text that is not a file name."""
+    """Raise if ``name_function`` returns one text for two partitions, or a text that is not a file name."""
     arguments.function("name_function", name_function)
     if name_function is not None:
         check_labels([name_function(index) for index in range(npartitions)])
@@ -362,7 +363,7 @@ def warn_of_rounding(names: list[str]) -> None:
 
 
 def warn_of_file_name(path: str) -> None:
-    """Warn if a path looks like the path of one file, because a write makes a directory."""
+    """Warn if a path looks like the path of one file, because a write creates a directory."""
     if re.search(r"\.tfrecords?(\.\w+)?$", path):
         warn_caller(f"{path!r} will be a directory of files, as of to_parquet in Dask, and not one file.")
 

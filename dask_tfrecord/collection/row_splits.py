@@ -16,7 +16,7 @@ from dask_tfrecord.schema.conversion import convert
 from dask_tfrecord.schema.fields import Field
 from dask_tfrecord.schema.logical_types import canonical_type
 
-# The name of the partition column that holds the split of each row.
+# The name of the partition column with the split of each row.
 SPLIT = "split"
 SPLIT_FIELD = Field(SPLIT, pa.string())
 
@@ -25,19 +25,19 @@ _AT_RANDOM = Remedy("write_options", {"split_by": 0}, "split at random with this
 
 _DTYPE = pd.ArrowDtype(pa.string())
 
-# The number of a row is: (number of its partition << _ROW_BITS) + position of the row in the partition.
+# The id of a row is: (index of its partition << _ROW_BITS) + position of the row in the partition.
 _ROW_BITS = 40
 
-# Makes the random numbers for splits differ from the random numbers of a shuffle with the same seed.
+# With this key, splits and a shuffle with the same seed use different random numbers.
 _SPAWN_KEY = (1,)
 
 
 class Splits(NamedTuple):
-    """The range of hashes of each split, and the rule for the hash of a row.
+    """Define the range of hashes of each split, and from what the hash of a row is computed.
 
-    The hash of a row lies between 0 and 1. The row belongs to the first split whose bound exceeds the hash.
-    Rows with equal values in ``columns`` have the same hash. Without columns, the hash depends on ``seed``
-    and the position of the row.
+    The hash of a row lies between 0 and 1. A row belongs to the first split whose bound exceeds the row's
+    hash. Rows with equal values in ``columns`` have the same hash. Without columns, the hash depends on
+    ``seed`` and on the position of the row in the collection.
     """
 
     names: tuple[str, ...]
@@ -47,7 +47,7 @@ class Splits(NamedTuple):
 
 
 def parse_splits(columns: Collection[str], split: Any, split_by: Any) -> Splits | None:
-    """Validate ``split=`` and ``split_by=``. Return None if the rows are not assigned to splits."""
+    """Validate ``split=`` and ``split_by=``. Return None if ``split`` is None."""
     if split is None:
         if split_by is not None:
             raise TFRecordError(
@@ -83,7 +83,7 @@ def parse_splits(columns: Collection[str], split: Any, split_by: Any) -> Splits 
 
 
 def assign_splits(ddf: dd.DataFrame, splits: Splits) -> dd.DataFrame:
-    """Add the column `SPLIT`, which holds the split of each row, to a collection."""
+    """Add the column `SPLIT`, which contains the split of each row, to a collection."""
     meta = ddf._meta.assign(**{SPLIT: pd.Series([], index=ddf._meta.index, dtype=_DTYPE)})
     return ddf.map_partitions(_with_split, splits, meta=meta)
 
@@ -96,19 +96,19 @@ def _with_split(
 
 
 def split_frame(frame: pd.DataFrame, splits: Splits, first: int) -> pd.DataFrame:
-    """Add the column `SPLIT` to a DataFrame whose rows are numbered from ``first``."""
+    """Add the column `SPLIT` to a DataFrame. ``first`` is the id of the first row."""
     columns = [pa.array(frame[name], from_pandas=True) for name in splits.columns]
     return frame.assign(**{SPLIT: pd.array(_split_of(columns, len(frame), splits, first), _DTYPE)})
 
 
 def split_table(table: pa.Table, splits: Splits, first: int) -> pa.Table:
-    """Add the column `SPLIT` to an Arrow table whose rows are numbered from ``first``."""
+    """Add the column `SPLIT` to an Arrow table. ``first`` is the id of the first row."""
     columns = [_canonical(table[name]) for name in splits.columns]
     return table.append_column(SPLIT, _split_of(columns, table.num_rows, splits, first))
 
 
 def _canonical(column: pa.ChunkedArray) -> pa.ChunkedArray:
-    """Convert a column of a view type, which Arrow cannot hash or cast, to the type without view."""
+    """Convert a column of a view type, such as string_view, because Arrow cannot hash or cast view types."""
     type_ = canonical_type(column.type)
     return pa.chunked_array([convert(chunk, type_) for chunk in column.chunks], type_)
 
@@ -121,8 +121,8 @@ def _split_of(columns: list[Any], rows: int, splits: Splits, first: int) -> pa.A
 def _hashes(columns: list[Any], count: int, splits: Splits, first: int) -> npt.NDArray[np.float64]:
     """Return a hash between 0 (included) and 1 (excluded) for each row of a partition.
 
-    The hash depends on the values in the columns, but not on their types. Without columns, the hash depends
-    on the seed and the position of the row.
+    The hash depends on the values in the columns, but not on the types of the columns. Without columns, the
+    hash depends on the seed and on the id of the row.
     """
     if not columns:
         rows = np.arange(count, dtype=np.uint64) + np.uint64(first)
@@ -136,27 +136,27 @@ def _hashes(columns: list[Any], count: int, splits: Splits, first: int) -> npt.N
 
 
 def _random_number(seed: int) -> np.uint64:
-    """Return a random number for a seed. Using the seed itself, two close seeds would only swap rows."""
+    """Return a random number for a seed. Used directly, close seeds would only swap the hashes of rows."""
     sequence = np.random.SeedSequence(seed & (1 << 64) - 1, spawn_key=_SPAWN_KEY)
     return np.uint64(sequence.generate_state(1, np.uint64)[0])
 
 
 def _texts(values: pa.Array | pa.ChunkedArray, name: str) -> npt.NDArray[Any]:
-    """Convert a column to strings, or to bytes if the column is binary. A null becomes an empty text."""
+    """Convert a column to strings, or to bytes if the column is binary. A null becomes an empty string."""
     if isinstance(values, pa.ChunkedArray):
         values = values.combine_chunks()
     if pa.types.is_dictionary(values.type):
         values = values.dictionary_decode()
     if pa.types.is_floating(values.type):
         values = values.cast(pa.float32()) if pa.types.is_float16(values.type) else values
-        # -0.0 equals 0.0 but has another text, so it is replaced.
+        # -0.0 equals 0.0 but has another text, so -0.0 is replaced by 0.0.
         values = pc.add(values, pa.scalar(0, values.type))
     is_binary = pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)
     try:
         texts = values.fill_null(b"") if is_binary else values.cast(pa.string()).fill_null("")
         if pa.types.is_temporal(values.type) or pa.types.is_decimal(values.type):
-            # Remove trailing zeros of fractions, because the number of decimals depends on the type. The text
-            # of a time with a time zone ends in Z.
+            # Remove trailing zeros of fractions, because how many decimals a text has depends on the type.
+            # The text of a time with a time zone ends in Z.
             texts = pc.replace_substring_regex(texts, r"(\.[0-9]*?)0+(Z?)$", r"\1\2")
             texts = pc.replace_substring_regex(texts, r"\.(Z?)$", r"\1")
     except pa.ArrowException:

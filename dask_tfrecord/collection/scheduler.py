@@ -1,4 +1,4 @@
-"""Run small tasks on the active scheduler, check a `distributed` cluster first, and log the progress of jobs.
+"""Run small tasks on Dask's current scheduler, check clusters before use, and log the progress of jobs.
 
 The module never imports the optional package `distributed`, because a process that uses a cluster has already
 imported it. Each task of a job returns a `Report`. Dask's local schedulers pass the reports to a callback in
@@ -27,24 +27,25 @@ from dask_tfrecord.errors import TFRecordError
 
 logger = logging.getLogger(__name__)
 
-# The shortest time in seconds between two log lines, and from the start of a job to its first line.
+# The shortest time in seconds between two log lines, and between the start of a job and its first log line.
 INTERVAL = 10.0
 
-# The shortest time in seconds from the end of a task to the next line. Workers often end their tasks at about
-# the same time, and a line that counted only the first of these tasks would show too much time left.
+# The shortest time in seconds from the end of a task to the next log line. Workers often end tasks at about
+# the same time. A line that counts only the first of these tasks would overestimate the remaining time.
 _DELAY = 1.0
 
 _TOPIC = "dask_tfrecord"
 
-# The jobs of this process, by their ids.
+# Maps the id of each job of this process to the progress of the job.
 _jobs: dict[str, "Progress"] = {}
 
 
 class Report(NamedTuple):
-    """The result of a task, with the position of the task in its job.
+    """Report that a task has ended: the result of the task, and the position of the task in its job.
 
     A step begins when all tasks of the previous step have ended. Steps are counted from 1, and tasks from 0.
-    The number of tasks is 0 if it is not known. ``rows`` and ``bytes`` are what the task has read or written.
+    ``tasks``, the number of tasks in the step, is 0 if unknown. ``rows`` and ``bytes`` are the amounts that
+    the task has read or written.
     """
 
     job: str
@@ -58,10 +59,10 @@ class Report(NamedTuple):
 
 
 def report(job: str, task: int, tasks: int, result: Any, *, step: int = 1, steps: int = 1) -> Report:
-    """Return the report of a task. In a task on a cluster, also send the report to the clients.
+    """Return the report of a task. On a worker of a cluster, also send the report to the clients.
 
-    The number of rows is the result itself if it is an integer. Otherwise, it is the sum of the attribute
-    ``records`` of the result, or of its items.
+    If the result is an integer, it is the number of rows. Otherwise, the number of rows is the sum of the
+    attribute ``records`` of the result, or of the items in the result.
     """
     if type(result) is int:
         rows, size = result, 0
@@ -77,7 +78,7 @@ def report(job: str, task: int, tasks: int, result: Any, *, step: int = 1, steps
 
 
 def listen(client: Any) -> None:
-    """Let a `distributed` client receive the reports of the workers."""
+    """Make a `distributed` client receive the reports of the workers."""
     client.subscribe_topic(_TOPIC, _receive)
 
 
@@ -89,17 +90,17 @@ def _receive(event: tuple[float, Any]) -> None:
 
 
 def restart(job: str) -> None:
-    """Restart the clock of a job of this process, because Dask now begins to compute the job."""
+    """Restart the clock of a job, because Dask now begins to compute this job."""
     if job in _jobs:
         _jobs[job].restart()
 
 
 class Progress:
-    """Log a line about a job soon after tasks have ended, but at most once in `INTERVAL` seconds.
+    """Log the progress of a job soon after tasks have ended, but at most once in `INTERVAL` seconds.
 
     In a ``with`` block, a `Progress` receives the reports of its job. A job without Dask needs no id, and
-    calls `add` itself. A thread waits for the time of the next line. This thread exists only if tasks have
-    ended since the last line.
+    calls `add` itself. A thread waits until the next line is due. This thread exists only if tasks have ended
+    since the last line.
     """
 
     def __init__(self, title: str, job: str = "", unit: str = "partitions") -> None:
@@ -137,9 +138,9 @@ class Progress:
             self.add(result)
 
     def add(self, report: Report) -> None:
-        """Count a task that has ended, unless it is repeated.
+        """Count a task that has ended. A repeated task is not counted again.
 
-        Errors are ignored, because no job must fail because of its log.
+        Errors are ignored, because logging must not make a job fail.
         """
         with suppress(Exception):
             now = time.monotonic()
@@ -201,7 +202,7 @@ _checked: WeakKeyDictionary[Any, set[str]] = WeakKeyDictionary()
 def compute_each(
     function: Callable[[Argument], Result], arguments: Iterable[Argument], title: str
 ) -> list[Result]:
-    """Call a function with each argument in separate tasks. ``title`` begins the log lines about progress."""
+    """Call a function with each argument, in one task per argument. Progress lines begin with ``title``."""
     check_cluster()
     given = list(arguments)
     job = uuid4().hex
@@ -223,11 +224,11 @@ def _reported(
 
 
 def check_cluster(scheduler: Any = None) -> None:
-    """Raise if the cluster's scheduler or a worker lacks this package or has another version of the package.
+    """Raise if the scheduler or a worker of the cluster does not have this version of the package.
 
     Without this check, a worker that cannot unpickle a task would shut down, and the client would wait
-    forever. Each worker is checked once for each client. The check is omitted inside a task, if there is no
-    cluster, and if the client is asynchronous. By default, the scheduler that Dask currently uses is checked.
+    forever. Each worker is checked once for each client. There is no check inside a task, without a cluster,
+    and with an asynchronous client. By default, Dask's current scheduler is checked.
     """
     distributed = sys.modules.get("distributed")
     if distributed is None or _is_in_task(distributed):
@@ -237,7 +238,7 @@ def check_cluster(scheduler: Any = None) -> None:
         return
     checked = _checked.setdefault(client, set())
     problems: dict[str, list[str]] = {}
-    with suppress(Exception):  # an unreachable cluster raises its own error when tasks are sent to it
+    with suppress(Exception):  # sending tasks to an unreachable cluster raises an error later
         if checked and checked.issuperset(client.nthreads()):
             return
         if not checked:

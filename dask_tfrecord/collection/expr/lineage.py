@@ -1,4 +1,4 @@
-"""Find out from the expressions of a collection where its columns come from and which files it reads.
+"""Find the sources of the columns of a Dask collection, and the files that the collection reads.
 
 This module also checks the objects that Dask converts to text.
 """
@@ -83,16 +83,16 @@ def _read_schemas(ddf: DataFrame) -> list[Schema]:
 
 
 def nested_record_type(ddf: DataFrame) -> RecordType:
-    """Return "sequence_example" if a column of the same name was read as lists of lists."""
+    """Return "sequence_example" if a column has the name of a column that was read as lists of lists."""
     schemas = _read_schemas(ddf)
     nested = {item.name for schema in schemas for item in schema.fields if item.depth > 1}
     return "example" if nested.isdisjoint(ddf.columns) else "sequence_example"
 
 
 def with_bytes_records(ddf: DataFrame, planned: Schema, partition_on: Sequence[str]) -> Schema:
-    """Set the record type "bytes" if the only column in the records holds records that were read as bytes.
+    """Set the record type "bytes" if the only stored column contains records that were read as bytes.
 
-    If such records become features of other records, warn.
+    Warn if records that were read as bytes would become features of other records.
     """
     schemas = _read_schemas(ddf)
     fields = [item for item in planned.fields if item.name not in partition_on]
@@ -116,8 +116,8 @@ def with_bytes_records(ddf: DataFrame, planned: Schema, partition_on: Sequence[s
 def lost_types(ddf: DataFrame) -> dict[str, pa.DataType]:
     """Return the types of unchanged columns whose dtype no longer determines the Arrow type.
 
-    Such columns were large strings before Dask converted them (dataframe.convert-string). Or they were read
-    as objects from Parquet files, and the values of the objects do not change the type.
+    This applies to large strings that Dask converted (dataframe.convert-string), and to objects from Parquet
+    files, if the values of the objects do not influence the type.
     """
     types = {}
     for name, dtype in ddf._meta.dtypes.items():
@@ -141,9 +141,10 @@ def _has_default_conversion(source: ReadParquet) -> bool:
 
 
 def _type_of_objects(type_: pa.DataType, *, may_be_null: bool) -> pa.DataType | None:
-    """Return the type that Arrow infers from pandas objects, or None if the type depends on the values.
+    """Return the type that Arrow infers from the objects to which pandas converts values of ``type_``.
 
-    For example, pandas converts a list of integers to floats if one of the integers is null.
+    Return None if the inferred type depends on the values. For example, pandas converts a list of integers to
+    floats if one of the integers is null.
     """
     if is_list(type_):
         item = _type_of_objects(type_.value_type, may_be_null=type_.value_field.nullable)
@@ -157,7 +158,7 @@ def _type_of_objects(type_: pa.DataType, *, may_be_null: bool) -> pa.DataType | 
 
 
 def _source(expr: Any, name: str, preserving: Any) -> Any:
-    """Return the expression below ``preserving`` expressions that has the column; None if it was assigned."""
+    """Return the first expression that is not ``preserving``, or None if the column was assigned."""
     while True:
         if isinstance(expr, Assign):
             if name in expr.keys:
@@ -176,9 +177,9 @@ def check_not_read(ddf: DataFrame, store: Store) -> None:
     """Raise if an overwrite would remove TFRecord files that the collection reads.
 
     An overwrite removes the old files after all rows are written, so the new dataset would be correct. But if
-    a worker is lost, Dask computes its tasks again, even after the commit. Such a task would not find its
-    input files, and the write would fail although it is committed. Reads of other formats need no check,
-    because an overwrite refuses directories that hold anything but TFRecord files.
+    a worker is lost, Dask repeats the tasks of the worker, even after the commit. A repeated task would not
+    find its input files, and the write would fail although it is committed. Reads of other formats need no
+    check, because an overwrite refuses directories that contain anything but TFRecord files.
     """
     root = f"{os.path.realpath(store.root)}/" if store.local else store.join("")
     for read in ddf.expr.find_operations(ReadTFRecord):
@@ -191,7 +192,7 @@ def check_not_read(ddf: DataFrame, store: Store) -> None:
 
 
 def _paths_on(dataset: ReadPlan, store: Store) -> Iterator[str]:
-    """Yield the real paths of the files that a dataset reads, if it is on the filesystem of the store."""
+    """Yield the real paths of the files that a plan reads, if the store has the same type of filesystem."""
     source = _uncached(dataset.store)
     if type(source.fs) is not type(_uncached(store).fs):
         return
@@ -219,7 +220,7 @@ def _uncached(store: Store) -> Store:
 
 
 class CheckedStringConversion(ArrowStringConversion):
-    """Convert objects to text, but raise if the named columns hold anything but strings."""
+    """Convert objects to text, but raise if the named columns contain anything but strings."""
 
     _parameters: ClassVar = ["frame", "names"]
 
@@ -230,11 +231,11 @@ class CheckedStringConversion(ArrowStringConversion):
 
 
 def check_string_conversions(ddf: DataFrame, names: Names) -> DataFrame:
-    """Return the collection with a check that Dask converts only strings, and no other objects, to text.
+    """Return the collection with a check that Dask converts no objects other than strings to text.
 
     Objects that the graph contains are checked immediately. Objects that a task loads from elsewhere are
     checked in that task. Text that was computed earlier, for example by persist(), is not checked. ``names``
-    has the columns and index levels that hold text.
+    contains the columns and index levels of text.
     """
     expr = ddf.expr
     conversions: dict[str, tuple[Expr, dict[Hashable, str]]] = {}
@@ -286,7 +287,7 @@ def _select(names: Names, labels: list[Hashable]) -> dict[Hashable, str]:
 
 
 def _labels(expr: Expr) -> tuple[list[Hashable], list[Hashable]]:
-    """Return the labels of the columns and of the index levels. A delayed value, for example, has none."""
+    """Return the labels of the columns and of the index levels, or two empty lists if there is no meta."""
     try:
         meta = expr._meta
     # An expression that is no DataFrame, such as a delayed value, has no meta. Dask's class of the expression

@@ -3,22 +3,22 @@
 Masks are boolean expressions that filter a DataFrame. The functions of this module are pure functions of the
 expression graph.
 
-- Column projection is always legal: other columns are not decoded. Dask does it (`_absorb_projections`).
-- Selecting partitions (head, tail, partitions) is always legal. Dask does it (`PartitionsFiltered`).
-- Counting rows without reading is legal if the snapshot has the counts and no file has changed. Otherwise
-  records are counted without decoding (`ReadTFRecord._count`).
+- Column projection is always legal, and done by Dask (`_absorb_projections`). Other columns are not decoded.
+- Selecting partitions (head, tail, partitions) is always legal, and done by Dask (`PartitionsFiltered`).
+- Counting rows without reading is legal if the snapshot contains the counts and no file has changed.
+  Otherwise records are counted without decoding (`ReadTFRecord._count`).
 - Predicate pruning is legal if every path from the read ends in a filter and is computed row by row. The
   filters stay in the graph, and the read only skips files and blocks without matching rows
-  (`ReadTFRecord._simplify_up`, `Decision.predicate`). If no other read gives the same rows to a consumer, the
-  read may also skip single rows, by the values in column files (`Decision.skips_rows`). All other rows keep
-  their numbers in the index.
+  (`ReadTFRecord._simplify_up`, `Decision.predicate`). If no other read returns the same rows, the read may
+  also skip single rows, by the values in column files (`Decision.skips_rows`). The remaining rows keep their
+  index values.
 - Fusing partitions is legal if every consumer ignores partition boundaries and the divisions are unknown
   (`ReadTFRecord._tune_up`, `Decision.ignores_partitions`).
 
 The module uses private names of Dask, checked on 2025.5.1 to 2026.8: the expression classes imported below,
-`_name`, `ndim` and `dependencies()` of an expression, and the mapping `dependents` of a pass, which holds
-weak references to the consumers of each expression by its name. A consumer of an expression is an expression
-that is computed from it.
+`_name`, `ndim` and `dependencies()` of an expression, and the mapping `dependents` of a pass. This mapping
+contains weak references to the consumers of each expression, by the name of the expression. A consumer of an
+expression is another expression that is computed from it.
 """
 
 from collections.abc import Mapping
@@ -127,8 +127,8 @@ def _column(expr: Any, read_type: type[Any]) -> Field:
     return column
 
 
-# The smallest number of tasks that remain after partitions are fused. A task reads whole files even for few
-# columns, so all cores need tasks.
+# The smallest number of tasks that remain after partitions are fused. A task reads complete files even for a
+# few columns, so there must be enough tasks for all cores.
 MIN_FUSED_TASKS = 64
 
 # Expressions whose results do not depend on partition boundaries, as long as the rows keep their order.
@@ -138,17 +138,17 @@ _IGNORE_PARTITIONS = (Sum, Max, AnyTrue, All, Len, Mean, Count, Unique, ValueCou
 # name.
 _DECISIONS = "dask_tfrecord-decisions"
 
-# A map from the name of each expression to its consumers, by the names of the consumers.
+# Maps the name of each expression to the consumers of the expression, by their names.
 Consumers: TypeAlias = Mapping[str, Mapping[str, Expr]]
 
 
 class Decision(NamedTuple):
     """The rewrites of a read that are legal in one pass of the optimizer.
 
-    ``predicate`` is None if the consumers need all rows. Otherwise, it is true for every row that a consumer
-    needs. ``ignores_partitions`` is True if every consumer ignores the boundaries of partitions.
+    ``predicate`` is None if the consumers need all rows. Otherwise, the predicate is true for every row that
+    a consumer needs. ``ignores_partitions`` is True if every consumer ignores the boundaries of partitions.
     ``skips_rows`` is True if the read may leave out single rows for which the predicate is false, because no
-    other read gives the same rows to a consumer.
+    other read returns the same rows.
     """
 
     predicate: Predicate | None
@@ -157,12 +157,12 @@ class Decision(NamedTuple):
 
 
 def decision(read: Expr, dependents: Any) -> Decision:
-    """Return the decision about a read in the pass of the optimizer to which ``dependents`` belongs.
+    """Return the legal rewrites of a read in the pass of the optimizer to which ``dependents`` belongs.
 
     The first call in a pass decides all reads of the pass together, because Dask adds the expressions of the
-    rewritten graph to ``dependents`` during the pass. Dask creates one such mapping for each pass, so the
-    mapping itself caches the decisions. A read that the pass created keeps the decision that it was created
-    with.
+    rewritten graph to ``dependents`` during the pass. Dask creates a new mapping ``dependents`` for each
+    pass, so the decisions are cached in this mapping. A read that was created during the pass keeps the
+    decision with which it was created.
     """
     if _DECISIONS not in dependents:
         dependents[_DECISIONS] = [decide(consumers_of(dependents), type(read))]
@@ -171,7 +171,7 @@ def decision(read: Expr, dependents: Any) -> Decision:
 
 
 def consumers_of(dependents: Mapping[str, Any]) -> Consumers:
-    """Resolve the weak references of ``dependents``, and return the living consumers."""
+    """Resolve the weak references in ``dependents``, and return the consumers that still exist."""
     consumers: dict[str, dict[str, Expr]] = {}
     for name, references in dependents.items():
         alive = (reference() for reference in references)
@@ -180,7 +180,7 @@ def consumers_of(dependents: Mapping[str, Any]) -> Consumers:
 
 
 def decide(consumers: Consumers, read_type: type[Any]) -> dict[str, Decision]:
-    """Return the decisions about all reads in a graph, by the names of the reads."""
+    """Map the name of each read in a graph to the decision about the read."""
     exprs = (expr for by_name in consumers.values() for expr in by_name.values())
     inputs = (child for expr in exprs for child in expr.dependencies())
     reads = {child._name: child for child in inputs if isinstance(child, read_type)}
@@ -198,7 +198,7 @@ def decide(consumers: Consumers, read_type: type[Any]) -> dict[str, Decision]:
 
 
 def partitions_per_task(needed: Schema, all_columns: Schema, npartitions: int) -> int:
-    """Return the number of partitions that one task reads after fusing, given the columns that are needed."""
+    """Return how many partitions one task reads after fusing, if a read has only the ``needed`` columns."""
     width, full_width = (sum(map(_value_width, schema.fields)) for schema in (needed, all_columns))
     return max(min(full_width // max(width, 1), npartitions // MIN_FUSED_TASKS), 1)
 
@@ -261,9 +261,10 @@ def _takes_all_partitions(consumer: Expr) -> bool:
 
 
 def _common_predicate(read: Expr, consumers: Consumers) -> Predicate | None:
-    """Return a predicate that is true for every row that some filter keeps, or None if it skips no files.
+    """Return a predicate that is true for every row that at least one filter keeps.
 
-    All reads of the same rows get the same predicate, so that all of these reads keep the same rows.
+    Return None if some rows are not filtered, or if the predicate can exclude no files. All reads of the same
+    rows get the same predicate, so that all of these reads keep the same rows.
     """
     filters = _final_filters(read, consumers)
     if not filters:
@@ -275,7 +276,7 @@ def _common_predicate(read: Expr, consumers: Consumers) -> Predicate | None:
 
 
 def _final_filters(read: Expr, consumers: Consumers) -> list[Filter | Loc] | None:
-    """Return the filters at the end of all row-by-row paths from the reads of the same rows.
+    """Return the filters that end all row-by-row paths from a read, and from other reads of the same rows.
 
     Return None if a path does not end in a filter, or if a filter also uses rows of another input.
     """
@@ -301,9 +302,9 @@ def _final_filters(read: Expr, consumers: Consumers) -> list[Filter | Loc] | Non
 
 
 def _reads_below(expr: Filter | Loc, read: Expr) -> list[Expr] | None:
-    """Return the reads from which a filter is computed, which all read the same rows.
+    """Return the reads from which a filter is computed, if all of these reads return the same rows.
 
-    Return None if the filter is not computed row by row from such reads alone.
+    Return None if the filter also has other inputs, or is not computed row by row.
     """
     reads, pending = [], expr.dependencies()
     while pending:
@@ -318,7 +319,7 @@ def _reads_below(expr: Filter | Loc, read: Expr) -> list[Expr] | None:
 
 
 def _reads_same_rows(one: Expr, other: Expr) -> bool:
-    """Return True if two reads give the same rows of the same dataset, with any columns."""
+    """Return True if two reads return the same rows of the same dataset. The columns may differ."""
     return bool(
         tokenize(one.dataset) == tokenize(other.dataset)
         and one.operand("_partitions") == other.operand("_partitions")

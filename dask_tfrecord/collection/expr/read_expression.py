@@ -48,8 +48,8 @@ def read(
 ) -> DataFrame:
     """Create the Dask collection that reads a dataset.
 
-    ``dtypes`` maps columns to the names of dtypes that `to_pandas` takes. All other columns are Arrow-backed.
-    ``index`` has the columns that become the index, with the names of the levels.
+    ``dtypes`` maps columns to dtype names, as in `to_pandas`. All other columns are Arrow-backed. ``index``
+    contains a pair (column name, level name) for each index level.
     """
     return new_collection(
         ReadTFRecord(dataset, columns, dtypes=dtypes, index=index, known_divisions=divisions)
@@ -93,12 +93,12 @@ def read_each(read: Callable[..., pd.DataFrame], parts: Sequence[Any], *argument
 
 
 class Reader:
-    """The function of all tasks of a read. The arguments of a call are numbers of partitions."""
+    """Read partitions in the tasks of a read. The arguments of a call are indices of partitions."""
 
     def __init__(self, read: "ReadTFRecord") -> None:
         self._token = read._name
         self._plan, self._schema, self._predicate = read.dataset, read._schema, read.predicate
-        # All rows of a key are numbered together, so a read of keys skips no single rows.
+        # The index counts all rows of a key together, so a read of keys must not skip single rows.
         skips_rows = read.operand("skips_rows") and self._plan.keys is None
         self._partition = self._plan.partitioner(self._schema, self._predicate, skips_rows=skips_rows)
         self._checking = read._partitions if read._has_divisions else None
@@ -114,7 +114,7 @@ class Reader:
         return frame
 
     def call(self, *indices: int) -> tuple[Any, ...]:
-        """Return a function and arguments. Calling the function reads the rows, and needs no read plan."""
+        """Return a function and its arguments. The function reads the rows, and needs no read plan."""
         function = read_partition if self._plan.keys is None else read_key
         parts = [*map(self._part, indices)]
         if len(parts) == 1:
@@ -135,18 +135,17 @@ class Reader:
         numbers = self._plan.keys[index]
         partitions = [*map(self._partition, numbers)]
         if len(numbers) > 1 and self._predicate is not None and any(one.splits for one in partitions):
-            # If some files of a key were skipped, the other rows of the key would get other numbers in the
-            # index.
+            # If some files of a key were skipped, the index values of the remaining rows would change.
             partitions = [*map(self._plan.partitioner(self._schema), numbers)]
         return partitions
 
 
 class ReadTask(Task):
-    """A task of a read, which holds the numbers of partitions instead of the partitions.
+    """A task of a read, which stores the indices of partitions instead of the partitions.
 
-    A graph may have very many tasks, and Python's garbage collector visits all objects of a graph repeatedly
-    while the graph is built. Numbers need no visit. A pickled task holds its partitions and not the read
-    plan, so that its size does not depend on the number of files.
+    A graph may contain very many tasks. While a graph is built, Python's garbage collector repeatedly visits
+    all objects in the graph except numbers. A pickled task contains its partitions instead of the read plan,
+    so the size of the task does not depend on the number of files.
     """
 
     __slots__ = ()
@@ -155,7 +154,7 @@ class ReadTask(Task):
         return partial(Task, _data_producer=True), (self.key, *self.func.call(*self.args))
 
 
-# A read plan, and for each task: the numbers of the partitions that the task reads, and these partitions.
+# A read plan, and for each task: the indices of the partitions that the task reads, and these partitions.
 PlannedRead: TypeAlias = tuple[ReadPlan, list[list[int]], list[list[Partition]]]
 
 
@@ -206,7 +205,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     @cached_property
     def dataset(self) -> ReadPlan:
-        """The read plan of the dataset. Dask's access to an operand by its name is much slower."""
+        """The read plan, cached because Dask's access to an operand by name is much slower."""
         dataset: ReadPlan = self.operand("dataset")
         return dataset
 
@@ -240,7 +239,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     @cached_property
     def _partitions(self) -> Sequence[int]:
-        """The numbers of the selected partitions, which every task needs. Dask's property is slower."""
+        """The indices of the selected partitions, which every task needs. Dask's property is slower."""
         selected: Sequence[int] | None = self.operand("_partitions")
         return range(len(self._divisions()) - 1) if selected is None else selected
 
@@ -267,7 +266,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         return {name: known[name] for name in self._schema.names if name in known}
 
     def _numbers(self, *indices: int) -> list[int]:
-        """Return the numbers of the dataset's partitions that the tasks ``indices`` read."""
+        """Return the indices of the dataset's partitions that the tasks ``indices`` read."""
         keys = self.dataset.keys
         return [*indices] if keys is None else [number for index in indices for number in keys[index]]
 
@@ -290,7 +289,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         return Index(self.substitute_parameters({"columns": columns})) if columns != self.columns else None
 
     def _count(self, parent: Expr) -> Expr | None:
-        """Take a row count from the snapshot. Otherwise, count records without decoding columns."""
+        """Return a row count from the snapshot. If it is unknown, count records without decoding columns."""
         counts = [[self.dataset.count(one) for one in self._numbers(index)] for index in self._partitions]
         is_known = not any(None in of_task for of_task in counts)
         if is_known and self.dataset.is_unchanged(self._numbers(*self._partitions)):
@@ -302,7 +301,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     @cached_property
     def _fusion_compression_factor(self) -> float:
-        """The ratio of the number of tasks after fusing to the number of partitions, at most 1."""
+        """The number of tasks after fusing, divided by the number of partitions: at most 1."""
         if not self.ignores_partitions or self._has_divisions:
             return 1
         return 1 / partitions_per_task(self._schema, self.dataset.schema, len(self._partitions))

@@ -69,7 +69,7 @@ def list_spills(reports: list[Report]) -> list[Spill]:
 def regroup_rows(
     spills: list[Spill], run: WriteRun, shuffle: Shuffle, route: Route, group: int, chunk: int
 ) -> Report:
-    """Read the spilled rows of a group, and spill them again for each partition of the group."""
+    """Read the spilled rows of a group, and spill these rows again for each partition of the group."""
     try:
         written = regroup(run, spills, group, shuffle, route)
         index, count = group * route.chunks + chunk, route.groups * route.chunks
@@ -98,7 +98,7 @@ def write_shuffled(
 
 
 def _steps(route: Route) -> int:
-    """Return the number of steps: spill the rows, perhaps regroup the rows, write."""
+    """Return the number of steps: 2 to spill and write, or 3 to spill, regroup and write."""
     return 2 if route.groups == 1 else 3
 
 
@@ -108,7 +108,7 @@ def _release_memory() -> None:
 
 
 def _partition_path(run: WriteRun, index: int, count: int) -> str:
-    """Return the text that an error about a partition gives as its path, because there is no file yet."""
+    """Return the path for an error about a partition, for which there is no file yet."""
     return f"{run.store.public()}, partition {index:,} of {count:,}"
 
 
@@ -135,7 +135,7 @@ class _Step(Expr):
 
 
 class WriteTFRecord(_Step):
-    """A whole write, before it is lowered. The expression has one partition; its result is the `Commit`."""
+    """A complete write, before Dask lowers it to steps. The only partition computes to the `Commit`."""
 
     _parameters: ClassVar = ["frame", "run", "operation", "write_index", "shuffle"]
 
@@ -149,7 +149,7 @@ class WriteTFRecord(_Step):
 
 
 class WritePartitions(_Step, Blockwise):
-    """The step that writes each partition of a collection, or spills its rows.
+    """The step that writes each partition of a collection, or spills the rows of each partition.
 
     The number of partitions may change when the input is lowered.
     """
@@ -234,7 +234,7 @@ class CommitTFRecord(_Step):
 
 
 class CollectionRows:
-    """The rows of a Dask DataFrame, for a write. The methods are those of `PandasRows`."""
+    """Provide the rows of a Dask DataFrame for a write. `PandasRows` describes the methods."""
 
     def __init__(self, ddf: dd.DataFrame) -> None:
         self.columns = list(ddf.columns)

@@ -16,17 +16,17 @@ from dask_tfrecord.schema.logical_types import is_list, kind_and_depth
 
 _PANDAS_MAJOR = int(pd.__version__.partition(".")[0])
 
-# A function of pandas that makes a DataFrame from arrays without copying the arrays. Only pandas 3 has this
-# function, and the type stubs of pandas do not declare it.
+# The function of pandas that creates a DataFrame from arrays without copying them. Only pandas 3 has this
+# function. The type stubs of pandas do not declare the function.
 _from_blocks: Any = getattr(getattr(pd.api, "internals", None), "create_dataframe_from_blocks", None)
 
-# Kinds of values for which NumPy uses Python objects, or pandas its own string dtype.
+# Kinds of values without a NumPy dtype: they become Python objects, or pandas strings.
 _OBJECT_KINDS = ("bytes", "string")
 
 # The integer that NumPy interprets as NaT in every unit. In Arrow, this integer is a valid time or duration.
 _NAT = -(2**63)
 
-# The dtype name with which `to_pandas` converts a column to the NumPy dtype for its Arrow type.
+# With this dtype name, `to_pandas` converts a column to the NumPy dtype for its Arrow type.
 NUMPY = "numpy"
 
 _ARROW_DTYPES = Remedy("dtype_backend", "pyarrow", "read Arrow dtypes, which hold it")
@@ -38,15 +38,15 @@ def to_pandas(
     row_ranges: Sequence[tuple[int, int]] | None = None,
     dtypes: Mapping[str, str] | None = None,
 ) -> pd.DataFrame:
-    """Convert a table to a pandas partition of Arrow-backed columns. Dictionary columns become categoricals.
+    """Convert an Arrow table to a DataFrame of Arrow-backed columns. Dictionary columns become categoricals.
 
-    ``schema`` has the columns of the table in the same order. ``row_ranges`` are the numbers for the index,
-    as pairs of a start and an exclusive stop. By default, the index counts from 0. ``dtypes`` maps columns
-    that are not Arrow-backed to names of dtypes, as `dtype_name` returns them, or to `NUMPY` for the NumPy
-    dtype of a column in `numpy_names`.
+    ``schema`` lists the columns of the table in the same order. ``row_ranges`` are the ranges of integers in
+    the index, as pairs of a start and an exclusive stop. By default, the index counts from 0. ``dtypes`` maps
+    columns that are not to be Arrow-backed to dtype names that `dtype_name` returned. For a column in
+    `numpy_names`, the name may also be `NUMPY`, which selects the NumPy dtype.
 
-    Raise SchemaError if a column with a NumPy dtype has a null that the dtype cannot hold, or a value that
-    NumPy interprets as NaT.
+    Raise SchemaError if a column with a NumPy dtype contains a null that the dtype cannot hold, or a value
+    that NumPy interprets as NaT.
     """
     if not table.num_rows:  # a table without chunks has no dictionary with categories
         table = pa.Table.from_batches([schema.no_rows()])
@@ -83,8 +83,8 @@ def to_pandas(
 def _frame(columns: dict[str, Any], index: pd.Index) -> pd.DataFrame:
     """Create a DataFrame from extension arrays without copying the arrays.
 
-    With many columns, the constructor of DataFrame takes several times as long as `_from_blocks`, and
-    ``table.to_pandas()`` takes more than twice as long as the constructor.
+    With many columns, `_from_blocks` is several times as fast as the constructor of DataFrame. The
+    constructor is more than twice as fast as ``table.to_pandas()``.
     """
     if _from_blocks is None or not columns:
         return pd.DataFrame(columns, index, copy=False)
@@ -97,16 +97,16 @@ def _frame(columns: dict[str, Any], index: pd.Index) -> pd.DataFrame:
 def with_index(
     frame: pd.DataFrame, levels: Sequence[tuple[str, str | None]], *, is_sorted: bool = False
 ) -> pd.DataFrame:
-    """Return a DataFrame in which some columns have become the index.
+    """Return a DataFrame with some of its columns as the index.
 
-    ``levels`` has a pair for each index level: the name of its column, and the name of the level. If
-    ``is_sorted`` is True, the result is sorted by the index.
+    ``levels`` contains a pair (column name, level name) for each index level. If ``is_sorted`` is True, sort
+    the rows by the index.
     """
     if len(levels) == 1:
         [(column, name)] = levels
         values = frame[column]
         frame = frame.drop(columns=column)
-        # `set_index` of pandas 3 makes a range of integers of any dtype a RangeIndex, which has int64.
+        # In pandas 3, `set_index` turns a range of integers of any dtype into a RangeIndex, which is int64.
         frame.index = pd.Index(values.array, dtype=values.dtype, name=name)
     else:
         frame = frame.set_index([column for column, _ in levels])
@@ -124,7 +124,7 @@ def empty_meta(schema: Schema, dtypes: Mapping[str, str] | None = None) -> pd.Da
     meta = to_pandas(pa.Table.from_batches([schema.no_rows()]), schema, dtypes=dtypes)
     known = {item.name for item in schema.fields if item.categories is not None and item.has_all_categories}
     unknown = [name for name in meta.select_dtypes("category").columns if name not in known]
-    if not unknown:  # with many columns, the call takes about as long as all code above
+    if not unknown:  # with many columns, clearing takes about as long as all code above
         return meta
     cleared: pd.DataFrame = clear_known_categories(meta, cols=unknown)
     return cleared
@@ -133,14 +133,15 @@ def empty_meta(schema: Schema, dtypes: Mapping[str, str] | None = None) -> pd.Da
 def numpy_names(schema: Schema, non_null: Collection[str]) -> list[str]:
     """Return the names of the columns whose values NumPy dtypes can hold.
 
-    NumPy has no nulls for integers and bools, so such columns are only included if they are in ``non_null``.
+    Integers and bools of NumPy cannot be null, so columns of these types are only included if they are in
+    ``non_null``.
     """
     columns = (one for item in schema.fields for one in item.family)
     return [one.name for one in columns if _fits_numpy(one.type, one.name in non_null)]
 
 
 def nullable_dtypes(schema: Schema) -> dict[str, str]:
-    """Map each column to the name of pandas' nullable dtype, or to `NUMPY` if there is only a NumPy dtype.
+    """Map each column to the name of its nullable pandas dtype, or to `NUMPY` if only a NumPy dtype exists.
 
     Columns that have neither dtype are left out.
     """
@@ -167,8 +168,8 @@ def _fits_numpy(type_: pa.DataType, non_null: bool) -> bool:
 
 def _converts_to_objects(type_: pa.DataType) -> bool:
     """Return True if Arrow can convert lists of this type to NumPy arrays."""
-    # The types of lists that Arrow converts depend on Arrow's version. Arrow has no function that lists these
-    # types, so the conversion is tried.
+    # Which list types Arrow converts depends on Arrow's version. Arrow cannot list these types, so the
+    # conversion is tried.
     try:
         pa.nulls(0, type_).to_pandas()
     except pa.ArrowNotImplementedError:  # how Arrow reports that it cannot convert lists of this type
@@ -177,7 +178,7 @@ def _converts_to_objects(type_: pa.DataType) -> bool:
 
 
 def _check_no_null(column: pa.ChunkedArray, name: str) -> None:
-    """Raise if the column has a null that the NumPy dtype of its type cannot hold."""
+    """Raise if an integer or boolean column contains a null, because NumPy cannot hold the null."""
     if column.null_count and (pa.types.is_boolean(column.type) or pa.types.is_integer(column.type)):
         raise SchemaError(
             f"the value is null, which NumPy's {column.type} cannot hold",
@@ -206,8 +207,8 @@ def _check_no_nat(column: pa.ChunkedArray, name: str) -> None:
 def _object_array(column: pa.ChunkedArray) -> Any:
     """Convert a column to an object array, in which lists are NumPy arrays. Nulls become None.
 
-    Nulls are removed before the conversion. Otherwise, a null fixed-size list, whose values are null in
-    Arrow, would turn integers into floats.
+    Nulls are removed before the conversion, because a null fixed-size list, whose values are null in Arrow,
+    would turn integers into floats.
     """
     objects = np.full(len(column), None, dtype=object)
     present = column.is_valid().to_numpy()
@@ -223,8 +224,8 @@ def _extension_array(column: pa.ChunkedArray, type_: pa.DataType) -> Any:
     if pa.types.is_dictionary(type_):
         return _categorical(column)
     if isinstance(type_, pa.BaseExtensionType):
-        # The types that pandas knows depend on its version. pandas has no function that lists the types, so
-        # the dtype is tried.
+        # Which types pandas knows depends on the version of pandas. pandas cannot list these types, so the
+        # dtype is tried.
         try:
             pd.ArrowDtype(type_)
         except NotImplementedError:  # how pandas reports that it has no dtype for this extension type
@@ -237,7 +238,7 @@ def _storage(column: pa.ChunkedArray) -> pa.ChunkedArray:
 
 
 def _categorical(column: pa.ChunkedArray) -> Any:
-    """Convert a dictionary column to a categorical, whose dtype is the same if there are no categories."""
+    """Convert a dictionary column to a categorical. Empty categories get the dtype for their Arrow type."""
     value_type = column.type.value_type
     # Arrow would drop the time zone of the categories.
     if pa.types.is_timestamp(value_type) and value_type.tz is not None:
@@ -246,13 +247,13 @@ def _categorical(column: pa.ChunkedArray) -> Any:
         return pd.Categorical.from_codes(np.concatenate(codes), categories, ordered=column.type.ordered)
     series: pd.Series[Any] = column.to_pandas()
     dtype = _string_dtype(value_type)
-    # Without any string, Arrow returns the dtype object.
+    # If there are no strings, Arrow returns the dtype object.
     if dtype is not None and not len(series.cat.categories):
         series = series.cat.set_categories(pd.Index([], dtype=dtype))
     return series.array
 
 
 def _string_dtype(type_: pa.DataType) -> Any:
-    """Return pandas' dtype ``str`` for string types, from pandas 3 on. None leaves the choice to Arrow."""
+    """Return the dtype ``str`` for string types if pandas has version 3 or later, otherwise None."""
     is_string = pa.types.is_string(type_) or pa.types.is_large_string(type_)
     return pd.StringDtype(na_value=np.nan) if is_string and _PANDAS_MAJOR >= 3 else None

@@ -1,7 +1,7 @@
-"""Convert pandas partitions to Arrow tables of the planned schema, and decide which indexes are written.
+"""Convert pandas partitions to Arrow tables of the planned schema, and decide which index levels are written.
 
-The Arrow type of a column comes from its dtype or from its values. The values of the converted columns equal
-the values of the pandas columns. The module `arrow_to_pandas` is the inverse.
+The Arrow type of a column comes from its dtype or from its values. A conversion changes no values, unless
+rounding of floats is allowed. The module `arrow_to_pandas` converts in the other direction.
 """
 
 import datetime
@@ -34,13 +34,14 @@ from dask_tfrecord.schema.storage_values import ROUND, MisfitError, RoundedError
 
 Objects = npt.NDArray[np.object_]
 
-# Types of sequences for which Arrow cannot infer a list type.
+# Sequence types for which Arrow cannot infer a list type.
 _SEQUENCES = (pd.Series, pd.Index, pd.api.extensions.ExtensionArray, array, deque, range)
 
 # Kinds of objects, as pandas names them, that Arrow converts exactly to the type that Arrow infers.
 _EXACT_KINDS = ("string", "bytes", "boolean", "integer", "floating", "decimal")
 
-# Maps a kind of objects to a family of types. Arrow converts this kind exactly to each type of the family.
+# Maps a kind of objects to a family of types. Arrow converts objects of this kind exactly to each of these
+# types.
 _FAMILIES = {"string": "text", "bytes": "bytes"}
 
 _MIXED = "the values are of several kinds, and no single type holds all of them"
@@ -76,14 +77,14 @@ def to_arrow(column: "pd.Series[Any]", type_: pa.DataType | None, *, rounded: bo
 
 
 def _sequences_to_lists(values: Objects) -> Objects:
-    """Replace sequences such as a Series by lists. Arrow would convert their values without checks."""
+    """Replace sequences such as a Series by lists. Arrow would not check the values of a Series."""
     if not any(issubclass(kind, _SEQUENCES) for kind in set(map(type, values))):
         return values
     return _object_array([list(value) if isinstance(value, _SEQUENCES) else value for value in values])
 
 
 def _check_scalars(present: Objects) -> None:
-    """Raise if NumPy datetimes are mixed with other NumPy scalars. Arrow would crash."""
+    """Raise if NumPy datetimes are mixed with other NumPy scalars, because Arrow would crash."""
     scalars = {kind for kind in set(map(type, present)) if issubclass(kind, np.generic)}
     if np.datetime64 in scalars and len(scalars) > 1:
         raise ValueError(_MIXED)
@@ -128,17 +129,17 @@ def _are_exact(present: Objects) -> bool:
 
 
 def _are_equal(present: Objects, converted: pa.Array, *, is_inferred: bool = True) -> bool:
-    """Return True if the converted values equal the objects in Python. A NaN equals a NaN.
+    """Return True if Python considers the converted values equal to the objects. A NaN equals a NaN.
 
-    If ``is_inferred``, Arrow inferred the type from the objects. Then lists of values of an exact kind need
-    no comparison.
+    ``is_inferred`` is True if Arrow inferred the type from the objects. Then lists need no comparison if
+    Arrow converts the kind of their values exactly.
     """
     kinds = set(map(type, present))
     if is_list(converted.type):
         # Arrow converts some NumPy scalars to empty lists.
         if any(issubclass(kind, np.generic) for kind in kinds):
             return False
-        if np.ma.MaskedArray in kinds:  # Arrow converts the masked values of an array, too
+        if np.ma.MaskedArray in kinds:  # Arrow also converts the masked values of an array
             return False
         values = _object_array([value for value in chain.from_iterable(present) if value is not None])
         if is_inferred and _are_exact(values):
@@ -154,7 +155,8 @@ def _are_equal(present: Objects, converted: pa.Array, *, is_inferred: bool = Tru
     if pa.types.is_timestamp(converted.type) and converted.type.tz is not None:
         if any(getattr(value, "tzinfo", None) is None for value in present):
             return False
-        # Python considers a time that a clock change repeats unequal to every time in another time zone.
+        # For Python, a time that occurs twice at a clock change is unequal to every time in another time
+        # zone.
         converted = converted.cast(pa.timestamp(converted.type.unit, "UTC"))
         present = _object_array([value.astimezone(datetime.UTC) for value in present])
     objects = _object_array(converted.to_pylist())
@@ -174,15 +176,15 @@ def _check_family(source: pa.DataType, target: pa.DataType) -> None:
         raise TypeError(f"Python objects of type {source} never equal values of type {target}")
 
 
-# Types of objects that keep the whole value when they are converted to text. The text of other objects, such
-# as images, may be only the name of the class and an address.
+# Types of objects whose text contains the complete value. The text of other objects, such as images, may
+# consist only of a class name and an address.
 PRINTABLE: tuple[type, ...] = (str, Number, datetime.date, datetime.time, datetime.timedelta, UUID)
 PRINTABLE += (np.number, np.bool_, np.str_, np.datetime64, np.timedelta64, pd.Interval, pd.Period)
 
-# Types of objects that Arrow stores if all objects of the column have one type.
+# Types of objects that Arrow can store if all objects of a column have the same type.
 _STORABLE = (*PRINTABLE, list, tuple, set, dict, bytes, bytearray, np.ndarray, np.void)
 
-# What a conversion to Arrow raises if a value does not fit the type.
+# The exceptions that a conversion to Arrow raises if a value does not fit the type.
 CONVERSION_ERRORS = (MisfitError, pa.ArrowException, ValueError, TypeError, OverflowError)
 
 
@@ -215,17 +217,17 @@ def dense(column: "pd.Series[Any]") -> "pd.Series[Any]":
 
 
 def check_dtype(dtype: Any) -> None:
-    """Raise TypeError if a dtype holds complex numbers, long doubles, periods or intervals."""
+    """Raise TypeError for dtypes of complex numbers, long doubles, periods and intervals."""
     if isinstance(dtype, pd.CategoricalDtype) and dtype.categories is not None:
         dtype = dtype.categories.dtype
     is_long_float = isinstance(dtype, np.dtype) and dtype.kind == "f" and dtype.itemsize > 8
-    # Arrow converts periods to numbers without a unit.
+    # Arrow would convert periods to numbers without a unit.
     if isinstance(dtype, pd.PeriodDtype | pd.IntervalDtype) or dtype.kind == "c" or is_long_float:
         raise TypeError("no feature holds such values")
 
 
 def conversion_of(column: "pd.Series[Any]") -> str:
-    """Return the advice on how to convert a column whose values no type can hold."""
+    """Return advice on how to convert a column whose values no type can hold."""
     name = literal(str(column.name))
     values, dtype = f"ddf[{name}]", column.dtype
     objects = column[column.notna()] if is_object(dtype) else column.iloc[:0]
@@ -245,7 +247,7 @@ def conversion_of(column: "pd.Series[Any]") -> str:
     if (struct := _struct_with_all_keys(objects)) is not None:
         return f"write null for absent keys, with {values}.astype(pd.ArrowDtype({literal(struct)}))"
     if all(isinstance(value, PRINTABLE) for value in objects):
-        # With pandas 2, `astype(str)` makes a null the text "None".
+        # In pandas 2, `astype(str)` converts a null to the text "None".
         return f'convert the column to text, with {values}.astype("string")'
     if all(isinstance(value, _STORABLE) for value in objects):
         return f"give all values of the column one type, or leave it out, with ddf.drop(columns=[{name}])"
@@ -274,7 +276,7 @@ def _without_large_strings(type_: pa.DataType) -> pa.DataType:
 
 
 def is_untyped(type_: pa.DataType) -> bool:
-    """Return True for the null type, and for lists and dictionaries of nulls: their value type is unknown."""
+    """Return True if the type of values is unknown: for nulls, and for lists and dictionaries of nulls."""
     if is_list(type_) or pa.types.is_dictionary(type_):
         return is_untyped(type_.value_type)
     return bool(pa.types.is_null(type_))
@@ -285,13 +287,13 @@ def is_object(dtype: Any) -> bool:
 
 
 def is_bytes_or_list(type_: pa.DataType) -> bool:
-    """Return True for binary and list types, also as values of dictionaries: text cannot become these."""
+    """Return True for binary and list types, and dictionaries of these, to which text cannot be converted."""
     values = innermost(type_)
     return is_any(values, BINARY) or value_type(type_) != values
 
 
 def category_array(dtype: pd.CategoricalDtype) -> pa.Array:
-    """Return the categories of a dtype. Unknown categories give an empty array of the null type."""
+    """Return the categories of a dtype, or an empty array of the null type if the categories are unknown."""
     known = dtype.categories is not None and UNKNOWN_CATEGORIES not in dtype.categories
     return category_values(dtype) if known and len(dtype.categories) else pa.nulls(0)
 
@@ -303,14 +305,14 @@ def category_values(dtype: pd.CategoricalDtype) -> pa.Array:
 
 
 def first_line(error: BaseException) -> str:
-    """Return the first line of an error's message, or TFRecord's range of integers for an OverflowError."""
+    """Return the first line of an error's message. For an OverflowError, return TFRecord's integer range."""
     if isinstance(error, OverflowError):
         return "TFRecord holds integers from -2^63 to 2^63-1, in uint64 columns too"
     return str(error).partition("\n")[0]
 
 
 def holds_text(dtype: Any) -> bool:
-    """Return True if values of a dtype may be text that Dask created from objects."""
+    """Return True if Dask may have converted objects to the text values of this dtype."""
     if isinstance(dtype, pd.CategoricalDtype):
         dtype = pd.StringDtype() if dtype.categories is None else dtype.categories.dtype
         return holds_text(dtype) or bool(pd.api.types.is_object_dtype(dtype))
@@ -337,7 +339,7 @@ def check_objects(values: "pd.Series[Any] | pd.Index[Any]", name: str) -> None:
 
 
 def _arrow_type(values: "pd.Series[Any] | pd.Index[Any]") -> str:
-    """Return the Arrow type of objects as Python code; "..." if the objects have no common type."""
+    """Return the Arrow type of objects as Python code, or "..." if the objects have no common type."""
     try:
         return literal(to_arrow(pd.Series(values), None, rounded=False).type)
     except (ValueError, TypeError, OverflowError, pa.ArrowException):
@@ -345,7 +347,7 @@ def _arrow_type(values: "pd.Series[Any] | pd.Index[Any]") -> str:
 
 
 def text_advice(name: str, type_: str = "pa.binary()") -> str:
-    """Return the advice on how to keep the objects of a column that Dask would convert to text."""
+    """Return advice on how to keep the objects of a column that Dask would convert to text."""
     return (
         "give the column an Arrow dtype before Dask loads it, "
         f'.astype({{"{name}": pd.ArrowDtype({type_})}}), or build the collection under '
@@ -354,7 +356,7 @@ def text_advice(name: str, type_: str = "pa.binary()") -> str:
 
 
 def as_text(name: str) -> Remedy:
-    """Return the remedy that writes the column as text: a value for the argument ``schema=``."""
+    """Return the remedy that writes the column as text, with the argument ``schema=``."""
     return Remedy("schema", {name: pa.string()}, "write the text itself")
 
 
@@ -364,11 +366,12 @@ def to_table(
     """Convert a pandas partition to an Arrow table of the planned schema.
 
     Values that pandas considers missing become null. A NaN in an Arrow-backed column or inside a list is a
-    value and not a null. If the index is written, its levels are the first columns of the schema. If
-    ``write_index`` is None, the index is dropped, but an index with a name raises.
+    value and not a null. If ``write_index`` is True, the index levels become the first columns. With
+    ``write_index=False``, the index is dropped. With ``write_index=None``, an index with a name raises, and
+    any other index is dropped.
 
     Raise SchemaError if the columns of the partition differ from the schema, or if a value does not fit its
-    column. An error about a value has the number of the row.
+    column. An error about a value contains the position of the row.
     """
     if write_index:
         frame = index_to_columns(frame, schema.names[: frame.index.nlevels])
@@ -391,7 +394,7 @@ def to_table(
 
 
 def _column_arrays(frame: Any) -> dict[str, Any]:
-    """Return the arrays of all columns. Here, frame[name] would take 20 times as long."""
+    """Return the arrays of all columns, 20 times as fast as ``frame[name]`` for each column."""
     names = frame.columns.tolist()  # iterating over an Index of strings would take nine times as long
     return dict(zip(names, map(frame._mgr.iget_values, range(len(names))), strict=True))
 
@@ -475,10 +478,10 @@ def _from_objects(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) ->
 def first_misfit(
     convert_first: Callable[[int], object], rows: int, error: Exception
 ) -> tuple[int | None, Exception]:
-    """Find the first row that does not convert, and its error.
+    """Find the first row that cannot be converted, and the error about this row.
 
-    ``convert_first(n)`` converts the first n rows. The conversion of all rows has raised ``error``, which may
-    be about a later row.
+    ``convert_first(n)`` converts the first n rows. Converting all rows has raised ``error``, which may be
+    about a later row.
     """
     errors: dict[int, Exception] = {}
 
@@ -497,7 +500,7 @@ def first_misfit(
 
 
 def index_levels(meta: pd.DataFrame, write_index: bool | None) -> tuple[tuple[str, str | None], ...]:
-    """Return the index levels to write, each as a pair of its column name and its level name.
+    """Return a pair (column name, level name) for each index level to write.
 
     If ``write_index`` is None, an integer index without a name is dropped, because it only counts the rows.
     """
@@ -513,7 +516,7 @@ def index_levels(meta: pd.DataFrame, write_index: bool | None) -> tuple[tuple[st
 
 
 def index_to_columns(frame: pd.DataFrame, names: Sequence[str] | None = None) -> pd.DataFrame:
-    """Convert the index levels to the first columns. By default, the columns get the names of the levels."""
+    """Convert the index levels to the first columns. By default, each column gets the name of its level."""
     names = _column_names(frame) if names is None else names
     clash = [name for name in names if name in frame.columns]
     if clash:
@@ -523,7 +526,7 @@ def index_to_columns(frame: pd.DataFrame, names: Sequence[str] | None = None) ->
 
 
 def _column_names(frame: pd.DataFrame) -> list[Any]:
-    """Return the names of the index levels, or else the names that pandas gives to such columns."""
+    """Return the name of each index level, or the name that `reset_index` gives to an unnamed level."""
     defaults = ["index"] if frame.index.nlevels == 1 else [f"level_{i}" for i in range(frame.index.nlevels)]
     pairs = zip(frame.index.names, defaults, strict=True)
     return [default if name is None else name for name, default in pairs]

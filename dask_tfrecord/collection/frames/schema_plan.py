@@ -42,13 +42,13 @@ def plan_schema(
     partition_on: Sequence[str] = (),
     known: Types | None = None,
 ) -> Schema:
-    """Plan the schema of a Dask collection or a DataFrame, with all columns in their order.
+    """Plan the schema of a Dask collection or of a pandas DataFrame. The columns keep their order.
 
-    If ``sample`` is None, ``meta`` has all rows. Otherwise, ``sample`` takes column names and returns an
-    iterator over computed partitions with these columns. ``sample`` is called only for columns whose dtype
-    does not determine the Arrow type (object, unknown categories). Partitions are computed only until every
-    such column has a type. ``known`` has the types of columns whose dtype no longer determines the type, such
-    as large strings. If ``write_index`` is True, the index levels become the first columns.
+    If ``sample`` is None, ``meta`` contains all rows. Otherwise, ``sample(names)`` yields computed partitions
+    with the named columns. ``sample`` is called only for columns whose dtype does not determine the Arrow
+    type: columns of objects or of unknown categories. Partitions are computed only until each of these
+    columns has a type. ``known`` contains the types of columns whose dtype no longer determines the type,
+    such as large strings. If ``write_index`` is True, the index levels become the first columns.
 
     Raise SchemaError if a record cannot hold the name or the type of a column, or if the type of a column
     stays unknown.
@@ -86,10 +86,10 @@ def plan_arrow_schema(
     record_type: RecordType,
     partition_on: Sequence[str],
 ) -> Schema:
-    """Plan the schema for writing a stream of Arrow data. The schema has all columns of the stream.
+    """Plan the schema for writing a stream of Arrow data, with all columns of the stream.
 
-    ``categories`` has the known categories of dictionary columns. The other parameters are those of
-    `plan_schema`.
+    ``categories`` contains the known categories of dictionary columns. `plan_schema` describes the other
+    parameters.
     """
     given = _given_types_of_columns(schema, source.names, partition_on)
     types = {item.name: canonical_type(given.get(item.name, item.type)) for item in source}
@@ -140,7 +140,7 @@ def rounded_in_frame(meta: pd.DataFrame, schema: Schema, *, write_index: bool) -
 
 
 def _arrow_types(meta: pd.DataFrame) -> dict[str, pa.DataType]:
-    """Return the types of the Arrow-backed columns. Columns of nulls, or of lists of nulls, are left out."""
+    """Return the types of the Arrow-backed columns, except columns of nulls and of lists of nulls."""
     found = zip(meta.columns.tolist(), meta.dtypes, strict=True)
     types = {name: dtype.pyarrow_dtype for name, dtype in found if isinstance(dtype, pd.ArrowDtype)}
     return {name: type_ for name, type_ in types.items() if not is_untyped(type_)}
@@ -164,7 +164,7 @@ def _is_rounded(source: pa.DataType, target: pa.DataType) -> bool:
 def text_columns(
     meta: pd.DataFrame, schema: GivenTypes, levels: Iterable[tuple[str, str | None]]
 ) -> dict[Hashable, str]:
-    """Return the columns and index levels of text to which ``schema`` gives no type, or a bytes or list type.
+    """Return the columns and index levels of text for which ``schema`` has no type, or a bytes or list type.
 
     The result maps each label in the DataFrame to the name of the column in the records.
     """
@@ -180,7 +180,7 @@ def text_columns(
 
 
 def _with_index(sample: Sample, data: set[str], levels: list[str]) -> Sample:
-    """Return a sample function that adds the index levels as columns. ``data`` names all other columns."""
+    """Return a sample function that adds the index levels as columns. ``data`` names the other columns."""
     return lambda names: (
         index_to_columns(part, levels if part.index.nlevels == len(levels) else None)
         for part in sample([name for name in names if name in data])
@@ -217,7 +217,7 @@ def _given_type(name: str, given: Any) -> pa.DataType:
 def _given_types_of_columns(
     schema: GivenTypes, columns: list[str], partition_on: Sequence[str]
 ) -> dict[str, pa.DataType]:
-    """Return the types that ``schema=`` gives. Raise if ``schema=`` or ``partition_on`` is not valid."""
+    """Return the types in ``schema=``. Raise if ``schema=`` or ``partition_on`` is not valid."""
     check_names(columns)
     unknown = [name for name in partition_on if name not in columns]
     if unknown:
@@ -236,7 +236,7 @@ def _given_types_of_columns(
 
 
 def _partition_field(item: Field) -> Field:
-    """Return the field. Raise if its values cannot be directory names."""
+    """Return the field of a partition column. Raise if the values of the column cannot be directory names."""
     if not pa.types.is_null(item.type) and item.depth:
         problem = f"values of the type {item.type} cannot be directory names"
         advice = "partition on a column of numbers, strings, bytes, dates or times"
@@ -245,7 +245,7 @@ def _partition_field(item: Field) -> Field:
 
 
 def _warn_of_converted_text(meta: pd.DataFrame, given: Types) -> None:
-    """Warn if ``schema=`` gives a bytes or list type to a text column, which Dask probably converted."""
+    """Warn if ``schema=`` sets a bytes or list type for a text column, which Dask probably converted."""
     converted = [name for name, type_ in given.items() if is_bytes_or_list(type_)]
     text = [name for name in converted if isinstance(meta[name].dtype, pd.StringDtype)]
     if text:
@@ -260,7 +260,7 @@ def _warn_of_converted_text(meta: pd.DataFrame, given: Types) -> None:
 def _typed_columns(
     columns: dict[str, "pd.Series[Any]"], sample: Sample | None
 ) -> dict[str, "pd.Series[Any]"]:
-    """Replace each column whose dtype does not determine a type by the first partition whose values do.
+    """For each column whose dtype determines no type, use the first partition whose values determine a type.
 
     A column without values in any partition keeps the null type.
     """

@@ -40,16 +40,16 @@ from dask_tfrecord.schema.storage_values import ROUND, MisfitError, RoundedError
 
 
 def is_records(rows: list[Any]) -> bool:
-    """Return True if all items of a list are bytes, which are whole records."""
+    """Return True if all items of a list are bytes, which then stand for complete records."""
     return all(issubclass(kind, bytes) for kind in {*map(type, rows)})
 
 
 def table_of(rows: list[Any], types: Mapping[str, pa.DataType], title: str) -> pa.Table:
     """Convert a list of dicts to a table. The type of each column is inferred from its values.
 
-    The table has at least the columns in ``types``, but the types may differ. A key that a dict lacks is
-    null, also in the dicts of a struct column. ``title`` is the path in errors. An error about a value has
-    the number of the row in the list.
+    The table contains at least the columns in ``types``, but the types may differ. A key that a dict lacks is
+    null, also in the dicts of a struct column. ``title`` is the path in error messages. An error about a
+    value contains the position of the row in the list.
     """
     others = {kind.__name__ for kind in {*map(type, rows)} if not issubclass(kind, Mapping)}
     if others:
@@ -69,7 +69,7 @@ def _column(name: str, rows: list[Any], title: str) -> pa.Array:
     def converted(count: int) -> pa.Array:
         some = values[:count]
         column = pa.array(some)
-        # Arrow treats pandas times like Python times, and drops their nanoseconds.
+        # Arrow treats pandas times like Python times, and drops the nanoseconds.
         return pa.array(some, _exact(column.type)) if _has_nanoseconds(some, column.type) else column
 
     try:
@@ -119,14 +119,14 @@ def _with_fields(column: pa.Array, type_: pa.DataType | None) -> pa.Array:
     return structs(made, column.is_valid(), [*fields.values()])
 
 
-# The largest number of rows, and about the largest number of bytes, that are converted together.
+# The largest number of rows, and the approximate largest number of bytes, of one conversion.
 _ROWS = 1 << 16
 _BYTES = 1 << 24
 
-# The number of rows whose objects are measured to estimate the size of a DataFrame.
+# The approximate number of rows that are sampled to estimate the size of a DataFrame.
 _SAMPLED_ROWS = 100
 
-# Maps a method of objects that are not accepted to the advice on what to pass instead.
+# Maps a method to advice on what to pass instead of an object that has this method.
 _ADVICE = {
     "collect": "pass frame.collect(), or a RecordBatchReader",
     "to_dataframe": "pass bag.to_dataframe(meta=...)",
@@ -151,16 +151,16 @@ class ArrowArray(Protocol):
         """Return PyCapsules with an ArrowSchema and an ArrowArray."""
 
 
-# What `Writer.write` accepts.
+# The types that `Writer.write` accepts.
 Row = Mapping[str, Any] | bytes
 Rows = pd.DataFrame | ArrowStream | ArrowArray | Sequence[Mapping[str, Any]] | Sequence[bytes] | Row
 
 
 class PandasRows:
-    """The rows of a pandas DataFrame, for a write without Dask.
+    """Provide the rows of a pandas DataFrame for a write without Dask.
 
     The attribute ``kind`` is the name of the object's class, for messages. ``columns`` are the labels of the
-    columns, and ``columns_name`` is the name of these labels.
+    columns, and ``columns_name`` is ``DataFrame.columns.name``.
     """
 
     npartitions = 1
@@ -172,7 +172,7 @@ class PandasRows:
         self._frame = frame
 
     def levels(self, write_index: bool | None) -> Levels:
-        """Return the index levels to write, each as a pair of its column name and its level name."""
+        """Return a pair (column name, level name) for each index level to write."""
         return index_levels(self._frame, write_index)
 
     def plan(
@@ -180,7 +180,7 @@ class PandasRows:
     ) -> Schema:
         """Plan the schema of all columns, including the index levels to write.
 
-        ``keys`` are the partition columns. If ``record_type`` is None, the rows decide the record type.
+        ``keys`` are the partition columns. If ``record_type`` is None, the record type is inferred.
         """
         planned = plan_schema(
             self._frame,
@@ -194,7 +194,7 @@ class PandasRows:
         return planned if record_type else _without_payloads(planned)
 
     def _text(self, levels: Levels) -> Iterator[str]:
-        """Yield the names of the object columns that hold only text.
+        """Yield the names of the object columns that contain only text.
 
         If Dask's option dataframe.convert-string is on, an object column without values also counts as text.
         """
@@ -217,7 +217,7 @@ class PandasRows:
     ) -> Iterator[pa.Table]:
         """Yield all rows as tables of the planned schema.
 
-        An error about a value has the number of the row in the source, and ``title`` as its path.
+        An error about a value contains the position of the row in the source, and ``title`` as the path.
         """
         sample = self._frame.iloc[:: max(1, len(self._frame) // _SAMPLED_ROWS)]
         row_bytes = int(sample.memory_usage(deep=True).sum()) / max(1, len(sample))
@@ -235,7 +235,7 @@ class PandasRows:
 
 
 class ArrowRows:
-    """The rows of an Arrow stream, which can be read only once. `PandasRows` describes the methods."""
+    """Provide the rows of an Arrow stream that can be read only once. `PandasRows` describes the methods."""
 
     npartitions = 1
     columns_name = None
@@ -268,8 +268,8 @@ class ArrowRows:
     def _first_categories(self, names: list[str]) -> dict[str, pa.Array]:
         """Return the categories of each column, from the first batch in which the column has categories.
 
-        The batches are kept for `tables`. After 16 MiB, the search ends: columns without categories so far
-        have no known categories.
+        The batches that were read are kept for `tables`. The search ends after 16 MiB, and leaves out columns
+        for which it found no categories.
         """
         found: dict[str, pa.Array] = {}
         size = 0
@@ -356,7 +356,7 @@ def open_source(value: Any) -> Source:
 
 
 def check_columns(found: Sequence[Any], expected: Sequence[str], path: str) -> None:
-    """Raise SchemaError if rows do not have exactly the columns of a dataset, in any order."""
+    """Raise SchemaError unless the rows have exactly the columns of the dataset, in any order."""
     repeated = [name for name, count in Counter(found).items() if count > 1]
     problems = (
         (repeated, "the rows have several columns of this name"),
