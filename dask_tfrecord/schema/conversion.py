@@ -1,8 +1,8 @@
 """Convert Arrow values to another Arrow type without changing the values, and find the wider of two types.
 
-The module knows neither pandas nor the columns of a dataset. A conversion is exact if converting the result
-back gives values equal to the original values. In this comparison, -0.0 equals 0, and NaN equals NaN. If the
-caller allows rounding, floats may be rounded to the nearest shorter float.
+The module does not depend on pandas or on the columns of a dataset. A conversion is exact if converting the
+result back returns values equal to the original values. In this comparison, -0.0 equals 0, and NaN equals
+NaN. If the caller allows rounding, floats may be rounded to the nearest shorter float.
 """
 
 import pyarrow as pa
@@ -23,9 +23,10 @@ from dask_tfrecord.schema.storage_values import (
 def convert(array: pa.Array, type_: pa.DataType, *, rounded: bool = False) -> pa.Array:
     """Convert an Arrow array to another type. Raise if the conversion would change a value.
 
-    If ``rounded``, floats and decimals are rounded to the nearest float of the type. Otherwise, a value that
-    would be rounded raises RoundedError. Any other value that would change raises MisfitError with its row.
-    If Arrow has no conversion, pyarrow's exception is raised.
+    If ``rounded`` is True, floats and decimals are rounded to the nearest float of the type. If ``rounded``
+    is False, a value that would be rounded raises RoundedError. Any other value that would change raises
+    MisfitError, which contains the row. If Arrow cannot convert between the types, pyarrow raises an
+    exception.
     """
     if array.type == type_:
         return array
@@ -91,7 +92,7 @@ def _structs(array: pa.StructArray, type_: pa.StructType, *, rounded: bool) -> p
 
 
 def _decoded(array: pa.DictionaryArray) -> pa.Array:
-    """Replace the codes by their values. Convert a view type first, because Arrow cannot take its values."""
+    """Replace the codes by their values. Convert view types first, because Arrow cannot take their values."""
     categories = array.dictionary
     return convert(categories, canonical_type(categories.type)).take(array.indices)
 
@@ -199,7 +200,7 @@ def _check_same(
 def _comparable(array: pa.Array) -> pa.Array:
     """Convert an array to values that Arrow can compare.
 
-    NaN becomes null. Both compared arrays have NaN in the same rows.
+    NaN becomes null. This hides no difference, because both compared arrays have NaN in the same rows.
     """
     if types.is_floating(array.type):
         wide = array.cast(pa.float64())
@@ -222,10 +223,10 @@ def _first_true(mask: pa.Array) -> int:
 
 
 def widened(one: pa.DataType, other: pa.DataType, *, numbers: bool = True) -> pa.DataType | None:
-    """Return the wider of two types, or None if neither type holds all values of the other.
+    """Return the wider of two types, or None if neither type can hold all values of the other type.
 
     A type is wider only if records store equal values of both types in the same way. Every type is wider than
-    the null type. Lists and structs are compared by the types of their items and fields. If ``numbers`` is
+    the null type. Lists are compared by their item types, and structs by their field types. If ``numbers`` is
     False, only the null type is widened, also inside lists and structs.
     """
     if same_layout(one, other) or types.is_null(other):

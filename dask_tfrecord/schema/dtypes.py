@@ -1,6 +1,6 @@
 """Name the pandas dtypes of written columns, so that a read can restore the dtypes.
 
-The names are pandas' own names, except ``str[...]`` and ``string[...]``, which also name the storage.
+The names are pandas' own names, but ``str[...]`` and ``string[...]`` also contain the storage.
 """
 
 import re
@@ -20,7 +20,7 @@ _TEXT = re.compile(r"(str|string)\[(python|pyarrow)\]")
 def dtype_name(dtype: Any, type_: pa.DataType) -> str:
     """Return the name of a dtype if the dtype can be restored from this Arrow type, otherwise "".
 
-    The name is also "" for Arrow-backed and categorical columns: the Arrow type determines their dtype.
+    The name is also "" for Arrow-backed and categorical columns, because the Arrow type determines the dtype.
     """
     if isinstance(dtype, pd.SparseDtype):
         dtype = dtype.subtype
@@ -55,7 +55,7 @@ def fitting_dtype(name: str, type_: pa.DataType) -> str:
 
 @lru_cache(maxsize=1024)
 def dtype_of(name: str) -> Any:
-    """Return the dtype with a name that `dtype_name` returned, or None if this pandas does not know it."""
+    """Return the dtype for a name that `dtype_name` returned, or None if pandas does not know the name."""
     if text := _TEXT.fullmatch(name):
         if text[1] == "string":
             return pd.StringDtype(text[2])
@@ -70,7 +70,7 @@ def dtype_of(name: str) -> Any:
 
 
 def common_dtype(ours: str, theirs: str, type_: pa.DataType) -> str:
-    """Return the name of a dtype for the values of two dtypes, or "" if only the Arrow type holds them.
+    """Return the name of a dtype that holds the values of two dtypes, or "" if only the Arrow type does.
 
     ``ours`` and ``theirs`` are the names of the two dtypes. ``type_`` is the Arrow type of all values.
     """

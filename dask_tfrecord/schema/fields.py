@@ -1,7 +1,7 @@
 """Define the schema of a dataset: its fields, the features that store each field, and the type of its
 records.
 
-The module knows Arrow and the kernel's columns, but neither files nor pandas nor Dask. The module
+The module depends on Arrow and on the kernel's columns, but not on files, pandas or Dask. The module
 `storage_values` converts the values of columns.
 """
 
@@ -34,7 +34,7 @@ from dask_tfrecord.schema.stored_form import StoredForm
 
 Lossy = Literal["warn", "allow", "raise"]
 
-# What a conversion raises if a value does not fit the type. `_error` converts these exceptions to a
+# The exceptions that a conversion raises if a value does not fit the type. `_error` converts them to a
 # SchemaError that names the column.
 _CAST_ERRORS = (
     MisfitError,
@@ -55,14 +55,14 @@ class Field:
     type : pyarrow.DataType
         The logical type, which is the type of the column in a DataFrame.
     categories : pyarrow.Array, optional
-        The first categories of a dictionary type, in this order. An ordered dictionary type has no other
+        The first categories of a dictionary type, in this order. If the type is ordered, these are all
         categories.
     form : StoredForm, optional
-        The features that store the column, if the type does not determine them. Columns of TFDS datasets and
-        of TensorFlow's feature specs have a form.
+        How features store the column, if the type does not determine this. Columns of TFDS datasets and of
+        TensorFlow's feature specs have a form.
     dtype : str, optional
-        The dtype of the written pandas column, such as ``"int64"``, ``"Int64"`` or ``"str"``. It is "" for an
-        Arrow-backed column, for a categorical, and if the dtype is unknown. Fields that differ only in
+        The dtype of the written pandas column, such as ``"int64"``, ``"Int64"`` or ``"str"``. The dtype is ""
+        for an Arrow-backed column, for a categorical, and if it is unknown. Fields that differ only in
         ``dtype`` are equal.
     is_closed : bool, default False
         True if all values of a dictionary column are among ``categories``. Fields that differ only in
@@ -92,11 +92,11 @@ class Field:
 
     @classmethod
     def in_form(cls, name: str, form: StoredForm) -> Self:
-        """Create a column that features store in a form of TFDS."""
+        """Create a column that is stored as a `StoredForm` describes."""
         return cls(name, form.type, None if form.depth else form.categories, form)
 
     def without_class_names(self) -> Self:
-        """Return the column with class numbers instead of class names, if it is a class label of TFDS."""
+        """Return the column, with class numbers instead of class names if it is a class label of TFDS."""
         if self.form is None or not self.form.has_codes:
             return self
         return type(self).in_form(self.name, replace(self.form, categories=None))
@@ -122,7 +122,7 @@ class Field:
 
     @property
     def is_struct(self) -> bool:
-        """True if each field of the column is stored in features of its own."""
+        """True if the column is a struct whose fields are stored in separate features."""
         return isinstance(self.type, pa.StructType) and self.form is None
 
     @cached_property
@@ -145,7 +145,7 @@ class Field:
 
     @cached_property
     def features(self) -> tuple[Column, ...]:
-        """The features that store the column, in the form that the kernel needs."""
+        """The features that store the column, as the kernel's columns."""
         if self.form is not None:
             return self.form.columns(self.name)
         return tuple(one.column for one in self.family) if self.is_struct else (self.column,)
@@ -154,7 +154,7 @@ class Field:
     def column(self) -> Column:
         """The feature that stores the column.
 
-        For a struct, the feature that distinguishes a struct whose fields are all null from a null.
+        For a struct column, this feature distinguishes a struct whose fields are all null from a null struct.
         """
         if self.form is not None:
             return self.features[0]
@@ -181,7 +181,7 @@ class Field:
         return replace(self, type=pa.struct(list(fields)))
 
     def of_struct(self, error: SchemaError) -> SchemaError:
-        """Return a copy of the error of a field. Its remedies give the type of the whole struct instead."""
+        """Return a copy of a field's error whose remedies contain the type of the complete struct."""
         remedies = [
             remedy._replace(value={self.name: self.with_field_types(remedy.value).type})
             if self.is_struct and remedy.keyword == "schema"
@@ -192,7 +192,7 @@ class Field:
 
     @property
     def is_required(self) -> bool:
-        """True if no value is null, because a record without a value of the column raises an error."""
+        """True if a record without a value of the column raises an error, so that no value is null."""
         return self.form is not None and self.form.is_plain and not self.form.is_optional
 
     @property
@@ -269,7 +269,7 @@ class Field:
             raise self._error(error, "read_tfrecord") from None
 
     def no_rows(self) -> pa.Array:
-        """Return an empty array of the column's type. A dictionary type has the known categories."""
+        """Return an empty array of the column's type. A dictionary array contains the known categories."""
         empty = pa.nulls(0, self.type)
         if self.categories is None:
             return empty
@@ -296,7 +296,7 @@ class Field:
 def stored_fields(item: Field) -> list[Field]:
     """Return a column for each feature that stores ``item``.
 
-    The result is ``item`` itself unless it is a struct or has a form of another library.
+    The result is only ``item``, unless the column is a struct or has a `StoredForm`.
     """
     if item.form is None:
         return [Field(one.name, pa.int64()) if one.is_struct else one for one in item.family]
@@ -304,7 +304,7 @@ def stored_fields(item: Field) -> list[Field]:
 
 
 def feature_text(item: Field) -> str:
-    """Return the type of the feature that stores a column, such as "int64_list" in TensorFlow's protos."""
+    """Return a text for the type of the feature that stores a column, such as "int64_list"."""
     if item.is_struct:
         return "one for each field"
     kind = "bytes" if item.kind == "string" else item.kind
@@ -323,8 +323,8 @@ class Schema:
     fields : tuple of Field
         The columns of the dataset, in order.
     record_type : "example", "sequence_example" or "bytes", default "example"
-        The type of message that each record is. "bytes" means that the payload of a record is the value of
-        the dataset's only column.
+        The message type of each record. With "bytes", the payload of each record is the value of the only
+        column.
 
     Examples
     --------
@@ -353,7 +353,7 @@ class Schema:
             check_instance("fields", item, Field)
         _check_record_type(self.record_type)
 
-    # The package sets these functions, because this module does not open files.
+    # The package sets these two functions, because this module does not open files.
     from_tfds: ClassVar["Callable[..., Schema]"]
     from_tfmd: ClassVar["Callable[..., Schema]"]
 
@@ -367,15 +367,15 @@ class Schema:
     ) -> Self:
         """Create a schema from an Arrow schema. Raise if TFRecord cannot store a type of the Arrow schema.
 
-        A view type such as string_view becomes the type without view, which differs only in memory layout.
-        A column of the null type can only hold nulls.
+        A view type such as string_view becomes the type without view, such as string. A column of the null
+        type can only contain nulls.
 
         Parameters
         ----------
         schema : pyarrow.Schema
             The names and the logical types of the columns.
         record_type : "example", "sequence_example" or "bytes", default "example"
-            The type of message that each record is.
+            The message type of each record.
         categories : mapping of str to pyarrow.Array, optional
             Maps the name of each dictionary column to its first categories.
 
@@ -420,7 +420,7 @@ class Schema:
 
     @cached_property
     def columns(self) -> tuple[Column, ...]:
-        """The name, kind and depth of each feature that stores a column, as the kernel needs them."""
+        """The name, kind and depth of each feature that stores a column, for the kernel."""
         found = (feature for item in self.fields for feature in item.features)
         return tuple(dict.fromkeys(found) if self._has_forms else found)
 
@@ -465,7 +465,7 @@ class Schema:
         return replace(self, fields=tuple(fields))
 
     def no_rows(self) -> pa.RecordBatch:
-        """Return a batch with the columns and no rows. Dictionary columns have the known categories."""
+        """Return a batch with the columns and no rows. Dictionary columns contain the known categories."""
         return pa.RecordBatch.from_arrays([item.no_rows() for item in self.fields], schema=self.arrow)
 
     def is_stored(self, batch: pa.RecordBatch) -> bool:
@@ -498,7 +498,7 @@ class Schema:
     def from_storage(self, batch: pa.RecordBatch) -> pa.RecordBatch:
         """Convert a decoded batch from storage types to logical types: the inverse of `to_storage`.
 
-        Raise SchemaError, which has the column and the row, for a value that does not fit.
+        Raise SchemaError, with the column and the row, for a value that does not fit its column.
         """
         # Creating a new batch of many columns takes as long as decoding the batch.
         if batch.schema.equals(self.arrow) and not self._has_forms:
@@ -510,22 +510,20 @@ class Schema:
 
     @cached_property
     def _positions(self) -> list[list[int]]:
-        """For each column, the positions of its features in `columns`. Several columns may share a
-        feature.
-        """
+        """The indices in `columns` of the features of each field. Several fields may share a feature."""
         at = {feature: number for number, feature in enumerate(self.columns)}
         return [[at[feature] for feature in item.features] for item in self.fields]
 
     @cached_property
     def _has_forms(self) -> bool:
-        """True if at least one column is a struct or has a form."""
+        """True if at least one column is a struct or has a `StoredForm`."""
         return any(item.form is not None or item.is_struct for item in self.fields)
 
     def to_json(self) -> dict[str, Any]:
-        """Return the schema as JSON values, in the form in which a snapshot stores the schema.
+        """Return the schema as a JSON value, as a snapshot stores the schema.
 
-        The key ``columns`` is for people to read. The key ``arrow`` is exact: it holds an Arrow IPC stream
-        without rows, encoded as base64 text.
+        The key ``columns`` is for human readers. The key ``arrow`` contains the exact schema: an Arrow IPC
+        stream without rows, encoded as base64 text.
         """
         sink = pa.BufferOutputStream()
         with pa.ipc.new_stream(sink, self.arrow) as writer:
@@ -609,7 +607,7 @@ def _check_record_type(given: object) -> None:
 
 
 def check_names(names: Sequence[object], *, may_be_empty: bool = False) -> None:
-    """Raise SchemaError if the column names cannot be the feature names of a record that is written."""
+    """Raise SchemaError if the column names cannot be the feature names of written records."""
     if not names:
         raise SchemaError("there are no columns to store", "keep at least one column")
     not_strings = [name for name in names if not isinstance(name, str)]

@@ -17,7 +17,8 @@ from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 
 _Tests = tuple[Callable[[pa.DataType], bool], ...]
 
-# A type is stored as integers, text or bytes if a test in INTEGERS, TEXT or BINARY is true for the type.
+# Predicates for the Arrow types whose values are stored as integers (INTEGERS), text (TEXT) and bytes
+# (BINARY).
 INTEGERS: _Tests = (
     types.is_boolean,
     types.is_integer,
@@ -171,7 +172,7 @@ def is_lossy(type_: pa.DataType) -> bool:
 def canonical_type(type_: pa.DataType) -> pa.DataType:
     """Return the type that a column has after it is written and read back.
 
-    A view type becomes the type without view, which differs only in memory layout. The codes of a dictionary
+    A view type such as string_view becomes the type without view, such as string. The codes of a dictionary
     type get 32 bits.
     """
     if types.is_string_view(type_):

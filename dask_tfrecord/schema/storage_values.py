@@ -2,8 +2,9 @@
 
 `store` and `load` convert whole arrays. `load` is the inverse of `store` for every value that a feature can
 hold. For a value that does not fit, both functions raise `MisfitError` with the row of the value. If a record
-has none of the features of a struct, the struct is null. If instead all fields of the struct are null, the
-record gets a marker: a feature with the name of the struct. The module knows neither columns nor records.
+has none of the features of a struct, the struct is null. If a struct is not null but all of its fields are
+null, its record gets a marker: a feature with the name of the struct. The module does not depend on columns
+or records.
 """
 
 from collections.abc import Callable, Sequence
@@ -28,10 +29,10 @@ _DAY = {"s": 86_400, "ms": 86_400_000, "us": 86_400_000_000, "ns": 86_400_000_00
 
 
 class MisfitError(Exception):
-    """The error for a value that the target type cannot hold.
+    """Signal that the target type cannot hold a value.
 
-    ``row`` is the row of the value in the array that was converted. ``wider`` is a type that can hold the
-    value, if there is one to suggest.
+    ``row`` is the row of the value in the array that was converted. ``wider`` is a suggested type that can
+    hold the value, or None.
     """
 
     def __init__(
@@ -44,7 +45,7 @@ class MisfitError(Exception):
         self.wider = wider
 
     def in_list(self, offsets: Offsets) -> Self:
-        """Return a copy of the error whose row is the row of the list that contains the value."""
+        """Return a copy of the error in which ``row`` is the row of the list that contains the value."""
         wider = None if self.wider is None else pa.list_(self.wider)
         row = int(np.searchsorted(offsets, self.row, side="right")) - 1
         return type(self)(row, self.problem, self.advice, wider)
@@ -54,14 +55,14 @@ ROUND = Remedy("lossy", "allow", "store the nearest float")
 
 
 class RoundedError(MisfitError):
-    """The error for a value that would be rounded, because no float of the target type equals the value."""
+    """Signal that a value would be rounded, because no float of the target type equals the value."""
 
 
 def store(array: pa.Array, *, exact: bool) -> pa.Array:
     """Convert an array of a type that `kind_and_depth` accepts to a type that the kernel encodes.
 
-    If ``exact``, raise RoundedError for a value that would be rounded to a 32-bit float. Raise MisfitError
-    for any other value that no feature can store.
+    If ``exact`` is True, raise RoundedError for a value that would be rounded to a 32-bit float. Raise
+    MisfitError for any other value that no feature can store.
     """
     if is_stored(array):
         return array
@@ -96,7 +97,7 @@ def is_stored(array: pa.Array) -> bool:
 
 
 def storage_bytes(array: pa.Array) -> int:
-    """Estimate the size in bytes of the array that `store` would return; 0 if `store` would copy nothing."""
+    """Estimate the size in bytes of the values that `store` would copy, which is 0 if it copies nothing."""
     if is_stored(array):
         return 0
     type_ = array.type
@@ -118,8 +119,8 @@ def storage_bytes(array: pa.Array) -> int:
 def load(array: pa.Array, type_: pa.DataType, categories: pa.Array | None = None) -> pa.Array:
     """Convert stored values to a logical type: the inverse of `store`.
 
-    ``categories`` are the first categories of a dictionary type. An ordered type has no other categories.
-    Raise MisfitError for a value that the type cannot hold.
+    ``categories`` are the first categories of a dictionary type, or all categories of an ordered type. Raise
+    MisfitError for a value that the type cannot hold.
     """
     if array.type == type_:
         return array
@@ -251,7 +252,7 @@ def _exceeds_decimal(floats: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _range(type_: pa.DataType) -> tuple[int, int] | None:
-    """Return the least and the greatest integer that a type can hold; None if it can hold every int64."""
+    """Return the least and the greatest integer that a type can hold, or None if it can hold every int64."""
     if types.is_boolean(type_):
         return 0, 1
     if types.is_time(type_):
@@ -265,7 +266,7 @@ def _range(type_: pa.DataType) -> tuple[int, int] | None:
 def check_range(array: pa.Array) -> None:
     """Raise MisfitError for invalid values that Arrow arrays can contain.
 
-    These are a time that is not within one day, and a date64 with a time of day.
+    Such values are a time that is not within one day, and a date64 with a time of day.
     """
     if types.is_time(array.type) or types.is_date64(array.type):
         _check_integers(array.view(integer_type(array.type)), array.type)
@@ -311,7 +312,7 @@ def _refuse_float(mask: pa.Array, array: pa.Array, type_: pa.DataType) -> None:
 
 
 def _is_not_a_stored_decimal(decimals: pa.Array, floats: pa.Array) -> pa.Array:
-    """Return a mask of the floats that differ from what `store` returns for their nearest decimal.
+    """Return a mask of the floats that `store` would not return for the nearest decimal.
 
     A decimal differs from the float that stores it by at most half the distance between two adjacent floats.
     The factor in this function is slightly larger than 0.5, because Arrow's division is inexact in the last
@@ -346,7 +347,7 @@ def with_values(
 
 
 def _fixed_size_positions(offsets: Offsets, size: int, nulls: pa.Array) -> pa.Array:
-    """Return ``size`` positions of values for each list. The positions are null for a null list."""
+    """Return the positions of the ``size`` values of each list, or ``size`` nulls for a null list."""
     positions = offsets[:-1, None] + np.arange(size)
     return pa.array(positions.ravel(), mask=np.repeat(nulls.to_numpy(zero_copy_only=False), size))
 
@@ -377,7 +378,7 @@ def with_marker(array: pa.StructArray, features: Sequence[pa.Array]) -> list[pa.
 
 
 def from_marker(type_: pa.StructType, marker: pa.Array, fields: Sequence[pa.Array]) -> pa.StructArray:
-    """Return the structs with the given marker and fields: the inverse of `with_marker`."""
+    """Create an array of structs from the marker and the fields: the inverse of `with_marker`."""
     return structs(type_, reduce(pc.or_, (one.is_valid() for one in fields), marker.is_valid()), fields)
 
 

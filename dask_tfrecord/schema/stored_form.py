@@ -2,8 +2,8 @@
 
 TensorFlow Datasets (TFDS) stores a tensor as a flat list of values, and an encoded tensor as bytes. TFDS
 stores a sequence of sequences as the values and the lengths of the inner sequences. The classes of
-``tensorflow_datasets.core.features`` are the source of these rules. The feature specs of TensorFlow, and the
-schemas of TensorFlow Metadata, name the features that store the values and the lengths of a column.
+``tensorflow_datasets.core.features`` define these rules. The feature specs of TensorFlow, and the schemas of
+TensorFlow Metadata, name the features that store the values and the lengths of a column.
 """
 
 import math
@@ -32,8 +32,8 @@ Size: TypeAlias = int | None
 # The largest total size, in bytes, of the values of an array of the type `pa.binary()`.
 _MOST_BYTES = 2**31 - 1
 
-# With "value_rowids", a row may have at most this many more sequences than values, so that hostile row
-# numbers cannot use up the memory.
+# The largest difference between the number of sequences and the number of values of a row, with
+# "value_rowids". The limit prevents hostile row numbers from using up the memory.
 _MOST_EMPTY = 2**20
 
 _Ints: TypeAlias = npt.NDArray[np.int64]
@@ -45,11 +45,11 @@ class RowPartition(NamedTuple):
     Attributes
     ----------
     integers : str
-        What the integers say: the lengths of the sequences ("row_lengths"), the positions at which the
-        sequences begin ("row_starts") or end ("row_limits"), zero and the ends ("row_splits"), or the number
-        of the sequence of each value ("value_rowids").
+        The meaning of the integers: the lengths of the sequences ("row_lengths"), the positions at which the
+        sequences begin ("row_starts") or end ("row_limits"), zero followed by the ends ("row_splits"), or the
+        index of the sequence of each value ("value_rowids").
     feature : str
-        The name of the feature.
+        The name of the feature with the integers.
     """
 
     integers: Integers
@@ -58,28 +58,29 @@ class RowPartition(NamedTuple):
 
 @dataclass(frozen=True)
 class StoredForm:
-    """The dimensions of a column, and the features that store the column.
+    """Describe the dimensions of a column, and the features that store the column.
 
     Attributes
     ----------
     value_type : pyarrow.DataType
         The type of the values of a tensor. For class labels with names, the type of the class numbers.
     shape : tuple of (int or None)
-        The shape of a tensor. Empty for a scalar.
+        The shape of a tensor. A scalar has an empty shape.
     lengths : tuple of (int or None)
         The length of each sequence around a tensor, from the outermost sequence to the innermost.
     encoding : {"none", "bytes", "zlib"}
-        The form of a tensor in its feature: a list of values, the bytes of the values in C order, or these
-        bytes compressed with zlib.
+        How a feature stores a tensor: as a list of values ("none"), as the bytes of the values in C order
+        ("bytes"), or as these bytes compressed with zlib ("zlib").
     is_optional : bool
-        If True, a record may lack the features of the column. The value of the column is then null.
+        If True, a record may lack the features of the column, so that the value of the column is null.
     categories : pyarrow.Array, optional
-        If the stored values are class numbers, the names of the classes. The number -1 means null. If
+        If the stored values are class numbers, the class names. The class number -1 means null. If
         `value_type` is a string type, the first categories of the column.
     spellings : tuple of (str, str), optional
         The texts that stand for False and for True in a feature of bytes.
     value_feature : str, optional
-        The name of the feature that stores the values. If None, the name follows from the column's name.
+        The name of the feature that stores the values. If None, the feature's name is derived from the name
+        of the column.
     partitions : tuple of (RowPartition or None)
         For each of `lengths` except the first, the feature that divides the values into sequences, or None if
         all sequences have the same length. If the tuple is empty, the features have the names that TFDS uses.
@@ -124,7 +125,7 @@ class StoredForm:
 
     @property
     def has_codes(self) -> bool:
-        """True if the stored values are numbers of classes that have names."""
+        """True if the stored values are class numbers, and the class names are known."""
         return self.categories is not None and pa.types.is_integer(self.value_type)
 
     @property
@@ -150,7 +151,7 @@ class StoredForm:
         return len(self.lengths) + len(self.shape)
 
     def columns(self, name: str) -> tuple[Column, ...]:
-        """Return the features that store the column ``name``, in the form that the kernel needs."""
+        """Return the features that store the column ``name``, as the kernel's columns."""
         name = self.value_feature or name
         if self._stores_shapes:
             return (*self._features(f"{name}/value", "bytes"), *self._features(f"{name}/shape", "int64", 1))
@@ -171,7 +172,7 @@ class StoredForm:
     def load(self, arrays: Sequence[pa.Array]) -> pa.Array:
         """Convert the decoded values of the features in `columns` to the values of the column.
 
-        Raise MisfitError, which has the row, for a value that contradicts the form.
+        Raise MisfitError, with the row, for a value that contradicts this description of the column.
         """
         has_empty = bool(self.lengths) or (None in self.shape and self.encoding == "none")
         if (has_empty and not self.is_optional) or not arrays[
@@ -210,7 +211,7 @@ class StoredForm:
         return self._in_sequences(found, per_row, arrays[1:]) if self.lengths else found
 
     def _values(self, stored: pa.Array) -> pa.Array:
-        if pa.types.is_uint64(self.value_type):  # the feature holds the same bits as an int64
+        if pa.types.is_uint64(self.value_type):  # the feature stores the same bits as an int64
             return stored.view(pa.uint64())
         if self.spellings is not None:
             found = pc.index_in(stored, pa.array([one.encode() for one in self.spellings], stored.type))
@@ -296,30 +297,30 @@ def _mismatch(count: int, shape: Sequence[Size]) -> str:
 
 
 def _flattened(array: pa.Array) -> tuple[pa.Array, _Ints]:
-    """Return the values of all rows, and the number of values of each row. A null list has no values."""
+    """Return the values of all rows, and the number of values in each row. A null list has no values."""
     if not is_list(array.type):
         return array, np.ones(len(array), np.int64)
     return array.flatten(), np.diff(list_offsets(array))
 
 
 def _equal_lengths(per_row: _Ints, size: int) -> tuple[_Ints, _Ints]:
-    """Return ``size`` as the length of each sequence, and the number of sequences of each row."""
+    """Return the length of each sequence, which is ``size``, and the number of sequences in each row."""
     _check(per_row % size == 0, lambda row: _mismatch(per_row[row], [None, size]))
     counts = per_row // size
     return np.full(counts.sum(), size), counts
 
 
 def _row_lengths(array: pa.Array, integers: Integers, per_row: _Ints) -> tuple[_Ints, _Ints]:
-    """Return the lengths of the sequences of all rows, and the number of sequences of each row.
+    """Return the lengths of all sequences, and the number of sequences in each row.
 
-    ``per_row`` is the number of values of each row.
+    ``per_row`` is the number of values in each row.
     """
     values, counts = _flattened(array)
     numbers = values.to_numpy()
     if integers == "row_lengths":
         return numbers, counts
     edges = _edges(counts)
-    first, last = edges[:-1][counts > 0], edges[1:][counts > 0] - 1  # only of rows with integers
+    first, last = edges[:-1][counts > 0], edges[1:][counts > 0] - 1  # only rows with integers
     if integers == "value_rowids":
         _check(counts == per_row, lambda row: f"{per_row[row]} values have {counts[row]} row numbers")
         steps = np.diff(numbers, prepend=0)
@@ -349,7 +350,7 @@ def _row_lengths(array: pa.Array, integers: Integers, per_row: _Ints) -> tuple[_
 
 
 def _edges(counts: _Ints) -> _Ints:
-    """Return where the values of each row begin, followed by the number of all values."""
+    """Return the index of each row's first value, followed by the total number of values."""
     return np.concatenate([[0], np.cumsum(counts)])
 
 
@@ -360,10 +361,10 @@ def _nested_type(type_: pa.DataType, sizes: Sequence[Size]) -> pa.DataType:
 
 
 def _nested(values: pa.Array, counts: _Ints, sizes: Sequence[Size]) -> pa.Array:
-    """Convert values in C order to nested lists of these sizes, the outermost first. At most one size is
-    unknown.
+    """Convert values in C order to nested lists.
 
-    ``counts`` is the number of values of each row.
+    ``counts`` is the number of values in each row. ``sizes`` are the sizes of the lists, from the outermost
+    list to the innermost. At most one size is unknown.
     """
     known = math.prod(size for size in sizes if size is not None)
     free = counts // max(1, known) if None in sizes else np.ones(len(counts), np.int64)
@@ -385,7 +386,7 @@ def _lists(values: pa.Array, counts: _Ints) -> pa.Array:
 
 
 def _decompressed(stored: pa.Array, size: int | None) -> pa.Array:
-    """Decompress each value, which must have ``size`` bytes if the size is known.
+    """Decompress each value. If ``size`` is not None, a value with more than ``size`` bytes raises.
 
     Together, the values may have at most 2 GiB, so that hostile records cannot use up the memory. The loop is
     needed because no library decompresses an array of zlib streams in one call.

@@ -1,9 +1,9 @@
 """Convert schemas of TensorFlow Metadata and feature specs of TensorFlow to columns.
 
-``schema.proto`` of TensorFlow Metadata defines the schemas. Their files have protobuf's text format
+``schema.proto`` of TensorFlow Metadata defines the schemas. Schema files have protobuf's text format
 (https://protobuf.dev/reference/protobuf/textformat-spec/). A feature spec is the argument of
 ``tf.io.parse_example``. The shapes of the columns follow the tensor representations that TFX derives from a
-schema. Neither library is imported: classes are recognised by their names.
+schema. This module imports neither library, and recognises classes by their names.
 """
 
 from collections.abc import Iterator, Mapping
@@ -17,10 +17,10 @@ from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.stored_form import Integers, RowPartition, Size, StoredForm
 from dask_tfrecord.schema.tfmd_message import enum_name, parse
 
-# The name of the file with the schema in a directory of TFX.
+# The name of the schema file in a TFX directory.
 SCHEMA_FILE = "schema.pbtxt"
 
-# A protobuf message, whose class is made at run time.
+# A protobuf message, whose class is created at run time.
 Message: TypeAlias = Any
 
 # TFX does not read features in these lifecycle stages.
@@ -110,7 +110,7 @@ def _field(name: str, item: Message, schema: Message, dense: Message | None) -> 
         shape = ()
     is_required = shape is not None and _is_required(item) and not _has(dense, "default_value")
     if not is_required and values.spellings is None:
-        # These columns need no form, because features that are absent become null.
+        # These columns need no `StoredForm`, because absent features become null.
         if shape is None:
             type_ = values.type if values.categories is None else pa.string()
             return Field(name, pa.list_(type_))
@@ -213,7 +213,7 @@ def _domain_values(name: str, item: Message, schema: Message) -> list[str]:
 
 
 def _shape(name: str, item: Message, dense: Message | None) -> tuple[Size, ...] | None:
-    """Return the shape of the tensor of a feature. None if the number of values differs between records."""
+    """Return the shape of a feature's tensor, or None if the number of values differs between records."""
     described = next((one for one in (item, dense) if _has(one, "shape")), None)
     if described is not None:
         shape = tuple(dim.size if dim.HasField("size") else -1 for dim in described.shape.dim)
@@ -240,7 +240,7 @@ def _tensors(schema: Message) -> dict[str, Message]:
 
 
 def _ragged(key: str, tensor: Message, features: Mapping[str, Message], schema: Message) -> StoredForm:
-    """Return the form of a ragged tensor, whose values and row lengths are stored in separate features."""
+    """Return how a ragged tensor is stored: its values and its row lengths are in separate features."""
     ragged = tensor.ragged_tensor
     steps = list(ragged.feature_path.step)
     if len(steps) != 1 or steps[0] not in features:

@@ -1,8 +1,8 @@
 """Convert the ``features.json`` of TensorFlow Datasets (TFDS) to columns.
 
-The file describes a tree of features. Each leaf becomes a column, whose name joins the names on the way to
-the leaf, such as ``objects/bbox``. The sources of the format are ``feature.proto`` and the classes of
-``tensorflow_datasets.core.features``. The file names Python classes, but this module imports none of them.
+The file describes a tree of features. Each leaf becomes a column, whose name is the path to the leaf, such as
+``objects/bbox``. ``feature.proto`` and the classes of ``tensorflow_datasets.core.features`` define the
+format. The file names Python classes, but this module imports no class.
 """
 
 import json
@@ -44,8 +44,8 @@ _TYPES = {
 
 _ENCODINGS: dict[str, Encoding] = {"none": "none", "bytes": "bytes", "zlib": "zlib"}
 
-# Files of TFDS before 4.4 name the class of a feature, and sometimes its message. Maps these names, without
-# the suffix "Feature", to the key of the feature's content in newer files.
+# Files of TFDS before 4.4 name the class of a feature, and sometimes its message. Maps these class and
+# message names, without the suffix "Feature", to the key of the feature's content in newer files.
 _KEYS = {
     "FeaturesDict": "featuresDict",
     "Tensor": "tensor",
@@ -66,9 +66,9 @@ _KEYS = {
 
 
 class DescribedColumns(NamedTuple):
-    """The columns whose types ``features.json`` describes.
+    """Map each column that ``features.json`` describes to the form in which TFDS stores the column.
 
-    ``unknown`` has the names of the features with an unknown class or dtype.
+    ``unknown`` lists the features whose class or dtype is unknown.
     """
 
     forms: dict[str, StoredForm]
@@ -78,8 +78,8 @@ class DescribedColumns(NamedTuple):
 class Leaf(NamedTuple):
     """A leaf of the tree of features.
 
-    ``path`` holds the names on the way to the leaf. ``form`` is None if the feature or its dtype is unknown.
-    ``classes`` is the number of classes of a class label.
+    ``path`` contains the names from the root to the leaf. ``form`` is None if the feature or its dtype is
+    unknown. ``classes`` is the number of classes of a class label.
     """
 
     path: tuple[str, ...]
@@ -94,7 +94,7 @@ class Leaf(NamedTuple):
 def leaves(
     node: Mapping[str, Any], path: tuple[str, ...] = (), lengths: tuple[Size, ...] = ()
 ) -> Iterator[Leaf]:
-    """Yield the leaves of a feature in ``features.json``.
+    """Yield the leaves below a feature in ``features.json``.
 
     ``lengths`` are the lengths of the sequences around the feature.
     """
@@ -130,7 +130,7 @@ def leaves(
 
 
 def _tensor(content: Mapping[str, Any], lengths: tuple[Size, ...]) -> StoredForm | None:
-    """Return the form of a tensor, or None if its dtype is unknown or TFDS does not write such a tensor."""
+    """Return how a tensor is stored, or None if its dtype is unknown or TFDS does not write such a tensor."""
     type_, shape = _TYPES.get(str(content.get("dtype"))), _shape(content)
     encoding = _ENCODINGS.get(str(content.get("encoding") or "none").lower())
     unknown = shape.count(None)
@@ -172,7 +172,7 @@ def _shape(content: Mapping[str, Any]) -> tuple[Size, ...]:
 
 
 def _size(given: Any) -> Size:
-    """Return the size of a dimension. Protobuf's JSON form writes 64-bit integers as strings."""
+    """Return the size of a dimension. Protobuf's JSON format writes 64-bit integers as strings."""
     return None if given is None or int(given) < 0 else int(given)
 
 

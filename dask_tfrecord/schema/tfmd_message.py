@@ -1,14 +1,14 @@
 """Parse a schema of TensorFlow Metadata in protobuf's text format.
 
-The message classes are made at run time, with only the fields that `tensorflow_schemas` reads. Therefore
-tensorflow-metadata is not needed. protobuf is imported only when a text is parsed.
+The message classes are created at run time, with only the fields that `tensorflow_schemas` reads. Therefore
+the package tensorflow-metadata is not needed. protobuf is imported only when a text is parsed.
 """
 
 from functools import cache
 from typing import Any
 
-# The fields of each message that are read. A star marks a repeated field. Other fields are skipped. In a
-# text, the map tensor_representation_group looks like a repeated message with a key and a value.
+# Maps each message to the fields that are read. A star marks a repeated field. All other fields are skipped.
+# In a text, the map tensor_representation_group looks like a repeated message with a key and a value.
 _MESSAGES = {
     "Schema": "feature:Feature* string_domain:StringDomain* tensor_representation_group:Group*",
     "Feature": "name:string deprecated:bool type:FeatureType lifecycle_stage:LifecycleStage "
@@ -41,7 +41,7 @@ _ENUMS = {
     "IntegerTimeFormat": "FORMAT_UNKNOWN=0 UNIX_SECONDS=1 UNIX_MILLISECONDS=2 UNIX_MICROSECONDS=3 "
     "UNIX_NANOSECONDS=4 UNIX_DAYS=5",
 }
-# The numbers of protobuf's types in a FieldDescriptorProto.
+# Maps protobuf's types to their codes in a FieldDescriptorProto.
 _SCALARS = {"double": 1, "int64": 3, "bool": 8, "string": 9}
 _MESSAGE, _ENUM = 11, 14
 _OPTIONAL, _REPEATED = 1, 3
@@ -52,7 +52,7 @@ _PACKAGE = "dask_tfrecord.tfmd"
 def parse(text: str) -> Any:
     """Parse the text of a schema to a message with the fields in `_MESSAGES`.
 
-    Raise ImportError if protobuf is not installed, and ValueError, which names the line, for an invalid text.
+    Raise ImportError if protobuf is not installed. Raise ValueError, with the line, for an invalid text.
     """
     schema = _schema_class()()
     from google.protobuf import text_format
@@ -76,7 +76,7 @@ def enum_name(message: Any, field: str) -> str:
 
 @cache
 def _schema_class() -> Any:
-    """Make the class in a separate pool, because TensorFlow's messages may be in the default pool."""
+    """Create the class in a separate pool, because the default pool may contain TensorFlow's messages."""
     try:
         from google.protobuf import descriptor_pb2, descriptor_pool, message_factory
     except ImportError as error:
