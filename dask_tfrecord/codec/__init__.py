@@ -1,6 +1,6 @@
 """Encode and decode records with the compiled kernel, and describe damaged records.
 
-The package `codec` knows bytes and Arrow, but does not know files.
+The package `codec` works on bytes and Arrow data, and opens no files.
 """
 
 from collections.abc import Mapping, Sequence
@@ -77,7 +77,7 @@ PAYLOAD_REASONS = frozenset(
     }
 )
 
-# The kernel's reason for a record with more features than an inference may have.
+# The kernel's reason for a record with which an inference would exceed ``max_features``.
 TOO_MANY_FEATURES = "more features than max_features"
 
 _PAYLOAD_PROBLEM = "the file is a TFRecord file, but this undamaged record is not an Example"
@@ -116,7 +116,7 @@ class Damage(NamedTuple):
         return SchemaError(problem, remedies=self._remedies(column), **place)
 
     def _remedies(self, column: Column) -> list[Remedy]:
-        """Return arguments that can read the record."""
+        """Return the arguments with which the record can be read, as remedies."""
         kind = self.found if self.reason == "wrong kind" else column.kind
         if self.reason == "invalid UTF-8 value":
             kind = "bytes"
@@ -136,7 +136,7 @@ def too_many_features(count: int, **place: Any) -> SchemaError:
 
 
 def _wrong_map_error(unknown: Column, place: Mapping[str, Any]) -> SchemaError:
-    """Return the error for a feature in the context whose column expects a feature list, or the reverse."""
+    """Return the error for a feature in the context whose column reads a feature list, or vice versa."""
     here, there = "the context", "the feature lists"
     if unknown.depth == 2:
         here, there = there, here
@@ -151,12 +151,12 @@ Ints = npt.NDArray[np.int64]
 
 
 class Checked(NamedTuple):
-    """The intact records and the damaged ranges in the first ``consumed`` bytes of some data.
+    """Describe the intact records and the damaged ranges in the first ``consumed`` bytes of some data.
 
     A damaged range is one record whose length is considered correct, or all bytes up to the next record. If
-    ``continues``, the first range is the rest of the last range of the preceding data. If ``is_open``, the
-    last range may go on in the following data. ``records_before`` counts the intact records before each
-    range. ``reasons`` are indices into ``texts``.
+    ``continues`` is True, the first range continues the last range of the preceding data. If ``is_open`` is
+    True, the last range may continue in the following data. ``records_before`` counts the intact records
+    before each range. ``reasons`` are indices into ``texts``.
     """
 
     records: int
@@ -176,7 +176,7 @@ class Checked(NamedTuple):
 
     @classmethod
     def one_range(cls, length: int, reason: str, *, continues: bool) -> "Checked":
-        """Return the result for data of which every byte is damaged."""
+        """Return the result for data in which every byte is damaged."""
         zero, end = np.zeros(1, np.int64), np.array([length])
         return cls(0, length, continues, False, zero, end, zero, zero, (reason,))
 
@@ -186,7 +186,7 @@ class Checked(NamedTuple):
         return self._replace(reasons=reasons, texts=(*self.texts, reason))
 
     def intact(self, data: Buffer) -> memoryview:
-        """Return the joined bytes of the intact records. They are copied only if there is damage."""
+        """Return the joined bytes of the intact records. The bytes are copied only if there is damage."""
         if not len(self.starts):
             return memoryview(data)[: self.consumed]
         return memoryview(self._take(data, 0).buffers()[2] or b"")
@@ -214,8 +214,7 @@ pool_array = _kernel.pool_array
 raise_pool_limit = _kernel.raise_pool_limit
 SparseReader = _kernel.SparseReader
 
-# The largest size in bytes that protobuf allows for a message. A record therefore has at most this number of
-# bytes.
+# The largest size in bytes that protobuf allows for a message, and therefore for the payload of a record.
 MAX_RECORD_BYTES = 2**31 - 1
 
 # The frame of a record: the payload's length (8 bytes, little-endian), a CRC (4), the payload, and a CRC (4).
@@ -238,7 +237,7 @@ def _damage(fields: "_kernel.Damage | None") -> Damage | None:
 
 
 class Decoded(NamedTuple):
-    """The result of `Decoder.decode`: a batch, the number of used bytes, and the damage, if any."""
+    """The result of `Decoder.decode`: a batch, the number of bytes that were used, and any damage."""
 
     batch: pa.RecordBatch
     consumed: int
@@ -257,7 +256,7 @@ class Fed(NamedTuple):
 
 
 class Statistics(NamedTuple):
-    """The number of nulls, the least and the greatest value of a column in each of several row ranges."""
+    """The number of nulls, the least and the greatest value of a column, for each of several row ranges."""
 
     nulls: list[int]
     least: list[Any]
@@ -265,7 +264,7 @@ class Statistics(NamedTuple):
 
 
 class Encoder:
-    """Encode Arrow batches of the storage types that ``_kernel.pyi`` describes as framed records."""
+    """Encode Arrow batches as framed records. ``_kernel.pyi`` lists the types that the columns may have."""
 
     def __init__(self, columns: Sequence[Column], record_type: RecordType) -> None:
         self._columns = tuple(columns)
@@ -277,7 +276,7 @@ class Encoder:
     def encode_into(
         self, row: int, out: Buffer, end: int | None = None, starts: Ints | None = None
     ) -> tuple[int, int, int]:
-        """Encode rows as the kernel's `Encoder` does. ``SPARE_BYTES`` bytes of ``out`` or more stay free.
+        """Encode rows as the kernel's `Encoder` does. At least ``SPARE_BYTES`` bytes of ``out`` stay free.
 
         Raise SchemaError, with the column and the row, for a value that cannot be encoded.
         """
@@ -318,26 +317,27 @@ class Decoder:
         )
 
     def decode(self, data: Buffer, *, final: bool) -> Decoded:
-        """Decode the whole records at the start of ``data`` to a batch of their own."""
+        """Decode the complete records at the start of ``data`` to a new batch."""
         fed = self.feed(data, final=final)
         return Decoded(self.take(), fed.consumed, fed.damage)
 
     def feed(self, data: Buffer, *, final: bool, more: int = 0) -> Fed:
-        """Decode the whole records at the start of ``data``, and add them to the batch that `take` returns.
+        """Decode the complete records at the start of ``data``, and add them to the batch of `take`.
 
-        Unless ``final``, the data of the next call must begin with the incomplete last record. Memory is
-        reserved for about ``more`` bytes of records that later calls add before `take`. Raise ValueError if
-        the batch already has records and would exceed 2 GiB. In this case, call `take` first.
+        Unless ``final`` is True, the data of the next call must begin with the incomplete last record. Memory
+        is reserved for about ``more`` bytes of records that later calls add before `take`. If the batch
+        already contains records and would exceed 2 GiB, raise ValueError: `take` must be called first.
         """
         records, consumed, damage = self._kernel.feed(data, final=final, more=more)
         return Fed(records, consumed, _damage(damage))
 
     def feed_records(self, data: Sequence[Buffer], places: Ints, rows: Ints) -> Fed:
-        """Add records that lie anywhere in several buffers, in any order, to the batch that `take` returns.
+        """Decode records at given positions in several buffers, and add them to the batch of `take`.
 
-        Each row of ``places`` has the index of the record's buffer, and the start and the end of its whole
-        frame. ``rows`` are the rows of ``places`` to decode. The call stops early if the batch would exceed 2
-        GiB. Raise IndexError for a row without a place, and for a record outside its buffer.
+        Each row of ``places`` contains the index of a record's buffer, and the start and the end of the
+        record's frame in this buffer. ``rows`` are the indices of the rows of ``places`` to decode, in any
+        order. The call stops early if the batch would exceed 2 GiB. Raise IndexError for an index outside
+        ``places``, and for a record outside its buffer.
         """
         records, consumed, damage = self._kernel.feed_records(data, places.data, rows.data)
         return Fed(records, consumed, _damage(damage))
@@ -366,7 +366,8 @@ class Inference:
     """Collect the features of records over several calls, to infer a schema, and find damaged records.
 
     For the record type "bytes", records are not parsed. `feed` stops after ``max_records`` records. The value
-    -1 means no limit. A record is damage if the number of features would exceed ``max_features`` with it.
+    -1 means no limit. A record with which there would be more than ``max_features`` features counts as
+    damaged.
     """
 
     def __init__(
@@ -404,7 +405,7 @@ class Inference:
 
 
 class Scanned(NamedTuple):
-    """The result of `scan`. The offsets and numbers are None if they were not requested."""
+    """The result of `scan`. ``offsets`` and ``numbers`` are None if they were not requested."""
 
     records: int
     consumed: int
@@ -422,11 +423,12 @@ def scan(
     verify_crc: bool = True,
     max_record_bytes: int = MAX_RECORD_BYTES,
 ) -> Scanned:
-    """Count the whole records at the start of ``data`` without decoding them.
+    """Count the complete records at the start of ``data`` without decoding them.
 
-    With ``offsets``, the result has the offsets of all records. If ``every`` is not 0, the result has the
-    offsets and numbers of records at which blocks can start: the first record, and each record that starts at
-    least ``every`` bytes after the last of these records. If ``final``, an incomplete last record is damage.
+    If ``offsets`` is True, the result contains the offsets of all records. If ``every`` is not 0, the result
+    contains the offsets and the indices of the records at which blocks can start. Blocks can start at the
+    first record, and at each record that is at least ``every`` bytes after the previous block start. If
+    ``final`` is True, an incomplete last record is damage.
     """
     records, consumed, damage, *arrays = _kernel.scan(
         data,
@@ -443,9 +445,9 @@ def scan(
 class FoundRecord(NamedTuple):
     """The result of `find_record`.
 
-    If ``proven``, a record of ``size`` bytes starts at ``offset``. Otherwise, no record starts before
-    ``offset``. If ``size`` is then not 0, a record may start at ``offset``, and ``size`` + 12 bytes from
-    ``offset`` on are needed to decide.
+    If ``proven`` is True, a record of ``size`` bytes starts at ``offset``. Otherwise, no record starts before
+    ``offset``, and if ``size`` is not 0, a record may start at ``offset``. To decide whether a record starts
+    there, ``size`` + 12 bytes from ``offset`` on are needed.
     """
 
     offset: int

@@ -49,12 +49,12 @@ class Encoder:
 
     def __init__(self, columns: Sequence[Column], record_type: str) -> None: ...
     def bind(self, batch: ArrowArray) -> None:
-        """Set the batch whose rows the next calls encode. Raises EncodeError if it has other Arrow types."""
+        """Set the batch whose rows the next calls encode. Raises EncodeError for other Arrow types."""
 
     def encode_into(
         self, row: int, out: Buffer, end: int | None = None, starts: Buffer | None = None
     ) -> tuple[int, int, int]:
-        """Fill ``out`` with whole framed records of the rows from ``row`` to before ``end``.
+        """Fill ``out`` with complete framed records of the rows from ``row`` to before ``end``.
 
         By default, ``end`` is the end of the batch. Returns (next row, bytes written, need). need is 0 if at
         least one row fits. Otherwise need is the buffer size that the next row needs. ``starts`` (int64, with
@@ -63,7 +63,7 @@ class Encoder:
         """
 
     def statistics(self, bounds: Sequence[int]) -> list[tuple[list[int], list[Any], list[Any]]]:
-        """Return (nulls, least, greatest) of each column, as lists with an element for each range of rows.
+        """Return (nulls, least, greatest) for each column: lists with an element for each range of rows.
 
         Range ``k`` has the rows from ``bounds[k]`` to before ``bounds[k + 1]``.
 
@@ -97,10 +97,10 @@ class Decoder:
         """Decode the whole records at the start of ``data``: (records of this call, bytes used, damage).
 
         The records are added to a batch. Unless ``final``, an incomplete last record is left to the next
-        call, which must get it from its start. Damage ends the call before the damaged record. The next call
-        may add the records after it to the same batch. Memory is reserved for about ``more`` bytes of records
-        that later calls add to the same batch. If the batch has records, and these and the data exceed 2 GiB,
-        the call raises ValueError: take the batch first.
+        call, whose data must begin with this record. Damage ends the call before the damaged record. The next
+        call may add the records after the damaged record to the same batch. Memory is reserved for about
+        ``more`` bytes of records that later calls add to the same batch. If the batch has records, and these
+        and the data exceed 2 GiB, the call raises ValueError: take the batch first.
         """
 
     def feed_records(
@@ -118,12 +118,13 @@ class Decoder:
         """Return the batch of the records that were added since the last call of `take`."""
 
 class Inference:
-    """Find out which features records hold, and which records are damaged.
+    """Find out which features the records contain, and which records are damaged.
 
     All features are parsed, so a malformed feature is reported as damage. Damaged records add no features.
     Records of the type "bytes" are not parsed. If a record has a key twice, only the last value counts, as in
-    a `Decoder`. A record with which there would be more than ``max_features`` features is damage. The damage
-    has, as ``found``, the number of features before the record plus the number of features of the record.
+    a `Decoder`. A record with which there would be more than ``max_features`` features is damage. As
+    ``found``, the damage contains the number of features before the record plus the number of features in the
+    record.
     """
 
     def __init__(
@@ -173,15 +174,15 @@ class SparseReader:
     byte ``stop``. A value of at least 32 KiB is left out if it is the only bytes value, or the packed list of
     floats, of a feature that is none of the ``columns``. If checksums of payloads are not verified, and the
     decoder knows all features, then the decoder never reads these bytes. A record in which anything else is
-    unusual is read as a whole. If 64 records in a row have no such value, the rest of the file is read as a
-    whole.
+    unusual is read completely. If 64 consecutive records contain no such value, the rest of the file is read
+    completely.
     """
 
     def __init__(self, file: int, start: int, stop: int, columns: Sequence[str]) -> None: ...
     def readinto(self, out: Buffer) -> int:
-        """Read the next bytes of the file to the start of ``out``, and return their number.
+        """Read the next bytes of the file to the start of ``out``, and return how many bytes were read.
 
-        Bytes of ``out`` in a value that is left out are not written. The number is 0 at the end of the file.
+        Bytes of ``out`` in a value that is left out are not written. The result is 0 at the end of the file.
         Raises OSError.
         """
 
@@ -194,7 +195,7 @@ def scan(
     offsets: bool = False,
     every: int = 0,
 ) -> tuple[int, int, Damage | None, ArrowArray | None, ArrowArray | None]:
-    """Walk frames without decoding: (records, bytes used, damage, offsets, numbers).
+    """Walk over frames without decoding them. Return (records, bytes used, damage, offsets, numbers).
 
     The checksums of the lengths are always verified. The checksums of the payloads are verified only with
     ``verify_crc``. With ``offsets``, the result has the offsets (int64) of all records. If ``every`` is not

@@ -2,8 +2,8 @@
 
 To add a codec, add its name to `Compression` and a `Codec` to `CODECS`. The module works on bytes, and reads
 and writes no files. Each compressed block can be decompressed without the blocks before it, and all blocks of
-a file together form an ordinary compressed file. A file that is decompressed may come from any tool: it is
-read forward in bounded memory, and may hold several streams or frames one after the other.
+a file together form an ordinary compressed file. Compressed files of any tool are read forward in bounded
+memory, and may contain several streams or frames one after the other.
 """
 
 import bz2
@@ -22,11 +22,10 @@ from typing_extensions import Buffer
 from dask_tfrecord.codec import HEADER_BYTES, adler32_combine, crc32_combine, scan
 from dask_tfrecord.errors import CorruptRecordError, Remedy, TFRecordError
 
-# The number of bytes of a file that `looks_like` needs. These bytes are enough to distinguish text from
-# binary data.
+# How many bytes of a file `looks_like` needs. These bytes are enough to distinguish text from binary data.
 LOOK_BYTES = 512
 
-# The first bytes of files in table formats, and of files that a download, an export or a copy leaves among
+# The first bytes of files in other table formats, and of files that downloads, exports and copies leave among
 # data files.
 _MAGIC = {
     b"PAR1": "a Parquet file",
@@ -94,8 +93,8 @@ def _kind_of_text(head: bytes) -> str:
 # times slower.
 _HIGHEST_ISAL_LEVEL = 3
 
-# The header of gzip files, which has no file name, no time and no operating system. The zlib header declares
-# a window of 32 KiB and the default level.
+# The header of gzip files, without a file name, a time and an operating system. The zlib header declares a
+# window of 32 KiB and the default level.
 _GZIP_HEADER = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
 _ZLIB_HEADER = b"\x78\x9c"
 
@@ -114,9 +113,9 @@ class Compressor(Protocol):
     """Compress the blocks of one file, which consists of ``head``, the compressed blocks, and the result of
     `tail`.
 
-    The bytes of the file depend only on the content of its blocks and on the level. After the last block, if
-    there is one, the file has ``tail_bytes`` bytes. `add_file` needs the last ``end_bytes`` bytes of the
-    other file.
+    The bytes of the file depend only on the content of its blocks and on the level. If a file has blocks,
+    ``tail_bytes`` is the size of the tail after the last block. `add_file` needs the last ``end_bytes`` bytes
+    of the added file.
     """
 
     head: bytes
@@ -134,9 +133,9 @@ class Compressor(Protocol):
     def add_file(self, end: bytes, size: int) -> None:
         """Add the content of another file to the checksum and the size in the tail.
 
-        The blocks of the other file become blocks of this file. ``size`` is the size of their content, and
-        ``end`` has the last `end_bytes` bytes of the other file. Raise CorruptRecordError if a file of this
-        class cannot end with these bytes.
+        The blocks of the other file become blocks of this file. ``size`` is the decompressed size of these
+        blocks, and ``end`` contains the last `end_bytes` bytes of the other file. Raise CorruptRecordError if
+        no file of this class can end with these bytes.
         """
 
     def tail(self) -> bytes: ...
@@ -264,9 +263,9 @@ ReadInto: TypeAlias = Callable[[memoryview], int]
 class Decompressor(Protocol):
     def readinto(self, view: memoryview, /) -> int:
         """Fill the start of ``view`` with decompressed content. Return the number of bytes, which is 0 only
-        at the end.
+        at the end of the content.
 
-        Raise CorruptRecordError, with the offset of the damage in the decompressed content.
+        For damaged data, raise CorruptRecordError with the offset of the damage in the decompressed content.
         """
 
 
@@ -274,7 +273,7 @@ class StreamDecompressor:
     """Read all streams (gzip members) of a file to their ends, and verify the checksums of the streams.
 
     Zeros may follow the last stream, because tools for tapes and block devices pad files with zeros. All
-    other bytes after a stream are damage. If ``single``, the content ends after the first stream.
+    other bytes after a stream are damage. If ``single`` is True, the content ends after the first stream.
     ``new_stream`` returns a decompressor object of igzip_lib, bz2 or lzma, which detects the end of its
     stream.
     """
@@ -304,7 +303,7 @@ class StreamDecompressor:
         return 0
 
     def _next_stream(self) -> Any:
-        """Start the next stream of the file; None at the end of the file."""
+        """Start and return the next stream of the file, or return None at the end of the file."""
         if self._single and self._streams:
             return None
         data = self._take()
@@ -345,7 +344,7 @@ class StreamDecompressor:
         return content
 
     def _take(self) -> bytes:
-        """Return the next compressed bytes of the file, which are empty only at its end."""
+        """Return the next compressed bytes of the file, or empty bytes at the end of the file."""
         data, self._unread = self._unread, b""
         return data or bytes(self._buffer[: self._readinto(self._buffer)])
 
@@ -375,7 +374,7 @@ class ArrowDecompressor:
 
 
 class _Source:
-    """A file-like object with the methods that pyarrow calls. It keeps the error of a failed read."""
+    """A file-like object with the methods that pyarrow calls. ``failure`` is the error of a failed read."""
 
     closed = False
 
@@ -395,9 +394,9 @@ class _Source:
         """Leave the underlying file open, because the caller closes the file."""
 
 
-# Each function below opens a whole file or, if ``inside`` is True, the rest of a file from a later block on.
-# Only deflate treats the two cases differently: inside a deflate stream there is no header, and only the
-# checksum follows the stream.
+# Each function below decompresses a complete file or, if ``inside`` is True, the rest of a file from a later
+# block on. Only deflate treats the two cases differently: the rest of a deflate stream has no header, and
+# only the checksum follows the stream.
 
 
 def decompress_gzip(readinto: ReadInto, *, inside: bool) -> Decompressor:
@@ -435,7 +434,7 @@ def decompress_xz(readinto: ReadInto, *, inside: bool) -> Decompressor:
 
 
 def _deflate(name: str, flag: int, readinto: ReadInto, inside: bool) -> Decompressor:
-    """Use ISA-L. ``flag`` selects the header and checksum of gzip or zlib."""
+    """Return a decompressor of ISA-L. ``flag`` selects the header and checksum of gzip or zlib."""
     flag = igzip_lib.DECOMP_DEFLATE if inside else flag
     return StreamDecompressor(name, readinto, lambda: igzip_lib.IgzipDecompressor(flag=flag), single=inside)
 
@@ -491,7 +490,7 @@ CODECS: dict[Compression, Codec] = {
 
 
 def suffix_of(compression: Compression | None) -> str:
-    """Return the suffix of the names of files with this codec, such as ".gz"; "" for uncompressed files."""
+    """Return the suffix of file names for a codec, such as ".gz", or "" for uncompressed files."""
     return CODECS[compression].suffix if compression else ""
 
 
@@ -501,8 +500,8 @@ def codec_of_name(name: str) -> Compression | None:
 
 
 def known_codec(stored: str | None, name: str) -> Compression | None:
-    """Return the codec ``stored`` in a snapshot ("none" means uncompressed). If it is None, use the name's
-    suffix.
+    """Return the codec ``stored`` in a snapshot, where "none" means uncompressed. If ``stored`` is None,
+    return the codec for the suffix of the file name.
     """
     return codec_of_name(name) if stored is None else next((one for one in CODECS if one == stored), None)
 
@@ -530,7 +529,8 @@ def compressor(compression: Compression, level: int | None = None) -> Compressor
 def decompressor(readinto: ReadInto, compression: Compression, *, inside: bool = False) -> Decompressor:
     """Return the decompressor of a file. An empty file has empty content.
 
-    With ``inside``, ``readinto`` begins at a later block of a file that this library wrote, not at its start.
+    If ``inside`` is True, ``readinto`` does not begin at the start of a file, but at a later block of a file
+    that this library wrote.
     """
     return CODECS[compression].decompress(readinto, inside=inside)
 
@@ -553,8 +553,8 @@ def is_frame(head: bytes) -> bool:
 def detect(head: bytes) -> Compression | None:
     """Return the codec of a file, or None for no codec, given its first ``HEADER_BYTES`` bytes or more.
 
-    An uncompressed record may start like a zlib stream, so bytes that start with a record's length and its
-    correct checksum are never taken for compressed data.
+    An uncompressed record may start like a zlib stream, so bytes that start with a record's length and the
+    length's correct checksum are never taken for compressed data.
     """
     if is_frame(head):
         return None
