@@ -1,7 +1,7 @@
 """Choose where Dask computes (a cluster, a local cluster or threads), and show progress on a terminal.
 
-By default, Dask computes in threads of this process. Most of the work runs in C++ without Python's lock, so
-threads need less time than processes, and no time to start.
+By default, Dask computes in threads of this process. Most of the work runs in C++ without Python's global
+lock, so threads are faster than processes, and start at once.
 """
 
 import logging
@@ -24,13 +24,13 @@ _SETTINGS = "dask_tfrecord.computing"
 
 
 def note_setting(ctx: click.Context, param: click.Parameter, value: Any) -> None:
-    """Store the value of an option that says where Dask computes."""
+    """Store the value of an option that configures where Dask computes."""
     ctx.meta[_SETTINGS] = {**ctx.meta.get(_SETTINGS, {}), param.name: value}
 
 
 @contextmanager
 def computing(title: str) -> Iterator[None]:
-    """Make Dask compute in the ``with`` block as the options say. A terminal shows the label ``title``."""
+    """Apply the options for Dask in the ``with`` block. A terminal shows ``title`` or a progress bar."""
     settings = {**click.get_current_context().meta[_SETTINGS]}
     scheduler = settings.pop("scheduler")
     local = [name for name, value in settings.items() if value is not None]
@@ -52,10 +52,10 @@ def computing(title: str) -> Iterator[None]:
 def _open_client(
     stack: ExitStack, cluster: Any, workers: int | None, threads: int | None, memory_limit: str | None
 ) -> None:
-    """Connect to a cluster, or start a local one. The exit stack closes the connection and the cluster."""
+    """Connect to a cluster, or start a local cluster. The exit stack closes what this call opened."""
     from distributed import Client, LocalCluster  # distributed is an optional package
 
-    # After an interrupt, asyncio would log the tasks that `distributed` gives up.
+    # After an interrupt, asyncio would log the tasks that `distributed` cancels.
     logging.getLogger("asyncio").setLevel(logging.CRITICAL)
     if cluster is None:
         with _children_without_interrupts():
@@ -85,7 +85,7 @@ def _children_without_interrupts() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # Windows has no pthread_sigmask
         yield
         return
-    # If the tracker did not run yet, the first process would start it, and this would unblock SIGINT.
+    # Start the resource tracker now. If the first process started the tracker, SIGINT would be unblocked.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

@@ -20,7 +20,7 @@ from dask_tfrecord.cli.other_formats import (
     write_other,
 )
 
-# The codec of TFRecord files that are read is detected. --compression is the codec of DST.
+# Reads detect the codec of TFRecord files, so --compression is only the codec of DST.
 _READ = [option for option in options.READ if option.name != "compression"]
 _READ += options.of(dask_tfrecord.read_tfrecord, "blocksize")
 _WRITE = [
@@ -112,7 +112,7 @@ def convert_command(
                 raise FileNotFoundError(errno.ENOENT, "no such file or directory", path)
             files |= listed
     start = time.perf_counter()
-    # Planning may also compute: the types of columns from rows, or the positions of the records in a file.
+    # Planning may also compute something: the types of columns from rows, or where records begin in a file.
     with computing("Converting"):
         ddf = open_source(source, [*files], format, nulls, None if to == "tfrecord" else False, read)
         if to != "tfrecord":

@@ -1,6 +1,6 @@
-"""Print errors and warnings of a subcommand as lines on stderr without secrets, and set exit codes.
+"""Print each error and warning of a subcommand as one line on stderr, without secrets, and set exit codes.
 
-Untrusted text is escaped if it would control a terminal.
+Characters that would control a terminal are escaped, because the text is not trusted.
 """
 
 import json
@@ -53,7 +53,7 @@ _OPTIONAL = {
     "tensorflow": "tensorflow",
 }
 
-# Names of options that differ from the name of the keyword.
+# Maps a keyword to the name of its option, if the two names differ.
 _OPTION_NAMES = {"filters": "where", "quarantine_path": "quarantine", "schema": "type"}
 
 
@@ -62,7 +62,7 @@ class ReaderLeftError(Exception):
 
 
 def keep_secret(ctx: click.Context, *places: Any) -> None:
-    """Hide the secrets in paths and storage options in all text that this run prints on stderr."""
+    """Hide the secrets of paths and storage options in everything that this run prints on stderr."""
     ctx.meta[_SECRETS] = (*ctx.meta.get(_SECRETS, ()), *places)
 
 
@@ -135,7 +135,7 @@ def describe(error: BaseException, paths: Sequence[str] = ()) -> str:
 
 
 def _with_options(problem: str, keyword: str) -> str:
-    """Return a problem with the option in place of a keyword and of the names that it was given."""
+    """Replace ``keyword=`` and the names after it, in the text of a problem, by the option."""
 
     def as_option(found: re.Match[str]) -> str:
         names = literal_eval(found[1]) if found[1] else ""
@@ -145,7 +145,7 @@ def _with_options(problem: str, keyword: str) -> str:
 
 
 def _accepts(ctx: click.Context, remedy: Remedy) -> bool:
-    """Return True if the subcommand has an option with the keyword and the value of a remedy."""
+    """Return True if the subcommand has an option for the keyword of a remedy that accepts the value."""
     group, command = ctx.command, ctx.invoked_subcommand
     found = group.get_command(ctx, command) if isinstance(group, click.Group) and command else None
     params = {text: one for one in found.params for text in (*one.opts, *one.secondary_opts)} if found else {}

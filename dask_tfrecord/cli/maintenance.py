@@ -14,7 +14,7 @@ from dask_tfrecord.cli import options, output
 from dask_tfrecord.cli.compute import computing
 from dask_tfrecord.cli.failures import DAMAGED
 
-# The number of seconds for which a Flight server waits for its clients after an interrupt.
+# How many seconds a Flight server waits for its clients after an interrupt.
 _PATIENCE = 3.0
 
 _SPLIT = (
@@ -176,8 +176,8 @@ def _serve_flight(path: str, address: str | None, how: dict[str, Any]) -> None:
     try:
         code = f"pyarrow.flight.connect({server.location!r})"
         output.print_lines([server.location, code])
-        # This loop waits until an interrupt, which the server's own method would not notice. A wait without a
-        # time limit would not notice an interrupt that comes just before the wait.
+        # This loop waits for an interrupt, which the server's own method of waiting would not notice. A wait
+        # without a time limit would not notice an interrupt just before the wait.
         while not threading.Event().wait(1):
             pass
     finally:
@@ -185,7 +185,7 @@ def _serve_flight(path: str, address: str | None, how: dict[str, Any]) -> None:
 
 
 def _close_flight(server: Any) -> None:
-    """Close the server, or end this process: pyarrow cannot end a stream whose client does not read."""
+    """Close the server. End the process instead if a client does not read: pyarrow cannot end its stream."""
     closing = threading.Thread(target=server.__exit__, args=(None, None, None), daemon=True)
     closing.start()
     closing.join(_PATIENCE)

@@ -1,4 +1,4 @@
-"""Convert keywords of the public functions to options, with the defaults and the help texts of the functions.
+"""Create options from the keywords of public functions, with their defaults and parts of their docstrings.
 
 A subcommand gets the passed options as keyword arguments, and passes them to a public function. The condition
 of the option ``--where`` has Python syntax, but is never executed as Python code.
@@ -44,7 +44,7 @@ _OPPOSITE = {"==": "!=", "<": ">=", ">": "<=", "in": "not in", "is": "is not"}
 _OPPOSITE |= {opposite: operator for operator, opposite in _OPPOSITE.items()}
 _MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
 
-# Patterns of what users of SQL, pandas and shells write, each with what to write instead.
+# Maps patterns of what users of SQL, pandas and shells write to advice on what to write instead.
 _FOREIGN = {
     r"[^=!<>]=(?!=)": "write == to compare, as in x == 3",
     r"<>": "write != to compare, as in x != 3",
@@ -151,7 +151,7 @@ def _pair(text: str) -> tuple[str, str]:
 
 
 def _storage_option(text: str) -> tuple[str, Any]:
-    """Parse a storage option. Values are JSON, except for secrets, which may consist of digits."""
+    """Parse a storage option. Values are JSON, except for secrets, because a secret may consist of digits."""
     name, value = _pair(text)
     is_secret = hide_secrets(value, {name: value}) != value
     if not is_secret or value.startswith(("{", "[")):
@@ -185,7 +185,7 @@ def _size(text: str) -> str:
 
 
 def noted(ctx: click.Context, param: click.Parameter, value: Any) -> Any:
-    """Store the paths of a command, and return them.
+    """Store the paths of a command for error messages, and return the paths.
 
     A single path is not returned as a list, because a directory in a list is read without its snapshot.
     """
@@ -303,7 +303,7 @@ _SECTIONS = {
 _SECTION_OF = {name: section for section, names in _SECTIONS.items() for name in names}
 
 
-# What other tools call an option.
+# Maps the names of options of other tools to the names of options here.
 _OTHER_NAMES = {
     **dict.fromkeys(("--limit", "--n", "--lines", "--num-rows"), "--rows"),
     **dict.fromkeys(("--filter", "--filters", "--query"), "--where"),
@@ -338,7 +338,7 @@ class _Command(click.Command):
 
 
 def of(function: Callable[..., Any], *names: str) -> list[click.Option]:
-    """Return the options for the named keywords of a public function. By default, for all its keywords."""
+    """Return the options for the named keywords, or by default for all keywords, of a public function."""
     parameters = _parameters(function)
     keywords = names or keywords_of(function)
     texts = _help_texts(function)
@@ -375,7 +375,7 @@ def _option(parameter: inspect.Parameter, text: str) -> click.Option:
     elif choices := _choices(parameter.annotation):
         settings |= {"type": click.Choice(choices), "metavar": None}
     if default is inspect.Parameter.empty:
-        del settings["default"]  # with a default, click would not ask for the option
+        del settings["default"]  # with a default, click would not require the option
         settings["required"] = True
     elif default not in (None, "default") and not isinstance(default, bool):
         settings["help"] += f" Default: {default}."

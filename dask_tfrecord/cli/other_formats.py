@@ -22,9 +22,9 @@ from dask_tfrecord.row_selection import filter_mask
 Format = Literal["tfrecord", "parquet", "csv", "jsonl"]
 FORMATS = get_args(Format)
 
-# The suffixes of codecs of text, by which Dask and pandas recognise the codec.
+# The file name suffixes by which Dask and pandas recognise the codecs of text files.
 _TEXT_CODECS = {"gzip": ".gz", "bz2": ".bz2", "xz": ".xz", "zstd": ".zst", None: ""}
-# The number of bytes of the first CSV file from which types are inferred.
+# How many bytes of the first CSV file are used to infer types.
 _SAMPLE_BYTES = 1 << 24
 
 _SUFFIXES: dict[str, Format] = {
@@ -72,8 +72,8 @@ def open_source(
 ) -> dd.DataFrame:
     """Open the source of `convert` as a Dask DataFrame of the selected columns and rows.
 
-    ``index`` is False if the target format has no index. ``read`` has the keywords of `read_tfrecord` that
-    the user passed.
+    ``index`` is False if the target format has no index. ``read`` contains the keywords of `read_tfrecord`
+    that the user passed.
     """
     if nulls and format != "csv":
         raise click.UsageError("--null is for CSV files")
@@ -99,7 +99,7 @@ def open_source(
         elif format == "csv":
             ddf = dd.read_csv(
                 list(files),
-                blocksize=None,  # a block might end inside of a quoted line break
+                blocksize=None,  # a block might end at a quoted line break
                 sample=_SAMPLE_BYTES,
                 sample_rows=_SAMPLE_BYTES,  # all rows of the sample
                 dtype={name: pd.ArrowDtype(type_) for name, type_ in (types or {}).items()},
@@ -171,7 +171,7 @@ def check_target(ddf: dd.DataFrame, path: str, format: Format, how: dict[str, An
 
 
 def _refusal(type_: Any, format: Format) -> str:
-    """Say why a text format would lose values of a type, or return an empty text."""
+    """Return what a text format cannot hold of a type, such as "bytes", or an empty text."""
     types = pa.types
     if not isinstance(type_, pa.DataType):
         return "objects of Python" if str(type_) == "object" else ""

@@ -1,10 +1,9 @@
 """Print the output of subcommands: tables on a terminal, JSON for scripts, and lines of text.
 
-Names and values come from data that is not trusted. Text is printed with `print_lines`, and JSON with
-`json_lines` or `print_json`. These functions escape the characters that control a terminal. JSON text is
-exact, and is made one column at a time. The text follows the JSON mapping of protobuf, except that 64-bit
-integers are numbers. Bytes become base64, times become text as in RFC 3339, durations become seconds such as
-"1.5s", and NaN and infinity become text.
+Names and values come from data that is not trusted. Therefore `print_lines`, `json_lines` and `print_json`
+escape the characters that control a terminal. JSON text is exact, and is created one column at a time. JSON
+text follows the JSON mapping of protobuf, except that 64-bit integers are numbers. Bytes become base64, times
+become text as in RFC 3339, durations become seconds such as "1.5s", and NaN and infinity become text.
 """
 
 import binascii
@@ -160,7 +159,7 @@ def _joined(*parts: Any) -> pa.Array:
 # The width of tables in characters, if neither a terminal nor the variable COLUMNS gives a width.
 _WIDTH = 120
 
-# The largest number of characters of a cell, and the smallest number of characters of a cell that is cut to
+# The largest number of characters in a cell, and the smallest number of characters in a cell that is cut to
 # fit.
 _CELL = 40
 _SHORT_CELL = 12
@@ -254,7 +253,7 @@ def print_table(
 
 
 def _print_blocks(lines: Sequence[Sequence[str]], width: int) -> None:
-    """Print the first cell of each row, and the other cells with their titles below it."""
+    """For each row, print the first cell, and below it the remaining cells with their titles."""
     (_, *titles), *rows = lines
     for first, *cells in rows:
         block = [first, " "]

@@ -83,7 +83,7 @@ def _lengths(row: Any) -> list[int] | None:
 def _bound_json(type_: pa.DataType, value: Any) -> Any:
     if value is None:
         return None
-    # Statistics of a list column describe the single values in its lists.
+    # The statistics of a list column describe the values inside the lists.
     while pa.types.is_dictionary(type_) or pa.types.is_nested(type_):
         type_ = type_.value_type
     return json.loads(json_values(pa.array([value], type_))[0].as_py())
@@ -177,7 +177,7 @@ def draw(target: str, dataset: Dataset) -> None:
         raise click.UsageError(f"--plot needs a name with one of the suffixes {', '.join(sorted(known))}")
     pieces = [*dataset.get_fragments()]
     count = min(_FILES, len(pieces))
-    # The pieces are spread over the whole dataset.
+    # The selected pieces are spread over the whole dataset.
     spread = [pieces[at * len(pieces) // count] for at in range(count)]
     rows = pa.concat_tables([piece.head(_ROWS // count) for piece in spread])
     panels: list[tuple[str, pd.Series]] = [("bytes of a file", dataset.files["bytes"].to_pandas())]

@@ -16,7 +16,7 @@ from typing import Any
 
 import click
 
-# The module and the first line of the help text of each subcommand, in the order of the help text.
+# Maps each subcommand, in the order of the help text, to its module and the first line of its help text.
 COMMANDS = {
     "describe": ("show", "Describe a dataset: files, rows, codec, columns, version and first rows."),
     "head": ("show", "Print the first rows."),
@@ -37,7 +37,7 @@ COMMANDS = {
     "serve": ("maintenance", "Serve the rows to other processes as Arrow streams."),
 }
 
-# What other tools call a subcommand.
+# Maps the names of commands of other tools to the subcommands.
 _OTHER_NAMES = {
     **dict.fromkeys(("info", "inspect", "ls", "show", "stats"), "describe"),
     **dict.fromkeys(("index", "register"), "add-snapshot"),
@@ -103,7 +103,7 @@ class LazyGroup(click.Group):
 
 @contextmanager
 def _printable_errors() -> Iterator[None]:
-    """Escape characters in error messages of click that would control the terminal."""
+    """Escape characters in click's error messages that would control the terminal."""
     try:
         yield
     except click.ClickException as error:
