@@ -1,6 +1,6 @@
-"""Handle partition columns: convert values to directory names and back, and group rows by directory.
+"""Convert the values of partition columns to directory names and back, and group rows by directory.
 
-The directory names have the style of Hive and Spark. Each group of rows belongs to one directory.
+The directory names follow the rules of Hive and Spark.
 """
 
 import re
@@ -21,28 +21,28 @@ from dask_tfrecord.schema.logical_types import value_type
 # The text that stands for a null partition value in a directory name.
 NULL = "__HIVE_DEFAULT_PARTITION__"
 
-# The maximum length in bytes of a file name that all common filesystems allow.
+# The longest file name that all common filesystems allow, in bytes.
 MAX_NAME_BYTES = 255
 
-# Matches a character that is escaped in directory names: the characters that Spark escapes, and NUL.
+# Matches each character that directory names escape: the characters that Spark escapes, and NUL.
 _SPECIAL = re.compile(r"[\0-\x1f\x7f\"#%'*/:=?\\{\[\]^]")
 _ESCAPED = re.compile("(?:%[0-9A-Fa-f]{2})+")
 
-# Pattern of integers without leading zeros or a plus sign, so that each number has exactly one text.
+# Matches integers without leading zeros or a plus sign, so that each integer has exactly one text.
 _CANONICAL = "^(0|-?[1-9][0-9]{0,18})$"
 
 
 def directories(keys: pa.Table) -> list[str]:
     """Return the partition directory of each row of a table, with a level ``name=value`` for each column.
 
-    Raise SchemaError if the name of a level is longer than filesystems allow.
+    Raise SchemaError if the name of a level is longer than common filesystems allow.
     """
     levels = [_level(name, column) for name, column in zip(keys.column_names, keys.columns, strict=True)]
     return ["/".join(names) for names in zip(*levels, strict=True)]
 
 
 def parse(directory: str) -> list[tuple[str, str | None]]:
-    """Return the names and value texts of the levels ``name=value`` of a directory path."""
+    """Return the name and the value text of each level ``name=value`` in a directory path."""
     pairs = (level.partition("=") for level in directory.split("/") if "=" in level)
     return [(_unescape(name), None if text == NULL else _unescape(text)) for name, _, text in pairs]
 
@@ -50,7 +50,7 @@ def parse(directory: str) -> list[tuple[str, str | None]]:
 def value_texts(directories: Sequence[str]) -> dict[str, pa.Array]:
     """Map each partition column to the text of its value in each directory.
 
-    The columns are in the order of their first appearance. The text is null if the value is null, or if the
+    The columns are in the order in which they first appear. The text is null if the value is null, or if the
     directory has no level with this name. Raise SchemaError if a directory has two levels with the same name.
     """
     numbers = {directory: number for number, directory in enumerate(dict.fromkeys(directories))}
@@ -79,10 +79,10 @@ def infer_type(texts: pa.Array) -> pa.DataType:
 
 
 def to_values(name: str, texts: pa.Array, type_: pa.DataType, directories: Sequence[str]) -> pa.Array:
-    """Parse the texts of a partition column: the inverse of `directories`.
+    """Convert the texts of a partition column, as from `value_texts`, to values of a type.
 
-    For a dictionary type, the result has the type of the dictionary's values. Raise SchemaError, which names
-    the directory, if a text does not represent a value of the type.
+    For a dictionary type, the result has the type of the dictionary's values. If a text does not represent a
+    value of the type, raise SchemaError, which names the directory.
     """
     type_ = value_type(type_)
     try:
@@ -130,7 +130,7 @@ def _texts(values: pa.ChunkedArray) -> Sequence[str | None]:
 
 
 def _cast(texts: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Parse the texts of values of an Arrow type: the inverse of `_texts`."""
+    """Parse texts as values of an Arrow type: the inverse of `_texts`."""
     if pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_):
         values = [None if text is None else text.encode("latin-1") for text in texts.to_pylist()]
         return pa.array(values, type_)
@@ -145,7 +145,7 @@ def _cast(texts: pa.Array, type_: pa.DataType) -> pa.Array:
 
 
 def _floats(texts: pa.Array, type_: pa.DataType) -> pa.Array:
-    """Parse the texts of floats. Raise if a number, such as a large integer, equals no float of the type."""
+    """Parse texts as floats. Raise if no float of the type equals a text, such as that of a large integer."""
     floats = texts.cast(type_)
     whole = texts.filter(pc.match_substring_regex(texts, "^-?[0-9]+$"))
     whole.cast(pa.int64()).cast(pa.float64())
@@ -164,7 +164,7 @@ def _escape(text: str | None) -> str:
 
 
 def _escape_name(name: str) -> str:
-    """Escape a column name. A dot at its start would hide the directory."""
+    """Escape a column name, including a leading dot, which would hide the directory."""
     escaped = _SPECIAL.sub(_percent, name)
     return f"%2E{escaped[1:]}" if escaped.startswith(".") else escaped
 
@@ -193,9 +193,9 @@ BYTES = (pa.binary(), pa.large_binary(), pa.string(), pa.large_string())
 class Groups(NamedTuple):
     """The rows of a table, grouped by the values of some columns.
 
-    ``values`` has a row for each group. ``order`` has the row numbers sorted by group, or is None if the rows
-    are already sorted; within a group, rows keep their order. Group ``k`` has the rows ``starts[k]`` to
-    ``starts[k + 1] - 1`` of the sorted rows.
+    ``values`` has one row for each group. ``order`` contains the row indices, sorted by group; within a
+    group, rows keep their order. ``order`` is None if the rows are already sorted. Group ``k`` consists of
+    the sorted rows ``starts[k]`` to ``starts[k + 1] - 1``.
     """
 
     values: pa.Table
@@ -206,8 +206,8 @@ class Groups(NamedTuple):
 def group_by_directory(table: pa.Table, partition_on: Sequence[str], *, max_directories: int) -> GroupedRows:
     """Sort the rows of a table by their partition directories.
 
-    The directories are sorted by the first appearance of their value in the first partition column, then in
-    the second, and so on. An empty table has no directories. A table that is already sorted is not copied.
+    Directories are sorted by where their value first appears in the first partition column, then in the
+    second, and so on. An empty table has no directories. A table that is already sorted is not copied.
     Raise SchemaError if a value cannot be written in a directory name, and TFRecordError if there are more
     directories than ``max_directories``.
     """
@@ -234,8 +234,7 @@ def directory_groups(
 
 
 def sorted_rows(table: pa.Table, order: RowNumbers) -> pa.Table:
-    """Return the rows of a table in another order. Reordering column by column is faster than reordering the
-    table.
+    """Reorder the rows of a table. Reordering each column on its own is faster than reordering the table.
     """
     numbers = pa.array(order)
     columns = [_take(column, order, numbers) for column in table.columns]
@@ -265,7 +264,7 @@ def group(table: pa.Table, names: Sequence[str]) -> Groups:
 
 
 def sorting(codes: npt.NDArray[np.integer[Any]]) -> RowNumbers:
-    """Return the positions that sort an array of integer codes. Sorting 16-bit codes is much faster."""
+    """Return the indices that sort an array of integer codes. NumPy sorts 16-bit codes much faster."""
     return np.argsort(codes.astype(np.uint16) if codes.max(initial=0) < 1 << 16 else codes, kind="stable")
 
 
@@ -282,14 +281,14 @@ def too_many(what: str, partition_on: Sequence[str], limit: int) -> TFRecordErro
 
 
 def _codes(column: pa.ChunkedArray) -> tuple[npt.NDArray[np.integer[Any]], int]:
-    """Return a code for each value of a column, in order of first appearance, and the number of codes."""
+    """Return a code for each value of a column, in order of first appearance, and how many codes exist."""
     encoded = pc.dictionary_encode(comparable(column), null_encoding="encode")
     indices = [chunk.indices.to_numpy() for chunk in encoded.chunks]
     return np.concatenate(indices), len(encoded.chunks[-1].dictionary)
 
 
 def comparable(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array:
-    """Convert a column to a form in which Arrow treats equal values as equal.
+    """Convert a column so that Arrow treats equal values as equal.
 
     Dictionary values replace the codes, because each chunk may number the categories differently. All NaNs
     get the same bits.
@@ -305,10 +304,11 @@ def comparable(column: pa.ChunkedArray | pa.Array) -> pa.ChunkedArray | pa.Array
 
 
 def _python_values(name: str, column: pa.ChunkedArray) -> list[Any]:
-    """Return the values of a column as Python objects. Raise SchemaError if they cannot be represented
-    exactly.
+    """Return the values of a column as Python objects.
+
+    Raise SchemaError if Python cannot represent a value exactly.
     """
-    # Raised for example for a date in the year 20,000.
+    # A date in the year 20,000, for example, raises.
     with suppress(OverflowError, ValueError, pa.ArrowException):
         values: list[Any] = column.to_pylist()
         # Floats are not compared: a Python float can represent each of them, and NaN differs from itself.

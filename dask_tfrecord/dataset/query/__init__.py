@@ -1,1 +1,1 @@
-"""Define filters on columns: how a filter is evaluated, and which files may hold matching rows."""
+"""Define filters on columns: evaluate them on rows, and find the files that may contain matching rows."""

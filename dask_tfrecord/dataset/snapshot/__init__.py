@@ -1,3 +1,3 @@
-"""Define the snapshot of a dataset: its content, its Parquet file, and the rule for which files are
-committed.
+"""Define what a snapshot of a dataset contains, how its Parquet file stores the content, and which files of
+the dataset are committed.
 """

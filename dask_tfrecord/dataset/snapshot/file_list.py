@@ -1,9 +1,9 @@
 """Convert file entries to the file list of a snapshot and back, and store file lists in Parquet files.
 
-A file list has a row for each file. In memory, the values of each partition column are one column of the file
-list, and so are the statistics of each data column. File lists in this form can be concatenated. In the
-Parquet file, which docs/format.md specifies, the values and the statistics are the fields of two structs. A
-snapshot's Parquet file holds the whole file list, or the difference to the file list of another snapshot.
+A file list has one row for each file. In memory, the values of each partition column and the statistics of
+each data column are separate columns of the file list, so that file lists can be concatenated. In the Parquet
+file, two structs contain the values and the statistics; docs/format.md specifies the file. A snapshot's
+Parquet file stores the complete file list, or only the files that the list of another snapshot lacks.
 """
 
 from collections.abc import Iterable, Sequence
@@ -33,8 +33,9 @@ from dask_tfrecord.files.entry import (
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import value_type
 
-# The names of the columns that are also stored in column files. "scalars" stands for all columns of numbers,
-# booleans, dates, times and text that are no lists. Without names, only the offsets of records are stored.
+# The names of the columns that column files also store. "scalars" stands for all columns of numbers,
+# booleans, dates, times and text, except lists. With an empty tuple, column files store only the offsets of
+# records.
 Columnar: TypeAlias = tuple[str, ...] | Literal["scalars"]
 
 _FIELDS = [pa.field("path", pa.string()), pa.field("bytes", pa.int64()), pa.field("crc32c", pa.uint32())]
@@ -44,7 +45,7 @@ COLUMN_FILE = "columns"
 
 
 def columnar_features(schema: Schema, columnar: Columnar) -> tuple[Column, ...]:
-    """Return the features to store in column files. Columns that a schema does not have are left out."""
+    """Return the features to store in column files. Ignore columns that the schema lacks."""
     if columnar == "scalars":
         fields = [item for item in schema.fields if _is_small(item)]
     else:
@@ -58,7 +59,7 @@ def _is_small(item: Field) -> bool:
 
 
 def check_columnar(columnar: Columnar, schema: Schema, partition_on: Sequence[str]) -> None:
-    """Raise SchemaError if column files cannot hold the columns that ``columnar=`` names."""
+    """Raise SchemaError if column files cannot store the columns that ``columnar=`` names."""
     fields = {item.name: item for item in schema.fields}
     names = [name for name in fields if _is_small(fields[name])] if columnar == "scalars" else columnar
     for name in names:
@@ -84,7 +85,7 @@ def check_columnar(columnar: Columnar, schema: Schema, partition_on: Sequence[st
 
 
 def parse_columnar(stored: Any) -> Columnar | None:
-    """Return the value of ``columnar=`` that a snapshot stores, or None if the value is unknown."""
+    """Parse the value of ``columnar=`` that a snapshot stores. Return None for an unknown value."""
     if isinstance(stored, list) and all(isinstance(name, str) for name in stored):
         return tuple(stored)
     return "scalars" if stored == "scalars" else None
@@ -94,7 +95,7 @@ def parse_columnar(stored: Any) -> Columnar | None:
 
 
 def column_file_columns(files: Sequence[FileEntry]) -> dict[str, pa.Array]:
-    """Return the columns of a file list that describe the column files of ``files``, if there are any."""
+    """Return the columns of a file list that describe column files. Without column files, return {}."""
     found = [file.columns for file in files]
     if not any(found):
         return {}
@@ -105,7 +106,7 @@ def column_file_columns(files: Sequence[FileEntry]) -> dict[str, pa.Array]:
 
 
 def stored_column_files(rows: pa.Table) -> pa.StructArray:
-    """Return the struct that describes the column files of a file list in a snapshot's Parquet file."""
+    """Return the struct with which a snapshot's Parquet file describes the column files of a file list."""
     arrays = [rows[name].combine_chunks() for name in COLUMN_FILE_NAMES]
     return pa.StructArray.from_arrays(arrays, fields=_FIELDS, mask=arrays[0].is_null())
 
@@ -122,7 +123,7 @@ def checked_column_files(stored: pa.ChunkedArray) -> dict[str, pa.Array]:
 
 
 def listed_paths(rows: pa.Table) -> list[str]:
-    """Return the paths of the data files of a file list, and of their column files."""
+    """Return the paths of all data files and column files in a file list."""
     names = [name for name in ("path", COLUMN_FILE_NAMES[0]) if name in rows.column_names]
     return [path for name in names for path in rows[name].unique().drop_null().to_pylist()]
 
@@ -139,8 +140,8 @@ _TABLE = pa.schema(
     ]
 )
 
-# Names of the optional columns of a snapshot's Parquet file. The two structs are optional because Parquet has
-# no struct without fields.
+# Names of the optional columns of a snapshot's Parquet file. The two structs are optional because
+# Parquet cannot store a struct without fields.
 _STAMP = "stamp"
 _CODEC = "codec"
 VERSION = "version"
@@ -149,10 +150,10 @@ STATISTICS = "statistics"
 
 _NULLS = pa.field("nulls", pa.int64())
 
-# The value that stands for the statistics of a file without statistics.
+# Stands for the statistics of a file that has no statistics.
 _NO_STATISTICS: tuple[Any, ...] = (None,) * len(ColumnStatistics._fields)
 
-# Matches every path that leads out of the dataset, and some other paths. Each path that matches is checked.
+# Matches every path that leads out of the dataset, and some other paths. `is_inside` then checks each match.
 _SUSPICIOUS_PATH = r"(^|/)\.{0,2}(/|$)|[\\:\x00]"
 
 
@@ -168,7 +169,7 @@ def statistics_name(column: str) -> str:
 
 
 def from_entries(files: Sequence[FileEntry], schema: Schema, partitioning: Sequence[Field]) -> pa.Table:
-    """Return the file list of a snapshot that has these file entries."""
+    """Convert file entries to the file list of a snapshot."""
     columns = {
         name: pa.array([getattr(file, name) for file in files], _TABLE.field(name).type)
         for name in ("path", "bytes", "records", "crc32c")
@@ -190,7 +191,7 @@ def from_entries(files: Sequence[FileEntry], schema: Schema, partitioning: Seque
 
 
 def to_entries(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) -> tuple[FileEntry, ...]:
-    """Return the file entries that a file list describes: the inverse of `from_entries`.
+    """Convert a file list to file entries: the inverse of `from_entries`.
 
     Raise OverflowError, TypeError, ValueError or ArrowException if Python cannot represent a value in the
     file list.
@@ -246,7 +247,7 @@ def read_blocks(table: pa.Table) -> Iterable[tuple[Block, ...]]:
 
 
 def _block_numbers(table: pa.Table) -> tuple[list[npt.NDArray[np.int64]], npt.NDArray[np.int64]]:
-    """Return the three fields of all blocks as arrays, and the end of each file's blocks in these arrays."""
+    """Return the three fields of all blocks as arrays, and the index at which the blocks of each file end."""
     lists = table["blocks"].combine_chunks()
     fields = lists.flatten().flatten()
     check(not any(field.null_count for field in fields), "a number of a block is null")
@@ -255,9 +256,9 @@ def _block_numbers(table: pa.Table) -> tuple[list[npt.NDArray[np.int64]], npt.ND
 
 
 def _by_column(files: Sequence[FileEntry]) -> dict[str, Sequence[ColumnStatistics | None]]:
-    """Return the statistics of each column in each file; None for a file without statistics of the column."""
+    """Map each column to its statistics in each file. A file without statistics of the column has None."""
     names = [tuple(column.name for column in file.statistics) for file in files]
-    if len({*names}) == 1:  # as in all files of a write
+    if len({*names}) == 1:  # always true for the files of one write
         return dict(zip(names[0], zip(*(file.statistics for file in files), strict=True), strict=True))
     of_files = [{column.name: column for column in file.statistics} for file in files]
     return {name: [of_file.get(name) for of_file in of_files] for name in {*chain.from_iterable(names)}}
@@ -273,7 +274,7 @@ def _column_statistics(found: Sequence[ColumnStatistics | None], column: Field) 
 
 
 def _statistics_fields(column: Field) -> list[pa.Field]:
-    """Return the fields of a column's statistics: bounds of scalar values, or bounds of list lengths."""
+    """Return the fields of a column's statistics: the null count, and bounds of values or of list lengths."""
     if column.depth:
         return [_NULLS, pa.field("min_length", pa.int64()), pa.field("max_length", pa.int64())]
     type_ = value_type(column.type)
@@ -292,9 +293,10 @@ def _read_statistics(column: pa.ChunkedArray, name: str) -> list[ColumnStatistic
 
 
 def with_schema(table: pa.Table, own: Schema, schema: Schema) -> pa.Table:
-    """Convert the statistics of a file list to the types of a schema that has more columns, or wider types.
+    """Convert the statistics of a file list to the types of a schema with more columns or wider types.
 
-    ``own`` has the columns that the records of the files have. All other columns are null in these records.
+    ``own`` is the schema of the records in the files. All columns that ``own`` lacks are null in these
+    records.
     """
     types = {item.name: item.type for item in own.leaves}
     columns = dict(zip(table.column_names, table.columns, strict=True))
@@ -336,7 +338,7 @@ def to_stored(table: pa.Table, schema: Schema, partitioning: Sequence[Field]) ->
 def from_stored(stored: pa.Table, schema: Schema, partitioning: Sequence[Field], number: int) -> pa.Table:
     """Check the untrusted columns of a snapshot's Parquet file, and convert them to a file list.
 
-    ``number`` is the number of the snapshot. Unknown columns are ignored. Raise TypeError, ValueError,
+    ``number`` is the version of the snapshot. Unknown columns are ignored. Raise TypeError, ValueError,
     KeyError or ArrowException if `to_stored` cannot have returned the columns.
     """
     required = stored.select(_TABLE.names).cast(_TABLE)
@@ -366,10 +368,10 @@ def from_stored(stored: pa.Table, schema: Schema, partitioning: Sequence[Field],
 
 
 def _checked_versions(stored: pa.Table, number: int) -> pa.ChunkedArray | pa.Array:
-    """Return, for each file, the number of the version that added the newest row of the file.
+    """Return, for each file, the version that added the newest row of the file.
 
-    Writers leave out this number for files that the snapshot itself adds. A program that does not know the
-    column leaves it out: then all files count as added by the snapshot.
+    The stored version is null for files that the snapshot itself adds. If the column is missing, because the
+    program that wrote the snapshot did not know the column, all files count as added by the snapshot.
     """
     if VERSION not in stored.column_names:
         return pa.repeat(pa.scalar(number, pa.int64()), len(stored))
@@ -407,7 +409,7 @@ def check_unique(paths: pa.ChunkedArray) -> None:
 
 
 def _files_with_bad_blocks(table: pa.Table) -> npt.NDArray[np.intp]:
-    """Return the row numbers of the files with blocks outside the file, or not in ascending order."""
+    """Return the indices of the files with blocks outside the file, or not in ascending order."""
     numbers, ends = _block_numbers(table)
     files = np.repeat(np.arange(len(ends)), np.diff(ends, prepend=0))
     is_last = np.ones(len(files), bool)
@@ -438,16 +440,15 @@ def has_no_nulls(rows: pa.Table, name: str) -> bool:
     return not statistics.null_count and pc.max(statistics.field("nulls")).as_py() == 0
 
 
-# An append stores only the added files if their number is at most this fraction of the number of files in the
-# base.
+# An append stores only the added files while they make up at most this fraction of the files in the base.
 DELTA_PART = 0.1
 
 
 @dataclass(frozen=True)
 class Base:
-    """The Parquet file of a snapshot with the whole file list, to which later snapshots add files.
+    """The Parquet file of a snapshot with a complete file list, to which later snapshots add files.
 
-    The checksum distinguishes the base from another snapshot with the same number.
+    The checksum distinguishes the base from another snapshot of the same version.
     """
 
     version: int
@@ -455,10 +456,10 @@ class Base:
 
 
 class Stored(NamedTuple):
-    """The way in which the file list of a snapshot is stored.
+    """How the file list of a snapshot is stored.
 
     ``path`` is the path of the Parquet file, for error messages. The next append may add files to the file
-    list of ``base``. That file list lacks the files ``added`` of this snapshot.
+    list of ``base``. ``added`` contains the files of the snapshot that the file list of ``base`` lacks.
     """
 
     path: str
@@ -466,7 +467,7 @@ class Stored(NamedTuple):
     added: pa.Table
 
     def is_delta(self, files: pa.Table) -> bool:
-        """Return True if a snapshot of ``files`` may store only the added files, because there are few."""
+        """Return True if few files were added, so that a snapshot of ``files`` may store only these files."""
         return len(self.added) <= DELTA_PART * (len(files) - len(self.added))
 
 
@@ -491,14 +492,14 @@ def identities(rows: pa.Table) -> list[Identity]:
 
 
 def positions(files: Iterable[Identity], rows: pa.Table) -> pa.Array:
-    """Return the position of each file in a file list; null for a file that is not in the list."""
+    """Return the index of each file in a file list, or null for a file that is not in the list."""
     paths, checksums = zip(*files, strict=True) if (files := [*files]) else ((), ())
     wanted = pa.table({"path": pa.array(paths, pa.string()), "crc32c": pa.array(checksums, pa.uint32())})
     return positions_of_rows(wanted, rows).combine_chunks()
 
 
 def positions_of_rows(files: pa.Table, rows: pa.Table) -> pa.ChunkedArray:
-    """Return the position in ``rows`` of each file in ``files``; null for a file that ``rows`` lacks."""
+    """Return the index in ``rows`` of each file in ``files``, or null for a file that ``rows`` lacks."""
     found = pc.index_in(files["path"], rows["path"])  # no two files of a list have the same path
     return pc.if_else(pc.equal(rows["crc32c"].take(found), files["crc32c"]), found, None)
 
@@ -509,9 +510,9 @@ def difference(files: pa.Table, rows: pa.Table) -> pa.Table:
 
 
 def with_known_versions(rows: pa.Table, known: pa.Table) -> pa.Table:
-    """Set the versions of the files in ``rows`` to the versions of the same files in ``known``.
+    """Copy the versions of files in ``known`` to the same files in ``rows``.
 
-    All other files get no version, so they count as added by the snapshot that will list them.
+    All other files get a null version: they count as added by the snapshot that will list them.
     """
     versions = known[VERSION].take(positions_of_rows(rows, known))
     return rows.select([name for name in rows.column_names if name != VERSION]).append_column(
@@ -520,12 +521,12 @@ def with_known_versions(rows: pa.Table, known: pa.Table) -> pa.Table:
 
 
 def partition_columns(rows: pa.Table, partitioning: Sequence[Field]) -> pa.Table:
-    """Return a table of the partition columns, with a row for each file."""
+    """Return a table of the partition columns, with one row for each file."""
     return pa.table({item.name: rows[value_name(item.name)] for item in partitioning})
 
 
 def by_directory(rows: pa.Table) -> pa.Table:
-    """Reorder a file list so that the files of each directory are adjacent, in the order that they had."""
+    """Make the files of each directory adjacent in a file list. Within a directory, keep their order."""
     paths = rows["path"]
     # A regular expression would take three times as long.
     parents = pc.list_element(pc.split_pattern(paths, "/", max_splits=1, reverse=True), 0)

@@ -1,4 +1,4 @@
-"""Define the snapshot of a dataset: its content, and how it is opened. docs/format.md specifies its file.
+"""Define what a snapshot of a dataset contains, and open snapshots. docs/format.md specifies their files.
 
 A snapshot is stored as a Parquet file, so any tool can read it. All paths in a snapshot are relative to the
 directory of the dataset. A reader never executes the content of a snapshot and never opens it as a URL.
@@ -45,7 +45,7 @@ from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.storage_values import load
 
-# The largest number of column names that the repr of a snapshot shows.
+# `short_list` lists at most this many names.
 _MOST_COLUMNS = 12
 
 
@@ -58,7 +58,7 @@ class Snapshot:
     Attributes
     ----------
     files : tuple of FileEntry
-        The data files, in the order in which their rows are read. Files of the same partition directory are
+        The data files, in the order in which their rows are read. Files in the same partition directory are
         adjacent.
     schema : Schema
         The names and Arrow types of the columns in the records, and the record type.
@@ -69,45 +69,42 @@ class Snapshot:
     library : str
         The version of this package that created the snapshot.
     partitioning : tuple of Field
-        The partition columns. The values of partition columns are in the names of the directories and not in
-        the records.
+        The partition columns. Directory names contain the values of partition columns; records do not.
     number : int
-        The version of the dataset. The first version has the number 1, and each write adds 1.
+        The version of the dataset. The first version is 1, and each write adds 1.
     custom_metadata : dict of str to str
         The metadata that the user passed to `to_tfrecord`.
     order : tuple of str
         The names of all columns in the order in which `read_tfrecord` returns them. If the tuple is empty,
         the partition columns follow the columns of the records.
     partial : bool
-        True if the records may have features for which the dataset has no column.
+        True if the records may contain features for which the dataset has no column.
     index : tuple of (str, str or None), optional
-        The columns that were the index of the DataFrame, each with the name of its index level. The value is
-        an empty tuple if the index was not written, and None if the index is unknown, as for files of other
-        tools.
+        The columns that were the index of the DataFrame, each with the name of its index level. An
+        empty tuple means that the index was not written. None means that the index is unknown, as for files
+        of other tools.
     columns_name : str, optional
         The name of the column labels of the DataFrame (``columns.name``).
     columnar : tuple of str or "scalars", optional
-        The columns that writes also store in column files, or None if writes make no column files.
+        The columns that writes also store in column files, or None if writes create no column files.
     mode : str
         The kind of write that created the snapshot: "create", "append", "overwrite" or "partitions" for
         `to_tfrecord`, "compact", "delete", "restore", "repair", "expire" or "index" for the functions with
         these names. The string is empty if the kind is unknown.
     details : str
-        What else is known about the write, such as the number of rows that a `delete` removed, or the version
-        of a `restore`.
+        More about the write, such as how many rows a `delete` removed, or which version a `restore` restored.
     created : datetime, optional
-        The time in UTC at which the snapshot was created, by the clock of the process that committed the
-        write, or None if the time of creation is unknown.
+        When the snapshot was created, in UTC, by the clock of the process that committed the write. None if
+        the time is unknown.
     ancestors : tuple of str
         The ids of the last 100 writes before the write ``run``; the newest id is the last. The tuple includes
         writes whose files have been overwritten.
     oldest : int
-        The number of the oldest version that the dataset keeps. The number is 0 if the dataset keeps all
-        versions that are stored.
+        The oldest version that the dataset keeps, or 0 if the dataset keeps all stored versions.
     file_list : pyarrow.Table
-        The data files as a table with a row for each file.
+        The data files, as a table with one row for each file.
     stored : Stored, optional
-        The way in which the file list is stored, or None if the snapshot is not stored.
+        How the file list is stored, or None if the snapshot is not stored.
     """
 
     file_list: pa.Table
@@ -181,14 +178,13 @@ class Snapshot:
 
     @property
     def partitions(self) -> int:
-        """The number of keys, the rows of `partition_values`. Without partition columns, it is 0."""
+        """The number of keys in `partition_values`, or 0 for a dataset without partition columns."""
         keys = partition_columns(self.file_list, self.partitioning)
         return len(keys.group_by(keys.column_names).aggregate([])) if self.partitioning else 0
 
     @property
     def partition_values(self) -> pa.Table:
-        """The keys of the dataset, as a table with a row for each combination of values of the partition
-        columns.
+        """The keys of the dataset: a table with one row for each combination of partition values.
 
         The columns of the table have the types of the partition columns. Each key has one row, even if
         several files belong to the key. The rows are in the order of the partitions that
@@ -212,7 +208,7 @@ class Snapshot:
         storage_options: dict[str, Any] | None = None,
         filesystem: Filesystem = None,
     ) -> "Snapshot":
-        """Read the snapshot of a dataset without opening the data files. By default, read the newest."""
+        """Read a snapshot of a dataset, by default the newest, without opening the data files."""
         return open_version(with_trailing_slash(Store.at(path, storage_options, filesystem)), version)
 
     def __repr__(self) -> str:
@@ -233,14 +229,14 @@ class Snapshot:
 class Commit:
     """A version of a dataset that a write or a method of `Dataset` has committed.
 
-    If there was nothing to commit, or for a dry run, the version is the newest version.
+    After a dry run, or if there was nothing to commit, the version is the newest version.
 
     Attributes
     ----------
     version : int
         The number of the version.
     rows, files, bytes : int
-        The totals of the version: its rows, its data files, and their stored size in bytes.
+        The totals of the version: its rows, its data files, and the stored size of these files in bytes.
     details : dict
         What the call has done. The documentation of the called function describes the items.
     """
@@ -253,7 +249,7 @@ class Commit:
 
     @classmethod
     def of(cls, snapshot: Snapshot, **details: Any) -> "Commit":
-        """Return the commit of a snapshot."""
+        """Return a `Commit` with the version and the totals of a snapshot."""
         return cls(snapshot.number, snapshot.records, len(snapshot.file_list), snapshot.bytes, details)
 
     def _repr_html_(self) -> str:
@@ -262,19 +258,19 @@ class Commit:
 
 
 def history_of(store: Store) -> pd.DataFrame:
-    """Return the table of the versions that can still be read, as `Dataset.history` describes it."""
+    """Return the table that `Dataset.history` documents: the versions that can still be read."""
     newest = open_version(store, None)
     return history(store, [one for one in versions(store) if one >= newest.oldest])
 
 
 def short_list(names: Sequence[str]) -> str:
-    """Join names into one line of text. Of many names, show only the first, and the number of the others."""
+    """Join names with commas. Of many names, list only the first, and say how many more there are."""
     more = len(names) - _MOST_COLUMNS
     return ", ".join(names[:_MOST_COLUMNS]) + (f" and {more:,} more" if more > 0 else "")
 
 
 def html_table(facts: Mapping[str, str]) -> str:
-    """Return a table with a line for each fact, for notebooks."""
+    """Return an HTML table for notebooks, with one row for each fact."""
     cells = (f"<tr><th>{name}</th><td>{html.escape(text)}</td></tr>" for name, text in facts.items())
     return f"<table>{''.join(cells)}</table>"
 
@@ -290,9 +286,9 @@ def no_snapshot(store: Store) -> FileNotFoundError:
 
 
 def open_version(store: Store, number: int | None) -> Snapshot:
-    """Return one version of the dataset in the store's root, or the newest if ``number`` is None.
+    """Return one version of the dataset in the store's root, or the newest version if ``number`` is None.
 
-    Raise FileNotFoundError if the dataset does not have this version, or has no snapshot.
+    Raise FileNotFoundError if the dataset lacks this version, or if the dataset has no snapshot.
     """
     if isinstance(number, bool) or not isinstance(number, int | np.integer | None):
         raise TFRecordError(f"version={number!r} is not the number of a version", "pass a number")

@@ -13,18 +13,18 @@ from dask_tfrecord.files.storage.store import FoundFiles, Store
 # with "_".
 METADATA_DIRECTORY = "_tfrecord"
 
-# The directory that has one subdirectory for each write that is running or was interrupted.
+# The directory with one subdirectory for each running or interrupted write.
 STAGING = f"{METADATA_DIRECTORY}/staging"
 
 # The name of an empty file that Hadoop and Spark create after a write. Other tools wait for this file before
 # they read. Readers of this library ignore this file.
 SUCCESS = "_SUCCESS"
 
-# The name of the file in a run's staging directory that lists the files that the run's commit removes.
+# The file in a run's staging directory that lists the files which the run's commit removes.
 REPLACED = "replaced.json"
 
-# The name of the file in a run's staging directory that lists the files that earlier versions keep. The run's
-# commit moves these files.
+# The file in a run's staging directory that lists the files which the run's commit moves to `KEPT`, because
+# only earlier versions list these files, or back from `KEPT`.
 MOVED = "kept.json"
 
 # The name of the empty file in a run's staging directory that hides the run's uploaded files from readers.
@@ -33,20 +33,20 @@ STARTED = "started"
 # The name of the empty file in a run's staging directory that forbids the commit of the run.
 REFUSED = "refused"
 
-# The prefix of the names of empty files in a run's staging directory. Each of these files marks an attempt at
-# the commit that has not ended. The mark of a killed attempt stays.
+# The prefix of some empty files in a run's staging directory. Each of these files marks an attempt at the
+# commit that has not ended. The file of a killed attempt stays.
 ATTEMPT = "attempt-"
 
-# The directory of the files that only earlier versions list. Each file keeps its relative path.
+# The directory of the files that only earlier versions list. Each file keeps its path below this directory.
 KEPT = f"{METADATA_DIRECTORY}/kept"
 
-# The length in bytes of the longest file name that filesystems allow.
+# The longest file name that common filesystems allow, in bytes.
 _LONGEST_NAME = 255
 
 # The directory of the column files.
 COLUMNS = f"{METADATA_DIRECTORY}/columns"
 
-# The path of the file that lists all files that `export` wrote.
+# The JSON file with the paths of all files that `export` wrote.
 EXPORTS = f"{METADATA_DIRECTORY}/exports.json"
 
 _RUN_ID = re.compile(r"[0-9a-f]{32}")
@@ -62,7 +62,7 @@ def column_file_path(run: str, number: int) -> str:
 
 
 def run_of_column_file(path: str) -> str | None:
-    """Return the run that made a column file, or None for the path of any other file."""
+    """Return the id of the run that created a column file, or None for the path of any other file."""
     match = _COLUMN_FILE.fullmatch(path)
     return match[1] if match else None
 
@@ -73,18 +73,18 @@ def staged(run: str, name: str) -> str:
 
 
 def open_runs(store: Store | FoundFiles) -> list[str]:
-    """Return the ids of the runs that have a staging directory: they are active or were interrupted."""
+    """Return the ids of the runs with a staging directory. These runs are active or were interrupted."""
     return [name for name in store.names(STAGING) if _RUN_ID.fullmatch(name)]
 
 
 def closed_column_files(store: Store) -> list[str]:
     """Return the paths of the column files that belong to no open run, relative to the root.
 
-    If no snapshot that is read after this call lists such a file, the run of the file has failed, or its data
-    files were replaced.
+    Read the snapshots after this call. If no snapshot lists a returned file, the run of the file has failed,
+    or a commit has replaced the data files of the column file.
     """
     paths = [f"{COLUMNS}/{name}" for name in store.names(COLUMNS)]
-    # A run is open before it has files. So the runs are listed last: no open run with files is missed.
+    # A run opens before it writes files. So a listing of the runs after the files misses no open run.
     runs = open_runs(store) if paths else []
     return [path for path in paths if run_of_column_file(path) not in (None, *runs)]
 
@@ -104,7 +104,7 @@ def _is_file_path(value: object) -> bool:
     directories = (METADATA_DIRECTORY, STAGING, KEPT, COLUMNS)
     if not isinstance(value, str) or not is_inside(value) or value in directories:
         return False
-    # Names of local files that are not valid Unicode have low surrogates, which `surrogateescape` encodes.
+    # Local file names that are not valid Unicode contain low surrogates, which `surrogateescape` encodes.
     with suppress(UnicodeEncodeError):
         names = value.encode(errors="surrogateescape").split(b"/")
         return max(map(len, names)) <= _LONGEST_NAME
@@ -112,8 +112,7 @@ def _is_file_path(value: object) -> bool:
 
 
 def stored_paths(store: Store, name: str) -> list[str]:
-    """Return the paths that a JSON file in the metadata directory lists, or no path if this file does not
-    exist.
+    """Return the paths that a JSON file in the metadata directory lists. A missing file lists no paths.
 
     Raise TFRecordError if the JSON file is damaged.
     """

@@ -1,8 +1,8 @@
-"""Read and encode the Parquet files of the versions of a dataset, and their JSON metadata.
+"""Read and encode the Parquet file of each version of a dataset, including its JSON metadata.
 
-docs/format.md specifies these files and the keys of the metadata. The content of the files is not trusted. If
-a version has a base, its Parquet file lists only the data files that the base does not list. `history` reads
-the metadata of many versions at once, without their file lists.
+docs/format.md specifies the Parquet files and the keys of the metadata. The reader does not trust the content
+of the files. If a version has a base, the Parquet file of the version lists only the data files that the base
+does not list. `history` reads the metadata of many versions at once, without the file lists.
 """
 
 import json
@@ -42,11 +42,11 @@ from dask_tfrecord.schema.fields import Schema
 # The columns that become the index of a DataFrame, each as a pair of the column name and the level name.
 Levels = tuple[tuple[str, str | None], ...]
 
-# The keys of the object that holds the totals of a version.
+# The keys of a version's totals in the JSON metadata.
 TOTALS = ("files", "records", "bytes")
 
-# The number of earlier writes whose ids a snapshot stores. A write that is repeated after more than this
-# number of other writes is not recognised as a repetition.
+# A snapshot stores the ids of at most this many earlier writes. A write that is repeated after more other
+# writes is not recognised as a repetition.
 _MOST_ANCESTORS = 100
 
 
@@ -60,9 +60,9 @@ def library_version() -> str:
 
 
 def parse(metadata: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the fields of `Snapshot` from the JSON object, which has neither the file list nor the number.
+    """Convert the JSON metadata to the fields of `Snapshot`, without the file list and the version.
 
-    Raise AttributeError, KeyError, TypeError or ValueError if the JSON object does not describe a valid
+    Raise AttributeError, KeyError, TypeError or ValueError if the metadata does not describe a valid
     snapshot.
     """
     compression, run, library = (metadata[key] for key in ("compression", "run", "library"))
@@ -103,7 +103,7 @@ def parse(metadata: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def dump(fields: Mapping[str, Any]) -> dict[str, Any]:
-    """Return the JSON object for the fields of a snapshot: the inverse of `parse`."""
+    """Convert the fields of a snapshot to JSON metadata: the inverse of `parse`."""
     partitioning, created = fields["partitioning"], fields["created"]
     metadata = {name: fields[name] for name in ("run", "compression", "library", "custom_metadata", "index")}
     metadata |= {name: list(fields[name]) for name in ("order", "ancestors")}
@@ -123,7 +123,7 @@ def dump(fields: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def totals(rows: pa.Table) -> dict[str, int]:
-    """Return the totals of a file list, for readers that do not read the list."""
+    """Return how many files, records and bytes a file list contains, for readers that skip the list."""
     sums = (pc.sum(rows[name]).as_py() or 0 for name in ("records", "bytes"))
     return dict(zip(TOTALS, (len(rows), *sums), strict=True))
 
@@ -131,8 +131,8 @@ def totals(rows: pa.Table) -> dict[str, int]:
 def summary(metadata: Mapping[str, Any]) -> dict[str, Any]:
     """Return what a write did: the text ``details``, and the totals of the version.
 
-    The object is ignored if another program has copied it from an earlier version. If a total is invalid,
-    there are no totals.
+    A summary that another program has copied from an earlier version is ignored. If a total is invalid, the
+    result contains no totals.
     """
     stored = metadata.get("summary")
     if not isinstance(stored, dict) or stored.get("run") != metadata.get("run"):
@@ -159,7 +159,7 @@ def _levels(stored: Any, names: Sequence[str]) -> Levels | None:
 
 
 def parse_time(stored: Any) -> datetime | None:
-    """Parse a time with a time zone. Return None if the text is invalid, because no data depends on it."""
+    """Parse a time with a time zone. Return None for an invalid text, because no data depends on the time."""
     with suppress(TypeError, ValueError):
         time = datetime.fromisoformat(stored)
         return time if time.tzinfo else None
@@ -186,16 +186,16 @@ def strict_json(text: bytes) -> dict[str, Any]:
 
 _NAME = re.compile(r"\d{8}\.parquet")
 
-# The only format version that this library reads and writes. A change that this library would misunderstand
-# needs another number.
+# The only format version that this library reads and writes. A change of the format that this library would
+# misunderstand requires a new version.
 FORMAT_VERSION = 1
 
 METADATA_KEY = b"dask_tfrecord"
 
-# The content of a snapshot file is cached after parsing if the file has fewer bytes than this.
+# A snapshot file with fewer bytes than this is cached after parsing.
 _KEPT_BYTES = 1 << 18
 
-# The largest number of versions that an error lists.
+# An error message lists at most this many versions one by one.
 _MOST_NUMBERS = 12
 
 
@@ -203,7 +203,7 @@ _MOST_NUMBERS = 12
 class Part:
     """The content of a snapshot's Parquet file.
 
-    ``rows`` lists the files that are not in the base. Without a base, it lists all files of the snapshot.
+    ``rows`` lists the files that the base does not list. Without a base, ``rows`` lists all files.
     """
 
     number: int
@@ -215,21 +215,21 @@ class Part:
 
 
 class _LostBaseError(FileNotFoundError):
-    """The base of a version is missing: an overwrite has just removed it, or the dataset is damaged."""
+    """The base of a version is missing or has changed, because of an overwrite or of damage."""
 
 
 def versions(store: Store | FoundFiles) -> list[int]:
-    """Return the numbers of the snapshots in the root of the store, the newest last."""
+    """Return the versions of the dataset in the root of the store, in ascending order."""
     return numbers_of(store.names(METADATA_DIRECTORY))
 
 
 def numbers_of(names: Iterable[str]) -> list[int]:
-    """Return the numbers of the snapshots among the names in the metadata directory, the newest last."""
+    """Return the versions of the snapshot files among some file names, in ascending order."""
     return sorted(int(name[:8]) for name in names if _NAME.fullmatch(name))
 
 
 def newest_number(store: Store) -> int:
-    """Return the number of the newest snapshot in the root of the store, or 0."""
+    """Return the newest version of the dataset in the root of the store, or 0 without a snapshot."""
     return max(versions(store), default=0)
 
 
@@ -239,15 +239,15 @@ def readable_versions(store: Store) -> list[int]:
 
 
 def version_names(numbers: Sequence[int]) -> str:
-    """Return the numbers of versions as a text. Of many versions, name only the first and the last."""
+    """Return a text that lists versions. Of many versions, name only the first and the last."""
     few = len(numbers) <= _MOST_NUMBERS
     return ", ".join(map(str, numbers)) if few else f"{numbers[0]} to {numbers[-1]}"
 
 
 def oldest_version(store: Store) -> int:
-    """Return the number of the oldest version that the dataset keeps.
+    """Return the oldest version that the dataset keeps.
 
-    The number is 0 if the dataset keeps all stored versions, or if the newest snapshot is damaged.
+    Return 0 if the dataset keeps all stored versions, or if the newest snapshot is damaged.
     """
     with suppress(TFRecordError):
         newest = find_newest(store)
@@ -258,7 +258,7 @@ def oldest_version(store: Store) -> int:
 def find_newest(store: Store, found: FoundFiles | None = None) -> dict[str, Any] | None:
     """Return the fields of the newest snapshot in the root of the store, or None if there is no snapshot.
 
-    Raise TFRecordError if the file of the snapshot or of its base is damaged, or if its base is missing.
+    Raise TFRecordError if the file of the snapshot is damaged, or if the base is damaged or missing.
     """
     numbers = versions(found or store)
     while numbers:
@@ -276,7 +276,7 @@ def find_newest(store: Store, found: FoundFiles | None = None) -> dict[str, Any]
 
 
 def read_version(store: Store, number: int) -> dict[str, Any]:
-    """Return the fields of the snapshot with this number in the root of the store.
+    """Return the fields of the snapshot of version ``number`` in the root of the store.
 
     Raise FileNotFoundError if the file of the snapshot or of its base does not exist, and TFRecordError if
     one of these files is damaged.
@@ -338,10 +338,10 @@ def read_part(store: Store, number: int) -> Part:
 
 
 def parse_part(data: bytes, path: str, number: int) -> Part:
-    """Parse and check the untrusted content of a snapshot's file. Raise TFRecordError if it is not valid."""
+    """Parse and check the untrusted content of a snapshot's file. Raise TFRecordError for invalid content."""
     try:
-        # This read uses no threads, because a thread of Arrow may free the buffer after the call has
-        # returned. If the process ended at that moment, it would abort.
+        # Read without threads: a thread of Arrow may free the buffer after the call has returned, and a
+        # process that ends at that moment would abort.
         file = pq.ParquetFile(pa.BufferReader(data), page_checksum_verification=True)
         stored = file.read(use_threads=False)
         metadata = strict_json((stored.schema.metadata or {})[METADATA_KEY])
@@ -363,7 +363,7 @@ def parse_part(data: bytes, path: str, number: int) -> Part:
         raise invalid_snapshot(error, path) from error
 
 
-# Programs often open a dataset again, and parsing a small snapshot takes longer than reading its file.
+# Programs often open a dataset again, and parsing a small snapshot takes longer than reading the file.
 _parse_kept = lru_cache(maxsize=16)(parse_part)
 
 
@@ -378,7 +378,7 @@ def _base(metadata: Mapping[str, Any], number: int) -> Base | None:
 
 
 def to_parquet(fields: Mapping[str, Any], *, delta: bool = False) -> pa.Buffer:
-    """Return the content of a snapshot's Parquet file for the fields that `assemble` returns.
+    """Encode the fields of a snapshot, as `assemble` returns them, as the content of a Parquet file.
 
     If ``delta`` is True, store only the files that the base does not list, unless there are too many. The
     dataset must then keep the file of the base.
@@ -393,24 +393,24 @@ def to_parquet(fields: Mapping[str, Any], *, delta: bool = False) -> pa.Buffer:
     table = to_stored(rows, fields["schema"], fields["partitioning"])
     sink = pa.BufferOutputStream()
     table = table.replace_schema_metadata({METADATA_KEY: text.encode()})
-    # Readers read the whole snapshot file, so Parquet's column statistics would only cost time. Dictionaries
-    # only help for paths of column files: many data files may have the same column file.
+    # Readers read the whole snapshot file, so Parquet's column statistics would only cost time. Dictionary
+    # encoding only helps for the paths of column files, because many data files may share a column file.
     pq.write_table(
         table, sink, write_page_checksum=True, write_statistics=False, use_dictionary=[COLUMN_FILE_NAMES[0]]
     )
     return sink.getvalue()
 
 
-# The number of bytes that `read_metadata` reads at the end of a snapshot's file. They include the Parquet
+# `read_metadata` reads this many bytes at the end of a snapshot's file. These bytes include the Parquet
 # footer with the metadata, unless the dataset has hundreds of columns.
 _TAIL_BYTES = 1 << 16
 
 
 def read_metadata(store: Store, numbers: Sequence[int]) -> dict[int, dict[str, Any]]:
-    """Map the numbers of versions to the JSON objects in the metadata of their Parquet files.
+    """Map each version to the JSON metadata of its Parquet file.
 
-    The result lacks the versions that do not exist or are damaged, that have another format version, or whose
-    metadata is longer than usual. `read_version` reads these versions or raises.
+    The result lacks versions that do not exist, are damaged, have another format version, or have longer
+    metadata than usual. `read_version` reads these versions or raises.
     """
     paths = [store.join(snapshot_path(number)) for number in numbers]
     count = len(paths)
@@ -420,7 +420,7 @@ def read_metadata(store: Store, numbers: Sequence[int]) -> dict[int, dict[str, A
 
 
 def _parse(tail: Any) -> dict[str, Any] | None:
-    """Return the JSON object in the last bytes of a Parquet file, or None if it is missing or not valid."""
+    """Return the JSON metadata in the last bytes of a Parquet file, or None if there is no valid metadata."""
     if not isinstance(tail, bytes):  # the file could not be read
         return None
     try:
@@ -448,7 +448,7 @@ _HISTORY = pa.schema(
 
 
 def history(store: Store, numbers: Sequence[int]) -> pd.DataFrame:
-    """Return the table that `Dataset.history` describes. Versions that do not exist are left out."""
+    """Return the table that `Dataset.history` documents, without versions that do not exist."""
     stored = read_metadata(store, numbers)
     rows: list[tuple[Any, ...]] = []
     for number in numbers:
@@ -462,7 +462,7 @@ def history(store: Store, numbers: Sequence[int]) -> pd.DataFrame:
 
 
 def _described(metadata: dict[str, Any]) -> tuple[Any, ...] | None:
-    """Return a version's row in `history` without its number, or None if the metadata is incomplete."""
+    """Return a row of `history` without the version, or None if the metadata is incomplete."""
     texts = [metadata.get(name) for name in ("mode", "run", "library")]
     known = summary(metadata)
     if not all(name in known for name in TOTALS) or not all(isinstance(text, str) for text in texts):
@@ -473,7 +473,7 @@ def _described(metadata: dict[str, Any]) -> tuple[Any, ...] | None:
 
 
 def _read(store: Store, number: int) -> tuple[Any, ...]:
-    """Read the file list of a version, and return the version's row in `history` without its number."""
+    """Return a row of `history` without the version. Compute the totals from the file list of the version."""
     fields = read_version(store, number)
     told = (fields[name] or None for name in ("created", "mode", "details"))
     return *told, *totals(fields["file_list"]).values(), fields["run"], fields["library"]

@@ -1,7 +1,7 @@
 """Find the committed files: files in a snapshot and files of other tools, but not files of an open run.
 
-A commit moves the files that only earlier versions list to the directory ``kept``. The files are also found
-there.
+A commit moves the files that only earlier versions list to the directory ``kept``. This module also finds
+files there.
 """
 
 from collections.abc import Callable, Collection, Iterator, Sequence
@@ -61,9 +61,10 @@ _T = TypeVar("_T")
 
 @dataclass(frozen=True, repr=False)
 class DatasetStore(Store):
-    """A store that also finds files that were moved to the directory of kept files, or back.
+    """A store that finds files which a commit has moved to the directory of kept files, or back.
 
-    So a reader can still read a planned file after a commit has replaced the file but kept earlier versions.
+    A reader can then still read the files of its plan after a commit that keeps earlier versions has replaced
+    these files.
     """
 
     @contextmanager
@@ -117,7 +118,7 @@ class DatasetStore(Store):
 
 
 class _FollowedFile(FileReader):
-    """Read a file forward. If the file is moved in the meantime, read on where the file is."""
+    """Read a file from start to end. If a commit moves the file in the meantime, continue at the new path."""
 
     def __init__(self, file: FileReader, start: int, open_at: Callable[[int], FileReader]) -> None:
         self._opened, self._position, self._open_at = file, start, open_at
@@ -148,10 +149,10 @@ def places_of_kept_files(store: Store) -> set[str]:
 
 
 def with_kept_files(store: Store, paths: pa.Array | pa.ChunkedArray, files: pa.Table) -> pa.Table:
-    """Fill in the sizes and stamps of a snapshot's files that were moved.
+    """Fill in the null rows of ``files``, which stand for files that a commit has moved.
 
-    ``paths`` has the full path of each file of the snapshot. In ``files``, the row of a file that is not at
-    its path is null.
+    ``paths`` contains the full path of each file of the snapshot. ``files`` has one row for each path; the
+    row is null if there is no file at the path.
     """
     for directory in (f"{KEPT}/", ""):  # a restore may move a file back between the listings
         missing = files["path"].is_null()
@@ -172,7 +173,7 @@ _MISSING = "the file is missing, but the dataset's snapshot lists it"
 
 
 def listed_path(store: Store, name: str) -> str:
-    """Return the full path of a file in a snapshot, in the form that `unquoted_path` returns."""
+    """Return the full path of a file that a snapshot lists, decoded as by `unquoted_path`."""
     return f"{unquoted_path(store.join(''))}{name}"
 
 
@@ -181,10 +182,10 @@ def _full_paths(store: Store, rows: pa.Table) -> pa.ChunkedArray:
 
 
 def snapshot_files(store: Store, snapshot: Snapshot) -> pa.Table:
-    """Check a snapshot against its directory. Return the files in the snapshot's order, with checksums.
+    """Return the files of a snapshot, with checksums, after checking that the files exist in the right sizes.
 
-    Raise CorruptRecordError if a file is missing or has another size than in the snapshot, and TFRecordError
-    if the directory holds files of other tools that the snapshot does not list.
+    Raise CorruptRecordError if a file is missing, or if its size differs from the snapshot. Raise
+    TFRecordError if the directory contains files of other tools that the snapshot does not list.
     """
     files, others = listed_and_others(store, snapshot)
     foreign = {path for path in others if not is_part(path)}
@@ -201,10 +202,10 @@ def snapshot_files(store: Store, snapshot: Snapshot) -> pa.Table:
 
 
 def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[pa.Table, list[str]]:
-    """Check a snapshot against its directory. Return its file list, and the paths of all other visible files.
+    """Return the files of a snapshot as `snapshot_files` does, and the paths of all other visible files.
 
-    Files that are clearly not TFRecord files are left out. Raise CorruptRecordError if a file of the snapshot
-    is missing or has another size than in the snapshot.
+    The paths leave out files that are clearly not TFRecord files. Raise CorruptRecordError if a file of the
+    snapshot is missing, or if its size differs from the snapshot.
     """
     present, rows = list_directory(store), snapshot.file_list
     present_paths = unquoted_column(present["path"])
@@ -232,10 +233,10 @@ def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[pa.Table, list[
 
 
 def are_proven(files: pa.Table, rows: pa.Table) -> pa.ChunkedArray:
-    """Return, for each file of a snapshot, True if the existing file is the file that the snapshot describes.
+    """Return, for each file of a snapshot, True if the existing file is still the file that it lists.
 
-    ``files`` is the result of `snapshot_files`, and ``rows`` has the same files in `Snapshot.file_list`. A
-    file without a stamp in the snapshot counts as proven, because only its size can be compared.
+    ``files`` is the result of `snapshot_files`, and ``rows`` are the rows of the same files in the snapshot's
+    file list. If the snapshot stores no stamp for a file, only the size can be compared: the result is True.
     """
     stamps = pc.fill_null(rows["stamp"], "")
     return pc.or_(pc.equal(stamps, ""), pc.equal(stamps, files["stamp"]))
@@ -246,7 +247,7 @@ def _lost_file(
 ) -> CorruptRecordError:
     """Return the exception for a file of a snapshot that is missing or has another size.
 
-    The exception also names the other missing files.
+    For a missing file, the exception also names the other missing files.
     """
     root, public = store.public(), store.public(store.join(path))
     if size is None:
@@ -274,8 +275,8 @@ def missing_files(store: Store, snapshot: Snapshot) -> pa.Table:
 def snapshot_of_version(store: Store, number: int) -> tuple[Snapshot, pa.Table]:
     """Return the snapshot of one version of a dataset, and the list of its files.
 
-    The directory may also hold files of other versions. Raise FileNotFoundError if the dataset does not have
-    this version, and CorruptRecordError if a file of the version is missing or has another size.
+    The directory may also contain files of other versions. Raise FileNotFoundError if the dataset lacks this
+    version, and CorruptRecordError if a file of the version is missing or has another size.
     """
     snapshot = open_version(store, number)
     try:
@@ -293,9 +294,9 @@ def snapshot_of_version(store: Store, number: int) -> tuple[Snapshot, pa.Table]:
 def newest_snapshot(store: Store, known: Snapshot | None = None) -> tuple[Snapshot, pa.Table] | None:
     """Return the newest snapshot and the list of its files, or None if the root of the store has no snapshot.
 
-    ``known`` is the newest snapshot if it was just read. If an overwrite replaces the files in the meantime,
-    the snapshot of this overwrite is returned. Raise the same errors as `snapshot_files`, and TFRecordError
-    if the snapshot is damaged.
+    ``known`` is the newest snapshot, if the caller has just read it. If an overwrite replaces the files
+    meanwhile, return the snapshot of the overwrite. Raise the same errors as `snapshot_files`, and
+    TFRecordError if the snapshot is damaged.
     """
     snapshot = known or find_snapshot(store)
     while snapshot is not None:
@@ -313,11 +314,11 @@ def committed_files(listing: Listing, *, use_snapshot: bool) -> Listing:
     """Return a listing without uncommitted files of this library and without files of other formats.
 
     In a dataset with a snapshot, only the files in the snapshot are committed. In a dataset without a
-    snapshot, the files of open runs are uncommitted. Files that the user passed by their full names are
-    always returned.
+    snapshot, the files of open runs are uncommitted. The result always includes files that the user passed by
+    their full names.
 
     Raise FileNotFoundError if no file is committed. Raise TFRecordError if there is no snapshot and files of
-    a write are missing. If the directory also has no metadata of a dataset, only warn.
+    a write are missing. Only warn of missing files if the directory also lacks the metadata of a dataset.
     """
     store = listing.store
     files = without_side_files(store, listing.files, keep=listing.spelled_out)
@@ -346,8 +347,8 @@ def _without(files: pa.Table, paths: Collection[str]) -> pa.Table:
 def _dataset_root(store: Store, directory: str, known: dict[str, bool]) -> str | None:
     """Return the root of the dataset to which a data file in this directory may belong, or None.
 
-    The root is the directory itself, or the directory above its partition directories. ``known`` caches which
-    directories are roots.
+    The search goes from the directory above the partition directories down to the directory itself. ``known``
+    caches which directories are roots.
     """
     levels = directory.split("/")
     start = len(levels)
@@ -363,7 +364,7 @@ def _dataset_root(store: Store, directory: str, known: dict[str, bool]) -> str |
 
 
 def _uncommitted_paths(store: Store, paths: Sequence[str], *, use_snapshot: bool) -> set[str]:
-    """Return the paths of the uncommitted files among ``paths``, and of all files that commits replace."""
+    """Return the uncommitted files among ``paths``, and the files that unfinished commits replace."""
     try:
         snapshot = find_snapshot(store)
     except TFRecordError as error:
@@ -388,7 +389,7 @@ def _uncommitted_paths(store: Store, paths: Sequence[str], *, use_snapshot: bool
 def _check_in_place(store: Store, snapshot: Snapshot) -> None:
     """Raise if a restore has not yet moved all files of the newest version back to their paths.
 
-    A listing would then lack files.
+    A listing of the directory would lack these files.
     """
     kept = places_of_kept_files(store).intersection(map(store.join, listed_files(snapshot)))
     if kept and (missing := kept.difference(column_paths(list_directory(store)["path"]))):
@@ -403,8 +404,8 @@ def _check_in_place(store: Store, snapshot: Snapshot) -> None:
 def _check_complete(store: Store, paths: Sequence[str]) -> None:
     """Raise TFRecordError if a dataset without a snapshot has some but not all files of a write.
 
-    Warn if the directory has no metadata of a dataset. The data files are then a copy. The other files are
-    lost, or `delete` or `compact` replaced them before the copy was made.
+    Only warn if the directory lacks the metadata of a dataset, because the data files are then a copy. The
+    missing files may be lost, or `delete` or `compact` may have replaced them before the copy was made.
     """
     writes: dict[tuple[str, int], dict[str, str]] = {}
     for path in paths:
@@ -438,10 +439,10 @@ def data_files(store: Store) -> pa.Table:
 def visible_files(
     store: Store, snapshot: Snapshot | None = None, listed: Store | FoundFiles | None = None
 ) -> pa.Table:
-    """List the files in the root of the store, except files of open runs and files that commits replace.
+    """List the files in the root of the store, except files of open runs and files that a commit replaces.
 
-    ``snapshot`` is the newest snapshot; if it is None, the snapshot is read when it is needed. ``listed`` is
-    a listing of the files, if there is one already.
+    ``snapshot`` is the newest snapshot. If ``snapshot`` is None, the function reads the newest snapshot when
+    necessary. ``listed`` is a listing of the files, if the caller already has one.
     """
     files = list_directory(listed or store)
     runs = open_runs(listed or store) if len(files) else []
@@ -454,9 +455,9 @@ def visible_files(
 def _unread_paths(
     store: Store, paths: Sequence[str], snapshot: Snapshot | None, runs: Sequence[str]
 ) -> set[str]:
-    """Return the paths of the data files of uncommitted runs, and of the files that commits replace.
+    """Return the paths of the files that readers ignore, given the ids of the open runs.
 
-    ``runs`` are the open runs.
+    Readers ignore the data files of uncommitted runs, and the files that a commit is replacing.
     """
     replaced = () if snapshot is None else _replaced_paths(store, snapshot, runs)
     return _of_open_runs(store, paths, snapshot, runs).union(map(store.join, replaced))
@@ -465,7 +466,7 @@ def _unread_paths(
 def _of_open_runs(
     store: Store, paths: Sequence[str], snapshot: Snapshot | None, runs: Sequence[str]
 ) -> set[str]:
-    """Return the paths of the data files of uncommitted runs, which are active or were interrupted."""
+    """Return the data files among ``paths`` whose runs are uncommitted: active or interrupted."""
     if not any(map(is_part, paths)):
         return set()
     runs = [run for run in runs if snapshot is None or not has_committed(snapshot, run)]
@@ -475,7 +476,7 @@ def _of_open_runs(
 
 @redact_errors
 def intact_snapshot(store: Store, found: FoundFiles | None = None) -> Snapshot | None:
-    """Return the newest snapshot in the root of the store, or None if the snapshot is damaged or missing."""
+    """Return the newest snapshot in the root of the store, or None for a damaged or missing snapshot."""
     with suppress(TFRecordError):
         return find_snapshot(store, found)
     return None
