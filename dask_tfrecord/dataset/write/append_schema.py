@@ -1,4 +1,4 @@
-"""Check that the existing data has the same columns as an append, and adopt the files of other tools."""
+"""Compare the columns of an append with the existing data, and describe existing files of other tools."""
 
 from collections.abc import Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -54,7 +54,7 @@ _ADD = (
     Remedy("schema_change", "add", "add the column, which is null in the existing rows"),
 )
 
-# The largest number of files of other tools that are read at the same time.
+# At most this many files of other tools are read at the same time.
 _THREADS = 8
 
 
@@ -70,16 +70,16 @@ def check_existing_data(
 ) -> Snapshot | None:
     """Check that rows with these columns can be appended to the existing data in a directory.
 
-    ``known`` is the newest snapshot if it was just read. Return the newest snapshot, or None if the directory
-    has no snapshot. Raise SchemaError, which names one difference, if the columns, types, partition columns
-    or index differ, and the errors of `newest_snapshot`.
+    ``known`` is the newest snapshot, if the caller has just read it. Return the newest snapshot, or None if
+    the directory has no snapshot. Raise SchemaError, which names one difference, if the columns, types,
+    partition columns or index differ. Raise also the errors of `newest_snapshot`.
     """
     newest = newest_snapshot(store, known)
     if newest is not None:
         refuse_linked_files(store, newest[0].file_list)
         merged_schema(newest[0], schema, partitioning, index, adds_columns=adds_columns)
-        # A column that the rows lack now was probably renamed. At the commit, the rows may lack a column that
-        # a concurrent append has added.
+        # A column that the rows lack now was probably renamed. The commit does not repeat this check, because
+        # a concurrent append may have added columns.
         _check_names(newest[0].schema.names, schema.names, "the dataset", "the DataFrame")
     elif len(files := data_files(store)):
         refuse_linked_files(store, pa.table({"path": [*map(store.relative, column_paths(files["path"]))]}))
@@ -93,7 +93,7 @@ def check_existing_data(
 
 
 def _check_one_split(store: Store) -> None:
-    """Raise TFRecordError if the directory holds several splits of TFDS or TFX, which an append would mix."""
+    """Raise TFRecordError if the directory has several splits of TFDS or TFX, which an append would mix."""
     found = find_splits(listing_of(store))
     if found is not None:
         found.check_one_dataset()
@@ -116,11 +116,11 @@ def merged_schema(
 ) -> Schema:
     """Return the schema of a dataset after an append of rows with these columns.
 
-    Columns that only the dataset has are null in the new rows. A column that held only nulls gets the type of
-    the new rows. If ``adds_columns`` is True, columns that the dataset does not have follow its columns, and
-    a column may get a wider type. Otherwise, new columns and other types raise. If ``is_overtaken`` is True,
-    another append may have widened a column since the rows were written, so narrower types are accepted.
-    Raise SchemaError, which names the column and both types, if the rows cannot be appended.
+    Columns that only the dataset has are null in the new rows. A column of the dataset with only nulls gets
+    the type of the new rows. If ``adds_columns`` is True, new columns follow the columns of the dataset, and
+    columns may get wider types. Otherwise, new columns and other types raise. If ``is_overtaken`` is True,
+    the rows may have narrower types, because another append may have widened a column in the meantime. Raise
+    SchemaError, which names the difference, if the rows cannot be appended.
     """
     _check_partitioning([item.name for item in partitioning], [*snapshot.partition_on])
     _check_index(index, snapshot.index)
@@ -147,12 +147,12 @@ def _with_nulls(item: Field) -> Field:
 
 
 def with_common_dtype(theirs: Field, ours: Field) -> Field:
-    """Return ``theirs``, the column of the dataset, with a dtype that also holds the values of ``ours``."""
+    """Return ``theirs``, the column of the dataset, with a dtype that also fits the values of ``ours``."""
     return replace(theirs, dtype=common_dtype(ours.dtype, theirs.dtype, theirs.type))
 
 
 def _widened(ours: Field | None, theirs: Field, *, numbers: bool, may_be_narrower: bool = False) -> Field:
-    """Return the column of the dataset with the wider type, and with a dtype for the values of both columns.
+    """Return the column of the dataset with the wider type, and with a dtype that fits both columns.
 
     If ``ours`` is None, the column is null in the new rows.
     """
@@ -173,9 +173,9 @@ def _widened(ours: Field | None, theirs: Field, *, numbers: bool, may_be_narrowe
 
 
 def _with_categories(theirs: Field, ours: Field) -> Field:
-    """Return the column of the dataset. It is no longer closed if our column may have other categories.
+    """Return ``theirs``, with ``is_closed=False`` if ``ours`` may have other categories.
 
-    The dataset does not get our categories, because categories without a value may have been erased.
+    The dataset does not get our categories: a deletion may have erased categories that have no values.
     """
     if not theirs.is_closed or pa.types.is_null(ours.type):
         return theirs
@@ -185,7 +185,7 @@ def _with_categories(theirs: Field, ours: Field) -> Field:
 
 
 def with_types_of_nulls(schema: Schema, found: Schema) -> Schema:
-    """Give columns that held only nulls the types of the columns of new rows."""
+    """Give each column that contains only nulls the type of the same column in new rows."""
     given = {item.name: item for item in found.fields}
     fields = [
         _widened(given.get(item.name), item, numbers=False) if holds_null(item.type) else item
@@ -200,10 +200,10 @@ def check_given_columns(
     partition_on: Sequence[str] | None,
     record_type: RecordType | None,
 ) -> None:
-    """Check that rows can be written to a dataset with a snapshot, and that its columns are as expected.
+    """Check that an append to a dataset with a snapshot is possible, and that the arguments fit the dataset.
 
-    Raise SchemaError if a given type, the given partition columns or the given record type differs from the
-    dataset, or if the dataset has a column that cannot be written.
+    Raise SchemaError if the types, the partition columns or the record type that the caller gave differ from
+    the dataset, or if this library cannot write a column of the dataset.
     """
     for theirs in snapshot.schema.fields:
         _check_form(theirs)
@@ -219,10 +219,10 @@ def check_given_columns(
 
 
 def adopt_foreign_files(store: Store, schema: Schema, partitioning: Sequence[Field]) -> Snapshot | None:
-    """Describe the files of other tools as a snapshot with the number 0, which is not stored.
+    """Describe the files of other tools as a snapshot of version 0, which is not stored.
 
-    Every file is read once, because the snapshot needs the number of records of each file. If there are no
-    files, return None. If a file is removed or replaced while the files are read, raise ConcurrentWriteError.
+    The function reads every file once to count the records. Return None if there are no files. Raise
+    ConcurrentWriteError if another process removes or replaces a file in the meantime.
     """
     files = data_files(store)
     if not len(files):
@@ -236,10 +236,10 @@ def adopt_foreign_files(store: Store, schema: Schema, partitioning: Sequence[Fie
 
 
 def _foreign_schema(store: Store, files: pa.Table, schema: Schema) -> Schema:
-    """Return the schema of files without a snapshot, for an append of rows with the schema `schema`.
+    """Return the schema of files without a snapshot, for an append of rows with the schema ``schema``.
 
-    A column without any value in the files gets its type from the append. All other columns keep their
-    inferred types, which readers see. Raise SchemaError if these types differ from the types of the append.
+    A column without any value in the files gets the type of the append. All other columns keep the inferred
+    types that readers see. Raise SchemaError if an inferred type differs from the type of the append.
     """
     described = described_columns(lambda name: store.fs.cat_file(store.join(name)), "codes")
     if described is not None and described.forms:
@@ -263,7 +263,7 @@ def _foreign_schema(store: Store, files: pa.Table, schema: Schema) -> Schema:
 def _check_names(
     names: Iterable[str], others: Iterable[str], owner: str, other: str, remedies: Sequence[Remedy] = ()
 ) -> None:
-    """Raise SchemaError for the first column of ``owner`` that ``other`` does not have."""
+    """Raise SchemaError for the first column of ``owner`` that ``other`` lacks."""
     known = {*others}
     for name in names:
         if name not in known:
@@ -292,7 +292,7 @@ def _check_partitioning(ours: list[str], theirs: list[str]) -> None:
 
 
 def _check_index(ours: Levels, theirs: Levels | None) -> None:
-    """Raise SchemaError if the index differs from the index of the dataset, if that index is known."""
+    """Raise SchemaError if the index of the dataset is known and differs."""
     if theirs is not None and ours != theirs:
         there, here = ([column for column, _ in levels] or "none" for levels in (theirs, ours))
         problem = f"the DataFrame has the index {here}, the dataset was written with {there}"
@@ -302,8 +302,8 @@ def _check_index(ours: Levels, theirs: Levels | None) -> None:
 
 def _check_type(ours: Field, theirs: Field) -> None:
     _check_form(theirs)
-    # A column of nulls writes records that fit every type. Strings with 32-bit and 64-bit offsets write the
-    # same records. The type of the column in the dataset does not change.
+    # The records of a column of nulls fit every type. Strings with 32-bit and with 64-bit offsets produce the
+    # same records. The column in the dataset keeps its type.
     alike = pa.types.is_null(ours.type) or same_layout(ours.type, theirs.type)
     if not alike:
         problem = f"the column is {ours.type}, in the dataset it is {theirs.type}"
@@ -337,7 +337,7 @@ def _column_error(problem: str, name: str, advice: str, remedies: Sequence[Remed
 
 
 def _partition_values(store: Store, files: pa.Table, partitioning: Sequence[Field]) -> list[tuple[Any, ...]]:
-    """Return the partition values of each file of another tool, which are parsed from its directory names."""
+    """Parse the partition values of each file of other tools from the names of the file's directories."""
     paths = column_paths(files["path"])
     directories = [parent_of(store.relative(path)) for path in paths]
     expected = [item.name for item in partitioning]

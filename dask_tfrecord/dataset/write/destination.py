@@ -1,8 +1,8 @@
 """Check the destination of a write: whether the path is usable, and which existing files may be removed.
 
-A directory may belong to only one dataset, so datasets above and below the destination are found. If a write
-goes to a subdirectory of another dataset, readers of the other dataset do not see the new rows. An overwrite
-of such a subdirectory removes files that the snapshot of the other dataset lists.
+A directory belongs to at most one dataset, so the checks search for datasets above and below the destination.
+After a write to a subdirectory of another dataset, readers of that dataset would not see the new rows. An
+overwrite of the subdirectory would remove files that the snapshot of that dataset lists.
 """
 
 import os
@@ -52,7 +52,7 @@ from dask_tfrecord.files.storage.store_failures import redact_errors, without_cr
 _THREADS = 16
 
 # What `to_tfrecord` does with existing data: it raises, keeps all rows, replaces all rows, or replaces the
-# rows of the partition directories for which there are new rows.
+# rows of the partition directories that get new rows.
 Mode = Literal["create", "append", "overwrite", "partitions"]
 
 
@@ -60,7 +60,7 @@ def parent_dataset(store: Store) -> Store | None:
     """Return the dataset whose directory contains the root of the store, or None.
 
     A hidden directory of a dataset, such as ``_quarantine``, does not belong to the dataset. A directory with
-    a separate snapshot belongs to the dataset above only if that dataset's snapshot lists files in the
+    its own snapshot belongs to the dataset above only if the snapshot of the dataset above lists files in the
     directory.
     """
     # Several paths may lead to the same local directory. Two of these paths are searched for datasets: the
@@ -84,7 +84,7 @@ def _above(store: Store, path: str) -> Iterator[tuple[str, str]]:
         root, below = root.rstrip("/"), f"{name}/{below}"
         if is_hidden(name) and name != METADATA_DIRECTORY:
             return
-        if root or store.renames:  # the root of an object store holds only buckets, and is no dataset
+        if root or store.renames:  # the root of an object store contains only buckets, and is no dataset
             yield root, below
 
 
@@ -106,7 +106,7 @@ def _lists_below(parent: Store, below: str) -> bool:
 
 
 def refuse_inside_dataset(store: Store, function: str) -> None:
-    """Raise DestinationError, which suggests ``function``, for a directory inside another dataset."""
+    """Raise DestinationError for a directory inside another dataset. The error suggests ``function``."""
     if (parent := parent_dataset(store)) is not None:
         raise _inside(store, parent, calls=[Call(function, parent.public(), {})])
 
@@ -153,9 +153,9 @@ def _inside(
 
 
 def refuse_datasets_below(store: Store, harm: str, listed: Store | FoundFiles | None = None) -> None:
-    """Raise DestinationError if a subdirectory holds another dataset. The error says the ``harm``.
+    """Raise DestinationError if a subdirectory contains another dataset. The error states the ``harm``.
 
-    ``listed`` is a listing of the files, if there is one already.
+    ``listed`` is a listing of the files, if the caller already has one.
     """
     for directory in directories_holding(store, METADATA_DIRECTORY, listed):
         if store.names(f"{directory}/{METADATA_DIRECTORY}"):
@@ -172,13 +172,13 @@ _FSSPEC_SYNTAX = {
     "?versionId=": "selects a version of an object on S3",
 }
 
-# The largest number of names that an error lists. For other names, the error gives only their number.
+# An error lists at most this many names, and says how many more there are.
 _MOST_NAMES = 5
 
-# The largest number of files that are opened to decide if an error suggests overwrite=True.
+# To decide if an error suggests overwrite=True, at most this many files are opened.
 _MOST_FILES = 100
 
-# The names of TFRecord files: an empty file with such a name counts as a TFRecord file without records.
+# Matches names of TFRecord files. An empty file with a matching name counts as a file without records.
 _TFRECORD_NAME = re.compile(
     r"(.*\.tfr\w*(-\d+-of-\d+)?|part-[\w-]+|[^.]*-\d{2,}-of-\d{2,})(\.(gz|zlib|deflate|zst|lz4|bz2|xz))?",
     re.IGNORECASE,
@@ -219,11 +219,11 @@ def destination(
 
 @redact_errors
 def check_destination(store: Store, mode: Mode = "create", newest: Snapshot | None = None) -> int:
-    """Check that a write in this mode can use a directory. Return the number of its newest snapshot, or 0.
+    """Check that a write in this mode can use a directory. Return the newest version there, or 0.
 
-    ``newest`` is this snapshot if it was just read. Raise DestinationError for a file, and for the root of a
-    filesystem. In the mode "create", also raise for a directory with a dataset, or with files that readers
-    would see.
+    ``newest`` is the newest snapshot, if the caller has just read it. Raise DestinationError for a file, and
+    for the root of a filesystem. In the mode "create", also raise for a directory with a dataset, or with
+    files that readers would see.
     """
     if is_disk_root(store):  # listing the root directory would take very long
         advice = "write to a directory that holds nothing but the dataset"
@@ -288,7 +288,7 @@ def replaceable_files(store: Store, newest: Snapshot | None) -> frozenset[str]:
 
 
 def refusal(store: Store, files: pa.Table) -> DestinationError:
-    """Return the exception for a new dataset in a directory that has these files and no snapshot."""
+    """Return the exception for a new dataset in a directory with these files and without a snapshot."""
     count, size = len(files), pc.sum(files["size"]).as_py() or 0
     total = f"{count:,} files with {size:,} bytes" if count > 1 else f"a file with {size:,} bytes"
     foreign = _foreign_files(store, table_infos(files[:_MOST_FILES]))
@@ -329,7 +329,7 @@ def files_unchanged(store: Store) -> Iterator[None]:
 def _is_tfrecord(store: Store, file: FileInfo) -> bool:
     """Return True if the decompressed content of a file begins with a record's length and its checksum.
 
-    An empty file counts as a TFRecord file if its name has the form of a TFRecord file's name.
+    An empty file counts as a TFRecord file if its name matches `_TFRECORD_NAME`.
     """
     name = name_of(file.path)
     if _EVENTS in name:
@@ -375,13 +375,13 @@ def _protected_role(store: Store) -> str | None:
 
 
 def refuse_linked_files(store: Store, rows: pa.Table) -> None:
-    """Raise DestinationError if files of a dataset are in a directory that is a link."""
+    """Raise DestinationError if files of a dataset are in a linked directory."""
     directories = pc.unique(pc.replace_substring_regex(rows["path"], "[^/]*$", ""))
     store.refuse_links(map(store.join, directories.to_pylist()))
 
 
 def _refuse_links(store: Store) -> None:
-    """Raise DestinationError if the directory holds links to other directories."""
+    """Raise DestinationError if the directory contains links to other directories."""
     for link in linked_directories(store.root):
         raise DestinationError(
             f"the link {link} leads to another directory, and the overwrite would remove the files there",

@@ -1,8 +1,8 @@
-"""Define the operations: what each kind of write does with the newest version of a dataset.
+"""Define the write operations: how each kind of write changes the newest version of a dataset.
 
-One rule holds for all operations: the files that an operation replaces must still be listed. If the operation
-replaces everything, no row may be new. docs/guarantees.md has a table of what follows from this rule. The
-module writes no files.
+One rule applies to all operations: the newest version must still list the files that an operation replaces.
+If the operation replaces all rows, no row may be new. docs/guarantees.md lists what follows from this rule.
+This module writes no files.
 """
 
 from abc import ABC, abstractmethod
@@ -64,7 +64,7 @@ class Change(NamedTuple):
     """What a commit changes. All paths are relative to the root of the dataset.
 
     ``removed`` are data files, snapshots and other files. ``kept`` are data files that the commit moves to
-    the directory of kept files.
+    the directory of kept files, or back.
     """
 
     snapshot: Snapshot
@@ -74,22 +74,23 @@ class Change(NamedTuple):
 
 @dataclass(frozen=True)
 class Operation(ABC):
-    """What a write does with the newest version of a dataset. A subclass has the fields that only it needs.
+    """How a write changes the newest version of a dataset. Each subclass is one kind of write.
 
-    In all methods, ``newest`` is None if there is no snapshot, or if an operation that ``replaces_damage``
-    finds a damaged snapshot. ``files`` is the list of the files that the tasks of ``run`` have written.
+    In all methods, ``newest`` is None if the dataset has no snapshot. If ``replaces_damage`` is True,
+    ``newest`` is also None for a damaged snapshot. ``files`` lists the files that the tasks of ``run`` have
+    written.
     """
 
     mode: ClassVar[str]  # the name of the operation in the history of the dataset
     replaces_damage: ClassVar[bool] = False
-    keeps_values: ClassVar[bool] = True  # the new snapshot may hold values of the old version
+    keeps_values: ClassVar[bool] = True  # the new snapshot may contain values of the old version
 
     def __dask_tokenize__(self) -> tuple[str, str]:
-        return "dask_tfrecord.Operation", self.mode  # the token of its run is unique
+        return "dask_tfrecord.Operation", self.mode  # unique, because the run has a unique token
 
     @property
     def details(self) -> str:
-        """What the history of the dataset shows in addition to the mode."""
+        """The text that the history of the dataset lists in addition to the mode."""
         return ""
 
     @abstractmethod
@@ -97,9 +98,9 @@ class Operation(ABC):
         """Return the operation as it applies to the newest version, or None if nothing is left to do.
 
         Raise ConcurrentWriteError if the operation would remove rows that other writes have added since, or
-        bring back rows that they have removed. Raise SchemaError if kept data has other columns. The method
-        is called before the files are published, so that a repeated attempt, which finds no files, raises the
-        same error.
+        bring back rows that other writes have removed. Raise SchemaError if kept data has other columns. The
+        transaction calls this method before it publishes the files. So a repeated attempt, which finds no
+        files, raises the same error.
         """
 
     @abstractmethod
@@ -107,16 +108,16 @@ class Operation(ABC):
         """Return the next snapshot, and the files that the commit removes or keeps for earlier versions."""
 
     def used(self, files: pa.Table) -> pa.Table:
-        """Return the files that the next snapshot lists."""
+        """Return the new files that the next snapshot lists; the commit removes the others."""
         return files
 
 
 def following(
     content: Snapshot, newest: Snapshot | None, run: WriteRun, operation: Operation, number: int = 0
 ) -> Snapshot:
-    """Return the version that follows the newest version, and has the files and columns of ``content``.
+    """Return the version after the newest version, with the files and columns of ``content``.
 
-    ``number`` is used instead of ``newest.number`` if the newest version is damaged or not known.
+    If the newest version is damaged or unknown, ``number`` replaces ``newest.number``.
     """
     return replace(
         content,
@@ -149,7 +150,7 @@ def _content(run: WriteRun, files: pa.Table) -> Snapshot:
 
 
 def _with_null_dtypes(fields: Sequence[Field], files: pa.Table) -> tuple[Field, ...]:
-    """Return columns with dtypes that hold nulls where files may have nulls that the plan did not expect."""
+    """Return columns with dtypes that can store nulls where ``files`` may contain unplanned nulls."""
     filled = files.filter(pc.greater(files["records"], 0))
 
     def may_be_null(item: Field) -> bool:
@@ -187,7 +188,7 @@ def overtaken() -> ConcurrentWriteError:
 
 @dataclass(frozen=True)
 class Create(Operation):
-    """Write the first version of a dataset. The directory must hold no data."""
+    """Write the first version of a dataset. The directory must contain no data."""
 
     mode = "create"
     keeps_values = False
@@ -208,10 +209,10 @@ class _Addition(Operation):
     Attributes
     ----------
     adds_columns : bool
-        The rows may add columns to the dataset, or give its columns wider types.
+        If True, the rows may add columns to the dataset, or widen the types of its columns.
     sets_columnar : bool
-        If True, later writes store the columns of ``run.columnar`` in column files. If False, later writes
-        store the same columns as before, which another write may change in the meantime.
+        If True, later writes store the columns of ``run.columnar`` in column files. If False, later
+        writes store the columns that the newest version names at the time of the commit.
     """
 
     adds_columns: bool = False
@@ -239,12 +240,12 @@ class _Addition(Operation):
 
     @abstractmethod
     def _added(self, run: WriteRun, existing: Snapshot, new: Snapshot) -> Change:
-        """Return the change if there is data, given the snapshot of the new files."""
+        """Return the change for existing data. ``new`` is a snapshot of the new files."""
 
 
 @dataclass(frozen=True)
 class Append(_Addition):
-    """Keep all existing rows."""
+    """Add rows, and keep all existing rows."""
 
     mode = "append"
 
@@ -257,17 +258,17 @@ class Append(_Addition):
 
 @dataclass(frozen=True)
 class _Replacement(Operation):
-    """Replace rows. None of these rows may have been added or removed since the write was planned.
+    """Replace rows. The commit fails if other writes have added or removed some of these rows since the plan.
 
     Attributes
     ----------
     planned : mapping of str to int
-        The number of rows to replace, which `planned_rows` returns.
+        How many rows the write replaces, as returned by `planned_rows`.
     replaceable : frozenset of str
-        The paths, relative to the root, of files that may be removed although no snapshot lists them. Files
-        that appear after the write was planned are not included, so they are kept.
+        The paths, relative to the root, of files that the commit may remove although no snapshot lists them.
+        The set excludes files that appear after the write was planned, so the commit keeps these files.
     keep_versions : bool
-        Older versions stay readable.
+        If True, older versions stay readable.
     """
 
     planned: Mapping[str, int] = field(default_factory=dict, hash=False)
@@ -277,7 +278,7 @@ class _Replacement(Operation):
     def _refuse_lost_rows(
         self, run: WriteRun, newest: Snapshot, written: Collection[str], partitioning: Sequence[Field] = ()
     ) -> None:
-        """Raise ConcurrentWriteError if other writes added or removed rows in these directories meanwhile."""
+        """Raise ConcurrentWriteError if other writes have changed the rows of the written directories."""
         if newest.number == run.base:
             return
         rows = newest.file_list
@@ -290,16 +291,16 @@ class _Replacement(Operation):
         is_new = pc.any(pc.greater(rows[VERSION], run.base)).as_py()
         planned = sum(self.planned.get(name, 0) for name in written)
         is_lost = planned != (pc.sum(rows["records"]).as_py() or 0)
-        # If the write was planned without a version, nobody has counted the rows in files of other tools. The
+        # A write that was planned without a version has not counted the rows in files of other tools. The
         # newest version must then list these files.
         if is_new or is_lost or not (run.base or self.replaceable <= listed_files(newest)):
             raise overtaken()
 
 
 def planned_rows(newest: Snapshot | None, *, by_partition: bool = False) -> dict[str, int]:
-    """Return the number of rows that a write is planned to replace, for each partition directory.
+    """Return how many rows a planned write replaces in each partition directory.
 
-    If ``by_partition`` is False, the only key is "", for the number of all rows.
+    If ``by_partition`` is False, the only key is "", for all rows.
     """
     if newest is None:
         return {}
@@ -322,8 +323,8 @@ class Overwrite(_Replacement):
         return self
 
     def change(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Change:
-        # Without a newest version, the number comes from the run and not from a new listing: it could show a
-        # version that another write has created since the check for conflicts.
+        # Without a newest version, the new version follows `run.base` and not a new listing. A listing
+        # could contain a version that another write has created since the check for conflicts.
         new = following(_content(run, files), newest, run, self, run.base)
         listed = [] if newest is None else newest.file_list["path"].to_pylist()
         replaced = sorted(self.replaceable.union(listed))
@@ -332,7 +333,7 @@ class Overwrite(_Replacement):
 
 @dataclass(frozen=True)
 class ReplacePartitions(_Addition, _Replacement):
-    """Replace the rows of each partition directory for which there are new files."""
+    """Replace all rows of each partition directory that gets new files."""
 
     mode = "partitions"
 
@@ -375,11 +376,11 @@ class Restore(_Replacement):
         return self
 
     def change(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Change:
-        """Files that only one of the two versions lists are moved to the directory of kept files, or back.
+        """Move the files that only one of the two versions lists to the directory of kept files, or back.
 
-        A file that the newest version does not list counts as new. Raise FileChangedError if the older
-        version was removed, or if the newest version lists another file at the path of a file of the older
-        version.
+        A restored file that the newest version lacks counts as new. Raise FileRemovedError if the older
+        version was removed. Raise FileChangedError if the newest version lists another file at the path of a
+        file of the older version.
         """
         assert newest is not None  # `follow` has raised otherwise
         try:
@@ -401,7 +402,7 @@ class Restore(_Replacement):
 
 @dataclass(frozen=True)
 class Expire(Operation):
-    """Forget the versions before the version ``oldest``."""
+    """Expire all versions before the version ``oldest``."""
 
     mode = "expire"
     oldest: int
@@ -424,9 +425,9 @@ class Expire(Operation):
 class Group(NamedTuple):
     """Files of a dataset, and the new files that replace them.
 
-    ``replaced`` has the path and the CRC-32C of each replaced file, in the order of the dataset: a file with
-    another CRC-32C is another file. ``added`` has the paths of the new files, which hold all or some rows of
-    the replaced files. Without new files, the replaced files are dropped.
+    ``replaced`` contains the path and the CRC-32C of each replaced file, in the order of the dataset. A file
+    with another CRC-32C is another file. ``added`` contains the paths of the new files, which store all or
+    some rows of the replaced files. Without new files, the commit drops the replaced files.
     """
 
     replaced: tuple[Identity, ...]
@@ -435,7 +436,7 @@ class Group(NamedTuple):
 
 @dataclass(frozen=True)
 class _Rewrite(Operation):
-    """Replace files by files with the same rows or with fewer rows, group by group."""
+    """Replace groups of files by files with the same rows or with fewer rows."""
 
     groups: tuple[Group, ...] = ()
     keep_versions: bool = True
@@ -468,7 +469,7 @@ class _Rewrite(Operation):
         return _replacing(run.store, new, replaced, keep_versions=self.keep_versions)
 
     def _cleaned(self, new: Snapshot, newest: Snapshot, replaced: Sequence[str]) -> tuple[Snapshot, pa.Table]:
-        """Return the new snapshot, and the old file list, without data that only replaced rows need."""
+        """Remove data that only replaced rows need from the new snapshot and from the old file list."""
         return new, newest.file_list
 
 
@@ -479,7 +480,7 @@ class Compact(_Rewrite):
 
 
 class Repair(_Rewrite):
-    """Drop files that are missing."""
+    """Drop missing files from the file list."""
 
     mode = "repair"
 
@@ -489,7 +490,7 @@ class Repair(_Rewrite):
 
 
 class GroupsLostError(Exception):
-    """Signal that another commit has replaced files of the groups ``lost``, which a write would replace."""
+    """Signal that another commit has already replaced files of the groups ``lost`` of a write."""
 
     def __init__(self, newest: Snapshot, lost: list[Group]) -> None:
         super().__init__(f"version {newest.number} does not list all files that are to be replaced")
@@ -508,9 +509,9 @@ class Delete(_Rewrite):
     rows : int
         The number of deleted rows.
     version : int
-        The version in which no other rows have the categories ``unused``.
+        The version in which only deleted rows have the categories ``unused``.
     unused : mapping of str to pyarrow.Array
-        Maps the names of columns to the categories that only deleted rows have.
+        Maps each column name to the categories that only deleted rows have.
     """
 
     mode = "delete"
@@ -531,7 +532,8 @@ class Delete(_Rewrite):
         """Leave out the categories that only deleted rows have.
 
         If another write has added rows since the deletion looked for the categories, the new rows may have
-        these categories. Then ordered columns keep all categories, and other columns are not closed.
+        these categories. Then ordered columns keep all categories. Other columns lose these categories, but
+        their list of categories no longer counts as complete.
         """
 
         def used(item: Field) -> Field:
@@ -552,8 +554,8 @@ class Delete(_Rewrite):
 def _replacing(store: Store, new: Snapshot, replaced: Sequence[str], *, keep_versions: bool) -> Change:
     """Return the change of a write that replaces data files.
 
-    Unless ``keep_versions`` is True, the new version becomes the oldest. The snapshots, column files and kept
-    data files of earlier versions are then also removed.
+    If ``keep_versions`` is False, the new version becomes the oldest. The commit then also removes the
+    snapshots, column files and kept data files of earlier versions.
     """
     names = store.names(METADATA_DIRECTORY)
     exported = exported_files(store) if name_of(EXPORTS) in names else []
@@ -568,7 +570,7 @@ def _replacing(store: Store, new: Snapshot, replaced: Sequence[str], *, keep_ver
 
 
 def partition_directories(rows: pa.Table, partitioning: Sequence[Field]) -> list[str]:
-    """Return the partition directory of each file, as this library names the directory.
+    """Return the name that this library gives to the partition directory of each file.
 
     Without partition columns, the directory is "". Other tools may spell the directory of the same values
     differently.
@@ -578,19 +580,20 @@ def partition_directories(rows: pa.Table, partitioning: Sequence[Field]) -> list
 
 
 def _count_rows(rows: pa.Table, partitioning: Sequence[Field]) -> dict[str, int]:
-    """Return the number of records in each partition directory that has records."""
+    """Count the records in each partition directory. Leave out directories without records."""
     counts: Counter[str] = Counter()
     names = partition_directories(rows, partitioning)
     for name, records in zip(names, rows["records"].to_pylist(), strict=True):
         counts[name] += records
-    return dict(+counts)  # without the directories that have no records
+    return dict(+counts)  # without directories that have no records
 
 
 def _with_groups(rows: pa.Table, files: pa.Table, groups: Sequence[Group]) -> pa.Table:
-    """Return a file list in which the new files of each group are at the position of its first replaced file.
+    """Return a file list in which the new files of each group take the place of the replaced files.
 
-    Each new file gets the number of the version that added the newest of the replaced files. ``rows`` has all
-    replaced files, and ``files`` are the new files. A file is in at most one group.
+    The place is that of the group's first replaced file. Each new file gets the version that added the newest
+    of the replaced files. ``rows`` lists all replaced files, and ``files`` lists the new files. A file is in
+    at most one group.
     """
     replaced = positions([file for group in groups for file in group.replaced], rows).to_numpy()
     group_of_replaced = np.repeat(np.arange(len(groups)), [len(group.replaced) for group in groups])
@@ -606,7 +609,7 @@ def _with_groups(rows: pa.Table, files: pa.Table, groups: Sequence[Group]) -> pa
 
 
 def _with_columns(existing: Snapshot, schema: Schema, keys: Sequence[Field]) -> Snapshot:
-    """Return a snapshot with more columns, wider types or other dtypes. The new columns are the last columns.
+    """Return a snapshot with more columns, wider types or other dtypes. New columns follow all other columns.
 
     ``keys`` are the partition columns of the new rows.
     """
@@ -636,15 +639,16 @@ def _with_types_of(existing: Snapshot, files: pa.Table, own: Schema) -> pa.Table
 
 
 def _with_known_statistics(files: pa.Table, own: Schema, schema: Schema) -> pa.Table:
-    """Return a file list without the statistics of columns that another write has changed in the meantime."""
+    """Return a file list without the statistics of columns that another write has changed meanwhile."""
     changed = {statistics_name(item.name) for item in {*own.leaves}.difference(schema.leaves)}
     return files.drop_columns([name for name in files.column_names if name in changed])
 
 
 def _without_column_files(rows: pa.Table, replaced: Sequence[str]) -> pa.Table:
-    """Return a file list without the column files of replaced files, because these hold deleted values.
+    """Return a file list without the column files of replaced files, because they contain deleted values.
 
-    Such a column file may also hold rows of other files. Reads of these files then decode the records.
+    A column file may also contain rows of other data files. Reads of these data files then decode the
+    records.
     """
     name = COLUMN_FILE_NAMES[0]
     if name not in rows.column_names:

@@ -32,22 +32,22 @@ logger = logging.getLogger(__name__)
 # the file.
 _TEMPORARY_NAME = re.compile(r"\.(.+)\.[0-9a-f]{32}")
 
-# Matches the names of other files that commits and `export` write: beside the data files, and in `_idx`.
+# Matches the names of the other files that commits and `export` write beside the data files and in `_idx`.
 _NAME_BESIDE_DATA = re.compile(r"_SUCCESS|features\.json|dataset_info\.json|schema\.pbtxt|.+\.idx")
 
 
 def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> list[str]:
     """Remove the files of interrupted runs that were not active after the time ``before``.
 
-    All files of a run are kept if at least one of them is newer. Return the paths of the removed files,
-    relative to the root; an aborted upload is listed as the file that it would have created. If ``dry_run``
+    If one file of a run is newer, all files of the run stay. Return the paths of the removed files, relative
+    to the root. An aborted upload has the path of the file that the upload would have created. If ``dry_run``
     is True, only return these paths.
     """
     if not dry_run:
         finish_newest(store)
     present = column_paths(list_directory(store)["path"])
     closed = closed_column_files(store)
-    listed = _listed_files(store, versions(store))  # listed after files, to include a commit in between
+    listed = _listed_files(store, versions(store))  # after `present`, to include a commit in between
     if not dry_run:
         _move_to_their_places(store, present, listed)
     removed: list[str] = []
@@ -87,11 +87,11 @@ def _move_to_their_places(store: Store, present: Sequence[str], listed: set[str]
 
 
 def _unlisted_files(store: Store, present: Sequence[str], listed: set[str]) -> dict[str, list[str]]:
-    """Map the id of each open run to its files that are at their final paths but in no snapshot.
+    """Map the id of each open run to the files of the run at final paths that no snapshot lists.
 
-    A run removes its staging directory last, so a run without a staging directory has left no files. If the
-    name of a data file has the id of a run without a staging directory, the file was copied here, or belongs
-    to another dataset in a subdirectory.
+    A run removes its staging directory last, so a run without a staging directory has left no files. A data
+    file whose name contains the id of a run without a staging directory was copied here, or belongs to
+    another dataset in a subdirectory.
     """
     columns = [f"{COLUMNS}/{name}" for name in store.names(COLUMNS)]
     parts = [
@@ -108,8 +108,7 @@ def _unlisted_files(store: Store, present: Sequence[str], listed: set[str]) -> d
 def _listed_files(store: Store, numbers: Iterable[int]) -> set[str]:
     """Return the paths of all files that at least one of the snapshots lists.
 
-    Only the Parquet file of each snapshot itself is read, because the base of a snapshot is also among the
-    snapshots.
+    The function reads no bases, because the base of a snapshot is also among the snapshots.
     """
     listed: set[str] = set()
     for number in numbers:
@@ -131,7 +130,7 @@ def last_modified(store: Store, paths: Iterable[str]) -> datetime:
     try:
         times = [store.fs.modified(path) for path in paths]
     # A run of unknown age counts as active, so the files of the run are kept. The age is unknown if a file
-    # was removed after it was listed, and for directories on object stores. On stores without modification
+    # was removed after the listing, and for directories on object stores. On stores without modification
     # times, fsspec's base class of filesystems raises NotImplementedError.
     except (FileNotFoundError, IsADirectoryError, NotImplementedError):
         return now
@@ -139,7 +138,7 @@ def last_modified(store: Store, paths: Iterable[str]) -> datetime:
 
 
 def time_of_store(store: Store) -> datetime:
-    """Return the current time by the clock that gives files their modification times."""
+    """Return the current time by the clock of the store, which sets the modification times of files."""
     path = store.join(f"{METADATA_DIRECTORY}/.clock.{uuid4().hex}")
     store.touch(path)
     try:
@@ -149,13 +148,13 @@ def time_of_store(store: Store) -> datetime:
 
 
 def _stray_files(store: Store) -> list[str]:
-    """Return the paths of incomplete files of this library, without those in the staging directories."""
+    """Return the paths of incomplete files that interrupted writes of this library have left."""
     metadata, staging = store.join(f"{METADATA_DIRECTORY}/"), store.join(f"{STAGING}/")
-    if store.local:  # a link may lead to the files of another directory
+    if store.local:  # does not follow links to other directories
         paths = [f"{directory}/{name}" for directory, _, names in os.walk(store.root) for name in names]
     elif store.renames:
         paths = _files_in(store, "")
-    else:  # an upload that is not complete has no name
+    else:  # an incomplete upload has no name
         paths = [f"{metadata}{name}" for name in store.names(METADATA_DIRECTORY)]
     stray = []
     for path in paths:

@@ -1,4 +1,4 @@
-"""Define the plan of one write, which all tasks of the write get, and write the data files of partitions."""
+"""Define the plan that all tasks of a write share, and write the data files of partitions."""
 
 import logging
 from collections.abc import Callable
@@ -27,15 +27,15 @@ logger = logging.getLogger(__name__)
 
 @dataclass(frozen=True, repr=False)
 class WriteRun:
-    """The plan of one write, which all tasks of the write get. An `Operation` says what the commit does."""
+    """The plan that all tasks of one write share. An `Operation` decides what the commit changes."""
 
     store: Store  # the root of the dataset
     schema: Schema  # the columns of the records
     # The id of the write: 32 random hexadecimal digits, which the names of all files contain.
     run: str = field(default_factory=lambda: uuid4().hex)
     options: WriteOptions = field(default_factory=WriteOptions)
-    # The number of the newest snapshot when the write was planned, or 0. If there is a newer snapshot at the
-    # time of the commit, the commit fails if rows would be lost.
+    # The newest version when the write was planned, or 0. If there is a newer version at the time of the
+    # commit, the commit fails if rows would be lost.
     base: int = 0
     partitioning: tuple[Field, ...] = ()
     order: tuple[str, ...] = ()  # all columns, in the order in which readers return them
@@ -43,7 +43,7 @@ class WriteRun:
     columns_name: str | None = None
     columnar: Columnar | None = None
     max_directories: int = 2**31  # the most directories to which one task may write
-    label: Callable[[int], str] | None = None  # maps the number of a partition to a part of its files' names
+    label: Callable[[int], str] | None = None  # maps the index of a partition to a part of the file names
     custom_metadata: dict[str, str] = field(default_factory=dict, hash=False)
 
     def __repr__(self) -> str:
@@ -70,7 +70,7 @@ class WriteRun:
     def name(self, index: int, count: int, number: int | None = None) -> str:
         """Return the name of file ``number`` of partition ``index``. There are ``count`` partitions.
 
-        All files of a run have different names, even if they are in different directories.
+        All files of a run have different names, even in different directories.
         """
         return part_name(
             self.run,
@@ -96,8 +96,8 @@ class WriteRun:
     ) -> tuple[FileEntry, ...]:
         """Write the files of partition ``index`` of ``count``. A repeated call replaces the same files.
 
-        If several calls write the rows of one partition, ``earlier`` is the number of files that the earlier
-        calls wrote.
+        If several calls write the rows of one partition, ``earlier`` says how many files the earlier calls
+        wrote.
         """
         rows = group_by_directory(table, self.partition_on, max_directories=self.max_directories)
         return self.write_grouped(rows, index, count, earlier)
@@ -107,9 +107,9 @@ class WriteRun:
     ) -> tuple[FileEntry, ...]:
         """Write the files of a partition whose rows are sorted by directory, with the arguments of `write`.
 
-        On stores with a rename, the files are written to staging. On other stores, the files are uploaded to
-        their final paths, and a marker in staging hides the files from readers. On these stores, nothing is
-        written after the commit, because a recomputed task might replace committed files by other rows.
+        On stores that can rename files, write the files to staging. On other stores, upload the files to
+        their final paths; a marker in staging hides the files from readers. On these stores, write nothing
+        after the commit, because a recomputed task might replace committed files by other rows.
         """
         if not self.store.renames and not self._mark_started():
             return ()
@@ -131,7 +131,7 @@ class WriteRun:
         return files
 
     def column_file(self, number: int) -> WrittenColumns | None:
-        """Return the column file with this number, or None if the write has no column files."""
+        """Return column file ``number`` of the run, or None if the write creates no column files."""
         if self.columnar is None:
             return None
         name = column_file_path(self.run, number)
@@ -152,12 +152,12 @@ class WriteRun:
         return self.path(name), name
 
     def mark_started(self) -> None:
-        """On stores without a rename, create the marker that hides the files of this run from readers."""
+        """On stores that cannot rename files, create the marker that hides the files of the run."""
         if not self.store.renames:
             self.store.touch(self.staged(STARTED))
 
     def _mark_started(self) -> bool:
-        """Create the marker if it does not exist. If the run has already committed, return False instead."""
+        """Create a missing marker. If the run has already committed, return False instead."""
         if not self.store.has_file(self.staged(STARTED)):
             if self.committed_snapshot() is not None:
                 return False
@@ -165,12 +165,12 @@ class WriteRun:
         return True
 
     def mark(self, name: str) -> None:
-        """Create an empty file in the staging directory, which other attempts at the commit look for."""
+        """Create an empty file in the staging directory. Other attempts at the commit look for this file."""
         with self.store.create(self.staged(name), durable=False):
             pass
 
     def marks(self, found: FoundFiles | None = None) -> list[str]:
-        """Return the names in the staging directory. ``found`` is a listing, if there is one already."""
+        """Return the names in the staging directory. ``found`` is a listing, if the caller has one."""
         return (found or self.store).names(staged(self.run, "").rstrip("/"))
 
     def committed_snapshot(self) -> Snapshot | None:
@@ -188,7 +188,7 @@ class WriteRun:
             return newest
         if self.run in newest.ancestors:
             found = [newest.number - len(newest.ancestors) + newest.ancestors.index(self.run)]
-        else:  # the run may have committed before the runs that the newest snapshot remembers
+        else:  # the run may have committed before the runs that the newest snapshot names
             first = max(self.base + 1, newest.oldest)
             found = [*range(first, newest.number - len(newest.ancestors))]
         for number in found:

@@ -1,8 +1,9 @@
 """Commit a write of a dataset. Readers see the old dataset until the new snapshot exists, and then the new
 dataset.
 
-docs/format.md describes the steps of a commit. Each step may be repeated, also by another process. The
-staging directory of a run holds files until they are published, and lists the files that the commit replaces.
+docs/format.md describes the steps of a commit. Each step may be repeated, even by another process. The
+staging directory of a run contains files until the commit publishes them, and lists the files that the commit
+replaces.
 """
 
 import json
@@ -61,23 +62,23 @@ logger = logging.getLogger(__name__)
 # The number of concurrent requests if each file needs one request.
 _THREADS = 16
 
-# A file list that consists of more Arrow chunks than this is copied into one chunk, because each chunk takes
-# time in every later commit.
+# A file list with more Arrow chunks than this is copied into one chunk, because each chunk costs time in
+# every later commit.
 _MOST_CHUNKS = 64
 
 # The number of steps of a commit that docs/format.md describes.
 _STEPS = 7
 
-# The largest number of uploaded files whose stamps are requested file by file.
+# For at most this many uploaded files, a commit requests the stamp of each file instead of a listing.
 _FEW_FILES = 4
 
 
 class Newest(NamedTuple):
-    """The newest version of a dataset at the time when this process read or created the version.
+    """The newest version of a dataset that this process has read or created.
 
-    ``stamp`` is the `stamp_of` the version's Parquet file. The stamp reveals that the directory was replaced
-    by another dataset whose newest version has the same number. If the stamp is None, the next commit reads
-    the newest version.
+    ``stamp`` is the `stamp_of` the version's Parquet file. The stamp differs if another dataset with the same
+    newest version has replaced the directory. If the stamp is None, the next commit reads the newest
+    version.
     """
 
     snapshot: Snapshot
@@ -85,7 +86,7 @@ class Newest(NamedTuple):
 
     @classmethod
     def of(cls, store: Store, snapshot: Snapshot) -> "Newest":
-        """Remember a snapshot that was just read from the root of the store, or created there."""
+        """Remember a snapshot that this process has just read from, or created in, the root of the store."""
         return cls(snapshot, _stamp(store, snapshot.number))
 
     def is_unchanged(self, store: Store) -> bool:
@@ -94,13 +95,13 @@ class Newest(NamedTuple):
 
 
 def _stamp(store: Store, number: int) -> str | None:
-    with suppress(Exception):  # the version is then read again
+    with suppress(Exception):  # the next commit then reads the version again
         return stamp_of(store.look(store.join(snapshot_path(number))))
     return None
 
 
 def _as_stored(store: Store, snapshot: Snapshot, data: bytes) -> Snapshot:
-    """Return the snapshot that reading ``data`` would return. ``data`` is the snapshot's Parquet file."""
+    """Return the snapshot as a reader would read it from ``data``, the content of its Parquet file."""
     rows, stored = _with_versions(snapshot.file_list, snapshot.number), snapshot.stored
     if rows["path"].num_chunks > _MOST_CHUNKS:
         rows = rows.combine_chunks()
@@ -112,14 +113,14 @@ def _as_stored(store: Store, snapshot: Snapshot, data: bytes) -> Snapshot:
 
 
 def _with_versions(rows: pa.Table, number: int) -> pa.Table:
-    """Return a file list in which the files without a version have this version."""
+    """Return a file list in which files without a version have the version ``number``."""
     if VERSION not in rows.column_names:
         return rows.append_column(VERSION, pa.array([number] * len(rows), pa.int64()))
     return with_column(rows, VERSION, pc.fill_null(rows[VERSION], number))
 
 
 class Transaction:
-    """The commit of a run: an operation changes the newest version.
+    """The commit of a run, in which an operation changes the newest version.
 
     The transaction reads the newest version once, and again only if another write has committed meanwhile.
 
@@ -128,12 +129,12 @@ class Transaction:
     run : WriteRun
         The plan of the write.
     operation : Operation
-        What the commit does with the newest version.
+        How the commit changes the newest version.
     files : pyarrow.Table, optional
-        The list of the files that the tasks have written.
+        The file list of the files that the tasks have written.
     known : Newest, optional
-        For an append that no other process may commit: the newest version when the append was planned. The
-        commit does not read this version as long as it is still the newest.
+        For an append that no other process may commit: the newest version when the append was planned. As
+        long as this version is still the newest, the commit reads no version.
     """
 
     def __init__(
@@ -143,7 +144,7 @@ class Transaction:
         self.files = from_entries([], run.schema, run.partitioning) if files is None else files
         self.newest: Snapshot | None = None
         self._known = known
-        self._attempt = ""  # the name of the mark of this attempt, or "" if there is no other attempt
+        self._attempt = ""  # the name of this attempt's mark, or "" if no other process may commit
         self._change: Change | None = None  # the change that the transaction has made
         self._found: FoundFiles | None = None  # a listing that this attempt has made and not yet used
 
@@ -168,7 +169,7 @@ class Transaction:
         return snapshot
 
     def _fate(self, snapshot: Snapshot) -> str:
-        """Say what the commit does with the files and versions that it replaces."""
+        """Return what becomes of replaced files and versions, as a text for the log."""
         change = self._change
         if change is not None and change.kept:
             return f", keeps {len(change.kept)} replaced files for the versions before it"
@@ -179,7 +180,7 @@ class Transaction:
     def look(self, found: FoundFiles | None = None) -> Snapshot | None:
         """Read the newest version. Return the snapshot that another attempt has committed, or None.
 
-        A listing of all files may have ``found`` the number of the newest version.
+        ``found`` is a listing that contains the newest version, if the caller has one.
         """
         if self._known is not None:
             self.newest = self._known.snapshot
@@ -189,24 +190,24 @@ class Transaction:
         return self.run.committed_in(self.newest)
 
     def create(self) -> Snapshot:
-        """Create the next snapshot, which commits the run, after `look`. Return the newest snapshot.
+        """Create the next snapshot, which commits the run. Call `look` first. Return the newest snapshot.
 
-        If the number of the snapshot is taken, compare the write with the newer version, and try the next
-        number. If the newest version refuses the write, the files of the write are removed.
+        If another write has taken the version, compare the write with the newer version, and try the version
+        after it. If the write conflicts with the newest version, remove the files of the write.
         """
         while (snapshot := self._try()) is None:
             pass
         return snapshot
 
     def _try(self) -> Snapshot | None:
-        """Try to create the next snapshot. Return None if the newest version must be compared again."""
+        """Try to create the next snapshot. Return None if there is a newer version to compare with."""
         self._log(3, f"compare the newest version with version {self.run.base}, for which it was planned")
         known, self._known = self._known, None
         try:
             planned = self._plan(publishes=known is None)
         except TFRecordError:
             compared = self.newest
-            # The error counts only if it is about the newest version, and no other attempt has succeeded.
+            # The error counts only if it concerns the newest version, and if no other attempt has succeeded.
             if (committed := self.look()) is not None:
                 return committed
             if known is None and _number(self.newest) == _number(compared):
@@ -223,8 +224,8 @@ class Transaction:
     def _plan(self, *, publishes: bool) -> tuple[Operation, Change] | None:
         """Publish the files, and return what the commit changes, or None if nothing is left to do.
 
-        An append that no other process may commit has uploaded exactly its files, so it publishes nothing on
-        stores without a rename.
+        If ``publishes`` is False, publish nothing on stores that cannot rename files: an append that no other
+        process may commit has uploaded exactly its files.
         """
         run, files = self.run, self.files
         operation = self.operation.follow(run, self.newest, files)
@@ -250,8 +251,7 @@ class Transaction:
     def _store(self, operation: Operation, change: Change) -> Snapshot | None:
         """Create the Parquet file of the next version, which commits the run.
 
-        Return the committed version, as it is stored. Return None if another write has taken the number of
-        the version.
+        Return the committed version as stored, or None if another write has taken the version.
         """
         run, store, snapshot = self.run, self.store, change.snapshot
         action = f"create version {snapshot.number}, which lists {len(snapshot.file_list)} files"
@@ -274,14 +274,14 @@ class Transaction:
             return _as_stored(store, snapshot, data)
         committed = self.look()
         if committed is None:
-            if failure is None:  # a removed version had this number, so readers ignore the new version
+            if failure is None:  # an overwrite has removed this version, so readers ignore the new file
                 store.remove([path])
             elif newest_number(store) < snapshot.number:
                 raise failure
         return committed
 
     def _find(self) -> FoundFiles | None:
-        """On stores without a rename, make one listing of open runs, marks of this run, and uploaded files.
+        """On stores that cannot rename files, list open runs, marks of this run, and uploaded files at once.
 
         A commit without files lists only the open runs and the marks.
         """
@@ -298,7 +298,7 @@ class Transaction:
             yield
         except BaseException:  # KeyboardInterrupt is included
             with suppress(Exception):  # the caller reports the failure
-                # The directory stays, because it hides published files.
+                # The staging directory stays, because it hides published files.
                 self.store.remove_file(self.run.staged(self._attempt))
             raise
 
@@ -313,11 +313,11 @@ def _number(newest: Snapshot | None) -> int:
 def commit(
     run: WriteRun, operation: Operation, entries: Iterable[FileEntry] = (), known: Newest | None = None
 ) -> Snapshot:
-    """Commit a write, whose tasks have written the files of these entries, in one `Transaction`.
+    """Commit a write in one `Transaction`. ``entries`` describe the files that the tasks have written.
 
     Return the new snapshot. If an earlier attempt at this commit has succeeded, return the snapshot of that
-    attempt. Return the newest snapshot, without a change, if the dataset no longer keeps that snapshot, or if
-    other writes have left nothing to do.
+    attempt. If the dataset no longer keeps that snapshot, or if other writes have left nothing to do, return
+    the newest snapshot without a change.
 
     Raise the errors of `Operation.follow` and `Operation.change`. After a GroupsLostError, the new files are
     still staged.
@@ -330,7 +330,7 @@ def commit(
 
 
 def written(run: WriteRun, snapshot: Snapshot) -> Commit:
-    """Return the result of a write, with the number of files, rows and bytes that the write added."""
+    """Return the result of a write, including how many files, rows and bytes the write added."""
     added = rows_of_run(snapshot.file_list, run.run)
     rows, size = (pc.sum(added[name]).as_py() or 0 for name in ("records", "bytes"))
     return Commit.of(snapshot, added_files=len(added), added_rows=rows, added_bytes=size)
@@ -347,8 +347,8 @@ def log_summary(run: WriteRun, done: Commit, seconds: float) -> None:
 def abandon(run: WriteRun) -> None:
     """Remove the files of a failed write, so that the write can no longer be committed.
 
-    Files that were uploaded to their final paths stay hidden until `cleanup` removes them. These files are
-    kept because tasks that still run may upload more files.
+    Files that tasks uploaded to their final paths stay hidden until `cleanup` removes them, because running
+    tasks may upload more files.
     """
     if run.store.renames:
         _refuse(run)
@@ -359,11 +359,12 @@ def abandon(run: WriteRun) -> None:
 
 
 def _refuse(run: WriteRun, attempt: str = "") -> None:
-    """Forbid the commit of a write that has failed, and remove its files.
+    """Forbid the commit of a failed write, and remove the files of the write.
 
-    The files stay if the commit has succeeded. They also stay if there is an attempt at the commit besides
-    ``attempt``, because it may be about to list the files. An attempt makes its mark before it looks for the
-    mark `REFUSED`. So an attempt that begins too late to be seen here finds `REFUSED`, which is removed last.
+    The files stay if the commit has succeeded. The files also stay if an attempt at the commit other than
+    ``attempt`` exists, because that attempt may be about to list the files. Every attempt creates its mark
+    before it looks for the mark `REFUSED`. So an attempt that begins too late to be seen here finds
+    `REFUSED`, which is removed last.
     """
     with suppress(Exception):  # the caller reports the failure of the write
         run.mark(REFUSED)
@@ -375,13 +376,13 @@ def _refuse(run: WriteRun, attempt: str = "") -> None:
 
 
 def discard(run: WriteRun) -> None:
-    """Remove all files of a failed write whose commit has not begun, and cannot begin in another process."""
+    """Remove all files of a failed write. The commit must not have begun, nor begin in another process."""
     with suppress(Exception):  # the caller reports the failure of the write
         _remove_files(run)
 
 
 def _remove_files(run: WriteRun) -> None:
-    """Remove all files of a run, the mark that forbids its commit last."""
+    """Remove all files of a run. Remove the mark that forbids the commit last."""
     logger.info("%s: remove what the failed write staged", run.title)
     run.store.fs.invalidate_cache()
     run.store.remove(path for path in run.store.fs.find(run.store.root) if run.owns(path))
@@ -393,11 +394,11 @@ def publish_files(
 ) -> Mapping[str, dict[str, Any]] | None:
     """Move the files of the run to their final paths, where readers do not see them until the commit.
 
-    On stores without a rename, remove the run's uploaded files that are not in ``files``, and return the
-    infos of all files of the dataset. ``found`` is a listing, if there is one already. Raise
-    ConcurrentWriteError if a file is gone. For example, an earlier attempt found a conflict and removed the
-    files of the run, and another write has since undone the cause. Raise DestinationError if the filesystem
-    stores a partition directory under another name.
+    On stores that cannot rename files, remove the run's uploaded files that are not in ``files``, and return
+    the infos of all files of the dataset. ``found`` is a listing, if the caller already has one. Raise
+    ConcurrentWriteError if a file is gone: for example, an earlier attempt may have found a conflict and
+    removed the files of the run. Raise DestinationError if the filesystem stores a partition directory under
+    another name.
     """
     store = run.store
     names = listed_paths(files)
@@ -424,8 +425,8 @@ def publish_files(
 
 
 def _check_names(store: Store, directories: Iterable[str]) -> None:
-    """Raise if the filesystem stores a partition directory under another name, such as one in other case."""
-    present: dict[str, set[str]] = {}  # the names in each parent
+    """Raise if the filesystem has changed the name of a partition directory, for example the case."""
+    present: dict[str, set[str]] = {}  # maps each parent to the names in it
     for directory in directories:
         name = name_of(directory)
         # Files of older versions are in directories of the same names, below the directory of kept files.
@@ -433,8 +434,7 @@ def _check_names(store: Store, directories: Iterable[str]) -> None:
             parent = parent_of(place)
             if parent not in present:
                 present[parent] = {*store.names(parent)}
-            # Another process may have removed the directory, if it has already committed and compacted this
-            # run.
+            # The directory may be gone if another process has already committed and compacted this run.
             if present[parent] and name not in present[parent] and store.fs.exists(store.join(place)):
                 alike = [ascii(other) for other in present[parent] if _folded(other) == _folded(name)]
                 stored = alike[0] if alike else "another name"
@@ -454,14 +454,14 @@ def _removed(run: WriteRun, name: str) -> ConcurrentWriteError:
 
 
 def with_stamps(store: Store, rows: pa.Table, present: Mapping[str, dict[str, Any]] | None) -> pa.Table:
-    """Add the column ``stamp``, the version of each file in the store. If the store fails, do not add it.
+    """Add the column ``stamp`` with the `stamp_of` each file. If the store fails, do not add the column.
 
-    ``present`` has the infos of the files, if they are known.
+    ``present`` contains the infos of the files, if known.
     """
     try:
         paths = [store.join(path) for path in rows["path"].to_pylist()]
         store.fs.invalidate_cache()
-        # A listing of the dataset takes a request for each thousand files, and transfers all of their names.
+        # A listing of the dataset takes a request for each thousand files, and transfers all file names.
         if present is not None:
             stamps = pa.array([stamp_of(present[path]) for path in paths], pa.string())
         elif store.renames or len(paths) <= _FEW_FILES:
@@ -476,7 +476,7 @@ def with_stamps(store: Store, rows: pa.Table, present: Mapping[str, dict[str, An
 
 
 def note_replaced(store: Store, run: str, removed: Sequence[str], kept: Sequence[str] = ()) -> None:
-    """Store two lists for the time after the commit: files to remove, and files to keep for earlier versions.
+    """Store two lists for after the commit: files to remove, and files to move for earlier versions.
 
     If this process is interrupted, a later process can remove and move these files.
     """
@@ -487,10 +487,10 @@ def note_replaced(store: Store, run: str, removed: Sequence[str], kept: Sequence
 
 
 def finish_commit(store: Store, run: str, listed: Collection[str] = (), change: Change | None = None) -> None:
-    """Remove the replaced files, or move them to the directory of kept files, and close the run.
+    """Remove the replaced files or move them to the directory of kept files. Then close the run.
 
     The snapshot of the commit must exist. Files in ``listed`` stay, because the dataset still lists them.
-    Without ``change``, the lists of files come from `note_replaced`.
+    Without ``change``, use the lists that `note_replaced` has stored.
     """
     if change is not None:
         removed, kept = change.removed, change.kept
@@ -508,10 +508,10 @@ def close_run(store: Store, run: str) -> None:
 
 
 def move_files(store: Store, paths: Sequence[str], known: Snapshot | None = None) -> None:
-    """Move each file to its path if the newest snapshot lists the file, or to the directory of kept files.
+    """Move files that the newest snapshot lists to their paths, and others to the directory of kept files.
 
-    If another commit follows in the meantime, its snapshot decides. ``known`` is the newest snapshot if it
-    was just created.
+    If another commit follows in the meantime, the snapshot of that commit decides. ``known`` is the newest
+    snapshot, if the caller has just created it.
     """
     if not paths:
         return
@@ -530,7 +530,7 @@ def move_files(store: Store, paths: Sequence[str], known: Snapshot | None = None
 
 
 def _move_file(store: Store, listed: Collection[str], path: str) -> str | None:
-    """Move a file. If it was copied instead, return the path of the source, which the caller removes."""
+    """Move a file. If the caller must still remove the source, return the path of the source."""
     place, kept = store.join(path), store.join(f"{KEPT}/{path}")
     with suppress(FileNotFoundError):  # the file is there already, or another process has moved the file
         if path not in listed:
@@ -540,8 +540,8 @@ def _move_file(store: Store, listed: Collection[str], path: str) -> str | None:
             store.place(place, kept)
         elif store.renames:
             store.place(kept, place)
-        # A move is a copy here. If a process that moves the file to the other place deleted its source late,
-        # the file would be lost. Therefore, the kept file stays until its versions expire.
+        # Here, a move is a copy, and the kept file stays until its versions expire. Otherwise a process that
+        # moves the file in the other direction could delete its source late, and the file would be lost.
         elif store.fs.exists(kept) and not store.fs.exists(place):
             store.copy(kept, place)
     return None
@@ -550,15 +550,15 @@ def _move_file(store: Store, listed: Collection[str], path: str) -> str | None:
 def finish_newest(
     store: Store, *, running: str = "", known: Snapshot | None = None, found: FoundFiles | None = None
 ) -> None:
-    """Finish the commits that were interrupted after their snapshot was created, except the run ``running``.
+    """Finish commits that were interrupted after they created a snapshot, except that of the run ``running``.
 
-    ``known`` is a version that shows which open runs have committed. If it shows no such run, nothing is
-    read. Without ``known``, the newest version is read if there is an open run. If the newest snapshot is
-    damaged or missing, do nothing. ``found`` is a listing with the open runs, if there is one already.
+    ``known`` is a version that shows which open runs have committed. If none of the runs has committed, read
+    nothing. Without ``known``, read the newest version if there is an open run. If the newest snapshot is
+    damaged or missing, do nothing. ``found`` is a listing of the open runs, if the caller already has one.
     """
     others = [run for run in open_runs(found or store) if run != running]
     if not any(known is None or has_committed(known, run) for run in others):
-        return  # without this test, a large snapshot would be parsed without need
+        return  # avoid parsing a large snapshot without need
     newest = intact_snapshot(store)
     if newest is None:
         return
@@ -575,9 +575,9 @@ def remove_staging(store: Store, run: str) -> None:
 def remove_replaced(run: WriteRun, files: pa.Table | None = None, change: Change | None = None) -> None:
     """Remove the files that the commit replaced, and the staging directory of the run.
 
-    If removing the files fails, only warn, because the new data is already committed. ``files`` is the file
-    list of the run, if the newest snapshot may lack some of these files: such files are then removed, too.
-    ``change`` is what the commit has changed, if this attempt has succeeded.
+    If removing the files fails, only warn, because the new data is already committed. If the newest snapshot
+    may lack files of the run, ``files`` lists the files of the run, and files that the snapshot lacks are
+    removed. ``change`` is what the commit has changed, if this attempt has succeeded.
     """
     try:
         if files is not None:
@@ -594,9 +594,9 @@ def remove_replaced(run: WriteRun, files: pa.Table | None = None, change: Change
 
 
 def _is_newest(run: WriteRun, number: int) -> bool:
-    """Return True if the snapshot that was just created is the newest snapshot, which readers use.
+    """Return True if the snapshot of version ``number``, just created, is the newest, which readers use.
 
-    An overwrite removes earlier snapshots, so a number below the number of the newest snapshot may be free.
+    An overwrite removes earlier snapshots, so a write can create a version below the newest version.
     """
     try:
         return newest_number(run.store) <= number
@@ -605,7 +605,7 @@ def _is_newest(run: WriteRun, number: int) -> bool:
 
 
 def _unlisted(run: WriteRun, files: pa.Table) -> list[str]:
-    """Return the paths, relative to the root, of the files that the newest snapshot does not list.
+    """Return the paths, relative to the root, of files of a run that the newest snapshot does not list.
 
     The newest snapshot may belong to another run and list some of the files, because an append keeps the
     files that an earlier attempt of this run committed.
