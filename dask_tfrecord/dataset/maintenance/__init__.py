@@ -1,1 +1,1 @@
-"""Maintain a dataset after it was written: build a snapshot of its files, and verify the files."""
+"""Maintain existing datasets: index, verify, compact and repair files, delete rows, and expire versions."""

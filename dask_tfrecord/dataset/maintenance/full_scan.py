@@ -1,7 +1,6 @@
-"""Read every file of a dataset once: to build a snapshot, to write column files anew, or to report damage.
+"""Read every file of a dataset once: to build a snapshot, to write new column files, or to report damage.
 
-No data file is written. Differences between the files, the schema, the snapshot and the column files are
-reported.
+This module writes no data files. It reports differences between files, schema, snapshot and column files.
 """
 
 import logging
@@ -71,17 +70,17 @@ def with_column_files(
     wanted: Sequence[int],
     compute_each: ComputeEach,
 ) -> Iterator[Snapshot]:
-    """Write the column files of a snapshot that is not stored yet, for the rows ``wanted`` of its file list.
+    """Write column files for a snapshot that is not stored yet, for the rows ``wanted`` of the file list.
 
-    The caller stores the snapshot, which lists the column files, in the ``with`` block. If the block raises,
-    the column files are removed. Without ``columnar``, no column files are written.
+    The caller stores the yielded snapshot, which lists the column files, in the ``with`` block. If the block
+    raises, remove the column files. Without ``columnar``, write no column files.
     """
     if columnar is None or not wanted:
         yield snapshot
         return
     entries = [*to_entries(snapshot.file_list, snapshot.schema, snapshot.partitioning)]
     run = WriteRun(store, snapshot.schema, snapshot.run, columnar=columnar)
-    # As long as the run is open, the new column files are not taken for files of failed runs.
+    # As long as the run is open, no process takes the new column files for files of a failed run.
     run.mark(STARTED)
     try:
         groups = _groups([replace(entries[at], columns=None) for at in wanted])
@@ -103,7 +102,7 @@ def with_column_files(
 def rows_to_store(
     store: Store, snapshot: Snapshot, columnar: Columnar | None, compute_each: ComputeEach
 ) -> list[int]:
-    """Return the positions in the file list of files without a usable column file for ``columnar``."""
+    """Return the indices in the file list of files without a usable column file for ``columnar``."""
     if columnar is None:
         return []
     entries = [*to_entries(snapshot.file_list, snapshot.schema, snapshot.partitioning)]
@@ -114,7 +113,7 @@ def rows_to_store(
 
 @redact_errors
 def _are_stored(store: Store, features: frozenset[Column], entries: Sequence[FileEntry]) -> list[bool]:
-    """Return, for each data file, if its column file exists and holds these features."""
+    """Return, for each data file, True if its column file exists and contains these features."""
     reader = cache(partial(ColumnFileReader, store))
     return [
         entry.columns is not None
@@ -134,7 +133,7 @@ def _groups(entries: Sequence[FileEntry]) -> list[list[FileEntry]]:
 
 @redact_errors
 def _write(run: WriteRun, numbered: tuple[int, Sequence[FileEntry]]) -> list[FileEntry]:
-    """Write the column file of some data files, in a task."""
+    """Write one column file for several data files, in a task."""
     number, sources = numbered
     columns = run.column_file(number)
     assert columns is not None  # because the run has columns
@@ -150,11 +149,11 @@ def _write(run: WriteRun, numbered: tuple[int, Sequence[FileEntry]]) -> list[Fil
 
 @redact_errors
 def column_file_difference(store: Store, record_type: RecordType, entry: FileEntry) -> str:
-    """Return how the column file of a data file differs from the file's records, or "". Runs in a task.
+    """Return how the column file of a data file differs from the records, or "". Runs in a task.
 
-    The entry must describe the present content of the data file.
+    ``entry`` must describe the present content of the data file.
     """
-    assert entry.columns is not None  # the caller has checked it
+    assert entry.columns is not None  # the caller has checked this
     reader = ColumnFileReader(store, entry.columns)
     features = sorted(reader.features)
     schema = feature_schema(features, record_type)
@@ -176,7 +175,7 @@ def column_file_difference(store: Store, record_type: RecordType, entry: FileEnt
             start = stop
     except FileChangedError:  # the data file is no longer the file that the caller has verified
         raise
-    except TFRecordError:  # the records do not hold the features in this form
+    except TFRecordError:  # the features of the records do not fit the columns
         return unusable
     return unusable if stored.offsets(start, start) is None else ""
 
@@ -198,7 +197,7 @@ logger = logging.getLogger(__name__)
 
 
 class _Content(NamedTuple):
-    """The content of a file, or of a split of a file. A compressed file has no blocks."""
+    """What a scan finds in a file, or in a split of a file. A compressed file has no blocks."""
 
     records: int
     bytes: int
@@ -209,7 +208,7 @@ class _Content(NamedTuple):
 
 
 def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach) -> Snapshot:
-    """Read the files of a read plan, in which each file is one partition, and describe them as a snapshot.
+    """Read the files of a plan in which each file is one partition, and describe the files as a snapshot.
 
     Raise CorruptRecordError for a damaged record, and SchemaError for a value that does not fit its column.
     """
@@ -244,12 +243,12 @@ def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach) -> Snapshot:
 
 
 def renew_snapshot(store: Store, snapshot: Snapshot, files: pa.Table, compute_each: ComputeEach) -> Snapshot:
-    """Describe the files of a dataset again, because some of them may have been rewritten or copied.
+    """Update a snapshot after files of the dataset may have been rewritten or copied.
 
-    ``files`` are the existing files of the newest ``snapshot``, from `snapshot_files`. Only files whose stamp
-    differs from the stamp in the snapshot are read. If the content of a file is unchanged, only the stamp in
-    its entry changes. Raise FileChangedError if the content of a file that this library wrote has changed,
-    and the errors of `create_snapshot`.
+    ``files`` are the existing files of the newest ``snapshot``, from `snapshot_files`. Only files
+    whose stamp differs from the stamp in the snapshot are read. If the content of a file is unchanged, only
+    the stamp is updated. Raise FileChangedError if the content of a file that this library wrote has changed.
+    Raise also the errors of `create_snapshot`.
     """
     rows = snapshot.file_list
     changed = pc.invert(are_proven(files, rows))
@@ -280,7 +279,7 @@ def renew_snapshot(store: Store, snapshot: Snapshot, files: pa.Table, compute_ea
 def store_snapshot(store: Store, snapshot: Snapshot, before: Snapshot | None) -> Snapshot:
     """Store a snapshot of the files that ``before`` lists, or of all files if ``before`` is None.
 
-    If other writes were committed after ``before``, their changes are kept.
+    If other writes have committed after ``before``, keep the changes of these writes.
     """
     base = 0 if before is None else before.number
     run = WriteRun(store, snapshot.schema, snapshot.run, base=base)
@@ -292,7 +291,7 @@ def store_snapshot(store: Store, snapshot: Snapshot, before: Snapshot | None) ->
 
 @dataclass(frozen=True)
 class _Describe(Operation):
-    """Describe files that exist: the files that ``before`` lists, or all files if ``before`` is None."""
+    """Describe existing files: the files that ``before`` lists, or all files if ``before`` is None."""
 
     mode = "index"
     described: Snapshot
@@ -308,10 +307,10 @@ class _Describe(Operation):
         return Change(following(content, newest, run, self))
 
     def _described_again(self, newest: Snapshot, root: str) -> Snapshot:
-        """Return the newest snapshot, with the new descriptions of the files that it still lists.
+        """Return the newest snapshot, updated for the files that ``described`` also lists.
 
-        ``described`` lacks files of ``before`` that no longer exist. Raise ConcurrentWriteError if the newest
-        snapshot has other columns, or none of these files.
+        Drop files of ``before`` that ``described`` lacks, because these files no longer exist. Raise
+        ConcurrentWriteError if the newest snapshot has other columns, or lists none of the files.
         """
         rows, described, before = newest.file_list, self.described, self.before
         is_kept = positions_of_rows(rows, (before or described).file_list).is_valid().to_numpy()
@@ -382,7 +381,7 @@ def _read_split(store: Store, schema: Schema, options: ReadOptions, split: Split
 
 
 def _blocks(scanned: Scanned, offset: int, record: int) -> list[Block]:
-    """Return the blocks of a window of an uncompressed file. The window begins at this offset and record."""
+    """Return the blocks of a window of an uncompressed file, which begins at this offset and record."""
     if scanned.offsets is None or scanned.numbers is None:
         return []
     pairs = zip(scanned.offsets.to_pylist(), scanned.numbers.to_pylist(), strict=True)
@@ -396,8 +395,8 @@ class FileReport(NamedTuple):
     """The content and the damage of a file, or of a split of a file.
 
     ``sample`` summarizes the undamaged records. ``damaged`` counts damaged records and damaged ranges without
-    any recognisable record. ``damaged_bytes`` is the size of all damage in the decompressed file, and
-    ``first`` is the first damage.
+    any recognisable record. ``damaged_bytes`` is the total size of the damage in the decompressed file, and
+    ``first`` is the first damaged range.
     """
 
     sample: Sample
@@ -419,7 +418,7 @@ def unreadable(problem: str) -> FileReport:
 def verify_files(
     store: Store, files: pa.Table, record_type: RecordType, compute_each: ComputeEach
 ) -> list[FileReport]:
-    """Read files completely, in tasks, and return a report for each file."""
+    """Read files completely, in tasks. Return a report for each file."""
     verify = partial(_verify_split, store, record_type)
     return merge_by_file(verify, _merge_findings, store, files, _LENIENT, compute_each)
 
@@ -427,9 +426,9 @@ def verify_files(
 def sampled_schema(store: Store, files: pa.Table, record_type: AskedType) -> tuple[Schema, str]:
     """Return the schema that `read_tfrecord` would infer, and the reason why records are read as bytes.
 
-    The schema is inferred from a sample of the files. The reason is empty if the records are not read as
-    bytes, or are no messages. If a feature has several kinds, its column gets the first kind. Damaged records
-    in the sample are skipped.
+    The function infers the schema from a sample of the files, and skips damaged records. The reason is empty
+    if the records are not read as bytes, or are not messages. If a feature has several kinds, the column gets
+    the first kind.
     """
     take = partial(take_sample, store, files, record_type=record_type)
     try:
@@ -477,7 +476,7 @@ def _verify_split(store: Store, record_type: RecordType, split: Split) -> FileRe
 
 
 def _read_the_rest(store: ChecksumStore, split: Split) -> None:
-    """Read the rest of a split for its checksum, because decoding a compressed file ends at damage."""
+    """Read the rest of a split to complete its checksum: decoding a compressed file stops at damage."""
     start = split.start.offset + store.checksum.bytes
     stop = split.file.size if split.stop is None else split.stop.offset
     if stop is None or start >= stop:

@@ -1,4 +1,4 @@
-"""Commit versions that write no data files: restore an older version, drop lost files, expire old versions.
+"""Commit versions without new data files: restore an older version, drop lost files, or expire old versions.
 
 Expiring also removes the files that only expired versions list.
 """
@@ -33,10 +33,11 @@ from dask_tfrecord.files.storage.store import Store
 
 
 def restore_version(store: Store, version: int) -> Snapshot:
-    """Commit the files, columns and all other properties of a version again, unless it is the newest version.
+    """Commit the files, columns and all other properties of an older version again.
 
-    Return the newest snapshot. Raise the errors of `snapshot_of_version`, and ConcurrentWriteError if another
-    write changes the rows of the dataset at the same time.
+    If ``version`` is the newest version, commit nothing. Return the newest snapshot. Raise the errors of
+    `snapshot_of_version`. Raise ConcurrentWriteError if another write changes the rows of the dataset at the
+    same time.
     """
     newest = open_version(store, None)
     try:
@@ -57,8 +58,8 @@ class Repaired(NamedTuple):
     snapshot : Snapshot
         The newest snapshot after the repair.
     lost : dict of str to int
-        The path of each missing file, relative to the directory of the dataset, and the number of rows that
-        the file had.
+        Maps the path of each missing file, relative to the directory of the dataset, to the number of rows
+        that the file had.
     """
 
     snapshot: Snapshot
@@ -66,8 +67,7 @@ class Repaired(NamedTuple):
 
 
 def drop_missing_files(store: Store, *, dry_run: bool) -> Repaired:
-    """Commit a version without the missing files of the newest version, if there are any. A dry run commits
-    nothing.
+    """If files of the newest version are missing, commit a version without them. A dry run commits nothing.
     """
     snapshot = open_version(store, None)
     while len(rows := missing_files(store, snapshot)):
@@ -82,7 +82,7 @@ def drop_missing_files(store: Store, *, dry_run: bool) -> Repaired:
     return Repaired(snapshot, lost)
 
 
-# The number of versions whose metadata is read at once.
+# The metadata of this many versions is read at once.
 _BATCH = 100
 
 
@@ -94,9 +94,9 @@ class Expired(NamedTuple):
     snapshot : Snapshot
         The newest snapshot after the call.
     versions : tuple of int
-        The numbers of the versions that can no longer be read because of the call.
+        The versions that can no longer be read because of the call.
     files, bytes : int
-        The number of data files that were removed, and their stored size in bytes. These files may belong to
+        How many data files the call removed, and the stored size of these files. The files may belong to
         versions that an earlier call expired.
     """
 
@@ -109,8 +109,8 @@ class Expired(NamedTuple):
 class Unneeded(NamedTuple):
     """The files that only expired versions need.
 
-    ``data`` lists the data files, which are in the directory of kept files. ``metadata`` has the full paths
-    of snapshots and of column files.
+    ``data`` lists the data files, which are in the directory of kept files. ``metadata`` contains the full
+    paths of snapshots and column files.
     """
 
     data: pa.Table
@@ -124,10 +124,10 @@ class Unneeded(NamedTuple):
 def expire_versions(
     store: Store, versions_to_keep: int | None, older_than: timedelta | None, grace: timedelta
 ) -> Expired:
-    """Expire versions, and remove the files of versions that expired before the grace period.
+    """Expire versions, and remove the files of versions that expired longer than ``grace`` ago.
 
     ``versions_to_keep`` is 1 by default, and does not count versions that `expire` created. Versions that
-    were created within ``older_than`` are kept, too.
+    were created within ``older_than`` also stay.
     """
     newest = open_version(store, None)
     run = plan_run(store, newest)
@@ -147,9 +147,9 @@ def expire_versions(
 
 
 def creation_times(store: Store, numbers: Iterable[int]) -> Mapping[int, datetime]:
-    """Return the time at which each version was created, by the store's modification times.
+    """Return the creation time of each version, by the modification times in the store.
 
-    No version is older than the versions before it, even if the clock was set back in the meantime.
+    A version is never older than the version before, even if the clock was set back in the meantime.
     """
     times: dict[int, datetime] = {}
     newest: datetime | None = None
@@ -160,7 +160,7 @@ def creation_times(store: Store, numbers: Iterable[int]) -> Mapping[int, datetim
 
 
 def _newest_states(store: Store, stored: list[int], count: int) -> list[int]:
-    """Return the numbers of the ``count`` newest versions, without versions that `expire` created."""
+    """Return the ``count`` newest versions, not counting versions that `expire` created."""
     states: list[int] = []
     for end in range(len(stored), 0, -_BATCH):
         batch = stored[max(end - _BATCH, 0) : end]
@@ -181,9 +181,9 @@ def _mode(store: Store, number: int, metadata: Mapping[str, Any] | None) -> Any:
 
 
 def remove_unneeded(store: Store, before: datetime, *, dry_run: bool = False) -> Unneeded:
-    """Remove files that are needed only by versions expired before a time, and second copies of files.
+    """Remove files that only versions expired before a time need, and second copies of files.
 
-    Return these files. If ``dry_run`` is True, remove nothing.
+    Return the removed files. If ``dry_run`` is True, remove nothing.
     """
     unneeded = unneeded_files(store, before)
     newest = None if store.renames else find_snapshot(store)
@@ -198,9 +198,9 @@ def remove_unneeded(store: Store, before: datetime, *, dry_run: bool = False) ->
 
 
 def _second_copies(store: Store, newest: Snapshot, before: datetime) -> pa.Table:
-    """Return the kept files, made before a time, that the newest version also has at their own paths.
+    """Return kept files, older than a time, of which the newest version has a copy at the original path.
 
-    A `restore` makes such copies on stores without a rename.
+    A `restore` creates these copies on stores that cannot rename files.
     """
     kept, start = kept_files(store), len(store.join(f"{KEPT}/"))
     sizes = dict(
@@ -217,11 +217,12 @@ def _second_copies(store: Store, newest: Snapshot, before: datetime) -> pa.Table
 
 
 def _remove_copy(store: Store, path: str, newest: Snapshot) -> None:
-    """Remove a kept file that the newest version also has at its own path.
+    """Remove a kept file of which the newest version has a copy at the original path.
 
-    A commit that replaces the copy moves it to the same path, in two steps: it copies the file, and removes
-    its source. If a newer version shows that such a commit may have copied the file before the removal, the
-    file is put back. If the process is killed, the backup stays in the staging directory until `cleanup`.
+    A commit that replaces the copy moves the copy to ``path`` in two steps: it copies the file there, and
+    removes the source. If a newer version shows that a commit may have copied the file before this function
+    removed ``path``, put the file back. If the process is killed, the backup stays in the staging directory
+    until `cleanup`.
     """
     backup = store.join(staged(uuid4().hex, name_of(path)))
     store.copy(path, backup)
@@ -233,7 +234,7 @@ def _remove_copy(store: Store, path: str, newest: Snapshot) -> None:
 
 
 def unneeded_files(store: Store, before: datetime) -> Unneeded:
-    """Return the files that are needed only by versions expired before a time."""
+    """Return the files that only versions expired before a time need."""
     kept = kept_files(store)
     closed = closed_column_files(store)
     numbers = versions(store)  # versions are listed after files, so that no file is newer than the versions
@@ -248,7 +249,7 @@ def unneeded_files(store: Store, before: datetime) -> Unneeded:
             return nothing
         needed = {number for number in numbers if number >= oldest}
         beside = {*closed}.difference(listed_files(find_snapshot(store)))
-        must_read = len(kept) or beside  # otherwise, the numbers of the bases suffice
+        must_read = len(kept) or beside  # otherwise, the versions of the bases suffice
         known = {} if must_read else read_metadata(store, sorted(needed))
         parts = {number: read_part(store, number) for number in needed - known.keys()}
         bases = {part.base.version for part in parts.values() if part.base is not None}

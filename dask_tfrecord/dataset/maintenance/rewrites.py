@@ -1,8 +1,8 @@
 """Rewrite files of the newest version: replace small files by larger files, and delete rows that pass
 filters.
 
-The stored bytes of files and blocks that stay whole are copied where possible. Files that other writes have
-replaced in the meantime are recognised.
+Where possible, the module copies the stored bytes of files and blocks that lose no rows. It recognises files
+that other writes have replaced in the meantime.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -63,8 +63,9 @@ Result = TypeVar("Result")
 def newest_files(store: Store) -> tuple[Snapshot, pa.Table]:
     """Return the newest snapshot, and its file list with the column ``file_records``.
 
-    The number of records is null if the file may have changed since the snapshot was written, so that its
-    statistics prove nothing. Raise FileNotFoundError without a snapshot, and the errors of `newest_snapshot`.
+    The column contains the number of records of each file. The value is null if the file may have changed
+    since the snapshot was written, because the statistics of a changed file prove nothing. Raise
+    FileNotFoundError if there is no snapshot. Raise also the errors of `newest_snapshot`.
     """
     newest = newest_snapshot(store)
     if newest is None:
@@ -86,7 +87,7 @@ def file_outcomes(snapshot: Snapshot, rows: pa.Table, predicate: Predicate) -> O
 def plan_run(store: Store, snapshot: Snapshot) -> WriteRun:
     """Return the plan of a write that replaces files of a snapshot.
 
-    If files of the snapshot are behind a link, raise DestinationError.
+    Raise DestinationError if files of the snapshot are in a linked directory.
     """
     refuse_linked_files(store, snapshot.file_list)
     return WriteRun(
@@ -103,10 +104,9 @@ def plan_run(store: Store, snapshot: Snapshot) -> WriteRun:
 def write_again(
     run: WriteRun, number: int, count: int, sources: Sequence[FileEntry], is_removed: RecordMask | None = None
 ) -> FileEntry:
-    """Write file ``number`` of the ``count`` files of a run, with the records of ``sources``, and its column
-    file.
+    """Write the records of ``sources`` to file ``number`` of ``count`` of a run, and write the column file.
 
-    With ``is_removed``, there is one source, and the mask is True for the records that are left out.
+    With ``is_removed``, there is one source, and the mask is True for the records to leave out.
     """
     codec = stored_codec(run.store, sources)
     named = replace(run, options=WriteOptions(compression=codec))
@@ -130,7 +130,7 @@ def write_again(
 
 
 def unless_lost(store: Store, sources: Sequence[FileEntry], rewrite: Callable[[], Result]) -> Result | None:
-    """Call a function that reads files. Return None if it fails because another write has replaced a file."""
+    """Call a function that reads ``sources``. Return None if another write has replaced one of the files."""
     try:
         return rewrite()
     except (FileNotFoundError, FileChangedError):
@@ -154,9 +154,9 @@ def compute(
 
 
 def commit(run: WriteRun, operation: Operation, entries: Iterable[FileEntry] = ()) -> Snapshot:
-    """Commit a write that no other process commits. If the commit fails, remove what the write has staged.
+    """Commit a write that no other process commits. If the commit fails, remove the files of the write.
 
-    After a `GroupsLostError`, the new files are still staged, because another attempt needs them.
+    After a `GroupsLostError`, the new files stay, because another attempt needs these files.
     """
     try:
         return transaction.commit(run, operation, entries)
@@ -167,10 +167,10 @@ def commit(run: WriteRun, operation: Operation, entries: Iterable[FileEntry] = (
         raise
 
 
-# The number of files that are read in one round of the search for categories.
+# The search for categories reads this many files in one round.
 _BATCH = 64
 
-# Maps the name of a column to some of its categories.
+# Maps each column name to some categories of the column.
 Categories = Mapping[str, pa.Array]
 
 
@@ -184,8 +184,8 @@ def unused_categories(
     """Return the categories that only deleted rows have.
 
     ``rows`` is the file list of the version from which rows are deleted. ``changes`` maps the identity of
-    each replaced file to the file with its other rows, or to None. Return None if another write has replaced
-    a file.
+    each replaced file to the new file with the remaining rows, or to None if no row remains. Return None if
+    another write has replaced a file.
     """
     known = {
         item.name: item.categories
@@ -225,10 +225,10 @@ def _find(
     wanted: Categories,
     may_be_damaged: bool = False,
 ) -> Categories | None:
-    """Return, for each column, the wanted categories that no row of the files has.
+    """Return, for each column, the categories in ``wanted`` that no row of the files has.
 
-    The files are read until all categories are found. If ``may_be_damaged``, a damaged file counts as if it
-    had all categories. Return None if another write has replaced a file.
+    Stop reading files when all categories are found. If ``may_be_damaged`` is True, a damaged file counts as
+    a file with all categories. Return None if another write has replaced a file.
     """
     for start in range(0, len(files), _BATCH):
         wanted = {name: categories for name, categories in wanted.items() if len(categories)}
@@ -278,9 +278,9 @@ class Compacted(NamedTuple):
     snapshot : Snapshot
         The newest snapshot after the compaction.
     replaced, written : int
-        The number of small files that were replaced, and the number of files that took their place.
+        How many small files the compaction replaced, and how many new files took their place.
     skipped : int
-        The number of small files that the compaction left out, because other writes replaced them meanwhile.
+        How many small files the compaction left out, because other writes replaced these files meanwhile.
     """
 
     snapshot: Snapshot
@@ -294,7 +294,7 @@ def compact_files(
 ) -> Compacted:
     """Replace small files of the newest version by files of at most ``target_bytes``, and commit the result.
 
-    With ``filters``, only files in which some row may pass the filters are replaced.
+    With ``filters``, replace only files with rows that may pass the filters.
     """
     snapshot, rows = newest_files(store)
     may_match = np.ones(len(rows), bool)
@@ -322,12 +322,12 @@ def compact_files(
 def plan_groups(
     rows: pa.Table, partitions: Sequence[str], may_match: Mask, target_bytes: int
 ) -> list[list[int]]:
-    """Return, for each new file, the positions of the files that it replaces.
+    """Return, for each new file, the indices of the group of files that the new file replaces.
 
-    The files of a group are neighbours in the file list, so that the order of the rows does not change. They
-    have the same directory, codec and element of ``partitions``. The directory is not enough, because
-    TensorFlow Datasets writes the files of all splits to one directory. Files of at least half of
-    ``target_bytes`` are left alone, so that another compaction does not copy them again.
+    The files of a group are neighbours in the file list, so that the order of the rows does not change. All
+    files of a group have the same directory, codec and element of ``partitions``. The directory is not
+    enough, because TensorFlow Datasets writes the files of all splits to one directory. Files of at least
+    half of ``target_bytes`` stay, so that another compaction does not copy them again.
     """
     groups: list[list[int]] = []
     last: tuple[object, ...] | None = None
@@ -353,7 +353,7 @@ def _compact(run: WriteRun, count: int, numbered: tuple[int, Sequence[FileEntry]
     return unless_lost(run.store, sources, partial(write_again, run, index, count, sources))
 
 
-# The number of times that a deletion starts again because another write has replaced files.
+# A deletion makes at most this many attempts if other writes replace files in the meantime.
 _ATTEMPTS = 20
 
 
@@ -365,11 +365,11 @@ class Deleted(NamedTuple):
     snapshot : Snapshot
         The newest snapshot after the deletion.
     dropped, rewritten : int
-        The number of files that lost all rows, and the number of files that lost some rows.
+        How many files lost all rows, and how many files lost some rows.
     rows : int
         The number of deleted rows.
     bytes : int
-        The stored size of the dropped and of the rewritten files, before the deletion.
+        The stored size of the dropped and rewritten files before the deletion, in bytes.
     """
 
     snapshot: Snapshot
@@ -382,8 +382,8 @@ class Deleted(NamedTuple):
 class _Change(NamedTuple):
     """What a deletion does to one file.
 
-    ``rows`` is the number of deleted rows. ``entry`` is the new file with the other rows. It is None if all
-    rows or no rows are deleted, and for a dry run. ``is_dropped`` is True if all rows are deleted.
+    ``rows`` is the number of deleted rows. ``entry`` is the new file with the remaining rows. ``entry`` is
+    None if all rows or no rows are deleted, and in a dry run. ``is_dropped`` is True if all rows are deleted.
     """
 
     rows: int
@@ -392,10 +392,9 @@ class _Change(NamedTuple):
 
 
 class _File(NamedTuple):
-    """A file that a task opens.
+    """A file from which a task deletes rows.
 
-    ``number`` is in the name of the new file. ``columns`` reads the columns that the filters need, of all
-    rows.
+    The name of the new file contains ``number``. ``columns`` reads the columns that the filters need.
     """
 
     number: int
@@ -433,7 +432,7 @@ def delete_rows(
 
 @dataclass
 class _Deletion:
-    """A deletion that is being prepared. ``changes`` has all checked files, also unchanged files."""
+    """A deletion in preparation. ``changes`` contains all checked files, including unchanged files."""
 
     run: WriteRun
     filters: Any
@@ -444,7 +443,7 @@ class _Deletion:
     _numbers: Iterator[int] = field(default_factory=count)
 
     def treat(self, snapshot: Snapshot, rows: pa.Table) -> bool:
-        """Check the files that were not checked yet. Write new files with the rows that are not deleted.
+        """Check the files that were not checked yet. Write new files with the remaining rows.
 
         Return False if another write has replaced one of the files in the meantime.
         """
@@ -478,7 +477,7 @@ class _Deletion:
         return None not in changes
 
     def commit(self, snapshot: Snapshot, rows: pa.Table, changes: dict[Identity, _Change]) -> Snapshot | None:
-        """Commit changes of the files that a snapshot lists. Return None if nothing changes.
+        """Commit the changes of files that a snapshot lists. Return None if nothing changes.
 
         The new version names neither the filters nor categories that only deleted rows have, so that no
         deleted value stays in the dataset.
@@ -505,7 +504,7 @@ class _Deletion:
 def _delete_in_file(
     run: WriteRun, predicate: Predicate, files: int, dry_run: bool, file: _File
 ) -> _Change | None:
-    """Write the rows of a file that stay, in a task. Return None if another write has replaced the file."""
+    """Delete the matching rows of a file, in a task. Return None if another write has replaced the file."""
     store, source = run.store, file.source
 
     def change() -> _Change:
