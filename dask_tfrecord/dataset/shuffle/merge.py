@@ -1,10 +1,9 @@
-"""Read spill files: regroup their rows, or merge the rows of a target partition and write these rows.
+"""Read spill files: regroup the rows, or merge and write the rows of a target partition.
 
-The sections of a target partition are sorted, so they are merged as in an external merge sort. The merge
-reads the pieces of all sections in passes. The pieces are read in the order of their first rows. After a
-pass, the merge writes the rows that come before the first row of every piece that has not yet been read.
-Therefore a task holds only the pieces of one pass and the rows left from the pass before, even if the
-partition is large.
+The sections of a target partition are sorted, so an external merge sort merges them. The merge reads the
+pieces of all sections in passes, in the order of the first rows of the pieces. After a pass, the merge writes
+the rows that come before the first row of every unread piece. Therefore a task holds only the pieces of one
+pass and the rows left from the previous pass, even if the partition is large.
 """
 
 import sys
@@ -40,10 +39,10 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
 from dask_tfrecord.schema.storage_values import load
 
-# The number of bytes of memory that sorting needs for each row of a pass, in addition to the row itself.
+# Sorting needs this many bytes of memory for each row of a pass, in addition to the row itself.
 _ROW_OVERHEAD = 32
 
-# The largest total size of sections that are read as a whole, as a fraction of the size of the largest spill
+# Sections are read completely if their total size is at most this multiple of the size of the largest spill
 # file. Partitions of a shuffle differ by less than a quarter in size, unless rows with equal values move
 # together.
 _WHOLE_SHARE = 1.25
@@ -54,8 +53,8 @@ def regroup(
 ) -> tuple[Spill, ...]:
     """Read the sections of a group from some spill files, and spill the rows for each target of the group.
 
-    The result has several spill files if the sections are larger than what may be read at once. A repeated
-    call writes the same rows to other files, so target partitions may read the files of either call.
+    If the sections are too large to be read at once, the result has several spill files. A repeated call
+    writes the same rows to other files, so target partitions may read the files of either call.
     """
     windows = _windows(spills, group)
     count = route.chunks * len(windows)
@@ -89,7 +88,7 @@ def _read_group(store: Store, spills: Sequence[Spill], group: int) -> pa.Table:
 def write_target(
     run: WriteRun, spills: Sequence[Spill], index: int, shuffle: Shuffle, route: Route
 ) -> tuple[FileEntry, ...]:
-    """Write the files of the target partition ``index``, whose directories are sorted by name.
+    """Write the files of the target partition ``index``. The directories are sorted by name.
 
     ``spills`` are the spill files of the target partition's group. Raise TFRecordError if a spill file is
     missing or damaged, or if a value cannot be stored. The ``record`` of an error about a value is a row id,
@@ -106,9 +105,9 @@ def _largest(spills: Sequence[Spill]) -> int:
 
 
 def _whole_bytes(spills: Sequence[Spill]) -> int:
-    """Return the largest total size in bytes of sections that are read with one request each.
+    """Return the largest total size, in bytes, at which sections are read with one request each.
 
-    This size is safe, because the task that wrote the largest spill file held as many bytes.
+    This size is safe, because the task that wrote the largest spill file held about as many bytes in memory.
     """
     largest = _largest(spills)
     return max(pass_bytes(largest), int(_WHOLE_SHARE * largest))
@@ -118,12 +117,12 @@ def _whole_bytes(spills: Sequence[Spill]) -> int:
 
 
 class _Section(NamedTuple):
-    """The section of a spill file: its rows belong to one target partition.
+    """A section of a spill file, with rows for one target partition or for one group.
 
-    Both starts are byte offsets in the file. ``tail`` is the end of the section: either its index, or the
-    whole section. ``pieces`` has the size in bytes, the checksum, the number of rows and the first row id of
-    each piece. ``directories`` has the partition values and the number of rows of each directory, in the
-    order of the rows. ``numbers`` has the number of each directory in a numbering for all sections.
+    Both starts are byte offsets in the file. ``tail`` is the end of the section: the index, or the complete
+    section. ``pieces`` lists the size in bytes, the checksum, the row count and the first row id of each
+    piece. ``directories`` lists the partition values and the row count of each directory, in the order of
+    the rows. ``numbers`` contains the index of each directory among the directories of all sections.
     """
 
     path: str
@@ -135,13 +134,13 @@ class _Section(NamedTuple):
     numbers: Unsigned
 
     def numbers_of(self, positions: Positions) -> Unsigned:
-        """Return the directory number of each row at these positions in the section."""
+        """Return the directory number of the row at each of these positions in the section."""
         ends = np.cumsum(self.directories[ROWS].to_numpy())
         return self.numbers[np.searchsorted(ends, positions, side="right")]
 
 
 def _open_sections(store: Store, spills: Sequence[Spill], index: int, most: int) -> list[_Section]:
-    """Read the indexes of all sections with rows. Read whole sections if all have at most ``most`` bytes."""
+    """Read the indexes of all sections with rows, or complete sections of at most ``most`` bytes in total."""
     filled = [
         (store.join(spill.path), start, int(spill.indexes[index]), stop, int(spill.checksums[index]))
         for spill in spills
@@ -183,7 +182,7 @@ def _numbered(run: WriteRun, sections: list[_Section]) -> tuple[list[DirectoryGr
 
 
 class _Piece(NamedTuple):
-    """A piece of a section, which consists of consecutive rows. Pieces are sorted by their first rows.
+    """A piece of a section: some consecutive rows. Pieces sort by their first rows.
 
     ``directory`` and ``key`` are the directory number and the sort key of the first row. ``first`` is the
     position of this row in the section. ``offset`` is the byte offset of the piece in the spill file.
@@ -226,7 +225,7 @@ class _Rows(NamedTuple):
 def _merge(
     run: WriteRun, sections: list[_Section], seed: int | None, size: int
 ) -> Iterator[tuple[pa.Table, Positions]]:
-    """Yield the sorted rows of all sections as tables, each with the ids of its rows.
+    """Yield the sorted rows of all sections as tables, each with the row ids.
 
     Each pass reads about ``size`` bytes.
     """
@@ -240,7 +239,7 @@ def _merge(
 
 
 def _pass_bounds(pieces: list[_Piece], size: int) -> list[int]:
-    """Return the number of the first piece of each pass, followed by the total number of pieces."""
+    """Return the index of the first piece of each pass, followed by how many pieces there are."""
     bounds, taken = [0], 0
     for number, piece in enumerate(pieces):
         if taken >= size:
@@ -258,7 +257,7 @@ def _merge_pass(
     seed: int | None,
     held: _Rows | None,
 ) -> Generator[tuple[pa.Table, Positions], None, _Rows | None]:
-    """Yield the sorted rows before the first row of the piece ``limit``, and return the rows after them."""
+    """Yield the sorted rows that come before the piece ``limit``, and return the remaining rows."""
     table, directories = _read(run.store, sections, pieces, held)
     ids = table[ROW_ID].to_numpy()
     keys = sort_keys(ids, seed)
@@ -335,7 +334,7 @@ def _damaged(store: Store, path: str) -> TFRecordError:
 
 
 def _with_categories(table: pa.Table, schema: Schema) -> pa.Table:
-    """Return the columns of the schema. Encode dictionary columns again, which `Batches.take` decoded."""
+    """Return the columns of the schema. Encode the dictionary columns that `Batches.take` has decoded."""
     columns = [
         load(column.combine_chunks(), item.type, item.categories)
         if pa.types.is_dictionary(item.type)

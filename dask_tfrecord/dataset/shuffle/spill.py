@@ -1,15 +1,15 @@
-"""Move rows to other partitions through spill files, before the rows are written. Dask is not needed.
+"""Move rows to other partitions through spill files, before a write. This module does not need Dask.
 
-The rows of every source partition are written to a spill file in the staging directory of the write. A spill
-file has a section for each target partition. A section has an index, and holds the rows for its target
-partition in the order in which they are written. The task of a target partition merges the sections of the
-partition from all spill files (`dask_tfrecord.dataset.shuffle.merge`).
+Each source partition writes its rows to a spill file in the staging directory of the write. A spill file has
+one section for each target partition. A section contains an index, and the rows for its target partition in
+the final order. The task of a target partition merges the sections of the partition from all spill files
+(`dask_tfrecord.dataset.shuffle.merge`).
 
 If one round would need very many sections, the rows move in two rounds (`Route`). In two rounds, the spill
 file of a source partition has a section for each group of target partitions. Further tasks read the sections
 of one group from some of these files, and write spill files with a section for each target partition of the
-group. Both ways write the same rows to a target partition in the same order, because the target partition and
-the sort key of a row depend only on the id and on the partition values of the row.
+group. One round and two rounds write the same rows to a target partition in the same order, because the
+target partition and the sort key of a row depend only on the id and the partition values of the row.
 """
 
 import hashlib
@@ -33,16 +33,16 @@ from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.schema.fields import Schema
 
-# The largest number of sections that source partitions write directly for target partitions, in one round.
-# Writing and reading a section takes as much processor time as another round takes for about 50 KB of rows.
+# Rows move in one round if this round needs at most this many sections. Writing and reading a section takes
+# as much processor time as a second round takes for about 50 KB of rows.
 _MOST_SECTIONS = 1 << 18
 
 
 class Shuffle(NamedTuple):
-    """The way in which rows move between partitions before they are written.
+    """How rows move between partitions before a write.
 
-    Rows with equal values in the columns ``together`` move to the same partition. Without such columns, the
-    rows are spread over the partitions by their sort keys. Without a ``seed``, the rows keep the order of the
+    Rows with equal values in the columns ``together`` move to the same partition. If ``together`` is empty,
+    the sort keys spread the rows over the partitions. Without a ``seed``, the rows keep the order of the
     collection. There are ``npartitions`` target partitions.
     """
 
@@ -52,12 +52,12 @@ class Shuffle(NamedTuple):
 
 
 class Route(NamedTuple):
-    """The number of rounds in which rows move from source partitions to target partitions.
+    """How rows move from source partitions to target partitions: in one round or in two rounds.
 
-    If there is one round, all target partitions are one group, and every source partition spills rows for
-    each target partition. If there are two rounds, every source partition spills rows for each group of
-    ``width`` target partitions. The rows for a target partition are in section ``target % width`` of group
-    ``target // width``. For each group, the second round has ``chunks`` tasks, each of which reads the
+    In one round, all target partitions are one group, and every source partition spills rows for each target
+    partition. In two rounds, every source partition spills rows for each group of ``width`` target
+    partitions. The rows for a target partition are in section ``target % width`` of group
+    ``target // width``. For each group, the second round has ``chunks`` tasks. Each of these tasks reads the
     sections of ``chunk`` source partitions.
     """
 
@@ -70,8 +70,8 @@ class Route(NamedTuple):
     def plan(cls, sources: int, targets: int) -> "Route":
         """Choose the number of rounds and the size of the groups.
 
-        With two rounds, there are at most about (sources + targets) x sqrt(targets) sections. A task of the
-        second round holds about as many rows as a source or target partition, whichever is larger.
+        Two rounds need at most about (sources + targets) x sqrt(targets) sections. A task of the second round
+        holds about as many rows as a source or target partition, whichever is larger.
         """
         groups = 1 if sources * targets <= _MOST_SECTIONS else isqrt(targets)
         width = ceil(targets / groups)
@@ -91,10 +91,10 @@ ROW_ID = ""
 # The name of the column of row counts in a section's index. No partition column has an empty name.
 ROWS = ""
 
-# The id of a row is: (number of its source partition << _ROW_BITS) + number of the row in this partition.
+# The id of a row is: (index of the source partition << _ROW_BITS) + index of the row in this partition.
 _ROW_BITS = 40
 
-# The largest number of rows, and of bytes, that are reordered in one step. Both limits keep the copies of the
+# One step reorders at most this many rows, and at most this many bytes. Both limits keep the copies of the
 # reordered rows small.
 _PIECE_ROWS = 1 << 16
 _PIECE_BYTES = 1 << 24
@@ -103,19 +103,19 @@ _PIECE_BYTES = 1 << 24
 _LEAST_PASS_BYTES = 1 << 25
 _LEAST_PIECE_BYTES = 1 << 14
 
-# With options, Arrow does not look up the defaults for each stream.
+# With explicit options, Arrow does not look up the defaults for each stream.
 _IPC_OPTIONS = pa.ipc.IpcWriteOptions()
 
 
 class Spill(NamedTuple):
-    """A spill file, which holds rows of one source partition, or of a group.
+    """A spill file with rows of one source partition, or of one group of target partitions.
 
-    Each section of the file holds the rows for one target partition. In the first of two rounds, each section
-    holds the rows for one group of target partitions, and these rows are not sorted. A section consists of
-    Arrow IPC streams, which are called *pieces*, followed by the index of the section. A section without rows
-    has no bytes. ``path`` is relative to the root of the dataset. ``starts`` has the byte offset of each
-    section and the size of the file, ``indexes`` the byte offset of the index of each section, and
-    ``checksums`` the CRC-32C of this index.
+    Each section of the file contains the rows for one target partition. In the first of two rounds, each
+    section contains the rows for one group, and these rows are not sorted. A section consists of Arrow IPC
+    streams, which are called *pieces*, followed by the index of the section. A section without rows has no
+    bytes. ``path`` is relative to the root of the dataset. ``starts`` contains the byte offset of each
+    section, followed by the size of the file. ``indexes`` contains the byte offset of each section's index,
+    and ``checksums`` the CRC-32C of each index.
     """
 
     path: str
@@ -165,7 +165,7 @@ def spill_unsorted(run: WriteRun, table: pa.Table, index: int) -> Spill:
 
 
 def _write_groups(run: WriteRun, table: pa.Table, index: int, groups: Positions, count: int) -> Spill:
-    """Write a spill file with a section for each group. ``groups`` has the group of each row."""
+    """Write a spill file with a section for each group. ``groups`` contains the group of each row."""
     rows = _sort(table, Directories.of(table, ()), groups, count, None)
     # The next round needs all columns of the rows.
     return _write_spill(run, f"{index:05d}", rows, run.columns, 1)
@@ -179,9 +179,9 @@ def _with_row_ids(table: pa.Table, index: int) -> pa.Table:
 def write_group(
     run: WriteRun, table: pa.Table, group: int, count: int, shuffle: Shuffle, route: Route, name: str = ""
 ) -> Spill:
-    """Write a spill file of rows of a group, with a section for each target partition of the group.
+    """Write rows of a group to a spill file with a section for each target partition of the group.
 
-    The table must have the row ids and all columns. A reader merges the sections of about ``count`` such
+    ``table`` must have the row ids and all columns. A reader will merge the sections of about ``count`` spill
     files.
     """
     directories = Directories.of(table, run.partition_on)
@@ -191,7 +191,7 @@ def write_group(
 
 
 def _write_spill(run: WriteRun, name: str, rows: "_SortedRows", schema: Schema, count: int) -> Spill:
-    """Write a spill file with the columns of a schema. A reader merges sections of about ``count`` files."""
+    """Write a spill file with the columns of a schema. A reader will merge about ``count`` spill files."""
     table, directories, order, bounds, keys = rows
     batches = Batches(table.select([ROW_ID, *schema.names]))
     step = batches.rows_of(max(_LEAST_PIECE_BYTES, pass_bytes(table.nbytes) // (4 * count)))
@@ -212,14 +212,14 @@ def _write_spill(run: WriteRun, name: str, rows: "_SortedRows", schema: Schema, 
 
 
 def pass_bytes(partition_bytes: int) -> int:
-    """Return the number of bytes that one pass of a merge may read, for source partitions of this size."""
+    """Return how many bytes one pass of a merge may read, for source partitions of this size."""
     return max(_LEAST_PASS_BYTES, partition_bytes // 2)
 
 
 def _write_pieces(
     file: BinaryIO, schema: Schema, batches: "Batches", order: Positions, step: int
 ) -> tuple[int, pa.Table]:
-    """Write rows in pieces of at most ``step`` rows. Return the number of bytes, and a table of pieces."""
+    """Write rows in pieces of at most ``step`` rows. Return how many bytes, and a table of the pieces."""
     pieces = []
     for rows in batches.pieces(order):
         taken = batches.take(rows)
@@ -234,9 +234,9 @@ def _write_pieces(
 
 
 class Directories(NamedTuple):
-    """The partition directories of the rows of a table, sorted by name, and the directory number of each row.
+    """The partition directories of a table, sorted by name, and the directory number of each row.
 
-    Without partition columns, there is one directory with an empty name. ``values`` has a row for each
+    Without partition columns, there is one directory with an empty name. ``values`` has one row for each
     directory.
     """
 
@@ -258,7 +258,7 @@ class Directories(NamedTuple):
         return cls(names.tolist(), groups.values.take(pa.array(firsts)), of_rows)
 
     def counted(self, keys: Unsigned, section: int) -> pa.Table:
-        """Return the partition values and row counts of a section's directories. ``keys`` are of its rows."""
+        """Return the partition values and row counts of a section's directories. ``keys`` are of the rows."""
         if not self.values.num_columns:
             return pa.table({ROWS: [len(keys)]})
         found, counts = np.unique(keys, return_counts=True)
@@ -269,9 +269,9 @@ class Directories(NamedTuple):
 class _SortedRows(NamedTuple):
     """The rows of a table, sorted by section, then by directory, then by the sort keys that the seed gives.
 
-    ``table`` has the rows in their original order, and ``order`` has the positions of the sorted rows.
-    ``bounds`` has the first sorted row of each section, and the number of rows. The key of a sorted row is:
-    number of the section x number of directories + directory number.
+    ``table`` contains the rows in their original order, and ``order`` the row indices in sorted order.
+    ``bounds`` contains the index of the first sorted row of each section, followed by the row count. The key
+    of a sorted row is: index of the section x count of directories + directory number.
     """
 
     table: pa.Table
@@ -282,7 +282,7 @@ class _SortedRows(NamedTuple):
 
 
 def _targets(directories: Directories, table: pa.Table, shuffle: Shuffle) -> Positions:
-    """Return the number of the target partition of each row."""
+    """Return the index of the target partition of each row."""
     if shuffle.together:
         digests = [hashlib.blake2b(name.encode(), digest_size=8).digest() for name in directories.names]
         targets = (np.frombuffer(b"".join(digests), "<u8") % np.uint64(shuffle.npartitions))[
@@ -296,7 +296,7 @@ def _targets(directories: Directories, table: pa.Table, shuffle: Shuffle) -> Pos
 def _sort(
     table: pa.Table, directories: Directories, sections: Positions, count: int, seed: int | None
 ) -> _SortedRows:
-    """Sort rows by section, directory and sort key. The array ``sections`` is changed in place."""
+    """Sort rows by section, directory and sort key. Change the array ``sections`` in place."""
     names, _, of_rows = directories
     bounds = np.cumsum(np.bincount(sections, minlength=count))
     sections *= len(names)
@@ -326,12 +326,12 @@ def _read_receipt(run: WriteRun, receipt: str) -> Spill:
 
 
 def source_of(row_id: int) -> tuple[int, int]:
-    """Split a row id into the number of the source partition and the number of the row in that partition."""
+    """Split a row id into the index of the source partition and the index of the row in that partition."""
     return divmod(row_id, 1 << _ROW_BITS)
 
 
 class Batches:
-    """The batches of a table, from which rows are taken by position in pieces of limited size."""
+    """The batches of a table. The methods take rows by position, in pieces of limited size."""
 
     def __init__(self, table: pa.Table) -> None:
         self._batches = table.to_batches()
@@ -340,7 +340,7 @@ class Batches:
         self._step = self.rows_of(_PIECE_BYTES)
 
     def rows_of(self, size: int) -> int:
-        """Return the number of rows with this total size in bytes: at least 1 and at most 65,536."""
+        """Return how many rows have this total size in bytes: at least 1 and at most 65,536."""
         return max(1, min(_PIECE_ROWS, int(size / max(1.0, self._row_bytes))))
 
     def pieces(self, rows: Positions) -> Iterator[Positions]:
@@ -348,7 +348,7 @@ class Batches:
         return (rows[at : at + self._step] for at in range(0, len(rows), self._step))
 
     def take(self, rows: Positions) -> pa.Table:
-        """Return the rows at the given positions, in their order. Categories are replaced by their values.
+        """Return the rows at the given positions, in the given order, with values instead of category codes.
 
         Arrow's ``take`` would first concatenate all batches, and fail for more than 2 GiB of text.
         """
@@ -379,9 +379,9 @@ def _to_stream(table: pa.Table) -> pa.Buffer:
 
 
 def compact(table: pa.Table, schema: Schema) -> pa.Table:
-    """Encode decoded categories of text again, so that the text of each category is stored only once.
+    """Encode text categories that `Batches.take` has decoded, so that each text is stored only once.
 
-    The table must have the column of row ids and the columns that `Batches.take` returned.
+    ``table`` must have the column of row ids and the columns that `Batches.take` returned.
     """
     columns = [table[ROW_ID]]
     for item in schema.fields:
@@ -392,7 +392,7 @@ def compact(table: pa.Table, schema: Schema) -> pa.Table:
 
 
 def _decode_categories(table: pa.Table) -> pa.Table:
-    """Replace categories by their values, because the codes of a category may differ between batches."""
+    """Replace category codes by values, because the code of a category may differ between batches."""
     columns = [
         column.cast(column.type.value_type) if pa.types.is_dictionary(column.type) else column
         for column in table.columns

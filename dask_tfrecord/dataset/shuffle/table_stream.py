@@ -1,12 +1,12 @@
 """Write a stream of tables in this process, without Dask: in one commit, or in several commits.
 
-In one commit, the rows may be shuffled on the way. The number of tables is known only at the end of the
+A write with one commit may shuffle the rows. How many tables there are is known only at the end of the
 stream. Therefore the stream is the only partition of the write, and each table adds files to this partition.
-A shuffle first writes the rows of each table to a spill file in their order. At the end of the stream, the
-shuffle divides the rows among as many target partitions as there were tables, in the second of the two rounds
-that `dask_tfrecord.dataset.shuffle.spill` describes. An `Appender` commits several times: the rows wait in
-memory and then in staged files, and each commit is one run. The `Appender` knows neither the clock nor the
-kinds of rows: its caller decides when to commit, and passes tables.
+A shuffle first writes the rows of each table, in order, to a spill file. At the end of the stream, the
+shuffle divides the rows among as many target partitions as there were tables. This is the second of the two
+rounds that `dask_tfrecord.dataset.shuffle.spill` describes. An `Appender` commits several times: the rows
+wait in memory and then in staged files, and each commit is one run. The caller of the `Appender` decides when
+to commit, and passes tables.
 """
 
 import logging
@@ -41,15 +41,14 @@ from dask_tfrecord.files.storage.store_failures import hide, secrets_of
 
 logger = logging.getLogger(__name__)
 
-# If the waiting rows take this many bytes in memory, they are written to staged files, even if files may be
-# larger.
+# Waiting rows that take this many bytes in memory are written to staged files, even if files may be larger.
 _WAITING_BYTES = 1 << 27
 
 
 class Appender:
     """Collect rows and metadata for the next commit, and commit them as one append.
 
-    Before the first row, the caller sets ``plan``. Each run is a copy of the plan with a new id.
+    The caller sets ``plan`` before the first row. Each run is a copy of the plan with a new id.
     """
 
     def __init__(self, store: Store, operation: Append) -> None:
@@ -67,7 +66,7 @@ class Appender:
 
     @property
     def snapshot(self) -> Snapshot | None:
-        """The newest version of the dataset that the `Appender` has read or made, or None."""
+        """The newest version of the dataset that the `Appender` has read or created, or None."""
         return None if self.newest is None else self.newest.snapshot
 
     @property
@@ -77,13 +76,13 @@ class Appender:
 
     @property
     def bytes(self) -> int:
-        """The size of the rows since the last commit, as they were in memory."""
+        """The bytes that the rows since the last commit took in memory."""
         return self._staged_bytes + self._waiting_bytes
 
     def widen(self, plan: WriteRun) -> None:
-        """Set the plan of the next runs. In this run, columns that held only nulls get the types of the plan.
+        """Set the plan of the next runs. In this run, columns with only nulls get the types of the plan.
 
-        The plan is copied, because the caller of `Writer` may change the memory of the plan's categories.
+        The method copies the plan, because the caller of `Writer` may change the memory of its categories.
         """
         if plan is self.plan:
             return
@@ -92,7 +91,7 @@ class Appender:
             self._run = replace(self._run, schema=plan.schema)
 
     def add(self, tables: Sequence[pa.Table], metadata: Mapping[str, str]) -> None:
-        """Take a copy of rows with the columns of the plan, and the metadata of these rows."""
+        """Copy rows with the columns of the plan, and the metadata of these rows, for the next commit."""
         copies = [_copied(table) for table in tables if len(table)]
         self._waiting += copies
         self._waiting_bytes += sum(table.nbytes for table in copies)
@@ -101,7 +100,7 @@ class Appender:
     def stage_full_files(self) -> None:
         """If many rows wait, write rows to staged files.
 
-        If this fails, the other rows still wait, and the next call tries again.
+        If writing fails, the unwritten rows still wait, and the next call tries again.
         """
         if self._waiting and self._waiting_bytes >= self._limit:
             self._stage(self._limit)
@@ -109,8 +108,8 @@ class Appender:
     def commit(self) -> None:
         """Commit the rows and the metadata since the last commit, if there are any.
 
-        If this fails, no row and no metadata is lost, and the next call tries again. The call raises a
-        `TFRecordError` if trying again cannot succeed.
+        If the commit fails, no row and no metadata is lost, and the next call tries again. A `TFRecordError`
+        means that trying again cannot succeed.
         """
         self._stage()
         if self._entries or self.metadata:
@@ -119,7 +118,7 @@ class Appender:
             self._commit_run()
 
     def drop(self) -> None:
-        """Remove the files of the rows since the last commit, unless their commit has succeeded after all."""
+        """Remove the files of the rows since the last commit, unless a commit has succeeded after all."""
         run = self._run
         if run is not None and self._is_committing:
             with suppress(Exception):  # the caller reports the failure of the commit
@@ -141,22 +140,22 @@ class Appender:
 
     def _begin(self) -> WriteRun:
         if self._run is None:
-            assert self.plan is not None  # the caller has set it
+            assert self.plan is not None  # the caller has set the plan
             newest = self.snapshot
             self._run = replace(self.plan, run=uuid4().hex, base=0 if newest is None else newest.number)
-            if newest is not None and not self._operation.sets_columnar:  # another write may have set it
+            if newest is not None and not self._operation.sets_columnar:  # another write may change it
                 self._run = replace(self._run, columnar=newest.columnar)
             self._run.mark_started()
         return self._run
 
     @property
     def _limit(self) -> int:
-        assert self.plan is not None  # the caller has set it
+        assert self.plan is not None  # the caller has set the plan
         return min(self.plan.options.max_bytes or _WAITING_BYTES, _WAITING_BYTES)
 
     def _stage(self, least: int = 0) -> None:
-        """Write rows to files that readers do not see yet, until less than ``least`` bytes wait."""
-        if self._is_committing:  # files that are added to a run after its commit would be lost
+        """Write rows to files that readers do not see yet, until fewer than ``least`` bytes wait."""
+        if self._is_committing:  # files that a run gets after its commit would be lost
             self._commit_run()
         while self._waiting and self._waiting_bytes >= least:
             ends = np.cumsum([table.nbytes for table in self._waiting])
@@ -165,7 +164,7 @@ class Appender:
             run = self._begin()
             first = sum(entry.records for entry in self._entries)
             title = f"{run.store.public()}, rows since the last commit"
-            # If this fails, the next attempt replaces the files of this attempt.
+            # If the write fails, the next attempt replaces the files of this attempt.
             with located(path=title, first=first):
                 rows = pa.concat_tables(tables, promote_options="permissive").combine_chunks()
                 written = run.write(rows, 0, 1, len(self._entries))
@@ -175,7 +174,7 @@ class Appender:
             self._waiting_bytes -= size
 
     def _commit_run(self) -> None:
-        """Commit the files of the current run. A repeated call commits the same files, and only once."""
+        """Commit the files of the current run. A repeated call commits the same files only once."""
         assert self._run is not None  # `commit` has begun the run
         self._is_committing = True
         run, entries = self._run, self._entries
@@ -196,7 +195,7 @@ class Appender:
 
 
 def _copied(table: pa.Table) -> pa.Table:
-    """Copy a table, whose memory the caller may change later. The stream format also copies categories."""
+    """Copy a table, because the caller may change its memory. The stream format also copies categories."""
     stream = pa.BufferOutputStream()
     with pa.ipc.new_stream(stream, table.schema) as writer:
         writer.write_table(table.unify_dictionaries())
@@ -204,10 +203,10 @@ def _copied(table: pa.Table) -> pa.Table:
 
 
 def check_values(run: WriteRun, tables: Sequence[pa.Table], title: str) -> None:
-    """Raise SchemaError for values that a record or a directory name cannot hold.
+    """Raise SchemaError for values that a record or a directory name cannot store.
 
-    Rows that pass this check can wait together with other rows. The error has the number of the row in the
-    tables, and ``title`` as its path.
+    Rows that pass this check can wait together with other rows. The error contains the index of the row in
+    the tables, and ``title`` as the path.
     """
     first, keys = 0, run.partition_on
     for table in tables:
@@ -225,19 +224,18 @@ def check_values(run: WriteRun, tables: Sequence[pa.Table], title: str) -> None:
             first += batch.num_rows
 
 
-# The number of bytes of Arrow data that are written together.
+# About this many bytes of Arrow data are written together.
 _CHUNK_BYTES = 1 << 25
 
-# A function that is called after each chunk of rows. The arguments are the new files, the number of the
-# chunk, the number of all chunks (0 if it is unknown), the step of the write, and the number of all steps.
+# A function that a write calls after each chunk of rows. The arguments are the new files, the index of the
+# chunk, how many chunks there are (0 if unknown), the step of the write, and how many steps there are.
 Note = Callable[[list[FileEntry] | list[Spill], int, int, int, int], None]
 
 
 def write_tables(run: WriteRun, tables: Iterable[pa.Table], title: str, note: Note) -> list[FileEntry]:
-    """Write the files of a stream, and return the entries of the files. The rows keep their order.
+    """Write the rows of a stream in their order. Return the entries of the written files.
 
-    The error of a value that cannot be stored has the number of the row in the stream, and ``title`` as its
-    path.
+    An error about a value contains the index of the row in the stream, and ``title`` as the path.
     """
     entries: list[FileEntry] = []
     first = 0
@@ -253,7 +251,7 @@ def write_tables(run: WriteRun, tables: Iterable[pa.Table], title: str, note: No
 def write_shuffled(
     run: WriteRun, tables: Iterable[pa.Table], title: str, note: Note, shuffle: Shuffle
 ) -> list[FileEntry]:
-    """Shuffle the rows of a stream, write the files and return their entries. Otherwise as `write_tables`."""
+    """Shuffle the rows of a stream, and then write the rows as `write_tables` does."""
     starts: list[int] = [0]
     unsorted: list[Spill] = []
     for table in _chunks(run, tables, None):
@@ -286,9 +284,9 @@ def write_shuffled(
 
 
 def _chunks(run: WriteRun, tables: Iterable[pa.Table], max_rows: int | None) -> Iterator[pa.Table]:
-    """Concatenate tables to larger tables of about `_CHUNK_BYTES`. A stream without rows is one empty table.
+    """Concatenate tables to larger tables of about `_CHUNK_BYTES`. Without rows, yield one empty table.
 
-    If files have at most ``max_rows`` rows, a table ends where a file is full.
+    If ``max_rows`` limits the rows of a file, each large table ends where a file is full.
     """
     waiting = [pa.Table.from_batches([run.columns.no_rows()])]
     size = 0
