@@ -258,7 +258,7 @@ class Directories(NamedTuple):
         return cls(names.tolist(), groups.values.take(pa.array(firsts)), of_rows)
 
     def counted(self, keys: Unsigned, section: int) -> pa.Table:
-        """Return the partition values and row counts of a section's directories. ``keys`` are of the rows."""
+        """Return the partition values and row counts of a section's directories, given the row keys."""
         if not self.values.num_columns:
             return pa.table({ROWS: [len(keys)]})
         found, counts = np.unique(keys, return_counts=True)

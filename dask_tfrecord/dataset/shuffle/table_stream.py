@@ -143,7 +143,7 @@ class Appender:
             assert self.plan is not None  # the caller has set the plan
             newest = self.snapshot
             self._run = replace(self.plan, run=uuid4().hex, base=0 if newest is None else newest.number)
-            if newest is not None and not self._operation.sets_columnar:  # another write may change it
+            if newest is not None and not self._operation.sets_columnar:  # another write may change this
                 self._run = replace(self._run, columnar=newest.columnar)
             self._run.mark_started()
         return self._run
