@@ -1,11 +1,11 @@
 """Convert values of an Arrow type to comparison keys, and find the limits of a column's values in each file.
 
-Comparison keys are Python values with the order and equality of the Arrow values. The comparison key of a
+Comparison keys are Python values that compare like the Arrow values. The comparison key of a
 number, a time or a bool is the number that Arrow stores, as an int or a float. The comparison key of a text
 is a string, and the key of binary data is bytes. Values in users' filters and bounds in snapshots are
-converted to comparison keys, so that values of different types can be compared. For speed, no Python object
-is created for each file: the limits of all files are stored in Arrow arrays, and all other results are
-boolean masks with an element for each file.
+converted to comparison keys, so that values of different types can be compared. For speed, the module creates
+no Python object for each file: Arrow arrays store the limits of all files, and all other results are boolean
+masks with one element for each file.
 """
 
 import datetime
@@ -54,8 +54,8 @@ def has_nan(type_: pa.DataType) -> bool:
 def comparison_key(value: Any, type_: pa.DataType) -> ComparisonKey | Fraction:
     """Return the comparison key of a value for a column of the given type.
 
-    The key is a Fraction if the value lies between two values that the type can hold. Raise WrongTypeError if
-    the value is null, or cannot be compared with the column.
+    The key is a Fraction if the value lies between two values of the type. Raise WrongTypeError if the value
+    is null, or cannot be compared with the column.
     """
     type_ = value_type(type_)
     value = value.as_py() if isinstance(value, pa.Scalar) else value
@@ -77,7 +77,7 @@ def comparison_key(value: Any, type_: pa.DataType) -> ComparisonKey | Fraction:
 
 
 def scalar_from_key(key: ComparisonKey, type_: pa.DataType) -> pa.Scalar | None:
-    """Return the Arrow scalar for a comparison key, or None if the Arrow type cannot hold this value."""
+    """Return the Arrow scalar for a comparison key, or None if the type cannot represent the value."""
     try:
         if types.is_decimal(type_):
             whole = int(key)
@@ -142,7 +142,7 @@ def _int_if_whole(value: Fraction) -> int | Fraction:
 
 
 def _ticks(type_: pa.DataType) -> Fraction:
-    """Return the number of units per second of a time type."""
+    """Return how many units of a time type make one second."""
     if types.is_date(type_):
         return Fraction(1, _DAY) if types.is_date32(type_) else Fraction(1000)
     return Fraction(_TICKS[type_.unit])
@@ -218,17 +218,16 @@ def _unit(value: np.datetime64 | np.timedelta64) -> str:
     return unit if unit in _TICKS else "s"
 
 
-# A boolean array with an element for each file.
+# A boolean array with one element for each file.
 Mask: TypeAlias = npt.NDArray[np.bool_]
 
 
 class ColumnRange(NamedTuple):
-    """The known limits of the values of a column in each file.
+    """The known limits of a column's values in each file.
 
-    In each file, no value of the column except NaN is less than the file's element of ``low``, or greater
-    than the file's element of ``high``. A null, or None instead of an array, means that the limit is unknown.
-    The elements of the masks are False if the column is known to have no values, no nulls, or no NaN in the
-    file.
+    ``low`` and ``high`` contain a lower and an upper limit for each file. The limits ignore NaN. A null, or
+    None instead of an array, means that the limit is unknown. A mask is False for a file in which the column
+    is known to have no values, no nulls, or no NaN.
     """
 
     low: pa.Array | None
@@ -260,8 +259,8 @@ def file_ranges(
     """Return the known limits of the given columns in each of ``count`` files.
 
     ``values`` maps each partition column to its value in each file. ``files`` is the file list with
-    statistics. Its column ``file_records`` is the number of records of each file, or null if nothing proves
-    that the statistics describe the present content. Without this column, no statistics are used.
+    statistics. The column ``file_records`` of this list contains the number of records of each file, or null
+    if the statistics may not describe the present content. Without this column, statistics are ignored.
     """
     ranges = {item.name: range_of_values(item, values[item.name]) for item in fields if item.name in values}
     if files is None or "file_records" not in files.column_names:
@@ -279,8 +278,8 @@ def range_of_statistics(
 ) -> ColumnRange:
     """Return the limits of a column that the statistics of each file prove.
 
-    ``records`` has the number of records of each file. If this number is negative, the statistics of the file
-    are not used.
+    ``records`` contains the number of records of each file. If this number is negative, the statistics of the
+    file are ignored.
     """
     is_known = _mask(statistics.is_valid()) & (records >= 0)
     nulls = pc.fill_null(statistics.field("nulls"), 0).to_numpy()

@@ -1,6 +1,7 @@
-"""Convert the value of ``filters=``, which may be a pyarrow expression, to a predicate.
+"""Convert the value of ``filters=`` to a predicate. The value may be a pyarrow expression.
 
-Arrow evaluates an expression for the rows. The parts of the expression that can be translated exclude files.
+Arrow evaluates an expression on rows. The parts of the expression that this module can translate also exclude
+files.
 """
 
 import ctypes
@@ -35,11 +36,11 @@ from dask_tfrecord.errors import SchemaError, check_instance
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import value_type
 
-# Read the structure of pyarrow expressions, which pyarrow does not show, and rewrite expressions.
+# Read the structure of pyarrow expressions, which pyarrow does not expose, and rewrite expressions.
 #
-# Arrow serializes an expression as a batch: the metadata of its schema holds the words of the expression, and
-# its columns hold the literals and the options of functions. This module knows this private format, which was
-# checked with pyarrow 18 to 26.
+# Arrow serializes an expression as a record batch. The metadata of the schema contains the words of the
+# expression. The columns contain the literals and the function options. This private format was checked with
+# pyarrow 18 to 26.
 
 
 class Column(NamedTuple):
@@ -55,7 +56,7 @@ class Literal(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call of an Arrow function. The dict of options is empty if the function has none."""
+    """A call of an Arrow function. ``options`` is empty if the function has no options."""
 
     function: str
     arguments: tuple["Node", ...]
@@ -64,15 +65,15 @@ class Call(NamedTuple):
 
 Node: TypeAlias = Column | Literal | Call
 
-# The metadata of a schema in the C data interface of Arrow is the third pointer of the struct ArrowSchema.
+# In Arrow's C data interface, the third pointer of the struct ArrowSchema points to the metadata.
 _METADATA_POINTER = 2 * ctypes.sizeof(ctypes.c_void_p)
 
 
 def read_expression(expression: pc.Expression) -> Node:
     """Return the tree of an expression.
 
-    Raise ArrowNotImplementedError if the expression refers to a column by its number, which has no name to
-    read, and ValueError if its serialized form is not known.
+    Raise ArrowNotImplementedError if the expression refers to a column by index instead of by name. Raise
+    ValueError if the serialized format is unknown.
     """
     _, (serialized, *_) = expression.__reduce__()
     batch = pa.ipc.open_file(serialized).get_batch(0)
@@ -139,7 +140,7 @@ def value_set(call: Call) -> list[Any]:
 
 
 def with_sql_rules(expression: Node, schema: Schema) -> pc.Expression:
-    """Rewrite an expression, so that Arrow filters rows as DataFusion does with the given expression.
+    """Rewrite an expression so that Arrow filters rows as DataFusion does with the original expression.
 
     In DataFusion, NaN equals NaN and is greater than all other numbers, NaN is not null, and ``IN`` is null
     for a null. In Arrow, NaN is neither equal to, less than nor greater than any number, and ``is_in`` is
@@ -210,11 +211,11 @@ _MATCH_NULLS, _SKIP_NULLS = 0, 1
 
 
 def arrow_predicate(expression: pc.Expression, schema: Schema, *, sql_rules: bool = False) -> ArrowExpression:
-    """Convert a pyarrow expression to a predicate. Arrow evaluates the expression for rows.
+    """Convert a pyarrow expression to a predicate. Arrow evaluates the expression on rows.
 
     If ``sql_rules`` is True, the expression is a filter of DataFusion, and follows the rules of
     `with_sql_rules`. Raise SchemaError if Arrow cannot apply the expression to the columns, or if the
-    expression refers to a column by its number.
+    expression refers to a column by index instead of by name.
     """
     check_instance("filters", expression, pc.Expression)
     try:
@@ -228,11 +229,11 @@ def arrow_predicate(expression: pc.Expression, schema: Schema, *, sql_rules: boo
         if sql_rules:
             raise
         return ArrowExpression(expression, tuple(schema.names))
-    except pa.ArrowNotImplementedError:  # the expression refers to a column by its number
+    except pa.ArrowNotImplementedError:  # the expression refers to a column by index
         names = []
     else:
         used = columns_of(tree)
-        # A constant uses the first column, because Arrow needs a column to know the number of rows.
+        # A constant uses the first column, because Arrow needs a column to know how many rows there are.
         names = [name for name in schema.names if name in used] if used else schema.names[:1]
     if not names:
         problem = f"filters= refers to a column by its number, or the dataset has no columns: {expression}"
@@ -244,7 +245,7 @@ def arrow_predicate(expression: pc.Expression, schema: Schema, *, sql_rules: boo
 def pruning_predicate(node: Node, schema: Schema, *, sql_rules: bool = False) -> Predicate:
     """Return a predicate whose possible outcomes include all outcomes of a pyarrow expression.
 
-    A part that cannot be translated becomes `Ambiguous`, and excludes no file. With ``sql_rules``, the
+    A part without a translation becomes `Ambiguous`, and excludes no file. With ``sql_rules``, the
     expression follows the rules of `with_sql_rules`, which are also the rules of Polars.
     """
 
@@ -266,12 +267,12 @@ def pruning_predicate(node: Node, schema: Schema, *, sql_rules: bool = False) ->
             case Call("is_in", (Column(name),)):
                 return _pruning_is_in(schema, name, node, sql_rules)
             case Call("if_else", (Call("is_null", (Column(name),)), Literal(), Call("is_in") as found)):
-                return _pruning_is_in(schema, name, found, True)  # the form of IN in DuckDB
+                return _pruning_is_in(schema, name, found, True)  # how DuckDB expresses IN
             case Call(function, (Column(name), Literal(scalar))):
                 return _pruning_compare(schema, name, OPERATORS[function], scalar, sql_rules)
             case Call(function, (Literal(scalar), Column(name))):
                 return _pruning_compare(schema, name, _MIRRORED[OPERATORS[function]], scalar, sql_rules)
-    # Arrow may compare these values by other rules than the rules for comparison keys.
+    # Arrow may compare these values by rules that differ from the rules for comparison keys.
     except (ArithmeticError, LookupError, TypeError, ValueError):
         pass
     return Ambiguous()
@@ -302,7 +303,7 @@ def _pruning_is_in(schema: Schema, name: str, call: Call, sql_rules: bool) -> Pr
 
 
 def parse_filters(filters: Any, schema: Schema) -> Predicate:
-    """Convert the value of ``filters=`` to a predicate. Raise SchemaError for a filter that does not fit."""
+    """Convert the value of ``filters=`` to a predicate. Raise SchemaError for an invalid filter."""
     if isinstance(filters, Predicate):
         return filters
     if isinstance(filters, pc.Expression):
@@ -318,12 +319,12 @@ def parse_filters(filters: Any, schema: Schema) -> Predicate:
 
 
 def names_in(filters: Any) -> set[str] | None:
-    """Return the names of the columns that ``filters=`` uses, or None if pyarrow does not show them."""
+    """Return the names of the columns that ``filters=`` uses, or None if the names cannot be read."""
     if isinstance(filters, pc.Expression):
         try:
             return columns_of(read_expression(filters))
-        # Arrow raises ArrowNotImplementedError for a column that is given by its number. The other exceptions
-        # mean that this version of Arrow serializes expressions in an unknown form.
+        # Arrow raises ArrowNotImplementedError for a column that is given by index. The other exceptions mean
+        # that this version of Arrow serializes expressions in an unknown format.
         except (LookupError, ValueError, pa.ArrowNotImplementedError):
             return None
     if _is_condition(filters):

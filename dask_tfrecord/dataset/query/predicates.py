@@ -2,8 +2,8 @@
 
 For each row, the outcome of a predicate is true, false or null, as in SQL. A filter keeps the rows for which
 the predicate is true. For a file that has not been read, the partition values and the statistics of a
-snapshot limit the outcomes: if the minimum of ``x`` is 5, ``x < 3`` can only be false. Predicates compare a
-column with values by comparison keys, as pandas does, or as Arrow does.
+snapshot limit the outcomes: if the minimum of ``x`` is 5, ``x < 3`` can only be false. Predicates compare
+columns with values by comparison keys, by the rules of pandas, or by the rules of Arrow.
 """
 
 import datetime
@@ -46,7 +46,7 @@ Operator = Literal["==", "!=", "<", "<=", ">", ">="]
 
 
 class Outcomes(NamedTuple):
-    """The possible outcomes of a predicate: for each file, True if some row may have the outcome."""
+    """The possible outcomes of a predicate. A mask is True for a file in which a row may have the outcome."""
 
     true: Mask
     false: Mask
@@ -104,7 +104,7 @@ class _OfColumn(Predicate):
 
 @dataclass(frozen=True)
 class Compare(_OfColumn):
-    """The predicate that compares a column with a comparison key. It is null where the column is null."""
+    """A predicate that compares a column with a comparison key. For a null, the outcome is null."""
 
     operator: Operator
     key: ComparisonKey
@@ -125,7 +125,7 @@ class Compare(_OfColumn):
 
 @dataclass(frozen=True)
 class IsIn(_OfColumn):
-    """A predicate that is true in rows in which the column has one of the ``keys``.
+    """A predicate that is true in rows whose column has one of the ``keys``.
 
     For a null, the outcome is ``matches_null``.
     """
@@ -223,7 +223,7 @@ def _negation(outcomes: Outcomes) -> Outcomes:
 
 @dataclass(frozen=True)
 class Not(Predicate):
-    """The negation of a predicate, which is null where the predicate is null."""
+    """The negation (NOT) of a predicate. The negation is null where the predicate is null."""
 
     operand: Predicate
 
@@ -239,7 +239,7 @@ class Not(Predicate):
 
 @dataclass(frozen=True)
 class Ambiguous(Predicate):
-    """A pandas filter that is equivalent to one of the ``candidates``. It is unknown to which of them.
+    """A pandas filter that is equivalent to an unknown one of the ``candidates``.
 
     Without candidates, the filter may be equivalent to any predicate. The predicate has no mask: only pandas
     can apply the filter.
@@ -344,11 +344,11 @@ def _arrow_value(scalar: pa.Scalar) -> Any:
     return scalar.value if pa.types.is_temporal(scalar.type) else scalar.as_py()
 
 
-# A Python float, which has 64 bits, can hold every integer of at most this many bits.
+# A Python float, which has 64 bits, can represent every integer of at most this many bits.
 _FLOAT_DIGITS = 52
 
-# The NumPy time units with a fixed length, from longest to shortest. Arrow has only the last four of these
-# units.
+# The NumPy time units with a fixed length, from longest to shortest. Arrow supports only the last
+# four of these units.
 _UNITS = ("W", "D", "h", "m", "s", "ms", "us", "ns")
 
 _PYTHON_TIMES = (datetime.date, datetime.time, datetime.datetime, datetime.timedelta)
@@ -356,11 +356,10 @@ _PYTHON_TIMES = (datetime.date, datetime.time, datetime.datetime, datetime.timed
 _NUMBERS = (int, float, np.float16, np.float32)
 _NUMPY_INTEGERS = (np.int8, np.int16, np.int32, np.int64, np.uint8, np.uint16, np.uint32)
 
-# A map from kinds of column types to value types. For a column type and a value type from this map, comparing
-# with Arrow or NumPy gives the same result as comparing comparison keys. Filters with values of other types
-# are applied only by pandas. Examples of such values are text that may be parsed as a time, nulls, uint64
-# (which Arrow compares as floats), a mixture of decimals and floats, and values that only some versions
-# accept.
+# Maps kinds of column types to value types. For a column type and a value type in this map, Arrow and NumPy
+# compare like comparison keys. Only pandas applies filters with values of other types. Examples are text that
+# may be parsed as a time, nulls, uint64 (which Arrow compares as floats), a mixture of decimals and floats,
+# and values that only some versions accept.
 _COMPARED_EXACTLY: tuple[tuple[Callable[[pa.DataType], bool], tuple[type, ...]], ...] = (
     (pa.types.is_boolean, (bool, np.bool_)),
     (pa.types.is_integer, (*_NUMBERS, *_NUMPY_INTEGERS)),
@@ -398,7 +397,7 @@ def compare_in_pandas(field: Field, symbol: Operator, value: Any) -> Predicate:
     """Return the predicate that is equivalent to a comparison in pandas.
 
     The predicate is `Ambiguous` if the result in pandas depends on the dtype backend. Raise WrongTypeError if
-    pandas may compare the value in another way than comparison keys are compared.
+    pandas may compare the value by other rules than the rules for comparison keys.
     """
     exact = compare(field, symbol, _exactly_compared(field, value))
     rounded = _rounded(field, value)
@@ -409,8 +408,8 @@ def is_in_pandas(field: Field, values: Iterable[Any]) -> Predicate:
     """Return the predicate that is equivalent to ``isin`` in pandas.
 
     The predicate is `Ambiguous` if the result depends on the dtype backend. For ``isin``, pandas converts the
-    values to one array. Therefore values of different types raise WrongTypeError, unless the column holds
-    floats.
+    values to one array. Therefore values of different types raise WrongTypeError, unless the column
+    contains floats.
     """
     checked = [_exactly_compared(field, value) for value in values]
     type_ = value_type(field.type)
@@ -512,7 +511,7 @@ def _compare_categories(field: Field, symbol: Operator, key: Any) -> Predicate:
 
 
 def _between(symbol: Operator, key: Fraction, *, real: bool) -> tuple[Operator, int | float]:
-    """Return an operator and a key that are equivalent to a comparison with ``key``.
+    """Return an operator and a key whose comparison is equivalent to the comparison with ``key``.
 
     ``key`` lies between two values of the column's type.
     """

@@ -87,7 +87,7 @@ def open_path(
     *,
     compute_each: ComputeEach = one_by_one,
 ) -> ReadPlan:
-    """Find the files and the columns of a path, and plan how they are read. Raise as `find` does."""
+    """Find the files and the columns of a path, and plan the read. Raise the errors of `find`."""
     request = request or ReadRequest()
     return plan(find(paths, request, compute_each), request, compute_each)
 
@@ -96,11 +96,11 @@ def open_path(
 def find(
     paths: PathLike | Sequence[PathLike], request: ReadRequest, compute_each: ComputeEach = one_by_one
 ) -> ReadPlan:
-    """Find the files and the columns of a path. In the result, each file is a partition.
+    """Find the files and the columns of a path. In the result, each file is one partition.
 
     ``compute_each`` runs the tasks that read many files or large files. Raise FileNotFoundError if the path
-    has no files to read, CorruptRecordError if a record of the sample is damaged or a file of the snapshot is
-    missing, and SchemaError if the requested columns contradict the columns of the files.
+    has no files to read. Raise CorruptRecordError if a record of the sample is damaged, or if a file of the
+    snapshot is missing. Raise SchemaError if the requested columns contradict the columns of the files.
     """
     places = as_paths(paths)
     is_single = isinstance(paths, str | os.PathLike)
@@ -134,7 +134,7 @@ def _discover_by_listing(
     values = values_from_directories(listing, requested)
     chosen = choose_files(listing, values.get(SPLIT), request.split)
     is_checked = chosen.mask
-    if chosen.records is not None:  # a description with the number of records also lists all files
+    if chosen.records is not None:  # a description with record counts also lists all files
         is_checked = pc.replace_with_mask(is_checked, is_checked, chosen.records.is_null())
     warn_of_missing_members(listing, is_checked)
     values = {name: column.filter(chosen.mask) for name, column in values.items()}
@@ -173,7 +173,7 @@ def _described_columns(store: Store, directory: str, request: ReadRequest) -> De
 def _discover_by_snapshot(
     store: Store, snapshot: Snapshot, files: pa.Table, request: ReadRequest, compute_each: ComputeEach
 ) -> ReadPlan:
-    """Take the files and columns from a snapshot. Infer the columns if another record type is requested."""
+    """Take the files and columns from a snapshot. If another record type is requested, infer the columns."""
     requested = request.requested
     options = replace(request.options, extra="ignore") if snapshot.partial else request.options
     excluded = (item for item in snapshot.columns.fields if item.name in requested.excluded)
@@ -248,10 +248,10 @@ def _of_splits(found: ReadPlan, snapshot: Snapshot, request: ReadRequest) -> Rea
 
 
 def plan(found: ReadPlan, request: ReadRequest, compute_each: ComputeEach) -> ReadPlan:
-    """Divide the files of a plan, which has a partition for each file, into the partitions that are read.
+    """Divide the files of a plan with one partition for each file into the partitions that tasks read.
 
-    Files in which no row can pass the filters are left out. Record boundaries in large files are located, so
-    that large files can be split. Small files share partitions.
+    Leave out files in which no row can pass the filters. Find record boundaries in large files, so that large
+    files can be split. Small files share partitions.
     """
     files = found.partitions.rows
     kept, pruned, predicate = np.arange(len(files)), np.arange(0), None
@@ -290,7 +290,7 @@ def plan(found: ReadPlan, request: ReadRequest, compute_each: ComputeEach) -> Re
 
 
 def _blocks_beside_columns(files: pa.Table) -> pa.Table | None:
-    """Return the paths and the blocks of the files that have column files and several blocks."""
+    """Return the path and the blocks of each file that has a column file and several blocks."""
     if COLUMN_FILE_NAMES[0] not in files.column_names:
         return None
     has_columns = files[COLUMN_FILE_NAMES[0]].is_valid()
@@ -308,7 +308,7 @@ def _taken(data: Any, positions: Positions) -> Any:
 def _blocks_of_large(
     found: ReadPlan, files: pa.Table, request: ReadRequest, blocksize: int | None, compute_each: ComputeEach
 ) -> dict[int, BlockIndex]:
-    """Map the number of each file that is larger than a partition to the blocks of this file."""
+    """Map the index of each file that is larger than a partition to the blocks of the file."""
     is_described = "blocks" in files.column_names
     if blocksize is None or (is_described and request.whole_files):
         return {}
@@ -318,8 +318,8 @@ def _blocks_of_large(
     if is_described:
         columns = zip(large, infos, rows["records"].to_pylist(), read_blocks(rows), strict=True)
         known = {
-            # The blocks of a part are used even if the stamp of the part has changed. The name of a part is
-            # never used for other content, and the checksums of the records would reveal a change.
+            # Use the blocks of a part even if its stamp has changed. No writer reuses the name of a part for
+            # other content. If the content did change, the record checksums would not match.
             at: BlockIndex(records, blocks)
             for at, file, records, blocks in columns
             if blocks and (records is not None or is_part(file.path))
@@ -341,7 +341,7 @@ def _blocks_of_large(
 def _sort_by_key(
     found: ReadPlan, kept: Positions, names: Sequence[str]
 ) -> tuple[Positions, tuple[range, ...]]:
-    """Make the files of each key adjacent. Return their positions, and the range of positions of each key."""
+    """Make the files of each key adjacent. Return the file indices in this order, and each key's range."""
     unknown = [name for name in names if name not in found.partition_values]
     if unknown:
         known = ", ".join(map(repr, found.partition_values)) or "none"
@@ -367,8 +367,8 @@ def _sample(
 def _described(files: pa.Table, snapshot: Snapshot, schema: Schema) -> pa.Table:
     """Add the columns of a snapshot's file list, such as statistics, to the list of the existing files.
 
-    If a file may have changed since the snapshot was written, its statistics and its number of records may be
-    wrong, so that rows would be lost. For such a file, the number of records becomes null.
+    If a file may have changed since the snapshot was written, the record count becomes null. Otherwise a read
+    could lose rows because of wrong statistics or a wrong count.
     """
     rows = snapshot.file_list
     records = pc.if_else(are_proven(files, rows), rows["records"], pa.scalar(None, pa.int64()))

@@ -1,4 +1,4 @@
-"""Define what the caller of a read wants: the keywords, the columns, their types, and the partition columns.
+"""Define what the caller of a read requests: keywords, columns, types of columns, and partition columns.
 
 The columns come from ``schema=``, ``hive=`` and ``columns=``, and the values of partition columns from
 directory names or from a snapshot.
@@ -37,15 +37,15 @@ GivenHive: TypeAlias = bool | Mapping[str, Any]
 class RequestedColumns:
     """The columns that the caller requests, with their types."""
 
-    types: dict[str, pa.DataType] = field(default_factory=dict)  # what ``schema=`` gives
-    is_whole_schema: bool = False  # only the columns of `types` are read, in this order
-    hive: bool = True  # directory names are read as partition columns
+    types: dict[str, pa.DataType] = field(default_factory=dict)  # the types that ``schema=`` gives
+    is_whole_schema: bool = False  # True: read only the columns of `types`, in this order
+    hive: bool = True  # True: read directory names as partition columns
     # The types that ``hive=`` gives to partition columns. The values of these columns come from the directory
     # names, even if the records have features of the same names.
     hive_types: dict[str, pa.DataType] = field(default_factory=dict)
-    # The columns of a whole schema, which also have categories and the forms of TFDS.
+    # The columns of a complete schema, which also have categories and the stored forms of TFDS.
     given: dict[str, Field] = field(default_factory=dict, hash=False)
-    record_type: RecordType | None = None  # what a whole schema states
+    record_type: RecordType | None = None  # the type that a complete schema states
     excluded: frozenset[str] = frozenset()  # the columns that ``schema=`` maps to None
 
     def fields(self, types: Mapping[str, pa.DataType], record_type: RecordType) -> tuple[Field, ...]:
@@ -107,7 +107,7 @@ def origin_clash(name: str) -> SchemaError:
 def check_given_names(names: Sequence[str], known: Sequence[str], *, certain: bool) -> str | None:
     """Return the text of a warning if a name that ``schema=`` gives is unknown but similar to a known name.
 
-    If ``certain`` is True, ``known`` has all names, so any unknown name raises SchemaError.
+    If ``certain`` is True, ``known`` contains all names, so any unknown name raises SchemaError.
     """
     unknown = [name for name in names if name not in known]
     if certain and unknown:
@@ -119,7 +119,7 @@ def check_given_names(names: Sequence[str], known: Sequence[str], *, certain: bo
 
 
 def snapshot_columns(snapshot: Snapshot, requested: RequestedColumns) -> Schema:
-    """Return the columns of a snapshot, or of the requested whole schema, with the requested types."""
+    """Return the columns of a snapshot, or of a requested complete schema, with the requested types."""
     partition_names = snapshot.partition_on
     schema = snapshot.columns
     if not requested.hive:
@@ -188,7 +188,7 @@ def _not_types(problem: str) -> TFRecordError:
 
 
 def unknown_column(keyword: str, name: str, known: Sequence[str], problem: str) -> SchemaError:
-    """Return the exception, which suggests similar columns, for a keyword that names no column."""
+    """Return the exception for a keyword that names no column. The exception suggests similar columns."""
     hint = did_you_mean(name, known) or f"there are {', '.join(map(repr, known)) or 'none'}"
     return SchemaError(f"{problem} that {keyword}= names; {hint}", feature=name, keyword=keyword)
 
@@ -200,8 +200,8 @@ Infer = Literal["sample", "all"]
 class ReadRequest:
     """The data that the caller requests with the keywords of `read_tfrecord`."""
 
-    # None means all columns. The columns that `filters` names are read in addition. Errors that concern only
-    # columns that are not read are not raised.
+    # None means all columns. The read also needs the columns that `filters` names. Errors that concern only
+    # unneeded columns are not raised.
     columns: Iterable[str] | None = None
     schema: GivenSchema | None = None
     hive: GivenHive = True
@@ -216,7 +216,7 @@ class ReadRequest:
     blocksize: int | None = None  # the most stored bytes of a partition; None makes each file a partition
     whole_files: bool = False  # files that a snapshot lists are not split
     # The partition columns that form a key. If there are any, each file becomes one partition, and
-    # `ReadPlan.keys` holds the partitions of each key.
+    # `ReadPlan.keys` lists the partitions of each key.
     partition_by: tuple[str, ...] = ()
     storage_options: dict[str, Any] | None = field(default=None, repr=False)
     filesystem: Filesystem = field(default=None, repr=False)
@@ -240,7 +240,7 @@ class ReadRequest:
 
     @property
     def known_record_type(self) -> AskedType:
-        """The record type that ``record_type=`` or a whole schema gives, or "infer"."""
+        """The record type that ``record_type=`` or a complete schema gives, or "infer"."""
         stated = self.requested.record_type or "infer"
         return stated if self.record_type == "infer" else self.record_type
 
@@ -276,7 +276,7 @@ def values_from_directories(listing: Listing, requested: RequestedColumns) -> di
 
 
 def values_from_snapshot(snapshot: Snapshot, schema: Schema) -> dict[str, pa.Array]:
-    """Map each partition column of a snapshot that is in the schema to its value in each file.
+    """Return the value in each file of each partition column that both a snapshot and a schema contain.
 
     Raise SchemaError if the values do not fit the column's type in the schema.
     """
@@ -304,7 +304,7 @@ def partition_fields(values: Mapping[str, pa.Array], requested: RequestedColumns
 def with_partition_columns(
     schema: Schema, partitioning: Sequence[Field], requested: RequestedColumns
 ) -> Schema:
-    """Append the partition columns to a schema. If a whole schema is requested, its order is used."""
+    """Append the partition columns to a schema. A requested complete schema sets the order."""
     columns = Schema((*schema.fields, *partitioning), schema.record_type)
     if not requested.is_whole_schema:
         return columns
@@ -313,7 +313,7 @@ def with_partition_columns(
 
 
 def feature_clash(name: str) -> SchemaError:
-    """Return the exception for a partition column and a feature of one name, if the user chose neither."""
+    """Return the exception for a feature with the name of a partition column, if the user chose neither."""
     one_split = Remedy("split", "train", "read this split, or another one, without a column for it")
     return SchemaError(
         f"both a feature of the records and a partition column ({name}=...) have this name",
