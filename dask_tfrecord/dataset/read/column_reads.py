@@ -1,6 +1,6 @@
-"""Read the rows of splits from column files, and choose which bytes of the data files are read, if any.
+"""Read the rows of splits from column files, and choose which bytes of the data files to read, if any.
 
-The rows are the same as without column files. Where a column file cannot be used, the records are decoded.
+The rows are the same as without column files. Without a usable column file, the records are decoded.
 """
 
 from collections.abc import Iterator, Sequence
@@ -29,7 +29,7 @@ from dask_tfrecord.files.storage.listing import check_unchanged
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import value_type
 
-# The number of rows that are read from a column file at once: 8 of its largest row groups.
+# This many rows are read from a column file at once: 8 of the largest row groups.
 _CHUNK_ROWS = 1 << 20
 
 # The types whose values have the same order as the stored values, which the statistics of Parquet describe.
@@ -43,8 +43,8 @@ _ORDERED_TYPES = (
     pa.types.is_timestamp,
 )
 
-# Files below this size that are read together are decoded, because reading one row from a column file takes
-# as long as reading thousands of rows.
+# Files below this size that can be read together are decoded, because reading one row from a column file
+# takes as long as reading thousands of rows.
 _SMALL_BYTES = 1 << 16
 
 # Parquet takes this many times as long for a byte of lists as the decoder takes for a byte of records.
@@ -57,8 +57,8 @@ _UNUSABLE = "the column file is missing, damaged or describes other data"
 class Chunk:
     """Some adjacent rows of a split.
 
-    ``rows`` are the positions of the wanted rows, counted from ``start``, in ascending order. None means that
-    all rows are wanted. ``known`` has the columns of the wanted rows that were already read.
+    ``rows`` contains the positions of the requested rows, counted from ``start``, in ascending order. None
+    means all rows. ``known`` contains columns of the requested rows that were already read.
     """
 
     start: int
@@ -67,7 +67,7 @@ class Chunk:
     known: pa.Table | None = None
 
     def take(self, table: pa.Table) -> pa.Table:
-        """Return the wanted rows of a table that has all rows of the chunk."""
+        """Return the requested rows of a table with all rows of the chunk."""
         if self.rows is None or len(self.rows) == table.num_rows:
             return table
         mask = np.zeros(table.num_rows, bool)  # Arrow's `take` could join too large chunks
@@ -79,9 +79,9 @@ class Chunk:
 class Choice:
     """How a split is read.
 
-    "decode" reads all records of the split, "columns" the ``chunks`` from the column file, and "records" only
-    the records of wanted rows. "nothing" means that no row is wanted. ``fetch`` has the ranges of the data
-    file with the wanted records, if they were compared with a read of the whole split.
+    "decode" reads all records of the split. "columns" reads the ``chunks`` from the column file. "records"
+    reads only the records of requested rows. "nothing" means that no row is requested. ``fetch`` contains the
+    byte ranges of the requested records, if `choose` compared them with a read of the complete split.
     """
 
     way: Literal["decode", "columns", "records", "nothing"]
@@ -91,7 +91,7 @@ class Choice:
 
     @property
     def rule(self) -> str:
-        """The reason for the choice, as `explain` shows it."""
+        """The reason for the choice, as `explain` reports it."""
         return self.fetch.rule if self.fetch is not None else self.reason
 
 
@@ -99,12 +99,12 @@ class ColumnReads:
     """The splits of a partition whose column files may be used.
 
     Creating the object checks that the data files of these splits are unchanged. ``picks_rows`` is True if
-    the caller passes the numbers of the wanted rows to `choose`.
+    the caller passes the indices of the requested rows to `choose`.
     """
 
     def __init__(self, partition: PlannedPartition, *, picks_rows: bool = False) -> None:
         self._partition, self._picks_rows = partition, picks_rows
-        # The columns of the result, and of the filters, that the records hold.
+        # The columns of the result, and the columns of the filters, without partition columns.
         values, every = partition.partition_values, partition.all_columns
         self._wanted = every.select(name for name in partition.schema.names if name not in values)
         used = set() if partition.filters is None else partition.filters.columns() - values.keys()
@@ -117,10 +117,10 @@ class ColumnReads:
         check_unchanged(partition.store, [split.file for split in self._stored])
 
     def choose(self, split: Split, rows: Ints | None = None) -> Choice:
-        """Choose how a split is read, and evaluate the filters if the column file has their columns.
+        """Choose how to read a split. Evaluate the filters if the column file stores the filter columns.
 
-        If the partition has no filters, ``rows`` may hold the numbers of the wanted rows within the split, in
-        ascending order.
+        If the partition has no filters, ``rows`` may contain the indices of the requested rows within the
+        split, in ascending order.
         """
         partition, stored = self._partition, self._stored.get(split)
         if stored is None:
@@ -148,7 +148,7 @@ class ColumnReads:
         return Choice("records" if fetch.is_cheaper else "decode", fetch=fetch)
 
     def possible(self, split: Split) -> Ints | None:
-        """Return the numbers of the rows of a split for which the predicate of the partition may be true.
+        """Return the indices of the rows of a split for which the predicate of the partition may be true.
 
         Return None if the column file does not exclude any row.
         """
@@ -163,7 +163,7 @@ class ColumnReads:
             table = stored.read(columns, chunk.start, chunk.stop)
             if table is None:
                 return None
-            # Each row is treated as a file in which the value of the row is the smallest and greatest value.
+            # Treat each row as a file in which the value of the row is both minimum and maximum.
             values = ((item, table[item.name].combine_chunks()) for item in columns.fields)
             ranges = {item.name: range_of_values(item, array) for item, array in values}
             outcomes = possible_outcomes(predicate, FileRanges(np.ones(table.num_rows, bool), ranges))
@@ -172,13 +172,13 @@ class ColumnReads:
         return rows if len(rows) < (split.records or 0) else None
 
     def _predicate_columns(self, reader: ColumnFileReader) -> Schema:
-        """Return the columns of the predicate that a column file has."""
+        """Return the columns of the predicate that a column file stores."""
         fields, record_type = self._partition.predicate_fields, self._partition.schema.record_type
         stored = (item for item in fields if reader.stores(Schema((item,), record_type)))
         return Schema(tuple(stored), record_type)
 
     def read(self, split: Split, choice: Choice) -> Iterator[pa.Table | None]:
-        """Yield the wanted rows of a split, unless the choice is "decode".
+        """Yield the requested rows of a split, unless the choice is "decode".
 
         The last element is None if the column file turns out to be unusable. The rows that follow the yielded
         rows must then be decoded.
@@ -192,7 +192,7 @@ class ColumnReads:
                 return
 
     def column_bytes(self, split: Split, choice: Choice) -> int:
-        """Return the number of bytes of the column file that are read for a choice."""
+        """Return how many bytes of the column file a choice reads."""
         stored = self._stored.get(split)
         if stored is None:
             return 0
@@ -218,7 +218,7 @@ class ColumnReads:
         return f"the lists take {needed:,} bytes, the records {size:,}" if _LIST_COST * needed > size else ""
 
     def _parts(self, split: Split, chunk: Chunk) -> list[Chunk]:
-        """Divide a chunk into the row groups of the column file that have wanted rows.
+        """Divide a chunk into the row groups of the column file that contain requested rows.
 
         Adjacent row groups form one part.
         """
@@ -272,8 +272,8 @@ class ColumnReads:
         """Return the chunks of the row groups in which a predicate may be true, by Parquet's statistics."""
         count, stored = split.records or 0, self._stored[split]
         groups = stored.groups(0, count)
-        # If there is one row group, the statistics of the snapshot say as much. If there is none, the column
-        # file is unusable, which the read of the chunks will find out.
+        # With one row group, the statistics of the snapshot already say as much. Without row groups, the
+        # column file is unusable, and the read of the chunks will find this out.
         if len(groups) < 2:
             return list(_chunks(count, None))
         found = ((item.name, _range_of_groups(stored.reader, item, groups)) for item in schema.fields)
@@ -290,7 +290,7 @@ class ColumnReads:
     def _passing(
         self, split: Split, filters: Predicate, chunks: list[Chunk], *, keeps_values: bool
     ) -> list[Chunk] | None:
-        """Return the chunks with rows that pass the filters, and their values if ``keeps_values`` is True.
+        """Return the chunks with rows that pass the filters. If ``keeps_values``, add their values.
 
         Return None if the column file is unusable.
         """
@@ -330,12 +330,12 @@ class ColumnReads:
         if table is None:
             return None
         found = partition.filtered(partition.with_partition_values(table, partition.all_columns))
-        # If a wanted record does not pass the filters, the column file differs from the records.
+        # If a requested record does not pass the filters, the column file differs from the records.
         return found if found.num_rows == len(fetch.rows) else None
 
 
 def _range_of_groups(reader: ColumnFileReader, item: Field, groups: Sequence[RowGroup]) -> ColumnRange | None:
-    """Return the limits of a column in each row group, or None if Parquet's statistics do not show them."""
+    """Return the limits of a column in each row group, or None if Parquet's statistics lack them."""
     if item.form is not None or not any(test(item.type) for test in _ORDERED_TYPES):
         return None
     found = [reader.statistics(number, item.name) for _, _, number in groups]
@@ -356,7 +356,7 @@ def _range_of_groups(reader: ColumnFileReader, item: Field, groups: Sequence[Row
 
 
 def _chunks(count: int, rows: Ints | None) -> Iterator[Chunk]:
-    """Divide the rows of a split into chunks. Chunks without wanted rows are left out."""
+    """Divide the rows of a split into chunks. Leave out chunks without requested rows."""
     for start in range(0, count, _CHUNK_ROWS):
         stop = min(start + _CHUNK_ROWS, count)
         if rows is None:
@@ -375,7 +375,7 @@ def _small_files(splits: Sequence[Split]) -> Iterator[Split]:
 
 
 def _lacks(reader: ColumnFileReader, schema: Schema) -> str:
-    """Describe the columns that a column file does not have, or return ""."""
+    """Describe the columns that a column file lacks, or return ""."""
     lacking = [repr(item.name) for item in schema.fields if not reader.features.issuperset(item.features)]
     more = f" and {len(lacking) - 3:,} more" if len(lacking) > 3 else ""
     return f"the column file does not have {', '.join(lacking[:3])}{more}" if lacking else ""

@@ -341,7 +341,7 @@ def _blocks_of_large(
 def _sort_by_key(
     found: ReadPlan, kept: Positions, names: Sequence[str]
 ) -> tuple[Positions, tuple[range, ...]]:
-    """Make the files of each key adjacent. Return the file indices in this order, and each key's range."""
+    """Return the file indices, sorted so that the files of a key are adjacent, and the range of each key."""
     unknown = [name for name in names if name not in found.partition_values]
     if unknown:
         known = ", ".join(map(repr, found.partition_values)) or "none"
@@ -380,7 +380,7 @@ def _described(files: pa.Table, snapshot: Snapshot, schema: Schema) -> pa.Table:
         names = {statistics_name(item.name) for item in same}
         statistics = rows.select([name for name in rows.column_names if name in names])
         columns |= dict(zip(statistics.column_names, statistics.columns, strict=True))
-        # The same holds for the values in column files.
+        # The same is true of the values in column files.
         for name in {*COLUMN_FILE_NAMES} & {*rows.column_names}:
             columns[name] = pc.if_else(records.is_valid(), rows[name], None)
     return pa.table({**{name: files[name] for name in INFO_SCHEMA.names}, **columns})

@@ -1,7 +1,7 @@
 """Infer the columns of files without a stored schema, and find features that differ from their columns.
 
-The columns come from a sample of the records. The errors for features that differ name the arguments of
-`read_tfrecord` that can read these features.
+The columns come from a sample of the records. An error about features that differ suggests arguments with
+which `read_tfrecord` can read these features.
 """
 
 from collections import Counter
@@ -41,9 +41,9 @@ PAYLOAD = pa.field("record", pa.binary())
 
 
 class InferredColumns(NamedTuple):
-    """The columns of the records that were inferred from a sample or requested, without partition columns.
+    """The columns of the records, inferred from a sample or requested, without partition columns.
 
-    Records may have the ``ignored_features``, although no column reads them. Error messages use the
+    Records may have the ``ignored_features``, although no column reads these features. Error messages use the
     ``evidence`` from the sample, which is None if no schema was inferred.
     """
 
@@ -60,10 +60,11 @@ def infer_columns(
 ) -> InferredColumns:
     """Combine the requested columns with the columns that are inferred from a sample of the records.
 
-    Partition columns are not read from the records. ``take_sample`` is not called if all columns are given or
-    ``described`` by a file beside the data; given types override described ones. Warn if records that parse
-    as messages are read as bytes, or if ``schema=`` seems to misspell a name. Raise SchemaError if a
-    requested column contradicts the sample, or if no type fits all values of a column.
+    Partition columns are not read from the records. ``take_sample`` is not called if the caller gives all
+    columns, or if a file beside the data describes all columns (``described``). Types that the caller gives
+    override described types. Warn if records that parse as messages are read as bytes, or if ``schema=``
+    seems to misspell a name. Raise SchemaError if a requested column contradicts the sample, or if no type
+    fits all values of a column.
     """
     requested, record_type, certain = request.requested, request.known_record_type, request.infer == "all"
     types = {name: type_ for name, type_ in requested.types.items() if name not in partition_names}
@@ -140,12 +141,12 @@ def _described_columns(
 
 
 def infer_schema(sample: Sample, given: Mapping[str, pa.DataType], excluded: Iterable[str] = ()) -> Schema:
-    """Infer the columns that hold the sampled values. ``given`` are the types that the caller gave.
+    """Infer columns that can store the sampled values. ``given`` contains the types that the caller gave.
 
     A feature becomes a list column if a sampled record has several values of the feature, and otherwise a
     scalar column. A feature list becomes a list of lists. A feature of bytes becomes a string column if all
     sampled values are text. A feature without any value becomes a column of the null type. Raise SchemaError,
-    which names all such features, if no type fits all sampled values.
+    which names the features, if no type fits all sampled values of some features.
     """
     types = dict(given)
     if sample.record_type == "bytes":
@@ -179,7 +180,7 @@ def type_of(feature: FeatureSummary) -> pa.DataType:
 
 
 def _feature_types(types: Mapping[str, pa.DataType]) -> dict[str, pa.DataType]:
-    """Map the features of columns with these types to their types. A struct has a feature for each field."""
+    """Map each feature of columns with these types to a type. A struct has a feature for each field."""
     found = (one for item in types.items() for one in Field(*item).family)
     return {one.name: pa.int64() if one.is_struct else one.type for one in found}
 
@@ -219,7 +220,7 @@ def _warn_of_bytes(sample: Sample) -> None:
 def _conflicts(sample: Sample, excluded: Iterable[str]) -> dict[str, SchemaError]:
     """Return an error for each feature that no column can read.
 
-    Such a feature has values of two kinds, or occurs both in the context and in the feature lists.
+    No column can read a feature with values of two kinds, or in both the context and the feature lists.
     """
     if sample.record_type == "bytes":
         return {}
@@ -270,7 +271,7 @@ def _evidence(sample: Sample, given: Iterable[str], *, all_records: bool) -> Sch
 def _check_nesting(sample: Sample, given: Mapping[str, pa.DataType]) -> None:
     """Raise SchemaError if a column reads the context but its feature is a feature list, or the reverse.
 
-    A column with such a type would be all null.
+    The column would otherwise be all null.
     """
     counts = Counter(feature.name for feature in sample.features)
     for feature in sample.features:
@@ -355,10 +356,10 @@ def explained(
     options: ReadOptions,
     allowed: Sequence[FeatureKey] | None,
 ) -> SchemaError:
-    """Extend the error of one value, so that it names all columns of the split whose values do not fit.
+    """Extend the error about one value, so that the error names all columns of the split that do not fit.
 
-    If possible, one remedy of the new error corrects all of these columns. To find the columns, the whole
-    split is read again. If ``allowed`` is None, no feature needs a column.
+    If possible, one remedy of the new error corrects all of these columns. To find the columns, the function
+    reads the complete split again. If ``allowed`` is None, no feature needs a column.
     """
     record_type: AskedType = "sequence_example" if options.is_type_inferred else schema.record_type
     lenient = replace(options, damage=DamagePolicy("skip"))
@@ -412,7 +413,7 @@ def _remedies(drifts: Sequence[Drift], schema: Schema, evidence: SchemaEvidence 
 
 
 def _of_structs(remedies: Iterable[Remedy], schema: Schema) -> list[Remedy]:
-    """Replace the types of fields of structs by the types of the structs, which ``schema=`` can give."""
+    """Replace types of struct fields by the types of the structs, because ``schema=`` names only structs."""
     columns = {one.name: item for item in schema.fields if item.is_struct for one in item.family}
     return [
         remedy._replace(value=_of_columns(remedy.value, columns)) if remedy.keyword == "schema" else remedy
@@ -435,7 +436,7 @@ def _of_columns(types: dict[str, pa.DataType | None], columns: dict[str, Field])
 def _is_unreadable(drift: Drift, evidence: SchemaEvidence | None) -> bool:
     """Return True if no column can read the feature both in this file and in the sampled files.
 
-    This is the case if the feature has two kinds, or occurs in the context and in the feature lists.
+    A feature is unreadable if it has two kinds, or occurs in both the context and the feature lists.
     """
     if drift.has_two_maps or (drift.is_in_other_map and drift.expected is not None):
         return True

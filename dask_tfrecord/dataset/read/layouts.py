@@ -1,4 +1,4 @@
-"""Understand the directories that other tools wrote: the split of each file, and files that are missing.
+"""Interpret directories of other tools: find the split of each file, and find missing files.
 
 TensorFlow Datasets (TFDS) describes the splits in ``dataset_info.json``, and the file names contain the name
 of the split. TFX writes a directory for each split, such as ``Split-train``. Apache Beam, TensorFlow and TFX
@@ -43,9 +43,9 @@ _NUMBERS = {"SHARD_INDEX": r"\d{5,}", "NUM_SHARDS": r"\d{5,}", "SHARD_X_OF_Y": r
 class SplitDescription:
     """The description of a split in the ``dataset_info.json`` of TFDS.
 
-    ``template`` is the template of the file names, relative to the directory of the dataset. ``fields`` are
-    the values in the template that are the same for all files. ``lengths`` has the number of records of each
-    file; it is empty if these numbers are unknown.
+    ``template`` is the template of the file names, relative to the directory of the dataset. ``fields``
+    contains the template values that all files share. ``lengths`` contains the number of records of each
+    file, and is empty if these numbers are unknown.
     """
 
     name: str
@@ -60,7 +60,7 @@ class SplitDescription:
 
     @cached_property
     def shards(self) -> dict[str, int]:
-        """Map each file of the split to its number of records. Empty if the template has unknown fields."""
+        """Map each file of the split to its record count, or return {} for unknown fields in the template."""
         known = {*self.fields, *_NUMBERS}
         if not known.issuperset(_FIELD.findall(self.template)):
             return {}
@@ -84,7 +84,7 @@ def _filled(template: str, values: dict[str, str], escape: Callable[[str], str] 
 def read_info(store: Store, directory: str) -> dict[str, Any]:
     """Return the content of the ``dataset_info.json`` in a directory, or an empty dict without this file.
 
-    Raise TFRecordError if the file is not valid JSON, or if the dataset has another file format than
+    Raise TFRecordError if the file is not valid JSON, or if the file format of the dataset is not
     TFRecord.
     """
     path = f"{directory}/{INFO}"
@@ -120,7 +120,7 @@ def supervised_keys(info: Any) -> tuple[str, ...]:
 def read_descriptions(store: Store, directory: str) -> tuple[SplitDescription, ...]:
     """Return the splits that the ``dataset_info.json`` of TFDS in a directory lists, if there are any.
 
-    Raise TFRecordError if two splits have one name, and the errors of `read_info`.
+    Raise TFRecordError if two splits have the same name. Raise also the errors of `read_info`.
     """
     info = read_info(store, directory)
     splits = info.get("splits")
@@ -144,8 +144,9 @@ def read_descriptions(store: Store, directory: str) -> tuple[SplitDescription, .
     return tuple(found)
 
 
-# Matches the path of a member of a numbered set. The groups are the text before the number, the number, the
-# number of all members, the text after the numbers, and a codec suffix, which may differ between the members.
+# Matches the path of a file in a numbered set. The groups are the text before the numbers, the index of the
+# file, how many files the set has, the text after the numbers, and a codec suffix. The suffix may differ
+# between the files.
 _MEMBER = re.compile(
     r"((?:.*\D)?)(\d{1,9})-of-(\d{1,9})((?:[^\d/][^/]*?)??)((?:\.(?:gz|gzip|zz|zlib|zst|zstd|lz4|bz2|xz))?)",
     re.DOTALL,
@@ -153,7 +154,7 @@ _MEMBER = re.compile(
 
 _SHOWN = 4
 
-# The most missing members of a set that are compared with a glob, which takes a microsecond for each.
+# At most this many missing files of a set are compared with a glob, which takes a microsecond for each file.
 _MOST = 10_000
 
 
@@ -198,7 +199,7 @@ def warn_of_missing_members(listing: Listing, is_checked: pa.Array) -> None:
 
 
 def _covers(glob: str, path: str) -> bool:
-    """Return True if a glob matches a path or a directory above it. A directory's empty glob matches all."""
+    """Return True if a glob matches a path or a parent of the path. An empty glob matches every path."""
     while glob and path and not any(pattern.match(path) for pattern in _patterns(glob)):
         path = parent_of(path)
     return bool(path)
@@ -209,7 +210,7 @@ def _patterns(glob: str) -> list[re.Pattern[str]]:
     return [re.compile(glob_translate(one)) for one in expand_braces(unquoted_path(glob))]
 
 
-# The name of the partition column that holds the name of each file's split.
+# The name of the partition column that contains the name of each file's split.
 SPLIT = "split"
 
 # The value of ``split=`` that stands for all splits, as in TFDS.
@@ -218,10 +219,10 @@ ALL = "all"
 # The name of a split, the names of several splits, "all", or None if the caller does not choose a split.
 WantedSplits: TypeAlias = str | tuple[str, ...] | None
 
-# The names of TFDS files whose split has no description.
+# Matches names of TFDS files whose split has no description.
 _DEFAULT_NAME = re.compile(r".+-(\w+)\.tfrecord-\d{5,}-of-\d{5,}")
 
-# Pattern of a path up to its last directory of a TFX split.
+# Matches a path up to its last directory of a TFX split.
 _TFX = re.compile(r"(.*/|)Split-([^/]+)/")
 
 _THREADS = 16
@@ -232,9 +233,9 @@ _MOST_NAMES = 8
 class FoundSplits:
     """The splits to which listed files belong.
 
-    ``names``, ``roots`` and ``records`` have an element for each file: its split, the directory of its
-    dataset, and its number of records in a description. Each may be None. ``missing`` maps splits to the
-    first missing file that a description lists. ``descriptions`` maps each directory that TFDS describes to
+    For each file, ``names`` contains the split, ``roots`` the directory of the dataset, and ``records`` the
+    record count in a description. Each of these values may be None. ``missing`` maps splits to the first
+    missing file that a description lists. ``descriptions`` maps each directory that TFDS describes to
     the splits of the directory.
     """
 
@@ -247,7 +248,7 @@ class FoundSplits:
 
     @property
     def is_whole_dataset(self) -> bool:
-        """True if the caller passed one directory, and the dataset with all its splits is below it."""
+        """True if the caller passed one directory that contains the dataset with all splits."""
         base = unquoted_path(self.listing.base).rstrip("/")
         roots = {root for root in self.roots if root is not None}
         return bool(base) and all(f"{root}/".startswith(f"{base}/") for root in roots)
@@ -272,7 +273,7 @@ class FoundSplits:
                 raise TFRecordError(problem, advice, path=public(self.listing.store.root))
 
     def without_neighbours(self, *, warn: bool) -> npt.NDArray[np.bool_]:
-        """Return a mask: False for a file of a whole TFDS dataset that the description does not list."""
+        """Return a mask that is False for files which the description of a complete TFDS dataset lacks."""
         is_listed = np.array(
             [
                 name is not None or not self.is_whole_dataset or not self.descriptions.get(root or "")
@@ -309,7 +310,7 @@ class FoundSplits:
 
     @property
     def _groups(self) -> list[slice]:
-        """For each path that the caller passed, the slice of the files that the path stands for."""
+        """The files of each path that the caller passed, as a slice of the listed files."""
         return [slice(*edges) for edges in pairwise(accumulate(self.listing.counts, initial=0))]
 
     def _mixture(self, counts: Counter[str | None]) -> TFRecordError:
@@ -371,7 +372,7 @@ def find_splits(listing: Listing) -> FoundSplits | None:
 def _split_of(
     path: str, descriptions: dict[str, tuple[SplitDescription, ...]]
 ) -> tuple[str | None, str | None]:
-    """Return the split of a file, and the directory of the file's dataset. Each may be None."""
+    """Return the split of a file, and the directory of the file's dataset. Either value may be None."""
     directory = parent_of(path)
     while directory and directory not in descriptions:
         directory = parent_of(directory)
@@ -388,7 +389,7 @@ def _split_of(
 
 
 def _described_by_names(store: Store, listing: Listing, paths: Sequence[str]) -> frozenset[str]:
-    """Return the directories whose file names hold several splits, if TFDS describes the directories.
+    """Return the directories with file names of several splits, if TFDS describes these directories.
 
     This search is needed for globs and lists of files, which do not list the description files. The listing
     of a directory already includes the description files.
@@ -407,7 +408,7 @@ def _described_by_names(store: Store, listing: Listing, paths: Sequence[str]) ->
 
 
 def described_directories(store: Store, directories: Iterable[str]) -> frozenset[str]:
-    """Return the directories that hold a file in which TFDS describes a dataset."""
+    """Return the directories that contain a file in which TFDS describes a dataset."""
 
     def is_described(directory: str) -> bool:
         return any(store.fs.exists(f"{directory}/{name}") for name in TFDS_FILES)
@@ -421,7 +422,7 @@ def described_directories(store: Store, directories: Iterable[str]) -> frozenset
 def _unknown_split(
     listing: Listing, wanted: str | tuple[str, ...], available: Sequence[str]
 ) -> TFRecordError:
-    """Return the exception for an unknown split. Explain that slices and sums, as in TFDS, are no names."""
+    """Return the exception for an unknown split. Explain that slices and sums are not supported."""
     given = (wanted,) if isinstance(wanted, str) else wanted
     names = tuple(
         dict.fromkeys(re.sub(r"\[.*", "", one).strip() for text in given for one in text.split("+"))
@@ -445,11 +446,11 @@ def _unknown_split(
 
 
 class ChosenFiles(NamedTuple):
-    """The listed files that are read: a mask of the listed files, then facts about each chosen file.
+    """The listed files to read: a mask of the listed files, then facts about each chosen file.
 
-    ``names`` are the splits of the files, or None if the result has no column of splits. ``records`` are the
-    numbers of records in the description of TFDS, if there is one. The ``features.json`` in the directory
-    ``description`` describes the columns.
+    ``names`` contains the splits of the files, or is None if the result has no column of splits. ``records``
+    contains the record counts in the description of TFDS, if TFDS describes the files. The ``features.json``
+    in the directory ``description`` describes the columns.
     """
 
     mask: pa.Array
@@ -459,12 +460,13 @@ class ChosenFiles(NamedTuple):
 
 
 def choose_files(listing: Listing, known: pa.Array | None, wanted: WantedSplits) -> ChosenFiles:
-    """Choose the files of the wanted splits.
+    """Choose the files of the requested splits.
 
-    ``known`` is the value of the partition column ``split`` for each file. If None, the splits are found from
-    the layout of the directories. If ``wanted`` is None, all files are chosen. For a directory that holds a
-    whole dataset, None means "all". For other paths, None raises an error if the layout shows several splits.
-    Warn of files in a directory of TFDS that are not read, because the description does not list them.
+    ``known`` contains the value of the partition column ``split`` for each file. If ``known`` is None, the
+    layout of the directories determines the splits. If ``wanted`` is None, choose all files. For a directory
+    with a complete dataset, None then means "all". For other paths, None raises an error if the layout has
+    several splits. Warn of files in a directory of TFDS that are not read, because the description does not
+    list these files.
 
     Raise TFRecordError if one path leads to several datasets, if ``wanted`` is None and one path leads to
     several splits, or if ``wanted`` names an unknown split. Raise CorruptRecordError if a file of a chosen

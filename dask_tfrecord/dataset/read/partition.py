@@ -18,10 +18,10 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Field, Schema
 
-# If a partition has more splits than this, they are compressed when the partition is pickled.
+# If a partition has more splits than this, pickling the partition compresses the splits.
 _FEW_SPLITS = 8
 
-# Ranges of row numbers. Each range is a pair: the number of its first row, and the number after its last row.
+# Ranges of row indices. Each range is a pair: the index of the first row, and the index after the last row.
 RowRanges: TypeAlias = tuple[tuple[int, int], ...]
 
 
@@ -35,16 +35,16 @@ class PlannedPartition:
     options: ReadOptions
     partition_values: dict[str, pa.Array]  # the value that all rows have, as an array of length 1
     filters: Predicate | None = None
-    filter_fields: tuple[Field, ...] = ()  # the columns that `filters` needs, but `schema` does not have
-    # The range of row numbers within the partition for each of `splits`, or None if the row numbers are
-    # unknown or are consecutive from 0.
+    filter_fields: tuple[Field, ...] = ()  # the columns that `filters` needs, but `schema` lacks
+    # The range of row indices within the partition for each of `splits`. None means that the row indices are
+    # unknown, or that they are consecutive from 0.
     row_ranges: RowRanges | None = None
     # The features that records may have. Any other feature raises an error. None allows any feature.
     allowed_features: tuple[FeatureKey, ...] | None = None
     # The files that were left out because of the statistics in a snapshot. The task checks that these files
     # are unchanged, because the statistics of a changed file prove nothing.
     pruned_files: pa.Table | None = None
-    predicate: Predicate | None = None  # only `read_possible` uses it, to leave out rows
+    predicate: Predicate | None = None  # used only by `read_possible`, to leave out rows
     predicate_fields: tuple[Field, ...] = ()  # the columns of `predicate`, without partition columns
 
     def __repr__(self) -> str:
@@ -119,5 +119,5 @@ class PlannedPartition:
         value = self.partition_values[item.name]
         try:
             return item.load(value.take(pa.repeat(0, count)))
-        except SchemaError as error:  # the files may come from a version that did not check categories
+        except SchemaError as error:  # an older release may have written unchecked categories
             raise error.replaced(path=self.file_names, record=None) from None

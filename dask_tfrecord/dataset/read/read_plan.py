@@ -1,7 +1,7 @@
 """Plan a read: the files, the columns, the partitions, and the splits that each partition reads.
 
-Large files are divided, and small files are read together. A read plan is part of the Dask graph. `divisions`
-finds the values of the index at which partitions begin.
+Several partitions share a large file, and small files share a partition. A read plan is part of the Dask
+graph. `divisions` finds the index values at which partitions begin.
 """
 
 import hashlib
@@ -58,7 +58,7 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Field, Schema
 
-# The numbers of some splits, as an array or as a slice.
+# The indices of some splits, as an array or as a slice.
 Numbers: TypeAlias = npt.NDArray[np.int64] | slice
 
 
@@ -69,8 +69,8 @@ class ReadPlan:
     store: Store
     # There is at least one partition, which may be empty. If the dataset has a snapshot, the table of splits
     # has the columns ``bytes``, ``file_records`` and the statistics of each file. ``file_records`` is the
-    # number of records of the whole file, or null if nothing proves that the snapshot describes the present
-    # content of the file.
+    # number of records of the complete file, or null if the snapshot may not describe the present content of
+    # the file.
     partitions: Partitions
     schema: Schema  # all columns, including partition columns
     options: ReadOptions
@@ -79,20 +79,20 @@ class ReadPlan:
     # Partition columns. A feature with one of these names raises an error, because the user has not chosen
     # between the feature and the partition column.
     refused_features: frozenset[str] = frozenset()
-    # The files that belong to no partition only because of the statistics in a snapshot.
+    # The files that the statistics in a snapshot alone exclude from all partitions.
     pruned_files: pa.Table = field(default_factory=INFO_SCHEMA.empty_table, hash=False)
-    ignored_features: frozenset[str] = frozenset()  # records may have them, although no column reads them
+    ignored_features: frozenset[str] = frozenset()  # that records may have although no column reads them
     index: Levels = ()  # the columns that were the index of the written DataFrame
     columns_name: str | None = None  # ``columns.name`` of the written DataFrame
     keys: tuple[range, ...] | None = None  # the partitions of each key, if a task reads all rows of one key
     version: int | None = None
     # The paths and the blocks of the files that have column files and several blocks.
     blocks: pa.Table | None = field(default=None, hash=False)
-    left_out: tuple[int, int] = (0, 0)  # the numbers of files and bytes that partition values exclude
+    left_out: tuple[int, int] = (0, 0)  # how many files and bytes partition values exclude
 
     @property
     def summary(self) -> str:
-        """A line of text with the numbers of files, rows, bytes and partitions that are read."""
+        """A line of text: how many files, rows, bytes and partitions are read, and which columns."""
         rows = self.partitions.rows
         sizes, counts = distinct(rows)["size"], rows["records"]
         parts = [f"{len(sizes):,} files"]
@@ -131,12 +131,12 @@ class ReadPlan:
     def partitioner(
         self, schema: Schema, predicate: Predicate | None = None, *, skips_rows: bool = False
     ) -> Callable[[int], Partition]:
-        """Return a function that maps the number of a partition to the `Partition` that its task reads.
+        """Return a function that maps the index of a partition to the `Partition` that its task reads.
 
-        ``schema`` has the columns to read. ``predicate`` is a filter that Dask applies after the read: splits
-        in which no row can meet the condition are left out, but the rows of the other splits are not
-        filtered. If ``skips_rows`` is True, `Partition.read_possible` may leave out rows that do not meet the
-        condition.
+        ``schema`` contains the columns to read. ``predicate`` is a filter that Dask applies after the read.
+        The task skips splits in which no row can meet the condition, and does not filter the rows of the
+        remaining splits. If ``skips_rows`` is True, `Partition.read_possible` may leave out rows that do not
+        meet the condition.
         """
         filter_names = sorted(self.filters.columns() - set(schema.names)) if self.filters is not None else []
         filter_fields = self.schema.select(filter_names).fields
@@ -179,7 +179,7 @@ class ReadPlan:
         return partition
 
     def _with_blocks(self, split: Split) -> Split:
-        """Return a split of a compressed file with its blocks, so that some of its records can be read."""
+        """Add the blocks to a split of a compressed file, so that a task can read some of the records."""
         file = self._files_with_blocks.get(split.file.path)
         if file is None or self.blocks is None or not split.file.compression:
             return split
@@ -201,10 +201,10 @@ class ReadPlan:
         return replace(partition, pruned_files=pa.concat_tables([*pruned, others]))
 
     def is_unchanged(self, indices: Iterable[int]) -> bool:
-        """Return True if the files of some partitions have not changed since they were listed.
+        """Return True if the files of some partitions have not changed since the listing.
 
-        Raise FileChangedError if a file has changed. Return False if this is unknown, because the process of
-        the optimizer may be unable to reach the store.
+        Raise FileChangedError if a file has changed. Return False if the store fails, because the process
+        of the optimizer may be unable to reach the store.
         """
         try:
             files = self._files_of(self._is_among(indices))
@@ -249,9 +249,9 @@ class ReadPlan:
 
     @cached_property
     def entries(self) -> dict[str, FileEntry]:
-        """Map the paths of the files that a snapshot describes to their entries.
+        """Map the path of each file that a snapshot describes to a file entry.
 
-        The entries have no blocks, statistics or partition values.
+        The file entries have no blocks, statistics or partition values.
         """
         if not self.is_described:
             return {}
@@ -303,10 +303,10 @@ class ReadPlan:
     def _needed_splits(
         self, index: int, outcomes: Outcomes | None
     ) -> tuple[tuple[Split, ...], Numbers, RowRanges | None]:
-        """Return the splits of a partition that may hold a row for which a predicate is true.
+        """Return the splits of a partition that may contain a row for which a predicate is true.
 
-        Also return the numbers of these splits within the partition, and the range of row numbers of each
-        split. The ranges are None if the splits are the first splits of the partition, or if the row numbers
+        Also return the indices of these splits within the partition, and the range of row indices of each
+        split. The ranges are None if the splits are the first splits of the partition, or if the row indices
         are unknown.
         """
         splits = self.partitions[index]
@@ -315,14 +315,14 @@ class ReadPlan:
         needed = np.flatnonzero(outcomes.true[self._rows(index)])
         count = int(needed[-1]) + 1 if len(needed) else 0
         counts = self._split_counts[self._rows(index)][:count].tolist()
-        if len(needed) == count or -1 in counts:  # row numbers need the counts of all splits before the split
+        if len(needed) == count or -1 in counts:  # row indices need the counts of all earlier splits
             return splits[:count], slice(count), None
         ends = list(accumulate(counts, initial=0))
         ranges = tuple((ends[at], ends[at + 1]) for at in needed.tolist())
         return tuple(splits[at] for at in needed.tolist()), needed, ranges
 
     def _pruned(self, index: int, needed: Numbers, outcomes: Outcomes | None) -> pa.Table | None:
-        """List the files that are left out only because of statistics, which the task checks for changes.
+        """List the files that only statistics exclude. The task checks these files for changes.
 
         ``outcomes`` are the possible outcomes of the predicate without the statistics.
         """
@@ -336,7 +336,7 @@ class ReadPlan:
         return pa.concat_tables(found) if found else None
 
     def _rows(self, index: int) -> slice:
-        """Return the numbers of the splits of a partition as a slice."""
+        """Return the indices of the splits of a partition as a slice."""
         starts = self.partitions.starts
         return slice(int(starts[index]), int(starts[index + 1]))
 
@@ -391,7 +391,7 @@ class ReadPlan:
         return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
-# The largest number of files in a partition. The number is limited because opening each file takes time.
+# A partition contains at most this many files, because opening each file takes time.
 _MOST_FILES = 256
 
 
@@ -404,12 +404,11 @@ def plan_partitions(
 ) -> tuple[Partitions, dict[str, pa.Array]]:
     """Divide files into partitions, in the order of the files.
 
-    The optional column ``records`` of ``files`` is the number of records of each file, or null. The values of
-    all other columns are repeated for each split of a file. ``blocks`` has the known blocks of files by their
-    number: a file that is larger than ``blocksize`` is split only if its blocks are known. ``values`` maps
-    each partition column to its value in each file: only files with the same values share a partition. If
-    ``blocksize`` is None, each file becomes one partition. Return at least one partition, and the values of
-    each partition.
+    The optional column ``records`` of ``files`` is the number of records of each file, or null. Each split of
+    a file repeats the values of all other columns. ``blocks`` maps file indices to known blocks: a file that
+    is larger than ``blocksize`` is split only if its blocks are known. ``values`` maps each partition column
+    to its value in each file: only files with the same values share a partition. If ``blocksize`` is None,
+    each file becomes one partition. Return at least one partition, and the values of each partition.
     """
     columns = dict(values or {})
     if "records" not in files.column_names:
@@ -450,10 +449,10 @@ def _with_ranges(rows: pa.Table, ranges: Mapping[int, tuple[Block, Block | None,
 
 
 def _packed(files: pa.Table, values: Mapping[str, pa.Array], blocksize: int | None) -> npt.NDArray[np.int64]:
-    """Return the position in ``files`` of each partition's first file, before large files are split."""
+    """Return the index in ``files`` of each partition's first file, before large files are split."""
     if blocksize is None:
         return np.arange(len(files))
-    # Marks files whose partition values differ from those of the file before.
+    # Marks files whose partition values differ from the values of the file before.
     is_other = np.zeros(len(files), bool)
     for column in values.values():
         codes = comparable(column).dictionary_encode(null_encoding="encode").indices.to_numpy()
@@ -469,7 +468,7 @@ def _packed(files: pa.Table, values: Mapping[str, pa.Array], blocksize: int | No
     return np.array(starts, np.int64)
 
 
-# The largest number of splits whose order is looked at.
+# `sorting_column` returns None for a plan with more splits than this.
 _MOST_SPLITS = 10_000
 
 
@@ -495,9 +494,9 @@ def divisions(plan: ReadPlan, name: str) -> tuple[Any, ...] | None:
 
 
 def sorting_column(plan: ReadPlan) -> str | None:
-    """Return a column by which the files are sorted and that has one value in most files, as labels often do.
+    """Return a column by which the files are sorted, with one value in most files, as labels often have.
 
-    Only partition values and the statistics of a snapshot are used.
+    The search uses only partition values and the statistics of a snapshot.
     """
     if len(plan.partitions.rows) > _MOST_SPLITS:
         return None

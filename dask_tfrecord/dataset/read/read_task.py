@@ -1,6 +1,6 @@
-"""Read one partition in a task: decode the records of its splits, and filter the rows; or explain the read.
+"""Read one partition in a task: decode the records of the splits, and filter the rows.
 
-`explain` evaluates only the filters on column files.
+`explain_partition` explains the read. The explanation evaluates filters only on column files.
 """
 
 import logging
@@ -33,12 +33,12 @@ from dask_tfrecord.files.storage.listing import check_unchanged
 
 logger = logging.getLogger(__name__)
 
-# If more than one in four records of a split is wanted, all records are decoded, because that is faster.
+# If more than one in four records of a split is requested, decoding all records is faster.
 _DENSE = 4
 
 
 def wrong_number(path: str, rows: int, expected: int) -> CorruptRecordError:
-    """Return the error for a file with another number of records than the dataset states."""
+    """Return the error for a file whose record count differs from the count that the dataset states."""
     problem = f"the file has {rows:,} records, but the snapshot or dataset_info.json says {expected:,}"
     advice = "restore the file, call Dataset.add_snapshot to describe it anew, or correct dataset_info.json"
     return CorruptRecordError(problem, advice, path=path)
@@ -50,10 +50,10 @@ class Partition(PlannedPartition):
     def read(self, warn: Warn = warn_here) -> pa.Table:
         """Read the rows that pass the filters.
 
-        ``warn`` is called with a text for each file in which damaged records were skipped. Unless the options
-        skip damage, raise CorruptRecordError for a damaged record. Raise FileChangedError if a file changed
-        after it was listed, and SchemaError if a value does not fit its column, or if a feature is not
-        allowed.
+        The method calls ``warn`` with a text for each file in which it skipped damaged records. Raise
+        CorruptRecordError for a damaged record, unless the options skip damage. Raise FileChangedError if a
+        file changed after the listing. Raise SchemaError if a value does not fit its column, or if a feature
+        is not allowed.
         """
         tables = list(self._tables(warn, TABLE_BYTES))
         if not self.schema.fields:
@@ -63,7 +63,7 @@ class Partition(PlannedPartition):
     def read_possible(self, warn: Warn = warn_here) -> tuple[pa.Table, Ints | None]:
         """Read the rows for which `predicate` may be true. Only the values in column files exclude rows.
 
-        Return the rows, and the numbers of the rows within the partition. If no row is left out, the numbers
+        Return the rows, and the indices of the rows within the partition. If no row is left out, the indices
         are None.
         """
         possible: list[Ints | None] = [None]
@@ -88,14 +88,14 @@ class Partition(PlannedPartition):
         return pa.concat_tables(tables), np.concatenate(numbers)
 
     def stream(self, warn: Warn = warn_here) -> Generator[pa.Table, None, None]:
-        """Yield the rows that `read` returns, as tables of a few MiB. Read each table when it is needed."""
+        """Yield the rows that `read` returns, in tables of a few MiB. Read each table only on demand."""
         return self._tables(warn, STREAM_BYTES)
 
     def read_records(self, wanted: Ints, count: int) -> pa.Table:
         """Read some records of a partition that has one split with ``count`` records.
 
-        ``wanted`` has the records' numbers in the split, in ascending order without repetitions. Raise
-        FileChangedError if the split has another number of records, and the errors of `read`.
+        ``wanted`` contains the indices of the records in the split, in ascending order without repetitions.
+        Raise FileChangedError if the record count of the split differs. Raise also the errors of `read`.
         """
         schema = self.stored_columns
         [split] = self.splits
@@ -158,7 +158,7 @@ class Partition(PlannedPartition):
     def _chosen(
         self, reads: ColumnReads, split: Split, choice: Choice, losses: Losses, batch_bytes: int
     ) -> Iterator[pa.Table]:
-        """Yield the rows of a split that pass the filters, in the way that was chosen for the split."""
+        """Yield the rows of a split that pass the filters. ``choice`` says how to read the split."""
         done = 0
         if choice.way != "decode":
             for found in reads.read(split, choice):
@@ -204,13 +204,13 @@ class Partition(PlannedPartition):
             self._check_rows(split, rows)
 
     def _check_rows(self, split: Split, rows: int) -> None:
-        """Log the number of rows of a split. Raise if the number differs from the known number."""
+        """Log the row count of a split. Raise if the count differs from the known count."""
         self._log_rows(split, rows)
         if split.records not in (None, rows) and not self.options.damage.skips:
             raise wrong_number(self.store.public(split.file.path), rows, split.records)
 
     def _log_rows(self, split: Split, rows: int) -> None:
-        if logger.isEnabledFor(logging.DEBUG):  # a message takes longer than reading a small file
+        if logger.isEnabledFor(logging.DEBUG):  # formatting a message takes longer than reading a small file
             path, offset = self.store.public(split.file.path), split.start.offset
             logger.debug("%s: read %d rows from byte %d", path, rows, offset)
 
@@ -241,7 +241,7 @@ _READS: dict[str, Read] = {
 
 @dataclass(frozen=True)
 class SplitReport:
-    """What is read of a data file, or of a part of a large data file."""
+    """What a task reads of a data file, or of a part of a large data file."""
 
     file: str
     read: Read  # "snapshot" if only the number of records is needed
@@ -249,9 +249,9 @@ class SplitReport:
     stored_bytes: int  # of the file or part
     data_bytes: int = 0  # that are read of the data file
     column_bytes: int = 0  # that are read of the column file
-    rows: int | None = None  # that are read, if the number is known
+    rows: int | None = None  # that are read, if known
     column_file: str | None = None  # the path relative to the root of the dataset
-    files: int = 1  # more only for files that are left out together
+    files: int = 1  # greater than 1 only for files that are left out together
 
 
 def explain_partition(partition: Partition) -> list[SplitReport]:

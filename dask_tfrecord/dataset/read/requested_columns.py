@@ -276,7 +276,7 @@ def values_from_directories(listing: Listing, requested: RequestedColumns) -> di
 
 
 def values_from_snapshot(snapshot: Snapshot, schema: Schema) -> dict[str, pa.Array]:
-    """Return the value in each file of each partition column that both a snapshot and a schema contain.
+    """Map each partition column of a snapshot that is also in a schema to the column's value in each file.
 
     Raise SchemaError if the values do not fit the column's type in the schema.
     """

@@ -28,7 +28,7 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.files.window import WINDOW_BYTES
 
-# The number of stored bytes that one task reads.
+# One task reads about this many stored bytes.
 TASK_BYTES = 1 << 26
 
 Result = TypeVar("Result")
@@ -69,23 +69,22 @@ def _call_each(function: Callable[[Split], Result], splits: Sequence[Split]) -> 
     return [function(split) for split in splits]
 
 
-# The largest number of files in the sample, and the largest number of records that are read from each of
-# these files. The sampled records of a file are all in its first window.
+# The sample contains records of at most this many files, and at most this many records of each file. All
+# sampled records of a file are in the first window of the file.
 _FILES = 5
 _RECORDS = 100_000
 
-# The limits for additional files, which are read if the sample leaves a column without a type: the stored
-# bytes, the number of files, and the number of windows of each file. The limit for windows is needed because
-# a small file may decompress to many bytes.
+# If the sample leaves a column without a type, additional files are read. These are the limits for the stored
+# bytes, the files, and the windows of each file. Windows need a limit because a small file may decompress to
+# many bytes.
 _MORE_BYTES = 1 << 26
 _MORE_FILES = 256
 _MORE_WINDOWS = 64
 
-# The largest number of files that are read at the same time.
+# At most this many files are read at the same time.
 _THREADS = 16
 
-# A file with more bytes than this number holds a record with a feature, unless the codec is bz2, xz, zstd or
-# lz4.
+# A file with more bytes than this contains a record with a feature, unless the codec is bz2, xz, zstd or lz4.
 _EMPTY_BYTES = 20
 
 
@@ -94,7 +93,7 @@ def take_sample(store: Store, files: pa.Table, *, record_type: AskedType, option
 
     Additional files are read if the sampled records have no features, or have a feature without any value.
     With ``record_type="infer"``, the inferred record type is "sequence_example" if a record has a feature
-    list. It is "bytes" if the records are not valid messages, or are messages that do not look like Examples.
+    list. The type is "bytes" if the records are not valid messages, or do not look like Examples.
     Raise CorruptRecordError if a record in the first part of the sample is damaged. Damaged records in the
     additional files are skipped, because the tasks that read these files raise.
     """
@@ -149,7 +148,7 @@ def _merged(samples: Iterable[Sample], record_type: AskedType, options: ReadOpti
 
 
 def _choose(files: pa.Table) -> list[int]:
-    """Choose a few of the files. Return their numbers in ascending order.
+    """Choose a few of the files. Return the indices of these files in ascending order.
 
     The choice is the same for the same files. Empty files are chosen only if all files are empty.
     """
@@ -169,7 +168,7 @@ def _needs_more(samples: Iterable[Sample]) -> bool:
 
 
 def _choose_more(files: pa.Table) -> tuple[list[int], int]:
-    """Return the numbers of the additional files to sample, and the number of windows to read from each."""
+    """Return the indices of the additional files to sample, and how many windows to read from each file."""
     sizes = {at: size for at, size in enumerate(files["size"].to_pylist()) if size is not None}
     if len(sizes) <= _MORE_FILES and sum(sizes.values()) <= _MORE_BYTES:
         return [*sizes], _MORE_WINDOWS
@@ -180,7 +179,7 @@ def _choose_more(files: pa.Table) -> tuple[list[int], int]:
 
 
 def _with_record_type(sample: Sample, record_type: AskedType) -> Sample:
-    """Set the record type of a sample to the requested type, or infer it from the records."""
+    """Set the record type of a sample to the requested type, or infer the type from the records."""
     if record_type == "infer" and (reason := _reason_for_bytes(sample)):
         return replace(sample, record_type="bytes", reason_for_bytes=reason)
     if sample.non_message and (sample.features or record_type != "infer"):
