@@ -234,8 +234,7 @@ def directory_groups(
 
 
 def sorted_rows(table: pa.Table, order: RowNumbers) -> pa.Table:
-    """Reorder the rows of a table. Reordering each column on its own is faster than reordering the table.
-    """
+    """Reorder the rows of a table. Reordering each column on its own is faster than reordering the table."""
     numbers = pa.array(order)
     columns = [_take(column, order, numbers) for column in table.columns]
     return pa.Table.from_arrays(columns, schema=table.schema)

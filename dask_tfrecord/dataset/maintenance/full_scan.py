@@ -70,7 +70,7 @@ def with_column_files(
     wanted: Sequence[int],
     compute_each: ComputeEach,
 ) -> Iterator[Snapshot]:
-    """Write column files for a snapshot that is not stored yet, for the rows ``wanted`` of the file list.
+    """Write column files for the files at the indices ``wanted`` in the file list of an unstored snapshot.
 
     The caller stores the yielded snapshot, which lists the column files, in the ``with`` block. If the block
     raises, remove the column files. Without ``columnar``, write no column files.
@@ -381,7 +381,7 @@ def _read_split(store: Store, schema: Schema, options: ReadOptions, split: Split
 
 
 def _blocks(scanned: Scanned, offset: int, record: int) -> list[Block]:
-    """Return the blocks of a window of an uncompressed file, which begins at this offset and record."""
+    """Return the blocks of a window that begins at this offset and record of an uncompressed file."""
     if scanned.offsets is None or scanned.numbers is None:
         return []
     pairs = zip(scanned.offsets.to_pylist(), scanned.numbers.to_pylist(), strict=True)
@@ -476,7 +476,7 @@ def _verify_split(store: Store, record_type: RecordType, split: Split) -> FileRe
 
 
 def _read_the_rest(store: ChecksumStore, split: Split) -> None:
-    """Read the rest of a split to complete its checksum: decoding a compressed file stops at damage."""
+    """Read the rest of a split for the checksum, because decoding a compressed file stops at damage."""
     start = split.start.offset + store.checksum.bytes
     stop = split.file.size if split.stop is None else split.stop.offset
     if stop is None or start >= stop:

@@ -67,7 +67,9 @@ class Repaired(NamedTuple):
 
 
 def drop_missing_files(store: Store, *, dry_run: bool) -> Repaired:
-    """If files of the newest version are missing, commit a version without them. A dry run commits nothing.
+    """Commit a version without the missing files of the newest version. A dry run commits nothing.
+
+    If no file is missing, commit nothing.
     """
     snapshot = open_version(store, None)
     while len(rows := missing_files(store, snapshot)):
@@ -149,7 +151,7 @@ def expire_versions(
 def creation_times(store: Store, numbers: Iterable[int]) -> Mapping[int, datetime]:
     """Return the creation time of each version, by the modification times in the store.
 
-    A version is never older than the version before, even if the clock was set back in the meantime.
+    No version gets an earlier time than the version before, even if the clock was set back meanwhile.
     """
     times: dict[int, datetime] = {}
     newest: datetime | None = None
@@ -181,7 +183,7 @@ def _mode(store: Store, number: int, metadata: Mapping[str, Any] | None) -> Any:
 
 
 def remove_unneeded(store: Store, before: datetime, *, dry_run: bool = False) -> Unneeded:
-    """Remove files that only versions expired before a time need, and second copies of files.
+    """Remove second copies of files, and files needed only by versions that expired before a time.
 
     Return the removed files. If ``dry_run`` is True, remove nothing.
     """
@@ -234,7 +236,7 @@ def _remove_copy(store: Store, path: str, newest: Snapshot) -> None:
 
 
 def unneeded_files(store: Store, before: datetime) -> Unneeded:
-    """Return the files that only versions expired before a time need."""
+    """Return the files needed only by versions that expired before a time."""
     kept = kept_files(store)
     closed = closed_column_files(store)
     numbers = versions(store)  # versions are listed after files, so that no file is newer than the versions

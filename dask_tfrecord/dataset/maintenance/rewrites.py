@@ -1,8 +1,8 @@
 """Rewrite files of the newest version: replace small files by larger files, and delete rows that pass
 filters.
 
-Where possible, the module copies the stored bytes of files and blocks that lose no rows. It recognises files
-that other writes have replaced in the meantime.
+Where possible, the module copies the stored bytes of files and blocks that lose no rows. The module also
+recognises files that other writes have replaced in the meantime.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence

@@ -1,1 +1,1 @@
-"""Define filters on columns: evaluate them on rows, and find the files that may contain matching rows."""
+"""Evaluate filters on the rows of tables, and find the files that may contain matching rows."""

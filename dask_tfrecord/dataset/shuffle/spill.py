@@ -219,7 +219,7 @@ def pass_bytes(partition_bytes: int) -> int:
 def _write_pieces(
     file: BinaryIO, schema: Schema, batches: "Batches", order: Positions, step: int
 ) -> tuple[int, pa.Table]:
-    """Write rows in pieces of at most ``step`` rows. Return how many bytes, and a table of the pieces."""
+    """Write rows in pieces of at most ``step`` rows. Return the size in bytes, and a table of the pieces."""
     pieces = []
     for rows in batches.pieces(order):
         taken = batches.take(rows)

@@ -1,6 +1,6 @@
 """Write a stream of tables in this process, without Dask: in one commit, or in several commits.
 
-A write with one commit may shuffle the rows. How many tables there are is known only at the end of the
+A write with one commit may shuffle the rows. The number of tables is known only at the end of the
 stream. Therefore the stream is the only partition of the write, and each table adds files to this partition.
 A shuffle first writes the rows of each table, in order, to a spill file. At the end of the stream, the
 shuffle divides the rows among as many target partitions as there were tables. This is the second of the two
@@ -82,7 +82,7 @@ class Appender:
     def widen(self, plan: WriteRun) -> None:
         """Set the plan of the next runs. In this run, columns with only nulls get the types of the plan.
 
-        The method copies the plan, because the caller of `Writer` may change the memory of its categories.
+        The method copies the plan, because the caller of `Writer` may change the memory of categories.
         """
         if plan is self.plan:
             return
@@ -195,7 +195,7 @@ class Appender:
 
 
 def _copied(table: pa.Table) -> pa.Table:
-    """Copy a table, because the caller may change its memory. The stream format also copies categories."""
+    """Copy a table, because the caller may change the memory. The stream format also copies categories."""
     stream = pa.BufferOutputStream()
     with pa.ipc.new_stream(stream, table.schema) as writer:
         writer.write_table(table.unify_dictionaries())

@@ -1,4 +1,4 @@
-"""Define what a snapshot of a dataset contains, and open snapshots. docs/format.md specifies their files.
+"""Define what a snapshot of a dataset contains, and open snapshots. docs/format.md specifies the file.
 
 A snapshot is stored as a Parquet file, so any tool can read it. All paths in a snapshot are relative to the
 directory of the dataset. A reader never executes the content of a snapshot and never opens it as a URL.

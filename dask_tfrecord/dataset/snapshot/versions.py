@@ -224,7 +224,7 @@ def versions(store: Store | FoundFiles) -> list[int]:
 
 
 def numbers_of(names: Iterable[str]) -> list[int]:
-    """Return the versions of the snapshot files among some file names, in ascending order."""
+    """Return the versions whose snapshot files are among ``names``, in ascending order."""
     return sorted(int(name[:8]) for name in names if _NAME.fullmatch(name))
 
 
@@ -278,7 +278,7 @@ def find_newest(store: Store, found: FoundFiles | None = None) -> dict[str, Any]
 def read_version(store: Store, number: int) -> dict[str, Any]:
     """Return the fields of the snapshot of version ``number`` in the root of the store.
 
-    Raise FileNotFoundError if the file of the snapshot or of its base does not exist, and TFRecordError if
+    Raise FileNotFoundError if the file of the snapshot or of its base does not exist. Raise TFRecordError if
     one of these files is damaged.
     """
     part = read_part(store, number)

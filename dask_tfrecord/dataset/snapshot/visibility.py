@@ -182,7 +182,7 @@ def _full_paths(store: Store, rows: pa.Table) -> pa.ChunkedArray:
 
 
 def snapshot_files(store: Store, snapshot: Snapshot) -> pa.Table:
-    """Return the files of a snapshot, with checksums, after checking that the files exist in the right sizes.
+    """Check that the files of a snapshot exist with the right sizes. Return these files, with checksums.
 
     Raise CorruptRecordError if a file is missing, or if its size differs from the snapshot. Raise
     TFRecordError if the directory contains files of other tools that the snapshot does not list.
@@ -233,7 +233,7 @@ def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[pa.Table, list[
 
 
 def are_proven(files: pa.Table, rows: pa.Table) -> pa.ChunkedArray:
-    """Return, for each file of a snapshot, True if the existing file is still the file that it lists.
+    """Return a mask: True for each existing file that is still the file which the snapshot describes.
 
     ``files`` is the result of `snapshot_files`, and ``rows`` are the rows of the same files in the snapshot's
     file list. If the snapshot stores no stamp for a file, only the size can be compared: the result is True.
@@ -466,7 +466,7 @@ def _unread_paths(
 def _of_open_runs(
     store: Store, paths: Sequence[str], snapshot: Snapshot | None, runs: Sequence[str]
 ) -> set[str]:
-    """Return the data files among ``paths`` whose runs are uncommitted: active or interrupted."""
+    """Return the data files among ``paths`` that belong to active or interrupted runs without a commit."""
     if not any(map(is_part, paths)):
         return set()
     runs = [run for run in runs if snapshot is None or not has_committed(snapshot, run)]

@@ -86,7 +86,7 @@ class Operation(ABC):
     keeps_values: ClassVar[bool] = True  # the new snapshot may contain values of the old version
 
     def __dask_tokenize__(self) -> tuple[str, str]:
-        return "dask_tfrecord.Operation", self.mode  # unique, because the run has a unique token
+        return "dask_tfrecord.Operation", self.mode  # enough, because the token of the run is unique
 
     @property
     def details(self) -> str:
@@ -589,11 +589,10 @@ def _count_rows(rows: pa.Table, partitioning: Sequence[Field]) -> dict[str, int]
 
 
 def _with_groups(rows: pa.Table, files: pa.Table, groups: Sequence[Group]) -> pa.Table:
-    """Return a file list in which the new files of each group take the place of the replaced files.
+    """Return a file list in which the new files of each group stand where the first replaced file was.
 
-    The place is that of the group's first replaced file. Each new file gets the version that added the newest
-    of the replaced files. ``rows`` lists all replaced files, and ``files`` lists the new files. A file is in
-    at most one group.
+    Each new file gets the version that added the newest of the replaced files. ``rows`` lists all replaced
+    files, and ``files`` lists the new files. A file is in at most one group.
     """
     replaced = positions([file for group in groups for file in group.replaced], rows).to_numpy()
     group_of_replaced = np.repeat(np.arange(len(groups)), [len(group.replaced) for group in groups])

@@ -1,4 +1,4 @@
-"""Find and remove the files of interrupted writes. Files that a snapshot lists are never removed."""
+"""Find and remove the files of interrupted writes, but never files that a snapshot lists."""
 
 import logging
 import os

@@ -550,7 +550,7 @@ def _move_file(store: Store, listed: Collection[str], path: str) -> str | None:
 def finish_newest(
     store: Store, *, running: str = "", known: Snapshot | None = None, found: FoundFiles | None = None
 ) -> None:
-    """Finish commits that were interrupted after they created a snapshot, except that of the run ``running``.
+    """Finish commits that were interrupted after they created a snapshot, except that of ``running``.
 
     ``known`` is a version that shows which open runs have committed. If none of the runs has committed, read
     nothing. Without ``known``, read the newest version if there is an open run. If the newest snapshot is
@@ -594,7 +594,7 @@ def remove_replaced(run: WriteRun, files: pa.Table | None = None, change: Change
 
 
 def _is_newest(run: WriteRun, number: int) -> bool:
-    """Return True if the snapshot of version ``number``, just created, is the newest, which readers use.
+    """Return True if the new snapshot of version ``number`` is the newest snapshot, which readers use.
 
     An overwrite removes earlier snapshots, so a write can create a version below the newest version.
     """
