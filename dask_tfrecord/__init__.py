@@ -1,13 +1,13 @@
-"""Make TFRecord a first-class format of Dask DataFrame.
+"""Read and write TFRecord files as Dask DataFrames.
 
-`read_tfrecord` reads TFRecord files, and `to_tfrecord` writes TFRecord files. Importing the package also adds
-both functions to Dask, as ``dask.dataframe.read_tfrecord`` and as the method ``DataFrame.to_tfrecord``.
+The main functions are `read_tfrecord` and `to_tfrecord`. Importing the package also adds both functions to
+Dask, as ``dask.dataframe.read_tfrecord`` and as the method ``DataFrame.to_tfrecord``.
 """
 
 import logging
 
 from dask_tfrecord import arguments
-from dask_tfrecord import feed as feed  # so that a type checker knows the attribute
+from dask_tfrecord import feed as feed  # the alias tells type checkers that `feed` is public
 from dask_tfrecord.collection import accessor
 from dask_tfrecord.collection.reader import read_tfrecord
 from dask_tfrecord.collection.writer import to_tfrecord

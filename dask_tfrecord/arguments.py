@@ -1,9 +1,9 @@
 """Validate the arguments of the public functions, and take defaults from Dask's configuration.
 
-Each argument is converted to one standard form. Spellings that other libraries use are accepted if their
-meaning is clear. Every error names the keyword whose value is wrong. The file ``dask-tfrecord.yaml`` lists
-the configuration keys ``dask-tfrecord.*``, what each key means, and the built-in defaults. The typed dicts,
-such as `RequestKeywords`, declare the keywords that several functions share.
+Each argument is converted to one standard type. The functions also accept the spellings of other libraries,
+if the meaning is clear. Every error names the keyword whose value is wrong. The file ``dask-tfrecord.yaml``
+lists the configuration keys ``dask-tfrecord.*``, what each key means, and the built-in defaults. The typed
+dicts, such as `RequestKeywords`, declare the keywords that several functions share.
 """
 
 import operator
@@ -47,10 +47,10 @@ dask.config.update_defaults(_DEFAULTS)
 def keyword_or_default(
     keyword: str, value: Any, check: Callable[[Any], Value], unset: str | None = "default"
 ) -> Value:
-    """Return the checked value of a keyword; if the value is ``unset``, take it from Dask's configuration.
+    """Validate the value of a keyword. If the value is ``unset``, use the value in Dask's configuration.
 
-    The last part of the configuration key is the keyword, with "-" for "_". An error about a configured value
-    names this key.
+    The last part of the configuration key is the keyword, with "-" in place of "_". An error about a
+    configured value names the configuration key.
     """
     if not isinstance(value, str | None) or value != unset:
         return check(value)
@@ -81,7 +81,7 @@ def limit_memory_pool() -> None:
         raise TFRecordError(problem, "write it as '256 MiB'") from None
 
 
-# All names of codecs that are accepted, including TensorFlow's spellings.
+# The accepted names of codecs, including TensorFlow's spellings.
 AnyCompression: TypeAlias = Compression | Literal["", "GZIP", "ZLIB"]
 AnySchema: TypeAlias = GivenSchema | Literal["infer"]
 ReadSchema: TypeAlias = AnySchema | PathLike
@@ -91,7 +91,7 @@ Shuffle = Literal["buffer", "blocks"]
 
 
 class ReadOptionKeywords(TypedDict, total=False):
-    """Types of the rarely needed options in ``read_options=``."""
+    """Types of the options in ``read_options=``, which few reads need."""
 
     infer: Infer
     include_offset_column: bool | str
@@ -103,7 +103,7 @@ class ReadOptionKeywords(TypedDict, total=False):
 
 
 class DetectedReadKeywords(TypedDict, total=False):
-    """Types of the keywords of reads, for functions that always detect the codec."""
+    """Types of the keywords of reads, in functions that always detect the codec."""
 
     schema: ReadSchema | None
     hive: GivenHive
@@ -121,13 +121,13 @@ class DetectedReadKeywords(TypedDict, total=False):
 
 
 class ReadKeywords(DetectedReadKeywords, total=False):
-    """Types of the keywords that say which rows of a path are read."""
+    """Types of the keywords that control what is read from a path."""
 
     compression: AnyCompression | Literal["infer"] | None
 
 
 class DetectedBatchKeywords(DetectedReadKeywords, total=False):
-    """Types of the keywords for batches of rows, for functions that always detect the codec."""
+    """Types of the keywords for batches of rows, in functions that always detect the codec."""
 
     shuffle: bool | Shuffle | None
     seed: int
@@ -140,7 +140,7 @@ class BatchKeywords(DetectedBatchKeywords, ReadKeywords, total=False):
 
 
 class RequestKeywords(ReadKeywords, total=False):
-    """Types of the keywords of a read, including those that say how the rows are divided into partitions."""
+    """Types of the keywords of a read, including the keywords that divide the rows into partitions."""
 
     blocksize: SupportsIndex | str | None
     partition_by: str | Sequence[str] | None
@@ -165,7 +165,7 @@ class FileOptionKeywords(TypedDict, total=False):
 
 
 class WriteOptionKeywords(FileOptionKeywords, total=False):
-    """Types of the rarely needed options in the ``write_options=`` of `to_tfrecord`."""
+    """Types of the options in the ``write_options=`` of `to_tfrecord`, which few writes need."""
 
     max_files_per_task: int | None
     npartitions: int | None
@@ -203,9 +203,9 @@ class WriteKeywords(StreamKeywords, total=False):
     compute_kwargs: dict[str, Any] | None
 
 
-# Numbers with units, such as "1 day 12h", and then perhaps hours, minutes and seconds, such as "01:30:00".
+# Numbers with units, such as "1 day 12h", optionally followed by a time, such as "01:30:00".
 _DURATION = re.compile(r"(\d+(\.\d+)?\s*[A-Za-z]+[\s,]*)*(\d+:\d\d:\d\d(\.\d+)?)?", re.ASCII)
-# The abbreviated units that pandas 3.1 deprecates in this case (upper or lower), but not in the other case.
+# pandas 3.1 deprecates the units "d", "w", "H" and "S". In the opposite letter case, the units remain valid.
 _DEPRECATED_CASE = re.compile(r"(?<![A-Za-z])[dwHS](?![A-Za-z])")
 
 
@@ -220,7 +220,7 @@ def path(value: Any, keyword: str = "path") -> PathLike:
 
 
 def choice(keyword: str, value: Any, known: Sequence[object]) -> Any:
-    """Return the value of a keyword. Raise if the value is not one of the known values of the keyword."""
+    """Return the value of a keyword. Raise if the value is not one of ``known``."""
     if not isinstance(value, str | bool | None) or value not in known:
         raise _unknown(keyword, value, known)
     return value
@@ -259,7 +259,7 @@ def options(keyword: str, given: Any, known: Callable[..., Any]) -> dict[str, An
 
 
 def compression(value: Any, *others: str) -> Any:
-    """Return the name of a codec, or None. TensorFlow's "GZIP", "ZLIB" and "" (no codec) are accepted."""
+    """Return the name of a codec, or None. Also accept TensorFlow's "GZIP", "ZLIB" and "" (no codec)."""
     known: tuple[Compression | str | None, ...] = (*others, None, *CODECS)
     codec = (value.lower() or None) if isinstance(value, str) else value
     if not isinstance(codec, str | None) or codec not in known:
@@ -284,7 +284,7 @@ def names(keyword: str, value: Any) -> list[str]:
 
 
 def schema(value: Any) -> Any:
-    """Return the value of ``schema=`` if it is valid, or None for "infer"; raise otherwise."""
+    """Return the value of ``schema=``, or None for "infer". Raise if the value is not a schema."""
     if isinstance(value, str) and value == "infer":
         return None
     if not isinstance(value, Mapping | pa.Schema | Schema | Snapshot | None):
@@ -313,7 +313,7 @@ def metadata(value: Any) -> dict[str, str]:
 
 
 def count(keyword: str, value: Any, least: int = 1) -> int | None:
-    """Convert an integer of Python or NumPy to int, and None to None. Raise if it is less than ``least``."""
+    """Convert an integer of Python or NumPy to int. None stays None. Raise for an integer below ``least``."""
     is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64)
     is_count = is_integer and value >= least
     if value is not None and not is_count:
@@ -360,11 +360,11 @@ def function(keyword: str, value: Any) -> None:
 
 
 def byte_count(keyword: str, value: Any) -> int | None:
-    """Convert an integer or a text such as "64 MB" to a positive number of bytes, and None to None."""
+    """Convert an integer, or a text such as "64 MB", to a positive number of bytes. None stays None."""
     if value is None:
         return None
     size = 0
-    if not isinstance(value, bool | np.timedelta64):  # NumPy counts its durations among the integers
+    if not isinstance(value, bool | np.timedelta64):  # NumPy's durations are a kind of integer
         with suppress(AttributeError, OverflowError, TypeError, ValueError):
             size = int(parse_bytes(value or "0")) if isinstance(value, str | float) else operator.index(value)
     if not 1 <= size < 1 << 63:
@@ -375,7 +375,7 @@ def byte_count(keyword: str, value: Any) -> int | None:
 def duration(keyword: str, value: Any) -> timedelta:
     """Convert a timedelta, or a string such as "12 hours", to a timedelta that is not negative.
 
-    A number without a unit raises, even "0", because pandas would take it for nanoseconds.
+    A number without a unit raises, even "0", because pandas would read the number as nanoseconds.
     """
     is_text = isinstance(value, str) and _DURATION.fullmatch(value.strip())
     if is_text or isinstance(value, timedelta):
@@ -390,7 +390,7 @@ def duration(keyword: str, value: Any) -> timedelta:
 
 
 def record_limit(value: Any) -> int:
-    """Return ``max_record_bytes=`` in bytes. Raise above protobuf's limit for a message, 2 GiB - 1 bytes."""
+    """Return ``max_record_bytes=`` in bytes. Raise above 2 GiB - 1 bytes, protobuf's limit for a message."""
     size = byte_count("max_record_bytes", value)
     if size is None or size > MAX_RECORD_BYTES:
         raise _wrong(

@@ -65,7 +65,7 @@ def index(
     storage_options: dict[str, Any] | None = None,
     filesystem: Filesystem = None,
 ) -> Snapshot:
-    """Read all files of a directory, and store a snapshot, as `Dataset.add_snapshot` says."""
+    """Read all files of a directory, and store a snapshot, as `Dataset.add_snapshot` describes."""
     arguments.choice("split", split, (None, ALL))
     request = read_request(
         schema=schema,
@@ -123,19 +123,19 @@ def _described(
     refuse_datasets_below(store, "whose files the snapshot would list, too")
     try:
         dataset = open_path(path, request, compute_each=each)
-        if SPLIT in dataset.partition_values:  # otherwise, no description of splits leaves out files
+        if SPLIT in dataset.partition_values:  # only a description of splits can leave out files
             _refuse_undescribed_files(store, dataset)
         return full_scan.create_snapshot(dataset, each)
     except TFRecordError as error:
         if not any(one.keyword == SPLIT for one in error.remedies):
             raise
-        # A snapshot describes all files, so only the remedy that reads all splits is suggested.
+        # A snapshot lists all files, so the error suggests only the remedy that reads all splits.
         every = [one for one in error.remedies if one.value == ALL]
         raise error.replaced(advice=None, remedies=every) from None
 
 
 def _refuse_undescribed_files(store: Store, dataset: ReadPlan) -> None:
-    """Raise if TFDS's description lacks some data files. A snapshot with them would make all reads raise."""
+    """Raise if the TFDS description lacks data files, because all reads of the snapshot would then raise."""
     read = {*column_paths(dataset.partitions.rows["path"])}
     others = [path for path in column_paths(visibility.data_files(store)["path"]) if path not in read]
     if others:
@@ -218,7 +218,7 @@ def _verify_files(store: Store, files: pa.Table, record_type: RecordType) -> lis
 
 
 def _column_file_differences(store: Store, snapshot: Snapshot, same: Sequence[str]) -> dict[str, str]:
-    """Map the path of each data file to a text that says how its column file differs from its records."""
+    """Map the path of each data file to a text about how the column file differs from the records."""
     entries = {
         visibility.listed_path(store, one.path): one for one in snapshot.files if one.columns is not None
     }

@@ -1,4 +1,4 @@
-"""Say what a dataset holds (`Facts`), and explain what the tasks of a read will read (`explain`)."""
+"""Describe a dataset (`Facts`), and explain which bytes the tasks of a read will read (`explain`)."""
 
 import html
 import re
@@ -35,14 +35,13 @@ from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.fields import Field, Schema, feature_text
 
-# The number of bytes at the start of a file from which the codec is detected, and the approximate number of
-# files whose codec is detected.
+# The codec is detected from this many bytes at the start of a file, in about this many files of a dataset.
 _HEAD_BYTES = 16
 _DETECTED_FILES = 16
 
 
 class Facts(OpenedPath):
-    """The facts about the files and columns of a `Dataset` that the snapshot proves. No row is read."""
+    """The properties of a `Dataset` that describe its files and columns. No property reads a row."""
 
     def __repr__(self) -> str:
         try:
@@ -52,7 +51,7 @@ class Facts(OpenedPath):
             kept = f" and {self.kept_bytes:,} bytes of earlier versions" if self.kept_bytes else ""
             names = short_list(self._selected.names)
             return f"Dataset({self.path!r}, {version}{rows}, {files}{kept}, columns: {names})"
-        except (TFRecordError, NotFoundError) as error:  # the methods that mend the dataset are called on it
+        except (TFRecordError, NotFoundError) as error:  # users repair the dataset through this object
             return f"Dataset({error})"
 
     def _repr_html_(self) -> str:
@@ -74,7 +73,7 @@ class Facts(OpenedPath):
 
     @cached_property
     def _plan_of_files(self) -> ReadPlan:
-        """The read plan with one partition for each file that may hold rows that pass the filters."""
+        """The read plan, with one partition for each file in which rows may pass the filters."""
         return self.plan(blocksize=None)
 
     @property
@@ -103,9 +102,9 @@ class Facts(OpenedPath):
 
     @cached_property
     def num_rows(self) -> int | None:
-        """The number of rows that pass the filters, or None if the snapshot does not prove this number.
+        """The number of rows that pass the filters, or None if only reading the files can show this number.
 
-        `count_rows` counts the rows in any case.
+        `count_rows` reads the files in this case.
         """
         return None if self._rows.null_count else _sum(self._rows)
 
@@ -118,17 +117,16 @@ class Facts(OpenedPath):
     def kept_bytes(self) -> int:
         """The stored size in bytes of the replaced files that only earlier versions need.
 
-        `Dataset.expire` removes these files with their versions.
+        `Dataset.expire` removes these files after it has expired the earlier versions.
         """
         plan = self._opened()
         return 0 if plan.version is None else _sum(kept_files(plan.store)["size"])
 
     @cached_property
     def files(self) -> pa.Table:
-        """The data files that may hold a row that passes the filters, in the order of their rows.
+        """The data files in which a row may pass the filters, in row order.
 
-        The columns are ``path``, ``bytes``, ``rows`` (null if the number is not known) and the partition
-        columns.
+        The columns are ``path``, ``bytes``, ``rows`` (null if unknown) and the partition columns.
         """
         paths = self._plan_of_files.store.public_paths(column_paths(self._files["path"]))
         sizes = self._files["size"]
@@ -139,7 +137,7 @@ class Facts(OpenedPath):
 
     @property
     def metadata(self) -> dict[str, str]:
-        """The ``custom_metadata`` of the write that made this version."""
+        """The ``custom_metadata`` of this version. The dict is empty if the path has no snapshot."""
         plan = self._opened()
         if plan.version is None:
             return {}
@@ -147,7 +145,7 @@ class Facts(OpenedPath):
 
     @cached_property
     def codecs(self) -> list[str]:
-        """The codecs of a sample of the files. The name "none" stands for uncompressed files."""
+        """The codecs of a sample of the files. The name "none" means that a file is uncompressed."""
         files = self._files.take(np.arange(0, len(self._files), max(1, len(self._files) // _DETECTED_FILES)))
         sizes = zip(column_paths(files["path"]), files["size"].to_pylist(), strict=True)
         store = self._plan_of_files.store
@@ -156,13 +154,13 @@ class Facts(OpenedPath):
 
     @property
     def partitioning(self) -> pads.Partitioning:
-        """The names and types of the partition columns. The table `files` has their values."""
+        """The names and types of the partition columns. The table `files` contains the values."""
         names = [*self._plan_of_files.partition_values]
         return pads.partitioning(self._plan_of_files.schema.select(names).arrow, flavor="hive")
 
     @cached_property
     def splits(self) -> dict[str, int | None]:
-        """Map the name of each split to the number of its rows, or to None if the number is not known.
+        """Map the name of each split to the number of its rows, or to None if this number is unknown.
 
         The splits are the values of the partition column ``split``. Without this column, the dict is empty.
         """
@@ -175,20 +173,20 @@ class Facts(OpenedPath):
 
     @cached_property
     def supervised_keys(self) -> tuple[str, ...]:
-        """The input column and the label column of a model, if ``dataset_info.json`` of TFDS names them."""
+        """The input column and the label column in TFDS's ``dataset_info.json``, or an empty tuple."""
         paths = column_paths(self._files["path"][:1])
         infos = (read_info(self._plan_of_files.store, parent_of(path)) for path in paths)
         return next((supervised_keys(info.get("supervisedKeys")) for info in infos), ())
 
     @cached_property
     def statistics(self) -> pd.DataFrame:
-        """The statistics of each column that the snapshot proves, as a table with one row for each column.
+        """The statistics of the columns, as a table with one row for each column.
 
-        Each field of a struct column has a row after the row of the column. The columns of the table are
+        The rows for the fields of a struct column follow the row for the column. The columns of the table are
         ``type`` (the Arrow type), ``feature`` (the kind of feature that stores the column, or "directory"),
         ``nulls``, ``min`` and ``max`` (of the values, or of the values in lists), ``min_length`` and
-        ``max_length`` (of lists). Unknown values are None, for example if filters leave out an unknown part
-        of a file.
+        ``max_length`` (of lists). Statistics come from the snapshot. Unknown values are None, for example if
+        filters exclude an unknown part of a file.
         """
         rows = [self._column(one) for item in self._selected.fields for one in item.family]
         names = [one.name for item in self._selected.fields for one in item.family]
@@ -196,7 +194,7 @@ class Facts(OpenedPath):
 
     @cached_property
     def _rows(self) -> pa.Array:
-        """For each file, the number of rows that pass the filters, or null if this number is not known."""
+        """For each file, the number of rows that pass the filters, or null if this number is unknown."""
         plan = self._plan_of_files
         return pa.array([plan.count(at) for at in range(len(self._files))], pa.int64())
 
@@ -243,7 +241,7 @@ def _sum(numbers: pa.Array | pa.ChunkedArray) -> int:
 
 
 def _bounds(item: Field, values: pa.Array) -> tuple[Any, Any]:
-    """Return the smallest and the greatest value, in the order of comparisons in filters."""
+    """Return the smallest and the greatest value, ordered as filters compare values."""
     try:
         ordered = sorted(values.drop_null().to_pylist(), key=lambda value: comparison_key(value, item.type))
     except TFRecordError:  # values of the column's type have no order
@@ -251,10 +249,10 @@ def _bounds(item: Field, values: pa.Array) -> tuple[Any, Any]:
     return (ordered[0], ordered[-1]) if ordered else (None, None)
 
 
-# The largest number of files that the text of an explanation lists.
+# The text of an explanation lists at most this many files.
 _MOST_LINES = 40
 
-# The id of a run in the name of a file, which the text of an explanation leaves out.
+# The id of a run in a file name. The text of an explanation leaves out the id.
 _RUN_ID = re.compile(r"(?<=part-)[0-9a-f]{32}")
 
 _HEAD = ("partition", "file", "read", "data bytes", "column bytes", "stored bytes", "rule")
@@ -265,10 +263,10 @@ _BY_STATISTICS = "the statistics in the snapshot exclude all rows"
 
 @public_function
 def explain(collection: "dd.DataFrame | dd.Series | dd.Scalar") -> "Explanation":
-    """Say which bytes of which files a Dask collection reads, and why.
+    """Report which bytes of which files a Dask collection reads, and why.
 
-    No record is decoded. If the filters of a read use columns that column files store, tasks read these
-    columns and evaluate the filters, as they do when the collection is computed.
+    No record is decoded. If column files contain the columns that filters use, tasks read these columns and
+    evaluate the filters, as in a computation of the collection.
 
     Parameters
     ----------
@@ -346,16 +344,16 @@ def _left_out(
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """What a Dask collection reads, as `explain` returns it.
+    """The bytes that a Dask collection reads. `explain` returns this object.
 
     Attributes
     ----------
     partitions : list of list of SplitReport
-        What the task of each partition reads of each data file. A `SplitReport` has the attributes ``file``,
-        ``read``, ``rule``, ``stored_bytes``, ``data_bytes``, ``column_bytes``, ``rows``, ``column_file`` and
-        ``files``.
+        What the task of each partition reads from each data file. A `SplitReport` has the attributes
+        ``file``, ``read``, ``rule``, ``stored_bytes``, ``data_bytes``, ``column_bytes``, ``rows``,
+        ``column_file`` and ``files``.
     left_out : list of SplitReport
-        The files that no task opens, because no record of them can be in the result.
+        The files that no task opens, because none of their records can be in the result.
     """
 
     partitions: list[list[SplitReport]]
@@ -363,7 +361,7 @@ class Explanation:
 
     @property
     def totals(self) -> dict[str, int]:
-        """The number of files that are opened and not opened, and the bytes that are stored and read."""
+        """How many files are opened and not opened, and how many bytes are stored and read."""
         files = [report for of_task in self.partitions for report in of_task]
         return {
             "files_opened": len({report.file for report in files if report.data_bytes}),
@@ -376,7 +374,7 @@ class Explanation:
         }
 
     def to_dict(self) -> dict[str, Any]:
-        """Return the explanation as dicts and lists that JSON can hold."""
+        """Return the explanation as dicts and lists, which can be written as JSON."""
         return {
             "partitions": [[asdict(report) for report in of_task] for of_task in self.partitions],
             "left_out": [asdict(report) for report in self.left_out],
@@ -395,7 +393,7 @@ class Explanation:
 
     @cached_property
     def _rows(self) -> list[tuple[str, ...]]:
-        """The first rows of the table that is shown."""
+        """The first ``_MOST_LINES`` rows of the table."""
         every = [("", report) for report in self.left_out]
         every[:0] = [(f"{at:,}", report) for at, of_task in enumerate(self.partitions) for report in of_task]
         directories = [report.file.rpartition("/")[0] + "/" for _, report in every if "/" in report.file]
@@ -404,13 +402,13 @@ class Explanation:
 
     @property
     def _ends(self) -> list[str]:
-        """The text below the table that is shown."""
+        """The lines of text below the table."""
         more = sum(map(len, [*self.partitions, self.left_out])) - _MOST_LINES
         return [*([f"and {more:,} more files"] if more > 0 else []), _summary(self.totals)]
 
 
 def _cells(report: SplitReport, start: int) -> tuple[str, ...]:
-    """Return the cells of a table row. The first ``start`` characters of all paths are equal."""
+    """Return the cells of a table row. Leave out the first ``start`` characters, which all paths share."""
     numbers = (f"{number:,}" for number in (report.data_bytes, report.column_bytes, report.stored_bytes))
     return (_RUN_ID.sub("…", report.file[start:]), report.read, *numbers, report.rule)
 

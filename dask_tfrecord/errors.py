@@ -1,13 +1,13 @@
 """Define the exceptions and warnings of this library.
 
 An error states what is wrong, where, and what to do. The code that detects a problem sets the fields that it
-knows, such as the record number. Its callers add missing fields, such as the path, with the context manager
-`located`. Public functions add the path and their own name. An error that a worker raises reaches the client
-with all of its fields.
+knows, such as ``record``. The callers of this code add missing fields, such as the path, with the context
+manager `located`. Public functions add the path and their own name. An error that a worker raises reaches the
+client with all fields.
 
-If passing an argument solves the problem, the error has this argument as a :class:`Remedy`. The remedies that
-several errors share are defined at the end of this module. The message shows the remedies that the called
-function or command accepts. For other remedies, the message names the function that accepts them.
+If an argument would solve the problem, the error suggests this argument as a :class:`Remedy`. The remedies
+that several errors share are defined at the end of this module. The message shows the remedies that the
+called function or command accepts. For other remedies, the message names the function that accepts them.
 """
 
 import json
@@ -95,8 +95,9 @@ class TFRecordError(ValueError):
         What the user can do. A str becomes ``advice``, a `Call` is added to ``calls``, a `Remedy` is added to
         ``remedies``, and None is ignored.
     path : str, optional
-        The file or directory that the error is about, without credentials. If it is None, the called public
-        function sets it to the path argument of the call, unless the error is about a keyword.
+        The file or directory that the error is about, without credentials. If None, the called public
+        function sets ``path`` to the path argument of the call. In an error about a keyword, ``path`` stays
+        None.
     record : int, optional
         Index of the record in its file, counted from 0. In an error of a write, the index of the row in its
         partition.
@@ -112,19 +113,19 @@ class TFRecordError(ValueError):
         The arguments that avoid the error, each with a keyword, a value and an effect. The function that
         raised the error accepts each of these arguments.
     function : str, optional
-        The public function that accepts the remedies. None means the called function, and `read_tfrecord` or
-        `open_dataset` for remedies that the called function does not accept. An empty string means that only
-        the called function accepts the remedies.
+        The public function that accepts the remedies. None means the called function. For remedies that the
+        called function does not accept, None means `read_tfrecord` or `open_dataset`. An empty string means
+        that only the called function accepts the remedies.
     keyword : str, optional
-        The keyword that the problem is about. If it is None and ``problem`` begins with a keyword of the
-        called function and ``=``, this function sets it to that keyword.
+        The keyword that the problem is about. If None and ``problem`` begins with a keyword of the called
+        function and ``=``, the called function sets ``keyword`` to this keyword.
     reason : str, optional
         The kind of damage, as a constant text that code may compare.
 
     Attributes
     ----------
     other_remedies : tuple of Remedy
-        Other arguments that avoid the error, which the function that raised the error does not accept.
+        Arguments that avoid the error, but that the function that raised the error does not accept.
     called : str, optional
         The name of the public function that raised the error, or None if a task raised the error.
 
@@ -173,10 +174,10 @@ class TFRecordError(ValueError):
     def __str__(self) -> str:
         return self.rendered()
 
-    # This method is not called `message`: if an exception class has this attribute, PyTorch passes the text
-    # of a worker's error to a parameter of that name.
+    # This method must not be named `message`. If an exception class has this attribute, PyTorch passes the
+    # text of a worker's error to the constructor as the parameter `message`.
     def rendered(self, argument: Callable[[Remedy], str] = str, call: Callable[[Call], str] = str) -> str:
-        """Return the error message, in which remedies and calls are formatted by the given functions."""
+        """Return the error message. ``argument`` formats each remedy, and ``call`` formats each call."""
         where = [self.path] if self.path is not None else []
         where += [f"record {self.record:,}"] if self.record is not None else []
         place = ", ".join(where)
@@ -185,8 +186,8 @@ class TFRecordError(ValueError):
         feature = f"feature {self.feature!r}: " if self.feature is not None else ""
         actions = _actions(self, call)
         if self.remedies:
-            # Tasks raise errors in compute() and not in read_tfrecord(), so the message names the function
-            # read_tfrecord.
+            # The error of a task appears in compute(), which does not accept the remedies, so the message
+            # names read_tfrecord.
             to = " to read_tfrecord" if self.called is None and self.function in (None, READ) else ""
             actions.append(f"pass {_sentence(self.remedies, argument, to)}")
         parts = [f"{place}: {feature}{self.problem}" if place else f"{feature}{self.problem}"]
@@ -204,7 +205,7 @@ class TFRecordError(ValueError):
         return dict(vars(self))
 
     def replaced(self, **changes: Any) -> Self:
-        """Return a copy of the error in which the given fields have the given values."""
+        """Return a copy of the error with new values for some fields."""
         return _with_fields(type(self), self.fields() | changes)
 
     def __reduce__(self) -> tuple[Any, ...]:
@@ -213,8 +214,8 @@ class TFRecordError(ValueError):
     def called_as(self, name: str, accepts: Callable[[Remedy], bool]) -> Self:
         """Set the name of the public function or command that raises this error, and return the error.
 
-        ``accepts`` returns True for a remedy that this function or command accepts. Other remedies become
-        `other_remedies` if `function` accepts them, and are dropped otherwise.
+        ``accepts`` returns True for a remedy that this function or command accepts. Remedies that only
+        `function` accepts become `other_remedies`. All other remedies are dropped.
         """
         groups = [*_groups(self.remedies), *_groups(self.other_remedies)]
         own = [group for group in groups if all(map(accepts, group))]
@@ -239,9 +240,10 @@ def _with_fields(kind: type[_Error], fields: Mapping[str, Any]) -> _Error:
 def located(*, first: int | None = None, **fields: Any) -> Iterator[None]:
     """Add fields, such as the path, to each TFRecordError that the ``with`` block raises.
 
-    Only fields that are None in the error are set. A value may be a function that returns the value. If the
-    error has a record number, ``first``, the number of the block's first record, is added to it. In this
-    case, ``fields`` also replace fields that are not None.
+    Only fields that are None in the error are set. A value may be a function, which is called only if an
+    error is raised. ``first`` is the index of the block's first record. If ``first`` is passed and the error
+    names a record, ``first`` is added to the index of the record, and ``fields`` also replace fields that are
+    not None.
     """
     try:
         yield
@@ -330,7 +332,7 @@ def literal(value: Any) -> str:
     return repr(value)
 
 
-# Types whose names mean the same in Arrow, NumPy and pandas, and may be given in place of the types.
+# Names that mean the same type in Arrow, NumPy and pandas. Callers may pass these names in place of types.
 TYPE_NAMES = {"string", "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
 
 
@@ -370,7 +372,7 @@ class FileChangedError(CorruptRecordError):
 
 
 class FileRemovedError(FileChangedError, FileNotFoundError):
-    """Signal that a file or a version of a dataset was removed. Programs catch `FileChangedError`."""
+    """Signal that a file or a version of a dataset was removed. Catch `FileChangedError` instead."""
 
 
 class CorruptRecordWarning(UserWarning):
@@ -385,7 +387,7 @@ class RemedyWarning(UserWarning):
     problem : str
         The text that says what may be wrong.
     remedies : sequence of Remedy
-        Arguments that avoid the warning. One of them is sufficient.
+        Arguments that avoid the warning. Each of these arguments is sufficient.
     """
 
     def __init__(self, problem: str, remedies: Sequence[Remedy]) -> None:
@@ -402,7 +404,7 @@ class RemedyWarning(UserWarning):
 
 
 def drop_frames(error: Exception) -> None:
-    """Drop the traceback so far of an error of this package, because the message says more.
+    """Remove the current traceback from an error of this package, because the message is more useful.
 
     If the logger ``dask_tfrecord`` has the level DEBUG, the traceback stays.
     """
@@ -416,9 +418,9 @@ _shown: set[str] = set()
 def warn_caller(warning: UserWarning | str) -> None:
     """Issue a warning whose location is the line of the user's program that called this package.
 
-    Each process issues the same text only once, because a job may have many writes. A filter such as "always"
-    or "error" that the program sets for the whole warning category takes precedence. Python's own record of
-    issued warnings cannot be used, because it is cleared whenever a library changes a filter.
+    Each process issues the same text only once, because a job may repeat a write many times. A filter such as
+    "always" or "error" that the program sets for the whole warning category takes precedence. Python's own
+    record of issued warnings cannot be used, because any change of a filter clears this record.
     """
     level, frame = 1, sys._getframe()
     while frame.f_back and frame.f_globals["__name__"].partition(".")[0] == __package__:
@@ -444,28 +446,28 @@ def check_instance(name: str, value: object, *types: type) -> None:
 
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
-    """Return a question that names the known names that are similar to a name; "" if there are none."""
+    """Return a question that suggests the known names most similar to ``name``, or "" if none is similar."""
     near = get_close_matches(name, known, 3) or [one for one in known if len(name) > 2 and name in one]
     return f"did you mean {', '.join(map(repr, near))}?" if near else ""
 
 
 class SchemaError(TFRecordError):
-    """Signal that values do not fit the type of their column, or that TFRecord cannot hold a type."""
+    """Signal that values do not fit the type of their column, or that TFRecord cannot store a type."""
 
 
 class KeywordError(TFRecordError, TypeError):
-    """Signal that a caller passed a keyword that the function does not have."""
+    """Signal that a caller passed a keyword that the function does not accept."""
 
 
 class DestinationError(TFRecordError):
-    """Signal that a destination cannot be written, for example because it already holds data."""
+    """Signal that a destination cannot be written, for example because it already contains data."""
 
 
 class ConcurrentWriteError(DestinationError):
     """Signal that another write committed to the destination after this write was planned."""
 
 
-# The remedies that recur.
+# The remedies that several errors share.
 DROP_INDEX = Remedy("write_index", False, "drop the index")
 IGNORE_DIRECTORIES = Remedy("hive", False, "ignore the names of the directories")
 IGNORE_FEATURES = Remedy("extra", "ignore", "leave out features that have no column")
@@ -475,5 +477,5 @@ WITHOUT_SNAPSHOT = Remedy("use_snapshot", False, "read the files without the sna
 
 
 def index_again(root: str, effect: str = "again") -> Call:
-    """Return the advice to index a dataset again."""
+    """Return the advice to call `add_snapshot` again."""
     return Call("add_snapshot", root, {}, effect)

@@ -36,11 +36,10 @@ from dask_tfrecord.schema.tfds import FEATURES, INFO, Labels
 
 Format = Literal["idx", "tfds", "tfmd"]
 
-# The name of the directory that holds the index files. Listings skip this directory, because its name starts
-# with "_".
+# The directory of the index files. Listings skip this directory, because its name starts with "_".
 _INDEX_DIRECTORY = "_idx"
 
-# The number of bytes of a file in which one step searches for records.
+# One step searches this many bytes of a file for records.
 _WINDOW = 1 << 26
 
 _THREADS = 4
@@ -56,7 +55,7 @@ _FEATURES = "tensorflow_datasets.core.features"
 
 
 def export(store: Store, format: Format) -> list[str]:
-    """Write the files that another library needs, beside the data files, as `Dataset.export` says."""
+    """Write the files that another library needs, beside the data files, as `Dataset.export` describes."""
     finish_newest(store)  # otherwise an interrupted overwrite would later remove the exported files
     newest = newest_snapshot(store)  # this call raises if data files are missing
     snapshot = newest[0] if newest else open_version(store, None)
@@ -166,7 +165,7 @@ def _tfds_split(name: str, files: Sequence[FileEntry]) -> dict[str, Any]:
 
 
 def _template(name: str, paths: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the filename template of a split, and the filenames in the order of the template."""
+    """Return the filename template of a split, and the filenames in template order."""
     count = len(paths)
     digits = max(5, len(str(count)))
     index = [f"{number:0{digits}d}" for number in range(count)]
@@ -201,12 +200,12 @@ def _tfds_dict(features: dict[str, Any]) -> dict[str, Any]:
 
 
 def _tfds_feature(snapshot: Snapshot, item: Field, name: str | None = None) -> dict[str, Any]:
-    """Describe a column. For the field of a struct, ``name`` is the name of the field."""
+    """Describe a column, or the field ``name`` of a struct column, for TensorFlow Datasets."""
     if item.form is not None:
         problem = "the features.json of TensorFlow Datasets describes the column already"
         raise SchemaError(problem, "keep that file", feature=item.name)
     if item.is_struct:
-        if all(_nulls(snapshot, leaf) for leaf in item.leaves):  # some record may have only the marker
+        if all(_nulls(snapshot, leaf) for leaf in item.leaves):  # a record may store only the struct's marker
             problem = "TensorFlow Datasets has no nulls, and all fields of the struct may be null"
             advice = "fill the nulls, or write the dataset without the column"
             raise SchemaError(problem, advice, feature=item.name)
@@ -254,7 +253,7 @@ def _dtype(item: Field) -> str:
 def metadata_schema(snapshot: Snapshot) -> str:
     """Return the TensorFlow Metadata schema of a snapshot, in protobuf's text format.
 
-    ``export(path, "tfmd")`` writes the same text to a file.
+    ``open_dataset(path).export("tfmd")`` writes the same text to a file.
 
     Parameters
     ----------
@@ -314,7 +313,7 @@ def _tfmd_feature(snapshot: Snapshot, item: Field) -> str:
 
 
 def _tfmd_domain(item: Field) -> list[str]:
-    """Return a domain for a column whose type allows fewer values than its kind of feature."""
+    """Return the domain of a column whose type allows fewer values than the kind of feature."""
     type_ = innermost(item.type)
     if types.is_boolean(type_):
         names = ("false_value", "true_value")
@@ -380,11 +379,11 @@ def from_tfds(
     directory : str or path-like
         The directory of one version of a dataset, such as ``"mnist/3.0.1"``.
     labels : {"names", "codes"}, default "names"
-        Type of the columns of class labels, as in `read_tfrecord`.
+        The type of class label columns, as in `read_tfrecord`.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
-        Filesystem of the directory. Pass either this or ``storage_options``.
+        The filesystem of the directory. Only one of ``filesystem`` and ``storage_options`` may be passed.
 
     Returns
     -------
@@ -396,7 +395,7 @@ def from_tfds(
     FileNotFoundError
         If the directory has no ``features.json`` that describes columns.
     SchemaError
-        If ``features.json`` is not valid, or has a feature of an unknown class or dtype.
+        If ``features.json`` is not valid, or describes a feature of an unknown class or dtype.
 
     Examples
     --------
@@ -420,10 +419,10 @@ def from_tfds(
 def from_tfmd(
     file: Any, *, storage_options: dict[str, Any] | None = None, filesystem: Filesystem = None
 ) -> Schema:
-    """Create the schema that a ``schema.pbtxt`` of TensorFlow Metadata describes, as TFX writes it.
+    """Create the schema that a TensorFlow Metadata file describes, such as the ``schema.pbtxt`` of TFX.
 
-    The page `types <../types.html>`_ lists the column for each kind of feature. To read records with these
-    columns, pass the schema, or the path of the file, as ``schema=``.
+    The page `types <../types.html>`_ lists which column each kind of feature becomes. To read records with
+    these columns, pass the schema, or the path of the file, as ``schema=``.
 
     Parameters
     ----------
@@ -432,7 +431,7 @@ def from_tfmd(
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
-        Filesystem of the file. Pass either this or ``storage_options``.
+        The filesystem of the file. Only one of ``filesystem`` and ``storage_options`` may be passed.
 
     Returns
     -------
@@ -444,9 +443,9 @@ def from_tfmd(
     FileNotFoundError
         If the file does not exist.
     SchemaError
-        If the file is not valid, or if no column can express a feature.
+        If the file is not valid, or if no column can represent a feature.
     ImportError
-        If protobuf, the extra ``tfmd``, is not installed.
+        If protobuf is not installed. The extra ``tfmd`` installs protobuf.
 
     Examples
     --------

@@ -1,4 +1,4 @@
-"""Implement `open_dataset`, which returns a `Dataset`: a dataset, or files of other tools, at a path."""
+"""Implement `open_dataset`, which opens a dataset, or the files of other tools, as a `Dataset`."""
 
 import os
 from collections.abc import Sequence
@@ -33,16 +33,16 @@ from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.row_selection import NumberedRows
 from dask_tfrecord.table_operations import Maintenance
 
-# Formats of tables, which Dask writes.
+# Table formats, which methods of Dask DataFrames write.
 _TABLES = ("csv", "parquet", "json")
 
 
 class Dataset(Facts, Maintenance, ArrowDataset):
-    """A dataset at a path: its description, its rows, and the operations on its versions.
+    """Read a dataset, describe its files and columns, and manage its versions.
 
-    `open_dataset` returns this object. All reads see the version (without a snapshot, the files) that was
-    found when the dataset was opened. If a method of the object commits a version, later reads see this
-    version. The object can be pickled, and several threads may read it.
+    `open_dataset` returns this object. All reads see the version that `open_dataset` opened. Without a
+    snapshot, all reads see the files that `open_dataset` found. If a method of the object commits a version,
+    later reads see this version. The object can be pickled, and several threads may share the object.
 
     The class extends `pyarrow.dataset.Dataset`. The methods `to_table`, `to_batches`, `head`, `take`,
     `count_rows`, `scanner`, `filter` and `get_fragments` work as in the parent class. DuckDB finds the object
@@ -159,25 +159,25 @@ class Dataset(Facts, Maintenance, ArrowDataset):
         columns: str | Sequence[str] | dict[str, pc.Expression] | None = None,
         filter: pc.Expression | None = None,
     ) -> pa.Table:
-        """Read rows by their numbers.
+        """Read rows by index.
 
-        From uncompressed files, and from compressed files that `to_tfrecord` wrote, only the blocks that hold
-        these rows are read. A block of a file holds about 1 MiB. If few records of a block are needed, only
-        these records are decoded, and damage in the other records is not noticed. Other compressed files are
-        read completely. If many blocks are needed, tasks read them in parallel. Without a snapshot, the rows
-        of all files are counted first.
+        In uncompressed files, and in compressed files that `to_tfrecord` wrote, `take` reads only the blocks
+        that contain these rows. A block of a file contains about 1 MiB. If `take` needs few records of a
+        block, it decodes only these records, and does not notice damage in the rest of the block. Other
+        compressed files are read completely. If many blocks are needed, Dask tasks read the blocks in
+        parallel. Without a snapshot, `take` first counts the rows of all files.
 
         Parameters
         ----------
         indices : sequence of int or bool
-            The numbers of the rows, counted from 0 in the row order of `read_tfrecord`. Row numbers may be in
-            any order and may be repeated. As in NumPy, negative numbers count from the end, and a boolean
-            mask with an element for each row selects rows. Only rows that pass the filters of the dataset are
-            numbered.
+            The indices of the rows, counted from 0 in the row order of `read_tfrecord`. The indices may be in
+            any order, and an index may be repeated. As in NumPy, negative indices count from the end, and a
+            boolean mask with an element for each row selects rows. Only rows that pass the filters of the
+            dataset are counted.
         columns : str, list of str or dict of str to pyarrow.compute.Expression, optional
             The columns of the result, in this order. By default, all columns are read.
         filter : pyarrow.compute.Expression, optional
-            A condition. Only rows that meet the condition are numbered.
+            A condition. Only rows that meet the condition are counted.
 
         Returns
         -------
@@ -187,7 +187,7 @@ class Dataset(Facts, Maintenance, ArrowDataset):
         Raises
         ------
         IndexError
-            If a row number is out of bounds, or if a mask does not have one element for each row.
+            If an index is out of bounds, or if a mask does not have one element for each row.
         TFRecordError
             If ``indices`` contains neither integers nor a boolean mask.
         FileChangedError
@@ -226,7 +226,7 @@ class Dataset(Facts, Maintenance, ArrowDataset):
         prefetch: int = 2,
         start: State | Sequence[State] | None = None,
     ) -> Batches:
-        """Iterate over the rows as Arrow batches, which can be shuffled, sharded and resumed for training.
+        """Iterate over the rows as Arrow batches, with shuffling, sharding and resuming for training.
 
         Parameters
         ----------
@@ -269,9 +269,9 @@ class Dataset(Facts, Maintenance, ArrowDataset):
     def export(self, format: exports.Format) -> list[str]:
         """Write the files that another library needs to read a dataset, beside the data files.
 
-        A read that uses the snapshot of the dataset ignores the exported files. With ``use_snapshot=False``,
-        or if the snapshot was removed, the exported ``features.json`` and ``dataset_info.json`` decide which
-        columns and files are read, and how many records each file must have.
+        Reads that use the snapshot ignore the exported files. Reads without the snapshot use the exported
+        ``features.json`` and ``dataset_info.json``. These files then determine which columns and files are
+        read, and how many records each file must contain.
 
         An overwrite of the dataset removes the exported files. Call `export` again after an append, because
         the exported files describe only the earlier rows.
@@ -279,8 +279,8 @@ class Dataset(Facts, Maintenance, ArrowDataset):
         Parameters
         ----------
         format : "idx", "tfds" or "tfmd"
-            "idx" writes ``_idx/<data file>.idx`` for each data file. Such an index file holds the offset and
-            the size of each record, for NVIDIA DALI and for the ``tfrecord`` package.
+            "idx" writes ``_idx/<data file>.idx`` for each data file. This index file lists the offset and the
+            size of each record, for NVIDIA DALI and the ``tfrecord`` package.
 
             "tfds" writes ``features.json`` and ``dataset_info.json``, for ``builder_from_directory`` of
             TensorFlow Datasets. Each directory such as ``split=train/`` becomes a split of the TensorFlow
@@ -302,9 +302,9 @@ class Dataset(Facts, Maintenance, ArrowDataset):
         DestinationError
             If the path lies inside another dataset.
         SchemaError
-            If the format cannot express a column, for example a column with nulls in "tfds".
+            If the format cannot represent a column, for example a column with nulls in "tfds".
         TFRecordError
-            If the format cannot express the data files, for example compressed files in "idx" and "tfds".
+            If the format cannot represent the data files, for example compressed files in "idx" and "tfds".
 
         Examples
         --------
@@ -330,26 +330,26 @@ def open_dataset(
     columns: str | Sequence[str] | None = None,
     **read: Unpack[ReadKeywords],
 ) -> Dataset:
-    """Open a dataset, or the files of other tools, without reading more than a sample of the records.
+    """Open a dataset, or the files of other tools, reading at most a sample of the records.
 
-    If the path has a snapshot, the columns and all facts come from the snapshot.
+    If the path has a snapshot, the columns and statistics come from the snapshot.
 
     Parameters
     ----------
     path : str, path-like or list of these
         A directory, a glob, a file, or a list of these, as in `read_tfrecord`. The methods that change a
-        dataset need the path of one directory.
+        dataset require the path of one directory.
     columns : str or list of str, optional
-        The columns of the dataset, in this order. By default, the dataset has all columns.
+        The columns to read, in this order. By default, all columns are read.
     **read
-        Keywords of `read_tfrecord` that say which rows are read, such as ``schema``, ``filters``, ``split``
-        and ``version``.
+        Keywords of `read_tfrecord` that control what is read, such as ``schema``, ``filters``, ``split`` and
+        ``version``.
 
     Returns
     -------
     Dataset
-        The dataset. If its files are damaged or missing, the methods `verify`, `history`, `repair`, `restore`
-        and `cleanup` still work, but methods that need the rows raise.
+        The dataset. If files of the dataset are damaged or missing, the methods `verify`, `history`,
+        `repair`, `restore` and `cleanup` still work, but methods that read rows raise.
 
     Raises
     ------
@@ -361,7 +361,7 @@ def open_dataset(
     See Also
     --------
     read_tfrecord : Read TFRecord files into a Dask DataFrame.
-    exists : Find out if a path holds data.
+    exists : Find out whether a path contains data.
 
     Examples
     --------
@@ -409,7 +409,7 @@ def _can_be_mended(path: Any, columns: Any, read: ReadKeywords, error: TFRecordE
 def exists(
     path: PathLike, *, storage_options: dict[str, Any] | None = None, filesystem: Filesystem = None
 ) -> bool:
-    """Return True if a path holds data, so that `to_tfrecord` would refuse to write there.
+    """Return True if a path contains data, so that `to_tfrecord` would refuse to write there by default.
 
     Parameters
     ----------
@@ -424,8 +424,8 @@ def exists(
     -------
     bool
         True if the path is a file, a dataset (even without rows), or a directory with visible files of any
-        kind. False if the path does not exist, or if the directory holds only files of a write that is not
-        committed.
+        kind. False if the path does not exist, or if the directory contains only files of an uncommitted
+        write.
 
     See Also
     --------

@@ -29,12 +29,12 @@ SHARED_PARAMETERS: dict[str, Parameter] = {}
 # `ReadOption` and `WriteOption` declare the options.
 OPTIONS: dict[str, Mapping[str, Parameter]] = {}
 
-# The name of the called function in an error that computing a Dask collection raises.
+# The function name in an error that is raised while a Dask collection is computed.
 _COLLECTION = "compute"
 
 _WRITES = ("to_tfrecord", "Writer")
 
-# The base classes of `Dataset` with public methods. Only two methods of `Maintenance` read with the keywords
+# The base classes of `Dataset` with public methods. Only two methods of `Maintenance` use the read keywords
 # of `open_dataset`.
 _PARTS = ("ArrowDataset.", "Maintenance.")
 _READING = ("Maintenance.add_snapshot", "Maintenance.verify")
@@ -47,7 +47,7 @@ def _title(function: Callable[..., Any]) -> str:
 
 
 def _reader(function: Callable[..., Any]) -> str:
-    """Return the name of the function whose keywords say how this function reads."""
+    """Return the name of the public function whose keywords control the reads of ``function``."""
     name = function.__qualname__
     is_opened = name.startswith(("Dataset.", "ArrowDataset.")) or name in _READING
     return OPEN if is_opened else READ
@@ -58,9 +58,9 @@ def public_function(function: Callable[Parameters, Result]) -> Callable[Paramete
 
     The signature shows each keyword of a typed dict such as `ReadKeywords`. An unknown keyword raises
     KeywordError, which suggests the right keyword. Other errors show the remedies that the function accepts,
-    and hide the secrets in the arguments. An error that names neither a file nor a keyword gets the path that
-    was passed. Errors that the tasks of a Dask collection raise keep the remedies of the function that
-    created the collection.
+    and hide the secrets in the arguments. An error that names neither a file nor a keyword gets the path
+    argument of the call. Errors that the tasks of a Dask collection raise keep the remedies of the function
+    that created the collection.
     """
     shown = _expanded(signature(function))
     known = [name for name in shown.parameters if name != "self"]
@@ -90,11 +90,11 @@ def public_function(function: Callable[Parameters, Result]) -> Callable[Paramete
 def calling(
     function: Callable[..., Any] | None, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
 ) -> Iterator[None]:
-    """Make errors of a public function or a constructor show only the remedies that it accepts.
+    """Make errors of a public function or a constructor show only the remedies that this function accepts.
 
-    Use `calling` in a ``with`` statement, or as the decorator of a method. ``function`` is None if a Dask
-    collection is computed, which accepts no remedy. ``args`` and ``kwargs`` are the arguments of the call, if
-    they are known. Errors without a path get the path among these arguments.
+    Use `calling` in a ``with`` statement, or as the decorator of a method. If ``function`` is None, a Dask
+    collection is computed, and no remedy is accepted. ``args`` and ``kwargs`` are the arguments of the call,
+    if known. An error without a path gets the path among these arguments.
     """
     try:
         yield
@@ -109,7 +109,7 @@ def calling(
             if error.function is None:
                 is_ours = is_write and any(one.keyword in KEYWORDS[owner] for one in error.remedies)
                 error.function = owner if is_ours else _reader(function)
-            # A keyword of a write has another meaning than the keyword of a read with the same name.
+            # A keyword of a write and a keyword of a read with the same name have different meanings.
             fits = error.function == "" or (error.function in _WRITES) == is_write
             error.called_as(name, lambda remedy: fits and remedy.keyword in keywords)
             keyword = error.problem.partition("=")[0]
@@ -167,7 +167,7 @@ def foreign_keywords() -> tuple[ForeignKeyword, ...]:
 
 
 def unknown_keywords(function: str, known: Collection[str], given: Mapping[str, Any]) -> KeywordError:
-    """Return the error for the keywords in ``given``, which the function does not have."""
+    """Return the error for the keywords in ``given``, which the function does not accept."""
     names = ", ".join(map(repr, given))
     word = "an unexpected keyword argument" if len(given) == 1 else "unexpected keyword arguments"
     advice = {name: _advice(function, known, name, value) for name, value in given.items()}
@@ -183,7 +183,7 @@ def _advice(function: str, known: Collection[str], name: str, value: Any) -> str
     spelling = _spelling(name)
     rows = (row for row in foreign_keywords() if spelling in map(_spelling, row.names.split()))
     row = next(rows, ForeignKeyword("", ""))
-    # A member of an enumeration, such as Ray's SaveMode, holds the text in the attribute `value`.
+    # A member of an enumeration, such as Ray's SaveMode, stores the text in the attribute `value`.
     ours = row.values.get(str(getattr(value, "value", value)).lower(), "")
     if ours and "=" not in ours:
         return ours
@@ -216,7 +216,7 @@ def _keyword(ours: str) -> str:
 
 
 def _shown(value: Any) -> str:
-    """Return a value as Python code, or "..." if the value is long or may hold a secret."""
+    """Return a value as Python code, or "..." if the value is long or may contain a secret."""
     items = value if isinstance(value, list | tuple) else [value]
     shown = repr(value).replace("'", '"')
     return shown if all(isinstance(item, _SIMPLE) for item in items) and len(shown) <= _LONGEST else "..."

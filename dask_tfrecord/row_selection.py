@@ -1,4 +1,4 @@
-"""Select rows by number, as `Dataset.take` and `RecordTable` do, or by filters (`filter_mask`)."""
+"""Select rows by index, as `Dataset.take` and `RecordTable` do, or by filters (`filter_mask`)."""
 
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
@@ -25,14 +25,14 @@ from dask_tfrecord.schema.fields import Field, Schema
 
 @public_function
 def filter_mask(table: pa.Table, filters: Sequence[Any] | pc.Expression) -> pa.ChunkedArray:
-    """Return a mask of the rows of a table that pass filters, exactly as in `read_tfrecord`.
+    """Return a mask of the rows of a table that pass filters, with the filter rules of `read_tfrecord`.
 
     Parameters
     ----------
     table : pyarrow.Table
         The rows to filter.
     filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression
-        The filters to apply, in the form that `read_tfrecord` accepts.
+        The filters to apply, as in `read_tfrecord`.
 
     Returns
     -------
@@ -72,7 +72,7 @@ def filter_mask(table: pa.Table, filters: Sequence[Any] | pc.Expression) -> pa.C
 def _needed_columns(table: pa.Table, names: set[str] | None) -> pa.Table:
     """Return a table with only the columns that filters use, or the whole table if no names are known.
 
-    A name such as "a/b" may be that of a column, or of a field of the struct column "a".
+    A name such as "a/b" may refer to a column, or to a field of the struct column "a".
     """
     if not names:
         return table
@@ -94,27 +94,28 @@ def _fields(item: Field, values: pa.ChunkedArray) -> Iterator[tuple[str, pa.Chun
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
-# A partition with one split, the numbers of the wanted rows in it, and its total number of rows.
+# A partition with one split, the indices of the requested rows, and the row count of the partition.
 Part: TypeAlias = tuple[Partition, Numbers, int]
 
 Result = TypeVar("Result")
 
 _NO_NUMBERS: Numbers = np.zeros(0, np.int64)
 
-# The minimum stored size of a block in bytes. To read one row, its block is read. Compressed blocks that
-# `to_tfrecord` wrote are larger.
+# The minimum stored size of a block in bytes. To read one row, the reader reads the whole block. Compressed
+# blocks that `to_tfrecord` wrote are larger.
 BLOCK_BYTES = 1 << 18
 
-# The number of blocks that one task reads. Up to this number of blocks are read without a task.
+# One task reads this many blocks. Up to this many blocks are read without a task.
 _BLOCKS_PER_TASK = 16
 
 
 class NumberedRows:
-    """Number the rows of a read from 0, in the order of `read_tfrecord`, and read rows by number.
+    """Give each row of a read an index, in the order of `read_tfrecord`, and read rows by index.
 
-    A row has two numbers: its row number in the result of the read, and the number of its record in the
-    files. The two numbers differ if filters exclude records. ``plan`` has one split in each partition, and
-    ``starts`` has the number of the first record of each partition, followed by the total number of records.
+    A row has two indices: the row index counts the rows of the result, and the record index counts the
+    records of the files. The two indices differ if filters exclude records. ``plan`` has one split in each
+    partition. ``starts`` contains the index of the first record of each partition, followed by the total
+    number of records.
     """
 
     def __init__(self, plan: ReadPlan, schema: Schema) -> None:
@@ -141,26 +142,25 @@ class NumberedRows:
         return int(self.starts[-1]) if self._passing is None else len(self._passing)
 
     def record(self, number: int) -> int:
-        """Convert a row number to the number of its record. Raise IndexError if there is no such row."""
+        """Convert a row index to a record index. Raise IndexError if there is no such row."""
         count = len(self)
         if not -count <= number < count:
             raise self._no_row(number)
         return number % count if self._passing is None else int(self._passing[number])
 
     def row_numbers(self, records: Numbers) -> Numbers:
-        """Convert record numbers to row numbers, which do not count records that the filters exclude."""
+        """Convert record indices to row indices, which do not count records that the filters exclude."""
         return records if self._passing is None else np.searchsorted(self._passing, records)
 
     def numbers(self, indices: Any) -> Numbers:
-        """Convert row numbers or a boolean mask to the numbers of the records, as `checked` does."""
+        """Validate row indices or a boolean mask, as `checked` does, and convert them to record indices."""
         rows = self.checked(indices)
         return rows if self._passing is None else self._passing[rows]
 
     def checked(self, indices: Any) -> Numbers:
-        """Convert row numbers or a boolean mask to non-negative row numbers.
+        """Convert row indices or a boolean mask to non-negative row indices.
 
-        Raise IndexError if a row number is out of bounds, or if a mask does not have one element for each
-        row.
+        Raise IndexError if an index is out of bounds, or if a mask does not have one element for each row.
         """
         count = len(self)
         array = np.atleast_1d(np.asarray(indices))
@@ -184,7 +184,7 @@ class NumberedRows:
         return np.where(numbers < 0, numbers + count, numbers)
 
     def matching(self, filters: Any) -> Numbers:
-        """Return the row numbers of the rows that pass filters, in ascending order.
+        """Return the indices of the rows that pass filters, in ascending order.
 
         Raise TFRecordError if the read skips damage.
         """
@@ -213,7 +213,7 @@ class NumberedRows:
         return IndexError(f"{self._root}: {problem}")
 
     def read(self, records: Numbers) -> pa.Table:
-        """Read records by their numbers. Return one row for each number, in the order of the numbers."""
+        """Read records by index. Return one row for each index, in the order of ``records``."""
         rows, order = np.unique(records, return_inverse=True)
         partition = self.plan.partitioner(self.schema)
         parts = [
@@ -223,18 +223,18 @@ class NumberedRows:
         empty = pa.Table.from_batches([self.schema.no_rows()])
         table = pa.concat_tables([empty, *self._in_tasks(_selected_rows, parts)])
         in_order = np.array_equal(order, np.arange(table.num_rows))
-        # Arrow's `take` cannot copy rows of any size.
+        # `take` is avoided where possible, because Arrow cannot copy rows of any size.
         return table if in_order else table.take(pa.array(order))
 
     def _in_tasks(self, function: Callable[[Any], list[Result]], parts: Sequence[Any]) -> list[Result]:
-        """Call a function with lists of parts, in Dask tasks if there are many, and join the results."""
+        """Call a function with lists of parts, in Dask tasks for many parts, and join the results."""
         if len(parts) <= _BLOCKS_PER_TASK:
             return function(parts)
         tasks = [parts[start : start + _BLOCKS_PER_TASK] for start in range(0, len(parts), _BLOCKS_PER_TASK)]
         return list(chain.from_iterable(compute_each(function, tasks, f"{self._root}: read rows")))
 
     def by_partition(self, records: Numbers) -> Iterator[tuple[int, Numbers]]:
-        """Group ascending record numbers by the partition that holds the records."""
+        """Group ascending record indices by the partition that contains the records."""
         partitions = np.searchsorted(self.starts, records, side="right") - 1
         cuts = np.flatnonzero(np.diff(partitions)) + 1
         groups = np.split(records, cuts) if len(records) else []
@@ -263,8 +263,8 @@ def _passing_rows(partitions: Sequence[Partition]) -> list[npt.NDArray[np.bool_]
 def _passing(partition: Partition) -> npt.NDArray[np.bool_]:
     """Return a mask of the records that pass the filters.
 
-    If damage is skipped, all rows of the result count as passing, because reading only the columns of the
-    filters could lose other records.
+    If the read skips damage, the mask is True for all rows of the result, because reading only the filter
+    columns could skip different records.
     """
     predicate = partition.filters
     if predicate is None or partition.options.damage.skips:

@@ -58,9 +58,10 @@ class Writer:
 
     Each commit appends the rows since the last commit. Readers see all rows of a commit or none of them.
 
-    A `Writer` is a context manager. When the ``with`` block ends, the remaining rows are committed. If the
-    block raises, the rows since the last commit are dropped, and a note of the exception says which rows are
-    in the dataset. If the process is killed, the dataset is as after the last commit.
+    A `Writer` is a context manager. When the ``with`` block ends, the `Writer` commits the remaining rows. If
+    the block raises, the `Writer` drops the rows since the last commit, and a note of the exception says how
+    many rows were committed and dropped. If the process is killed, the dataset stays as the last commit left
+    it.
 
     Several writers, in one process or in several, may write to the same dataset. If several threads share a
     `Writer`, their calls run one after the other.
@@ -68,14 +69,14 @@ class Writer:
     Parameters
     ----------
     path : str or path-like
-        The directory of the dataset. If there is data, the rows are added to it, as with
+        The directory of the dataset. If the directory contains data, the rows are appended, as with
         ``to_tfrecord(append=True)``. Otherwise, the first commit creates a dataset.
     schema : mapping of str to pyarrow.DataType, pyarrow.Schema or Schema, optional
         The types of some or all columns, as in `to_tfrecord`. In a new dataset, the types of other columns
         are inferred from the first rows. The columns of an existing dataset must have the given types.
     partition_on : str or list of str, optional
-        The names of the partition columns, as in `to_tfrecord`. The default is the partition columns of the
-        existing dataset, and none for a new dataset.
+        The names of the partition columns, as in `to_tfrecord`. By default, an existing dataset keeps its
+        partition columns, and a new dataset has none.
     columnar : list of str or "scalars", optional
         The columns that are also stored in Parquet files, as in `to_tfrecord`. By default, each commit stores
         the same columns as the version that the `Writer` last read or committed.
@@ -85,12 +86,12 @@ class Writer:
         The type of the message in each record of a new dataset. "infer" selects "bytes" for lists of bytes,
         and "example" for other rows.
     lossy : {"default", "warn", "allow", "raise"}
-        What happens with values that are rounded to 32-bit floats, as in `to_tfrecord`.
+        What to do with values that are rounded to 32-bit floats, as in `to_tfrecord`.
     commit_every : int, str or timedelta, optional
-        When `write` commits: after a number of rows, such as ``10_000``, after a size of rows in memory, such
-        as ``"64 MiB"``, or after a time since the last commit, such as ``"2 s"``. The time is checked only in
-        calls of `write`. To only check the time, call ``write([])``. By default, only `commit` and the end of
-        the ``with`` block commit.
+        The limit at which `write` commits: a number of rows, such as ``10_000``, a size of the rows in
+        memory, such as ``"64 MiB"``, or a time since the last commit, such as ``"2 s"``. Only calls of
+        `write` check the time. To check the time without new rows, call ``write([])``. By default, only
+        `commit` and the end of the ``with`` block commit.
     schema_change : "add", optional
         If "add", ``schema`` may name new columns, and wider types for the columns of an existing dataset, as
         in `to_tfrecord`. Other writes may then also add columns while the `Writer` is open. By default, the
@@ -98,7 +99,7 @@ class Writer:
     write_options : dict, optional
         The options ``compression_level``, ``max_rows_per_file`` and ``max_bytes_per_file`` of `to_tfrecord`.
         By default, a file has at most 128 MiB before compression. Rows wait in memory until they have about
-        the size of a file, but at most 128 MiB. They are then written to files.
+        the size of a file, but at most 128 MiB. The `Writer` then writes these rows to files.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
@@ -184,7 +185,7 @@ class Writer:
             append_schema.check_given_columns(self._snapshot, fixed, self._keys, self._record_type)
             self._appender.plan = self._planned(self._snapshot)
         self._rounded: set[str] = set()  # the columns for which a rounding warning was issued
-        self._start = time.monotonic()  # by a clock that is never set back
+        self._start = time.monotonic()  # by a clock that never goes back
         self._has_failed = False  # True if the last call of `write` added rows and then raised
         self._lock = threading.RLock()
         self._is_closed = False
@@ -216,21 +217,21 @@ class Writer:
         ----------
         rows : pandas.DataFrame, object that exports Arrow data, list of dict, or list of bytes
             The rows, which must fit into memory. The columns must be the columns of the dataset, in any
-            order. Values are converted to the types of the dataset if no value changes. A key that a dict
-            lacks becomes null. A bytes object is a whole record. A single dict or bytes object is one row. An
-            empty list adds no row.
+            order. Values are converted to the types of the dataset, if the conversion changes no value. A
+            column that a dict lacks becomes null. A bytes object is a whole record. A single dict or bytes
+            object is one row. An empty list adds no row.
         custom_metadata : mapping of str to str, optional
             Metadata that is committed together with these rows, such as their position in a source.
 
         Raises
         ------
         SchemaError
-            If the rows have other columns than the dataset, or if a value does not fit its column. The call
-            then adds no row. A commit in the call raises as `commit` does.
+            If the columns of the rows differ from those of the dataset, or if a value does not fit its
+            column. The call then adds no row. If the call commits, it can also raise the errors of `commit`.
         OSError
-            If the rows cannot be stored, for example because the disk is full. All rows of the call are then
-            added and wait in memory. Call `commit` to try again. Until `commit` succeeds, `write` raises, so
-            that no row is added twice.
+            If the rows cannot be stored, for example because the disk is full. All rows of the call then wait
+            in memory. Call `commit` to try again. Until `commit` succeeds, `write` raises, so that no row is
+            added twice.
         TFRecordError
             If the `Writer` is closed, if reading the rows fails, or if rows of an earlier call could not be
             stored. The call then adds no row.
@@ -267,12 +268,13 @@ class Writer:
         ----------
         custom_metadata : mapping of str to str, optional
             Metadata to store in the snapshot, such as the position in a source up to which all rows are
-            committed. The metadata of earlier commits is kept, except for equal keys.
+            committed. Metadata keys of earlier commits are kept, unless they are passed again.
 
         Returns
         -------
         Commit or None
-            The new version. If there are neither rows nor metadata to commit, the newest known version.
+            The new version, or the newest known version if there are neither rows nor metadata to commit.
+            None if the dataset does not exist yet.
 
         Raises
         ------
@@ -339,7 +341,7 @@ class Writer:
             raise TFRecordError("the Writer is closed", "make another Writer")
 
     def _tables(self, rows: Any) -> tuple[WriteRun | None, list[pa.Table]]:
-        """Convert rows to tables with the columns of the dataset. Plan the columns if they are not known."""
+        """Convert rows to tables with the columns of the dataset. Plan the columns if no plan exists."""
         plan, record_type = self._appender.plan, self._record_type
         rows = [rows] if isinstance(rows, Mapping | bytes) else rows
         if isinstance(rows, list | tuple):
@@ -445,7 +447,7 @@ class Writer:
         return self._planned_for(open_source(no_rows), self._record_type)
 
     def _drop(self, error: BaseException) -> None:
-        """Drop the rows since the last commit, close the `Writer`, and say so in a note of the error."""
+        """Drop the rows since the last commit, close the `Writer`, and add a note about both to the error."""
         if self._is_closed:
             return
         self._is_closed = True

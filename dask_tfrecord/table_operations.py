@@ -1,4 +1,4 @@
-"""Change the versions and files of a dataset: the methods of `Dataset` that commit, verify and clean up."""
+"""Define the methods of `Dataset` that change versions and files, verify files, and clean up."""
 
 import logging
 import sys
@@ -28,7 +28,7 @@ logger = logging.getLogger(__name__)
 
 
 class Maintenance(OpenedPath):
-    """The methods of `Dataset` that inspect or change the versions and the files of a whole dataset.
+    """Inspect or change the versions and files of a dataset. `Dataset` inherits these methods.
 
     After a method has committed a version, the object reads this version.
     """
@@ -40,16 +40,16 @@ class Maintenance(OpenedPath):
         Returns
         -------
         pandas.DataFrame
-            A table with a row for each version, the newest last. Its columns are Arrow-backed:
+            A table with a row for each version, the newest last. The columns are Arrow-backed:
 
             - version : number of the version, for ``open_dataset(path, version=...)``
             - created : time of the commit in UTC; null if this time is unknown
             - mode : "create", "append", "overwrite", "partitions", "compact", "delete", "restore", "repair",
               "expire" or "index"; null if the mode is unknown
-            - details : the number of rows that a `delete` removed, the version of a `restore`, the versions
-              of an `expire`, the number of files that a `repair` dropped; null for other modes
+            - details : how many rows a `delete` removed, which version a `restore` restored, which versions
+              an `expire` expired, or how many files a `repair` dropped; null for other modes
             - files, rows, bytes : totals of the whole version, not only of the files that the write added
-            - run : id of the write, which begins with the digits in the names of the write's files
+            - run : id of the write, which is part of the names of the files that the write added
             - library : version of this package that created the version
 
         Raises
@@ -75,9 +75,9 @@ class Maintenance(OpenedPath):
     def verify(self) -> pd.DataFrame:
         """Read all files completely, and report damaged files and files that differ from the snapshot.
 
-        `verify` reads files in parallel and in bounded memory. Damage does not raise an error; the returned
-        DataFrame reports the damage. If reading takes long, `verify` logs its progress every ten seconds, at
-        the level INFO of the logger ``dask_tfrecord``.
+        `verify` reads files in parallel and in bounded memory. Damage raises no error. The returned DataFrame
+        reports the damage. If reading takes long, `verify` logs its progress every ten seconds, at the level
+        INFO of the logger ``dask_tfrecord``.
 
         Returns
         -------
@@ -91,11 +91,11 @@ class Maintenance(OpenedPath):
             - damaged_bytes : number of damaged bytes in the decompressed content
             - offset : byte offset of the first damage in the decompressed content; null without damage
             - reason : description of the first damage; null without damage
-            - drift : differences between the features in the file and the columns, or an empty text. The
-              columns come from the snapshot, or are inferred from a sample as `read_tfrecord` does. If
-              `read_tfrecord` would read messages as bytes, this column gives the reason
+            - drift : how the features in the file differ from the columns; empty without a difference. The
+              columns come from the snapshot, or are inferred from a sample as in `read_tfrecord`. If
+              `read_tfrecord` would read messages as bytes, this column contains the reason
             - agrees : false if the file differs from the snapshot; null if there is no snapshot
-            - differs : description of how the file differs from the snapshot; null if there is no snapshot
+            - differs : how the file differs from the snapshot; null if there is no snapshot
 
         Raises
         ------
@@ -139,15 +139,15 @@ class Maintenance(OpenedPath):
         """Replace the small files of a dataset by larger files with the same rows in the same order.
 
         `compact` copies the stored bytes of the files without decompressing or decoding them, and verifies
-        the checksum of each file. Only neighbours in the same directory, with the same partition values and
-        the same codec, become one file. Files of at least half of ``target_bytes`` stay as they are. Files of
-        other tools are decompressed and compressed again if their stored bytes cannot be joined.
+        the checksum of each file. `compact` joins only neighbouring files in the same directory, with the
+        same partition values and the same codec. Files of at least half of ``target_bytes`` stay unchanged.
+        `compact` recompresses files of other tools if their stored bytes cannot be joined.
 
         Rows that other writes append in the meantime are kept. If another write replaces files that `compact`
-        has read, `compact` leaves out these files and commits the others.
+        has read, `compact` leaves these files as they are, and commits the compaction of the remaining files.
 
-        The new files are written in parallel on the active scheduler of Dask. If a compaction takes long, it
-        logs its progress every ten seconds, at the level INFO of the logger ``dask_tfrecord``.
+        Tasks on the active Dask scheduler write the new files in parallel. If a compaction takes long,
+        `compact` logs the progress every ten seconds, at the level INFO of the logger ``dask_tfrecord``.
 
         Parameters
         ----------
@@ -155,9 +155,9 @@ class Maintenance(OpenedPath):
             The largest stored size of a new file, in bytes or as text with a unit. If None, the size is not
             limited.
         filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression, optional
-            Filters in the form that `read_tfrecord` accepts. If partition values or statistics show that no
-            row of a file can pass the filters, the file is left as it is. By default, all files are
-            compacted.
+            Filters that select the files to compact, as in `read_tfrecord`. A file stays unchanged if
+            partition values or statistics show that none of its rows can pass the filters. By default, all
+            files are compacted.
         keep_versions : bool, optional
             If True, keep the earlier versions, so that they can still be read and restored. The replaced
             files move to the hidden directory ``_tfrecord/kept``, until `expire` removes them. If False,
@@ -167,14 +167,14 @@ class Maintenance(OpenedPath):
         Returns
         -------
         Commit
-            The newest version. ``details`` has the number of replaced files (``replaced_files``), of new
-            files (``written_files``), and of files that were skipped because other writes had replaced them
+            The newest version. ``details`` counts the replaced files (``replaced_files``), the new files
+            (``written_files``), and the files that were skipped because other writes had replaced them
             (``skipped_files``).
 
         Raises
         ------
         FileNotFoundError
-            If the directory has no snapshot. For files of other tools, `add_snapshot` stores one.
+            If the directory has no snapshot. `add_snapshot` stores a snapshot of the files of other tools.
         FileChangedError
             If the content of a file differs from the snapshot.
         CorruptRecordError
@@ -221,26 +221,26 @@ class Maintenance(OpenedPath):
     ) -> Commit:
         """Delete exactly the rows of a dataset that pass filters.
 
-        If partition values or statistics show that all rows of a file pass the filters, the file is dropped
-        without being opened. If they show that no row can pass, the file stays and is not opened either. The
-        other files are read. A file that loses some of its rows is written again: blocks that keep all of
-        their rows are copied unchanged.
+        If partition values or statistics show that all rows of a file pass the filters, `delete` drops the
+        file without opening it. If these values show that no row can pass, `delete` keeps the file without
+        opening it. `delete` reads all other files. A file that loses some rows is written again, and blocks
+        that keep all of their rows are copied unchanged.
 
-        Categories that only deleted rows have are removed from the columns of the dataset. To find them,
-        files with categorical columns are read until each category of a deleted row is found in another row.
+        If only deleted rows have a category, `delete` removes the category from the column. To find such
+        categories, `delete` reads files with categorical columns until each category of a deleted row is
+        found in another row.
 
-        The rows are deleted in one commit. If the process is killed before the commit, the dataset stays as
-        it was. Rows that other writes append in the meantime are kept, even if they pass the filters.
-        However, if another write replaces files that `delete` has read, `delete` also processes the new
-        files.
+        One commit deletes all rows. If the process is killed before the commit, the dataset stays unchanged.
+        Rows that other writes append in the meantime are kept, even if they pass the filters. If another
+        write replaces files that `delete` has read, `delete` also processes the new files.
 
-        The files are read and written in parallel on the active scheduler of Dask. If a deletion takes long,
-        it logs its progress every ten seconds, at the level INFO of the logger ``dask_tfrecord``.
+        Tasks on the active Dask scheduler read and write the files in parallel. If a deletion takes long,
+        `delete` logs the progress every ten seconds, at the level INFO of the logger ``dask_tfrecord``.
 
         Parameters
         ----------
         filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression
-            Filters in the form that `read_tfrecord` accepts. Exactly the rows that ``read_tfrecord(path,
+            Filters that select the rows to delete. Exactly the rows that ``read_tfrecord(path,
             filters=filters)`` returns are deleted. A row with a null in a compared column stays, unless the
             filters select nulls. The snapshot does not store the filters.
         dry_run : bool, default False
@@ -254,15 +254,15 @@ class Maintenance(OpenedPath):
         Returns
         -------
         Commit
-            The newest version. ``details`` has the number of deleted rows (``deleted_rows``), of files of
-            which no row was left (``dropped_files``), and of files that were written again
-            (``rewritten_files``). The stored size of the dropped and rewritten files before the deletion is
-            ``replaced_bytes``. If no row passes the filters, nothing is committed.
+            The newest version. ``details`` counts the deleted rows (``deleted_rows``), the files without
+            remaining rows (``dropped_files``), and the files that were written again (``rewritten_files``).
+            ``replaced_bytes`` is the stored size of the dropped and rewritten files before the deletion. If
+            no row passes the filters, nothing is committed.
 
         Raises
         ------
         FileNotFoundError
-            If the directory has no snapshot. For files of other tools, `add_snapshot` stores one.
+            If the directory has no snapshot. `add_snapshot` stores a snapshot of the files of other tools.
         FileChangedError
             If the content of a file differs from the snapshot.
         CorruptRecordError
@@ -270,7 +270,7 @@ class Maintenance(OpenedPath):
         SchemaError
             If the filters cannot be applied to the columns.
         ConcurrentWriteError
-            If other writes replace files again and again while rows are deleted.
+            If other writes keep replacing files while `delete` runs.
 
         See Also
         --------
@@ -313,9 +313,9 @@ class Maintenance(OpenedPath):
     ) -> Commit:
         """Make an older version of a dataset the newest version.
 
-        The new version has the rows, the columns and the ``custom_metadata`` of the older version. No data
-        file is read or written. The versions in between are kept, so a `restore` can be undone by another
-        `restore`.
+        The new version has the rows, the columns and the ``custom_metadata`` of the older version. `restore`
+        neither reads nor writes data files. The versions in between are kept, so another `restore` can undo
+        the first `restore`.
 
         Parameters
         ----------
@@ -326,7 +326,7 @@ class Maintenance(OpenedPath):
         Returns
         -------
         Commit
-            The newest version. ``details`` has the restored version (``restored_version``).
+            The newest version. ``details`` contains the restored version (``restored_version``).
 
         Raises
         ------
@@ -334,10 +334,10 @@ class Maintenance(OpenedPath):
             If the directory has no snapshot, or if the dataset does not have this version. The error lists
             the versions of the dataset.
         CorruptRecordError
-            If a file of the version is missing, or has another size than in the snapshot.
+            If a file of the version is missing, or if its size differs from the snapshot.
         FileChangedError
-            If another file has taken the path of a file of the version, or if the version expires during the
-            call.
+            If a different file now exists at the path of a file of the version, or if the version expires
+            during the call.
         ConcurrentWriteError
             If another write changes the rows of the dataset at the same time.
         DestinationError
@@ -384,36 +384,35 @@ class Maintenance(OpenedPath):
         ``older_than``. The newest version never expires. An expired version can no longer be opened or
         restored.
 
-        The files of an expired version are removed later, so that readers that have already planned to read
-        the version can finish: the first call of `expire` or `cleanup` after the grace period removes these
-        files.
+        The files of an expired version stay for the grace period, so that running reads of the version can
+        finish. The first call of `expire` or `cleanup` after the grace period removes these files.
 
         Parameters
         ----------
         versions : int, optional
-            The number of versions to keep. The versions that `expire` itself creates are not counted. By
-            default, only the age of a version decides.
+            How many versions to keep. Versions that `expire` itself creates do not count. By default, only
+            the age of a version decides.
         older_than : str or timedelta, optional
             The age at which a version expires, for example ``"7 days"``. The age is the time since the
             version was created, by the clock of the store. By default, only the number of versions decides.
         grace : str or timedelta, default "1 hour"
-            How long the files of an expired version are still kept, for running reads. Pass a time that is
-            longer than the longest read of the dataset.
+            How long to keep the files of an expired version, for running reads. Pass more time than the
+            longest read of the dataset takes.
 
         Returns
         -------
         Commit
-            The newest version. ``details`` has the versions that the call expired (``expired_versions``), the
-            number of data files that the call removed (``removed_files``), and the stored size of these files
-            (``removed_bytes``). If no version expires, nothing is committed.
+            The newest version. ``details`` contains the versions that the call expired
+            (``expired_versions``), the number of data files that the call removed (``removed_files``), and
+            the stored size of these files (``removed_bytes``). If no version expires, nothing is committed.
 
         Raises
         ------
         FileNotFoundError
             If the directory has no snapshot.
         OSError
-            If files cannot be removed. The versions may still have expired. Call `expire` again to remove the
-            files.
+            If files cannot be removed. The versions may have expired nevertheless. Call `expire` again to
+            remove the files.
         TFRecordError
             If neither ``versions`` nor ``older_than`` is passed, or if a snapshot is damaged.
         DestinationError
@@ -457,15 +456,15 @@ class Maintenance(OpenedPath):
 
     @public_function
     def repair(self, *, dry_run: bool = False) -> Commit:
-        """Drop files that no longer exist from the list of files of a dataset.
+        """Remove files that no longer exist from the file list of a dataset.
 
-        If files of a dataset were removed by other means than this library, such as `rm` or a lifecycle rule
-        of a store, reads and writes of the dataset raise. `repair` accepts the loss: it commits a version
-        without the missing files and their rows. If no file is missing, `repair` commits nothing.
+        If something other than this library removed files of a dataset, such as `rm` or a lifecycle rule of a
+        store, reads and writes of the dataset raise. `repair` accepts the loss, and commits a version without
+        the missing files and their rows. If no file is missing, `repair` commits nothing.
 
         `repair` opens no data file, and neither drops nor changes a file that exists. Rows that other writes
-        append in the meantime are kept. The versions before this one are kept, so if the missing files are
-        put back, `restore` makes their rows part of the dataset again.
+        append in the meantime are kept. Earlier versions are kept. If the missing files are put back,
+        `restore` makes their rows part of the dataset again.
 
         Parameters
         ----------
@@ -475,8 +474,8 @@ class Maintenance(OpenedPath):
         Returns
         -------
         Commit
-            The newest version. ``details`` maps the path of each missing file to the number of lost rows
-            (``lost_files``).
+            The newest version. ``details["lost_files"]`` maps the path of each missing file to the number of
+            lost rows.
 
         Raises
         ------
@@ -527,18 +526,17 @@ class Maintenance(OpenedPath):
         """Remove the files of interrupted writes, for example after the client was killed.
 
         `cleanup` removes staged files, and data files and column files of this library that no snapshot
-        lists. `cleanup` also removes files that a committed overwrite should have removed. Files of versions
-        that are not expired, and files of other tools, are kept. The files of versions that `expire` has
-        expired are removed if the versions expired more than ``older_than`` ago. On S3, `cleanup` also aborts
+        lists. `cleanup` also removes files that a committed overwrite should have removed. `cleanup` keeps
+        the files of other tools, and the files of versions that have not expired. Files of an expired version
+        are removed if the version expired more than ``older_than`` ago. On S3, `cleanup` also aborts
         incomplete multipart uploads.
 
         Parameters
         ----------
         older_than : str or timedelta, default "1 day"
             The minimum age of a write's newest file, by the clock of the store. If this file is younger, all
-            files of the write are kept, because the write may still be running. If writes may be running,
-            pass a duration that is longer than their slowest task. If reads of expired versions may be
-            running, pass a duration that is longer than the slowest read.
+            files of the write are kept, because the write may still be running. Pass a duration that exceeds
+            the slowest task of a running write, and the slowest running read of an expired version.
         dry_run : bool, default False
             If True, remove nothing and return the files that would be removed.
 
@@ -555,7 +553,7 @@ class Maintenance(OpenedPath):
 
         See Also
         --------
-        exists : Find out if a directory holds data.
+        exists : Find out whether a directory contains data.
 
         Examples
         --------
@@ -595,14 +593,14 @@ class Maintenance(OpenedPath):
 
         After `add_snapshot`, the directory is a dataset, as if `to_tfrecord` had written the files.
         `read_tfrecord` opens the dataset without reading any data file, knows the number of rows, skips files
-        that no filter can match, and splits large uncompressed files without searching for records. `take`
-        can then load rows of the dataset by number. `add_snapshot` does not change the data files.
+        in which no row can pass the filters, and splits large uncompressed files without searching for
+        records. `take` can then load rows of the dataset by index. `add_snapshot` does not change the data
+        files.
 
-        Call `add_snapshot` again, after files were added, removed or rewritten. The second call of
-        `add_snapshot` reads all files again. Also call `add_snapshot` after a dataset that `to_tfrecord`
-        wrote was copied without the modification times of the files. In this case, `add_snapshot` compares
-        the checksums of the files, keeps the columns and types, and stores a snapshot that recognises the
-        copied files.
+        Call `add_snapshot` again after files were added, removed or rewritten. This call reads all files
+        again. Also call `add_snapshot` after a dataset that `to_tfrecord` wrote was copied without the
+        modification times of the files. In this case, `add_snapshot` compares the checksums of the files,
+        keeps the columns and types, and stores a snapshot that recognises the copied files.
 
         If reading takes long, `add_snapshot` logs its progress every ten seconds, at the level INFO of the
         logger ``dask_tfrecord``.
@@ -610,10 +608,10 @@ class Maintenance(OpenedPath):
         Parameters
         ----------
         columnar : list of str or "scalars", optional
-            The columns that are also stored in Parquet files below ``_tfrecord/``, as in `to_tfrecord`. All
-            Parquet files are then written anew from the records, even if the snapshot is up to date. By
-            default, a data file gets a new Parquet file only if the old one is missing, out of date, or lacks
-            some of the dataset's columns.
+            The columns that are also stored in Parquet files below ``_tfrecord/``, as in `to_tfrecord`. If
+            passed, all Parquet files are written anew from the records, even if the snapshot is up to date.
+            By default, the columns stay the same, and only missing, outdated or incomplete Parquet files are
+            written.
 
         Returns
         -------
@@ -639,7 +637,7 @@ class Maintenance(OpenedPath):
         See Also
         --------
         Dataset.verify : Report damaged files, and files that differ from the snapshot or the columns.
-        Dataset.take : Load rows by their numbers.
+        Dataset.take : Load rows by index.
 
         Examples
         --------
