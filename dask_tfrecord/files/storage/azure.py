@@ -1,4 +1,4 @@
-"""Extend adlfs, the filesystem of Azure: changes of other processes are seen, and failures raise.
+"""Extend adlfs, the Azure filesystem, so that it sees changes of other processes, and failures raise.
 
 The methods `_details`, `_find`, `_rm` and the class `AzureBlobFile` were checked with adlfs 2026.8.
 """
@@ -13,11 +13,12 @@ from fsspec.asyn import sync_wrapper
 
 
 class Azure(AzureBlobFileSystem):
-    """The filesystem of adlfs, in which listings, removals and failures work as on other object stores."""
+    """The adlfs filesystem, with listings, removals and failures as on other object stores."""
 
     def invalidate_cache(self, path: str | None = None) -> None:
-        """Drop the cached listings of a path and of all directories above it. adlfs would keep the parent's
-        listing.
+        """Drop the cached listings of a path and of all its parents.
+
+        adlfs would keep the listing of the parent directory.
         """
         super().invalidate_cache(path)
         path = path and path.rstrip("/")

@@ -1,7 +1,7 @@
 """Find the fsspec filesystem of a path, and list the local disk for readers.
 
-The filesystem comes from the arguments `filesystem=` and `storage_options=`. On the local disk, readers
-follow symbolic links and see only regular files.
+The arguments `filesystem=` and `storage_options=` determine the filesystem. On the local disk, readers follow
+symbolic links and see only regular files.
 """
 
 import errno
@@ -28,8 +28,8 @@ Info = dict[str, Any]
 # Error codes of a symbolic link whose target does not exist, or that leads back to itself.
 _BROKEN_LINK = (errno.ENOENT, errno.ENOTDIR, errno.ELOOP)
 
-# The names of directories and files that downloads, such as those of TensorFlow Datasets, rename when
-# they are complete. Names of partition directories do not match.
+# Names that downloads, such as those of TensorFlow Datasets, give to incomplete files and directories. Names
+# of partition directories do not match.
 _UNFINISHED = re.compile(r"\d+\.\d+\.\d+\.incomplete.*|incomplete\.[0-9a-fA-F]{32}\..+|[^=%]+\.incomplete")
 
 
@@ -39,7 +39,7 @@ class LinkFollowingDisk(LocalFileSystem):
     A link to a directory is treated as a directory. A link to a directory that contains the link is not
     followed, because following it would never end. Pipes, sockets and devices are not listed. A broken link
     is listed as a file without a size. If a directory cannot be listed, `find` and `glob` raise. ``links``
-    has the visible links to directories that `find` has found.
+    lists the visible links to directories that `find` has found.
     """
 
     cachable = False
@@ -51,8 +51,9 @@ class LinkFollowingDisk(LocalFileSystem):
     def find(
         self, path: str, maxdepth: int | None = None, withdirs: bool = False, detail: bool = False, **_: Any
     ) -> Any:
-        """Find all files below a path. The info of each has the key ``real``: its path with all links
-        resolved.
+        """Find all files below a path.
+
+        The key ``real`` of a file's info is the path with all links resolved.
         """
         path = self._strip_protocol(path)
         real = os.path.realpath(path)
@@ -62,9 +63,7 @@ class LinkFollowingDisk(LocalFileSystem):
         return {name: found[name] for name in sorted(found)} if detail else sorted(found)
 
     def ls(self, path: str, detail: bool = False, **_: Any) -> Any:
-        """List one directory, with fewer keys for each file than the method of fsspec, but several
-        times faster.
-        """
+        """List one directory several times faster than fsspec, with fewer keys for each file."""
         path = self._strip_protocol(path)
         if not detail or not os.path.isdir(path):
             return super().ls(path, detail=detail)
@@ -73,7 +72,7 @@ class LinkFollowingDisk(LocalFileSystem):
             for entry in entries:
                 try:
                     status = entry.stat(follow_symlinks=False)
-                except FileNotFoundError:  # the directory was removed in the meantime
+                except FileNotFoundError:  # the file was removed in the meantime
                     continue
                 mode = status.st_mode
                 kind = "file" if stat.S_ISREG(mode) else "directory" if stat.S_ISDIR(mode) else "other"
@@ -91,8 +90,9 @@ class LinkFollowingDisk(LocalFileSystem):
     def _below(
         self, path: str, real: str, depth: int | None, above: tuple[str, ...], seen: set[tuple[str, str]]
     ) -> Iterator[Info]:
-        """Yield all entries below a directory, links to directories last. ``above`` are the real paths of
-        this directory and of its parents in the search.
+        """Yield all files and directories below a directory, links to directories last.
+
+        ``above`` contains the real paths of this directory and of its parents in the search.
         """
         try:
             infos = self.ls(path, detail=True)
@@ -121,8 +121,9 @@ class LinkFollowingDisk(LocalFileSystem):
     def _linked(
         self, info: Info, depth: int | None, above: tuple[str, ...], seen: set[tuple[str, str]]
     ) -> Iterator[Info]:
-        """Yield a link to a directory and all entries below it, unless the link leads to a parent, or its
-        target was followed before.
+        """Yield a link to a directory, and everything below the link.
+
+        Yield nothing if the link leads to a parent, or if the target of the link was followed before.
         """
         name, real = info["name"], info["real"]
         if is_hidden(name_of(name)):
@@ -165,10 +166,10 @@ def without_duplicates(found: dict[str, Info]) -> dict[str, Info]:
 
 
 def is_hidden(name: str) -> bool:
-    """Return True if readers ignore files or directories with this name, as in Spark.
+    """Return True if readers ignore files and directories with this name, as Spark does.
 
     The name of a partition directory may begin with "_". Names that TensorFlow Datasets gives to unfinished
-    versions and files, and names that end with ".incomplete", are hidden, too.
+    versions and files, and names that end with ".incomplete", are also hidden.
     """
     if "incomplete" in name and _UNFINISHED.fullmatch(name):
         return True
@@ -223,7 +224,7 @@ class ArrowFileSystem(ArrowFSWrapper):
 def open_path(
     path: str, storage_options: dict[str, Any] | None, filesystem: Filesystem
 ) -> tuple[AbstractFileSystem, str]:
-    """Return the filesystem of a path or URL, and the path in the form that this filesystem uses.
+    """Return the filesystem of a path or URL, and the path as this filesystem writes it.
 
     Raise TFRecordError if ``filesystem`` is not a filesystem, is passed together with ``storage_options``, or
     does not fit the URL.
@@ -231,7 +232,7 @@ def open_path(
     if not isinstance(storage_options, Mapping | None) or not all(
         isinstance(name, str) for name in storage_options or ()
     ):
-        # The message does not show the options, because they may hold credentials.
+        # The message does not show the options, because they may contain credentials.
         kind = type(storage_options).__name__
         raise TFRecordError(f"storage_options= is not a dict with string keys (got {kind})")
     if filesystem is None or (isinstance(filesystem, str) and filesystem == "fsspec"):
@@ -259,7 +260,7 @@ def open_path(
 
 
 def _open_url(url: str, options: dict[str, Any]) -> tuple[AbstractFileSystem, str]:
-    """Open the filesystem of a URL. If its library fails, raise an error that says what is missing."""
+    """Open the filesystem of a URL, or raise an error that says what is missing."""
     protocol, found, _ = url.partition("://")
     try:
         if found and "::" not in url:
@@ -313,7 +314,7 @@ def _opened(url: str, options: dict[str, Any]) -> tuple[AbstractFileSystem, str]
 def _extended(kind: type[AbstractFileSystem]) -> type[AbstractFileSystem]:
     """Return this package's extension of a filesystem class, or the class if it needs no extension.
 
-    The extensions import the libraries of their stores, so they are imported only if they are used.
+    Each extension imports the library of a store, so an extension is imported only if it is used.
     """
     match f"{kind.__module__}.{kind.__name__}":
         case "adlfs.spec.AzureBlobFileSystem":
@@ -333,10 +334,10 @@ def removes_full_directories(fs: AbstractFileSystem) -> bool:
 
 
 def check_writable(fs: AbstractFileSystem) -> None:
-    """Raise DestinationError if a filesystem cannot create files atomically: a cache, an archive, or one of
-    pyarrow.
+    """Raise DestinationError if a filesystem cannot create files atomically.
 
-    pyarrow can neither discard an upload nor create an object exclusively, except on local disks and HDFS.
+    Caches and archives cannot do so. pyarrow can neither discard an upload nor create an object exclusively,
+    except on local disks and HDFS.
     """
     if isinstance(fs, ArrowFileSystem) and fs.fs.type_name != "hdfs":
         raise DestinationError(
@@ -349,9 +350,7 @@ def check_writable(fs: AbstractFileSystem) -> None:
 
 
 def _unwrapped(filesystem: Any) -> tuple[AbstractFileSystem, str]:
-    """Return the fsspec filesystem without wrappers, and the directory to which its paths are relative,
-    or "".
-    """
+    """Return the filesystem without wrappers, and the directory to which its paths are relative, or ""."""
     if isinstance(filesystem, DirFileSystem):
         return _below(filesystem.fs, filesystem.path or "")
     if isinstance(filesystem, pafs.SubTreeFileSystem):

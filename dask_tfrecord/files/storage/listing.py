@@ -1,8 +1,8 @@
 """List the files that paths, globs and directories stand for, without opening the files.
 
-A listing for a read leaves out hidden files, but `find_files` finds every file below a directory. The reason
-why a path has no files is looked up only for the error. A later check that listed files are unchanged does
-not open the files either.
+A listing for a read leaves out hidden files, but `find_files` finds every file below a directory. The module
+looks up why a path has no files only when an error must say so. The check that listed files are unchanged
+does not open the files either.
 """
 
 import os
@@ -65,7 +65,7 @@ def _lists_one_by_one(fs: AbstractFileSystem) -> bool:
 
 
 def _walk(fs: AbstractFileSystem, root: str, depth: int | None = None) -> dict[str, Any]:
-    """Find all entries up to ``depth`` levels below a directory. Raise if a directory cannot be listed."""
+    """Find all files and directories up to ``depth`` levels below ``root``. Raise if a listing fails."""
     found: dict[str, Any] = {}
     level, waiting = 0, [root]
     while waiting and level != depth:
@@ -105,22 +105,20 @@ def matching_paths(store: Store, pattern: str) -> dict[str, Any]:
     return {path: info for path, info in found.items() if matching(path.rstrip("/") + end)}
 
 
-# A copy of `dataset.snapshot.names.STAGING`. That module imports this module, so this module cannot import
-# it.
+# A copy of `dataset.snapshot.names.STAGING`. An import of that module would be circular.
 _STAGING = "_tfrecord/staging"
 
-# Why a path stands for no file, for two kinds of `_Match`.
+# Why a path matches no file, for two kinds of `_Match`.
 _NOTHING = {"missing": "no such file or directory", "glob": "no visible file matches the glob"}
 
 
 def nothing_at(
     store: Store, otherwise: str, pattern: str = "", *, advice: str | None = None, index: str | None = None
 ) -> FileNotFoundError:
-    """Return the error for a directory without files, or for a glob in it that matches no files, with the
-    reason.
+    """Return the error for a directory without files, or for a glob that matches no files.
 
-    If the reason is not known, the error says ``otherwise``. Its advice is ``advice``, or, if ``index`` is
-    passed, a call of `add_snapshot` with this effect.
+    The error names the reason, or ``otherwise`` if the reason is unknown. The advice is ``advice``, or, if
+    ``index`` is passed, a call of `add_snapshot` with the effect ``index``.
     """
     check_bucket(store)
     place, root = store.public(pattern or store.root), store.public()
@@ -140,7 +138,7 @@ def unfinished_only(place: str, root: str) -> FileNotFoundError:
 
 
 def check_bucket(store: Store) -> None:
-    """Raise FileNotFoundError if the root is in a bucket of S3, or a container of Azure, that does not exist.
+    """Raise FileNotFoundError if the S3 bucket or the Azure container of the root does not exist.
 
     Any other failure is ignored, because a user may be allowed to write to a bucket but not to inspect it.
     """
@@ -154,7 +152,7 @@ def check_bucket(store: Store) -> None:
     except FileNotFoundError:
         kind = "container" if is_azure else "bucket"
         raise FileNotFoundError(f"{store.public()}: the {kind} {bucket!r} does not exist") from None
-    # The operation on the bucket either raises the same error or does not need this permission.
+    # A later operation on the bucket raises the same error, or does not need this permission.
     except Exception:
         return
 
@@ -163,7 +161,7 @@ def unreachable(place: str, error: BaseException) -> TFRecordError | None:
     """Return the error for a failure of a web server. Return None if the server answered that no file exists.
 
     fsspec reports every HTTP failure as "not found". The text of the failure may contain the URL with its
-    secrets, so the message has only the HTTP status or the class of the error.
+    secrets, so the message contains only the HTTP status or the class of the error.
     """
     cause = error.__cause__
     status = getattr(cause, "status", None)
@@ -183,10 +181,10 @@ _FOLDER_SUFFIX = "_$folder$"
 # TensorFlow Datasets write these files.
 TFDS_FILES = (INFO, FEATURES)
 
-# Files that `export` or other libraries write to describe a dataset. These files hold no records.
+# Files that `export` or other libraries write to describe a dataset. These files contain no records.
 SIDE_FILES = frozenset({*TFDS_FILES, "schema.pbtxt"})
 
-# If at least this many paths are in one directory, the directory is listed once, without a request per path.
+# If at least this many paths lie in one directory, one listing replaces a request per path.
 _MANY = 64
 
 # The number of concurrent requests for the paths of a list.
@@ -195,10 +193,11 @@ _THREADS = 16
 
 @dataclass(frozen=True)
 class FileInfo:
-    """The path of a file in the form of its filesystem, and what the store and the snapshot say about it.
+    """The path of a file on its filesystem, and what the store and the snapshot report about the file.
 
-    ``stamp``, such as an ETag or a modification time, changes when the file is rewritten. It is empty if the
-    store reports none. ``codec`` is "none" for an uncompressed file, and None if no snapshot has the codec.
+    ``stamp``, such as an ETag or a modification time, changes when the file is rewritten. If the store
+    reports none, ``stamp`` is empty. ``codec`` is "none" for an uncompressed file, and None if no snapshot
+    records the codec.
     """
 
     path: str
@@ -209,7 +208,7 @@ class FileInfo:
 
     @property
     def compression(self) -> Compression | None:
-        """The codec of the file. If no snapshot tells the codec, the suffix of the name decides."""
+        """The codec of the file. If no snapshot records the codec, the suffix of the name decides."""
         return known_codec(self.codec, self.path)
 
     def __repr__(self) -> str:
@@ -269,11 +268,11 @@ def unquoted_column(paths: pa.ChunkedArray) -> pa.ChunkedArray:
 class Listing(NamedTuple):
     """The files that paths, globs and directories stand for.
 
-    The root of ``store`` is the first path. ``files`` is a file list in the order of the rows of the data.
-    ``base`` is the path of the directory if the caller passed a single directory, and otherwise "". Names in
-    ``base`` are not partition directories. ``spelled_out`` are files that the caller passed by their full
-    names. ``counts`` has the number of files of each path. ``described`` are the directories with a file in
-    which TensorFlow Datasets describes a dataset. ``globs`` has, for each path, the path if it is a glob, ""
+    The root of ``store`` is the first path. ``files`` is a file list in row order. ``base`` is the path of
+    the directory if the caller passed a single directory, and otherwise "". Names in ``base`` are not
+    partition directories. ``spelled_out`` contains the files that the caller passed by their full names.
+    ``counts`` contains the number of files for each path. ``described`` contains the directories that
+    TensorFlow Datasets describes in a file. ``globs`` contains, for each path, the path if it is a glob, ""
     for a directory, and None for a file.
     """
 
@@ -319,7 +318,7 @@ def list_files(
     is not hidden.
 
     Raise FileNotFoundError if a path stands for no file, and TFRecordError for paths on different
-    filesystems, or for no paths.
+    filesystems, or for an empty list.
     """
     wanted = as_paths(paths)
     store = Store.at(wanted[0], storage_options, filesystem)
@@ -380,7 +379,7 @@ def as_paths(paths: PathLike | Sequence[PathLike]) -> list[PathLike]:
 
 
 def with_trailing_slash(store: Store) -> Store:
-    """Return the store. If its root is a page of links over HTTP, the root gets a slash."""
+    """Return the store. If the root is an HTTP page of links, add a slash to the root."""
     if not is_http(store.root) or store.root.endswith("/"):
         return store
     try:
@@ -414,8 +413,10 @@ def _file_list(infos: Iterable[dict[str, Any]]) -> pa.Table:
 
 
 def directories_holding(store: Store, name: str, listed: Store | FoundFiles | None = None) -> list[str]:
-    """Return the visible directories below the root that have an entry ``name``, relative to the root. The
-    entry may be hidden. ``listed`` is an earlier listing, if there is one.
+    """Return the visible directories below the root that contain a file or directory ``name``.
+
+    The returned paths are relative to the root. ``name`` may be hidden. ``listed`` is an earlier listing, if
+    any.
     """
     # This filesystem finds hidden directories, but does not search inside them.
     disk = LinkFollowingDisk()
@@ -530,14 +531,14 @@ def _is_hidden(name: str) -> bool:
     return name in SIDE_FILES or name.endswith(_FOLDER_SUFFIX) or is_hidden(name)
 
 
-# The largest number of files that are compared with one request per file; more files are compared with one
-# new listing.
+# Up to this many files are checked with one request each. More files are checked with one new listing.
 _FEW = 256
 
 
 def check_unchanged(store: Store, files: Sequence[FileInfo] | pa.Table) -> None:
-    """Raise FileChangedError if a file was rewritten or removed since it was listed. Files without stamp are
-    not checked.
+    """Raise FileChangedError if a file was rewritten or removed since it was listed.
+
+    Files without a stamp are not checked.
     """
     if len(files) > _FEW:
         files = _without_unchanged(store, files if isinstance(files, pa.Table) else info_table(files))
@@ -552,7 +553,7 @@ def check_unchanged(store: Store, files: Sequence[FileInfo] | pa.Table) -> None:
 
 
 def _without_unchanged(store: Store, files: pa.Table) -> pa.Table:
-    """List the root again. Return the rows of files that this listing does not prove to be unchanged."""
+    """List the root again. Return the files that may have changed, according to the new listing."""
     store.fs.invalidate_cache()
     listed = list_directory(store)
     found = listed.take(pc.index_in(unquoted_column(files["path"]), unquoted_column(listed["path"])))

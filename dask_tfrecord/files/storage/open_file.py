@@ -21,7 +21,7 @@ from dask_tfrecord.files.storage.store_failures import store_failure
 # The largest number of bytes that one request transfers.
 REQUEST_BYTES = 1 << 23
 
-# Keys of fsspec's info of a file whose values change when the file is rewritten.
+# Keys of a file's info in fsspec whose values change when the file is rewritten.
 _STAMPS = (
     "ETag",
     "etag",
@@ -60,10 +60,10 @@ def removed(path: str, why: str = "") -> FileRemovedError:
 
 @dataclass(frozen=True)
 class ExpectedFile:
-    """The state of a file when it was listed, which is compared with the file when it is opened.
+    """The state of a file in a listing. Opening the file compares this state with the current state.
 
-    ``path`` holds no credentials. ``whole`` is True if the file is read from its start to its end. ``look``
-    returns the current info of the file from the store.
+    ``path`` contains no credentials. ``whole`` is True if the file is read from its start to its end.
+    ``look`` returns the current info of the file from the store.
     """
 
     path: str
@@ -134,9 +134,9 @@ class FileReader:
         return bytes(head[:end])
 
     def leave_out_values(self, columns: Sequence[str]) -> None:
-        """Read a local file of uncompressed records from now on as `SparseReader` does.
+        """From now on, read a local file of uncompressed records as `SparseReader` does.
 
-        Call this before reads other than `peek`. It changes nothing if the file is not local.
+        Call this method before any read except `peek`. If the file is not local, the method changes nothing.
         """
         stop = self.size if self._stop is None else self._stop
         if isinstance(self._file, io.FileIO) and stop is not None:
@@ -209,7 +209,7 @@ def open_unbuffered(
             # Read the file with one request, which servers without ranges can answer.
             options["block_size"] = 0
         elif expected.size is not None:
-            # One byte more than expected, so that a longer file is noticed.
+            # Request one byte more than expected, so that a longer file is noticed.
             options["size"] = expected.size + 1
     file = fs.open(path, "rb", **options)
     # All readers of one in-memory file of fsspec share one object with one position.
@@ -235,7 +235,7 @@ def read_byte_ranges(fs: AbstractFileSystem, ranges: Sequence[tuple[str, int, in
 
 
 class PartialFile(io.RawIOBase):
-    """A file of which only some ranges are known, because they were read before."""
+    """A file-like object for a file of which only some ranges were read."""
 
     def __init__(self, size: int, parts: Sequence[tuple[int, bytes]]) -> None:
         self._size, self._parts, self._at = size, parts, 0

@@ -13,8 +13,8 @@ from fsspec import available_protocols, get_filesystem_class
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.storage.store_failures import without_credentials
 
-# Credentials before the name of a bucket, which s3fs and gcsfs would treat as a part of the name. A secret
-# key of AWS may contain slashes, and an ARN in place of a bucket's name contains colons.
+# Credentials before the name of a bucket. s3fs and gcsfs would treat them as a part of the name. A secret key
+# of AWS may contain slashes, and an ARN in place of a bucket's name contains colons.
 _BUCKET_WITH_USER = re.compile(r"(?:^|::)(?:s3a?|gs|gcs)://(?:[^/]*@|(?!arn:)[^/:]*:.*@)")
 
 # A URL that ends before the name of its bucket or host.
@@ -22,8 +22,9 @@ _NO_PLACE = re.compile(r"(?:^|::)(?:https?|s3a?|gs|gcs|ftps?|sftp|ssh|webdavs?):
 
 
 def path_text(value: Any, keyword: str = "", advice: str = 'pass a directory, such as "train"') -> str:
-    """Return a path as text. Raise TFRecordError for the empty text, which fsspec reads as the working
-    directory.
+    """Return a path as text. Raise TFRecordError if the value is no path or is empty.
+
+    fsspec would read the empty text as the working directory.
     """
     with suppress(TypeError):
         text = os.fspath(value)
@@ -37,8 +38,8 @@ def path_text(value: Any, keyword: str = "", advice: str = 'pass a directory, su
 def parent_of(path: str) -> str:
     """Return the text before the last slash of a path, or "".
 
-    Unlike `posixpath.dirname`, it is "" directly below "/", and double slashes, which keys of object stores
-    may contain, are kept.
+    Unlike `posixpath.dirname`, return "" directly below "/", and keep double slashes, which keys of object
+    stores may contain.
     """
     return path.rpartition("/")[0]
 
@@ -52,7 +53,7 @@ def is_http(path: str) -> bool:
 
 
 def unquoted_path(path: str) -> str:
-    """Decode the percent-encoding of an HTTP or HTTPS URL. Another path stays unchanged."""
+    """Decode the percent-encoding of an HTTP or HTTPS URL. Return any other path unchanged."""
     return unquote(path) if is_http(path) else path
 
 
@@ -62,7 +63,7 @@ def glob_start(path: str) -> int:
 
 
 def expand_braces(pattern: str) -> list[str]:
-    """Expand a glob with braces, also nested ones, such as ``{a,b}`` to globs without braces."""
+    """Expand a glob with braces, such as ``{a,b}``, to globs without braces. Braces may be nested."""
     innermost = re.search(r"\{([^{}]*)\}", pattern)
     if innermost is None:
         return [pattern]

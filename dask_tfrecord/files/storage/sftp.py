@@ -1,4 +1,4 @@
-"""Extend fsspec's SFTP filesystem: threads share it, failures raise, and files are created exclusively.
+"""Extend fsspec's SFTP filesystem: threads share a connection, failures raise, and creation is exclusive.
 
 The names of paramiko that begin with an underscore, and `paramiko.sftp`, were checked with paramiko 5.1.
 """
@@ -20,8 +20,8 @@ from paramiko.sftp import CMD_DATA, CMD_READ, SFTP_EOF, int64
 # Seconds after which a server that does not answer counts as lost: while connecting, and for one answer.
 _CONNECT, _ANSWER = 10, 60
 
-# The largest number of bytes in a request or in its answer, and of the bytes that are requested together. A
-# thread keeps the connection from other threads until these bytes have arrived.
+# The largest size in bytes of a request or an answer, and of the requests that are sent together. A thread
+# locks the connection until all answers have arrived.
 _REQUEST, _BUFFER = 1 << 15, 1 << 20
 
 
@@ -44,7 +44,7 @@ class SFTP(SFTPFileSystem):
 
     @property
     def ftp(self) -> "_Client":
-        """The connection. A connection that was lost is made again."""
+        """The connection to the server. A lost connection is opened again."""
         with self._lock:
             if self._client.get_channel().closed:
                 self._connect()
@@ -61,8 +61,9 @@ class SFTP(SFTPFileSystem):
         except OSError as error:
             raise paramiko.SSHException(str(error)) from error
         self._client.get_channel().settimeout(_ANSWER)
-        # paramiko sends a write of 32 KiB in two packets. By default, the second waits 40 ms for an answer.
-        with suppress(AttributeError, OSError):  # the connection may be a command that the user has named
+        # paramiko sends a write of 32 KiB in two packets. By default, the second packet waits 40 ms for an
+        # answer.
+        with suppress(AttributeError, OSError):  # the connection may be a proxy command
             self.client.get_transport().sock.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
 
     def request(self, function: Callable[..., Any], *args: Any, **options: Any) -> Any:
@@ -83,7 +84,7 @@ class SFTP(SFTPFileSystem):
 
     @classmethod
     def _strip_protocol(cls, path: str) -> str:
-        """Return the path of a URL. As in names of files, "?" and "#" have no meaning."""
+        """Return the path of a URL. As in file names, "?" and "#" are ordinary characters."""
         protocol, found, rest = path.partition("://")
         if found and protocol in cls.protocol:
             path = f"/{rest.partition('/')[2]}"
@@ -130,7 +131,7 @@ class SFTP(SFTPFileSystem):
         return {**link, "size": None, "mtime": None}
 
     def walk(self, path: str, *args: Any, **options: Any) -> Any:
-        """Walk as fsspec does, but raise if a directory cannot be listed, unless it does not exist."""
+        """Walk as fsspec does, but raise if an existing directory cannot be listed."""
 
         def fail(error: Exception) -> None:
             if not isinstance(error, FileNotFoundError):
@@ -259,7 +260,7 @@ class _File:
         return count
 
     def _read(self, view: memoryview) -> int:
-        """Read as paramiko's `readv` does, without its thread, which would not hold the lock."""
+        """Read as paramiko's `readv` does, but without a new thread, which would not hold the lock."""
         client, answers = self._file.sftp, _Answers()
         starts = range(0, len(view), _REQUEST)
         sizes = [min(_REQUEST, len(view) - start) for start in starts]

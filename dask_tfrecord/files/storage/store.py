@@ -50,7 +50,7 @@ _T = TypeVar("_T")
 # all other stores, a new file is written under a temporary name in its directory and then renamed.
 _UPLOADING = frozenset({"s3", "s3a", "gs", "gcs", "abfs", "abfss", "az", "adl", "oss", "oci"})
 
-# The number of times that a directory is made again if other writes remove it before it contains a file.
+# A directory is made again at most this often if other writes remove the directory while it is empty.
 _ATTEMPTS = 100
 
 # The number of concurrent requests if each file needs one request.
@@ -62,11 +62,10 @@ _CREATION = Lock()
 
 @dataclass(frozen=True, repr=False)
 class Store:
-    """A filesystem and a root directory on it. Paths of a store have the form of its filesystem, without
-    protocol.
+    """A filesystem and a root directory. Paths are written as on the filesystem, without protocol.
 
     Tasks contain stores, so that workers open the same filesystem as the client. The repr of a store shows no
-    storage options, and its token contains only a hash of them.
+    storage options. The token of a store contains only a hash of the options.
     """
 
     fs: AbstractFileSystem
@@ -97,13 +96,14 @@ class Store:
         return f"{self.root.rstrip('/')}/{relative}"
 
     def relative(self, path: str) -> str:
-        """Return a full path below the root relative to the root: the inverse of `join`."""
+        """Convert a full path below the root to a path relative to the root.
+
+        This is the inverse of `join`.
+        """
         return path[len(self.join("")) :]
 
     def public(self, path: str | None = None) -> str:
-        """Return the form of a path, or of the root, for messages and results: a URL without credentials and
-        query.
-        """
+        """Return a path, or the root, for messages and results: a URL without credentials and query."""
         path = self.root if path is None else path
         if self.local:
             return path
@@ -114,7 +114,10 @@ class Store:
         return f"{scheme}://{host.rpartition('@')[2]}{slash}{tail}"
 
     def public_paths(self, paths: Sequence[str]) -> list[str]:
-        """Return the public form of each path. The form of a directory is computed once, which is faster."""
+        """Convert several paths as `public` does.
+
+        To save time, `public` is called once for each directory.
+        """
         known: dict[str, str] = {}
 
         def public(path: str) -> str:
@@ -137,7 +140,7 @@ class Store:
         return _UPLOADING.isdisjoint(self._protocols)
 
     def names(self, directory: str) -> list[str]:
-        """List the names in a directory below the root, without a cache; none if it does not exist."""
+        """List the names in a directory below the root, without a cache. A missing directory has no names."""
         # Over HTTP, a file would be listed as a directory.
         if "://" in self.root and not self.root.endswith("/"):
             return []
@@ -175,7 +178,7 @@ class Store:
 
         All methods that create, move or remove files call `refuse_links` at the moment of the change. The
         root itself may be reached through links. A path that is itself a link is refused only with ``files``,
-        because a link is replaced and removed without its target.
+        because replacing or removing a link does not change the target.
         """
         is_link = os.path.islink if self.local else getattr(self.fs, "is_link", None)
         if is_link is None:  # a filesystem without links
@@ -245,7 +248,7 @@ class Store:
 
     def _open_new(self, path: str) -> BinaryIO:
         if type(self.fs) is LocalFileSystem:
-            # The default buffering asks if the file is a terminal.
+            # The default buffering would ask the system whether the file is a terminal.
             return open(path, "xb", buffering=io.DEFAULT_BUFFER_SIZE)
         file: BinaryIO = self.fs.open(path, "wb")
         return file
@@ -268,7 +271,7 @@ class Store:
         """Create a file with these bytes. If the file exists, leave it unchanged and raise FileExistsError.
 
         On local disks with hard links, over SFTP, in memory and on object stores, exactly one of several
-        concurrent calls succeeds. Elsewhere, only the threads of one process are kept apart.
+        concurrent calls succeeds. Elsewhere, this is true only of the threads of one process.
         """
         self.refuse_links([path])
         if not self.renames:
@@ -297,8 +300,9 @@ class Store:
         self.sync_directory(parent)
 
     def _move_new(self, source: str, target: str) -> bool:
-        """Move or link a file to a path without a file, in one step, or raise FileExistsError. Return False
-        if the filesystem needs more than one step.
+        """Move or link a file to a new path in one step. Raise FileExistsError if the path exists.
+
+        Return False if the filesystem needs more than one step.
         """
         move_new = os.link if self.local else getattr(self.fs, "rename_new", None)
         try:
@@ -362,8 +366,9 @@ class Store:
                     raise
 
     def copy_permissions(self, sources: Iterable[str], target: str) -> None:
-        """Give a local file the permissions that all sources have, and the group of the first one, as far as
-        this user may.
+        """Give a local file the permissions that all sources share, and the group of the first source.
+
+        What the system does not permit stays unchanged.
         """
         if self.local:
             self.refuse_links([target])
@@ -382,10 +387,9 @@ class Store:
                 os.close(descriptor)
 
     def remove(self, paths: Iterable[str]) -> None:
-        """Remove files, with one request for many files if the store supports this. Missing files are
-        ignored.
+        """Remove files, with one request for many files if the store supports this.
 
-        Directories that become empty are removed, too, up to the root.
+        Missing files are ignored. Directories that become empty are also removed, up to the root.
         """
         alone = list(paths)
         self.refuse_links(alone)
@@ -455,8 +459,8 @@ class Store:
         """Open a file to read the stored bytes from ``start`` to before ``stop``. By default, the whole file
         is read.
 
-        ``size`` and ``stamp`` come from a listing. Raise FileChangedError if the file has another size or
-        stamp now, as far as they are known.
+        ``size`` and ``stamp`` come from a listing. Raise FileChangedError if a known size or stamp differs
+        from the current size or stamp.
         """
         expected = ExpectedFile(
             self.public(path), size, stamp, not start and stop is None, lambda: Store.look(self, path)
@@ -475,8 +479,9 @@ class Store:
             yield FileReader(file, expected, start, stop)
 
     def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        """Read byte ranges of files, as path, start and stop, concurrently if possible. Raise
-        FileChangedError for a removed file.
+        """Read byte ranges of files, concurrently if possible.
+
+        A range is a path, a start and a stop. Raise FileChangedError if a file was removed.
         """
         try:
             return read_byte_ranges(self.fs, ranges)
@@ -555,7 +560,7 @@ class FoundFiles:
 
 
 def _temporary_name(path: str) -> str:
-    """Return the path of the temporary file of a new file, without the random end of its name."""
+    """Return the path of the temporary file for a new file, without the random end of the name."""
     return f"{parent_of(path)}/.{name_of(path)}"
 
 
@@ -591,7 +596,7 @@ def abort(store: Store, upload: Upload) -> None:
 
 @dataclass
 class Checksum:
-    """The first bytes of a file, and the number and the CRC-32C of the bytes that were read so far."""
+    """The first bytes of a file, and the count and the CRC-32C of all bytes read so far."""
 
     head: bytes = b""
     bytes: int = 0

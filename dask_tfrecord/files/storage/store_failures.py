@@ -49,7 +49,7 @@ _NO_CREDENTIALS = frozenset(
         "RefreshError",
     }
 )
-# Names of the exceptions that paramiko raises if the user or the server is not who the other expects.
+# Names of the exceptions that paramiko raises if the user or the server is not authenticated.
 _REFUSED = frozenset({"AuthenticationException", "BadHostKeyException"})
 _NO_REGION = frozenset({"InvalidRegionError", "NoRegionError"})
 _LIBRARIES = frozenset({"aiohttp", "azure", "botocore", "fsspec", "google", "paramiko"})
@@ -137,7 +137,7 @@ def _endpoint(error: BaseException) -> str:
     if isinstance(url, str):
         parts = urlsplit(url)
         return f"{parts.scheme}://{parts.netloc.rpartition('@')[2]}"
-    # Exceptions of aiohttp have the attributes host and port. Those of Azure have the exception of aiohttp.
+    # Exceptions of aiohttp have the attributes host and port. Exceptions of Azure wrap one of aiohttp.
     error = getattr(error, "inner_exception", None) or error
     host, port = getattr(error, "host", None), getattr(error, "port", None)
     return f"{host}:{port}" if isinstance(host, str) and port else ""
@@ -151,7 +151,7 @@ def place_of(arguments: Iterable[Any]) -> str | None:
         if isinstance(argument, list | tuple) and argument and isinstance(argument[0], str):
             argument = argument[0]
         if isinstance(argument, str | os.PathLike):
-            with suppress(TypeError):  # an object that is not the path that it claims to be
+            with suppress(TypeError):  # `__fspath__` of the object may fail
                 text = os.fspath(argument)
                 return text if isinstance(text, str) and "://" in text else None
         for store in (argument, getattr(argument, "store", argument)):
@@ -182,8 +182,8 @@ _WORDS = frozenset({"anon", "anonymous", "browser", "cache", "cloud", "google_de
 
 
 def _user_patterns(ends: str) -> list[re.Pattern[str]]:
-    """Return the patterns of the users and passwords in URLs. In all patterns, the first group comes before
-    the user, and the second group is the user and the password.
+    """Return the patterns of the users and passwords in URLs. In all patterns, the first group is the text
+    before the user, and the second group is the user and the password.
 
     A password may contain `/`, `?`, `#`, `@` and `:`, although these characters should be quoted. Therefore a
     user and a password end at the last `@`, unless the text before the first `/` is a host. The characters
@@ -283,9 +283,9 @@ def redact_errors(function: Callable[Parameters, Result]) -> Callable[Parameters
     """Decorate a function so that its exceptions do not show the secrets in its arguments.
 
     A failure of a remote store becomes an error that names the path, the endpoint and what to check. An
-    exception that shows a secret is replaced by one without the secret, the cause and the context. The
-    replacement has the same class if the class is built-in or belongs to this library. Otherwise, it has the
-    built-in base class.
+    exception that shows a secret is replaced by an exception without the secret, the cause and the context.
+    The replacement has the same class if the class is built-in or belongs to this library. Otherwise, the
+    class of the replacement is the built-in base class.
     """
 
     @wraps(function)
@@ -315,10 +315,10 @@ def _explained(error: Exception, arguments: tuple[Any, ...]) -> Exception:
 
 
 def _secrets(place: Any, seen: set[int], name: str = "", depth: int = 0) -> Iterator[str]:
-    """Yield the secrets in URLs, storage options and filesystems, and in objects of this package with these.
+    """Yield the secrets in URLs, storage options and filesystems, even inside objects of this package.
 
-    ``name`` is the secret name of the option that the value belongs to, if any. ``seen`` has the ids of the
-    searched objects.
+    ``name`` is the secret name of the option that the value belongs to, if any. ``seen`` contains the ids of
+    the searched objects.
     """
     if depth > 20:
         return
@@ -343,7 +343,7 @@ def _secrets(place: Any, seen: set[int], name: str = "", depth: int = 0) -> Iter
         wrapped = vars(place).get("fs")
         yield from _secrets((arguments, place.storage_options, wrapped), seen, depth=depth + 1)
     elif type(place).__module__.startswith("pyarrow.") and hasattr(place, "type_name"):
-        # The arguments of a pyarrow filesystem may hold secrets.
+        # The arguments of a pyarrow filesystem may contain secrets.
         yield from _secrets(place.__reduce__()[1:], seen, depth=depth + 1)
     elif name or type(place).__module__.startswith(("dask_tfrecord.", "pyarrow.")):
         seen.add(id(place))
@@ -372,7 +372,7 @@ def _secrets_of_text(text: str, name: str) -> Iterator[str]:
         if ":" in user or is_web:
             password = user.partition(":")[2] or user
             yield from (user, password)
-            # A library may take a part of the password for the port or the path, and show this part in an
+            # A library may mistake a part of the password for the port or the path, and show this part in an
             # error.
             yield from (part for part in re.split("[/?#@:]", password) if len(part) > 2)
         if is_web:
