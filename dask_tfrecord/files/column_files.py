@@ -1,8 +1,8 @@
 """Read and write column files: Parquet files with a copy of some columns of data files, beside the records.
 
-docs/format.md specifies column files. The records are authoritative: if a reader cannot prove that a column
-file describes a data file, the reader returns None, and the caller decodes the records. The columns of a
-column file are the features of the records, in the types that the kernel decodes to. The same code therefore
+docs/format.md specifies column files. The records are authoritative. If it is uncertain that a column file
+describes a data file, the reader returns None, and the caller decodes the records. The columns of a column
+file are the features of the records, in the Arrow types that the kernel returns. The same code therefore
 converts stored values and decoded values to the types of a schema. The module does not know datasets.
 """
 
@@ -34,38 +34,38 @@ logger = logging.getLogger(__name__)
 # The column with the position of each record in the decompressed content of its data file.
 OFFSET = "tfrecord.offset"
 
-# The key of the footer whose JSON value lists the data files.
+# The metadata key in the footer. Its JSON value lists the data files.
 METADATA_KEY = b"tfrecord"
 
-# The number of bytes at the end of a column file that the first request reads. The content of a smaller file
-# is kept.
+# The first request reads this many bytes at the end of a column file. The content of a smaller file stays in
+# memory.
 _TAIL_BYTES = 1 << 16
 
 # The number of bytes that follow the metadata at the end of a Parquet file: the metadata's length, and
 # "PAR1".
 _END_BYTES = 8
 
-# Ranges of a remote column file that are at most this many bytes apart are read by one request.
+# One request reads ranges of a remote column file that are at most this many bytes apart.
 _GAP_BYTES = 1 << 16
 
-# A row group: its first row in a split, the row after its last row, and its number in the column file.
+# A row group: its first row in a split, the row after its last row, and its index in the column file.
 RowGroup: TypeAlias = tuple[int, int, int]
 
-# A column chunk: the number of its row group, and the number of its column.
+# A column chunk: the index of its row group, and the index of its column.
 Chunk: TypeAlias = tuple[int, int]
 
-# The size of each stored checksum.
+# The size of each stored checksum in bytes.
 CHECKSUM_BYTES = 4
 
-# The number of column files whose footers a process keeps.
+# A process keeps the footers of at most this many column files.
 _MOST_READERS = 64
 
 
 class _DataFile(NamedTuple):
-    """What the footer of a column file says about a data file.
+    """The information about one data file in the footer of a column file.
 
-    ``content`` is the size of its decompressed content, and ``groups`` are the row groups with its rows.
-    ``starts`` has the first row of each row group, followed by the number of all rows.
+    ``content`` is the decompressed size of the data file, and ``groups`` are the row groups with its rows.
+    ``starts`` contains the index of the first row of each row group, followed by the number of rows.
     """
 
     bytes: int
@@ -76,7 +76,7 @@ class _DataFile(NamedTuple):
     starts: list[int]
 
     def groups_of(self, start: int, stop: int) -> tuple[int, list[int]]:
-        """Return the position in `groups` of the first row group with these rows, and these row groups."""
+        """Return the position in `groups` of the first row group with these rows, and all such row groups."""
         first = bisect_right(self.starts, start) - 1
         last = bisect_left(self.starts, stop)
         return first, [*self.groups[first:last]] if start < stop else []
@@ -98,7 +98,7 @@ class ColumnFileReader:
 
     @property
     def features(self) -> frozenset[Column]:
-        """The features that the column file holds; none if it is not usable."""
+        """The features that the column file stores. There are none if the column file is not usable."""
         self._load()
         return self._features
 
@@ -109,7 +109,7 @@ class ColumnFileReader:
                 self._read_footer()
 
     def stores(self, schema: Schema) -> bool:
-        """Return True if a schema has columns, and the column file holds the features of all of them."""
+        """Return True if a schema has columns, and the column file stores the features of all columns."""
         features = schema.columns
         return bool(features) and self.features.issuperset(features)
 
@@ -192,7 +192,7 @@ class ColumnFileReader:
         return rows
 
     def _source(self, groups: Sequence[int], names: Sequence[str]) -> pa.NativeFile:
-        """Return an open file with these row groups and columns, whose checksums were verified."""
+        """Verify the checksums of these row groups and columns, and return them as an open file."""
         if self._content is not None:
             return pa.BufferReader(self._content)
         spans = self.spans(groups, names)
@@ -218,9 +218,9 @@ class ColumnFileReader:
 
 
 class StoredRows(NamedTuple):
-    """The rows of a split of a data file in a column file.
+    """The rows that a column file stores for a split of a data file.
 
-    ``size`` and ``checksum`` are those of the data file in the snapshot. ``first`` is the number of the
+    ``size`` and ``checksum`` come from the snapshot and describe the data file. ``first`` is the index of the
     split's first row in the data file. All methods count rows from this row.
     """
 
@@ -237,9 +237,9 @@ class StoredRows(NamedTuple):
     def read(self, schema: Schema, start: int, stop: int) -> pa.Table | None:
         """Return the rows from ``start`` to before ``stop``, as decoding the records would.
 
-        Return None if the column file does not hold the columns, describes another data file, is missing or
-        damaged, or if a value does not fit its column. The caller then decodes the records, which raises an
-        error that says where the value is.
+        Return None if the column file lacks a column, describes another data file, is missing or damaged, or
+        if a value does not fit its column. The caller then decodes the records, and an error about a value
+        names the record.
         """
         if not self.reader.stores(schema) or (found := self._data_file) is None:
             return None
@@ -255,8 +255,9 @@ class StoredRows(NamedTuple):
         return None
 
     def offsets(self, start: int, stop: int) -> npt.NDArray[np.int64] | None:
-        """Return the offsets in the decompressed data file at which the records from ``start`` to before
-        ``stop`` begin, and at which the last of them ends.
+        """Return the offsets of the records from ``start`` to before ``stop``, and the end of the last one.
+
+        All values are offsets in the decompressed data file. Return None if the column file is not usable.
         """
         if (found := self._data_file) is None:
             return None
@@ -269,7 +270,7 @@ class StoredRows(NamedTuple):
         return None
 
     def groups(self, start: int, stop: int) -> list[RowGroup]:
-        """Return the row groups with some of these rows. They may reach beyond the split."""
+        """Return the row groups with some of these rows. The row groups may extend beyond the split."""
         if (found := self._data_file) is None:
             return []
         at, groups = found.groups_of(self.first + start, self.first + stop)
@@ -277,7 +278,7 @@ class StoredRows(NamedTuple):
         return list(zip(starts, starts[1:], groups, strict=False))
 
     def stored_bytes(self, schema: Schema | None, start: int, stop: int) -> int:
-        """Return the number of bytes that `read` reads, or that `offsets` reads if there is no schema."""
+        """Return how many bytes `read` reads. Without a schema, return how many bytes `offsets` reads."""
         if (found := self._data_file) is None or start >= stop:
             return 0
         names = [OFFSET] if schema is None else [column.name for column in schema.columns]
@@ -302,7 +303,7 @@ def chunk_range(metadata: pq.FileMetaData, group: int, at: int) -> tuple[int, in
 
 
 def pack_checksums(checksums: list[int]) -> bytes:
-    """Return the stored form of the checksums of all column chunks, which precedes the footer."""
+    """Serialize the checksums of all column chunks. The result precedes the footer."""
     packed = np.array(checksums, "<u4").tobytes()
     return packed + crc32c(packed).to_bytes(CHECKSUM_BYTES, "little")
 
@@ -331,12 +332,12 @@ def _check_chunks(
 
 
 class _StoreError(Exception):
-    """The store has failed, which says nothing about the column file."""
+    """Signal that the store failed. The column file may be intact."""
 
 
 @contextmanager
 def _store_errors() -> Iterator[None]:
-    """Wrap failures of the store in _StoreError, except that a missing file raises FileNotFoundError."""
+    """Wrap failures of the store in _StoreError. Only FileNotFoundError stays unchanged."""
     try:
         yield
     except FileNotFoundError:
@@ -359,9 +360,8 @@ def open_column_file(store: Store, file: ColumnFile) -> ColumnFileReader:
     return ColumnFileReader(store, file)
 
 
-# The largest number of rows of a row group, its largest size in bytes, and the largest size of each of its
-# columns. A read of a few rows reads whole row groups. Only columns of texts or lists can reach the last
-# limit.
+# The limits of a row group: rows, bytes, and bytes of each column. Even a read of a few rows reads whole row
+# groups. Only columns of texts or lists can reach the limit of a column.
 _GROUP_ROWS = 1 << 17
 _GROUP_BYTES = 1 << 26
 _COLUMN_BYTES = 1 << 21
@@ -372,7 +372,7 @@ _DICTIONARY_BYTES = 1 << 16
 
 
 class _Sink(io.RawIOBase):
-    """A file that counts its bytes, and computes the CRC-32C of each write."""
+    """A file that counts the written bytes, and computes the CRC-32C of each write."""
 
     def __init__(self, file: BinaryIO) -> None:
         self._file = file
@@ -410,7 +410,7 @@ class _Sink(io.RawIOBase):
 
 
 class ColumnFileWriter:
-    """Write one column file for the data files of a task, one after the other."""
+    """Write one column file for the data files of a task. Add the data files one after the other."""
 
     def __init__(self, file: BinaryIO, features: Sequence[Column], required: Collection[str]) -> None:
         self._file, self._sink = file, _Sink(file)
@@ -420,7 +420,7 @@ class ColumnFileWriter:
         self._schema = pa.schema([*self._features, pa.field(OFFSET, pa.int64(), nullable=False)])
         paths = [(f"{one.name}.list.element" if one.depth else one.name, one.kind) for one in features]
         integers = {OFFSET, *(path for path, kind in paths if kind == "int64")}
-        integers -= {path for path, kind in paths if kind != "int64"}  # a name may equal a list's path
+        integers -= {path for path, kind in paths if kind != "int64"}  # a feature name may equal a list path
         self._writer = pq.ParquetWriter(
             self._sink,
             self._schema,
@@ -433,12 +433,13 @@ class ColumnFileWriter:
         )
         self._files: list[dict[str, Any]] = []
         self._waiting: list[pa.Table] = []
-        self._rows = self._bytes = 0  # of the waiting tables
-        self._records = self._row_groups = 0  # of the current data file, as far as they are written
+        self._rows = self._bytes = 0  # the size of the waiting tables
+        self._records = self._row_groups = 0  # what is already written of the current data file
 
     def add(self, rows: pa.RecordBatch | pa.Table, offsets: Ints) -> None:
-        """Add rows of the current data file, in storage types. ``offsets`` are the records' positions in its
-        content.
+        """Add rows of the current data file, in storage types.
+
+        ``offsets`` are the decompressed offsets of the records in the data file.
         """
         columns = [
             column if (column := rows[item.name]).type == item.type else column.cast(item.type)
@@ -452,7 +453,7 @@ class ColumnFileWriter:
             self._write()
 
     def end_file(self, path: str, size: int, checksum: int, content: int) -> None:
-        """End the current data file. ``content`` is the size of its decompressed content."""
+        """End the current data file. ``content`` is the decompressed size of the data file."""
         self._write()
         self._files.append(
             {
@@ -507,9 +508,9 @@ def create_column_file(
 ) -> Iterator[ColumnFileWriter]:
     """Create a column file that appears at ``path`` when the ``with`` block ends, as `Store.create` does.
 
-    The ``required`` features have a value in each row, so that Parquet writes and reads them faster. A power
-    cut may damage the column file: it is not flushed to the disk, because this would take as long as writing
-    many rows.
+    The ``required`` features have a value in each row. Parquet writes and reads such features faster. The
+    column file is not flushed to the disk, because a flush takes as long as writing many rows. A power cut
+    may therefore damage the column file.
     """
     with store.create(path, durable=False) as file:
         writer = ColumnFileWriter(file, features, required)

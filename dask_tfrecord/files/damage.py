@@ -25,7 +25,7 @@ from dask_tfrecord.files.storage.store import Store
 OnCorrupt = Literal["raise", "skip", "quarantine"]
 Warn = Callable[[str], None]
 
-# The number of damaged ranges of a file that a warning lists. Further damaged ranges are only counted.
+# A warning lists this many damaged ranges of a file, and only counts further ranges.
 _LISTED = 10
 
 # A row group of a quarantine file is written when it has _WAITING_ROWS rows or about _WAITING_BYTES bytes.
@@ -54,8 +54,9 @@ LOG = pa.schema(
 
 @dataclass(frozen=True)
 class DamagePolicy:
-    """How a reader treats damaged records, as in `read_tfrecord`. ``quarantine`` is the directory for
-    their bytes.
+    """How a reader treats damaged records, as in `read_tfrecord`.
+
+    ``quarantine`` is the directory for the bytes of damaged records.
     """
 
     on_corrupt: OnCorrupt = "raise"
@@ -99,7 +100,7 @@ def check_policy(policy: DamagePolicy) -> None:
 
 
 def check_quarantine_path(quarantine: Store, store: Store) -> None:
-    """Raise if the quarantine is inside the dataset, because later reads would treat its files as data."""
+    """Raise if the quarantine is inside the dataset, where later reads would treat the files as data."""
     if quarantine.fs == store.fs and (
         _is_inside(quarantine, store) or _is_inside(*map(_real, (quarantine, store)))
     ):
@@ -122,7 +123,7 @@ def _real(store: Store) -> Store:
 
 
 class DamagedRange(NamedTuple):
-    """A damaged range of a file, by its decompressed offset."""
+    """A damaged range of a file. ``offset`` is a decompressed offset."""
 
     offset: int
     length: int
@@ -161,8 +162,8 @@ class _FileLosses:
 class Losses:
     """Collect the damage that was skipped in all files of one partition.
 
-    More damage than ``max_corrupt`` allows raises. Otherwise `finish` warns about each damaged file. ``rows``
-    is the number of intact records that were read.
+    The methods raise if there is more damage than ``max_corrupt`` allows. Otherwise `finish` warns about each
+    damaged file. ``rows`` is the number of intact records that were read.
     """
 
     def __init__(self, policy: DamagePolicy) -> None:
@@ -172,7 +173,7 @@ class Losses:
 
     @property
     def count(self) -> int:
-        """Number of skipped records, plus number of skipped ranges in which no record can be identified."""
+        """How many records were skipped, plus how many ranges in which no record can be identified."""
         return sum(file.count for file in self._files.values())
 
     @contextmanager
@@ -183,8 +184,9 @@ class Losses:
             split.flush()
 
     def add(self, path: str, offset: int, checked: Checked) -> None:
-        """Add the damage that a check found in data at ``offset`` of a file. Raise if ``max_corrupt`` is a
-        number and the damage exceeds it.
+        """Add the damage that a check found in data at ``offset`` of a file.
+
+        Raise if ``max_corrupt`` is an integer, and there is more damage than this limit.
         """
         self.file(path).add(offset, checked)
         most = self.policy.max_corrupt
@@ -195,9 +197,7 @@ class Losses:
         return self._files.setdefault(path, _FileLosses())
 
     def finish(self, warn: Warn) -> None:
-        """Raise if ``max_corrupt`` is a fraction and the damage exceeds it. Otherwise, warn about each
-        damaged file.
-        """
+        """Warn about each damaged file, or raise if ``max_corrupt`` is a fraction that the damage exceeds."""
         most, total = self.policy.max_corrupt, self.rows + self.count
         if isinstance(most, float) and self.count > most * total:
             raise self._too_many(next(iter(self._files)), f"of {total:,}")
@@ -230,8 +230,9 @@ class SplitLosses:
         self._rows = self._bytes = 0  # the rows and the bytes of the batches in `_waiting`
 
     def add(self, offset: int, data: memoryview, checked: Checked) -> None:
-        """Count the damaged ranges of data at ``offset`` of the file, and quarantine their bytes. Raise as
-        `Losses.add`.
+        """Count the damaged ranges in data at ``offset`` of the file, and quarantine the damaged bytes.
+
+        Raise as `Losses.add` does.
         """
         if not len(checked.starts):
             return
@@ -271,9 +272,9 @@ class SplitLosses:
 def locate_error(
     error: TFRecordError, path: str, first: int, longest: int = MAX_RECORD_BYTES
 ) -> TFRecordError:
-    """Return a copy of an error with the path, the number of the record in its file, and remedies.
+    """Return a copy of an error with the path, the index of the record in the file, and remedies.
 
-    ``first`` is added to the record number of the error. ``longest`` is the ``max_record_bytes`` of the read.
+    ``first`` is added to the record index of the error. ``longest`` is the ``max_record_bytes`` of the read.
     """
     damaged = isinstance(error, CorruptRecordError) and not isinstance(error, FileChangedError)
     error = error.replaced(path=error.path or path)

@@ -1,7 +1,8 @@
-"""Define the entry of a data file in a snapshot: its name, size, blocks and statistics.
+"""Define what a snapshot stores about a data file, such as its name, size, blocks and statistics.
 
-Statistics describe the stored values, so they also hold for the values that are read back. For example, a
-float64 value is counted as the 32-bit float that is stored. NaN is never the smallest or the greatest value.
+Statistics describe the stored values, so they are also true for the values that are read back. For example,
+the statistics of a float64 column use the stored 32-bit floats. NaN is never the smallest or the greatest
+value.
 """
 
 import re
@@ -22,9 +23,9 @@ PART_NAME = re.compile(
     r"\.tfrecord(\.\w+)?"
 )
 
-# The allowed form of the label that a user adds to file names. A file name with such a label is valid on
-# every store and in every shell. The length is limited so that even the longer name of an unfinished file
-# stays below the 255 bytes that most disks allow.
+# The pattern and the size limit of a label that a user adds to file names. A file name with such a label is
+# valid on every store and in every shell. The length is limited so that even the longer name of an unfinished
+# file stays below the 255 bytes that most disks allow.
 _LABEL = re.compile(r"\w[\w.=+@-]*")
 _LABEL_BYTES = 100
 
@@ -34,9 +35,9 @@ def part_name(
 ) -> str:
     """Return the name of the data file of partition ``index`` of ``count``.
 
-    If no partition has more than 100,000 files, sorting the names gives the order of the rows. ``number``
-    counts the files of the partition in all directories, or is None for a single file. ``label`` is a text
-    that the user chose.
+    Sorting the names gives the row order, unless a partition has more than 100,000 files. ``number`` counts
+    the files of the partition in all directories, or is None for a single file. ``label`` is a text that the
+    user chose.
     """
     digits = max(5, len(str(count)))
     more = "" if number is None else f"-{number:05d}"
@@ -57,7 +58,7 @@ def check_labels(labels: Sequence[object]) -> None:
 
 
 def run_of(path: str) -> str | None:
-    """Return the run id in the name of a data file, or None for another name."""
+    """Return the run id in the name of a data file, or None for any other name."""
     part = PART_NAME.fullmatch(name_of(path))
     return part["run"] if part else None
 
@@ -74,7 +75,7 @@ BLOCK_BYTES = 1 << 20
 class Block(NamedTuple):
     """A block of a data file. A read can start at each block.
 
-    A block holds about 1 MiB of whole records, measured before compression.
+    A block contains about 1 MiB of whole records, measured before compression.
 
     Attributes
     ----------
@@ -84,7 +85,7 @@ class Block(NamedTuple):
     content : int
         Offset of the block's first record in the decompressed bytes.
     record : int
-        Number of the block's first record in the file, counted from 0.
+        Index of the block's first record in the file, counted from 0.
 
     Examples
     --------
@@ -109,12 +110,12 @@ class ColumnStatistics(NamedTuple):
     name : str
         The column name.
     min, max : object
-        The smallest and the greatest value of the column in the file, as exact Python values. They are None
-        if the column has no values in the file, or if they were not computed.
+        The smallest and the greatest value of the column in the file, as exact Python values. A bound is None
+        if the column has no values in the file, or if the bound was not computed.
     nulls : int
         Number of nulls of the column in the file.
     min_length, max_length : int, optional
-        The lengths of the shortest and the longest list, or None if the column does not hold lists.
+        The lengths of the shortest and the longest list, or None if the column is not a list column.
 
     Examples
     --------
@@ -135,7 +136,7 @@ class ColumnStatistics(NamedTuple):
 
 
 class ColumnFile(NamedTuple):
-    """The column file that holds a copy of some columns of a data file.
+    """The column file with a copy of some columns of a data file.
 
     Attributes
     ----------
@@ -144,7 +145,8 @@ class ColumnFile(NamedTuple):
     bytes : int
         Size of the column file in bytes.
     crc32c : int
-        CRC-32C of the footer of the column file. The checksums of its column chunks are in the column file.
+        CRC-32C of the footer of the column file. The column file itself contains the checksums of its column
+        chunks.
 
     Examples
     --------
@@ -162,7 +164,8 @@ class ColumnFile(NamedTuple):
     crc32c: int
 
 
-# The columns of a file list that name the column file of each data file. They are null without a column file.
+# The columns of a file list that name the column file of each data file. The columns are null for a data file
+# without a column file.
 COLUMN_FILE_NAMES = tuple(f"columns.{name}" for name in ColumnFile._fields)
 
 
@@ -175,7 +178,7 @@ def read_column_files(rows: pa.Table) -> list[ColumnFile | None]:
 
 @dataclass(frozen=True, repr=False)
 class FileEntry:
-    """The entry of one data file in a snapshot. `Snapshot.files` consists of these entries.
+    """Describe one data file of a snapshot. `Snapshot.files` contains one `FileEntry` for each file.
 
     Attributes
     ----------
@@ -196,14 +199,14 @@ class FileEntry:
         The statistics of each column for which statistics were computed.
     stamp : str
         Modification time or ETag of the file when the snapshot was written. The string is empty if the store
-        gives neither.
+        reports neither.
     columns : ColumnFile, optional
-        The column file with a copy of some columns of the file, or None if there is none.
+        The column file with a copy of some columns of the file, or None if no column file exists.
     codec : str, optional
         The codec of the file, such as "gzip", or "none" if the file is uncompressed. None if the program that
         wrote the snapshot did not store the codec.
     open_columns : tuple of str
-        The columns with values that are not among the known categories. Only the entry of a new file has this
+        The columns with values that are not among the known categories. Only a newly written file has this
         attribute, because a snapshot stores these columns in its schema.
 
     Examples
@@ -260,7 +263,10 @@ def empty_statistics(schema: Schema) -> Columns:
 
 
 def continue_statistics(known: Columns, more: Columns) -> None:
-    """Add the statistics of later ranges, the first of which continues the last range in ``known``."""
+    """Add the statistics ``more`` of later ranges.
+
+    The first later range continues the last range in ``known``.
+    """
     for column, added in zip(known, more, strict=True):
         column.nulls[-1] += added.nulls[0]
         for bounds, others, choose in (
@@ -278,8 +284,8 @@ def file_statistics(
 ) -> list[tuple[ColumnStatistics, ...]]:
     """Convert the kernel's statistics of stored values to the `ColumnStatistics` of each file.
 
-    Each range of rows in ``parts`` is one file. A column whose stored values differ from its own values, such
-    as numbers of classes, has no statistics. The fields of a struct have statistics under names such as
+    Each range of rows in ``parts`` is one file. A column has no statistics if the records store other values
+    than a table shows, such as class numbers. The fields of a struct have statistics under names such as
     "a/b".
     """
     if not parts or not schema.fields:
@@ -293,8 +299,8 @@ def file_statistics(
 def merge_statistics(files: Sequence[FileEntry]) -> tuple[ColumnStatistics, ...]:
     """Return the statistics of a file with the records of all given files.
 
-    A column has statistics if each file with records has statistics of it. A bound is known if it is known
-    for each file in which the column has values.
+    A column has statistics if each file with records has statistics of the column. A bound is known if each
+    file in which the column has values has this bound.
     """
     filled = [file for file in files if file.records] or files[:1]
     of_files = [{column.name: column for column in file.statistics} for file in filled]
@@ -335,8 +341,9 @@ def _column_statistics(column: Field, parts: Sequence[Statistics]) -> Iterable[C
 
 
 def _bounds(column: Field, stored: list[Any]) -> list[Any]:
-    """Convert the minimum or maximum of a column in each file to Python values; None if Python cannot
-    represent it, or if it is too long.
+    """Convert a column's minimum or maximum in each file to a Python value.
+
+    A value that is too long, or that Python cannot represent exactly, becomes None.
     """
     storage = KIND_TYPES[column.kind]
     if column.kind in ("bytes", "string"):

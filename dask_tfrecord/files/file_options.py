@@ -8,11 +8,10 @@ from dask_tfrecord.codec.codecs import Compression
 from dask_tfrecord.files.damage import RAISE, DamagePolicy
 from dask_tfrecord.schema.fields import Lossy
 
-# The codec of the files that are read. "infer" means that the codec of each file is detected from its first
-# bytes.
+# The codec of the files to read. With "infer", the codec of each file is detected from its first bytes.
 ReadCompression = Compression | Literal["infer"] | None
 
-# The treatment of a feature that is not in the schema: an error, or no effect.
+# What to do with a feature that is not in the schema: raise an error, or ignore the feature.
 Extra = Literal["raise", "ignore"]
 
 
@@ -30,13 +29,13 @@ class SchemaEvidence:
     all_records: bool
 
 
-# By default, columns are inferred from records with at most this number of features.
+# By default, columns are inferred only from records with at most this many features.
 MAX_FEATURES = 10_000
 
 
 @dataclass(frozen=True)
 class ReadOptions:
-    """The options of `read_tfrecord` that say how files are read, independently of the columns.
+    """The options of `read_tfrecord` that control how files are read, whatever the columns are.
 
     If ``max_features`` is None, the number of features is not limited. ``path_column`` and ``offset_column``
     name the columns with the file and the offset of each record, or are None if these columns are not
@@ -72,10 +71,10 @@ class ReadOptions:
 
 @dataclass(frozen=True)
 class WriteOptions:
-    """The options of `to_tfrecord` that say how files are written, independently of the columns.
+    """The options of `to_tfrecord` that control how files are written, whatever the columns are.
 
-    ``max_rows`` and ``max_bytes`` limit a file. ``max_bytes`` counts bytes before compression, and only a
-    file with a single longer record exceeds it. Without a level, the codec's default is used.
+    ``max_rows`` and ``max_bytes`` limit a file. ``max_bytes`` counts bytes before compression. Only a file
+    with a single longer record exceeds this limit. If ``level`` is None, the codec uses its default level.
     """
 
     compression: Compression | None = None

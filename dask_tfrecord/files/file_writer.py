@@ -1,6 +1,6 @@
 """Write tables to TFRecord files, in bounded memory: blocks are compressed in parallel, and written in order.
 
-A block holds about 1 MiB of whole records and is compressed independently of the other blocks. Only the
+A block contains about 1 MiB of whole records and is compressed independently of the other blocks. Only the
 records determine where a block ends, so the same rows give the same file bytes on every machine. The module
 does not know datasets.
 """
@@ -39,8 +39,8 @@ from dask_tfrecord.schema.conversion import has_all
 from dask_tfrecord.schema.fields import Field, Lossy, Schema
 from dask_tfrecord.schema.storage_values import storage_bytes
 
-# The total size in bytes of one file's blocks, before compression, that may wait to be compressed. This limit
-# bounds the memory of a task on machines with many processors.
+# At most this many bytes of a file's blocks, before compression, wait to be compressed. This limit bounds the
+# memory of a task on machines with many processors.
 _PENDING_BYTES = 1 << 24
 
 
@@ -72,8 +72,8 @@ class _PendingBlock(NamedTuple):
 class BlockWriter:
     """Write the blocks of one file in order, compress them in parallel, and count the written bytes.
 
-    A buffer is given back to ``buffers`` after its block is written. ``bytes`` and ``crc32c`` are the size
-    and the checksum of what is already written.
+    After writing a block, the writer gives the buffer back to ``buffers``. ``bytes`` and ``crc32c`` are the
+    size and the checksum of what is already written.
     """
 
     def __init__(
@@ -99,8 +99,9 @@ class BlockWriter:
         return self._buffers.take()
 
     def put(self, buffer: memoryview, size: int, block: Block, records: int) -> None:
-        """Add the first ``size`` bytes of a buffer to the file, as a block. The caller must not use the
-        buffer any more.
+        """Add the first ``size`` bytes of a buffer to the file as a block.
+
+        The buffer must not be used again.
         """
         content = buffer[:size]
         if self._compressor is None:
@@ -115,7 +116,7 @@ class BlockWriter:
         self._pending_bytes += size
 
     def finish(self) -> None:
-        """Write the blocks that are still being compressed, and the codec's end of file."""
+        """Write the blocks that are still being compressed, and the codec's last bytes."""
         while self._pending:
             self._write_oldest()
         if self._compressor:
@@ -132,7 +133,7 @@ class BlockWriter:
         self._write(data, records)
 
     def _write(self, data: bytes | memoryview, records: int = 0) -> None:
-        """Write bytes. If ``records`` is not 0, the bytes are this number of uncompressed records."""
+        """Write bytes. If ``records`` is not 0, the bytes are this many uncompressed records."""
         if data:
             self._file.write(data)
             self.bytes += len(data)
@@ -180,7 +181,7 @@ class SpareThreads:
 
 @cache
 def _threads_of_process(threads: int, process: int) -> SpareThreads:
-    """The process is part of the key because a forked process has none of its parent's threads."""
+    """The process id is part of the cache key, because a forked process has none of its parent's threads."""
     return SpareThreads(threads)
 
 
@@ -190,7 +191,7 @@ def _available_processors() -> int:
     return os.cpu_count() or 1
 
 
-# The largest number of rows, and of bytes, that are converted to storage types in one step.
+# One step converts at most this many rows, and this many bytes, to storage types.
 _CHUNK_ROWS = 1 << 16
 _CHUNK_BYTES = 1 << 24
 
@@ -198,12 +199,12 @@ _CHUNK_BYTES = 1 << 24
 # dictionary.
 _COUNTS_NULLS = (pa.types.is_primitive, pa.types.is_string, pa.types.is_large_string)
 
-# The type of an array of row numbers.
+# The type of an array of row indices.
 RowNumbers = npt.NDArray[np.int64]
 
 
 class DirectoryGroup(NamedTuple):
-    """A group of rows with the same partition values. Its ``directory`` is relative to the root, or ""."""
+    """A group of rows with the same partition values. ``directory`` is relative to the root, or ""."""
 
     directory: str
     values: tuple[Any, ...]
@@ -214,7 +215,7 @@ class GroupedRows(NamedTuple):
     """Rows that are sorted by partition directory.
 
     ``pieces`` are tables with the rows, without the partition columns. The tables may be created lazily. Each
-    table comes with the row numbers to use in errors, or with None if the rows are numbered in order.
+    table is paired with the row indices to use in errors, or with None if the indices ascend by one.
     """
 
     pieces: Iterable[tuple[pa.Table, RowNumbers | None]]
@@ -224,8 +225,8 @@ class GroupedRows(NamedTuple):
 class WrittenColumns(NamedTuple):
     """The column file to write beside data files.
 
-    Without features, the column file holds only the offsets of the records. ``path`` is its path in the
-    store, and ``name`` is its path relative to the dataset's root.
+    Without features, the column file contains only the offsets of the records. ``path`` is the path of the
+    column file in the store, and ``name`` is this path relative to the dataset's root.
     """
 
     features: Sequence[Column]
@@ -245,13 +246,13 @@ def write_files(
 ) -> list[FileEntry]:
     """Write one file per partition directory, or several files if one file would exceed a limit.
 
-    ``place`` gets a partition directory, and the number of a file among the files of this call. It returns
-    the path of the file in the store, and its path relative to the dataset's root, which entries and errors
-    show. A group without rows becomes one empty file. All calls in this process share ``threads`` threads,
-    whose number does not change the written bytes.
+    ``place`` gets a partition directory, and the index of a file among the files of this call. ``place``
+    returns two paths of the file: the path in the store, and the path relative to the dataset's root, which
+    the returned `FileEntry` and errors contain. A group without rows becomes one empty file. All calls in
+    this process share ``threads`` threads. The number of threads does not change the written bytes.
 
-    Raise SchemaError with the column and with the number that the row had before sorting. Files before the
-    failing row remain.
+    Raise SchemaError if a value does not fit its column. The error names the column, and the index of the row
+    before sorting. Files that end before the failing row remain.
     """
     spare = _threads_of_process(threads or _available_processors(), os.getpid())
     buffers = Buffers()
@@ -292,7 +293,7 @@ def write_files(
 
 
 def _without_nulls(rows: GroupedRows, features: Sequence[Column]) -> list[str]:
-    """Return features that have a value in each row; none for tables that are created lazily."""
+    """Return the features that have a value in each row. For lazily created tables, return no features."""
     if not isinstance(rows.pieces, list):
         return []
     names = [one.name for one in features]
@@ -305,8 +306,9 @@ def _without_nulls(rows: GroupedRows, features: Sequence[Column]) -> list[str]:
 def _write_file(
     writer: BlockWriter, records: "_RecordStream", end: int, options: WriteOptions, buffers: Buffers
 ) -> int:
-    """Write the next records, up to row ``end`` or a size limit, to one file. Return the size of its content
-    in bytes.
+    """Write the next records, up to row ``end`` or a size limit, to one file.
+
+    Return the size of the content before compression, in bytes.
     """
     first = records.row
     end = min(first + (options.max_rows or end), end)
@@ -332,8 +334,9 @@ def _write_file(
 
 
 class _RecordStream:
-    """Encode the rows of tables as records, in order, into one buffer at a time. ``row`` is the next row to
-    encode.
+    """Encode the rows of tables as records, in order, into one buffer at a time.
+
+    ``row`` is the index of the next row to encode.
     """
 
     def __init__(
@@ -349,25 +352,26 @@ class _RecordStream:
         self._batch_start = self._batch_end = 0
         self._schema = schema
         self._closed = [item for item in schema.fields if item.is_closed]
-        self.open_columns: set[str] = set()  # the closed columns that have values of other categories
+        self.open_columns: set[str] = set()  # the columns with values outside the known categories
         self._lossy: Lossy = lossy
         self._encoder = Encoder(schema.columns, schema.record_type)
         self._statistics: list[Columns] = []  # each file is one range of rows
-        self._counted = 0  # the statistics contain the rows before this number
+        self._counted = 0  # the statistics contain the rows before this row
         self._counts_part = False  # the statistics of the last file may lack the last rows of the file
-        self._ends: list[int] = []  # the row numbers at which files end whose rows are not all counted
-        self._bound_start = self._bound_end = 0  # the range of row numbers that the encoder holds
+        self._ends: list[int] = []  # the ends of the files whose rows are not all counted
+        self._bound_start = self._bound_end = 0  # the range of rows that the encoder holds
         self._storage = self._batch
         self._beside = beside
-        self._copied = 0  # the column file contains the rows before this number
-        self._content = 0  # the number of bytes of the records of the current file
+        self._copied = 0  # the column file contains the rows before this row
+        self._content = 0  # the size in bytes of the current file's records
         self._starts = np.zeros(0, np.int64)  # where the bound rows begin in their buffers
-        # For each buffer with rows to copy: the bound row after its rows, and where it begins in the file.
+        # For each buffer with rows to copy: the bound row after its last row, and the buffer's offset in the
+        # file.
         self._buffers: list[tuple[int, int]] = []
         self.row = 0
 
     def placed(self, error: TFRecordError, path: str) -> TFRecordError:
-        """Return a copy of an error of `take` with the path, and with the row's number before sorting."""
+        """Return a copy of an error of `take` with the path, and with the index of the row before sorting."""
         error = locate_error(error, path, self._bound_start)
         if error.record is None or self._order is None:
             return error
@@ -397,7 +401,7 @@ class _RecordStream:
         return size, 0
 
     def check_end(self) -> None:
-        """Raise RuntimeError if rows remain that belong to no group, because they would not be written."""
+        """Raise RuntimeError if rows remain that belong to no group, because such rows would be lost."""
         if self.row < self._batch_end or next(self._batches, None):
             raise RuntimeError(f"there are more rows than the {self.row:,} of the groups")
 
@@ -408,10 +412,10 @@ class _RecordStream:
         self._ends.append(self.row)
 
     def _copy(self) -> None:
-        """Add the rows since the last call, which the encoder must still hold, to the column file."""
+        """Add the rows since the last call to the column file. The encoder must still hold these rows."""
         if self._beside is not None and self.row > self._copied:
             start = at = self._copied - self._bound_start
-            for end, content in self._buffers:  # all at once, because between two writes each step takes 8 us
+            for end, content in self._buffers:  # in one loop, because a step between two writes takes 8 us
                 self._starts[at:end] += content
                 at = end
             self._beside.add(self._storage.slice(start, at - start), self._starts[start:at])
@@ -422,7 +426,7 @@ class _RecordStream:
         return self._statistics
 
     def _count(self) -> None:
-        """Add the rows since the last call, which the encoder must still hold, to the statistics."""
+        """Add the rows since the last call to the statistics. The encoder must still hold these rows."""
         bounds = [self._counted, *self._ends]
         is_part = self.row > bounds[-1]
         if is_part:
@@ -437,8 +441,9 @@ class _RecordStream:
         self._counted, self._ends = self.row, []
 
     def _bind(self, end: int) -> None:
-        """Convert the next rows to storage types and pass them to the encoder. The current file ends at row
-        ``end``.
+        """Convert the next rows to storage types, and pass the rows to the encoder.
+
+        The current file ends at row ``end``.
         """
         self._count()
         self._copy()

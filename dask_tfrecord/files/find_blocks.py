@@ -1,15 +1,15 @@
 """Find the blocks of large uncompressed files that no snapshot describes.
 
-Tasks scan the ranges of a file in parallel. A range may begin inside a record, and the payload of that record
-may hold whole TFRecord files. The result of scanning a range is therefore only a claim: the position of the
-range's first record, and the position at which the walk from that record ended. When all ranges are scanned,
-the claims are checked in the order of the file, from its start. A claim is true if its walk starts where the
-walk before it ended. A false claim is replaced by a new walk from the position where the walk before it
+Tasks scan the ranges of a file in parallel. A range may begin inside a record, and the payload of this record
+may contain whole TFRecord files. The result of scanning a range is therefore only a claim: the position of
+the range's first record, and the position at which the walk from that record ended. When all ranges are
+scanned, the claims are checked in the order of the file, from its start. A claim is true if its walk starts
+where the previous walk ended. A false claim is replaced by a new walk that starts where the previous walk
 ended.
 
-A walk verifies the lengths of records and their checksums. After damage, a walk continues at the record at
-which a reader with ``on_corrupt="skip"`` continues. If the reader raises for damage, a walk skips the
-payloads of records that are longer than a window or end after the range.
+A walk verifies the lengths and the checksums of records. After damage, a walk continues at the same record as
+a reader with ``on_corrupt="skip"``. If the reader raises for damage, a walk skips the payloads of records
+that are longer than a window or end after the range.
 """
 
 from collections.abc import Callable, Iterable, Sequence
@@ -50,11 +50,11 @@ class _Range(NamedTuple):
 
 
 class _Walk(NamedTuple):
-    """The records from the one at ``start`` to the first record at or after a range's end.
+    """The records from ``start`` to before the first record at or after the end of a range.
 
-    ``blocks`` has the offset and the number of some records. Numbers are counted from ``start``, and a
-    damaged record or range counts as one record. ``damaged`` has offsets of damaged records and ranges, at
-    least of the first one after each block.
+    ``blocks`` contains the offset and the index of some records. Indices are counted from ``start``, and a
+    damaged record or range counts as one record. ``damaged`` contains offsets of damaged records and ranges,
+    including the first damage after each block.
     """
 
     start: int
@@ -75,7 +75,7 @@ def find_blocks(
 ) -> dict[str, BlockIndex]:
     """Map the path of each uncompressed file of known size to the file's blocks.
 
-    A scan task reads ``task_bytes`` of a file. Blocks are at least ``block_bytes`` apart.
+    Each scan task reads ``task_bytes`` bytes of a file. Blocks are at least ``block_bytes`` apart.
     """
     if options.compression not in ("infer", None):
         return {}
@@ -98,7 +98,7 @@ def find_blocks(
 
 @redact_errors
 def _is_plain(store: Store, file: FileInfo) -> bool:
-    """Return True if a file is uncompressed and the store can read it from any byte."""
+    """Return True if a file is uncompressed and the store can read the file from any byte."""
     size = file.size or 0
     with store.open(file.path, size, 0, min(HEADER_BYTES, size), file.stamp) as reader:
         if detect(reader.peek(HEADER_BYTES)) is not None:
@@ -115,8 +115,9 @@ def _is_plain(store: Store, file: FileInfo) -> bool:
 
 @redact_errors
 def _scan_range(store: Store, part: _Range) -> _Walk | None:
-    """Walk over the records of a range, from the first byte at which a record seems to begin. Return None if
-    there is no such byte.
+    """Walk over the records of a range, from the first byte at which a record seems to begin.
+
+    Return None if there is no such byte.
     """
     with _FileWindow(store, part, part.start) as window:
         if part.start and not _seek(window, part, lenient=False):
@@ -149,9 +150,7 @@ def _walk_from(store: Store, part: _Range, start: int) -> _Walk:
 
 
 def _walk(window: "_FileWindow", part: _Range) -> _Walk:
-    """Walk from the record at the start of the window to the first record at or after the end of the
-    range.
-    """
+    """Walk from the window's first record to the first record at or after the end of the range."""
     options = part.options
     if options.verify_crc and options.damage.skips:
         return _walk_past_damage(window, part)
@@ -205,7 +204,7 @@ def _walk_past_damage(window: "_FileWindow", part: _Range) -> _Walk:
         ]
         offsets, lost = offsets[offsets < part.stop], lost[lost < part.stop]
         # The distance between two of these blocks may be less than ``block_bytes``. `_prove` omits a block
-        # that is too close to the block before it.
+        # that is too close to the previous block.
         _, firsts = np.unique(offsets // part.block_bytes, return_index=True)
         starts = offsets[firsts]
         blocks += zip(starts.tolist(), intact.numbers.of_all(firsts).tolist(), strict=True)
@@ -222,7 +221,7 @@ def _walk_past_damage(window: "_FileWindow", part: _Range) -> _Walk:
 def _skip_damage(window: "_FileWindow", part: _Range) -> None:
     start = window.offset
     _seek(window, part, lenient=True)
-    if window.offset == start:  # the length of the damaged record was trusted
+    if window.offset == start:  # `_seek` trusted the length of the damaged record
         window.advance(frame_size(window.data))
 
 
@@ -240,7 +239,8 @@ def _frame_size_at(window: "_FileWindow", part: _Range) -> int:
 def _seek(window: "_FileWindow", part: _Range, *, lenient: bool) -> bool:
     """Move the window to the next record. Return True if this record begins in the range.
 
-    If ``lenient``, the search may continue to the end of the file, and otherwise to the end of the range.
+    With ``lenient``, the search may continue to the end of the file. Otherwise, it stops at the end of the
+    range.
     """
     while window.offset < (part.size if lenient else part.stop):
         found = find_record(
@@ -254,8 +254,7 @@ def _seek(window: "_FileWindow", part: _Range, *, lenient: bool) -> bool:
         window.advance(found.offset)
         if found.proven:
             return window.offset < part.stop
-        # A record is proved by its whole frame and the next record's header, which must both be in the
-        # window.
+        # To accept a record, the search needs the whole frame and the next record's header in the window.
         window.fill(found.size + HEADER_BYTES if found.size else len(window.data) + 1)
     return False
 
@@ -263,8 +262,8 @@ def _seek(window: "_FileWindow", part: _Range, *, lenient: bool) -> bool:
 class _FileWindow(Window):
     """A window over an uncompressed file that can skip bytes without reading them.
 
-    The file is opened at the end of the view. The first reads go up to the end of the range, and later reads
-    get one window at a time.
+    The file is opened at the end of the view. The first reads stop at the end of the range. Later reads
+    request one window at a time.
     """
 
     def __init__(self, store: Store, part: _Range, offset: int) -> None:

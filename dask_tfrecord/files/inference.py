@@ -1,6 +1,4 @@
-"""Summarise the features of sampled records: their names, kinds and lengths, from which schemas are
-inferred.
-"""
+"""Summarise the features of sampled records. Schemas are inferred from the names, kinds and lengths."""
 
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
@@ -35,7 +33,7 @@ AskedType: TypeAlias = RecordType | Literal["infer"]
 
 
 class RecordPosition(NamedTuple):
-    """The path of a record's file, its number in the file, and its decompressed offset."""
+    """The position of a record: the file, the index in the file, and the decompressed offset."""
 
     path: str
     record: int
@@ -44,11 +42,11 @@ class RecordPosition(NamedTuple):
 
 @dataclass(frozen=True)
 class FeatureSummary:
-    """Summary of the feature with one name in some records.
+    """Summary of one feature in some records.
 
-    ``path`` is the first file with the feature, and ``kinds`` has the first record with each kind.
-    ``max_values`` is the most values in one record. ``utf8`` and ``text`` have the same meaning as in
-    `codec.Feature`.
+    ``path`` is the first file with the feature. ``kinds`` maps each kind to the first record with this kind.
+    ``max_values`` is the largest number of values in one record. ``utf8`` and ``text`` have the same meaning
+    as in `codec.Feature`.
     """
 
     name: str
@@ -75,9 +73,9 @@ class FeatureSummary:
 class Sample:
     """Summary of the features of some records, which can be merged with the summary of other records.
 
-    ``payload`` is the size of the payloads without framing. ``non_message`` is the error for the first record
-    that is not a protobuf message; reading its file stopped there. ``reason_for_bytes`` says why the records
-    should be read as bytes although they parse as messages. Without such a reason, it is empty.
+    ``payload`` is the total size of the payloads in bytes. ``non_message`` is the error for the first record
+    that is not a protobuf message, at which reading the file stopped. ``reason_for_bytes`` says why the
+    records should be read as bytes although they parse as messages. Without such a reason, the text is empty.
     """
 
     record_type: AskedType
@@ -105,14 +103,12 @@ class Sample:
 
     @property
     def _is_certainly_bytes(self) -> bool:
-        """True if a record is no protobuf message of any type, which proves that the records are plain
-        bytes.
-        """
+        """True if a record is no protobuf message of any type, so that the records must be plain bytes."""
         return self.non_message is not None and not self.reason_for_bytes
 
     @property
     def known_type(self) -> RecordType:
-        """The type of the records; "example" if no record of the sample shows the type."""
+        """The type of the records, or "example" if the sample does not show the type."""
         return "example" if self.record_type == "infer" else self.record_type
 
 
@@ -130,7 +126,7 @@ def sample_split(
     windows.
 
     Raise CorruptRecordError for damage that the options do not skip, and SchemaError for more features than
-    they allow.
+    the options allow.
     """
     windows = 1 if limit is not None else windows
     # An Example parses as a SequenceExample that has only a context.
@@ -173,8 +169,8 @@ def sample_split(
 class _Feed:
     """Provide a kernel function and a check for `RecordFile.run`; both feed records to an inference.
 
-    ``payload`` counts the bytes of payloads that are no protobuf message in an intact frame. ``other`` is the
-    number of the first record that is a message of another type.
+    ``payload`` counts the payload bytes of intact frames whose payload is no protobuf message. ``other`` is
+    the index of the first record that is a message of another type.
     """
 
     def __init__(self, inference: Inference) -> None:
@@ -197,7 +193,7 @@ class _Feed:
     def check(self, data: memoryview, *, final: bool, limit: int | None) -> Checked:
         checked = self._inference.check(data, final=final, limit=limit)
         numbers = Numbers(self._records, checked.records_before)
-        if TOO_MANY_FEATURES in checked.texts:  # the record is whole, so that skipping it would lose rows
+        if TOO_MANY_FEATURES in checked.texts:  # the record is intact, so skipping it would lose a row
             at = checked.reasons.tolist().index(checked.texts.index(TOO_MANY_FEATURES))
             damage = self._inference.feed(data[checked.starts[at] : checked.ends[at]], final=True).damage
             assert damage is not None
@@ -215,7 +211,7 @@ class _Feed:
 def _note_places(
     places: dict[int, RecordPosition], inference: Inference, before: int, step: Step[Result], path: str
 ) -> None:
-    """Store the positions of the records of this step in which a feature has a kind for the first time."""
+    """Store the position of each record of this step in which a feature has a kind for the first time."""
     numbers = {number for feature in inference.features() for number in feature.kinds.values()}
     new = sorted(number for number in numbers if number >= before)
     if new:

@@ -62,10 +62,10 @@ _EXPANSION = 4
 
 @dataclass(frozen=True)
 class Decoding:
-    """How records become the rows of a schema.
+    """The parameters for decoding records to the rows of a schema.
 
-    ``known`` are the features that records may have. None allows all features. Features without a column are
-    not parsed.
+    ``known`` lists the features that records may have. None allows all features. Features without a column
+    are not parsed.
     """
 
     schema: Schema
@@ -74,7 +74,7 @@ class Decoding:
 
     @property
     def only_counts(self) -> bool:
-        """True if the records are counted and not parsed.
+        """True if the records are only counted, and not parsed.
 
         This is the case if the schema has no columns, all features are allowed, and no damaged payloads are
         skipped.
@@ -84,7 +84,7 @@ class Decoding:
 
     @property
     def stored(self) -> Schema:
-        """The columns that records hold."""
+        """The columns that are stored in records."""
         schema, others = self.schema, self.options.origin_columns
         return schema.select(name for name in schema.names if name not in others) if others else schema
 
@@ -95,9 +95,9 @@ class Decoding:
         return Decoder(self.stored.columns, known=self.known, **rules)
 
     def check(self) -> Callable[..., Checked] | None:
-        """Return the check that finds the damage to skip, if the options skip damage.
+        """Return the function that finds damage to skip, or None if the options do not skip damage.
 
-        The check parses all features, so that the same records are skipped whatever columns are read.
+        The function parses all features, so the read skips the same records for any choice of columns.
         """
         return Inference(**self._rules).check if self.options.damage.skips else None
 
@@ -123,8 +123,8 @@ def read_split(
     ``losses`` collects the damage that is skipped. ``batch_bytes`` is the largest decompressed size of the
     records in a table; a longer record becomes a table with one row.
 
-    Raise CorruptRecordError for damage that the options do not skip, after yielding the records before it,
-    and SchemaError for a value that does not fit its column.
+    Raise CorruptRecordError for damage that the options do not skip, after yielding the records before the
+    damage. Raise SchemaError for a value that does not fit its column.
     """
     schema, options = decoding.schema, decoding.options
     file = RecordFile(store, split, options)
@@ -135,7 +135,7 @@ def read_split(
     wants_offsets = options.offset_column in schema.names
     gathered = _Batches(decoder, content_bytes(split), batch_bytes, wants_offsets)
 
-    # If only some features are known, the decoder also reads the features that are not columns.
+    # If only some features are allowed, the decoder must also read features without a column.
     is_sparse = decoding.known is None and schema.record_type != "bytes"
     needed = [column.name for column in decoder.columns] if is_sparse else None
     steps = file.run(gathered.feed, decoder.columns, losses, decoding.check(), needed)
@@ -164,8 +164,8 @@ class _Batch(NamedTuple):
     """A decoded batch of records from one or more windows.
 
     ``parts`` has an element for each run of rows from one window: its first row, the index of this row's
-    record in the window, and the numbers of the window's records. ``offsets`` has the offsets of the records
-    in the file, if they are requested.
+    record in the window, and the `Numbers` of the window. ``offsets`` contains the file offsets of the
+    records, if requested.
     """
 
     batch: pa.RecordBatch
@@ -173,7 +173,7 @@ class _Batch(NamedTuple):
     offsets: list[pa.Array]
 
     def number(self, row: int) -> int:
-        """Return the number in the file of the record of a row."""
+        """Return the index in the file of a row's record."""
         first, skipped, numbers = self.parts[bisect_right(self.parts, row, key=itemgetter(0)) - 1]
         return numbers.of(row - first + skipped)
 
@@ -203,7 +203,10 @@ class _Batches:
         return fed
 
     def batches(self, steps: "Iterable[Step[Fed]]") -> Iterator[_Batch]:
-        """Yield the batches that `feed` decodes in these steps. Records before an error are yielded first."""
+        """Yield the batches that `feed` decodes in these steps.
+
+        If a step raises, first yield the earlier records.
+        """
         try:
             for step in steps:
                 self._add(step)
@@ -253,8 +256,8 @@ class Step(Generic[_R]):
     """The result of one call of a kernel function.
 
     ``data`` are the bytes that the function consumed, which are valid only until the next step. ``intact``
-    has all intact records of the window. ``row`` and ``at`` are the numbers of records and bytes of
-    ``intact`` before this step.
+    contains all intact records of the window. ``row`` and ``at`` count the records and bytes of ``intact``
+    before this step.
     """
 
     result: _R
@@ -270,11 +273,11 @@ class Step(Generic[_R]):
 
     @property
     def record(self) -> int:
-        """Number in the file of the first record of this step."""
+        """Index in the file of the first record of this step."""
         return self.number(0)
 
     def number(self, row: int) -> int:
-        """Return the number in the file of the record with index ``row`` in this step."""
+        """Convert the index of a record in this step to the index in the file."""
         return self.intact.numbers.of(self.row + row)
 
     def offsets(self, positions: Ints) -> Ints:
@@ -306,11 +309,11 @@ class RecordFile(NamedTuple):
 
         ``kernel`` takes bytes and ``final``, and handles the whole records at the start of the bytes. If the
         options skip damage, ``check``, a bound `Inference.check`, finds the damaged ranges, and ``kernel``
-        gets only the intact records. The default check does not parse payloads. The damage of a column's
-        value refers to the column by an index into ``columns``. ``needed`` are the features whose values
-        ``kernel`` reads, or None if it needs all bytes.
+        gets only the intact records. The default check does not parse payloads. Damage in a value refers to
+        the column by an index into ``columns``. ``needed`` lists the features whose values ``kernel`` reads,
+        or is None if ``kernel`` needs all bytes.
 
-        Raise CorruptRecordError for damage that the options do not skip, and SchemaError for a value that
+        Raise CorruptRecordError for damage that the options do not skip. Raise SchemaError for a value that
         does not fit its column.
         """
         store, split, options = self
@@ -361,7 +364,7 @@ class RecordFile(NamedTuple):
             raise locate_error(error, self.path, record, options.max_record_bytes) from None
 
     def count(self, losses: Losses | None = None) -> int:
-        """Count the records without parsing them. The options say if checksums are verified."""
+        """Count the records without parsing them. The options determine whether checksums are verified."""
         # If damage is skipped, the check verifies the checksums.
         verify_crc = self.options.verify_crc and not self.options.damage.skips
         scan_all = partial(scan, verify_crc=verify_crc, max_record_bytes=self.options.max_record_bytes)
@@ -384,8 +387,9 @@ def as_table(
     files: Iterable[tuple[str, int]],
     offsets: Sequence[pa.Array],
 ) -> pa.Table:
-    """Add the path and offset columns of the schema to a batch. ``files`` has the path and the number of rows
-    of each file in the batch.
+    """Add the path and offset columns of the schema to a batch.
+
+    ``files`` lists the path and the number of rows of each file in the batch.
     """
     if not schema.fields:
         return rows_without_columns(batch.num_rows)
@@ -425,10 +429,10 @@ def groups_of_small_files(splits: Iterable[Split]) -> Iterator[list[Split]]:
 def read_together(
     store: Store, splits: Sequence[Split], decoding: Decoding
 ) -> tuple[pa.Table, list[int]] | None:
-    """Read all records of a group of `groups_of_small_files`: the rows, and the number of rows of each file.
+    """Read a group of small files. Return the rows, and the number of rows of each file.
 
-    Return None if each file must be read alone: a file is damaged or has changed, a value does not fit its
-    column, or the content is much larger than estimated.
+    Return None if each file must be read alone, because a file is damaged or has changed, a value does not
+    fit its column, or the content is much larger than estimated.
     """
     schema, options = decoding.schema, decoding.options
     try:
@@ -464,10 +468,10 @@ def read_together(
 
 
 def _join(store: Store, splits: Sequence[Split], options: ReadOptions) -> tuple[memoryview, Ints] | None:
-    """Read the content of files into one buffer. Return the content, and the start of each file in it,
-    followed by the end of the content.
+    """Read the content of files into one buffer.
 
-    Return None if a file must be read alone.
+    Return the content, and the start of each file, followed by the end of the content. Return None if a file
+    must be read alone.
     """
     # The buffer has one byte more than the files, so that a file that has grown is noticed.
     size = _MARGIN * sum(map(content_bytes, splits)) + 1

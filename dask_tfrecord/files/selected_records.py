@@ -1,6 +1,6 @@
-"""Read some records of a split, given their numbers or their positions.
+"""Read some records of a split by index, or from ranges of the file.
 
-The other records are only located, or not fetched at all. They are neither verified nor decoded.
+All other records are neither verified nor decoded, and often not even fetched.
 """
 
 from collections.abc import Iterator
@@ -26,11 +26,11 @@ def read_selected(
     wanted: Ints,
     decoding: Decoding,
 ) -> tuple[pa.Table, int] | None:
-    """Read the records of a split with the ascending numbers ``wanted``, counted from the start of the split.
+    """Read the records of a split with the ascending indices ``wanted``, counted from the start of the split.
 
-    Return their rows, and the number of all records of the split. Return None if the split must be read
-    completely: if the checksum of the file must be verified, if damage is skipped, if the path or the offset
-    of records is requested, or if a read record is damaged or does not fit the schema.
+    Return the rows of these records, and the number of records in the split. Return None if the split must be
+    read completely: to verify the checksum of the file, to skip damage, to add the path or the offset of
+    records, or because a record is damaged or does not fit the schema.
     """
     options = decoding.options
     if options.damage.skips or options.origin_columns or must_verify_content(split, options):
@@ -61,8 +61,8 @@ def read_selected(
         return None
 
 
-# The time that one more request takes, as the number of bytes that could be read in this time: from the local
-# disk, and from any other store.
+# The time that one more request takes, as the number of bytes that can be read in this time, for the local
+# disk and for any other store.
 _LOCAL_REQUEST = 1 << 16
 _REMOTE_REQUEST = 1 << 20
 
@@ -70,8 +70,9 @@ _REMOTE_REQUEST = 1 << 20
 class Fetch(NamedTuple):
     """The ranges of a file that must be read to get some records of a split.
 
-    ``rows`` are the numbers of the records within the split, in ascending order. ``records`` has the start
-    and the end of each record in the file, or is None for a compressed file, whose ranges are whole blocks.
+    ``rows`` contains the indices of the records within the split, in ascending order. ``records`` contains
+    the start and the end of each record in the file. For a compressed file, whose ranges are whole blocks,
+    ``records`` is None.
     """
 
     store: Store
@@ -87,7 +88,7 @@ class Fetch(NamedTuple):
 
     @property
     def is_cheaper(self) -> bool:
-        """True if reading the ranges takes less time than reading the split, as estimated from the bytes."""
+        """True if reading the ranges takes less time than reading the split. The times are estimates."""
         return self.bytes + len(self.starts) * _request(self.store) < self.split.stored_bytes
 
     @property
@@ -99,16 +100,16 @@ class Fetch(NamedTuple):
         )
 
     def read(self, decoding: Decoding) -> pa.Table | None:
-        """Read the records.
+        """Read the requested records.
 
-        Return None if the split must be read completely, because a record is damaged, is not where it should
-        be, or does not fit the schema.
+        Return None if the split must be read completely, because a record is damaged, is not at the expected
+        position, or does not fit the schema.
         """
         try:
             if self.records is None:
                 return self._read_blocks(decoding)
             return self._read_ranges(self.records, decoding)
-        except (TFRecordError, OSError, IndexError):  # reading the whole split says where the error is
+        except (TFRecordError, OSError, IndexError):  # reading the whole split locates the error
             return None
 
     def _read_ranges(self, records: Ints, decoding: Decoding) -> pa.Table | None:
@@ -154,10 +155,10 @@ def _request(store: Store) -> int:
 
 
 def plan_fetch(store: Store, split: Split, rows: Ints, offsets: Ints | None) -> Fetch | None:
-    """Return the ranges of a file that hold the wanted records of a split, or None if they are unknown.
+    """Return the file ranges with the requested records of a split, or None if the ranges are unknown.
 
     ``offsets`` are the positions of the records of the split in the decompressed file, followed by the end of
-    the last one.
+    the last record.
     """
     stop = split.file.size if split.stop is None else split.stop.offset
     if stop is None:
@@ -180,8 +181,8 @@ def plan_fetch(store: Store, split: Split, rows: Ints, offsets: Ints | None) -> 
 def _joined(starts: Ints, stops: Ints, gap: int) -> tuple[Ints, Ints]:
     """Join ascending ranges with gaps of at most ``gap`` bytes.
 
-    A joined range is read at once. To limit its size, ranges are joined only if their starts lie between the
-    same two multiples of `TABLE_BYTES`.
+    A joined range is read at once. To limit the size of joined ranges, only ranges that start between the
+    same two multiples of `TABLE_BYTES` are joined.
     """
     is_first, is_last = np.ones((2, len(starts)), bool)
     numbers = starts // TABLE_BYTES
@@ -190,6 +191,6 @@ def _joined(starts: Ints, stops: Ints, gap: int) -> tuple[Ints, Ints]:
 
 
 def _groups(sizes: Ints) -> Iterator[tuple[int, int]]:
-    """Divide ranges of the given sizes into groups of about `TABLE_BYTES` bytes. Each is read at once."""
+    """Divide ranges of the given sizes into groups of about `TABLE_BYTES` bytes. A group is read at once."""
     numbers = np.cumsum(sizes) // TABLE_BYTES
     return pairwise([0, *(np.flatnonzero(numbers[1:] > numbers[:-1]) + 1).tolist(), len(sizes)])

@@ -26,7 +26,7 @@ _SIDE_NAME = re.compile(
     re.IGNORECASE,
 )
 
-# The number of files that are opened at the same time to look at their first bytes.
+# This many files are opened at the same time to read their first bytes.
 _THREADS = 16
 
 # The largest number of file names in a log message.
@@ -36,12 +36,11 @@ _MOST_NAMES = 5
 def without_side_files(
     store: Store, files: pa.Table, *, data: Iterable[str] = (), keep: Collection[str] = ()
 ) -> pa.Table:
-    """Return the file list without files that are clearly not TFRecord files, and log the names of these
-    files.
+    """Return a file list without files that are clearly no TFRecord files, and log the skipped names.
 
     A file is kept if some data file has the same suffix. All files are kept if every file has the name of a
-    side file and ``data`` is empty. ``data`` are paths of known data files that are not in ``files``;
-    ``keep`` are paths that must not be skipped.
+    side file and ``data`` is empty. ``data`` lists paths of known data files that are not in ``files``.
+    ``keep`` lists paths that must not be skipped.
     """
     of_files = map(_suffix, column_paths(files["path"]))
     is_candidate = [suffix is not None for suffix in of_files]
@@ -68,7 +67,7 @@ def without_side_files(
 
 
 def _suffix(path: str) -> str | None:
-    """Return the suffix or name that marks a path as a possible side file, if there is one."""
+    """Return the suffix or name that marks a path as a possible side file, or None."""
     match = _SIDE_NAME.fullmatch(name_of(path))
     return (match[2] or match[1]).lower() if match else None
 
@@ -86,8 +85,9 @@ def _is_plainly_other(store: Store, file: FileInfo) -> bool:
 
 
 def first_bytes(store: Store, file: FileInfo, head: bytes | None = None) -> bytes:
-    """Return the first ``HEADER_BYTES`` bytes of a file's decompressed content, or all of a shorter one.
-    ``head`` are the first stored bytes, if they are known.
+    """Return the first ``HEADER_BYTES`` bytes of a file's decompressed content, or all if there are fewer.
+
+    ``head`` contains the first stored bytes, if the caller knows them.
     """
     if head is None:
         with store.open(file.path, file.size, 0, min(file.size or HEADER_BYTES, HEADER_BYTES)) as source:

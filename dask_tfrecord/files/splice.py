@@ -1,10 +1,10 @@
-"""Make files from the stored bytes of other files, whole or without some of their records.
+"""Make files from the stored bytes of other files, with all or only some of their records.
 
-Blocks that stay whole are copied as they are stored. Only `remove_records` decodes them, for statistics.
-Uncompressed files, and the frames of zstd, LZ4, bzip2 and xz, are copied one after the other. The blocks of
-gzip and zlib files become one stream, whose checksum is computed from the checksums of the sources. Column
-files of the new files are copied in the same way, or written from decoded records. The module does not know
-datasets.
+Blocks that keep all records are copied as stored bytes. Only `remove_records` also decodes these blocks, to
+compute statistics. Uncompressed files, and the frames of zstd, LZ4, bzip2 and xz, are copied one after the
+other. The blocks of gzip and zlib files become one stream, whose checksum is computed from the checksums of
+the sources. Column files of the new files are copied in the same way, or written from decoded records. The
+module does not know datasets.
 """
 
 from collections.abc import Iterable, Iterator, Sequence
@@ -61,11 +61,11 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import changed_since_snapshot, record_offsets
 from dask_tfrecord.schema.fields import Field, Schema
 
-# The content of a block, which is valid until the next block is read, its number of records, and its stored
-# bytes. The stored bytes are empty if the content must be compressed.
+# A block: the content, the number of records, and the stored bytes. The content is valid until the next block
+# is read. The stored bytes are empty if the content must be compressed.
 StoredBlock: TypeAlias = tuple[memoryview, int, memoryview]
 
-# The number of bytes that are copied in one step.
+# One step copies this many bytes.
 _CHUNK_BYTES = 1 << 20
 
 
@@ -78,12 +78,12 @@ def stored_codec(store: Store, sources: Sequence[FileEntry]) -> Compression | No
 def splice(
     store: Store, sources: Sequence[FileEntry], compression: Compression | None, path: str, name: str
 ) -> FileEntry:
-    """Write a file with the records of several files, in their order.
+    """Write a file with the records of several files, in the order of ``sources``.
 
-    The sources have the same partition values. Sources of another codec, and compressed sources without
+    The sources must have the same partition values. Sources of another codec, and compressed sources without
     blocks, are decompressed and compressed again. ``path`` is the path of the new file in the store, and
-    ``name`` is its path relative to the dataset's root. Raise FileChangedError if a source differs from its
-    entry, and CorruptRecordError if it is damaged.
+    ``name`` is this path relative to the dataset's root. Raise FileChangedError if a source differs from its
+    `FileEntry`, and CorruptRecordError if a source is damaged.
     """
     with store.create(path) as file:
         spliced = SplicedFile(file, compression)
@@ -94,10 +94,11 @@ def splice(
 
 
 class SplicedFile:
-    """A new file that is put together from the stored blocks of other files, and from new blocks.
+    """A new file that consists of stored blocks of other files, and of new blocks.
 
     In ``blocks``, adjacent short blocks are joined to one block of at most `BLOCK_BYTES` of content.
-    ``bytes`` and ``crc32c`` describe what is already written, and ``content`` is its size before compression.
+    ``bytes`` and ``crc32c`` are the size and the checksum of what is already written. ``content`` is the size
+    before compression.
     """
 
     def __init__(self, file: BinaryIO, compression: Compression | None) -> None:
@@ -110,7 +111,7 @@ class SplicedFile:
         self._write(self._compressor.head)
 
     def append_file(self, store: Store, source: FileEntry) -> None:
-        """Append all records of a file, and compare the file with its entry."""
+        """Append all records of a file, and compare the file with its `FileEntry`."""
         path = store.join(source.path)
         with store.open(path, source.bytes) as reader:
             codec = detect(reader.peek(HEADER_BYTES))
@@ -128,13 +129,13 @@ class SplicedFile:
                 raise CorruptRecordError(problem, path=store.public(path))
 
     def read_blocks(self, store: Store, source: FileEntry) -> Iterator[StoredBlock]:
-        """Read a file that has the codec of this file, and verify all checksums."""
+        """Yield the blocks of another file with the same codec, and verify all checksums."""
         if self.has_blocks(source):
             return _stored_blocks(store, source, self._compression, self._compressor.tail_bytes)
         return _compressed_again(store, source)
 
     def has_blocks(self, source: FileEntry) -> bool:
-        """Return True if the entry of a file with this codec lists blocks. Such blocks can be copied."""
+        """Return True if the `FileEntry` of a file with this codec lists blocks, which can be copied."""
         first = Block(len(self._compressor.head), 0, 0)
         stop = source.bytes - self._compressor.tail_bytes
         return source.blocks[:1] == (first,) and source.blocks[-1].offset <= stop
@@ -227,7 +228,7 @@ def _read_exactly(reader: FileReader, view: memoryview) -> memoryview:
 def _stored_blocks(
     store: Store, source: FileEntry, compression: Compression | None, tail_bytes: int
 ) -> Iterator[StoredBlock]:
-    """Yield the blocks that a file's entry lists. At the end, raise FileChangedError for a wrong checksum."""
+    """Yield the blocks that a `FileEntry` lists. At the end, raise FileChangedError for a wrong checksum."""
     path, blocks = store.join(source.path), source.blocks
     stops = [(block.offset, block.record) for block in blocks[1:]]
     stops.append((source.bytes - tail_bytes, source.records))
@@ -273,12 +274,11 @@ def remove_records(
     path: str,
     name: str,
 ) -> FileEntry:
-    """Write a file with the records of another file, except those that a mask removes. At least one must
-    stay.
+    """Write a copy of a file without the records that a mask selects. At least one record must remain.
 
-    The statistics of the entry describe exactly the records that are left, so that no value of a removed
-    record stays in the dataset. The entry has no statistics if a record does not fit the schema. Raise
-    FileChangedError if the source differs from its entry, and CorruptRecordError if it is damaged.
+    The returned statistics describe exactly the remaining records, so that no value of a removed record stays
+    in the dataset. There are no statistics if a record does not fit the schema. Raise FileChangedError if the
+    source differs from its `FileEntry`, and CorruptRecordError if the source is damaged.
     """
     decoder = Decoder(schema.columns, schema.record_type)
     encoder = Encoder(schema.columns, schema.record_type)
@@ -309,17 +309,17 @@ def remove_records(
     return replace(spliced.entry(name, [source]), statistics=statistics)
 
 
-# The number of rows of a column file that are copied in one step.
+# One step copies this many rows of a column file.
 _ROWS = 1 << 17
 
-# The values of the features of consecutive records, and the sizes of the frames of these records.
+# The feature values of consecutive records, and the frame sizes of these records.
 Rows = tuple[pa.Table, Ints]
 
 
 def with_column_file(
     store: Store, columns: WrittenColumns, files: Iterable[tuple[FileEntry, Iterable[Rows]]]
 ) -> list[FileEntry]:
-    """Write one column file for data files, given the rows of each. Return entries with the column file."""
+    """Write one column file for data files with their rows. Return each `FileEntry` with the column file."""
     entries = []
     with create_column_file(store, columns.path, columns.features) as writer:
         for entry, parts in files:
@@ -342,10 +342,9 @@ def feature_schema(features: Sequence[Column], record_type: RecordType) -> Schem
 def rows_of_file(
     store: Store, source: FileEntry, features: Sequence[Column], record_type: RecordType
 ) -> Iterator[Rows]:
-    """Yield the values of features and the frame sizes of all records of a file, from its column file if
-    possible.
+    """Yield feature values and frame sizes of all records of a file, if possible from the column file.
 
-    Raise CorruptRecordError if the data file is read, and is damaged or changed.
+    Raise CorruptRecordError if the data file must be read and is damaged or changed.
     """
     schema = feature_schema(features, record_type)
     known = 0
@@ -361,7 +360,7 @@ def rows_of_file(
 
 
 def _from_column_file(store: Store, source: FileEntry, file: ColumnFile, schema: Schema) -> Iterator[Rows]:
-    """Yield the rows of a data file from its column file, until a row is missing there."""
+    """Yield the rows of a data file from its column file. Stop at the first missing row."""
     stored = StoredRows.of(open_column_file(store, file), source)
     for start in range(0, source.records, _ROWS):
         stop = min(start + _ROWS, source.records)

@@ -1,4 +1,4 @@
-"""Define splits: ranges of files that hold whole records and can be read independently."""
+"""Define splits: ranges of files that contain whole records and can be read independently."""
 
 import hashlib
 from bisect import bisect_left
@@ -19,21 +19,21 @@ _FIRST = Block(0, 0, 0)
 
 BLOCK_TYPE = pa.struct([(name, pa.int64()) for name in Block._fields])
 
-# The columns of `Partitions.rows` on which the rows of the splits depend, and so the token of a read. All
-# other columns say more about the files of the splits.
+# The columns of `Partitions.rows` that determine the rows of the splits, and therefore the token of a read.
+# All other columns only add information about the files.
 _COLUMNS = ("path", "size", "stamp", "crc32c", "records", "start", "stop")
 
-# The number of partitions whose `Split` objects are created together.
+# The `Split` objects of this many partitions are created together.
 _PARTITIONS = 1024
 
 
 @dataclass(frozen=True)
 class Split:
-    """A range of a file that holds whole records and can be read without the bytes before it.
+    """A range of a file that contains whole records and can be read without the preceding bytes.
 
-    ``stop`` is where the next split begins, or None at the end of the file. ``columns`` is also None if the
-    file may have changed since the snapshot was written. ``blocks`` are the blocks of the split, if the file
-    is compressed and single records may be wanted.
+    ``stop`` is the block at which the next split begins, or None at the end of the file. ``columns`` is None
+    if no column file exists, or if the file may have changed since the snapshot was written. ``blocks`` lists
+    the blocks of the split, if the file is compressed and callers may request single records.
     """
 
     file: FileInfo
@@ -54,10 +54,10 @@ class Split:
 class Partitions(Sequence[tuple[Split, ...]]):
     """The splits of all partitions of a dataset, stored as the rows of a table.
 
-    `Split` objects are created only when they are needed, and at most those of 1,024 partitions are kept.
-    ``rows`` is a file list with a row for each split, and with the column ``records``. If any file is split,
-    it also has the columns ``start`` and ``stop``, where null means the start or the end of the file.
-    Partition ``k`` has the rows from ``starts[k]`` to before ``starts[k + 1]``.
+    `Split` objects are created only when they are needed, and the objects of at most 1,024 partitions are
+    kept. ``rows`` is a file list with a row for each split, and with the column ``records``. If any file is
+    split, ``rows`` also has the columns ``start`` and ``stop``, in which null means the start or the end of
+    the file. Partition ``k`` has the rows from ``starts[k]`` to before ``starts[k + 1]``.
     """
 
     rows: pa.Table
@@ -123,7 +123,7 @@ class Partitions(Sequence[tuple[Split, ...]]):
 
 
 def packed(table: pa.Table) -> bytes:
-    """Return the compressed bytes of a file list, which a plan sends to the scheduler of a cluster."""
+    """Serialize and compress a file list, because Dask sends read plans to the scheduler of a cluster."""
     sink, options = pa.BufferOutputStream(), pa.ipc.IpcWriteOptions(compression="zstd")
     with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
         writer.write_table(table)
@@ -150,8 +150,8 @@ def table_token(table: pa.Table) -> str:
 class BlockIndex:
     """The blocks of a file that no snapshot describes, as `find_blocks` found them.
 
-    Each damaged record or range counts as one record. ``damaged`` has offsets of damage in ascending order,
-    at least the first one after each block's start.
+    Each damaged record or range counts as one record. ``damaged`` contains offsets of damage in ascending
+    order, including the first damage after the start of each block.
     """
 
     records: int | None
@@ -160,8 +160,7 @@ class BlockIndex:
 
 
 def cut(size: int, known: BlockIndex, blocksize: int) -> list[tuple[Block, Block | None, int | None]]:
-    """Cut a file into ranges of about equal size, of at most ``blocksize`` bytes if the file's blocks allow
-    it.
+    """Cut a file at blocks into ranges of about equal size, if possible of at most ``blocksize`` bytes.
 
     Return ``start``, ``stop`` and ``records`` of the `Split` of each range.
     """

@@ -1,4 +1,4 @@
-"""Move a window over the decompressed bytes of a split of a file, and locate its intact records.
+"""Move a window over the decompressed bytes of a split, and locate the intact records.
 
 The module decodes no records.
 """
@@ -47,13 +47,13 @@ class Window:
     bytes with `advance`. The next iteration yields the remaining bytes again, followed by new bytes. All
     views share one buffer, so a view is valid only until the next iteration.
 
-    Iterating doubles the buffer of ``size`` bytes if one record fills it. A wrong record length therefore
-    allocates no memory, because the buffer grows only for bytes that the file really has. ``offset`` and
-    ``stop`` are decompressed offsets in the file; a record that exceeds a known ``stop`` is damage, and is
-    not read further. ``stored`` are the first `LOOK_BYTES` stored bytes, by which other formats are
-    recognised. `advance` adds the consumed bytes to ``checksum``. ``allocate`` returns memory for the buffer,
-    and is called only if ``stop`` is known, so that the window does not ask for much more memory than the
-    split has.
+    If one record fills the buffer of ``size`` bytes, iterating doubles the buffer. A wrong record length
+    allocates no memory, because the buffer grows only for bytes that the file really contains. ``offset`` and
+    ``stop`` are decompressed offsets in the file. A record that exceeds a known ``stop`` is damage, and is
+    not read further. ``stored`` contains the first `LOOK_BYTES` stored bytes, by which other formats are
+    recognised. `advance` adds the consumed bytes to ``checksum``. ``allocate`` returns memory for the buffer.
+    The window calls ``allocate`` only if ``stop`` is known, to avoid requests for much more memory than the
+    split needs.
     """
 
     def __init__(
@@ -105,7 +105,7 @@ class Window:
 
     @property
     def end(self) -> int:
-        """The decompressed offset in the file after the bytes in view."""
+        """The decompressed file offset of the first byte after the view."""
         return self.offset + self._end - self._start
 
     @property
@@ -125,10 +125,9 @@ class Window:
     def advance(self, count: int, *, verified: int = 0) -> None:
         """Drop the first ``count`` bytes of the view.
 
-        If ``verified`` is not 0, these bytes are ``verified`` records with correct checksums. Their large
-        payloads are then not read again to compute the checksum of the file. ``count`` may exceed the view
-        only if ``readinto`` always reads at the offset `end`. Bytes that are skipped in this way are not
-        read.
+        If ``verified`` is not 0, these bytes are ``verified`` records with correct checksums. The checksum of
+        the file is then computed without reading large payloads again. ``count`` may exceed the view only if
+        ``readinto`` always reads at the offset `end`. Bytes that are skipped in this way are not read.
         """
         if self._checksum is not None:
             before = self._checksum.crc32c
@@ -156,8 +155,8 @@ class Window:
     def overrun(self, record: int, start: int, end: int) -> Damage | None:
         """Return the damage if the record at byte ``end`` of the view would end after `stop`.
 
-        ``record`` is the number of this record. The number, and the offset in the damage, are counted from
-        the record at byte ``start`` of the view.
+        ``record`` is the index of this record. The index, and the offset in the damage, are counted from the
+        record at byte ``start`` of the view.
         """
         header = self.data[end : end + HEADER_BYTES]
         if self.stop is None or self.final or len(header) < HEADER_BYTES:
@@ -168,7 +167,7 @@ class Window:
 
 
 def _allocate(size: int, allocate: Allocate | None = None) -> memoryview:
-    """Allocate a buffer. The system occupies a page of the buffer only when the page is written to."""
+    """Allocate a buffer. The system reserves memory for a page only when the page is written."""
     rounded = (size // _ALIGNMENT + 2) * _ALIGNMENT
     return memoryview(pa.allocate_buffer(rounded)).cast("B") if allocate is None else allocate(rounded)
 
@@ -186,10 +185,9 @@ def open_window(
 
     Offsets are counted from the start of the file. If no checksum is verified, values of features that are
     not ``needed`` may be arbitrary bytes. Raise CorruptRecordError if the file has another codec than the
-    options say. On exit, raise CorruptRecordError if the first record is damaged and the file looks like
-    another known format. Raise FileChangedError if the CRC-32C of the whole file differs from the one in the
-    snapshot. With ``verify_crc=False``, the CRC-32C is computed only if the stamp shows that the file may
-    have changed.
+    options require. On exit, raise CorruptRecordError if the first record is damaged and the file looks like
+    another known format. Raise FileChangedError if the CRC-32C of the whole file differs from the snapshot.
+    With ``verify_crc=False``, the CRC-32C is computed only if the stamp shows that the file may have changed.
     """
     file, start, stop = split.file, split.start, split.stop
     with store.open(file.path, file.size, start.offset, stop and stop.offset, file.stamp) as reader:
@@ -201,7 +199,7 @@ def open_window(
             codec = detect(head[:HEADER_BYTES])
             _check_compression(codec, options.compression, reader.size)
         end = stop and stop.content
-        if codec and checksum is not None:  # of the compressed bytes, which a window does not have
+        if codec and checksum is not None:  # the checksum covers compressed bytes, unlike the window
             reader = ChecksumReader(reader, checksum)
         readinto: ReadInto = reader.readinto
         if codec:
@@ -232,7 +230,7 @@ def open_window(
 
 def must_verify_content(split: Split, options: ReadOptions) -> bool:
     is_whole = not split.start.offset and split.stop is None
-    # The number of records in a snapshot is used only for a file whose stamp is the one in the snapshot.
+    # The number of records is known only if the stamp of the file equals the stamp in the snapshot.
     may_differ = options.verify_crc or split.records is None
     return is_whole and split.file.crc32c is not None and may_differ and not options.damage.skips
 
@@ -251,10 +249,10 @@ def _limited(readinto: ReadInto, count: int) -> ReadInto:
 
 
 def block_compression(split: Split, head: bytes) -> Compression | None:
-    """Return the codec of a split that begins inside a file. ``head`` are its first stored bytes.
+    """Return the codec of a split that begins inside a file. ``head`` contains the first stored bytes.
 
     An uncompressed file may have any name. A compressed file can be split only if this library wrote it, so a
-    snapshot or the suffix of its name shows the codec. Raise TFRecordError if neither does.
+    snapshot or the suffix of its name shows the codec. Raise TFRecordError if neither shows the codec.
     """
     codec = split.file.compression
     if split.start.offset == split.start.content and (not codec or is_frame(head)):
@@ -298,10 +296,10 @@ def record_offsets(data: memoryview) -> Ints:
 
 
 class Numbers(NamedTuple):
-    """The numbers of a window's intact records in the file, in which a damaged range counts as one record.
+    """The file indices of a window's intact records. A damaged range counts as one record.
 
-    ``first`` is the number of the window's first record or damaged range. ``damaged`` has the number of
-    intact records before each damaged range.
+    ``first`` is the index of the window's first record or damaged range. ``damaged`` contains, for each
+    damaged range, how many intact records precede it.
     """
 
     first: int
@@ -319,8 +317,8 @@ class Intact(NamedTuple):
     """The intact records of a window, joined to one sequence of bytes without the damaged ranges.
 
     Without damage, ``data`` is a view of the window. ``start`` is the decompressed offset of the window.
-    ``gaps`` are the positions in ``data`` at which damaged ranges were removed. ``removed[n]`` is the size of
-    the first n damaged ranges.
+    ``gaps`` are the positions in ``data`` at which damaged ranges were removed. ``removed[n]`` is the total
+    size of the first n damaged ranges.
     """
 
     data: memoryview
