@@ -1,6 +1,6 @@
 """Feed datasets to training: provide Arrow batches, random access, and loaders for the training frameworks.
 
-Only the module with the name of a training framework imports the framework.
+Importing this package does not import any training framework.
 """
 
 from dask_tfrecord.feed.batches import Batches, iter_batches

@@ -1,8 +1,9 @@
 """Let DuckDB, DataFusion and pyarrow query a dataset.
 
-The class extends `pyarrow.dataset.Dataset`, because these engines accept no other class. The engines call
-only the methods that this module overrides. Arrow's C++ code would read the files of the parent class. The
-only file of the parent class does not exist, so that such a read raises an error.
+`ArrowDataset` extends `pyarrow.dataset.Dataset`, because these engines accept no other class. The engines
+call only the methods that this module overrides. Arrow's C++ code would instead read the files of the parent
+class. The parent class therefore has only one file, which does not exist, so that such a read raises an
+error.
 """
 
 import pickle
@@ -29,7 +30,7 @@ from dask_tfrecord.public_functions import calling, public_function
 from dask_tfrecord.schema.fields import Schema
 
 # The size of a piece in stored bytes. An engine reads the pieces in order, or in parallel. A smaller size
-# would make reads of stored columns slower, because such a read takes a constant time for each piece.
+# would slow down reads of column files, because such a read takes a constant time for each piece.
 PIECE_BYTES = 1 << 25
 
 _BATCH_ROWS = 131_072
@@ -45,7 +46,7 @@ class SharedPlan:
         self._latest: tuple[Any, Callable[[int], Partition]] | None = None
 
     def get(self, key: Any, plan: Callable[[], Callable[[int], Partition]]) -> Callable[[int], Partition]:
-        """Return the latest plan if the plan has this key. Otherwise, call ``plan`` and keep the result."""
+        """Return the latest plan if its key is ``key``. Otherwise, call ``plan`` and keep the result."""
         latest = self._latest  # other threads may replace the plan
         if latest is None or latest[0] != key:
             latest = self._latest = key, plan()
@@ -53,9 +54,9 @@ class SharedPlan:
 
 
 class ArrowDataset(pads.FileSystemDataset):
-    """The part of `Dataset` that engines call. A subclass says which rows are read.
+    """The methods of `Dataset` that query engines call. Subclasses define which rows are read.
 
-    Only the columns of a query are decoded, and only files that can hold a row of the result are opened. A
+    Only the columns of a query are decoded, and only files that can contain a row of the result are opened. A
     query with a limit stops reading after enough rows.
     """
 
@@ -77,12 +78,12 @@ class ArrowDataset(pads.FileSystemDataset):
 
     @public_function
     def get_fragments(self, filter: pc.Expression | None = None) -> Iterator["Fragment"]:
-        """Return an iterator of datasets, one for each piece of the files. With a filter, pieces in which no
-        row can pass the filter are left out.
+        """Return an iterator of datasets, one for each piece of the files.
 
-        The rows of the other pieces are not filtered. DataFusion reads fragments by
-        ``fragment.scanner(schema, filter=...)`` with the schema of the dataset. In this call, the filter
-        follows the rules of DataFusion: NaN is greater than all other numbers, and `isin` is null for a null.
+        With a filter, the iterator leaves out pieces in which no row can pass the filter. The rows of the
+        remaining pieces are not filtered. DataFusion calls ``fragment.scanner(schema, filter=...)`` with the
+        schema of the dataset. In this call, the filter follows the rules of DataFusion: NaN is greater than
+        all other numbers, and `isin` is null for a null.
         """
         pieces = self._pieces
         if filter is not None:
@@ -156,8 +157,9 @@ class ArrowDataset(pads.FileSystemDataset):
         names = self._selected.names
         try:
             used = set().union(*(columns_of(read_expression(one)) for one in computed.values()))
-        # Arrow raises NotImplementedError for a column that is given by its number. The other exceptions mean
-        # that this version of Arrow serializes expressions in an unknown form. Any column may be needed then.
+        # Arrow raises NotImplementedError for a column that is given by its index. The other exceptions mean
+        # that this version of Arrow serializes expressions in an unknown format. In all cases, any column may
+        # be needed.
         except (LookupError, NotImplementedError, ValueError):
             return names
         # Without any column, Arrow would lose the number of rows.
@@ -229,7 +231,10 @@ class Fragment(ArrowDataset):
         batch_size: int = _BATCH_ROWS,
         **_: Any,
     ) -> "Scan":
-        """Return an object that reads the rows of a query. With ``schema``, DataFusion's rules apply."""
+        """Return an object that reads the rows of a query.
+
+        With ``schema``, filters follow DataFusion's rules.
+        """
         if schema is not None and not schema.equals(self.schema):
             raise _refused("scanner of a fragment with another schema")
         return self._scan(columns, filter, batch_size, sql_rules=schema is not None)
@@ -274,9 +279,7 @@ class Scan:
         return _as_table(found, self.projected_schema)
 
     def take(self, indices: Any) -> pa.Table:
-        """Read the rows with the given numbers, in the order of the numbers. Reading stops at the last of
-        these rows.
-        """
+        """Read rows by index, in the order of ``indices``. Reading stops after the last requested row."""
         numbers, order = np.unique(np.asarray(indices, np.int64), return_inverse=True)
         found: list[pa.RecordBatch] = []
         count = start = 0

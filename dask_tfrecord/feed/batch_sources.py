@@ -49,10 +49,10 @@ from dask_tfrecord.schema.storage_values import load
 # A window ends when it holds this many bytes, even if it holds fewer rows than the shuffle buffer.
 WINDOW_BYTES = 1 << 29
 
-# The size of the memory that is allocated for several pieces.
+# The size in bytes of one allocation, which several pieces share.
 _PART_BYTES = 1 << 24
 
-# The approximate size of the records that are decoded together, unless a batch is larger.
+# The approximate size in bytes of the records that are decoded together, unless a batch is larger.
 _TABLE_BYTES = 1 << 23
 
 
@@ -72,7 +72,7 @@ class EncodedRows:
         return sum(block.data.size for block in self.blocks)
 
     def slice(self, start: int, length: int) -> Self:
-        """Return a part of the range, without the blocks that have no record of the part."""
+        """Return a part of the range. Blocks without a record of this part are left out."""
         blocks = []
         for block in self.blocks:
             first, last = max(start, 0), min(start + length, len(block.offsets) - 1)
@@ -83,10 +83,10 @@ class EncodedRows:
 
 
 class RecordReader:
-    """Reads pieces of a dataset as encoded records. Several threads may call `read`.
+    """Read pieces of a dataset as encoded records. Several threads may call `read`.
 
-    The windows of one iteration share the reader's decoder, and its memory, which is allocated in large
-    parts. The kernel uses these parts again for other windows.
+    The windows of one iteration share the reader's decoder and memory. The memory is allocated in large
+    parts, which the kernel reuses for other windows.
     """
 
     def __init__(self, source: "DatasetSource") -> None:
@@ -116,7 +116,7 @@ class RecordReader:
 class ShuffleWindow:
     """The records of several pieces in a random order, with the methods of `pyarrow.Table` that batches need.
 
-    ``order`` has the index of each row of the window in the sequence of all records of ``pieces``.
+    ``order`` contains, for each row of the window, the index of its record among all records of ``pieces``.
     """
 
     def __init__(self, reader: RecordReader, pieces: list[EncodedRows], order: Ints) -> None:
@@ -170,7 +170,7 @@ class ShuffleWindow:
     def _error(self, row: int, error: TFRecordError) -> TFRecordError:
         """Read the record's piece again. The read raises an error that names the file and the record.
 
-        If the read succeeds, the file has changed. In this case, return an error that says so.
+        If the read succeeds, return an error that says that the file has changed.
         """
         self._reader.source.read(int(self._piece_of_buffer[self._places[row, 0]]))
         return FileChangedError(f"a file changed while its records were shuffled: {error}")
@@ -181,7 +181,7 @@ def with_partition_values(
 ) -> pa.RecordBatch:
     """Add the partition columns of a schema to the stored columns of a batch.
 
-    ``partitions`` has the number of the partition of each row.
+    ``partitions`` contains the index of the partition of each row.
     """
     if batch.num_columns == len(schema.fields):
         return batch
@@ -197,8 +197,8 @@ def with_partition_values(
 class DatasetSource:
     """A TFRecord dataset, which several threads may read in pieces of about ``blocksize`` stored bytes.
 
-    ``counts`` has the number of rows of each piece. ``fingerprint`` is a hash that identifies the rows, as
-    far as the rows are known without reading. ``version`` is None if the dataset has no snapshot.
+    ``counts`` contains the number of rows of each piece. ``fingerprint`` is a hash that identifies the rows,
+    computed without reading the rows. ``version`` is None if the dataset has no snapshot.
     """
 
     def __init__(self, path: Any, columns: Any, blocksize: int, read: ReadKeywords) -> None:
@@ -211,13 +211,13 @@ class DatasetSource:
         self._process: int | None = os.getpid()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_partitioner": None, "_process": None}  # made again when a piece is read
+        return {**vars(self), "_partitioner": None, "_process": None}  # recreated when a piece is read
 
     def _count(self) -> list[int]:
-        """Count the rows of each piece. Tasks read the pieces whose number of rows is not known."""
+        """Count the rows of each piece. Tasks read the pieces whose number of rows is unknown."""
         counts = [self.dataset.count(piece) for piece in range(self.dataset.npartitions)]
-        # If damage is skipped, rows are counted with the requested columns, because reading other columns
-        # could lose other records.
+        # If the read skips damage, rows are counted with the requested columns, because reading other columns
+        # could skip other records.
         schema = self.schema if self.dataset.options.damage.skips else self.schema.select([])
         partition = self.dataset.partitioner(schema)
         unknown = [partition(piece) for piece, count in enumerate(counts) if count is None]
@@ -233,7 +233,7 @@ class DatasetSource:
         return self._partition(piece).read()
 
     def read_encoded(self, piece: int, allocate: Allocate) -> EncodedRows:
-        """Read the records of one piece without decoding them. ``allocate`` returns their memory."""
+        """Read the records of one piece without decoding. ``allocate`` returns memory for the records."""
         partition = self._partition(piece)
         check_unchanged(partition.store, partition.pruned_files or ())
         try:

@@ -39,8 +39,10 @@ from dask_tfrecord.row_selection import Numbers
 
 
 class BlockSampler(Sampler[Numbers]):
-    """A batch sampler of PyTorch in the order of `RecordTable.block_order`, for ``DataLoader(dataset,
-    batch_sampler=BlockSampler(dataset.table, 256), collate_fn=dataset.collate)``.
+    """Sample batches for a PyTorch DataLoader in the order of `RecordTable.block_order`.
+
+    Use the sampler as in ``DataLoader(dataset, batch_sampler=BlockSampler(dataset.table, 256),
+    collate_fn=dataset.collate)``.
 
     With this order, a table reads and decompresses each block about once in an epoch. With a uniform order, a
     table reads and decompresses a block for almost every row of a compressed file.
@@ -54,15 +56,15 @@ class BlockSampler(Sampler[Numbers]):
     seed : int, default 0
         The seed of the order.
     uneven : "drop", "pad" or "keep", default "drop"
-        What happens if the rows cannot be divided equally among the ranks. "drop" leaves out rows, and "pad"
-        repeats rows, so that every rank makes the same number of steps. Fewer rows than there are ranks are
-        left out or repeated. "keep" returns every row once.
+        What to do if the rows cannot be divided equally among the ranks. "drop" leaves out rows, and "pad"
+        repeats rows, so that every rank makes the same number of steps. The number of these rows is smaller
+        than the number of ranks. "keep" returns every row once.
     batch_mode : "keep" or "drop", default "keep"
-        What happens if the last batch of a rank has fewer rows than ``batch_size``. "keep" returns this
-        smaller batch, and "drop" drops this smaller batch.
+        What to do if the last batch of a rank has fewer rows than ``batch_size``. "keep" returns this smaller
+        batch, and "drop" omits this batch.
     rank, world_size : int, optional
-        The number of this process and the number of all processes. By default, `torch.distributed` gives both
-        numbers when the iteration begins.
+        The index of this process, and the number of processes. By default, both values come from
+        `torch.distributed` when the iteration begins.
     workers : int, default 0
         The ``num_workers`` of the DataLoader, which passes the batches to its workers in turn. The sampler
         then orders the batches so that no two workers read the same blocks.
@@ -70,8 +72,8 @@ class BlockSampler(Sampler[Numbers]):
     Notes
     -----
     Each iteration is the next epoch, in another order. The method `set_epoch` chooses the epoch of the next
-    iteration. ``state_dict`` and ``load_state_dict`` resume an epoch, also with `torchdata` and with other
-    numbers of ranks and workers.
+    iteration. ``state_dict`` and ``load_state_dict`` resume an epoch, also with `torchdata`, and even if the
+    numbers of ranks and workers change.
 
     Lightning replaces the samplers of distributed runs. Pass ``use_distributed_sampler=False`` to its
     ``Trainer``.
@@ -125,7 +127,7 @@ class BlockSampler(Sampler[Numbers]):
         len(self)  # a wrong argument raises in this call
 
     def _begin(self, epoch: int, states: Sequence[State] = ()) -> list[Beginning]:
-        """Return the rows of each worker in an epoch, or those that remain after ``states`` of the epoch."""
+        """Return the rows of each worker in an epoch, or the rows that remain after ``states``."""
         shard = self._shard or distributed_shard() or (0, 1)
         parts = [(worker, self._workers) for worker in range(self._workers)]
         with calling(BlockSampler.__init__):
@@ -148,14 +150,14 @@ class BlockSampler(Sampler[Numbers]):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration. Each epoch has a different row order."""
         arguments.count("epoch", epoch, 0)
-        if epoch != self._next[0]:  # the epoch of a loaded state continues
+        if epoch != self._next[0]:  # otherwise, the epoch of a loaded state continues
             self._next = epoch, []
 
     def state_dict(self) -> State:
         """Return the position of the newest iteration as a JSON-compatible dict.
 
-        A DataLoader with workers takes batches from the sampler ahead of time. The position of the loader is
-        in the state of torchdata's ``StatefulDataLoader``.
+        A DataLoader with workers takes batches from the sampler ahead of time. To save the position of such a
+        loader, use the state of torchdata's ``StatefulDataLoader``.
         """
         if self._running is not None:
             return self._running.state(self._plan)
@@ -166,8 +168,8 @@ class BlockSampler(Sampler[Numbers]):
     def load_state_dict(self, state: State | Sequence[State]) -> None:
         """Make the next iteration continue at the position that `state_dict` returned.
 
-        If the number of ranks has changed, pass a list of the states of all ranks. The states may be those of
-        `state_dict`, or those of torchdata's `StatefulDataLoader`.
+        If the number of ranks has changed, pass a list of the states of all ranks. The states may come from
+        `state_dict` or from torchdata's `StatefulDataLoader`.
 
         Raises
         ------
@@ -187,8 +189,8 @@ class BlockSampler(Sampler[Numbers]):
         epoch, states = self._next
         self._next = epoch + 1, []
         order = self._order(epoch)
-        # The DataLoader gives batch k to worker k % workers. The parts with the most batches are the first
-        # ones, and the last batch of all, which may be smaller, is the last batch of the last part.
+        # The DataLoader gives batch k to worker k % workers. The parts with the most batches come first. The
+        # last batch of the epoch, which may be smaller, is the last batch of the last part.
         parts = sorted(
             (
                 (one, rows_of_spans(order, one.spans, self._table.block_starts))
@@ -209,7 +211,7 @@ class BlockSampler(Sampler[Numbers]):
 
 
 class _TableSource(NamedTuple):
-    """What a state says about the table whose rows are sampled."""
+    """The properties of the sampled table that a state stores."""
 
     version: int | None
     fingerprint: str
@@ -219,7 +221,7 @@ class _TableSource(NamedTuple):
 
 @dataclass
 class _Running:
-    """An iteration that has begun: its epoch, the rows of each part, and the numbers of returned rows."""
+    """A running iteration: the epoch, the rows of each part, and how many rows of each part were returned."""
 
     epoch: int
     parts: list[tuple[Beginning, OrderedRows]]
@@ -235,7 +237,7 @@ class _Running:
 
 
 def _state_in(state: Any) -> State:
-    """Return the state of a `BlockSampler`, given this state or that of a `StatefulDataLoader`."""
+    """Return the state of a `BlockSampler`, also from inside the state of a `StatefulDataLoader`."""
     if isinstance(state, dict) and "_iterator_finished" in state:
         main = state["_snapshot"]["_main_snapshot"] if "_snapshot" in state else state
         state = None if state.get("_steps_since_snapshot") else main["_index_sampler_state"]

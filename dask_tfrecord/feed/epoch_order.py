@@ -1,8 +1,8 @@
 """Plan batches: compute the row order of an epoch and the range of a shard, and read the rows ahead.
 
 An epoch may also shuffle the rows of groups of blocks; `shuffle_statistics` measures how far this order is
-from a uniform one. Each use of randomness has a stream of its own, so that no two orders depend on each
-other.
+from a uniform order. Each use of randomness has a separate random stream, so that no two orders depend on
+each other.
 """
 
 from collections import deque
@@ -31,7 +31,7 @@ Use = Literal["pieces", "window", "rows", "files", "records"]
 
 
 def stream(use: Use, seed: int, *key: int) -> np.random.Generator:
-    """Return the random numbers for a use. ``key`` has the epoch, and what else distinguishes the orders."""
+    """Return a random number generator for a use, which differs for each ``seed`` and ``key``."""
     return np.random.default_rng(_sequence(use, seed, key))
 
 
@@ -51,16 +51,16 @@ Uneven = Literal["keep", "drop", "pad"]
 # The rows of a piece.
 Rows = TypeVar("Rows", pa.Table, EncodedRows)
 
-# The stored size of a piece in bytes. Large pieces need fewer requests to the store, and small pieces give a
-# better shuffle.
+# The stored size of a piece in bytes, without and with a shuffle. Large pieces need fewer requests to the
+# store, and small pieces give a better shuffle.
 _SEQUENTIAL_BYTES = 1 << 24
 _SHUFFLED_BYTES = 1 << 20
 
-# The smallest number of rows for which a weak shuffle warns. Smaller datasets fit into a buffer.
+# A weak shuffle warns only if there are at least this many rows. Smaller datasets fit into a buffer.
 _MANY_ROWS = 10_000
 
-# The largest number of blocks whose rows ``shuffle="blocks"`` shuffles together. A group of blocks also ends
-# as soon as it has ``_GROUP_BYTES`` stored bytes.
+# ``shuffle="blocks"`` shuffles the rows of at most this many blocks together. A group of blocks also ends as
+# soon as it has ``_GROUP_BYTES`` stored bytes.
 _GROUP_BLOCKS = 24
 _GROUP_BYTES = 1 << 25
 
@@ -69,9 +69,9 @@ _GROUP_BYTES = 1 << 25
 class Plan:
     """An opened source and the options of the batches. The source is opened once for all epochs.
 
-    ``surface`` is the public function that the user called: errors show the remedies that it accepts.
-    ``open_version`` opens the source at another version of the dataset. It is None if the user has chosen a
-    version, and for Dask collections.
+    ``surface`` is the public function that the user called. Errors show the remedies that this function
+    accepts. ``open_version`` opens the source at another version of the dataset. If the user has chosen a
+    version, or if there are no versions, ``open_version`` is None.
     """
 
     source: Source
@@ -107,7 +107,7 @@ def plan_batches(
     arguments.choice("batch_mode", batch_mode, get_args(BatchMode))
     arguments.choice("uneven", uneven, get_args(Uneven))
     kind = checked_shuffle(shuffle, seed)
-    # "blocks" reads the same blocks as a `RecordTable`, so the order is the same, too.
+    # "blocks" reads the same blocks as a `RecordTable`, so the order is also the same.
     blocksize = {None: _SEQUENTIAL_BYTES, "buffer": _SHUFFLED_BYTES, "blocks": BLOCK_BYTES}[kind]
     opened = as_source(source, columns, blocksize, read)
     if kind == "blocks" and not isinstance(opened, DatasetSource):
@@ -160,12 +160,12 @@ class Slice(NamedTuple):
 
 
 class Span(NamedTuple):
-    """Rows that follow each other in an epoch: a range of positions.
+    """A range of positions in the row order of an epoch.
 
-    Before the rows of each window are shuffled, each row has a position in the epoch. For a Dask collection,
-    each partition has a position instead. If some rows of a window were returned, the span is this window,
-    and ``first`` and ``last`` are the range of the remaining rows in the window's shuffled order. For a Dask
-    collection, ``last`` is None then.
+    Positions count the rows of the epoch before each window is shuffled. For a Dask collection, positions
+    count partitions instead. If some rows of a window were already returned, the span is this window, and
+    ``first`` and ``last`` are the range of the remaining rows in the window's shuffled order. For a window of
+    a Dask collection, ``last`` is None.
     """
 
     start: int
@@ -210,12 +210,12 @@ def total_size(spans: Sequence[Span]) -> int:
 
 @dataclass(frozen=True)
 class Order:
-    """The order of all rows in one epoch. ``pieces`` has the index of each piece in this order.
+    """The order of all rows in one epoch. ``pieces`` contains the indices of the pieces in this order.
 
-    ``ends`` has the position at which each piece begins, and the end of the last piece. If ``is_counted`` is
-    False, positions count pieces instead of rows. ``seed`` holds the seed and the epoch of a shuffle.
-    ``buffer`` is the least number of rows of a window, unless the rows are large. If a window is a group of
-    blocks instead, ``sizes`` has the stored bytes of each piece.
+    ``ends`` contains the position at which each piece begins, and the end of the last piece. If
+    ``is_counted`` is False, positions count pieces instead of rows. ``seed`` contains the seed and the epoch
+    of a shuffle. A window has at least ``buffer`` rows, unless the rows are large. If a window is a group of
+    blocks instead, ``sizes`` contains the stored bytes of each piece.
     """
 
     pieces: Ints
@@ -242,7 +242,7 @@ class Order:
         ]
 
     def is_full(self, window: Sequence[Slice], rows: int, nbytes: int) -> bool:
-        """Return True if a window of some rows, which take ``nbytes`` in memory, is complete."""
+        """Return True if a window with ``rows`` rows, which take ``nbytes`` bytes of memory, is complete."""
         if self.sizes is None:
             least = 1 if self.seed is None else self.buffer
             return rows >= least or nbytes >= WINDOW_BYTES
@@ -250,7 +250,7 @@ class Order:
         return len(window) >= _GROUP_BLOCKS or stored >= _GROUP_BYTES
 
     def permutation(self, start: int, count: int) -> Ints:
-        """Return the random order of the ``count`` rows of the window that begins at a position."""
+        """Return the random order of the ``count`` rows of the window that begins at position ``start``."""
         assert self.seed is not None  # only a shuffled order has a seed
         seed, epoch = self.seed
         return stream("window", seed, epoch, start).permutation(count)
@@ -280,7 +280,7 @@ def make_order(
     buffer: int = 1,
     sizes: Ints | None = None,
 ) -> Order:
-    """Return the order of the rows of some pieces. ``counts`` has the number of rows of each piece."""
+    """Return the order of the rows of some pieces. ``counts`` contains the number of rows of each piece."""
     pieces = np.arange(npieces)
     if seed is not None:
         pieces = stream("pieces", seed, epoch).permutation(npieces)
@@ -363,8 +363,8 @@ def read_slices(
         while ahead:
             yield ahead.popleft().result()
     finally:
-        # Python may drop the generator while this thread starts another thread, and holds a lock that the end
-        # of a thread needs. A wait for the end of the threads would then never end.
+        # Python may drop the generator while this thread starts another thread, and holds a lock that ending
+        # threads need. Waiting for the threads would then never end.
         pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -375,10 +375,10 @@ def _read(read_piece: Callable[[int], Rows], piece: Slice) -> Rows:
 
 @dataclass(frozen=True)
 class OrderedRows:
-    """The numbers of the rows of some spans, in their order.
+    """The row indices of some spans, in the order of the epoch.
 
-    ``windows`` has each window with the spans that follow it. ``ends`` has the number of rows up to the end
-    of each window.
+    ``windows`` contains each window with the spans that follow it. ``ends`` contains the number of rows up to
+    the end of each window.
     """
 
     numbers: Ints
@@ -394,7 +394,7 @@ class OrderedRows:
 
 
 def rows_of_spans(order: Order, spans: Sequence[Span], firsts: Ints) -> OrderedRows:
-    """Return the rows of some spans. ``firsts`` has the number of the first row of each piece."""
+    """Return the rows of some spans. ``firsts`` contains the index of the first row of each piece."""
     found = [np.zeros(0, np.int64)]
     windows = []
     for number, span in enumerate(spans, 1):
@@ -426,20 +426,22 @@ def _windows(order: Order, span: Span) -> Iterator[tuple[int, list[Slice]]]:
 
 @dataclass(frozen=True)
 class ShuffleStatistics:
-    """How far the order of an epoch is from a uniform order. `RecordTable.shuffle_statistics` returns this
-    object, and ``print`` shows it as a table.
+    """Statistics about how far the order of an epoch is from a uniform order.
+
+    `RecordTable.shuffle_statistics` returns this object, and ``print`` shows this object as a table.
 
     Attributes
     ----------
     rows, blocks, batch_size : int
-        The number of rows of the order, the number of blocks of the table, and the number of rows of a batch.
+        The number of rows in the order, of blocks in the table, and of rows in a batch.
     displacement : tuple of float
         The distance between a row's position in the order and its position in the files, as a fraction of all
         rows: the mean, and the quantiles 0.1, 0.5 and 0.9.
     batch_blocks, uniform_batch_blocks : float
-        The mean number of different blocks from which a batch has rows, and this number for a uniform order.
+        The mean number of different blocks from which a batch has rows, for the order and for a uniform
+        order.
     same_block, uniform_same_block : float
-        The probability that two rows of a batch come from the same block, and this probability for a uniform
+        The probability that two rows of a batch come from the same block, for the order and for a uniform
         order.
     """
 
@@ -454,8 +456,10 @@ class ShuffleStatistics:
 
     @property
     def design_effect(self) -> float:
-        """The variance of a batch's mean, divided by that in a uniform order, for a column that is the same
-        in all rows of a block. This is the worst case, for example in files that are sorted by label.
+        """The worst-case variance of a batch mean, divided by the variance in a uniform order.
+
+        In the worst case, all rows of a block have the same value, for example in files that are sorted by
+        label.
         """
         pairs = self.batch_size - 1
         return (1 + pairs * self.same_block) / (1 + pairs * self.uniform_same_block)
@@ -483,7 +487,7 @@ class ShuffleStatistics:
 def measure_order(order: Ints, firsts: Ints, batch_size: int) -> ShuffleStatistics:
     """Measure an order of rows. The last batch is left out if it is smaller than the other batches.
 
-    ``firsts`` has the number of the first row of each block, followed by the number of all rows.
+    ``firsts`` contains the index of the first row of each block, followed by the number of rows.
     """
     sizes, total = np.diff(firsts), max(1, int(firsts[-1]))
     batch_size = max(1, min(batch_size, len(order)))

@@ -23,7 +23,7 @@ from dask_tfrecord.schema.logical_types import innermost, row_shape, value_type
 Lists = Literal["ragged", "padded", "sparse"]
 Tensors: TypeAlias = dict[str, Any]
 
-# Map from each kind of feature to the tensor type that TensorFlow's parser gives.
+# The tensor type that TensorFlow's parser returns for each kind of feature.
 _PARSED = {"int64": tf.int64, "float": tf.float32, "bytes": tf.string, "string": tf.string}
 
 
@@ -39,7 +39,7 @@ class FeatureSpec:
     sequence : dict of str to feature
         The argument ``sequence_features`` of `tf.io.parse_sequence_example`. The dict is empty for Examples.
     casts : dict of str to tf.DType
-        The tensor type of each column for which the parser gives a different type.
+        The tensor type of each column that the parser returns with a different type.
     scales : dict of str to int
         The number of decimal places of each decimal column.
     """
@@ -87,8 +87,7 @@ def feature_spec(
     Parameters
     ----------
     path : str, path-like or list of these
-        A path that `read_tfrecord` accepts. If the dataset has a snapshot, the snapshot proves which columns
-        have no null.
+        A path that `read_tfrecord` accepts. A snapshot of the dataset shows which columns have no null.
     columns : str or list of str, optional
         The columns to parse. By default, all columns that are stored in the records are parsed.
     fill_nulls : mapping of str to value, optional
@@ -97,13 +96,13 @@ def feature_spec(
     lists : "ragged", "padded" or "sparse", default "ragged"
         The kind of tensor that a list column becomes.
     **read
-        Keywords that say which rows are read, as in `read_tfrecord`, such as ``schema``, ``filters`` and
+        Keywords of `read_tfrecord` that control what is read, such as ``schema``, ``filters`` and
         ``version``.
 
     Returns
     -------
     FeatureSpec
-        The feature spec of the dataset. A struct column has an entry for each field, such as "a/b".
+        The feature spec of the dataset. A struct column has a feature for each field, such as "a/b".
         `FeatureSpec.code` returns this spec as Python code.
 
     Raises
@@ -133,7 +132,7 @@ def feature_spec(
 
 
 def unlike_tensorflow(dataset: ReadPlan) -> str | None:
-    """Return what this read requires and TensorFlow's own reader cannot do, or None."""
+    """Return a task of this read that TensorFlow's own reader cannot do, or None."""
     options, no_columns = dataset.options, dataset.schema.select([])
     partition = dataset.partitioner(no_columns)
     if options.damage.skips:

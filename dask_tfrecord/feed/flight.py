@@ -1,4 +1,4 @@
-"""Serve a dataset by Arrow Flight. The server sends values of every Arrow type, and nulls, unchanged."""
+"""Serve a dataset over Arrow Flight. The server sends values of every Arrow type, and nulls, unchanged."""
 
 import json
 import socket
@@ -48,7 +48,7 @@ def serve(
     Returns
     -------
     FlightServer
-        The Flight server, which is running. The server is a context manager.
+        The running Flight server, which is also a context manager.
 
     Raises
     ------
@@ -79,7 +79,7 @@ def serve(
 
 
 def _reason(location: str) -> str | None:
-    """Return the reason why the system refuses an address, which gRPC only prints, or None."""
+    """Return why the system refuses an address, or None. gRPC only prints this reason."""
     try:
         address = urlsplit(location)
         if not address.scheme.startswith("grpc") or address.scheme.endswith("unix"):
@@ -94,7 +94,7 @@ def _reason(location: str) -> str | None:
 
 
 class FlightServer(flight.FlightServerBase):
-    """A server that serves the shards of a dataset by Arrow Flight. `serve` starts and returns this server.
+    """Serve the shards of a dataset over Arrow Flight. `serve` starts and returns this server.
 
     Attributes
     ----------

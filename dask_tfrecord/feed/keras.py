@@ -18,11 +18,11 @@ from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.public_functions import calling, public_function
 
-# Threads that request batches hold this lock while they take or change an order. A dataset cannot hold the
-# lock itself, because worker processes get a copy of the dataset.
+# Threads that request batches hold this lock while they read or change a row order. The lock is not an
+# attribute of the dataset, because worker processes get a copy of the dataset.
 _ORDERS = Lock()
 
-# The largest number of batches from which Keras finds out the shapes of a model's inputs.
+# Keras reads at most this many batches to find out the shapes of a model's inputs.
 _MOST_LOOKED_AT = 2
 
 
@@ -40,11 +40,11 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         ``columns`` is a single name and not a list, the features are one array. If ``columns`` is a list of
         names, the features are a dict of arrays.
     label : str, optional
-        The column that holds the labels. Without ``label``, an element consists of features only.
+        The column that contains the labels. Without ``label``, an element consists of features only.
     shuffle : bool or "blocks", optional
         If True, all rows have a random order, which differs in each epoch. By default, the rows are not
         shuffled. If ``shuffle`` is "blocks", the rows have the order of `RecordTable.block_order`, which
-        reads compressed files much faster. Then pass ``shuffle=False`` to ``fit``, because Keras otherwise
+        reads compressed files much faster. In this case, pass ``shuffle=False`` to ``fit``. Otherwise, Keras
         also shuffles the batches, so that each batch reads other blocks.
     seed : int, default 0
         The seed of the random order.
@@ -57,13 +57,13 @@ class TFRecordPyDataset(keras.utils.PyDataset):
     workers, use_multiprocessing, max_queue_size
         These parameters have the same meaning as in `keras.utils.PyDataset`. The threads share the dataset.
     **read
-        Keywords that say which rows are read, as in `read_tfrecord`, such as ``schema``, ``filters`` and
+        Keywords of `read_tfrecord` that control what is read, such as ``schema``, ``filters`` and
         ``version``.
 
     Raises
     ------
     SchemaError
-        If the lists of a column have different lengths, because no array can hold such lists.
+        If the lists of a column have different lengths, because no array can contain such lists.
 
     Examples
     --------
@@ -108,7 +108,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         self._epoch = epoch
         self._requested: set[int] = set()  # the batches of the current order that were requested
         self._is_due = False  # True if the order changes when all of its batches were requested
-        self._is_ahead = False  # True if the order has changed in this way
+        self._is_ahead = False  # True if the order has already changed in this way
         self._is_new = True  # True until the first call of `on_epoch_end`
         check_label(label, self.table.schema)
         self._set_order()
@@ -146,8 +146,8 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         """Advance to the next epoch, which has another row order.
 
         With ``fit(steps_per_epoch=...)``, Keras calls the method before all batches were returned. The order
-        then changes after the last batch. Keras also calls the method before the first epoch. The batches
-        with which Keras has built the model by then are returned again.
+        then changes after the last batch. Keras also calls the method before the first epoch, after it has
+        built the model with the first batches. These batches are returned again.
         """
         with _ORDERS:
             is_before, self._is_new = self._is_new, False

@@ -18,7 +18,7 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 class Ragged(NamedTuple):
-    """A list column: row i has the values from ``offsets[i]`` to ``offsets[i + 1]``."""
+    """A list column. Row i has the values from ``offsets[i]`` to before ``offsets[i + 1]``."""
 
     values: "Array | Ragged"
     offsets: npt.NDArray[np.int64]
@@ -49,8 +49,8 @@ def numpy_columns(
     Raises
     ------
     SchemaError
-        If a column of integers or booleans has nulls and no value in ``fill_nulls``, or if no tensor can hold
-        the type of a column.
+        If a column of integers or booleans has nulls and no value in ``fill_nulls``, or if no tensor can
+        represent the type of a column.
     """
     return converted_columns(batch, fill_nulls, column_to_numpy)
 

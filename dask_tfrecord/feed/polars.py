@@ -1,6 +1,7 @@
-"""Implement `scan_tfrecord`, which gives Polars a lazy frame of a dataset.
+"""Implement `scan_tfrecord`, which returns a lazy frame of Polars for a dataset.
 
-The module uses the external readers of Polars, which Polars calls unstable. It was checked with Polars 2.1.
+The module uses the external readers of Polars, which Polars calls unstable. The module was checked with
+Polars 2.1.
 """
 
 import pickle
@@ -52,10 +53,10 @@ def scan_tfrecord(
 ) -> pl.LazyFrame:
     """Return a lazy frame of Polars for a dataset. The data files are read when the query is collected.
 
-    Only the columns of the query are decoded, and only files that can hold a row of the result are opened.
-    Polars applies the filters of the query to the rows, so that any filter has the result that Polars
-    defines. A slice stops reading after enough rows. If a snapshot describes the files, a count and the tail
-    of the dataset need no search for records.
+    Only the columns of the query are decoded, and only files that can contain a row of the result are opened.
+    Polars itself applies the filters of the query to the rows, so filters follow the rules of Polars. A slice
+    stops reading after enough rows. If a snapshot describes the files, a count and the tail of the dataset
+    need no search for records.
 
     Parameters
     ----------
@@ -64,7 +65,7 @@ def scan_tfrecord(
     columns : str or list of str, optional
         The columns of the frame, in this order. By default, the frame has all columns.
     **read
-        Keywords of `read_tfrecord` that say which rows are read, such as ``schema``, ``filters`` and
+        Keywords of `read_tfrecord` that control what is read, such as ``schema``, ``filters`` and
         ``version``.
 
     Returns
@@ -115,7 +116,7 @@ class _Builder(FileReaderBuilder):
         return {"TFRECORD": self.plan.store.public()}
 
     def partition(self, piece: int, names: Sequence[str], filters: Sequence[FilterExpr]) -> Partition:
-        """Return the read of one piece, without files in which no row can pass. Rows are not filtered."""
+        """Return the read of one piece, without files in which no row can pass. The rows are not filtered."""
         known = [one for one in map(_as_arrow, filters) if one is not None]
 
         def planned() -> Callable[[int], Partition]:

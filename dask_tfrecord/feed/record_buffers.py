@@ -30,22 +30,22 @@ from dask_tfrecord.row_selection import Numbers
 # The number of threads that read files when a table is opened.
 THREADS = 8
 
-# The number of splits, of about 1 MiB each, that one task searches for records.
+# One task searches this many splits, of about 1 MiB each, for records.
 _SPLITS_PER_TASK = 64
 
 
 class Records(NamedTuple):
-    """A buffer that holds records, and the start of each record, followed by the end of the last record."""
+    """A buffer with records, the start of each record, and the end of the last record."""
 
     data: pa.Buffer
     offsets: Ints
 
 
 class Unit(NamedTuple):
-    """The records that a table reads from one buffer: those of a memory-mapped file, or those of a split.
+    """The records that a table reads from one buffer: all records of a memory-mapped file, or of a split.
 
-    ``split`` is the index of the first split. ``offsets`` has the start of each record in the file, followed
-    by the end of the last record, or is None if the split is read as a block.
+    ``split`` is the index of the first split. ``offsets`` contains the start of each record in the file,
+    followed by the end of the last record. If the split is read as a block, ``offsets`` is None.
     """
 
     split: int
@@ -55,8 +55,8 @@ class Unit(NamedTuple):
 def find_units(dataset: ReadPlan, splits: Sequence[Split]) -> list[Unit]:
     """Divide the splits of a dataset into units, and find the offsets of their records.
 
-    The offsets come from column files, or from a search of uncompressed local files. If damage is skipped,
-    all splits are read as blocks.
+    The offsets come from column files, or from a search of uncompressed local files. If the read skips
+    damage, all splits are read as blocks.
     """
     if dataset.options.damage.skips:
         return [Unit(number, None) for number in range(len(splits))]
@@ -87,15 +87,16 @@ def find_units(dataset: ReadPlan, splits: Sequence[Split]) -> list[Unit]:
 
 
 def _of_column_file(dataset: ReadPlan, group: Sequence[Split]) -> Ints | None:
-    """Return the offsets of the records of a file, given its splits, or None if they are not known."""
+    """Return the offsets of the records of a file, given its splits, or None if the offsets are unknown."""
     store, file, beside = dataset.store, group[0].file, group[0].columns
     counts = [split.records for split in group if split.records is not None]
-    # Column files have the offsets in the decompressed content.
+    # Column files contain offsets in the decompressed content.
     if beside is None or len(counts) < len(group) or file.compression is not None:
         return None
     path, count = file.path[len(store.join("")) :], sum(counts)
     offsets = StoredRows(open_column_file(store, beside), path, file.size, file.crc32c).offsets(0, count)
-    # If the snapshot does not tell the codec, the file may be compressed; its content then has another size.
+    # If the snapshot does not record the codec, the file may be compressed. Then the content has another
+    # size.
     is_usable = offsets is not None and len(offsets) == count + 1 and offsets[-1] == file.size
     return offsets if is_usable else None
 
@@ -105,7 +106,7 @@ def map_file(store: Store, path: str) -> pa.Buffer:
 
 
 def splits_by_file(splits: Sequence[Split]) -> Iterator[tuple[int, list[Split]]]:
-    """Yield the splits of each file, with the number of the first of these splits."""
+    """Yield the splits of each file, with the index of the first of these splits."""
     for _, group in groupby(enumerate(splits), key=lambda item: item[1].file.path):
         numbered = list(group)
         yield numbered[0][0], [split for _, split in numbered]
@@ -179,9 +180,9 @@ def _read_directly(store: Store, options: ReadOptions, split: Split, allocate: A
     return data if count == len(data) and is_frame(bytes(data[:HEADER_BYTES])) else None
 
 
-# Blocks are dropped from memory only if there are more than this number of blocks, and they take more than
-# this number of decompressed bytes. A batch in the order of `RecordTable.block_order` may have rows of two
-# groups of blocks, which both fit.
+# A table drops blocks from memory only if it keeps more than this many blocks, and more than this many
+# decompressed bytes. A batch in the order of `RecordTable.block_order` may have rows of two groups of blocks.
+# Both groups fit into memory.
 _KEPT_BLOCKS = 32
 _KEPT_BYTES = 1 << 26
 
@@ -190,7 +191,7 @@ _LOCKS = 64
 
 
 class RecordBuffers:
-    """The buffers that hold the records of the units of a table. Several threads may use the object."""
+    """The buffers that contain the records of a table's units. Several threads may use the object."""
 
     def __init__(self, splits: Sequence[Split], offsets: Sequence[Ints | None]) -> None:
         self._splits = splits
@@ -208,7 +209,7 @@ class RecordBuffers:
 
     def renew_locks(self) -> None:
         self._lock = threading.Lock()
-        # Threads that need the same block wait for one of them to read it.
+        # Threads that need the same block wait until one thread has read the block.
         self._reading = [threading.Lock() for _ in range(_LOCKS)]
 
     def __getstate__(self) -> dict[str, Any]:
@@ -219,11 +220,12 @@ class RecordBuffers:
         self._prepare()
 
     def find(self, dataset: ReadPlan, groups: Sequence[tuple[int, Numbers]]) -> list[tuple[Records, Numbers]]:
-        """Return, for each unit, a buffer and the indices in it of the wanted records, which must ascend."""
+        """Return a buffer for each unit, and the indices of the requested records in the buffer."""
         found_ranges = ((unit, self._range(dataset.store, unit, rows)) for unit, rows in groups)
         ranges = {unit: one for unit, one in found_ranges if one is not None}
         stored = _read_ranges(dataset.store, [*ranges.values()]) if ranges else []
-        # A compressed file may have a name without a suffix. Its ranges do not begin with a record.
+        # A compressed file may have a name without a suffix. Ranges of such a file do not begin with a
+        # record.
         read = {
             unit: data for unit, data in zip(ranges, stored, strict=True) if is_frame(data[:HEADER_BYTES])
         }
@@ -239,10 +241,10 @@ class RecordBuffers:
         return found
 
     def _range(self, store: Store, unit: int, rows: Numbers) -> tuple[str, int, int] | None:
-        """Return the path, start and stop of the wanted range of a remote split.
+        """Return the path, start and stop of the requested range of a remote split.
 
-        Return None if the whole split must be read: if a range of it was read before, or if the range is at
-        least half of the split.
+        Return None if the whole split must be read, because a range of the split was read before, or because
+        the range is at least half of the split.
         """
         offsets = self.offsets[unit]
         if store.local or offsets is None:

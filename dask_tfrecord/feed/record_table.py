@@ -1,9 +1,9 @@
-"""Implement `RecordTable`, which gives random access to the records of a dataset.
+"""Implement `RecordTable`, which provides random access to the records of a dataset.
 
 To read records, a table copies the bytes of the records into one buffer and decodes them together. A table
 memory-maps local uncompressed files. Other files are read in blocks, and the last few blocks are kept in
 memory. If the offsets of the records are stored, ranges of bytes are read instead of blocks. If column files
-hold all columns, the columns are kept in memory instead. Callers that ask for single records get Python
+contain all columns, the columns are kept in memory instead. Callers that ask for single records get Python
 values.
 """
 
@@ -81,7 +81,7 @@ _KEPT_BYTES = 1 << 26
 def read_stored_columns(rows: NumberedRows, splits: Sequence[Split]) -> pa.RecordBatch | None:
     """Return all records of a dataset from its column files.
 
-    Return None if a column file does not have all columns, or if the columns take too much memory.
+    Return None if a column file lacks a column, or if the columns take too much memory.
     """
     partition = rows.plan.partitioner(rows.schema)
 
@@ -103,7 +103,7 @@ def read_stored_columns(rows: NumberedRows, splits: Sequence[Split]) -> pa.Recor
 
 
 class RecordTable:
-    """Read the records of a dataset by number. Records are numbered in the row order of `read_tfrecord`.
+    """Read the records of a dataset by index. The indices follow the row order of `read_tfrecord`.
 
     Parameters
     ----------
@@ -114,40 +114,40 @@ class RecordTable:
     columns : str or list of str, optional
         The columns to read, in this order. By default, all columns are read.
     **read
-        Keywords of `read_tfrecord` that say which rows are numbered, such as ``schema``, ``filters`` and
-        ``version``. Only rows that pass ``filters`` have numbers. To open the table, the columns of the
-        filter are then read from all files in which rows may pass. If ``on_corrupt`` skips damage, only
-        undamaged records have numbers. In this case, all files are read when the table is opened, and a whole
-        block is read for each record.
+        Keywords of `read_tfrecord` that control what is read, such as ``schema``, ``filters`` and
+        ``version``. With ``filters``, the table contains only the rows that pass. Opening the table then
+        reads the filter columns from all files in which rows may pass. If ``on_corrupt`` skips damage, the
+        table contains only undamaged records. In this case, opening the table reads all files, and reading a
+        record reads a whole block.
 
     Attributes
     ----------
     schema : pyarrow.Schema
         The columns of the table.
     block_starts : numpy.ndarray
-        The number of the first record of each block of the dataset, followed by the number of all records.
+        The index of the first record of each block of the dataset, followed by the total number of records.
 
     Raises
     ------
     FileNotFoundError
         If the path has no files to read.
     CorruptRecordError
-        If a checksum shows that the length or the payload of a record is damaged. A table verifies the
-        payloads of only the records that it returns. The lengths of other records are verified only where the
-        table searches for records.
+        If a checksum shows that the length or the payload of a record is damaged. A table verifies payloads
+        only of the records that it returns. The lengths of other records are verified only where the table
+        searches for records.
 
     Notes
     -----
-    Several threads may use a table at the same time. A table is pickled with its record offsets, which take 8
-    bytes of memory per record.
+    Several threads may use a table at the same time. Pickling a table includes the record offsets, which take
+    8 bytes of memory per record.
 
-    To open a table, the lengths of all records of uncompressed local files are read. If `to_tfrecord` or
-    `Dataset.add_snapshot` was called with ``columnar``, column files have the offsets, and no data file is
+    Opening a table reads the lengths of all records of uncompressed local files. If `to_tfrecord` or
+    `Dataset.add_snapshot` was called with ``columnar``, column files contain the offsets, and no data file is
     read. Such a table reads single records, not blocks, from remote uncompressed files.
 
-    If column files hold all columns of the table, and the columns take at most 64 MiB of memory, the table
-    reads the columns when it is opened and keeps them. An access then only checks that the data files are
-    unchanged. The table is pickled with these columns instead of the record offsets.
+    If column files contain all columns of the table, and the columns take at most 64 MiB of memory, opening
+    the table reads the columns, and the table keeps the columns in memory. An access then only checks that
+    the data files are unchanged. Pickling the table includes these columns instead of the record offsets.
 
     Examples
     --------
@@ -216,7 +216,7 @@ class RecordTable:
 
     @property
     def fingerprint(self) -> str:
-        """A hash that identifies the records, as far as the records are known without reading."""
+        """A hash that identifies the records, computed without reading the records."""
         return fingerprint(self._dataset, np.diff(self.block_starts).tolist())
 
     def __len__(self) -> int:
@@ -259,13 +259,13 @@ class RecordTable:
 
     @calling(__init__)
     def batch(self, indices: Sequence[int] | npt.NDArray[Any]) -> pa.RecordBatch:
-        """Read records by their numbers.
+        """Read records by index.
 
         Parameters
         ----------
         indices : sequence of int or bool
-            The numbers of the records, in any order. A record number may be repeated. Negative record numbers
-            count from the end. A boolean mask with an element for each record selects records.
+            The indices of the records, in any order. An index may be repeated. Negative indices count from
+            the end. A boolean mask with an element for each record selects records.
 
         Returns
         -------
@@ -275,7 +275,7 @@ class RecordTable:
         Raises
         ------
         IndexError
-            If a number is out of bounds, or if a mask does not have one element for each record.
+            If an index is out of bounds, or if a mask does not have one element for each record.
         TFRecordError
             If ``indices`` contains neither integers nor a boolean mask.
         FileChangedError
@@ -294,20 +294,20 @@ class RecordTable:
 
     @calling(__init__)
     def matching(self, filters: Sequence[Any] | pc.Expression) -> Numbers:
-        """Return the numbers of the records that pass filters.
+        """Return the indices of the records that pass filters.
 
-        Only the columns of the filters are read. If column files hold these columns, the data files are not
-        opened.
+        Only the columns of the filters are read. If column files contain these columns, the data files are
+        not opened.
 
         Parameters
         ----------
         filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression
-            Filters on any columns of the dataset, in the form that `read_tfrecord` accepts.
+            Filters on any columns of the dataset, as in `read_tfrecord`.
 
         Returns
         -------
         numpy.ndarray
-            The record numbers (int64) in ascending order.
+            The record indices (int64) in ascending order.
 
         Raises
         ------
@@ -335,7 +335,7 @@ class RecordTable:
     def block_order(
         self, seed: int = 0, epoch: int = 0, shard: tuple[int, int] = (0, 1), uneven: Uneven = "keep"
     ) -> Numbers:
-        """Return the numbers of all records in a random order that reads each block about once.
+        """Return the indices of all records in a random order that reads each block about once.
 
         The blocks of the dataset, of about 1 MiB each, are shuffled, and then the records of up to 24 blocks
         are shuffled together. A table that reads records in this order needs only these blocks at a time, and
@@ -348,15 +348,15 @@ class RecordTable:
         epoch : int, default 0
             The number of the epoch. Each epoch has a different order.
         shard : tuple of int, default (0, 1)
-            The number of the shard to return, counted from 0, and the number of all shards. Each record is in
+            The index of the shard to return, counted from 0, and the number of shards. Each record is in
             exactly one shard.
         uneven : "keep", "drop" or "pad", default "keep"
-            What happens if the records cannot be divided equally among the shards, as in `iter_batches`.
+            What to do if the records cannot be divided equally among the shards, as in `iter_batches`.
 
         Returns
         -------
         numpy.ndarray
-            The record numbers (int64), with one element for each record of the shard.
+            The record indices (int64), one for each record of the shard.
 
         Raises
         ------
@@ -380,7 +380,7 @@ class RecordTable:
         return rows_of_spans(order, spans, self.block_starts).numbers
 
     def epoch_order(self, seed: int, epoch: int) -> Order:
-        """Return the order of an epoch, from which `block_order` takes the record numbers of a shard."""
+        """Return the order of an epoch, from which `block_order` takes the record indices of a shard."""
         arguments.number("seed", seed, 0)
         arguments.number("epoch", epoch, 0)
         counts = np.diff(self.block_starts)
@@ -394,14 +394,14 @@ class RecordTable:
         Parameters
         ----------
         order : sequence of int
-            Record numbers, such as the result of `block_order`, in the order in which they are read.
+            Record indices in the order of reading, such as the result of `block_order`.
         batch_size : int
             The number of records in each batch.
 
         Returns
         -------
         ShuffleStatistics
-            The measurements. ``print`` shows them as a table.
+            The measurements, which ``print`` shows as a table.
 
         Examples
         --------
@@ -418,7 +418,7 @@ class RecordTable:
 
     @calling(__init__)
     def _one(self, index: int) -> pa.RecordBatch:
-        """Read one record. Unlike `batch`, this method does not sort and group record numbers."""
+        """Read one record. Unlike `batch`, this method does not sort and group record indices."""
         if self._dataset.options.damage.skips or self._columns is not None:
             return self.batch([index])
         row = self._rows.record(index)
@@ -431,7 +431,7 @@ class RecordTable:
         return self._decode([data], places, np.array([0]), np.array([row]), np.array([unit]))
 
     def _read(self, wanted: Numbers) -> pa.RecordBatch:
-        """Read the records with the given numbers. There must be at least one number."""
+        """Read records by index. ``wanted`` must contain at least one index."""
         rows, order = np.unique(wanted, return_inverse=True)
         units = np.searchsorted(self._firsts, rows, side="right") - 1
         starts = [0, *(np.flatnonzero(np.diff(units)) + 1).tolist()]
@@ -453,7 +453,10 @@ class RecordTable:
     def _decode(
         self, buffers: Sequence[pa.Buffer], places: Numbers, order: Numbers, wanted: Numbers, units: Numbers
     ) -> pa.RecordBatch:
-        """Decode the records ``order`` of ``places``, with the numbers ``wanted`` and the units ``units``."""
+        """Decode the rows ``order`` of ``places``.
+
+        ``wanted`` and ``units`` are the record indices and units.
+        """
         decoder = getattr(self._local, "decoder", None)
         if decoder is None:  # each thread uses a separate decoder
             decoder = Decoding(self._stored, self._dataset.options, self._allowed).decoder()
@@ -473,7 +476,7 @@ class RecordTable:
         return with_partition_values(self._dataset, self._schema, batch, self._partitions[units])
 
     def _error(self, error: TFRecordError, wanted: Numbers, units: Numbers) -> TFRecordError:
-        """Return a copy of the error that names the file and the number of the record in the file."""
+        """Return a copy of the error that names the file and the index of the record in the file."""
         at = error.record or 0
         split = self._splits[units[at]]
         record = split.start.record + int(wanted[at] - self._firsts[units[at]])

@@ -1,7 +1,7 @@
 """Describe the rows that remain of an epoch, and divide the remaining rows among any number of shards.
 
-A state holds the spans of rows that one part of one shard has not yet returned. The states of all parts of
-all shards together hold every row that remains of the epoch, so these rows can be divided anew.
+A state contains the spans of rows that one part of one shard has not yet returned. The states of all parts of
+all shards together cover every remaining row of the epoch, so these rows can be divided anew.
 """
 
 import json
@@ -28,15 +28,15 @@ logger = logging.getLogger(__name__)
 
 _STATE_VERSION = 3
 
-# The key of the checksum of all other keys of a state.
+# The key of a state whose value is the checksum of all other values.
 CHECKSUM = "checksum"
 
 
 class Share(NamedTuple):
-    """One of several shares of some rows, numbered from 0.
+    """One share of some rows: the share with the index ``number`` among ``total`` shares.
 
-    ``whole`` is a hash of the rows that were divided and of the way in which they were divided, so that
-    shares that overlap or leave out rows are not mixed.
+    ``whole`` is a hash of the divided rows and of the division, so that shares of different divisions, which
+    may overlap or leave out rows, are not mixed.
     """
 
     number: int
@@ -46,7 +46,7 @@ class Share(NamedTuple):
 
 @dataclass(frozen=True)
 class Beginning:
-    """Where an iteration begins: its shard, its part of the shard, and the rows to return, in order."""
+    """The start of an iteration: the shard, the part of the shard, and the rows to return, in order."""
 
     shard: Share
     part: Share
@@ -56,7 +56,7 @@ class Beginning:
 def describe(plan: Plan, epoch: int, begun: Beginning, remaining: Sequence[Span]) -> State:
     is_counted = plan.source.counts is not None
     if is_counted and plan.batch_mode == "drop" and total_size(remaining) < plan.batch_size:
-        remaining = ()  # rows that are dropped
+        remaining = ()  # the incomplete last batch is dropped
     return sealed(
         {
             "version": _STATE_VERSION,
@@ -98,7 +98,7 @@ def _arguments(plan: Plan) -> dict[str, Any]:
 
 
 def checked_states(plan: Plan, start: Any, epoch: int) -> tuple[Plan, list[State]]:
-    """Validate ``start=``, and return the states, with the plan for their version of the dataset.
+    """Validate ``start=``. Return the plan for the dataset version of the states, and the states.
 
     This version may be older than the newest version.
     """
@@ -175,8 +175,8 @@ def begin(plan: Plan, order: Order, shard: tuple[int, int], part: tuple[int, int
 def resume(plan: Plan, shard: tuple[int, int], part: tuple[int, int], states: Sequence[State]) -> Beginning:
     """Return the rows of a part of a shard in an epoch that continues.
 
-    With the same numbers of shards and parts, the iteration continues exactly where the same part of the
-    same shard stopped. Otherwise, the rows that remain of all shards are divided anew.
+    If the numbers of shards and parts are unchanged, the iteration continues exactly where this part of this
+    shard stopped. Otherwise, the remaining rows are divided anew.
     """
     begun: dict[tuple[Share, Share], Beginning] = {}
     for state in states:
@@ -216,7 +216,7 @@ def _of_shard(begun: Sequence[Beginning], index: int) -> list[Span]:
 
 
 def _check_complete(shares: Sequence[Share], what: str) -> None:
-    """Raise unless the shares are all shares of the same rows."""
+    """Raise unless the shares are all shares of one division."""
     if len({share[1:] for share in shares}) > 1:
         raise _not_together(f"states of different divisions into {what}s")
     count = shares[0].total

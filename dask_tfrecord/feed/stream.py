@@ -67,7 +67,7 @@ class Sink:
 
 
 class Listener:
-    """Accept the connections of clients. ``endpoint`` has the actual port number."""
+    """Accept the connections of clients. ``endpoint`` contains the actual port number."""
 
     def __init__(self, endpoint: str) -> None:
         self._closed = False
@@ -87,7 +87,7 @@ class Listener:
         while not self._closed:
             try:
                 connection, _ = self._socket.accept()
-                connection.setblocking(True)  # `socket.setdefaulttimeout` makes it non-blocking for os.write
+                connection.setblocking(True)  # `socket.setdefaulttimeout` would make os.write non-blocking
                 return Sink(connection.fileno(), connection)
             except OSError:  # the socket was closed meanwhile, or too many files are open at the moment
                 time.sleep(0.01)
@@ -184,8 +184,7 @@ _LOG = logging.getLogger(__name__)
 _END = b"\xff\xff\xff\xff\x00\x00\x00\x00"
 _BROKEN = b"\xff\xff\xff\xff\x08\x00\x00\x00"
 
-# The number of seconds for which `close` waits for a batch that is being sent, and then for a batch that is
-# being read.
+# `close` waits this many seconds for a batch that is being sent, and then for a batch that is being read.
 _PATIENCE = 2.0
 
 
@@ -195,20 +194,20 @@ class _ClosedError(Exception):
 
 @dataclass
 class Pass:
-    """The report of one pass over the rows of an endpoint. Each pass is sent to one connection.
+    """Report one pass over the rows of an endpoint. Each pass is sent to one connection.
 
     Attributes
     ----------
     endpoint : str
         The endpoint to which the client connected.
     number : int
-        Number of connections to the endpoint before this connection.
+        How many connections to the endpoint came before this connection.
     rows : int
         Number of rows that were sent in this pass.
     outcome : "running", "done", "client left", "closed" or "failed"
-        The way in which the pass ended. The outcome is "client left" if the client disconnected before the
-        end. The outcome is "closed" if the server was closed. The outcome is "failed" if reading or
-        converting the rows raised.
+        How the pass ended. The outcome is "client left" if the client disconnected before the end. The
+        outcome is "closed" if the server was closed. The outcome is "failed" if reading or converting the
+        rows raised.
     error : Exception, optional
         The error that made the pass fail.
     """
@@ -269,8 +268,7 @@ class StreamServer:
         return [one.error for one in self.passes if one.error is not None]
 
     def client_code(self, endpoints: Sequence[str] | None = None) -> str:
-        """Return Python code that constructs the client's dataset. The elements of the client's dataset are
-        dicts of tensors.
+        """Return Python code that constructs the client's dataset, whose elements are dicts of tensors.
 
         Parameters
         ----------
@@ -304,7 +302,7 @@ class StreamServer:
     def close(self) -> None:
         """Refuse further clients, and end the running passes after their current batch.
 
-        The clients of these passes raise.
+        The clients of these passes raise an error.
         """
         with self._changed:
             self._closing = True
@@ -327,7 +325,7 @@ class StreamServer:
         return f"StreamServer({self.endpoints}, {state}, {self._ended()} passes ended)"
 
     def _wait_for_passes(self) -> bool:
-        """Wait a few seconds until no pass is running, and return False if one still runs."""
+        """Wait a few seconds until no pass is running. Return False if a pass still runs."""
         with self._changed:
             return self._changed.wait_for(lambda: not self._running, _PATIENCE)
 
@@ -398,8 +396,9 @@ class StreamServer:
 
 
 def sent_batches(batches: Batches, client: Client, *, may_be_empty: bool) -> Iterator[pa.RecordBatch]:
-    """Yield the batches to send, without empty batches. If there are no rows, yield one empty batch, or raise
-    if the client would crash.
+    """Yield the batches to send, without empty batches.
+
+    If there are no rows, yield one empty batch, or raise if the client would crash.
     """
     is_empty = True
     for batch in batches:
@@ -418,7 +417,7 @@ def sent_batches(batches: Batches, client: Client, *, may_be_empty: bool) -> Ite
 
 __all__ = ["FeatherFile", "Pass", "StreamServer", "serve", "write_feather"]
 
-# Number of rows in each batch that is sent if the elements of the client's dataset are single rows.
+# If the elements of the client's dataset are single rows, each sent batch has this many rows.
 _ROWS = 1024
 
 
@@ -435,9 +434,9 @@ def serve(
 ) -> "StreamServer":
     """Serve a dataset or a Dask collection to the `ArrowStreamDataset` of TensorFlow I/O.
 
-    The streams are plain Arrow IPC streams, so other clients can read them, too. Dates, times, timestamps and
-    durations are sent as integers. The values of categorical columns are sent, without the codes. Tensors are
-    sent as flat lists, and the code that `StreamServer.client_code` returns reshapes these lists.
+    The streams are plain Arrow IPC streams, so other clients can also read the streams. Dates, times,
+    timestamps and durations are sent as integers. Categorical columns are sent as values, not as codes.
+    Tensors are sent as flat lists, and the code that `StreamServer.client_code` returns reshapes these lists.
 
     Parameters
     ----------
@@ -456,9 +455,9 @@ def serve(
     columns : str or list of str, optional
         The columns to serve, in this order. By default, all columns are served.
     batch_mode : "keep", "drop" or "auto", default "keep"
-        What happens if the last batch of an endpoint has fewer rows than ``batch_size``, as in
-        `iter_batches`. If the second or a later endpoint has no rows, reading that endpoint fails, because
-        the client would crash.
+        What to do if the last batch of an endpoint has fewer rows than ``batch_size``, as in `iter_batches`.
+        If the second or a later endpoint has no rows, reading that endpoint fails, because the client would
+        crash.
     fill_nulls : mapping of str to value, optional
         The value that replaces the nulls of each column. In a list column, the value replaces nulls inside
         the lists, and fills null lists of a fixed size. Other null lists become empty. By default, a null
@@ -473,8 +472,7 @@ def serve(
     Returns
     -------
     StreamServer
-        The running server. The server is a context manager. Each connection to the server gets all rows of
-        its endpoint.
+        The running server, which is also a context manager. Each connection gets all rows of its endpoint.
 
     Raises
     ------
@@ -547,8 +545,8 @@ def write_feather(
     compression : "lz4", "zstd" or None, default None
         The codec with which the columns are compressed. If None, the columns are not compressed.
     shuffle, seed, shuffle_buffer, epoch, shard, prefetch, **read
-        These parameters have the same meaning as in `iter_batches`, except that the codec of the source is
-        always detected. ``storage_options`` and ``filesystem`` apply to both the source and ``path``.
+        These parameters have the same meaning as in `iter_batches`, but the codec of the source is always
+        detected. ``storage_options`` and ``filesystem`` apply to both the source and ``path``.
 
     Returns
     -------

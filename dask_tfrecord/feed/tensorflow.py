@@ -58,7 +58,7 @@ _GLOBAL_SEED = 87_654_321
 # The functions with which TensorFlow pipelines check that files have not changed.
 checks: WeakSet[Callable[[Any], bytes]] = WeakSet()
 
-# The message with which TensorFlow raises if it read another number of records than the snapshot has.
+# The message of TensorFlow's error if a file has more or fewer records than in the snapshot.
 _MISCOUNTED = "FileChangedError: the file has not as many records as when the dataset was listed:"
 
 
@@ -163,7 +163,7 @@ def read_files(
 
 
 def _unchanged_check(dataset: ReadPlan, files: Sequence[FileInfo]) -> Callable[[Any], "tf.data.Dataset"]:
-    """Return a function that makes an empty dataset. Iterating it raises if a listed file has changed."""
+    """Return a function that makes an empty dataset. Iteration raises if a listed file has changed."""
 
     def look(number: Any) -> bytes:
         try:
@@ -178,7 +178,7 @@ def _unchanged_check(dataset: ReadPlan, files: Sequence[FileInfo]) -> Callable[[
 
     def check(number: Any) -> "tf.data.Dataset":
         # With a stateless function, TensorFlow can still save the state of an iterator. The workers of the
-        # tf.data service cannot call Python, so the numbers of records are their only check.
+        # tf.data service cannot call Python, and check only the number of records.
         told = tf.data.Dataset.from_tensors(number).map(
             lambda one: tf.ensure_shape(tf.numpy_function(look, [one], tf.string, stateful=False), [])
         )
@@ -212,8 +212,8 @@ Engine = Literal["kernel", "native"]
 # system after each batch.
 _LARGE_RECORD_BYTES = 1 << 18
 
-# The size in bytes of a block that is freed once. After that, glibc keeps this much freed memory (see
-# mallopt(3)), which saves a third of the CPU time for images of 100 KB.
+# The size in bytes of a block that is allocated and freed once. After that, glibc keeps this much freed
+# memory (see mallopt(3)), which saves a third of the CPU time for images of 100 KB.
 _FREED_BYTES = 24 << 20
 
 # The `Batches` objects from which running TensorFlow pipelines read.
@@ -257,21 +257,21 @@ def tensorflow_dataset(
     engine : "kernel" or "native", optional
         The engine "kernel" decodes with the kernel of this library, which takes less CPU time for numbers.
         The engine "native" lets TensorFlow read and parse the files, so the dataset also runs in the tf.data
-        service and on TPU hosts. By default, the engine is "native" for records of more than 256 KiB on
-        average that TensorFlow can read, and otherwise "kernel".
+        service and on TPU hosts. By default, the engine is "native" if TensorFlow can read the records and
+        the average record has more than 256 KiB. Otherwise, the engine is "kernel".
     shuffle : bool, "buffer" or "blocks", optional
         How the rows are shuffled, as in `iter_batches`. Each epoch has a different row order. By default, the
-        rows are not shuffled. "blocks" needs the engine "kernel".
+        rows are not shuffled. "blocks" requires the engine "kernel".
     seed : int, default 0
         The seed of the random row order.
     shuffle_buffer : int, default 65536
         The number of rows that are shuffled together.
     shard : tuple of int, default (0, 1)
-        The number of the shard to return, counted from 0, and the number of all shards. The engine "kernel"
+        The index of the shard to return, counted from 0, and the number of shards. The engine "kernel"
         divides the rows among the shards, and "native" divides the files.
     batch_mode : "keep" or "drop", default "keep"
-        What happens if the last batch has fewer rows than ``batch_size``. "keep" returns this smaller batch,
-        and "drop" drops this smaller batch.
+        What to do if the last batch has fewer rows than ``batch_size``. "keep" returns this smaller batch,
+        and "drop" omits this batch.
     fill_nulls : mapping of str to value, optional
         The value that replaces the nulls of each column. By default, nulls become NaN in floating-point
         columns, an empty string in string and binary columns, and an empty list in list columns.
@@ -279,20 +279,20 @@ def tensorflow_dataset(
         The kind of tensor that a list column becomes. "padded" extends each list with 0 or empty strings to
         the length of the longest list of the batch.
     epoch : int, optional
-        The number of the epoch of the first iteration. Each further iteration is the next epoch. By default,
-        the first iteration is the epoch of ``start`` or the epoch 0. The engine "native" has no numbered
-        epochs.
+        The epoch of the first iteration. Each further iteration is the next epoch. By default, the first
+        iteration is the epoch of ``start`` or the epoch 0. The engine "native" has no numbered epochs.
     start : dict or list of dict, optional
         The state after which the first iteration continues, or a list of the states of all shards, as in
-        `iter_batches`. Further iterations are whole epochs. Needs the engine "kernel".
+        `iter_batches`. Further iterations are whole epochs. ``start`` requires the engine "kernel".
     state_column : str, optional
-        The name of one more feature of each element: a scalar string tensor that holds the state after the
+        The name of an additional feature of each element: a scalar string tensor with the state after the
         batch, as JSON. To resume, pass ``start=json.loads(...)`` of the state of the last batch that was
-        used. Batches that ``prefetch`` has prepared do not change this state. Needs the engine "kernel".
+        used. Batches that ``prefetch`` has prepared do not change this state. ``state_column`` requires the
+        engine "kernel".
     prefetch : int, default 2
-        The number of batches that are prepared ahead.
+        How many batches are prepared ahead.
     **read
-        Keywords that say which rows are read, as in `read_tfrecord`, such as ``schema``, ``filters`` and
+        Keywords of `read_tfrecord` that control what is read, such as ``schema``, ``filters`` and
         ``version``. The engine "native" reads with TensorFlow's filesystems, which take no
         ``storage_options``. This engine raises if ``filters`` leave out some rows of a file, or if
         ``on_corrupt`` skips damage.
@@ -308,15 +308,15 @@ def tensorflow_dataset(
     Raises
     ------
     SchemaError
-        If no tensor can hold a column, or if a column of integers may have nulls and ``fill_nulls`` has no
-        value for the column. With the engine "kernel", a null raises only while the dataset is iterated.
+        If no tensor can represent a column, or if a column of integers may have nulls and ``fill_nulls`` has
+        no value for the column. With the engine "kernel", a null raises only while the dataset is iterated.
     TFRecordError
         If ``engine="native"`` is passed for files that TensorFlow cannot read, or with ``epoch``, ``start``,
         ``state_column`` or ``shuffle="blocks"``.
     tf.errors.OpError
         While the dataset is iterated, if a file was changed or removed after the call. The engine "native"
-        checks each file before and after reading its rows. In the workers of the tf.data service, "native"
-        can only compare the numbers of records, and only if the dataset has a snapshot.
+        checks each file before and after it reads the rows. In the workers of the tf.data service, "native"
+        can only compare record counts, and only if the dataset has a snapshot.
 
     Examples
     --------
@@ -445,7 +445,7 @@ def _ours(
 
 @atexit.register
 def _drop_iterators() -> None:
-    """Clear the TensorFlow iterators that a program left before their end.
+    """Clear the TensorFlow iterators that a program has not read to the end.
 
     Without this step, the interpreter would delete the iterators at exit, when no thread can run Python any
     more. The interpreter would then wait forever for the TensorFlow thread that reads batches or checks a
@@ -485,8 +485,8 @@ def _stacked(table: pa.Table, names: Sequence[str], dtype: str, fill_nulls: Mapp
 def _tensor(column: Array | Ragged, is_eager: bool) -> Any:
     if isinstance(column, Ragged):
         return tf.RaggedTensor.from_row_splits(_tensor(column.values, True), column.offsets, validate=False)
-    # If no column is ragged, `from_generator` takes NumPy arrays. Otherwise it takes tensors, and a list of
-    # texts becomes a tensor in half the time that an array of texts takes.
+    # If no column is ragged, `from_generator` takes NumPy arrays. Otherwise, it takes tensors, and a list of
+    # texts becomes a tensor twice as fast as an array of texts.
     return tf.constant(column.tolist(), tf.string) if is_eager and column.dtype == object else column
 
 

@@ -1,7 +1,6 @@
-"""Convert batches for the Arrow datasets of TensorFlow I/O, and generate the Python code that constructs
-these datasets.
+"""Convert batches for the Arrow datasets of TensorFlow I/O, and generate code for these datasets.
 
-TensorFlow I/O is not imported. Its limits were checked on version 0.37.1.
+TensorFlow I/O is not imported. The limits of TensorFlow I/O were checked on version 0.37.1.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -21,7 +20,7 @@ from dask_tfrecord.schema.storage_values import integer_type
 
 _MODES: dict[BatchMode, str] = {"keep": "keep_remainder", "drop": "drop_remainder", "auto": "auto"}
 
-# The TensorFlow names of those Arrow types that have another name in Arrow.
+# The TensorFlow names of Arrow types with another name in Arrow.
 _DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64", "binary": "string"}
 
 
@@ -77,7 +76,7 @@ class Client:
         return column
 
     def code(self, dataset: str, first: str, places: Sequence[str]) -> str:
-        """Return Python code that constructs a dataset of a class of `tensorflow_io.arrow`.
+        """Return Python code that constructs a dataset with a class of `tensorflow_io.arrow`.
 
         ``first`` is the name of the first parameter of the class, and ``places`` is its value.
         """
@@ -123,7 +122,7 @@ def _sent_type(item: pa.Field) -> pa.DataType:
 
 
 def _plain_type(type_: pa.DataType) -> pa.DataType | None:
-    """Return the type in which TensorFlow I/O can read values of a type, or None if it cannot."""
+    """Return the type in which TensorFlow I/O can read values of a type, or None if none exists."""
     if isinstance(type_, pa.BaseExtensionType):
         return _plain_type(type_.storage_type)
     if types.is_dictionary(type_):

@@ -1,4 +1,4 @@
-"""Provide iterable and map-style PyTorch datasets of the records of a dataset, as PyTorch tensors."""
+"""Provide PyTorch datasets, iterable and map-style, that return the records of a dataset as tensors."""
 
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -56,8 +56,8 @@ def to_tensors(batch: pa.RecordBatch | pa.Table, fill_nulls: Mapping[str, Any] |
     Raises
     ------
     SchemaError
-        If a column of integers has nulls and no value in ``fill_nulls``, or if no tensor can hold the type of
-        a column.
+        If a column of integers has nulls and no value in ``fill_nulls``, or if no tensor can represent the
+        type of a column.
 
     Notes
     -----
@@ -142,21 +142,21 @@ class TFRecordBatches(IterableDataset[Any]):
     shuffle_buffer : int, default 65536
         The number of rows that are shuffled together.
     uneven : "drop", "pad" or "keep", default "drop"
-        What happens if the rows cannot be divided equally among the ranks. "drop" leaves out rows, and "pad"
-        repeats rows, so that every rank makes the same number of steps. Fewer rows than there are ranks are
-        left out or repeated. "keep" returns every row once.
+        What to do if the rows cannot be divided equally among the ranks. "drop" leaves out rows, and "pad"
+        repeats rows, so that every rank makes the same number of steps. The number of these rows is smaller
+        than the number of ranks. "keep" returns every row once.
     batch_mode : "keep" or "drop", default "keep"
-        What happens if the last batch of a rank has fewer rows than ``batch_size``. "keep" returns this
-        smaller batch, and "drop" drops this smaller batch.
+        What to do if the last batch of a rank has fewer rows than ``batch_size``. "keep" returns this smaller
+        batch, and "drop" omits this batch.
     rank, world_size : int, optional
-        The number of this process and the number of all processes. By default, `torch.distributed` gives both
-        numbers when the iteration begins.
+        The index of this process, and the number of processes. By default, both values come from
+        `torch.distributed` when the iteration begins.
     prefetch : int, default 2
-        The number of blocks that threads read ahead.
+        How many blocks threads read ahead.
     fill_nulls : mapping of str to value, optional
         The value that replaces the nulls of each column.
     **read
-        Keywords that say which rows are read, as in `read_tfrecord`, such as ``schema``, ``filters`` and
+        Keywords of `read_tfrecord` that control what is read, such as ``schema``, ``filters`` and
         ``version``.
 
     Notes
@@ -173,7 +173,7 @@ class TFRecordBatches(IterableDataset[Any]):
     The method `set_epoch` chooses the epoch of the next iteration. Without `set_epoch`, every iteration is
     the next epoch. However, worker processes that end with each epoch (``persistent_workers=False``) always
     begin with the epoch 0. An iteration that continues from a loaded state keeps the epoch of the state. If
-    `set_epoch` chose another epoch, the iteration after this one uses the chosen epoch.
+    `set_epoch` chose another epoch, the following iteration uses the chosen epoch.
 
     Examples
     --------
@@ -216,24 +216,24 @@ class TFRecordBatches(IterableDataset[Any]):
         )
         self._convert = convert
         self._fill_nulls = checked_fill_nulls(fill_nulls, self._plan.source.schema.names)
-        # Memory that this process and the DataLoader workers share. The three numbers are the epoch of the
+        # Memory that this process and the DataLoader workers share. The three values are the epoch of the
         # last `set_epoch` call, the number of `set_epoch` calls, and the number of iterations that began in
         # workers.
         self._shared = torch.zeros(3, dtype=torch.int64).share_memory_()
         self._seen = 0  # the number of `set_epoch` calls that this process has followed
-        self._chosen: int | None = None  # the epoch that the last such call chose
-        # The number of iterations that began in workers before the last one in this process.
+        self._chosen: int | None = None  # the epoch that the last `set_epoch` call chose
+        # The number of iterations that began in workers before the last iteration in this process.
         self._elsewhere = 0
         self._epoch = 0  # the epoch of the next iteration in this process
         self._batches: Batches | None = None  # the `Batches` object of the newest iteration
         self._ended = False  # True if the newest iteration has returned all batches
-        # After the state of an epoch's end was loaded, this is the epoch that began then, until its first
-        # batch is taken.
+        # The epoch that began after a state at the end of an epoch was loaded, until its first batch is
+        # taken.
         self._unused: int | None = None
         self._loaded: State | None = None  # the loaded state from which the next iteration continues
         self._loader = os.getpid()  # the id of the process that loaded the state
-        # Shared memory, which is True for each worker that has continued from the loaded state, and for the
-        # later workers of the same number.
+        # Shared flags. The flag of a worker id is True after a worker with this id has continued from the
+        # loaded state.
         self._continued = torch.zeros(0, dtype=torch.bool)
         len(self)  # a wrong argument raises in this call, and not later in a worker
 
@@ -298,9 +298,9 @@ class TFRecordBatches(IterableDataset[Any]):
         ----------
         state : dict or list of dict
             The state of this rank. If the number of ranks or of DataLoader workers has changed, pass a list
-            of the states of all ranks. The states may be those of `state_dict`, or those of torchdata's
-            `StatefulDataLoader`, which has the states of all workers of a rank. The remaining rows are
-            divided among the new ranks and workers, and every remaining row is returned once.
+            of the states of all ranks. The states may come from `state_dict`, or from torchdata's
+            `StatefulDataLoader`, whose state contains the states of all workers of a rank. The remaining rows
+            are divided among the new ranks and workers, and every remaining row is returned once.
 
         Raises
         ------
@@ -356,7 +356,8 @@ class TFRecordBatches(IterableDataset[Any]):
         epoch, calls, _ = self._shared.tolist()
         # A worker that has finished an epoch must not begin the next epoch before the other workers finish.
         goes_on = (is_worker and self._loader == os.getpid()) or not self._loaded["ended"]
-        # A program that is started again calls `set_epoch` again for this epoch, or for the first of its run.
+        # A program that is started again calls `set_epoch` again for this epoch, or for the first epoch of
+        # its run.
         of_run, of_this = epoch == last, epoch == resumed
         if calls != self._seen and (of_run or of_this if goes_on else of_run and not of_this):
             self._chosen, self._seen = epoch, calls
@@ -398,8 +399,8 @@ class TFRecordTable(Dataset[Any]):
     """A map-style dataset of records, so that ``DataLoader(dataset, shuffle=True)`` shuffles all rows.
 
     The loader requests all records of a batch at once, and the records are decoded together into one batch.
-    Pass ``collate_fn=dataset.collate`` to the DataLoader, because the records are already a batch.
-    `BlockSampler` shuffles compressed datasets about as fast as they are read.
+    Pass ``collate_fn=dataset.collate`` to the DataLoader, because the records are already a batch. With
+    `BlockSampler`, shuffled reads of compressed datasets are about as fast as reads in order.
 
     Parameters
     ----------
@@ -410,7 +411,7 @@ class TFRecordTable(Dataset[Any]):
     fill_nulls : mapping of str to value, optional
         The value that replaces the nulls of each column.
     **read
-        Keywords that say which rows are read, as in `read_tfrecord`, such as ``schema``, ``filters`` and
+        Keywords of `read_tfrecord` that control what is read, such as ``schema``, ``filters`` and
         ``version``.
 
     Examples
@@ -449,7 +450,7 @@ class TFRecordTable(Dataset[Any]):
 
     @calling(__init__)
     def __getitems__(self, indices: Sequence[int]) -> Tensors:
-        """Return the tensors of a whole batch of records, given their numbers."""
+        """Return the tensors of a whole batch of records, given the record indices."""
         return _Collated(to_tensors(self.table.batch(indices), self._fill_nulls))
 
     @staticmethod
