@@ -269,20 +269,6 @@ def metadata_schema(snapshot: Snapshot) -> str:
     ------
     TFRecordError
         If the records are not Examples.
-
-    Examples
-    --------
-    >>> import dask.dataframe as dd
-    >>> import dask_tfrecord
-    >>> ddf = dd.from_dict({"x": [1, 2, 3]}, npartitions=1)
-    >>> print(dask_tfrecord.metadata_schema(dask_tfrecord.to_tfrecord(ddf, "numbers")))
-    feature {
-      name: "x"
-      type: INT
-      presence { min_fraction: 1.0 min_count: 1 }
-      shape {  }
-    }
-    <BLANKLINE>
     """
     check_instance("snapshot", snapshot, Snapshot)
     _check_examples(snapshot, "schema.pbtxt describes")

@@ -30,9 +30,6 @@ from dask_tfrecord.row_selection import Numbers
 # The number of threads that read files when a table is opened.
 THREADS = 8
 
-# One task searches this many splits, of about 1 MiB each, for records.
-_SPLITS_PER_TASK = 64
-
 
 class Records(NamedTuple):
     """A buffer with records, the start of each record, and the end of the last record."""

@@ -268,12 +268,6 @@ def hide_secrets(text: str, *places: Any) -> str:
     -------
     str
         The text without the secrets.
-
-    Examples
-    --------
-    >>> import dask_tfrecord
-    >>> dask_tfrecord.hide_secrets("s3 refused hunter22 of me", {"secret": "hunter22"})
-    's3 refused *** of me'
     """
     check_instance("text", text, str)
     return hide(text, secrets_of(*places))
