@@ -3,12 +3,14 @@
 Each peer runs in its own virtual environment and process, in the best way that the peer's documentation
 shows, on all cores. All peers do the same jobs on the same four tables. The peers read a job's rows a few
 times to warm up, and then take turns: in each round, each peer does the job once. A peer that is slow gets
-fewer rows, so that one pass takes about as long as a pass of the others. In each round, a peer also does the
-job with a quarter of its rows. The difference is the cost of one more row, without the cost of the start.
-Ratios compare rows per CPU second within a round, because other work on the machine has the least effect on
-these ratios. The files are in memory if the system has ``/dev/shm``, and then again in the directory of
-``--disk``. On a disk, each reader also reads once after the files have been dropped from the system's cache.
-A peer that is not installed or fails is listed with its error.
+fewer rows, so that one pass takes about as long as a pass of the others. A turn is three passes. Before the
+first, the other peers have used the machine's memory: it is the cold pass, and takes more time in the system,
+which must find pages. The second has a quarter of the rows, and the third has all rows again. Their
+difference is the cost of one more row, without the cost of the start. Ratios compare rows per CPU second
+within a round, because other work on the machine has the least effect on these ratios. The bytes of the files
+are also written and read without a format, which is the limit of any tool. The files are in memory if the
+system has ``/dev/shm``, and then again in the directory of ``--disk``. A peer that is not installed or fails
+is listed with its error.
 """
 
 import argparse
@@ -29,7 +31,7 @@ from typing import Any, NamedTuple
 
 from benchmarks.own.tables import TABLES, Table, memory_folder
 from benchmarks.peers import files_data
-from benchmarks.peers.report import OURS, best_way, capped_spread, errors, fastest, ratios, save, stored
+from benchmarks.peers.report import OURS, RAW, best_way, capped_spread, errors, fastest, ratios, save, stored
 from benchmarks.peers.tools import Work, spark
 from benchmarks.peers.workers import Worker, last_error, machine, others, versions
 
@@ -60,7 +62,9 @@ PEERS = {
     "beam": Peer("beam"),
     "vahidk/tfrecord": Peer("vahidk"),
     "protobuf loop": Peer("protobuf"),
+    RAW: Peer("dask", ("raw",), gets_all=True),
 }
+TOOLS = tuple(peer for peer in PEERS if peer != RAW)
 DASK = (OURS, "parquet")
 WITH_LEVELS = (*DASK, "tensorflow", "tfx-bsl", "protobuf loop")
 FAST = (*DASK, "tensorflow", "tfx-bsl")
@@ -75,13 +79,13 @@ class Job(NamedTuple):
     level: int | None = None
     projects: bool = False
     tables: tuple[str, ...] = tuple(TABLES)
-    peers: tuple[str, ...] = tuple(PEERS)
+    peers: tuple[str, ...] = TOOLS
     on_disk: tuple[str, ...] = ()
 
 
 JOBS = {
-    "write": Job("write", on_disk=tuple(PEERS)),
-    "read": Job("read", on_disk=tuple(PEERS)),
+    "write": Job("write", peers=tuple(PEERS), on_disk=tuple(PEERS)),
+    "read": Job("read", peers=tuple(PEERS), on_disk=tuple(PEERS)),
     "read few columns": Job("read", projects=True, on_disk=FAST),
     "write gzip": Job("write", codec="gzip", tables=("tabular",)),
     "read gzip": Job("read", "gzip", "gzip", tables=("tabular",)),
@@ -105,7 +109,9 @@ class Entry:
         self._worker, self._question = worker, {"way": way, "kind": kind}
         self._smaller: dict[str, Any] | None = None
         self._work: dict[str, Any] = {}
-        self.figures: dict[str, Any] = {"cpu": [], "wall": [], "memory": []}
+        self.figures: dict[str, Any] = {
+            name: [] for name in ("cpu", "system", "cold", "cold_system", "wall", "memory")
+        }
 
     def fit(self, works: list[dict[str, Any]], gets_all: bool) -> float:
         """Choose the number of rows, from few to many, and warm up. Return the CPU seconds of all passes."""
@@ -145,16 +151,20 @@ class Entry:
         return 0.0
 
     def measure(self) -> float:
-        """Do the job once, and before with fewer rows. Keep the figures, and return the CPU seconds."""
-        used = 0.0
+        """Do the job cold, with fewer rows, and warm. Keep the figures, and return the CPU seconds."""
+        cold = self.run(self._work)
+        used = cold["cpu"]
         if self._smaller:
-            used = self.run(self._smaller)["cpu"]
+            took = self.run(self._smaller)["cpu"]
+            used += took
             self.figures["smaller_rows"] = self._smaller["rows"]
-            self.figures.setdefault("smaller_seconds", []).append(round(used, 5))
+            self.figures.setdefault("smaller_seconds", []).append(round(took, 5))
         found = self.run(self._work)
         self.figures["rows"] = self._work["rows"]
-        for what in ("cpu", "wall"):
-            self.figures[what].append(round(found["rows"] / max(found[what], 1e-6), 1))
+        for name, what, one in (("cpu", "cpu", found), ("wall", "wall", found), ("cold", "cpu", cold)):
+            self.figures[name].append(round(one["rows"] / max(one[what], 1e-6), 1))
+        for name, one in (("system", found), ("cold_system", cold)):  # the part of the CPU time
+            self.figures[name].append(round(one["system"] / max(one["cpu"], 1e-6), 3))
         self.figures["memory"].append(round(found["memory"] / 1e6))
         if found["bytes"]:
             self.figures["bytes"] = found["bytes"]

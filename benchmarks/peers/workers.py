@@ -114,18 +114,20 @@ def serve(answer: Callable[[Any], dict[str, Any]]) -> None:
 
 
 def measured(work: Callable[[], int]) -> dict[str, float]:
-    """Measure rows, wall seconds, CPU seconds and peak bytes of a piece of work and its child processes.
+    """Measure rows, seconds and peak bytes of a piece of work and its child processes.
 
-    The peak is the sum of the peaks of the processes, and contains libraries and inputs. It is 0 on systems
-    other than Linux.
+    The seconds are those of a clock, of the CPU, and of the CPU in the kernel of the system. The peak is the
+    sum of the peaks of the processes, and contains libraries and inputs. It is 0 on systems other than Linux.
     """
     for process in _family(psutil.Process()):
         forget_peak(process.pid)
-    start, busy = time.perf_counter(), cpu_seconds()
+    start, (user, system) = time.perf_counter(), cpu_seconds()
     rows = work()
-    wall, cpu = time.perf_counter() - start, cpu_seconds() - busy
+    wall, (user_after, system_after) = time.perf_counter() - start, cpu_seconds()
+    system = system_after - system
+    cpu = user_after - user + system
     peak = sum(peak_bytes(process.pid) for process in _family(psutil.Process()))
-    return {"rows": rows, "wall": wall, "cpu": cpu, "memory": peak}
+    return {"rows": rows, "wall": wall, "cpu": cpu, "system": system, "memory": peak}
 
 
 def turns(works: dict[Any, Callable[[], object]], rounds: int) -> dict[Any, float]:
@@ -141,14 +143,16 @@ def turns(works: dict[Any, Callable[[], object]], rounds: int) -> dict[Any, floa
     return {name: median(times[1:]) for name, times in took.items()}
 
 
-def cpu_seconds() -> float:
-    """Return the CPU seconds of this process and of its running and ended children."""
+def cpu_seconds() -> tuple[float, float]:
+    """Return the user and the system seconds of this process and of its running and ended children."""
     used = [resource.getrusage(who) for who in (resource.RUSAGE_SELF, resource.RUSAGE_CHILDREN)]
-    total = sum(one.ru_utime + one.ru_stime for one in used)
+    user, system = sum(one.ru_utime for one in used), sum(one.ru_stime for one in used)
     for process in _family(psutil.Process())[1:]:
         with suppress(psutil.NoSuchProcess, psutil.AccessDenied):
-            total += sum(process.cpu_times()[:4])  # user, system, and the same of its ended children
-    return total
+            times = process.cpu_times()
+            user += times.user + times.children_user
+            system += times.system + times.children_system
+    return user, system
 
 
 def peak_bytes(pid: int | str = "self") -> int:

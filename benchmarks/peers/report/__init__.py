@@ -15,6 +15,9 @@ BEGIN, END = f"<!-- made by: {COMMAND} -->\n", "<!-- end of what was made -->\n"
 
 OURS = "dask_tfrecord"
 
+# No tool, but the limit of all: the bytes of this package's files are written and read without a format.
+RAW = "raw bytes"
+
 # The media of the files, with the key of their figures.
 MEDIA = {"tables": "in memory", "disk": "on disk"}
 
@@ -61,9 +64,12 @@ def errors(ways: dict[str, Any]) -> list[str]:
     return [f"{way}: {one['error']}" if way else one["error"] for way, one in ways.items() if "error" in one]
 
 
-def ratios(found: dict[str, Any], peer: str) -> list[float]:
-    """Return this package's rows per CPU second, divided by those of a peer, for each round."""
-    ours, theirs = (best_way(found["peers"].get(name, {}), "cpu") for name in (OURS, peer))
+def ratios(found: dict[str, Any], peer: str, what: str = "cpu") -> list[float]:
+    """Return this package's rows per CPU second, divided by those of a peer, for each round.
+
+    ``what`` is "cpu" for the warm passes, or "cold".
+    """
+    ours, theirs = (fastest(found["peers"].get(name, {}), "cpu").get(what, []) for name in (OURS, peer))
     return round_ratios(ours, theirs)
 
 
@@ -85,11 +91,13 @@ def _row_seconds(way: dict[str, Any]) -> float | None:
 
 
 def claim(found: dict[str, Any], peer: str) -> float | None:
-    """Return the smaller of the median ratio and the ratio of one more row, or None without figures."""
-    if not (rounds := ratios(found, peer)):
-        return None
+    """Return what holds for warm passes, for cold ones, and for one more row: the least of the ratios.
+
+    Return None without figures.
+    """
+    known = [median(rounds) for what in ("cpu", "cold") if (rounds := ratios(found, peer, what))]
     each = row_ratio(found, peer)
-    return median(rounds) if each is None else min(median(rounds), each)
+    return min([*known, *([each] if each else [])], default=None)
 
 
 def capped(ratio: float) -> str:

@@ -1,5 +1,9 @@
 """Run dask_tfrecord, and Dask's own Parquet functions on the same partitions."""
 
+import os
+from collections.abc import Callable
+from multiprocessing.pool import ThreadPool
+from pathlib import Path
 from typing import Any
 
 import dask
@@ -13,8 +17,8 @@ from benchmarks.peers.tools import Pass, Used, Ways, Work
 USED = (
     Used("`to_tfrecord` and `read_tfrecord`, on Dask's threads", "docs/reading.md, docs/writing.md"),
     Used(
-        'Parquet: `read_parquet` with the backend "pyarrow" and the filesystem "fsspec" or "arrow", '
-        "whichever is faster; `to_parquet` without an index",
+        'Parquet: `read_parquet` with the filesystem "fsspec" or "arrow", whichever is faster; `to_parquet` '
+        "without an index; dtypes are those that both packages give by default",
         "https://docs.dask.org/en/stable/generated/dask.dataframe.read_parquet.html",
     ),
 )
@@ -87,7 +91,7 @@ def read_parquet(work: Work, filesystem: str) -> Pass:
         options["split_row_groups"] = True  # a row group is a partition, as a block of the TFRecord file is
 
     def read_all(_: str) -> int:
-        return compute_and_drop(dd.read_parquet(path, columns=columns, dtype_backend="pyarrow", **options))
+        return compute_and_drop(dd.read_parquet(path, columns=columns, **options))
 
     return read_all
 
@@ -95,6 +99,43 @@ def read_parquet(work: Work, filesystem: str) -> Pass:
 def _written(ddf: dd.DataFrame, path: str, work: Work, **options: object) -> int:
     ddf.to_parquet(path, write_index=False, **options)
     return work.rows
+
+
+def raw_write(work: Work) -> Pass:
+    """Write the bytes of the files that this package wrote."""
+    contents = [Path(path).read_bytes() for path in work.paths()]
+
+    def write_one(path: str, content: bytes) -> None:
+        with open(path, "wb", buffering=0) as file:
+            file.write(content)
+
+    def write_all(path: str) -> int:
+        os.mkdir(path)
+        _on_threads(write_one, [(f"{path}/{number}", content) for number, content in enumerate(contents)])
+        return work.rows
+
+    return write_all
+
+
+def raw_read(work: Work) -> Pass:
+    """Read the bytes of the files into a buffer that is used again."""
+
+    def read_one(path: str) -> None:
+        buffer = bytearray(1 << 20)
+        with open(path, "rb", buffering=0) as file:
+            while file.readinto(buffer):
+                pass
+
+    def read_all(_: str) -> int:
+        _on_threads(read_one, [(path,) for path in work.paths()])
+        return work.rows
+
+    return read_all
+
+
+def _on_threads(function: Callable[..., None], calls: list[tuple[Any, ...]]) -> None:
+    with ThreadPool(os.cpu_count()) as pool:
+        pool.starmap(function, calls)
 
 
 WAYS: Ways = {
@@ -105,4 +146,5 @@ WAYS: Ways = {
         "read": lambda work: read_parquet(work, "fsspec"),
     },
     "parquet, arrow": {"read": lambda work: read_parquet(work, "arrow")},
+    "raw": {"write": raw_write, "read": raw_read},
 }
