@@ -109,7 +109,7 @@ def calling(
             if error.function is None:
                 is_ours = is_write and any(one.keyword in KEYWORDS[owner] for one in error.remedies)
                 error.function = owner if is_ours else _reader(function)
-            # A keyword of a write and a keyword of a read with the same name have different meanings.
+            # A keyword with the same name means one thing in a write and another in a read.
             fits = error.function == "" or (error.function in _WRITES) == is_write
             error.called_as(name, lambda remedy: fits and remedy.keyword in keywords)
             keyword = error.problem.partition("=")[0]

@@ -145,7 +145,7 @@ class Field:
 
     @cached_property
     def features(self) -> tuple[Column, ...]:
-        """The features that store the column, as the kernel's columns."""
+        """The features that store this column, each described as a column of the kernel."""
         if self.form is not None:
             return self.form.columns(self.name)
         return tuple(one.column for one in self.family) if self.is_struct else (self.column,)

@@ -67,9 +67,9 @@ class Repaired(NamedTuple):
 
 
 def drop_missing_files(store: Store, *, dry_run: bool) -> Repaired:
-    """Commit a version without the missing files of the newest version. A dry run commits nothing.
+    """Commit a version that drops the files of the newest version that no longer exist.
 
-    If no file is missing, commit nothing.
+    A dry run commits nothing. If no file is missing, commit nothing.
     """
     snapshot = open_version(store, None)
     while len(rows := missing_files(store, snapshot)):
