@@ -317,7 +317,7 @@ class Dataset(Facts, Maintenance, ArrowDataset):
         >>> Path(index).read_text().splitlines()
         ['0 30', '30 30', '60 30']
         """
-        if format in _TABLES:
+        if isinstance(format, str) and format in _TABLES:
             problem = f"export() writes what describes the dataset, not its rows as {format}"
             raise TFRecordError(problem, f"call to_{format} of the result of read_tfrecord")
         arguments.choice("format", format, get_args(exports.Format))

@@ -352,7 +352,11 @@ def test_a_failed_write_leaves_no_generator_and_no_connection_open(tmp_path: Pat
             {},
             r"LazyFrame is not a Dask DataFrame.* pass frame\.collect\(\)",
         ),
-        (lambda: polars_frame(TABLE)["n"], {}, r"Series gives no .*pass column\.to_frame\(\)"),
+        (
+            lambda: polars_frame(TABLE)["n"],
+            {},
+            r"Series is one column, not a table; pass column\.to_frame\(\)",
+        ),
     ],
 )
 def test_other_objects_and_keywords_of_dask_are_refused_with_advice(

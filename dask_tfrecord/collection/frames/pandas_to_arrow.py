@@ -424,11 +424,11 @@ def _convert_or_raise(column: "pd.Series[Any]", item: Field, lossy: Lossy) -> pa
                 remedies = [Remedy("schema", {item.name: type_}, "hold all values of the column")]
             except SchemaError as refusal:
                 advice, remedies = refusal.advice, [*refusal.remedies]
-        record, first = first_misfit(
+        record, reason = first_misfit(
             lambda rows: _convert(column.iloc[:rows], item.type, lossy), len(column), error
         )
         raise SchemaError(
-            f"a value does not fit {item.type}: {first_line(first)}",
+            f"a value does not fit {item.type}: {reason}",
             advice,
             remedies=remedies,
             record=record,
@@ -477,23 +477,23 @@ def _from_objects(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) ->
 
 def first_misfit(
     convert_first: Callable[[int], object], rows: int, error: Exception
-) -> tuple[int | None, Exception]:
-    """Find the first row that cannot be converted, and the error about this row.
+) -> tuple[int | None, str]:
+    """Find the first row that does not convert, and the message of its error.
 
-    ``convert_first(n)`` converts the first n rows. Converting all rows has raised ``error``, which may be
-    about a later row.
+    ``convert_first(n)`` converts the first n rows. The conversion of all rows has raised ``error``, which may
+    be about a later row.
     """
-    errors: dict[int, Exception] = {}
+    messages: dict[int, str] = {}  # the errors themselves would keep all values alive
 
     def fails(count: int) -> bool:
         try:
             convert_first(count)
         except CONVERSION_ERRORS as failure:
-            errors[count] = failure
-        return count in errors
+            messages[count] = first_line(failure)
+        return count in messages
 
     count = bisect_left(range(rows + 1), True, key=fails)
-    return (count - 1 if count else None), errors.get(count, error)
+    return (count - 1 if count else None), messages.get(count) or first_line(error)
 
 
 # -- The index -----------------------------------------------------------------------------------------------

@@ -75,8 +75,8 @@ def _column(name: str, rows: list[Any], title: str) -> pa.Array:
     try:
         return converted(len(values))
     except CONVERSION_ERRORS as error:
-        record, first = first_misfit(converted, len(values), error)
-        problem = f"the values have no common type: {first_line(first)}"
+        record, reason = first_misfit(converted, len(values), error)
+        problem = f"the values have no common type: {reason}"
         advice = "give all values of a key the same type"
         raise SchemaError(problem, advice, path=title, record=record, feature=name) from None
 
@@ -398,11 +398,11 @@ def _converted(column: pa.ChunkedArray, item: Field, lossy: Lossy) -> pa.Chunked
     except CONVERSION_ERRORS as error:
         advice = error.advice if isinstance(error, MisfitError) else None
         wider = Remedy("schema", {item.name: column.type}, "hold all values of the column")
-        record, first = first_misfit(
+        record, reason = first_misfit(
             lambda rows: convert_chunks(column.slice(0, rows), item.type, rounded=rounded), len(column), error
         )
         raise SchemaError(
-            f"a value does not fit {item.type}: {first_line(first)}",
+            f"a value does not fit {item.type}: {reason}",
             advice,
             remedies=[ROUND] if isinstance(error, RoundedError) else [] if advice else [wider],
             record=record,
