@@ -381,5 +381,5 @@ def test_read_options_and_write_options_refuse_unknown_names(tmp_path: Path) -> 
         to_tfrecord(NUMBERS, tmp_path / "a", write_options=["npartitions"])
     with pytest.raises(KeywordError, match=r'pass read_options={"infer": "all"}'):
         read_tfrecord(tmp_path, infer="all")
-    with pytest.raises(KeywordError, match="columns= is a keyword of read_tfrecord"):
+    with pytest.raises(KeywordError, match="select the columns first, as in ddf"):
         to_tfrecord(NUMBERS, tmp_path / "a", colums=["n"])

@@ -295,7 +295,9 @@ def test_descriptions_of_others_are_no_data_and_are_never_removed(write: Write) 
 
 
 def test_wrong_arguments_are_named(tmp_path: Path) -> None:
-    with pytest.raises(TFRecordError, match="unknown format 'csv'; pass one of 'idx', 'tfds', 'tfmd'"):
+    with pytest.raises(TFRecordError, match="unknown format 'lmdb'; pass one of 'idx', 'tfds', 'tfmd'"):
+        open_dataset(tmp_path).export("lmdb")
+    with pytest.raises(TFRecordError, match="call to_csv of the result of read_tfrecord"):
         open_dataset(tmp_path).export("csv")
     with pytest.raises(FileNotFoundError, match="no snapshot"):
         open_dataset(tmp_path).export("idx")

@@ -115,7 +115,7 @@ LISTS = pd.DataFrame({"l": pd.array([[1], [2]], pd.ArrowDtype(pa.list_(pa.int64(
 @pytest.mark.parametrize(
     ("frame", "arguments", "error", "message"),
     [
-        (FRAME, {"split": {"a": 0.5}}, TFRecordError, "sum to 1"),
+        (FRAME, {"split": {"a": 0.5}}, TFRecordError, "sum to 0.5, not to 1"),
         (FRAME, {"split": {"a": 1.5, "b": -0.5}}, TFRecordError, "sum to 1"),
         (FRAME, {"split": ["train"]}, TFRecordError, "sum to 1"),
         (FRAME, {"split": {}}, TFRecordError, "sum to 1"),

@@ -28,7 +28,7 @@ UNSUPPORTED = [
     (pa.list_(pa.int64(), 0), r'pass schema=\{"x": pa.list_\(pa.int64\(\)\)\} to'),
     (pa.fixed_shape_tensor(pa.float32(), [2, 0]), r'pass schema=\{"x": pa.list_\(pa.float32\(\)\)\} to'),
     (pa.dictionary(pa.int32(), pa.list_(pa.int64())), r'pass schema=\{"x": pa.list_\(pa.int64\(\)\)\} to'),
-    (pa.run_end_encoded(pa.int32(), pa.int64()), r'pass schema=\{"x": pa.int64\(\)\} to'),
+    (pa.run_end_encoded(pa.int32(), pa.int64()), r'pass schema=\{"x": "int64"\} to'),
     (pa.list_(pa.bool8()), r'pass schema=\{"x": pa.list_\(pa.bool_\(\)\)\} to'),
 ]
 
