@@ -447,7 +447,7 @@ def check_instance(name: str, value: object, *types: type) -> None:
 
 def did_you_mean(name: str, known: Collection[str]) -> str:
     """Return a question that suggests the known names most similar to ``name``, or "" if none is similar."""
-    near = get_close_matches(name, known, 3) or [one for one in known if len(name) > 2 and name in one]
+    near = get_close_matches(name, known, 3) or [one for one in known if len(name) > 2 and name in one][:3]
     return f"did you mean {', '.join(map(repr, near))}?" if near else ""
 
 

@@ -223,7 +223,7 @@ class Fragment(ArrowDataset):
     def __repr__(self) -> str:
         return f"Fragment({self._plan.store.public()!r}, pieces {[*self._pieces]})"
 
-    def scanner(  # type: ignore[override]  # pyarrow's fragments take the schema first, and datasets take no schema
+    def scanner(  # type: ignore[override]  # as in pyarrow, `scanner` of a fragment takes a schema first, that of a dataset takes none
         self,
         schema: pa.Schema | None = None,
         columns: Any = None,

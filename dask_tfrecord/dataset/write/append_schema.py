@@ -215,7 +215,7 @@ def check_given_columns(
     for name, type_ in types.items():
         if widened(existing[name], canonical_type(type_), numbers=False) is None:
             problem = f"schema= says {type_}, in the dataset the column is {existing[name]}"
-            raise _column_error(problem, name, f"pass {literal({name: existing[name]})}")
+            raise _column_error(problem, name, f"pass schema={literal({name: existing[name]})}")
 
 
 def adopt_foreign_files(store: Store, schema: Schema, partitioning: Sequence[Field]) -> Snapshot | None:

@@ -228,8 +228,11 @@ def check_destination(store: Store, mode: Mode = "create", newest: Snapshot | No
     if is_disk_root(store):  # listing the root directory would take very long
         advice = "write to a directory that holds nothing but the dataset"
         raise DestinationError("the root of a filesystem cannot be a dataset", advice)
-    kind = "directory" if newest is not None else _kind(store)
-    number = newest.number if newest is not None else 0 if kind == "missing" else newest_number(store)
+    if newest is not None:
+        kind, number = "directory", newest.number
+    else:
+        kind = _kind(store)
+        number = 0 if kind == "missing" else newest_number(store)
     if number:
         if mode == "create":
             problem = "the directory already holds a dataset"

@@ -274,7 +274,7 @@ class Transaction:
             return _as_stored(store, snapshot, data)
         committed = self.look()
         if committed is None:
-            if failure is None:  # an overwrite has removed this version, so readers ignore the new file
+            if failure is None:  # an overwrite has removed a version of this number, so readers ignore it
                 store.remove([path])
             elif newest_number(store) < snapshot.number:
                 raise failure
