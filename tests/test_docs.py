@@ -20,6 +20,7 @@ from typing import Any
 import boto3
 import dask
 import pytest
+from command_server import quick_command
 from servers import s3_server
 
 import dask_tfrecord
@@ -38,17 +39,6 @@ _BLOCK = re.compile(
     r"(?P<skip><!-- not run: .+? -->\n+)?^```python\n(?P<code>.*?)^```$(?:\n+```text\n(?P<output>.*?)^```$)?",
     re.MULTILINE | re.DOTALL,
 )
-
-# Runs the blocks of one page in one namespace, and prints a null character after the output of each block. A
-# warning that a user would see is an error.
-_RUNNER = """
-import sys, warnings
-warnings.simplefilter("error", UserWarning)
-namespace = {"__name__": "__main__"}
-for number, block in enumerate(sys.stdin.read().split("\\0"), 1):
-    exec(compile(block, f"block {number}", "exec"), namespace)
-    print(end="\\0", flush=True)
-"""
 
 
 def _code(page: Path) -> list[tuple[str, str | None]]:
@@ -69,15 +59,25 @@ def environment() -> Iterator[dict[str, str]]:
         yield {**os.environ, **server, **{name.upper(): value for name, value in keys.items()}}
 
 
+@pytest.fixture(scope="module")
+def page_runner(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """A script that runs the blocks of a page, and starts quickly."""
+    script = tmp_path_factory.mktemp("pages") / "run"
+    with quick_command(script, "page", "dask_tfrecord", "dask.dataframe", "distributed"):
+        yield script
+
+
 @pytest.mark.parametrize("page", [page for page in PAGES if _code(page)], ids=lambda page: page.name)
-def test_code_runs_as_printed(page: Path, environment: dict[str, str], tmp_path: Path) -> None:
+def test_code_runs_as_printed(
+    page: Path, environment: dict[str, str], page_runner: Path, tmp_path: Path
+) -> None:
     blocks = _code(page)
     if find_spec("tensorflow") is None:
         needs = re.compile(r"import tensorflow|feed\.(tensorflow|keras)")
         blocks = [(code, shown) for code, shown in blocks if not needs.search(code)]
     options: dict[str, Any] = {"cwd": tmp_path, "env": environment, "capture_output": True, "text": True}
     code = "\0".join(code for code, _ in blocks)
-    result = subprocess.run([sys.executable, "-c", _RUNNER], input=code, check=False, **options)
+    result = subprocess.run([page_runner], input=code, check=False, **options)
     assert result.returncode == 0, result.stderr
     assert result.stdout.strip("\0")
     printed = re.sub(r" +$", "", result.stdout, flags=re.MULTILINE).split("\0")

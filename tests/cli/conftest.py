@@ -2,8 +2,6 @@
 
 import shutil
 import signal
-import subprocess
-import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -12,6 +10,7 @@ import pandas as pd
 import pyarrow as pa
 import pytest
 from click.testing import CliRunner, Result
+from command_server import quick_command
 
 import dask_tfrecord
 from dask_tfrecord_launcher import main
@@ -40,17 +39,10 @@ def run() -> Run:
 @pytest.fixture(scope="session")
 def quick(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
     """A script `dask-tfrecord` that starts quickly, because it runs in a fork of one process."""
-    folder = tmp_path_factory.mktemp("commands")
-    server = Path(__file__).parents[1] / "helpers" / "command_server.py"
-    script = folder / "dask-tfrecord"
-    command = [sys.executable, server, folder / "socket", script]
-    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
-        try:
-            assert process.stdout is not None
-            assert process.stdout.readline() == "ready\n"
-            yield script
-        finally:
-            process.terminate()
+    script = tmp_path_factory.mktemp("commands") / "dask-tfrecord"
+    imported = (f"dask_tfrecord.cli.{name}" for name in ("convert", "maintenance", "show"))
+    with quick_command(script, "dask_tfrecord_launcher", *imported):
+        yield script
 
 
 @pytest.fixture

@@ -1,15 +1,20 @@
-"""A process that runs the command line in forks of itself, so that commands share one import of the library.
+"""A process that runs commands in forks of itself, so that they share one import of the library.
 
-``python command_server.py SOCKET SCRIPT`` writes an executable script, which takes the place of
-`dask-tfrecord`. The script sends its arguments, directory, environment, stdin, stdout and stderr to the
-process, and ends with the exit code of the command. The process that forks has started no threads.
+``python command_server.py SOCKET SCRIPT MODULE...`` imports the modules and writes an executable script. The
+script sends its arguments, directory, environment, stdin, stdout and stderr to the process, and ends with
+the exit code of the command, which is the function ``main`` of the first module. The process that forks has
+started no threads.
 """
 
+import importlib
 import json
 import os
 import socket
+import subprocess
 import sys
 import traceback
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import NoReturn
 
@@ -18,27 +23,40 @@ _SCRIPT = """#!{python} -IS
 import json, os, socket, sys
 with socket.socket(socket.AF_UNIX) as server:
     server.connect({address!r})
-    socket.send_fds(server, [json.dumps([os.getcwd(), dict(os.environ), sys.argv[1:]]).encode()], [0, 1, 2])
+    socket.send_fds(server, [json.dumps([os.getcwd(), dict(os.environ), sys.argv]).encode()], [0, 1, 2])
     server.shutdown(socket.SHUT_WR)
     code = server.recv(1)
 sys.exit(code[0] if code else "the command was killed")
 """
 
 
-def run(connection: socket.socket) -> NoReturn:
+@contextmanager
+def quick_command(script: Path, *modules: str) -> Iterator[None]:
+    """Let the script run ``main`` of the first module, in forks of a process that imported all modules."""
+    command = [sys.executable, __file__, script.with_suffix(".socket"), script, *modules]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as process:
+        try:
+            assert process.stdout is not None
+            assert process.stdout.readline() == "ready\n"
+            yield
+        finally:
+            process.terminate()
+
+
+def run(main: Callable[[], object], connection: socket.socket) -> NoReturn:
     """Run one command, and end this process."""
     message, descriptors, _, _ = socket.recv_fds(connection, 1 << 16, 3)
-    directory, environment, arguments = json.loads(message)
+    directory, environment, sys.argv = json.loads(message)
     for target, descriptor in enumerate(descriptors):
         os.dup2(descriptor, target)
         os.close(descriptor)
     os.chdir(directory)
     os.environ.clear()
     os.environ.update(environment)
-    sys.argv = ["dask-tfrecord", *arguments]
     code: object = 1
     try:
         main()
+        code = 0
     except SystemExit as end:
         code = end.code or 0
     except BaseException:
@@ -50,7 +68,7 @@ def run(connection: socket.socket) -> NoReturn:
         os._exit(0)
 
 
-def serve(address: str, script: Path) -> None:
+def serve(address: str, script: Path, main: Callable[[], object]) -> None:
     """Run commands until this process is ended."""
     with socket.socket(socket.AF_UNIX) as server:
         server.bind(address)
@@ -63,11 +81,9 @@ def serve(address: str, script: Path) -> None:
             with connection:
                 if os.fork() == 0:
                     server.close()
-                    run(connection)
+                    run(main, connection)
 
 
 if __name__ == "__main__":
-    from dask_tfrecord.cli import convert, maintenance, show  # noqa: F401  # the commands import them
-    from dask_tfrecord_launcher import main
-
-    serve(sys.argv[1], Path(sys.argv[2]))
+    modules = [importlib.import_module(name) for name in sys.argv[3:]]
+    serve(sys.argv[1], Path(sys.argv[2]), modules[0].main)

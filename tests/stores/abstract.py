@@ -13,11 +13,11 @@ import dask.dataframe as dd
 import pandas as pd
 import pyarrow as pa
 import pytest
-from failing_changes import FailingChanges
+from failing_changes import DIFFERENT, FailingChanges
 from faults import Faults
 from interrupted_creation import interrupt_creations
 from pattern_names import rows
-from strides import OTHERS, every
+from strides import IS_FULL, OTHERS, every
 
 from dask_tfrecord import (
     ConcurrentWriteError,
@@ -336,6 +336,7 @@ class RemoteSuite(StoreSuite):
     # The local disk, which renames, and S3, which uploads, have closer sweeps. The other stores run the same
     # code on top of one of the two ways.
     stride = OTHERS
+    changes = DIFFERENT if IS_FULL else ("overwrite",)
     loses_answers = True
 
     # A name that fsspec takes for a pattern. The local disk has all such names.

@@ -22,6 +22,7 @@ import pytest
 import s3fs
 from abstract import RemoteSuite, rows
 from aiobotocore.client import AioBaseClient
+from failing_changes import DIFFERENT
 from faults import Faults, faulty_requests
 from kills import MODES, check_kills
 from moto.s3.models import s3_backends
@@ -119,6 +120,7 @@ class TestSwiftStore(S3Suite):
 
 class TestS3Store(S3Suite):
     stride = every(91)
+    changes = DIFFERENT
 
     @pytest.mark.parametrize("mode", MODES)
     def test_a_kill_at_any_request_leaves_the_old_rows_or_the_new(self, place: str, mode: str) -> None:
