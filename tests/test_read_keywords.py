@@ -209,7 +209,7 @@ READING = {
     "count": (show.count_command, []),
     "convert": (convert.convert_command, ["out.jsonl"]),
 }
-OTHERS = [show.schema_command, maintenance.serve_command]
+OTHERS = [show.schema_command, convert.serve_command]
 NO_OPTION = [  # cases with a value that the command line cannot express
     lambda read: isinstance(read.get("filters"), pc.Expression),
     lambda read: isinstance(read.get("hive"), dict),
@@ -267,6 +267,7 @@ def test_commands_have_an_option_for_every_keyword_of_their_functions() -> None:
         # The codec of `convert` is that of the files it writes. The codec of the files it reads is detected.
         assert keywords <= {option.name for option in command.params}, command.name
     for name in ("verify", "add_snapshot", "cleanup", "export"):
-        options = {option.name for option in getattr(maintenance, f"{name}_command").params}
+        module = convert if name == "export" else maintenance
+        options = {option.name for option in getattr(module, f"{name}_command").params}
         parameters = inspect.signature(getattr(operations, name)).parameters
         assert {*parameters} - {"filesystem"} <= options

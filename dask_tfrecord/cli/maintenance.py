@@ -1,21 +1,21 @@
-"""Implement the commands `verify`, `add-snapshot`, `cleanup`, `export` and `serve`."""
+"""Implement the commands that list, verify or remove versions and files of a dataset, and those that commit a
+version without new rows.
+"""
 
 import json
-import os
-import signal
-import threading
+import sys
 import time
 from typing import Any
 
 import click
+import dask
 
 import dask_tfrecord
+from dask_tfrecord import Commit, Dataset
 from dask_tfrecord.cli import options, output
 from dask_tfrecord.cli.compute import computing
 from dask_tfrecord.cli.failures import DAMAGED
-
-# How many seconds a Flight server waits for its clients after an interrupt.
-_PATIENCE = 3.0
+from dask_tfrecord.cli.show import print_versions, versions_of
 
 _SPLIT = (
     "Pass it if a directory of TensorFlow Datasets or TFX also contains files of no split. The column split "
@@ -72,12 +72,22 @@ def _summary(totals: dict[str, int], seconds: float) -> str:
     return f"{verdict}, {rows:,} rows, {size:,} bytes in {seconds:.1f} s ({rates})"
 
 
+def _totals(done: Commit) -> dict[str, Any]:
+    return {
+        "version": done.version,
+        **done.details,
+        "files": done.files,
+        "rows": done.rows,
+        "bytes": done.bytes,
+    }
+
+
 @options.command(
     "add-snapshot",
     options.PATH,
     *options.of(dask_tfrecord.read_tfrecord, "schema", "hive", "record_type"),
     click.Option(["--split"], type=click.Choice(["all"]), help=_SPLIT),
-    *options.of(dask_tfrecord.Dataset.add_snapshot),
+    *options.of(Dataset.add_snapshot),
     *options.STORE,
     options.JSON,
     *options.COMPUTING,
@@ -87,25 +97,21 @@ def add_snapshot_command(path: str, as_json: bool, **how: Any) -> None:
     files that no filter can match. The command does not change the data files. Run the command again after
     files were added, removed or rewritten.
     """
-    store = {name: how[name] for name in ("storage_options",) if name in how}
+    storage_options = how.get("storage_options")
     with computing("Indexing"):
-        dataset = options.opened(path, how, "schema", "hive", "record_type", "split")
-        done = dataset.add_snapshot(**how)
-    totals = {"version": done.version, "files": done.files, "rows": done.rows, "bytes": done.bytes}
-    dataset = dask_tfrecord.open_dataset(path, **store)
+        done = options.opened(path, how, "schema", "hive", "record_type", "split").add_snapshot(**how)
+    dataset = dask_tfrecord.open_dataset(path, storage_options=storage_options)
     if as_json:
         types = {item.name: str(item.type) for item in dataset.schema}
-        output.print_json({**totals, "columns": types})
+        output.print_json({**_totals(done), "columns": types})
     else:
-        output.print_pairs(totals)
+        output.print_pairs(_totals(done))
         output.print_lines([""])
         rows = [(name, row["type"], row["feature"]) for name, row in dataset.statistics.iterrows()]
         output.print_table(["column", "type", "feature"], rows, cut="type")
 
 
-@options.command(
-    "cleanup", options.PATH, *options.of(dask_tfrecord.Dataset.cleanup), *options.STORE, options.JSON
-)
+@options.command("cleanup", options.PATH, *options.of(Dataset.cleanup), *options.STORE, options.JSON)
 def cleanup_command(path: str, as_json: bool, dry_run: bool = False, **how: Any) -> None:
     """A write whose client was killed leaves such files. Files that a snapshot lists, and files of other
     tools, are kept.
@@ -115,80 +121,126 @@ def cleanup_command(path: str, as_json: bool, dry_run: bool = False, **how: Any)
     output.print_result({"removed": removed, "dry_run": dry_run}, lines, as_json)
 
 
-@options.command(
-    "export", options.PATH, *options.of(dask_tfrecord.Dataset.export, "format"), *options.STORE, options.JSON
-)
-def export_command(path: str, as_json: bool, **how: Any) -> None:
-    files = options.opened(path, how).export(**how)
-    output.print_result({"files": files}, files, as_json)
+@options.command("history", options.PATH, *options.STORE, options.JSON)
+def history_command(path: str, as_json: bool, **how: Any) -> None:
+    """The option --version of other commands reads one of these versions."""
+    dataset = dask_tfrecord.open_dataset(path, **how)
+    versions = versions_of(dataset)
+    if as_json:
+        output.print_json(versions)
+        return
+    print_versions(versions)
+    if dataset.kept_bytes:
+        output.print_lines([f"{dataset.kept_bytes:,} bytes are kept for earlier versions, until expire"])
 
 
-@options.command(
-    "serve",
-    options.PATH,
-    click.Option(
-        ["--protocol"],
-        type=click.Choice(["stream", "flight"]),
-        default="stream",
-        show_default=True,
-        help="stream: Arrow IPC streams, for TensorFlow I/O and others. flight: Arrow Flight.",
-    ),
-    click.Option(
-        ["--to", "address"],
-        metavar="ADDRESS",
-        help="Where clients connect, such as tcp://127.0.0.1:9000, unix:///tmp/train.sock or, with "
-        "--protocol flight, grpc://127.0.0.1:9000. Default: a free port of this host. Nothing is encrypted.",
-    ),
-    *options.of(dask_tfrecord.feed.iter_batches, "batch_size", "shuffle", "seed"),
-    click.Option(
-        ["--passes"], type=click.IntRange(1), help="End after this number of passes. Not with flight."
-    ),
-    *options.READ,
-)
-def serve_command(
-    path: str, protocol: str, address: str | None = None, passes: int | None = None, **how: Any
-) -> None:
-    """The server runs until the command is interrupted. The command prints the address of the server, and
-    then code for a client.
+@options.command("repair", options.PATH, *options.of(Dataset.repair), *options.STORE, options.JSON)
+def repair_command(path: str, as_json: bool, dry_run: bool = False, **how: Any) -> None:
+    """If files were removed by other means than this library, reads raise until the files are put back, or
+    until the command has committed a version without the files.
     """
-    if protocol == "flight":
-        if passes is not None:
-            raise click.UsageError("--passes is for --protocol stream")
-        _serve_flight(path, address, how)
-    else:
-        _serve_stream(path, address, passes, how)
+    done = dask_tfrecord.open_dataset(path, **how).repair(dry_run=dry_run)
+    lost = done.details["lost_files"]
+    action = "would be dropped" if dry_run else f"dropped in version {done.version}"
+    lines = [f"{file}: {rows:,} rows" for file, rows in lost.items()]
+    total = f"{len(lost):,} missing files with {sum(lost.values()):,} rows {action}"
+    lines.append(total if lost else "no files are missing")
+    result = {"version": done.version, "lost_files": lost, "lost_rows": sum(lost.values())}
+    output.print_result({**result, "dry_run": dry_run}, lines, as_json)
 
 
-def _serve_stream(path: str, address: str | None, passes: int | None, how: dict[str, Any]) -> None:
-    from dask_tfrecord.feed import stream
+@options.command(
+    "compact",
+    options.PATH,
+    *options.of(Dataset.compact),
+    *options.STORE,
+    options.JSON,
+    *options.COMPUTING,
+)
+def compact_command(path: str, as_json: bool, **how: Any) -> None:
+    """The stored bytes of the files are copied and verified, but not decoded. The rows keep their order. With
+    --where, only files that may hold such a row are replaced.
+    """
+    with computing("Compacting"):
+        done = options.opened(path, how).compact(**how)
+    output.print_totals(_totals(done), as_json)
 
-    with stream.serve(path, address or "tcp://127.0.0.1:0", **how) as server:
-        output.print_lines([*server.endpoints, *server.client_code().split("\n")])
-        server.wait(passes)
-        if server.errors:
-            raise server.errors[0]
+
+@options.command(
+    "delete",
+    options.PATH,
+    *options.of(Dataset.delete),
+    *options.STORE,
+    click.Option(["--yes", "-y"], is_flag=True, help="Delete without asking."),
+    options.JSON,
+    *options.COMPUTING,
+)
+def delete_command(path: str, yes: bool, as_json: bool, dry_run: bool = False, **how: Any) -> None:
+    """Exactly the rows that meet the condition are deleted. The command counts these rows, and asks before it
+    deletes them.
+    """
+    dataset = options.opened(path, how)
+
+    def delete(*, dry_run: bool) -> Commit:
+        with computing("Counting" if dry_run else "Deleting"):
+            return dataset.delete(dry_run=dry_run, **how)
+
+    done = delete(dry_run=dry_run or not yes)
+    if done.details["deleted_rows"] and not (dry_run or yes):
+        keeps = how.get("keep_versions", dask.config.get("dask-tfrecord.keep-versions", None))
+        _confirm(done, keeps is not False)  # the default of `delete` is True
+        done = delete(dry_run=False)
+    result = {"version": done.version, "rows": done.rows, **done.details, "dry_run": dry_run}
+    deleted, dropped, rewritten, size = done.details.values()
+    files = f"{dropped:,} files dropped and {rewritten:,} files rewritten, of {size:,} bytes"
+    line = f"{deleted:,} rows {'would be deleted' if dry_run else 'deleted'}: {files}"
+    output.print_result(result, [line if deleted else "no row meets the condition"], as_json)
 
 
-def _serve_flight(path: str, address: str | None, how: dict[str, Any]) -> None:
-    from dask_tfrecord.feed import flight  # some builds of pyarrow do not have Flight
-
-    server = flight.serve(path, address or "grpc://127.0.0.1:0", **how)
+def _confirm(planned: Commit, keeps_versions: bool) -> None:
+    deleted, dropped, rewritten, size = planned.details.values()
+    question = (
+        f"Delete {deleted:,} of {planned.rows:,} rows? This drops {dropped:,} files "
+        f"and rewrites {rewritten:,} files, of {size:,} bytes, and "
+        f"{'keeps' if keeps_versions else 'removes'} the versions before it"
+    )
     try:
-        code = f"pyarrow.flight.connect({server.location!r})"
-        output.print_lines([server.location, code])
-        # This loop waits for an interrupt, which the server's own method of waiting would not notice. A wait
-        # without a time limit would not notice an interrupt just before the wait.
-        while not threading.Event().wait(1):
-            pass
-    finally:
-        _close_flight(server)
+        agreed = click.confirm(question, err=True)
+    except click.Abort:
+        if sys.stdin.isatty():
+            raise
+        raise click.UsageError("the command asks before it deletes rows; pass --yes to skip this") from None
+    if not agreed:
+        raise click.Abort
 
 
-def _close_flight(server: Any) -> None:
-    """Close the server. End the process instead if a client does not read: pyarrow cannot end its stream."""
-    closing = threading.Thread(target=server.__exit__, args=(None, None, None), daemon=True)
-    closing.start()
-    closing.join(_PATIENCE)
-    if closing.is_alive():
-        click.echo("Interrupted. A client has not read its stream to the end.", err=True)
-        os._exit(128 + signal.SIGINT)  # this is the exit code of every interrupted command
+@options.command(
+    "restore",
+    options.PATH,
+    click.Argument(["version"], type=click.IntRange(1)),
+    *options.STORE,
+    options.JSON,
+)
+def restore_command(path: str, version: int, as_json: bool, **how: Any) -> None:
+    """The command `history` lists the versions. No data file is read or written. The versions in between are
+    kept, so another restore undoes this one.
+    """
+    done = dask_tfrecord.open_dataset(path, **how).restore(version)
+    output.print_totals(_totals(done), as_json)
+
+
+@options.command("expire", options.PATH, *options.of(Dataset.expire), *options.STORE, options.JSON)
+def expire_command(path: str, as_json: bool, **how: Any) -> None:
+    """With --versions and --older-than, a version stays if either option keeps it. Expired versions can no
+    longer be read. Their files are removed by the first call of expire or cleanup after the grace period.
+    """
+    if not {"versions", "older_than"} & how.keys():
+        raise click.UsageError("pass --versions, --older-than or both to say which versions expire")
+    done = options.opened(path, how).expire(**how)
+    expired = done.details["expired_versions"]
+    totals = {"version": done.version, **done.details}
+    output.print_totals(totals if as_json else {**totals, "expired_versions": len(expired)}, as_json)
+    grace = how.get("grace", "1 hour")
+    if expired and any(digit in grace for digit in "123456789") and not as_json:
+        note = f"the first expire or cleanup after {grace} removes the files that only these versions need"
+        output.print_lines([note])

@@ -57,7 +57,7 @@ def description_json(dataset: Dataset, rows: pa.Table) -> dict[str, Any]:
         "splits": dataset.splits,
         "supervised_keys": list(dataset.supervised_keys),
         "version": dataset.version,
-        "versions": _versions(dataset),
+        "versions": [] if dataset.version is None else versions_of(dataset),
         "columns": columns,
         "first_rows": [json.loads(line) for line in bytes(json_lines(rows)).splitlines()],
     }
@@ -69,9 +69,7 @@ def _directories(dataset: Dataset) -> int:
     return len(dataset.files.group_by(names).aggregate([])) if names else 1
 
 
-def _versions(dataset: Dataset) -> list[dict[str, Any]]:
-    if dataset.version is None:
-        return []
+def versions_of(dataset: Dataset) -> list[dict[str, Any]]:
     versions: list[dict[str, Any]] = pa.Table.from_pandas(dataset.history(), preserve_index=False).to_pylist()
     return versions
 
@@ -123,7 +121,7 @@ def print_description(dataset: Dataset, rows: pa.Table) -> None:
     )
     titles = ["column", "type", "feature", "nulls", "min", "max", "list lengths"]
     output.print_table(titles, columns, numbers=["nulls"], cut="type")
-    if len(versions := _versions(dataset)) > 1:
+    if dataset.version is not None and len(versions := versions_of(dataset)) > 1:
         output.print_lines([""])
         print_versions(versions[-_VERSIONS:])
         if (earlier := len(versions) - _VERSIONS) > 0:

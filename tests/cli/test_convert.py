@@ -1,6 +1,6 @@
 """`convert`: the rows, their types, and what happens to the destination, on the local disk and on S3.
 
-Modules: cli.convert, cli.other_formats.
+Modules: cli.convert.
 """
 
 import datetime

@@ -1,6 +1,6 @@
 """`verify`, `index`, `cleanup`, `export` and `serve`.
 
-Modules: cli.maintenance.
+Modules: cli.maintenance, cli.convert.
 """
 
 import json

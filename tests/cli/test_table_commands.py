@@ -1,6 +1,6 @@
 """The commands about versions, `--version`, and the options of `convert` about versions and columns.
 
-Modules: cli.table_commands, cli.options.
+Modules: cli.maintenance, cli.options.
 """
 
 import json
