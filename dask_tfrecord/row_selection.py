@@ -11,85 +11,20 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.collection.scheduler import compute_each
-from dask_tfrecord.dataset.query.filters import names_in, parse_filters
+from dask_tfrecord.dataset.query.filters import parse_filters
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition
-from dask_tfrecord.dataset.read.requested_columns import unknown_column
-from dask_tfrecord.errors import Remedy, TFRecordError, check_instance
+from dask_tfrecord.errors import Remedy, TFRecordError
 from dask_tfrecord.files.splits import Partitions
 from dask_tfrecord.files.storage.listing import check_unchanged, distinct
 from dask_tfrecord.files.storage.store_failures import redact_errors
-from dask_tfrecord.public_functions import public_function
-from dask_tfrecord.schema.fields import Field, Schema
+from dask_tfrecord.schema.fields import Schema
 
 
-@public_function
-def filter_mask(table: pa.Table, filters: Sequence[Any] | pc.Expression) -> pa.ChunkedArray:
-    """Return a mask of the rows of a table that pass filters, with the filter rules of `read_tfrecord`.
-
-    Parameters
-    ----------
-    table : pyarrow.Table
-        The rows to filter.
-    filters : list of tuple, list of list of tuple, or pyarrow.compute.Expression
-        The filters to apply, as in `read_tfrecord`.
-
-    Returns
-    -------
-    pyarrow.ChunkedArray
-        One element for each row of the table, without nulls. An element is True if the row passes the
-        filters.
-
-    Raises
-    ------
-    SchemaError
-        If the filters name an unknown column, or compare a column with a value of an unsuitable type.
-
-    Examples
-    --------
-    >>> import dask_tfrecord
-    >>> import pyarrow as pa
-    >>> people = pa.table({"name": ["Ada", None], "born": [1815, 1912]})
-    >>> dask_tfrecord.filter_mask(people, [("born", ">", 1900)]).to_pylist()
-    [False, True]
-    >>> dask_tfrecord.filter_mask(people, [("name", "!=", "Alan")]).to_pylist()
-    [True, False]
-    """
-    check_instance("table", table, pa.Table)
-    table = _needed_columns(table, names_in(filters))
-    schema = Schema.from_arrow(table.schema, "sequence_example")
-    predicate = parse_filters(filters, schema)
-    needed = predicate.columns() - {*table.column_names}
-    if needed:
-        found = dict(one for item in schema.fields for one in _fields(item, table[item.name]))
-        for name in sorted(needed):
-            table = table.append_column(name, found[name])
-    mask = predicate.mask(table)
-    chunks = mask.chunks if isinstance(mask, pa.ChunkedArray) else [mask]
-    return pa.chunked_array(chunks, pa.bool_()).fill_null(False)
-
-
-def _needed_columns(table: pa.Table, names: set[str] | None) -> pa.Table:
-    """Return a table with only the columns that filters use, or the whole table if no names are known.
-
-    A name such as "a/b" may refer to a column, or to a field of the struct column "a".
-    """
-    if not names:
-        return table
-    needed = set()
-    for name in sorted(names):
-        found = {at for at, one in enumerate(table.column_names) if name == one or name.startswith(f"{one}/")}
-        if not found:
-            raise unknown_column("filters", name, table.column_names, "the table does not have a column")
-        needed |= found
-    return table.select(sorted(needed))
-
-
-def _fields(item: Field, values: pa.ChunkedArray) -> Iterator[tuple[str, pa.ChunkedArray]]:
-    for at, child in enumerate(item.children):
-        of_field = pc.struct_field(values, [at])
-        yield child.name, of_field
-        yield from _fields(child, of_field)
+def filter_mask(table: pa.Table, filters: Sequence[Any]) -> npt.NDArray[np.bool_]:
+    """Return a mask of the rows of a table that pass filters, with the filter rules of `read_tfrecord`."""
+    predicate = parse_filters(filters, Schema.from_arrow(table.schema, "sequence_example"))
+    return np.asarray(pc.fill_null(predicate.mask(table), False))
 
 
 Numbers: TypeAlias = npt.NDArray[np.int64]

@@ -125,8 +125,7 @@ def open_source(
         raise SchemaError(f"no column is named {unknown[0]!r}; there are {', '.join(ddf.columns)}")
     if filters is not None:
         ddf = ddf[needed]
-        # Raises if a value cannot be compared with its column.
-        filter_mask(pa.Table.from_pandas(ddf._meta, preserve_index=False), filters)
+        _filtered(ddf._meta, filters)  # raises if a value cannot be compared with its column
         ddf = ddf.map_partitions(_filtered, filters, meta=ddf._meta, enforce_metadata=False)
     return ddf if columns is None else ddf[columns]
 
@@ -145,7 +144,7 @@ def _parse_json(file: Any, *, types: dict[str, pa.DataType], **_: Any) -> pd.Dat
 
 def _filtered(frame: pd.DataFrame, filters: Filters) -> pd.DataFrame:
     columns = pa.Table.from_pandas(frame[names_in(filters)], preserve_index=False)
-    selected: pd.DataFrame = frame[filter_mask(columns, filters).to_numpy()]
+    selected: pd.DataFrame = frame[filter_mask(columns, filters)]
     return selected
 
 

@@ -123,6 +123,16 @@ def test_where_selects_the_same_rows(
     _same(_table(tmp_path / "two"), _table(tmp_path / "one"))
 
 
+def test_where_needs_only_the_types_of_its_columns(run: Run, tmp_path: Path) -> None:
+    other = pa.array([[("k", 1)], []], pa.map_(pa.string(), pa.int64()))
+    pq.write_table(pa.table({"a": [1, 2], "b": other}), tmp_path / "in.parquet")
+    source = tmp_path / "in.parquet"
+    run("convert", source, tmp_path / "out.parquet", "--where", "a == 2")
+    assert pq.read_table(tmp_path / "out.parquet")["a"].to_pylist() == [2]
+    error = run("convert", source, tmp_path / "none", "--where", "c == 1", code=1).stderr
+    assert "no column is named 'c'; there are a, b" in error
+
+
 def test_a_float_of_a_text_is_rounded_with_a_warning_or_refused(run: Run, tmp_path: Path) -> None:
     (tmp_path / "a.csv").write_text("x\n0.1\n")
     (line,) = run("convert", tmp_path / "a.csv", tmp_path / "out").stderr.splitlines()

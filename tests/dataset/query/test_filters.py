@@ -2,7 +2,7 @@
 
 The outcomes of many files at once are those of each file by itself, and include those of all its rows.
 
-Modules: dataset.query.filters, dataset.query.predicates, dataset.query.comparison_keys, row_selection.
+Modules: dataset.query.filters, dataset.query.predicates, dataset.query.comparison_keys.
 """
 
 import datetime
@@ -48,7 +48,6 @@ from dask_tfrecord.dataset.query.predicates import (
 )
 from dask_tfrecord.dataset.snapshot.file_list import from_entries
 from dask_tfrecord.files.entry import ColumnStatistics, FileEntry, file_statistics
-from dask_tfrecord.row_selection import filter_mask
 from dask_tfrecord.schema.fields import Field, Schema
 
 WHOLE = st.integers(-5, 5)
@@ -498,20 +497,3 @@ def test_a_feature_that_no_filter_reads_may_differ_between_files(tmp_path: Path,
         [file] = (tmp_path / f"{number}").glob("part-*")
         file.rename(directory / f"{number}.tfrecord")
     assert len(read_tfrecord(directory, columns=["x"], filters=filters)) == 2
-
-
-@pytest.mark.parametrize(
-    "other",
-    [
-        pa.array([[("k", 1)], []], pa.map_(pa.string(), pa.int64())),
-        pa.array([[{"k": 1}], []]),
-        pa.array([1, 2], pa.decimal256(70)),
-    ],
-    ids=lambda one: str(one.type),
-)
-def test_a_mask_needs_only_the_columns_of_its_filters(other: pa.Array) -> None:
-    table = pa.table([pa.array([1, 2]), other, other], ["a", "b", "b"])
-    for filters in ([("a", "==", 2)], pc.field("a") == 2):
-        assert filter_mask(table, filters).to_pylist() == [False, True]
-    with pytest.raises(SchemaError, match=r"'c'.*does not have a column that filters= names; .* 'a'"):
-        filter_mask(table, [("c", "==", 1)])
