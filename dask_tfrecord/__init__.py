@@ -8,7 +8,7 @@ import logging
 
 from dask_tfrecord import arguments
 from dask_tfrecord import feed as feed  # the alias tells type checkers that `feed` is public
-from dask_tfrecord.collection import accessor
+from dask_tfrecord.collection import add_to_dask
 from dask_tfrecord.collection.reader import read_tfrecord
 from dask_tfrecord.collection.writer import to_tfrecord
 from dask_tfrecord.dataset.snapshot.model import Commit
@@ -57,6 +57,6 @@ __all__ = [
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 __version__ = library_version()
 
-accessor.install()
+add_to_dask()
 Schema.from_tfds, Schema.from_tfmd = staticmethod(from_tfds), staticmethod(from_tfmd)
 arguments.limit_memory_pool()

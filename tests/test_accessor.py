@@ -1,6 +1,6 @@
 """The spellings `ddf.to_tfrecord` and `dd.read_tfrecord`.
 
-Modules: collection.accessor.
+Modules: collection.
 """
 
 import pickle
@@ -14,7 +14,7 @@ import pandas as pd
 import pytest
 
 import dask_tfrecord
-from dask_tfrecord.collection import accessor
+from dask_tfrecord.collection import add_to_dask
 
 spellings = pytest.mark.parametrize(("owner", "name"), [(dd.DataFrame, "to_tfrecord"), (dd, "read_tfrecord")])
 
@@ -33,7 +33,7 @@ def test_importing_the_package_adds_both_spellings_and_nothing_else(tmp_path: Pa
 @spellings
 def test_a_spelling_is_the_function_also_after_a_second_installation(owner: Any, name: str) -> None:
     assert getattr(owner, name) is getattr(dask_tfrecord, name)
-    accessor.install()
+    add_to_dask()
     assert getattr(owner, name) is getattr(dask_tfrecord, name)
 
 
@@ -41,7 +41,7 @@ def test_a_spelling_is_the_function_also_after_a_second_installation(owner: Any,
 def test_what_is_there_already_stays(owner: Any, name: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(owner, name, print)
     with pytest.warns(UserWarning, match=f"{name} exists already and stays; use dask_tfrecord.{name}"):
-        accessor.install()
+        add_to_dask()
     assert getattr(owner, name) is print
 
 
