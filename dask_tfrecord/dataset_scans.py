@@ -4,13 +4,12 @@ import os
 from collections.abc import Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any, Literal, get_args
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord import arguments
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.collection.requests import plan_columnar, read_request
 from dask_tfrecord.collection.scheduler import compute_each
@@ -18,13 +17,12 @@ from dask_tfrecord.dataset.maintenance import full_scan
 from dask_tfrecord.dataset.read.discovery import open_path
 from dask_tfrecord.dataset.read.layouts import ALL, SPLIT, warn_of_missing_members
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.dataset.read.requested_columns import GivenHive, GivenSchema, ReadRequest
+from dask_tfrecord.dataset.read.requested_columns import ReadRequest
 from dask_tfrecord.dataset.snapshot import visibility
 from dask_tfrecord.dataset.snapshot.file_list import with_known_versions
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files
 from dask_tfrecord.dataset.write.destination import (
     check_destination,
-    destination,
     refuse_datasets_below,
     refuse_inside_dataset,
 )
@@ -33,13 +31,13 @@ from dask_tfrecord.errors import (
     ConcurrentWriteError,
     CorruptRecordError,
     DestinationError,
+    Remedy,
     TFRecordError,
     index_again,
 )
 from dask_tfrecord.files.entry import is_part
 from dask_tfrecord.files.find_blocks import ComputeEach
 from dask_tfrecord.files.side_files import without_side_files
-from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import (
     PathLike,
     column_paths,
@@ -54,31 +52,17 @@ from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
 
 
-def index(
-    path: str | os.PathLike[str],
-    *,
-    schema: GivenSchema | PathLike | None = None,
-    hive: GivenHive = True,
-    record_type: RecordType | Literal["infer"] = "infer",
-    split: Literal["all"] | None = None,
-    columnar: str | Sequence[str] | None = None,
-    storage_options: dict[str, Any] | None = None,
-    filesystem: Filesystem = None,
-) -> Snapshot:
-    """Read all files of a directory, and store a snapshot, as `Dataset.add_snapshot` describes."""
-    arguments.choice("split", split, (None, ALL))
-    request = read_request(
-        schema=schema,
-        hive=hive,
-        use_snapshot=False,
-        split=split,
-        blocksize=None,
-        record_type=record_type,
-        read_options={"infer": "all", "max_features": None},
-        storage_options=storage_options,
-        filesystem=filesystem,
-    )
-    store = destination(path, storage_options, filesystem)
+def index(path: Any, store: Store, read: dict[str, Any], columnar: str | Sequence[str] | None) -> Snapshot:
+    """Read all files of a directory, and store a snapshot, as `Dataset.add_snapshot` describes.
+
+    ``read`` are the keywords of `read_tfrecord` with which the caller has opened the path.
+    """
+    if read.get(SPLIT, ALL) != ALL:
+        problem = f"a snapshot lists the files of all splits, but split={read[SPLIT]!r} was passed"
+        advice = "call open_dataset without split=, and select a split when you read"
+        raise TFRecordError(problem, advice, Remedy(SPLIT, ALL, "read the splits as a column"))
+    all_records = {"infer": "all", "max_features": None}
+    request = read_request(**{**read, "use_snapshot": False, "blocksize": None, "read_options": all_records})
     root = store.public()
     refuse_inside_dataset(store, "add_snapshot")
     check_destination(store, "append")
@@ -156,15 +140,9 @@ def _all_proven(files: pa.Table, snapshot: Snapshot) -> bool:
     return bool(pc.all(proven, min_count=0).as_py())
 
 
-def verify(
-    path: PathLike | Sequence[PathLike],
-    *,
-    record_type: RecordType | Literal["infer"] = "infer",
-    storage_options: dict[str, Any] | None = None,
-    filesystem: Filesystem = None,
-) -> pd.DataFrame:
+def verify(path: PathLike | Sequence[PathLike], read: dict[str, Any]) -> pd.DataFrame:
     """Read all files completely, and return the report that `Dataset.verify` describes."""
-    arguments.choice("record_type", record_type, ("infer", *get_args(RecordType)))
+    storage_options, filesystem = read.get("storage_options"), read.get("filesystem")
     if isinstance(path, str | os.PathLike):
         store = with_trailing_slash(Store.at(path, storage_options, filesystem))
         snapshot = find_snapshot(store)
@@ -173,7 +151,7 @@ def verify(
     listing = list_files(path, storage_options, filesystem)
     warn_of_missing_members(listing, pa.repeat(True, len(listing.files)))
     store, files = listing.store, without_side_files(listing.store, listing.files, keep=listing.spelled_out)
-    schema, reason_for_bytes = full_scan.sampled_schema(store, files, record_type)
+    schema, reason_for_bytes = full_scan.sampled_schema(store, files, read.get("record_type", "infer"))
     reports = _verify_files(store, files, schema.record_type)
     return _report_frame(
         store.public_paths(column_paths(files["path"])),

@@ -21,7 +21,7 @@ from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY
 from dask_tfrecord.dataset.write.destination import refuse_inside_dataset
 from dask_tfrecord.dataset.write.orphans import remove_orphans, time_of_store
 from dask_tfrecord.errors import DestinationError, TFRecordError
-from dask_tfrecord.files.storage.listing import check_bucket, with_trailing_slash
+from dask_tfrecord.files.storage.listing import check_bucket
 from dask_tfrecord.public_functions import public_function
 
 logger = logging.getLogger(__name__)
@@ -69,7 +69,7 @@ class Maintenance(OpenedPath):
         0        1  create      2     2     71
         1        2  append      4     4    142
         """
-        return history_of(with_trailing_slash(self._directory("history", writes=False)))
+        return history_of(self._directory("history", writes=False))
 
     @public_function
     def verify(self) -> pd.DataFrame:
@@ -126,7 +126,7 @@ class Maintenance(OpenedPath):
         0     0        1       0  False
         1     1        0    <NA>   True
         """
-        return dataset_scans.verify(self._path, **self._whole("verify", "record_type"))
+        return dataset_scans.verify(self._path, self._whole("verify", "record_type"))
 
     @public_function
     def compact(
@@ -658,8 +658,9 @@ class Maintenance(OpenedPath):
         >>> foreign.num_rows
         2
         """
-        given = self._whole("add_snapshot", "schema", "hive", "record_type", "split")
-        return self._committed(dataset_scans.index(self._path, columnar=columnar, **given))
+        read = self._whole("add_snapshot", "schema", "hive", "record_type", "split")
+        store = self._directory("add_snapshot")
+        return self._committed(dataset_scans.index(self._path, store, read, columnar))
 
     def _committed(self, snapshot: Snapshot, **details: Any) -> Commit:
         """Return what a method has committed. The next use of the object opens the newest version."""

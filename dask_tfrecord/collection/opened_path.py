@@ -81,17 +81,17 @@ class OpenedPath:
         Raise if one of these keywords restricts or changes the rows, unless ``accepted`` contains the
         keyword.
         """
-        given = {"columns": self._names, **self._keywords}
-        for name, value in given.items():
-            if value is not None and name not in (*_STORE_KEYWORDS, *accepted):
+        keywords = {name: value for name, value in self._keywords.items() if value is not None}
+        for name in (*(["columns"] if self._names is not None else []), *keywords):
+            if name not in (*_STORE_KEYWORDS, *accepted):
                 problem = f"{function}() treats all rows of the newest version, but {name}= was passed"
                 raise TFRecordError(problem, f"call open_dataset without {name}=", function="")
-        return dict(self._keywords)
+        return keywords
 
     def _store(self, function: str) -> Store:
         """Open the directory of the dataset for a method that processes all rows of the newest version."""
         self._whole(function)
-        store = with_trailing_slash(self._directory(function))
+        store = self._directory(function)
         refuse_inside_dataset(store, function)
         return store
 
@@ -101,7 +101,8 @@ class OpenedPath:
             problem = f"{function}() needs the directory of one dataset, not a list of paths"
             raise TFRecordError(problem, "open the directory alone")
         options = (self._keywords.get("storage_options"), self._keywords.get("filesystem"))
-        return destination(self._path, *options) if writes else Store.at(self._path, *options)
+        opened = destination(self._path, *options) if writes else Store.at(self._path, *options)
+        return with_trailing_slash(opened)
 
 
 def _each(path: Any) -> Callable[..., Any]:
