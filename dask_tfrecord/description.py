@@ -27,7 +27,7 @@ from dask_tfrecord.dataset.read.read_task import Partition, SplitReport, explain
 from dask_tfrecord.dataset.snapshot.file_list import statistics_name
 from dask_tfrecord.dataset.snapshot.model import html_table, open_version, short_list
 from dask_tfrecord.dataset.snapshot.visibility import kept_files
-from dask_tfrecord.errors import NotFoundError, TFRecordError
+from dask_tfrecord.errors import NotFoundError, TFRecordError, counted
 from dask_tfrecord.files.storage.listing import column_paths
 from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.store_failures import redact_errors
@@ -46,8 +46,8 @@ class Facts(OpenedPath):
     def __repr__(self) -> str:
         try:
             version = "" if self.version is None else f"version {self.version}: "
-            rows = "rows not counted" if self.num_rows is None else f"{self.num_rows:,} rows"
-            files = f"{len(self.files):,} file{'s' * (len(self.files) != 1)}, {self.nbytes:,} bytes"
+            rows = "rows not counted" if self.num_rows is None else counted(self.num_rows, "row")
+            files = f"{counted(len(self.files), 'file')}, {self.nbytes:,} bytes"
             kept = f" and {self.kept_bytes:,} bytes of earlier versions" if self.kept_bytes else ""
             names = short_list(self._selected.names)
             return f"Dataset({self.path!r}, {version}{rows}, {files}{kept}, columns: {names})"
@@ -326,7 +326,7 @@ def _left_out(
     files, size = plan.left_out
     if files:
         root = plan.store.public(plan.store.join(""))
-        yield SplitReport(f"{root}({files:,} files)", "left out", _BY_VALUES, size, files=files)
+        yield SplitReport(f"{root}({counted(files, 'file')})", "left out", _BY_VALUES, size, files=files)
     first = [*column_paths(plan.pruned_files["path"])]
     for path, stored in zip(first, plan.pruned_files["size"].to_pylist(), strict=True):
         yield SplitReport(plan.store.public(path), "left out", _BY_STATISTICS, stored or 0)
@@ -404,7 +404,7 @@ class Explanation:
     def _ends(self) -> list[str]:
         """The lines of text below the table."""
         more = sum(map(len, [*self.partitions, self.left_out])) - _MOST_LINES
-        return [*([f"and {more:,} more files"] if more > 0 else []), _summary(self.totals)]
+        return [*([f"and {counted(more, 'more file')}"] if more > 0 else []), _summary(self.totals)]
 
 
 def _cells(report: SplitReport, start: int) -> tuple[str, ...]:

@@ -451,6 +451,11 @@ def did_you_mean(name: str, known: Collection[str]) -> str:
     return f"did you mean {', '.join(map(repr, near))}?" if near else ""
 
 
+def counted(count: int, noun: str) -> str:
+    """Return a text such as "1 file" or "2,000 files"."""
+    return f"{count:,} {noun}{'s' * (count != 1)}"
+
+
 class SchemaError(TFRecordError):
     """Signal that values do not fit the type of their column, or that TFRecord cannot store a type."""
 

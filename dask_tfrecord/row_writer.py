@@ -42,7 +42,7 @@ from dask_tfrecord.dataset.write.destination import (
 )
 from dask_tfrecord.dataset.write.operations import Append
 from dask_tfrecord.dataset.write.run import WriteRun
-from dask_tfrecord.errors import Call, SchemaError, TFRecordError
+from dask_tfrecord.errors import Call, SchemaError, TFRecordError, counted
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.store_failures import hide, secrets_of
@@ -328,7 +328,7 @@ class Writer:
 
     def __repr__(self) -> str:
         version = "new" if self.version is None else f"version {self.version}"
-        return f"Writer({self._root!r}, {version}, {self.uncommitted_rows:,} rows not committed)"
+        return f"Writer({self._root!r}, {version}, {counted(self.uncommitted_rows, 'row')} not committed)"
 
     # -- Rows ------------------------------------------------------------------------------------------------
 
@@ -454,8 +454,8 @@ class Writer:
         appender = self._appender
         appender.drop()
         note = (
-            f"Writer of {self._root}: committed {appender.committed_rows:,} rows in {appender.commits:,} "
-            f"commits, dropped {appender.rows:,} rows; the dataset "
+            f"Writer of {self._root}: committed {counted(appender.committed_rows, 'row')} in "
+            f"{counted(appender.commits, 'commit')}, dropped {counted(appender.rows, 'row')}; the dataset "
         )
         found = self._snapshot
         note += f"has version {found.number}, {found.custom_metadata}" if found else "does not exist yet"

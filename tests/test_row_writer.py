@@ -382,7 +382,7 @@ def test_an_exception_drops_what_is_not_committed_and_says_what_is(place: str) -
     with pytest.raises(ZeroDivisionError) as caught:
         stop()
     (note,) = caught.value.__notes__
-    assert "committed 2 rows in 1 commits, dropped 1 rows" in note
+    assert "committed 2 rows in 1 commit, dropped 1 row;" in note
     assert "version 1, {'offset': '2'}" in note
     assert values(place) == [1, 2]
     assert not Store.at(place).names("_tfrecord/staging")
@@ -477,7 +477,7 @@ def test_an_interrupt_in_a_commit_says_if_the_commit_succeeded(tmp_path: Path) -
 def test_a_writer_that_is_not_closed_warns(tmp_path: Path) -> None:
     writer = Writer(tmp_path)
     writer.write(rows(1))
-    with pytest.warns(ResourceWarning, match="1 rows not committed"):
+    with pytest.warns(ResourceWarning, match="1 row not committed"):
         del writer
 
 
@@ -545,6 +545,6 @@ def test_other_columns_of_another_write_are_refused(tmp_path: Path) -> None:
 
     with pytest.raises(SchemaError, match="'n'") as caught:
         commit_after_an_overwrite()
-    assert "dropped 1 rows" in caught.value.__notes__[0]
+    assert "dropped 1 row;" in caught.value.__notes__[0]
     assert values(tmp_path, "m") == ["x"]
     assert len([path for path in tmp_path.rglob("*") if path.is_file()]) == 3

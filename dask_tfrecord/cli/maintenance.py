@@ -16,6 +16,7 @@ from dask_tfrecord.cli import options, output
 from dask_tfrecord.cli.compute import computing
 from dask_tfrecord.cli.failures import DAMAGED
 from dask_tfrecord.cli.show import print_versions, versions_of
+from dask_tfrecord.errors import counted
 
 _SPLIT = (
     "Pass it if a directory of TensorFlow Datasets or TFX also contains files of no split. The column split "
@@ -68,8 +69,10 @@ def _problems(file: dict[str, Any]) -> list[str]:
 def _summary(totals: dict[str, int], seconds: float) -> str:
     files, rows, size, wrong = totals.values()
     verdict = f"{wrong:,} of {files:,} files have problems" if wrong else f"all {files:,} files are intact"
+    if files == 1:
+        verdict = "the file has problems" if wrong else "the file is intact"
     rates = f"{rows / seconds:,.0f} rows/s, {size / seconds / 1e6:,.1f} MB/s"
-    return f"{verdict}, {rows:,} rows, {size:,} bytes in {seconds:.1f} s ({rates})"
+    return f"{verdict}, {counted(rows, 'row')}, {size:,} bytes in {seconds:.1f} s ({rates})"
 
 
 def _totals(done: Commit) -> dict[str, Any]:
@@ -117,7 +120,7 @@ def cleanup_command(path: str, as_json: bool, dry_run: bool = False, **how: Any)
     tools, are kept.
     """
     removed = options.opened(path, how).cleanup(dry_run=dry_run, **how)
-    lines = [*removed, f"{len(removed):,} files {'would be removed' if dry_run else 'removed'}"]
+    lines = [*removed, f"{counted(len(removed), 'file')} {'would be removed' if dry_run else 'removed'}"]
     output.print_result({"removed": removed, "dry_run": dry_run}, lines, as_json)
 
 
@@ -142,8 +145,8 @@ def repair_command(path: str, as_json: bool, dry_run: bool = False, **how: Any) 
     done = dask_tfrecord.open_dataset(path, **how).repair(dry_run=dry_run)
     lost = done.details["lost_files"]
     action = "would be dropped" if dry_run else f"dropped in version {done.version}"
-    lines = [f"{file}: {rows:,} rows" for file, rows in lost.items()]
-    total = f"{len(lost):,} missing files with {sum(lost.values()):,} rows {action}"
+    lines = [f"{file}: {counted(rows, 'row')}" for file, rows in lost.items()]
+    total = f"{counted(len(lost), 'missing file')} with {counted(sum(lost.values()), 'row')} {action}"
     lines.append(total if lost else "no files are missing")
     result = {"version": done.version, "lost_files": lost, "lost_rows": sum(lost.values())}
     output.print_result({**result, "dry_run": dry_run}, lines, as_json)
@@ -192,16 +195,17 @@ def delete_command(path: str, yes: bool, as_json: bool, dry_run: bool = False, *
         done = delete(dry_run=False)
     result = {"version": done.version, "rows": done.rows, **done.details, "dry_run": dry_run}
     deleted, dropped, rewritten, size = done.details.values()
-    files = f"{dropped:,} files dropped and {rewritten:,} files rewritten, of {size:,} bytes"
-    line = f"{deleted:,} rows {'would be deleted' if dry_run else 'deleted'}: {files}"
+    files = f"{counted(dropped, 'file')} dropped and {counted(rewritten, 'file')} rewritten"
+    action = "would be deleted" if dry_run else "deleted"
+    line = f"{counted(deleted, 'row')} {action}: {files}, of {size:,} bytes"
     output.print_result(result, [line if deleted else "no row meets the condition"], as_json)
 
 
 def _confirm(planned: Commit, keeps_versions: bool) -> None:
     deleted, dropped, rewritten, size = planned.details.values()
     question = (
-        f"Delete {deleted:,} of {planned.rows:,} rows? This drops {dropped:,} files "
-        f"and rewrites {rewritten:,} files, of {size:,} bytes, and "
+        f"Delete {deleted:,} of {counted(planned.rows, 'row')}? This drops {counted(dropped, 'file')} "
+        f"and rewrites {counted(rewritten, 'file')}, of {size:,} bytes, and "
         f"{'keeps' if keeps_versions else 'removes'} the versions before it"
     )
     try:

@@ -21,6 +21,7 @@ from pyarrow import types
 from rich.cells import cell_len, set_cell_size
 
 from dask_tfrecord.cli.failures import UNSAFE, ReaderLeftError, escaped_json, printable
+from dask_tfrecord.errors import counted
 
 _TEXT = pa.large_string()
 
@@ -288,7 +289,7 @@ def print_frame(table: pa.Table) -> None:
     right = [item.name for item in table.schema if _is_number(item.type)]
     print_table(list(shown), zip(*shown.values(), strict=True), numbers=right)
     if hidden := len(table.column_names) - len(shown):
-        print_lines([f"{hidden:,} more columns, which --json shows"])
+        print_lines([f"{counted(hidden, 'more column')}, which --json shows"])
 
 
 def _cells(column: pa.ChunkedArray) -> list[str]:

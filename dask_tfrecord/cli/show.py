@@ -24,7 +24,7 @@ from dask_tfrecord.cli.compute import computing
 from dask_tfrecord.cli.failures import printable
 from dask_tfrecord.cli.output import json_lines, json_values
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.errors import literal
+from dask_tfrecord.errors import counted, literal
 from dask_tfrecord.exports import metadata_schema
 
 # The largest number of versions that the text of a description shows.
@@ -125,9 +125,9 @@ def print_description(dataset: Dataset, rows: pa.Table) -> None:
         output.print_lines([""])
         print_versions(versions[-_VERSIONS:])
         if (earlier := len(versions) - _VERSIONS) > 0:
-            output.print_lines([f"{earlier:,} earlier versions, which history lists"])
+            output.print_lines([f"{counted(earlier, 'earlier version')}, which history lists"])
     if rows.num_rows:
-        output.print_lines(["", f"first {rows.num_rows} row{'s' * (rows.num_rows > 1)}"])
+        output.print_lines(["", f"first {counted(rows.num_rows, 'row')}"])
         output.print_frame(rows)
 
 
@@ -209,7 +209,7 @@ def _panels(name: str, array: Any) -> list[tuple[str, pd.Series]]:
         while kinds.is_nested(array.type):
             array = array.flatten()
         return lengths + _panels(f"{name}: values", array)
-    nulls = f" ({array.null_count:,} nulls)" if array.null_count else ""
+    nulls = f" ({counted(array.null_count, 'null')})" if array.null_count else ""
     if kinds.is_dictionary(array.type):
         array = array.dictionary_decode()
     array = array.drop_null()

@@ -76,7 +76,7 @@ def test_a_dry_cleanup_lists_what_a_cleanup_removes(run: Run, people: Path) -> N
     for wrong in ("soon", "24"):
         assert "is not a duration" in run("cleanup", people, "--older-than", wrong, code=1).stderr
     listed = run("cleanup", people, "--older-than", "0 s", "--dry-run").stdout.splitlines()
-    assert listed == [name, "1 files would be removed"]
+    assert listed == [name, "1 file would be removed"]
     assert staged.exists()
     removed = json.loads(run("cleanup", people, "--older-than", "0 s", "--json").stdout)
     assert removed == {"removed": [name], "dry_run": False}

@@ -171,7 +171,7 @@ def test_a_plot_shows_bars_in_each_panel_and_nothing_else(run: Run, people: Path
     assert cells == [True] * 5 + [False] * 3
     run("describe", people, "--plot", tmp_path / "out.svg")
     text = (tmp_path / "out.svg").read_text()  # letters are drawn as curves, behind a comment with the text
-    titles = ["bytes of a file", "name (1 nulls)", "born", "tags: list lengths", "tags: values"]
+    titles = ["bytes of a file", "name (1 null)", "born", "tags: list lengths", "tags: values"]
     for title in [*titles, "people: a sample of 3 rows"]:
         assert f"<!-- {title} -->" in text
     assert "png" in run("describe", people, "--plot", tmp_path / "out.txt", code=2).stderr

@@ -95,11 +95,11 @@ def test_delete_asks_first(
     run: Run, people: Path, options: list[str], answer: str | None, code: int, left: list[int]
 ) -> None:
     result = run("delete", people, "--where", "born < 1900", *options, code=code, input=answer)
-    asked = "Delete 1 of 3 rows? This drops 0 files and rewrites 1 files" in result.stderr
+    asked = "Delete 1 of 3 rows? This drops 0 files and rewrites 1 file," in result.stderr
     assert asked == ("and keeps the versions before it" in result.stderr) == (not options)
     if code == 0:
         verb = "would be deleted" if "--dry-run" in options else "deleted"
-        assert result.stdout.startswith(f"1 rows {verb}: 0 files dropped and 1 files rewritten, of ")
+        assert result.stdout.startswith(f"1 row {verb}: 0 files dropped and 1 file rewritten, of ")
     assert born(people) == left
 
 
@@ -118,8 +118,8 @@ def test_an_error_about_a_missing_file_names_the_command_that_commits_it(run: Ru
     error = run("count", people, "--where", "born > 0", code=1).stderr
     assert f"put the file back, or run dask-tfrecord repair {people} if it was removed on purpose" in error
     planned = run("repair", people, "--dry-run").stdout.splitlines()
-    assert planned == [f"{file.name}: 2 rows", "1 missing files with 2 rows would be dropped"]
-    assert run("repair", people).stdout.splitlines()[1] == "1 missing files with 2 rows dropped in version 2"
+    assert planned == [f"{file.name}: 2 rows", "1 missing file with 2 rows would be dropped"]
+    assert run("repair", people).stdout.splitlines()[1] == "1 missing file with 2 rows dropped in version 2"
     assert run("repair", people).stdout == "no files are missing\n"
     assert json.loads(run("repair", people, "--json").stdout)["lost_files"] == {}
     assert born(people) == [1906]

@@ -252,7 +252,7 @@ class ColumnReads:
 
     def _problem_of(self, split: Split) -> str:
         if split.columns is None or split.records is None:
-            return "the file has no current column file"
+            return "the file has no column file"
         if split in self._small:
             return "small files are decoded together"
         reader = open_column_file(self._partition.store, split.columns)
