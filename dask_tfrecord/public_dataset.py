@@ -13,8 +13,8 @@ from dask_tfrecord import arguments, exports, row_selection
 from dask_tfrecord.arguments import DtypeBackend, ReadKeywords, Shuffle
 from dask_tfrecord.collection import reader
 from dask_tfrecord.collection.requests import read_request
-from dask_tfrecord.dataset.query.filters import arrow_predicate, parse_filters
-from dask_tfrecord.dataset.query.predicates import And, Predicate
+from dask_tfrecord.dataset.query.filters import parse_filters
+from dask_tfrecord.dataset.query.predicates import And
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.snapshot.versions import versions
 from dask_tfrecord.dataset.snapshot.visibility import visible_files
@@ -104,7 +104,7 @@ class Dataset(Facts, Maintenance, ArrowDataset):
         """
         schema = self._opened().schema
         given = self._keywords.get("filters")
-        predicate: Predicate = arrow_predicate(expression, self._selected)
+        predicate = self._predicate(expression)
         if given is not None:
             predicate = And(parse_filters(given, schema), predicate)
         keywords: Any = {**self._keywords, "filters": predicate}

@@ -71,6 +71,12 @@ def test_notebooks_show_tables_of_what_the_methods_return(root: Path) -> None:
     assert f"<p>{explanation.totals['data_bytes']} of " in shown
 
 
+def test_an_explanation_of_a_dataset_without_column_files_counts_in_plain_english(root: Path) -> None:
+    shown = str(dask_tfrecord.explain(dask_tfrecord.read_tfrecord(root, filters=[("odd", "==", True)])))
+    assert "the file has no column file" in shown
+    assert "(1 file) " in shown
+
+
 READS: dict[str, Callable[[Dataset], list[Any]]] = {
     "to_table": lambda one: one.to_table()["n"].to_pylist(),
     "to_dask": lambda one: one.to_dask()["n"].compute().tolist(),
@@ -124,6 +130,7 @@ def test_an_operation_on_all_rows_refuses_an_object_of_some(root: Path, given: d
         open_dataset(root, **given).compact()
     with pytest.raises(TFRecordError, match="needs the directory of one dataset"):
         open_dataset([root]).compact()
+    assert open_dataset(root, **dict.fromkeys(given)).verify()["agrees"].all()
 
 
 def test_a_damaged_dataset_is_opened_for_what_mends_it(root: Path) -> None:

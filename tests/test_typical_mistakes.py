@@ -165,6 +165,14 @@ READS: list[tuple[Callable[[], Any], str]] = [
         "columns= was passed; call open_dataset without columns=",
     ),
     (
+        lambda: open_dataset("splits", split="train").add_snapshot(),
+        "lists the files of all splits, but split='train' was passed; call open_dataset without split=",
+    ),
+    (
+        lambda: open_dataset("train").filter([("n", ">", 1)]),  # type: ignore[arg-type]
+        "is a list, not a pyarrow expression; pass pyarrow.parquet.filters_to_expression() of the list, or",
+    ),
+    (
         lambda: open_dataset("train").expire(),
         "neither versions= nor older_than= ... pass versions=10 to keep",
     ),
@@ -212,6 +220,7 @@ COMMANDS: list[tuple[str, str]] = [
 def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     folder = tmp_path_factory.mktemp("mistakes")
     to_tfrecord(ROWS, folder / "train")
+    to_tfrecord(ROWS.assign(split="train"), folder / "splits", partition_on="split")
     ROWS.to_csv(folder / "rows.csv", index=False)
     pa.parquet.write_table(pa.Table.from_pandas(ROWS), folder / "rows.parquet")
     return folder

@@ -141,10 +141,11 @@ class ArrowDataset(pads.FileSystemDataset):
             self._selected.names if columns is None else existing_names(self._selected, "columns", columns)
         )
         wanted = self._selected.select(names)
+        predicate = None if filter is None else self._predicate(filter, sql_rules=sql_rules)
         return Scan(
             self.schema,
             wanted.arrow if computed is None else _compute(wanted.no_rows(), computed).schema,
-            partial(self._tables, names, self._predicate(filter, sql_rules=sql_rules)),
+            partial(self._tables, names, predicate),
             computed,
             batch_size,
         )
@@ -165,8 +166,15 @@ class ArrowDataset(pads.FileSystemDataset):
         # Without any column, Arrow would lose the number of rows.
         return [name for name in names if name in used] or names[:1]
 
-    def _predicate(self, filter: Any, *, sql_rules: bool = False) -> Predicate | None:
-        return None if filter is None else arrow_predicate(filter, self._selected, sql_rules=sql_rules)
+    def _predicate(self, filter: Any, *, sql_rules: bool = False) -> Predicate:
+        if isinstance(filter, list | tuple):
+            problem = f"the filter {filter!r} is a {type(filter).__name__}, not a pyarrow expression"
+            raise TFRecordError(
+                problem,
+                "pass pyarrow.parquet.filters_to_expression() of the list, or pass the list as filters= to "
+                "open_dataset",
+            )
+        return arrow_predicate(filter, self._selected, sql_rules=sql_rules)
 
     def _tables(
         self, names: list[str], predicate: Predicate | None, count_only: bool
