@@ -7,11 +7,10 @@ import json
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from itertools import pairwise
+from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
-import numpy.typing as npt
 from pyarrow import types
 
 from dask_tfrecord import arguments
@@ -24,9 +23,13 @@ from dask_tfrecord.dataset.snapshot.visibility import newest_snapshot
 from dask_tfrecord.dataset.write.transaction import finish_newest
 from dask_tfrecord.errors import SchemaError, TFRecordError, check_instance
 from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.file_options import ReadOptions
+from dask_tfrecord.files.record_file import RecordFile
+from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.filesystem import Filesystem
-from dask_tfrecord.files.storage.listing import PathLike
+from dask_tfrecord.files.storage.listing import FileInfo, PathLike
 from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.window import record_offsets
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema import tensorflow_schemas
 from dask_tfrecord.schema.fields import Field, Schema, stored_fields
@@ -38,9 +41,6 @@ Format = Literal["idx", "tfds", "tfmd"]
 
 # The directory of the index files. Listings skip this directory, because its name starts with "_".
 _INDEX_DIRECTORY = "_idx"
-
-# One step searches this many bytes of a file for records.
-_WINDOW = 1 << 26
 
 _THREADS = 4
 
@@ -89,32 +89,17 @@ def _write_indexes(store: Store, snapshot: Snapshot) -> list[str]:
     record_exports(store, names)
 
     def write(file: FileEntry, name: str) -> None:
-        bounds = _record_bounds(store, file).tolist()
+        split, options = Split(FileInfo(store.join(file.path), file.bytes)), ReadOptions(verify_crc=False)
         with store.create(store.join(name)) as target:
-            target.write("".join(f"{start} {stop - start}\n" for start, stop in pairwise(bounds)).encode())
+            for step in RecordFile(store, split, options).run(partial(scan, verify_crc=False)):
+                offsets = step.offsets(record_offsets(step.data))
+                sizes = np.diff(np.append(offsets, step.offset + len(step.data)))
+                lines = map("{} {}\n".format, offsets.tolist(), sizes.tolist())
+                target.write("".join(lines).encode())
 
     with ThreadPoolExecutor(_THREADS) as pool:
         list(pool.map(write, snapshot.files, names))
     return names
-
-
-def _record_bounds(store: Store, file: FileEntry) -> npt.NDArray[np.int64]:
-    """Return the offset of each record of a file, and the offset at which the last record ends."""
-    path = store.join(file.path)
-    found: list[npt.NDArray[np.int64]] = []
-    position, window = 0, _WINDOW
-    while position < file.bytes:
-        stop = min(position + window, file.bytes)
-        (data,) = store.read_ranges([(path, position, stop)])
-        scanned = scan(data, final=stop == file.bytes, offsets=True, verify_crc=False)
-        if scanned.damage is not None:
-            error = scanned.damage.error((), sum(len(offsets) for offsets in found), position)
-            raise error.replaced(path=store.public(path))
-        if scanned.offsets is not None:
-            found.append(scanned.offsets.to_numpy() + position)
-        position += scanned.consumed
-        window = _WINDOW if scanned.consumed else 2 * window  # a record may be larger than the window
-    return np.concatenate([*found, np.array([position])])
 
 
 # -- TensorFlow Datasets -------------------------------------------------------------------------------------

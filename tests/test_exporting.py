@@ -84,7 +84,7 @@ def exported(path: str, format: Any) -> Any:
 @pytest.mark.parametrize("window", [50, None])
 def test_an_index_locates_records(write: Write, window: int | None, monkeypatch: pytest.MonkeyPatch) -> None:
     if window:  # records are larger
-        monkeypatch.setattr("dask_tfrecord.exports._WINDOW", window)
+        monkeypatch.setattr("dask_tfrecord.files.record_file.WINDOW_BYTES", window)
     path = write(write_options={"max_rows_per_file": 20})
     written = open_dataset(path).export("idx")
     files = Snapshot.open(path).files
