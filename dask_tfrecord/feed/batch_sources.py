@@ -37,14 +37,12 @@ from dask_tfrecord.errors import (
     check_instance,
     did_you_mean,
 )
-from dask_tfrecord.feed.record_buffers import Records, read_block
-from dask_tfrecord.files.record_file import Decoding
+from dask_tfrecord.feed.record_buffers import RecordDecoder, Records, read_block
 from dask_tfrecord.files.storage.listing import check_unchanged
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.files.window import Allocate
 from dask_tfrecord.public_functions import calling
 from dask_tfrecord.schema.fields import Schema
-from dask_tfrecord.schema.storage_values import load
 
 # A window ends when it holds this many bytes, even if it holds fewer rows than the shuffle buffer.
 WINDOW_BYTES = 1 << 29
@@ -94,11 +92,7 @@ class RecordReader:
         self._lock = Lock()
         self._left = memoryview(b"")
         self.source = source
-        dataset = source.dataset
-        names = [name for name in source.schema.names if name not in dataset.partition_values]
-        self.stored = source.schema.select(names)
-        known = dataset.partition(0, source.schema).allowed_features
-        self.decoder = Decoding(self.stored, dataset.options, known).decoder()
+        self.decoder = RecordDecoder(source.dataset, source.schema)
 
     def allocate(self, size: int) -> memoryview:
         """Return uninitialised memory of ``size`` bytes."""
@@ -152,20 +146,16 @@ class ShuffleWindow:
         return self._decoded.slice(start - self._start, stop - start)
 
     def _decode(self, rows: Ints) -> pa.Table:
-        source, decoder, stored = self._reader.source, self._reader.decoder, self._reader.stored
         batches = []
         while len(rows):
-            fed = decoder.feed_records(self._buffers, self._places, rows)
-            if fed.damage is not None:
-                raise self._error(rows[fed.records], fed.damage.error(stored.columns, 0, 0))
+            pieces = self._piece_of_buffer[self._places[rows, 0]]
             try:
-                batch = stored.from_storage(decoder.take())
+                batch = self._reader.decoder.decode(self._buffers, self._places, rows, pieces)
             except TFRecordError as error:
                 raise self._error(rows[error.record or 0], error) from None
-            pieces = self._piece_of_buffer[self._places[rows[: fed.records], 0]]
-            batches.append(with_partition_values(source.dataset, source.schema, batch, pieces))
-            rows = rows[fed.records :]
-        return pa.Table.from_batches(batches, source.schema.arrow)
+            batches.append(batch)
+            rows = rows[batch.num_rows :]
+        return pa.Table.from_batches(batches, self._reader.source.schema.arrow)
 
     def _error(self, row: int, error: TFRecordError) -> TFRecordError:
         """Read the record's piece again. The read raises an error that names the file and the record.
@@ -174,24 +164,6 @@ class ShuffleWindow:
         """
         self._reader.source.read(int(self._piece_of_buffer[self._places[row, 0]]))
         return FileChangedError(f"a file changed while its records were shuffled: {error}")
-
-
-def with_partition_values(
-    dataset: ReadPlan, schema: Schema, batch: pa.RecordBatch, partitions: Ints
-) -> pa.RecordBatch:
-    """Add the partition columns of a schema to the stored columns of a batch.
-
-    ``partitions`` contains the index of the partition of each row.
-    """
-    if batch.num_columns == len(schema.fields):
-        return batch
-    columns = [
-        load(dataset.partition_values[item.name].take(pa.array(partitions)), item.type, item.categories)
-        if item.name in dataset.partition_values
-        else batch[item.name]
-        for item in schema.fields
-    ]
-    return pa.RecordBatch.from_arrays(columns, schema=schema.arrow)
 
 
 class DatasetSource:

@@ -22,10 +22,12 @@ from dask_tfrecord.errors import FileChangedError, TFRecordError
 from dask_tfrecord.files.column_files import StoredRows, open_column_file
 from dask_tfrecord.files.damage import locate_error
 from dask_tfrecord.files.file_options import ReadOptions
+from dask_tfrecord.files.record_file import Decoding
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import WINDOW_BYTES, Allocate, must_verify_content, open_window
 from dask_tfrecord.row_selection import Numbers
+from dask_tfrecord.schema.fields import Schema
 
 # The number of threads that read files when a table is opened.
 THREADS = 8
@@ -36,6 +38,40 @@ class Records(NamedTuple):
 
     data: pa.Buffer
     offsets: Ints
+
+
+class RecordDecoder:
+    """Decode records in several buffers to the rows of a read. Each thread needs a separate decoder."""
+
+    def __init__(self, dataset: ReadPlan, schema: Schema) -> None:
+        self._values, self._schema = dataset.partition_values, schema
+        self._stored = schema.select(name for name in schema.names if name not in self._values)
+        allowed = dataset.partition(0, schema).allowed_features
+        self._decoder = Decoding(self._stored, dataset.options, allowed).decoder()
+
+    def decode(
+        self, buffers: Sequence[pa.Buffer], places: Ints, rows: Ints, partitions: Ints
+    ) -> pa.RecordBatch:
+        """Decode records as `Decoder.feed_records` does, and add the partition columns.
+
+        ``partitions`` contains the index of the partition of each of ``rows``. The batch ends before a record
+        with which the batch would exceed 2 GiB. The ``record`` of an error is an index into ``rows``.
+        """
+        fed = self._decoder.feed_records(buffers, places, rows)
+        decoded = self._decoder.take()
+        if fed.damage is not None:
+            raise fed.damage.error(self._stored.columns, 0, 0)
+        batch = self._stored.from_storage(decoded)
+        if batch.num_columns == len(self._schema.fields):
+            return batch
+        numbers = pa.array(partitions[: batch.num_rows])
+        columns = [
+            item.load(self._values[item.name].take(numbers))
+            if item.name in self._values
+            else batch[item.name]
+            for item in self._schema.fields
+        ]
+        return pa.RecordBatch.from_arrays(columns, schema=self._schema.arrow)
 
 
 class Unit(NamedTuple):

@@ -25,12 +25,7 @@ from dask_tfrecord.arguments import ReadKeywords
 from dask_tfrecord.collection.opened_path import open_columns
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.feed.batch_sources import (
-    checked_names,
-    fingerprint,
-    usable_after_fork,
-    with_partition_values,
-)
+from dask_tfrecord.feed.batch_sources import checked_names, fingerprint, usable_after_fork
 from dask_tfrecord.feed.batches import as_batch
 from dask_tfrecord.feed.epoch_order import (
     Order,
@@ -43,9 +38,15 @@ from dask_tfrecord.feed.epoch_order import (
     rows_of_shard,
     rows_of_spans,
 )
-from dask_tfrecord.feed.record_buffers import THREADS, RecordBuffers, Unit, find_units, splits_by_file
+from dask_tfrecord.feed.record_buffers import (
+    THREADS,
+    RecordBuffers,
+    RecordDecoder,
+    Unit,
+    find_units,
+    splits_by_file,
+)
 from dask_tfrecord.files.damage import locate_error
-from dask_tfrecord.files.record_file import Decoding
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import PathLike, check_unchanged
 from dask_tfrecord.public_functions import calling, public_function
@@ -174,10 +175,6 @@ class RecordTable:
         # The first row and the stored size of each block, which is a partition of the plan.
         self.block_starts = self._rows.row_numbers(self._rows.starts[plan.partitions.starts])
         self._block_sizes = plan.partitions.sizes
-        self._stored = self._schema.select(
-            name for name in self._schema.names if name not in plan.partition_values
-        )
-        self._allowed = plan.partition(0, self._schema).allowed_features
         splits = [split for splits in self._rows.plan.partitions for split in splits]
         self._columns = read_stored_columns(self._rows, splits)
         if self._columns is None:
@@ -458,22 +455,16 @@ class RecordTable:
         ``wanted`` and ``units`` are the record indices and units.
         """
         decoder = getattr(self._local, "decoder", None)
-        if decoder is None:  # each thread uses a separate decoder
-            decoder = Decoding(self._stored, self._dataset.options, self._allowed).decoder()
-            self._local.decoder = decoder
-        fed = decoder.feed_records(buffers, places, order)
-        decoded = decoder.take()
-        if fed.damage is not None:
-            error = fed.damage.error(self._stored.columns, 0, 0)
-            raise self._error(error, wanted, units)
-        if fed.records < len(order):
-            problem = f"{len(order):,} records are more than the 2 GiB that a batch can hold"
-            raise TFRecordError(problem, "ask for fewer records at a time")
+        if decoder is None:
+            decoder = self._local.decoder = RecordDecoder(self._dataset, self._schema)
         try:
-            batch = self._stored.from_storage(decoded)
+            batch: pa.RecordBatch = decoder.decode(buffers, places, order, self._partitions[units])
         except TFRecordError as error:
             raise self._error(error, wanted, units) from None
-        return with_partition_values(self._dataset, self._schema, batch, self._partitions[units])
+        if batch.num_rows < len(order):
+            problem = f"{len(order):,} records are more than the 2 GiB that a batch can hold"
+            raise TFRecordError(problem, "ask for fewer records at a time")
+        return batch
 
     def _error(self, error: TFRecordError, wanted: Numbers, units: Numbers) -> TFRecordError:
         """Return a copy of the error that names the file and the index of the record in the file."""
