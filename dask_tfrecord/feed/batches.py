@@ -25,11 +25,13 @@ from dask_tfrecord.feed.epoch_order import (
     Plan,
     Span,
     Uneven,
+    Window,
     checked_shard,
     order_rows,
     plan_batches,
     read_slices,
     total_size,
+    windows,
 )
 from dask_tfrecord.feed.numpy_columns import one_chunk
 from dask_tfrecord.feed.resume_position import State, begin, checked_states, describe, resume
@@ -331,21 +333,21 @@ def _tables(plan: Plan, order: Order, spans: list[Span]) -> Generator[_Positione
     """Yield the batches of some rows, each with the position after its last row."""
     parts: list[pa.Table] = []
     missing = plan.batch_size
-    with closing(_windows(plan, order, spans)) as windows:
-        for window, rows, first, last, following in windows:
-            start = first
+    with closing(_windows(plan, order, spans)) as found:
+        for window, rows in found:
+            start, last = window.first, window.last
             if plan.batch_mode == "auto":
                 missing = last - start
             while last - start >= missing:
                 parts.append(rows.slice(start, missing))
                 start += missing
-                position = Position(window, start - first, last - start, following)
+                position = Position(window.span, start - window.first, last - start, window.following)
                 yield _joined(parts) if len(parts) > 1 else parts[0], position
                 parts, missing = [], plan.batch_size
             if start < last:
                 parts.append(rows.slice(start, last - start))
                 missing -= last - start
-                end = Position(None, 0, 0, following)
+                end = Position(None, 0, 0, window.following)
             del rows  # frees the rows before the next window is read
     if parts and plan.batch_mode == "keep":
         yield _joined(parts), end
@@ -353,54 +355,32 @@ def _tables(plan: Plan, order: Order, spans: list[Span]) -> Generator[_Positione
 
 def _windows(
     plan: Plan, order: Order, spans: list[Span]
-) -> Generator[tuple[Span, pa.Table | ShuffleWindow, int, int, list[Span]], None, None]:
-    """Yield each window, the rows in final order, the range of rows to use, and the following spans."""
-    source, is_shuffled = plan.source, order.seed is not None
-    reader = None
-    if is_shuffled and isinstance(source, DatasetSource) and source.keeps_records:
+) -> Generator[tuple[Window[Any], pa.Table | ShuffleWindow], None, None]:
+    """Yield each window, and the rows of its pieces in their final order."""
+    source, reader = plan.source, None
+    if order.seed is not None and isinstance(source, DatasetSource) and source.keeps_records:
         reader = RecordReader(source)
     read: Callable[[int], Any] = source.read if reader is None else reader.read
-    slices = [order.slices(span) for span in spans]
-    with closing(read_slices(read, [one for of_span in slices for one in of_span], plan.prefetch)) as found:
-        for number, (span, of_span) in enumerate(zip(spans, slices, strict=True), 1):
-            pieces: list[Any] = []
-            count, size, start, length = 0, 0, span.start, len(of_span)
-            for left in reversed(range(length)):
-                piece = next(found)
-                pieces.append(piece)
-                count += piece.num_rows
-                size += piece.nbytes
-                del piece
-                window = of_span[length - left - len(pieces) : length - left]
-                if left and (span.first is not None or not order.is_full(window, count, size)):
-                    continue
-                stop = start + (count if order.is_counted else len(pieces))
-                following = [Span(stop, span.stop)] * bool(left) + spans[number:]
-                first, last = span.first or 0, count if span.last is None else span.last
-                rest = Span(start, stop)
-                if is_shuffled or not order.is_counted:
-                    rest = Span(start, stop, first, last if order.is_counted else None)
-                if first > count:
-                    problem = "the state holds no position of the dataset"
-                    raise TFRecordError(problem, "pass a `state` unchanged")
-                if first < last:
-                    yield rest, _in_order(reader, order, start, pieces, count), first, last, following
-                pieces, count, size, start = [], 0, 0, stop
+    slices = [one for span in spans for one in order.slices(span)]
+    with closing(read_slices(read, slices, plan.prefetch)) as pieces:
+        for window in windows(order, spans, pieces):
+            rows = _in_order(reader, order, window)
+            window.pieces = []  # frees the pieces with the rows
+            yield window, rows
+            del rows
 
 
-def _in_order(
-    reader: RecordReader | None, order: Order, start: int, pieces: list[Any], count: int
-) -> pa.Table | ShuffleWindow:
+def _in_order(reader: RecordReader | None, order: Order, window: Window[Any]) -> pa.Table | ShuffleWindow:
     if order.seed is None:
-        return _joined(pieces)
-    numbers = order.permutation(start, count)
+        return _joined(window.pieces)
+    numbers = order.permutation(window.span.start, window.count)
     if reader is not None:
-        return ShuffleWindow(reader, pieces, numbers)
+        return ShuffleWindow(reader, window.pieces, numbers)
     try:
-        return _joined(pieces).combine_chunks().take(pa.array(numbers))
+        return _joined(window.pieces).combine_chunks().take(pa.array(numbers))
     except pa.ArrowInvalid as error:  # one piece has more than 2 GiB of text or bytes
         raise TFRecordError(
-            f"{count:,} rows cannot be shuffled together: {error}",
+            f"{window.count:,} rows cannot be shuffled together: {error}",
             "shuffle with RecordTable, or write the dataset with to_tfrecord, in small blocks",
         ) from None
 

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
-from typing import Any, Literal, NamedTuple, Self, TypeVar, Unpack, get_args
+from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar, Unpack, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -48,8 +48,9 @@ BatchMode = Literal["keep", "drop", "auto"]
 LastBatch = Literal["keep", "drop"]
 Uneven = Literal["keep", "drop", "pad"]
 
-# The rows of a piece.
+# The rows of a piece, and a piece with or without its rows.
 Rows = TypeVar("Rows", pa.Table, EncodedRows)
+Piece = TypeVar("Piece", bound="pa.Table | EncodedRows | Slice")
 
 # The stored size of a piece in bytes, without and with a shuffle. Large pieces need fewer requests to the
 # store, and small pieces give a better shuffle.
@@ -157,6 +158,11 @@ class Slice(NamedTuple):
     piece: int
     start: int
     stop: int | None
+    nbytes: int = 0  # a slice without its rows takes no memory
+
+    @property
+    def num_rows(self) -> int:
+        return (self.stop or 0) - self.start
 
 
 class Span(NamedTuple):
@@ -369,8 +375,9 @@ def read_slices(
 
 
 def _read(read_piece: Callable[[int], Rows], piece: Slice) -> Rows:
-    rows, length = read_piece(piece.piece), (piece.stop or 0) - piece.start
-    return rows if piece.stop is None or length == rows.num_rows else rows.slice(piece.start, length)
+    rows = read_piece(piece.piece)
+    is_whole = piece.stop is None or piece.num_rows == rows.num_rows
+    return rows if is_whole else rows.slice(piece.start, piece.num_rows)
 
 
 @dataclass(frozen=True)
@@ -396,32 +403,53 @@ class OrderedRows:
 def rows_of_spans(order: Order, spans: Sequence[Span], firsts: Ints) -> OrderedRows:
     """Return the rows of some spans. ``firsts`` contains the index of the first row of each piece."""
     found = [np.zeros(0, np.int64)]
-    windows = []
-    for number, span in enumerate(spans, 1):
-        for start, window in _windows(order, span):
-            rows = np.concatenate([firsts[one.piece] + np.arange(one.start, one.stop) for one in window])
-            rows = rows[order.permutation(start, len(rows))]
-            stop = start + len(rows)
-            following = [Span(stop, span.stop)] * (stop < span.stop) + list(spans[number:])
-            first, last = (0, len(rows)) if span.first is None else (span.first, span.last)
-            windows.append((Span(start, stop, first, last), following))
-            found.append(rows[first:last])
+    following = []
+    for window in windows(order, spans, (one for span in spans for one in order.slices(span))):
+        rows = np.concatenate([firsts[one.piece] + np.arange(one.start, one.stop) for one in window.pieces])
+        rows = rows[order.permutation(window.span.start, len(rows))]
+        found.append(rows[window.first : window.last])
+        following.append((window.span, window.following))
     ends = np.cumsum([len(rows) for rows in found[1:]], dtype=np.int64)
-    return OrderedRows(np.concatenate(found), windows, ends)
+    return OrderedRows(np.concatenate(found), following, ends)
 
 
-def _windows(order: Order, span: Span) -> Iterator[tuple[int, list[Slice]]]:
-    """Yield the slices of each window of a span, and the position at which the window begins."""
-    start, rows = span.start, 0
-    window: list[Slice] = []
-    for one in order.slices(span):
-        window.append(one)
-        rows += (one.stop or 0) - one.start
-        if span.first is None and order.is_full(window, rows, 0):
-            yield start, window
-            start, rows, window = start + rows, 0, []
-    if window:
-        yield start, window
+@dataclass
+class Window(Generic[Piece]):
+    """Pieces that are shuffled together, the range of their rows to use, and the spans after the window."""
+
+    span: Span
+    pieces: list[Piece]
+    count: int
+    first: int
+    last: int
+    following: list[Span]
+
+
+def windows(order: Order, spans: Sequence[Span], pieces: Iterator[Piece]) -> Iterator[Window[Piece]]:
+    """Divide spans into windows. ``pieces`` are the slices of all spans, or the rows of these slices."""
+    for number, span in enumerate(spans, 1):
+        slices = order.slices(span)
+        found: list[Piece] = []
+        count, size, start = 0, 0, span.start
+        for at in range(1, len(slices) + 1):
+            found.append(next(pieces))
+            count += found[-1].num_rows
+            size += found[-1].nbytes
+            is_last, window = at == len(slices), slices[at - len(found) : at]
+            if not is_last and (span.first is not None or not order.is_full(window, count, size)):
+                continue
+            stop = start + (count if order.is_counted else len(found))
+            first, last = span.first or 0, count if span.last is None else span.last
+            if first > count:
+                problem = "the state holds no position of the dataset"
+                raise TFRecordError(problem, "pass a `state` unchanged")
+            rest = Span(start, stop)
+            if order.seed is not None or not order.is_counted:
+                rest = Span(start, stop, first, last if order.is_counted else None)
+            following = [*([] if is_last else [Span(stop, span.stop)]), *spans[number:]]
+            if first < last:
+                yield Window(rest, found, count, first, last, following)
+            found, count, size, start = [], 0, 0, stop
 
 
 @dataclass(frozen=True)
