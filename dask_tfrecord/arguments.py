@@ -88,6 +88,9 @@ ReadSchema: TypeAlias = AnySchema | PathLike
 AnyRecordType: TypeAlias = RecordType | Literal["infer"]
 DtypeBackend = Literal["pyarrow", "numpy", "numpy_nullable"]
 Shuffle = Literal["buffer", "blocks"]
+BatchMode = Literal["keep", "drop", "auto"]
+LastBatch = Literal["keep", "drop"]
+Uneven = Literal["keep", "drop", "pad"]
 
 
 class ReadOptionKeywords(TypedDict, total=False):
@@ -126,8 +129,8 @@ class ReadKeywords(DetectedReadKeywords, total=False):
     compression: AnyCompression | Literal["infer"] | None
 
 
-class DetectedBatchKeywords(DetectedReadKeywords, total=False):
-    """Types of the keywords for batches of rows, in functions that always detect the codec."""
+class ShuffleKeywords(TypedDict, total=False):
+    """Types of the keywords that determine how batches of rows are shuffled and read ahead."""
 
     shuffle: bool | Shuffle | None
     seed: int
@@ -135,18 +138,37 @@ class DetectedBatchKeywords(DetectedReadKeywords, total=False):
     prefetch: int
 
 
-class BatchKeywords(DetectedBatchKeywords, ReadKeywords, total=False):
+class DetectedBatchKeywords(DetectedReadKeywords, ShuffleKeywords, total=False):
+    """Types of the keywords for batches of rows, in functions that always detect the codec."""
+
+
+class BatchKeywords(ReadKeywords, ShuffleKeywords, total=False):
     """Types of the keywords for batches of rows. `iter_batches` and the loaders share these keywords."""
 
 
-class RequestKeywords(ReadKeywords, total=False):
-    """Types of the keywords of a read, including the keywords that divide the rows into partitions."""
+class EpochKeywords(ShuffleKeywords, total=False):
+    """Types of the keywords of `iter_batches` that apply to a path that is already opened."""
+
+    batch_mode: BatchMode
+    epoch: int
+    shard: tuple[int, int]
+    uneven: Uneven
+    start: dict[str, Any] | Sequence[dict[str, Any]] | None
+
+
+class PartitionKeywords(TypedDict, total=False):
+    """Types of the keywords that divide the rows of a read into partitions."""
 
     blocksize: SupportsIndex | str | None
     partition_by: str | Sequence[str] | None
-    include_path_column: bool | str
     index: str | Sequence[str] | Literal[False] | None
     calculate_divisions: bool | None
+
+
+class RequestKeywords(ReadKeywords, PartitionKeywords, total=False):
+    """Types of the keywords of a read."""
+
+    include_path_column: bool | str
 
 
 class CollectionKeywords(RequestKeywords, total=False):

@@ -2,7 +2,7 @@
 
 import os
 from collections.abc import Sequence
-from typing import Any, Literal, Unpack, get_args
+from typing import Any, Unpack, get_args
 
 import dask.dataframe as dd
 import numpy.typing as npt
@@ -10,7 +10,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord import arguments, exports, row_selection
-from dask_tfrecord.arguments import DtypeBackend, ReadKeywords, Shuffle
+from dask_tfrecord.arguments import DtypeBackend, EpochKeywords, PartitionKeywords, ReadKeywords
 from dask_tfrecord.collection import reader
 from dask_tfrecord.collection.requests import read_request
 from dask_tfrecord.dataset.query.filters import parse_filters
@@ -22,8 +22,6 @@ from dask_tfrecord.description import Facts
 from dask_tfrecord.errors import NotFoundError, TFRecordError
 from dask_tfrecord.feed.arrow_dataset import PIECE_BYTES, ArrowDataset, SharedPlan
 from dask_tfrecord.feed.batches import Batches, iter_batches
-from dask_tfrecord.feed.epoch_order import BatchMode, Uneven
-from dask_tfrecord.feed.resume_position import State
 from dask_tfrecord.files.record_file import rows_without_columns
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
@@ -114,18 +112,15 @@ class Dataset(Facts, Maintenance, ArrowDataset):
     def to_dask(
         self,
         *,
-        blocksize: int | str | None = "default",
-        partition_by: str | Sequence[str] | None = None,
-        index: str | Sequence[str] | Literal[False] | None = None,
-        calculate_divisions: bool = False,
         categories: Sequence[str] | None = None,
         dtype_backend: DtypeBackend | None = None,
+        **division: Unpack[PartitionKeywords],
     ) -> dd.DataFrame:
         """Return a Dask DataFrame of the rows, as `read_tfrecord` does.
 
         Parameters
         ----------
-        blocksize, partition_by, index, calculate_divisions, categories, dtype_backend
+        categories, dtype_backend, blocksize, partition_by, index, calculate_divisions
             These parameters have the same meaning as in `read_tfrecord`.
 
         Returns
@@ -141,16 +136,8 @@ class Dataset(Facts, Maintenance, ArrowDataset):
         >>> len(dask_tfrecord.open_dataset("people").to_dask(blocksize=None))
         3
         """
-        divided = {"partition_by": partition_by, "calculate_divisions": calculate_divisions}
-        return reader.collection_of(
-            self.plan(blocksize=blocksize, index=index, **divided),
-            self._names,
-            index=index,
-            calculate_divisions=calculate_divisions,
-            categories=categories,
-            dtype_backend=dtype_backend,
-            schema=self._keywords.get("schema"),
-        )
+        read = {**self._keywords, **division}
+        return reader.collection_of(self.plan(**division), self._names, read, categories, dtype_backend)
 
     @public_function
     def take(
@@ -212,25 +199,12 @@ class Dataset(Facts, Maintenance, ArrowDataset):
         return rows.read(numbers) if schema.fields else rows_without_columns(numbers.size)
 
     @public_function
-    def batches(
-        self,
-        batch_size: int = 1024,
-        *,
-        batch_mode: BatchMode = "keep",
-        shuffle: bool | Shuffle | None = None,
-        seed: int = 0,
-        shuffle_buffer: int = 65_536,
-        epoch: int = 0,
-        shard: tuple[int, int] = (0, 1),
-        uneven: Uneven = "keep",
-        prefetch: int = 2,
-        start: State | Sequence[State] | None = None,
-    ) -> Batches:
+    def batches(self, batch_size: int = 1024, **keywords: Unpack[EpochKeywords]) -> Batches:
         """Iterate over the rows as Arrow batches, with shuffling, sharding and resuming for training.
 
         Parameters
         ----------
-        batch_size, batch_mode, shuffle, seed, shuffle_buffer, epoch, shard, uneven, prefetch, start
+        batch_size, shuffle, seed, shuffle_buffer, prefetch, batch_mode, epoch, shard, uneven, start
             These parameters have the same meaning as in `feed.iter_batches`.
 
         Returns
@@ -251,19 +225,7 @@ class Dataset(Facts, Maintenance, ArrowDataset):
         [2, 3]
         [4]
         """
-        return iter_batches(
-            self,
-            batch_size,
-            batch_mode=batch_mode,
-            shuffle=shuffle,
-            seed=seed,
-            shuffle_buffer=shuffle_buffer,
-            epoch=epoch,
-            shard=shard,
-            uneven=uneven,
-            prefetch=prefetch,
-            start=start,
-        )
+        return iter_batches(self, batch_size, **keywords)
 
     @public_function
     def export(self, format: exports.Format) -> list[str]:

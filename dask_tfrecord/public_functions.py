@@ -21,8 +21,8 @@ from dask_tfrecord.files.storage.store_failures import hide, redact_errors, secr
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
-# The keywords that several functions share, each with its default. The functions `read_request` and
-# `plan_batches` declare these keywords.
+# The keywords that several functions share, each with its default. The functions `read_request`,
+# `plan_batches` and `iter_batches` declare these keywords.
 SHARED_PARAMETERS: dict[str, Parameter] = {}
 
 # The options of the keywords `read_options` and `write_options`, each with its default. The classes

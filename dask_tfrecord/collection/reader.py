@@ -329,29 +329,18 @@ def read_tfrecord(
     1  1906
     """
     dataset = open_request(path, read_request(columns, **read))
-    ddf = collection_of(
-        dataset,
-        columns,
-        index=read.get("index"),
-        calculate_divisions=bool(read.get("calculate_divisions")),
-        categories=categories,
-        dtype_backend=dtype_backend,
-        schema=read.get("schema"),
-    )
+    ddf = collection_of(dataset, columns, read, categories, dtype_backend)
     return ddf[columns] if isinstance(columns, str) and list(ddf.columns) == [columns] else ddf
 
 
 def collection_of(
     dataset: ReadPlan,
     columns: str | Sequence[str] | None,
-    *,
-    index: Any,
-    calculate_divisions: bool,
+    read: Mapping[str, Any],
     categories: Sequence[str] | None,
     dtype_backend: DtypeBackend | None,
-    schema: Any,
 ) -> dd.DataFrame:
-    """Create the Dask DataFrame that reads a plan. The other parameters are those of `read_tfrecord`."""
+    """Create the Dask DataFrame that reads a plan. ``read`` are the keywords from which the plan was made."""
     arguments.choice("dtype_backend", dtype_backend, (None, *get_args(DtypeBackend)))
     check_cluster()
     if logger.isEnabledFor(logging.INFO):  # computing the summary takes time for many files
@@ -360,12 +349,12 @@ def collection_of(
     if categories is not None:
         dataset = replace(dataset, schema=_with_categories(dataset.schema, categories))
     names = None if columns is None else existing_names(dataset.schema, "columns", columns)
-    levels = _index_levels(dataset, index, names)
-    divisions = _divisions(dataset, levels) if calculate_divisions else None
+    levels = _index_levels(dataset, read.get("index"), names)
+    divisions = _divisions(dataset, levels) if read.get("calculate_divisions") else None
     times = [column for column, _ in levels if _is_time(dataset.schema.arrow.field(column).type)]
     dtypes = dict.fromkeys(times, NUMPY)
     if dtype_backend == "numpy":
-        dtypes |= dict.fromkeys(_numpy_columns(dataset, schema), NUMPY)
+        dtypes |= dict.fromkeys(_numpy_columns(dataset, read.get("schema")), NUMPY)
     elif dtype_backend == "numpy_nullable":
         dtypes |= nullable_dtypes(dataset.schema)
     elif dtype_backend is None:

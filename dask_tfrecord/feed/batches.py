@@ -10,21 +10,20 @@ continue any window.
 
 from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import closing, suppress
+from inspect import signature
 from threading import RLock
 from typing import Any, NamedTuple, Self, TypeAlias, TypeVar, Unpack
 
 import pyarrow as pa
 
 from dask_tfrecord import arguments
-from dask_tfrecord.arguments import BatchKeywords
+from dask_tfrecord.arguments import BatchKeywords, BatchMode, Uneven
 from dask_tfrecord.errors import Remedy, TFRecordError, check_instance
 from dask_tfrecord.feed.batch_sources import DatasetSource, RecordReader, ShuffleWindow
 from dask_tfrecord.feed.epoch_order import (
-    BatchMode,
     Order,
     Plan,
     Span,
-    Uneven,
     Window,
     checked_shard,
     order_rows,
@@ -35,7 +34,7 @@ from dask_tfrecord.feed.epoch_order import (
 )
 from dask_tfrecord.feed.numpy_columns import one_chunk
 from dask_tfrecord.feed.resume_position import State, begin, checked_states, describe, resume
-from dask_tfrecord.public_functions import calling, public_function
+from dask_tfrecord.public_functions import SHARED_PARAMETERS, calling, public_function
 
 
 class Position(NamedTuple):
@@ -164,6 +163,9 @@ def iter_batches(
         **keywords,
     )
     return Batches(plan, epoch, shard, start=start)
+
+
+SHARED_PARAMETERS.update(signature(iter_batches).parameters)
 
 
 class Batches:

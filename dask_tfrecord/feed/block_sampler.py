@@ -10,13 +10,12 @@ import torch
 from torch.utils.data import Sampler
 
 from dask_tfrecord import arguments
+from dask_tfrecord.arguments import LastBatch, Uneven
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.epoch_order import (
-    LastBatch,
     Order,
     OrderedRows,
     Plan,
-    Uneven,
     checked_ranks,
     checked_shard,
     rows_of_spans,

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 
 from dask_tfrecord import arguments
-from dask_tfrecord.arguments import ReadKeywords, Shuffle
+from dask_tfrecord.arguments import BatchMode, ReadKeywords, Shuffle, Uneven
 from dask_tfrecord.codec import Ints
 from dask_tfrecord.collection.opened_path import OpenedPath
 from dask_tfrecord.dataset.read.read_plan import sorting_column
@@ -43,10 +43,6 @@ def derived_seed(use: Use, seed: int, *key: int) -> int:
 def _sequence(use: Use, seed: int, key: tuple[int, ...]) -> np.random.SeedSequence:
     return np.random.SeedSequence(seed, spawn_key=(get_args(Use).index(use), *key))
 
-
-BatchMode = Literal["keep", "drop", "auto"]
-LastBatch = Literal["keep", "drop"]
-Uneven = Literal["keep", "drop", "pad"]
 
 # The rows of a piece, and a piece with or without its rows.
 Rows = TypeVar("Rows", pa.Table, EncodedRows)

@@ -9,10 +9,10 @@ from urllib.parse import urlsplit
 import pyarrow as pa
 from pyarrow import flight
 
-from dask_tfrecord.arguments import BatchKeywords
+from dask_tfrecord.arguments import BatchKeywords, BatchMode
 from dask_tfrecord.errors import TFRecordError, check_instance
 from dask_tfrecord.feed.batches import Batches
-from dask_tfrecord.feed.epoch_order import BatchMode, Plan, plan_batches
+from dask_tfrecord.feed.epoch_order import Plan, plan_batches
 from dask_tfrecord.public_functions import public_function
 
 

@@ -21,7 +21,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord import arguments
-from dask_tfrecord.arguments import ReadKeywords
+from dask_tfrecord.arguments import ReadKeywords, Uneven
 from dask_tfrecord.collection.opened_path import open_columns
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import TFRecordError
@@ -30,7 +30,6 @@ from dask_tfrecord.feed.batches import as_batch
 from dask_tfrecord.feed.epoch_order import (
     Order,
     ShuffleStatistics,
-    Uneven,
     check_shards,
     checked_shard,
     make_order,

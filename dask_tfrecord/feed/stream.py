@@ -19,11 +19,11 @@ from typing import Any, Literal, Self, Unpack
 import pyarrow as pa
 
 from dask_tfrecord import arguments
-from dask_tfrecord.arguments import BatchKeywords, DetectedBatchKeywords
+from dask_tfrecord.arguments import BatchKeywords, BatchMode, DetectedBatchKeywords
 from dask_tfrecord.dataset.write.destination import refuse_other_files
 from dask_tfrecord.errors import TFRecordError, check_instance
 from dask_tfrecord.feed.batches import Batches
-from dask_tfrecord.feed.epoch_order import BatchMode, Plan, plan_batches
+from dask_tfrecord.feed.epoch_order import Plan, plan_batches
 from dask_tfrecord.feed.numpy_columns import checked_fill_nulls
 from dask_tfrecord.feed.tensorflow_io import Client
 from dask_tfrecord.files.storage.store import Store

@@ -17,7 +17,7 @@ import pyarrow as pa
 import tensorflow as tf
 
 from dask_tfrecord import arguments
-from dask_tfrecord.arguments import ReadKeywords, Shuffle
+from dask_tfrecord.arguments import LastBatch, ReadKeywords, Shuffle
 from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import Compression, detect
 from dask_tfrecord.collection.opened_path import open_columns
@@ -25,14 +25,7 @@ from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import KERNEL, SchemaError, TFRecordError, check_instance
 from dask_tfrecord.feed.batch_sources import check_label, checked_names
 from dask_tfrecord.feed.batches import Batches
-from dask_tfrecord.feed.epoch_order import (
-    LastBatch,
-    Plan,
-    checked_shard,
-    checked_shuffle,
-    derived_seed,
-    plan_batches,
-)
+from dask_tfrecord.feed.epoch_order import Plan, checked_shard, checked_shuffle, derived_seed, plan_batches
 from dask_tfrecord.feed.feature_specs import (
     FeatureSpec,
     Lists,

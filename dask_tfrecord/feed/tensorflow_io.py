@@ -11,8 +11,8 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
+from dask_tfrecord.arguments import BatchMode
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
-from dask_tfrecord.feed.epoch_order import BatchMode
 from dask_tfrecord.feed.numpy_columns import fill_value
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.logical_types import BINARY, INTEGERS, TEXT, is_any, is_list

@@ -12,11 +12,11 @@ import torch
 from torch.utils.data import Dataset, IterableDataset, get_worker_info
 
 from dask_tfrecord import arguments
-from dask_tfrecord.arguments import BatchKeywords, ReadKeywords
+from dask_tfrecord.arguments import BatchKeywords, LastBatch, ReadKeywords, Uneven
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.feed.batches import Batches, as_batch
 from dask_tfrecord.feed.block_sampler import BlockSampler, distributed_shard
-from dask_tfrecord.feed.epoch_order import LastBatch, Uneven, checked_ranks, plan_batches
+from dask_tfrecord.feed.epoch_order import checked_ranks, plan_batches
 from dask_tfrecord.feed.numpy_columns import (
     Array,
     Ragged,
