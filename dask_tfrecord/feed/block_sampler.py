@@ -26,10 +26,10 @@ from dask_tfrecord.feed.resume_position import (
     Beginning,
     State,
     begin,
+    check_sealed,
     checked_states,
     describe,
     epoch_of,
-    is_sealed,
     resume,
     sealed,
 )
@@ -240,11 +240,7 @@ def _state_in(state: Any) -> State:
     if isinstance(state, dict) and "_iterator_finished" in state:
         main = state["_snapshot"]["_main_snapshot"] if "_snapshot" in state else state
         state = None if state.get("_steps_since_snapshot") else main["_index_sampler_state"]
-    if not is_sealed(state, ("parts", "ended")):
-        problem = "this is not a state of BlockSampler, or the state was changed"
-        raise TFRecordError(problem, "pass the result of state_dict unchanged")
-    found: State = state
-    return found
+    return check_sealed(state, ("parts", "ended"), "BlockSampler")
 
 
 def distributed_shard() -> tuple[int, int] | None:

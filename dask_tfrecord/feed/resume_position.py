@@ -76,10 +76,19 @@ def sealed(state: State) -> State:
     return {**state, CHECKSUM: _checksum(state)}
 
 
-def is_sealed(state: Any, keys: Collection[str]) -> bool:
+def _is_sealed(state: Any, keys: Collection[str]) -> bool:
     return (
         isinstance(state, dict) and state.keys() == {*keys, CHECKSUM} and state[CHECKSUM] == _checksum(state)
     )
+
+
+def check_sealed(state: Any, keys: Collection[str], owner: str) -> State:
+    """Return a state that the method `state_dict` of a class has returned. Raise for anything else."""
+    if not _is_sealed(state, keys):
+        problem = f"this is not a state of {owner}, or the state was changed"
+        raise TFRecordError(problem, "pass the result of state_dict unchanged")
+    found: State = state
+    return found
 
 
 def _checksum(state: State) -> str:
@@ -111,7 +120,7 @@ def checked_states(plan: Plan, start: Any, epoch: int) -> tuple[Plan, list[State
     if any(state["version"] != _STATE_VERSION for state in states):
         problem = "the state was taken with another version of the library"
         raise TFRecordError(problem, Remedy("start", None, "begin the epoch again"))
-    if not all(is_sealed(state, keys) for state in states):
+    if not all(_is_sealed(state, keys) for state in states):
         raise TFRecordError(
             "start= is not a state of iter_batches, or the state was changed", "pass its `state` unchanged"
         )

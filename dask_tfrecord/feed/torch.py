@@ -24,13 +24,12 @@ from dask_tfrecord.feed.numpy_columns import (
     column_to_numpy,
     converted_columns,
     fill_value,
-    is_text,
-    one_chunk,
 )
 from dask_tfrecord.feed.record_table import RecordTable
-from dask_tfrecord.feed.resume_position import State, is_sealed, sealed
+from dask_tfrecord.feed.resume_position import State, check_sealed, sealed
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.public_functions import calling, public_function
+from dask_tfrecord.schema.logical_types import BINARY, is_any, value_type
 
 Tensors: TypeAlias = dict[str, Any]
 
@@ -67,18 +66,9 @@ def to_tensors(batch: pa.RecordBatch | pa.Table, fill_nulls: Mapping[str, Any] |
 
 
 def _tensor(name: str, column: pa.Array | pa.ChunkedArray, fill: Any) -> Any:
-    if isinstance(column, pa.ChunkedArray):
-        if column.num_chunks > 1 and is_text(column.type):  # a list of values need not be joined
-            return [value for chunk in column.chunks for value in _tensor(name, chunk, fill)]
-        column = one_chunk(column)
-    if pa.types.is_dictionary(column.type):
-        column = column.dictionary_decode()
-    if pa.types.is_fixed_size_binary(column.type):
-        column = column.cast(pa.binary())
-    if pa.types.is_binary(column.type) or pa.types.is_large_binary(column.type):
-        if column.null_count:
-            column = pc.fill_null(column, fill_value(name, column.type, fill))
-        return _bytes(column)
+    if is_any(value_type(column.type), BINARY):
+        chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
+        return [value for chunk in chunks for value in _bytes(name, chunk, fill)]
     values = column_to_numpy(name, column, fill)
     if isinstance(values, Ragged):
         if isinstance(values.values, Ragged) or values.values.dtype == object:
@@ -97,11 +87,14 @@ def _from_numpy(values: Array) -> torch.Tensor:
     return torch.from_dlpack(pa.array(values.reshape(-1))).reshape(values.shape)
 
 
-def _bytes(column: pa.Array) -> list[torch.Tensor]:
-    is_large = pa.types.is_large_binary(column.type)
+def _bytes(name: str, column: pa.Array, fill: Any) -> list[torch.Tensor]:
+    if pa.types.is_dictionary(column.type):
+        column = column.dictionary_decode()
+    column = column.cast(pa.large_binary())  # shares the buffer of the bytes
+    if column.null_count:
+        column = pc.fill_null(column, fill_value(name, pa.binary(), fill))
     _, offsets, data = column.buffers()
-    bounds = np.frombuffer(offsets, np.int64 if is_large else np.int32)
-    bounds = bounds[column.offset : column.offset + len(column) + 1]
+    bounds = np.frombuffer(offsets, np.int64)[column.offset : column.offset + len(column) + 1]
     if data is None or not data.size:
         return [torch.empty(0, dtype=torch.uint8) for _ in range(len(column))]
     every = _from_numpy(np.frombuffer(data, np.uint8))
@@ -486,9 +479,8 @@ def _states_in(state: Any) -> list[State]:
             )
         workers = state["_snapshot"]["_worker_snapshots"].values() if "_snapshot" in state else [state]
         found = [worker["dataset_state"] for worker in workers]
-    if not all(is_sealed(one, _KEYS) for one in found):
-        problem = "this is not a state of TFRecordBatches, or the state was changed"
-        raise TFRecordError(problem, "pass the result of state_dict unchanged")
+    for one in found:
+        check_sealed(one, _KEYS, "TFRecordBatches")
     if isinstance(state, dict) and state.get("_iterator_finished"):
         return [{**one, "ended": True} for one in found]
     return found
