@@ -345,13 +345,11 @@ def open_dataset(
     """
     read_request(columns, **read)  # raises if an argument is wrong
     dataset = Dataset(path, columns, read)
-    error: TFRecordError | NotFoundError | None = None
     try:
         dataset.columns_of(dataset.plan(blocksize=None))
-    except (TFRecordError, NotFoundError) as raised:
-        error = raised
-    if error is not None and not _can_be_mended(path, columns, read, error):
-        raise error
+    except (TFRecordError, NotFoundError) as error:
+        if not _can_be_mended(path, columns, read, error):
+            raise
     return dataset
 
 

@@ -307,10 +307,7 @@ class Maintenance(OpenedPath):
         )
 
     @public_function
-    def restore(
-        self,
-        version: int,
-    ) -> Commit:
+    def restore(self, version: int) -> Commit:
         """Make an older version of a dataset the newest version.
 
         The new version has the rows, the columns and the ``custom_metadata`` of the older version. `restore`

@@ -15,7 +15,7 @@ from dask_tfrecord.dataset.read.requested_columns import ReadRequest
 from dask_tfrecord.dataset.write.destination import destination, refuse_inside_dataset, refuse_other_files
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.damage import check_quarantine_path
-from dask_tfrecord.files.storage.listing import PathLike, as_paths, with_trailing_slash
+from dask_tfrecord.files.storage.listing import as_paths, with_trailing_slash
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import without_credentials
 from dask_tfrecord.schema.fields import Schema
@@ -32,6 +32,9 @@ class OpenedPath:
     _keywords: ReadKeywords
     _found: ReadPlan | None
 
+    def __init__(self, path: Any, columns: Any, keywords: ReadKeywords) -> None:
+        self._set(path, columns, keywords)
+
     def _set(self, path: Any, columns: Any, keywords: ReadKeywords, found: ReadPlan | None = None) -> None:
         vars(self).clear()  # remove the cached values of another version
         self._path, self._keywords, self._found = path, keywords, found
@@ -47,16 +50,23 @@ class OpenedPath:
         """The version that the caller passed, or None for the newest version."""
         return self._keywords.get("version")
 
-    def _opened(self) -> ReadPlan:
+    def _opened(self, request: ReadRequest | None = None) -> ReadPlan:
         """Return the plan in which each file is one partition, and to which no filter has been applied."""
         if self._found is None:
-            self._found = _find(self._path, read_request(self._names, **self._keywords))
+            request = request or read_request(self._names, **self._keywords)
+            path = self._path if isinstance(self._path, str | os.PathLike) else as_paths(self._path)
+            found = discovery.find(path, request, _each(path))
+            quarantine = request.options.damage.quarantine
+            if quarantine is not None:
+                check_quarantine_path(quarantine, found.store)
+                refuse_other_files(quarantine)
+            self._found = found
         return self._found
 
     def plan(self, **how: Any) -> ReadPlan:
         """Plan a read of the found files. ``how`` are keywords that divide the rows into partitions."""
         request = read_request(self._names, **{**self._keywords, **how})
-        return discovery.plan(self._opened(), request, _each(self._path)).with_origin_columns()
+        return discovery.plan(self._opened(request), request, _each(self._path)).with_origin_columns()
 
     def columns_of(self, plan: ReadPlan, columns: str | Sequence[str] | None = None) -> Schema:
         """Return the named columns, in this order. By default, return the columns requested at opening."""
@@ -110,21 +120,6 @@ def _each(path: Any) -> Callable[..., Any]:
     return partial(compute_each, title=f"{place}: read before planning")
 
 
-def _find(path: Any, request: ReadRequest) -> ReadPlan:
-    listed = as_paths(path)
-    found = discovery.find(path if isinstance(path, str | os.PathLike) else listed, request, _each(path))
-    quarantine = request.options.damage.quarantine
-    if quarantine is not None:
-        check_quarantine_path(quarantine, found.store)
-        refuse_other_files(quarantine)
-    return found
-
-
-def open_request(path: PathLike | Sequence[PathLike], request: ReadRequest) -> ReadPlan:
-    """Find the files and the columns of a path, and add the requested path and offset columns."""
-    return discovery.plan(_find(path, request), request, _each(path)).with_origin_columns()
-
-
 def open_columns(
     path: Any, columns: str | Sequence[str] | None, blocksize: int | None, read: ReadKeywords
 ) -> tuple[ReadPlan, Schema]:
@@ -134,6 +129,4 @@ def open_columns(
     """
     if isinstance(path, OpenedPath):
         return path.planned(columns, blocksize, read)
-    opened = OpenedPath()
-    opened._set(path, columns, read)
-    return opened.planned(None, blocksize, {})
+    return OpenedPath(path, columns, read).planned(None, blocksize, {})

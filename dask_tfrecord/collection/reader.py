@@ -14,8 +14,8 @@ from dask_tfrecord import arguments
 from dask_tfrecord.arguments import CollectionKeywords, DtypeBackend, RequestKeywords
 from dask_tfrecord.collection.expr import read_expression
 from dask_tfrecord.collection.frames.arrow_to_pandas import NUMPY, nullable_dtypes, numpy_names
-from dask_tfrecord.collection.opened_path import open_request
-from dask_tfrecord.collection.requests import existing_names, read_request
+from dask_tfrecord.collection.opened_path import OpenedPath
+from dask_tfrecord.collection.requests import existing_names
 from dask_tfrecord.collection.scheduler import check_cluster
 from dask_tfrecord.dataset.read.read_plan import ReadPlan, divisions
 from dask_tfrecord.dataset.snapshot.versions import Levels
@@ -328,7 +328,7 @@ def read_tfrecord(
     0  1912
     1  1906
     """
-    dataset = open_request(path, read_request(columns, **read))
+    dataset = OpenedPath(path, columns, read).plan()
     ddf = collection_of(dataset, columns, read, categories, dtype_backend)
     return ddf[columns] if isinstance(columns, str) and list(ddf.columns) == [columns] else ddf
 

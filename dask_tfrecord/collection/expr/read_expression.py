@@ -257,8 +257,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     def planned(self) -> PlannedRead:
         numbers = [self._numbers(index) for index in self._partitions]
-        partitions = [self.reader.partitions(index) for index in self._partitions]
-        return self.dataset, numbers, partitions
+        return self.dataset, numbers, [*map(self.reader.partitions, self._partitions)]
 
     @property
     def _dtypes(self) -> dict[str, str]:
