@@ -33,7 +33,7 @@ from dask_tfrecord.feed.epoch_order import (
     windows,
 )
 from dask_tfrecord.feed.numpy_columns import one_chunk
-from dask_tfrecord.feed.resume_position import State, begin, checked_states, describe, resume
+from dask_tfrecord.feed.resume_position import State, begin, checked_states, describe
 from dask_tfrecord.public_functions import SHARED_PARAMETERS, calling, public_function
 
 
@@ -207,13 +207,11 @@ class Batches:
         check_instance("plan", plan, Plan)
         arguments.number("epoch", epoch, 0)
         shard = checked_shard(shard)
-        if start is None:
-            self._order = order_rows(plan, epoch)
-            self._beginning = begin(plan, self._order, shard, part)
-        else:
+        states: list[State] = []
+        if start is not None:
             plan, states = checked_states(plan, start, epoch)
-            self._order = order_rows(plan, epoch)
-            self._beginning = resume(plan, shard, part, states)
+        self._order = order_rows(plan, epoch)
+        self._beginning = begin(plan, self._order, shard, part, states)
         self._plan = plan
         self._epoch = epoch
         self._position = Position(None, 0, 0, self._beginning.spans)

@@ -30,7 +30,6 @@ from dask_tfrecord.feed.resume_position import (
     checked_states,
     describe,
     epoch_of,
-    resume,
     sealed,
 )
 from dask_tfrecord.public_functions import calling, public_function
@@ -127,13 +126,10 @@ class BlockSampler(Sampler[Numbers]):
 
     def _begin(self, epoch: int, states: Sequence[State] = ()) -> list[Beginning]:
         """Return the rows of each worker in an epoch, or the rows that remain after ``states``."""
-        shard = self._shard or distributed_shard() or (0, 1)
         parts = [(worker, self._workers) for worker in range(self._workers)]
         with calling(BlockSampler.__init__):
-            if states:
-                return [resume(self._plan, shard, part, states) for part in parts]
-            order = self._order(epoch)
-            return [begin(self._plan, order, checked_shard(shard), part) for part in parts]
+            shard, order = checked_shard(self._shard or distributed_shard() or (0, 1)), self._order(epoch)
+            return [begin(self._plan, order, shard, part, states) for part in parts]
 
     def _order(self, epoch: int) -> Order:
         return self._table.epoch_order(self._plan.seed, epoch)

@@ -11,7 +11,7 @@ from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from inspect import signature
-from typing import Any, Generic, Literal, NamedTuple, Self, TypeVar, Unpack, get_args
+from typing import Any, Generic, Literal, NamedTuple, Self, TypeAlias, TypeVar, Unpack, get_args
 
 import numpy as np
 import pyarrow as pa
@@ -43,6 +43,9 @@ def derived_seed(use: Use, seed: int, *key: int) -> int:
 def _sequence(use: Use, seed: int, key: tuple[int, ...]) -> np.random.SeedSequence:
     return np.random.SeedSequence(seed, spawn_key=(get_args(Use).index(use), *key))
 
+
+# The index of a shard, or of a part of a shard, counted from 0, and the number of shards or parts.
+Fraction: TypeAlias = tuple[int, int]
 
 # The rows of a piece, and a piece with or without its rows.
 Rows = TypeVar("Rows", pa.Table, EncodedRows)
@@ -303,9 +306,7 @@ def check_shards(order: Order, count: int) -> None:
     raise TFRecordError(problem, "repartition the collection, or take fewer shards")
 
 
-def rows_of_shard(
-    spans: Sequence[Span], shard: tuple[int, int], is_counted: bool, uneven: Uneven
-) -> list[Span]:
+def rows_of_shard(spans: Sequence[Span], shard: Fraction, is_counted: bool, uneven: Uneven) -> list[Span]:
     (index, count), total = shard, total_size(spans)
     first, last = total * index // count, total * (index + 1) // count
     if is_counted and uneven == "drop":
@@ -317,14 +318,14 @@ def rows_of_shard(
     return part_of(spans, first, last)
 
 
-def rows_of_part(spans: Sequence[Span], part: tuple[int, int], step: int) -> list[Span]:
+def rows_of_part(spans: Sequence[Span], part: Fraction, step: int) -> list[Span]:
     """Return the rows of one part of a shard. The shard is cut after a multiple of ``step`` rows."""
     index, count = part
     steps = -(-total_size(spans) // step)
     return part_of(spans, steps * index // count * step, steps * (index + 1) // count * step)
 
 
-def checked_shard(shard: Any) -> tuple[int, int]:
+def checked_shard(shard: Any) -> Fraction:
     valid = isinstance(shard, tuple | list) and len(shard) == 2
     if valid and all(isinstance(one, int | np.integer) and not isinstance(one, bool) for one in shard):
         index, count = map(int, shard)
@@ -338,7 +339,7 @@ def checked_shard(shard: Any) -> tuple[int, int]:
     raise TFRecordError(problem, Remedy("shard", (0, 1), "read all rows"))
 
 
-def checked_ranks(rank: int | None, world_size: int | None) -> tuple[int, int] | None:
+def checked_ranks(rank: int | None, world_size: int | None) -> Fraction | None:
     if rank is None and world_size is None:
         return None
     if rank is None or world_size is None:

@@ -13,6 +13,7 @@ from typing import Any, NamedTuple, TypeAlias
 from dask_tfrecord.errors import Remedy, TFRecordError
 from dask_tfrecord.feed.batch_sources import digest
 from dask_tfrecord.feed.epoch_order import (
+    Fraction,
     Order,
     Plan,
     Span,
@@ -176,17 +177,17 @@ def _check_arguments(plan: Plan, state: State) -> None:
             )
 
 
-def begin(plan: Plan, order: Order, shard: tuple[int, int], part: tuple[int, int]) -> Beginning:
-    check_shards(order, shard[1])
-    return _divided(plan, [order.every_row], shard, part)
-
-
-def resume(plan: Plan, shard: tuple[int, int], part: tuple[int, int], states: Sequence[State]) -> Beginning:
-    """Return the rows of a part of a shard in an epoch that continues.
+def begin(
+    plan: Plan, order: Order, shard: Fraction, part: Fraction, states: Sequence[State] = ()
+) -> Beginning:
+    """Return the rows of a part of a shard in an epoch that begins, or that continues after ``states``.
 
     If the numbers of shards and parts are unchanged, the iteration continues exactly where this part of this
     shard stopped. Otherwise, the remaining rows are divided anew.
     """
+    if not states:
+        check_shards(order, shard[1])
+        return _divided(plan, [order.every_row], shard, part)
     begun: dict[tuple[Share, Share], Beginning] = {}
     for state in states:
         one = _beginning(state)
@@ -243,12 +244,12 @@ def _not_together(what: str) -> TFRecordError:
     )
 
 
-def _divided(plan: Plan, spans: list[Span], shard: tuple[int, int], part: tuple[int, int]) -> Beginning:
+def _divided(plan: Plan, spans: list[Span], shard: Fraction, part: Fraction) -> Beginning:
     of_shard = rows_of_shard(spans, shard, plan.source.counts is not None, plan.uneven)
     return _divided_parts(plan, Share(*shard, _whole(spans, plan.uneven)), of_shard, part)
 
 
-def _divided_parts(plan: Plan, shard: Share, spans: list[Span], part: tuple[int, int]) -> Beginning:
+def _divided_parts(plan: Plan, shard: Share, spans: list[Span], part: Fraction) -> Beginning:
     step = 1 if plan.source.counts is None else plan.batch_size
     return Beginning(shard, Share(*part, _whole(spans, step)), rows_of_part(spans, part, step))
 
