@@ -26,11 +26,9 @@ from dask_tfrecord.feed.epoch_order import (
     Span,
     Window,
     checked_shard,
-    order_rows,
     plan_batches,
     read_slices,
     total_size,
-    windows,
 )
 from dask_tfrecord.feed.numpy_columns import one_chunk
 from dask_tfrecord.feed.resume_position import State, begin, checked_states, describe
@@ -210,7 +208,7 @@ class Batches:
         states: list[State] = []
         if start is not None:
             plan, states = checked_states(plan, start, epoch)
-        self._order = order_rows(plan, epoch)
+        self._order = plan.order(epoch)
         self._beginning = begin(plan, self._order, shard, part, states)
         self._plan = plan
         self._epoch = epoch
@@ -363,7 +361,7 @@ def _windows(
     read: Callable[[int], Any] = source.read if reader is None else reader.read
     slices = [one for span in spans for one in order.slices(span)]
     with closing(read_slices(read, slices, plan.prefetch)) as pieces:
-        for window in windows(order, spans, pieces):
+        for window in order.windows(spans, pieces):
             rows = _in_order(reader, order, window)
             window.pieces = []  # frees the pieces with the rows
             yield window, rows

@@ -18,7 +18,6 @@ from dask_tfrecord.feed.epoch_order import (
     Plan,
     checked_ranks,
     checked_shard,
-    rows_of_spans,
     total_size,
 )
 from dask_tfrecord.feed.record_table import RecordTable
@@ -187,10 +186,7 @@ class BlockSampler(Sampler[Numbers]):
         # The DataLoader gives batch k to worker k % workers. The parts with the most batches come first. The
         # last batch of the epoch, which may be smaller, is the last batch of the last part.
         parts = sorted(
-            (
-                (one, rows_of_spans(order, one.spans, self._table.block_starts))
-                for one in self._begin(epoch, states)
-            ),
+            ((one, order.rows(one.spans, self._table.block_starts)) for one in self._begin(epoch, states)),
             key=lambda part: -self._batches(part[1]),
         )
         size = self._plan.batch_size

@@ -85,6 +85,15 @@ class Plan:
     surface: Callable[..., Any]
     open_version: Callable[[int], Source] | None = None
 
+    def order(self, epoch: int) -> "Order":
+        """Return the order of the rows in an epoch."""
+        source, sizes = self.source, None
+        if self.shuffle == "blocks":
+            assert isinstance(source, DatasetSource)  # `plan_batches` refuses a collection
+            sizes = source.dataset.partitions.sizes
+        seed = None if self.shuffle is None else self.seed
+        return make_order(source.npieces, source.counts, seed, epoch, self.shuffle_buffer, sizes)
+
 
 def plan_batches(
     source: Any,
@@ -213,6 +222,38 @@ def total_size(spans: Sequence[Span]) -> int:
     return sum(span.size for span in spans)
 
 
+@dataclass
+class Window(Generic[Piece]):
+    """Pieces that are shuffled together, the range of their rows to use, and the spans after the window."""
+
+    span: Span
+    pieces: list[Piece]
+    count: int
+    first: int
+    last: int
+    following: list[Span]
+
+
+@dataclass(frozen=True)
+class OrderedRows:
+    """The row indices of some spans, in the order of the epoch.
+
+    ``windows`` contains each window with the spans that follow it. ``ends`` contains the number of rows up to
+    the end of each window.
+    """
+
+    numbers: Ints
+    windows: list[tuple[Span, list[Span]]]
+    ends: Ints
+
+    def after(self, count: int) -> list[Span]:
+        at = int(np.searchsorted(self.ends, count, "right"))
+        if at == len(self.windows):
+            return []
+        window, following = self.windows[at]
+        return [window.after(count - int(self.ends[at]) + window.size), *following]
+
+
 @dataclass(frozen=True)
 class Order:
     """The order of all rows in one epoch. ``pieces`` contains the indices of the pieces in this order.
@@ -260,21 +301,62 @@ class Order:
         seed, epoch = self.seed
         return stream("window", seed, epoch, start).permutation(count)
 
+    def check_shards(self, count: int) -> None:
+        """Raise if there are more shards than rows, or than partitions of a Dask collection."""
+        total = self.every_row.size
+        if count < 2 or count <= total:
+            return
+        if self.is_counted:
+            raise TFRecordError(f"{count:,} shards of a dataset of {total:,} rows", "take fewer shards")
+        problem = f"{count:,} shards of a collection of {total:,} partitions"
+        raise TFRecordError(problem, "repartition the collection, or take fewer shards")
+
+    def windows(self, spans: Sequence[Span], pieces: Iterator[Piece]) -> Iterator[Window[Piece]]:
+        """Divide spans into windows. ``pieces`` are the slices of all spans, or the rows of these slices."""
+        for number, span in enumerate(spans, 1):
+            slices = self.slices(span)
+            found: list[Piece] = []
+            count, size, start = 0, 0, span.start
+            for at in range(1, len(slices) + 1):
+                found.append(next(pieces))
+                count += found[-1].num_rows
+                size += found[-1].nbytes
+                is_last, window = at == len(slices), slices[at - len(found) : at]
+                if not is_last and (span.first is not None or not self.is_full(window, count, size)):
+                    continue
+                stop = start + (count if self.is_counted else len(found))
+                first, last = span.first or 0, count if span.last is None else span.last
+                if first > count:
+                    problem = "the state holds no position of the dataset"
+                    raise TFRecordError(problem, "pass a `state` unchanged")
+                rest = Span(start, stop)
+                if self.seed is not None or not self.is_counted:
+                    rest = Span(start, stop, first, last if self.is_counted else None)
+                following = [*([] if is_last else [Span(stop, span.stop)]), *spans[number:]]
+                if first < last:
+                    yield Window(rest, found, count, first, last, following)
+                found, count, size, start = [], 0, 0, stop
+
+    def rows(self, spans: Sequence[Span], firsts: Ints) -> OrderedRows:
+        """Return the rows of some spans. ``firsts`` contains the index of the first row of each piece."""
+        found = [np.zeros(0, np.int64)]
+        following = []
+        for window in self.windows(spans, (one for span in spans for one in self.slices(span))):
+            rows = np.concatenate(
+                [firsts[one.piece] + np.arange(one.start, one.stop) for one in window.pieces]
+            )
+            rows = rows[self.permutation(window.span.start, len(rows))]
+            found.append(rows[window.first : window.last])
+            following.append((window.span, window.following))
+        ends = np.cumsum([len(rows) for rows in found[1:]], dtype=np.int64)
+        return OrderedRows(np.concatenate(found), following, ends)
+
 
 def checked_shuffle(shuffle: Any, seed: Any) -> Shuffle | None:
     """Return how the rows of batches are shuffled. True stands for "buffer"."""
     if arguments.seed_of(shuffle, seed, get_args(Shuffle)) is None:
         return None
     return "blocks" if shuffle == "blocks" else "buffer"
-
-
-def order_rows(plan: Plan, epoch: int) -> Order:
-    source, sizes = plan.source, None
-    if plan.shuffle == "blocks":
-        assert isinstance(source, DatasetSource)  # `plan_batches` refuses a collection
-        sizes = source.dataset.partitions.sizes
-    seed = None if plan.shuffle is None else plan.seed
-    return make_order(source.npieces, source.counts, seed, epoch, plan.shuffle_buffer, sizes)
 
 
 def make_order(
@@ -293,17 +375,6 @@ def make_order(
     ends = np.concatenate([[0], np.cumsum(rows[pieces])])
     key = None if seed is None else (seed, epoch)
     return Order(pieces, ends, counts is not None, key, buffer, sizes)
-
-
-def check_shards(order: Order, count: int) -> None:
-    """Raise if there are more shards than rows, or than partitions of a Dask collection."""
-    total = order.every_row.size
-    if count < 2 or count <= total:
-        return
-    if order.is_counted:
-        raise TFRecordError(f"{count:,} shards of a dataset of {total:,} rows", "take fewer shards")
-    problem = f"{count:,} shards of a collection of {total:,} partitions"
-    raise TFRecordError(problem, "repartition the collection, or take fewer shards")
 
 
 def rows_of_shard(spans: Sequence[Span], shard: Fraction, is_counted: bool, uneven: Uneven) -> list[Span]:
@@ -375,78 +446,6 @@ def _read(read_piece: Callable[[int], Rows], piece: Slice) -> Rows:
     rows = read_piece(piece.piece)
     is_whole = piece.stop is None or piece.num_rows == rows.num_rows
     return rows if is_whole else rows.slice(piece.start, piece.num_rows)
-
-
-@dataclass(frozen=True)
-class OrderedRows:
-    """The row indices of some spans, in the order of the epoch.
-
-    ``windows`` contains each window with the spans that follow it. ``ends`` contains the number of rows up to
-    the end of each window.
-    """
-
-    numbers: Ints
-    windows: list[tuple[Span, list[Span]]]
-    ends: Ints
-
-    def after(self, count: int) -> list[Span]:
-        at = int(np.searchsorted(self.ends, count, "right"))
-        if at == len(self.windows):
-            return []
-        window, following = self.windows[at]
-        return [window.after(count - int(self.ends[at]) + window.size), *following]
-
-
-def rows_of_spans(order: Order, spans: Sequence[Span], firsts: Ints) -> OrderedRows:
-    """Return the rows of some spans. ``firsts`` contains the index of the first row of each piece."""
-    found = [np.zeros(0, np.int64)]
-    following = []
-    for window in windows(order, spans, (one for span in spans for one in order.slices(span))):
-        rows = np.concatenate([firsts[one.piece] + np.arange(one.start, one.stop) for one in window.pieces])
-        rows = rows[order.permutation(window.span.start, len(rows))]
-        found.append(rows[window.first : window.last])
-        following.append((window.span, window.following))
-    ends = np.cumsum([len(rows) for rows in found[1:]], dtype=np.int64)
-    return OrderedRows(np.concatenate(found), following, ends)
-
-
-@dataclass
-class Window(Generic[Piece]):
-    """Pieces that are shuffled together, the range of their rows to use, and the spans after the window."""
-
-    span: Span
-    pieces: list[Piece]
-    count: int
-    first: int
-    last: int
-    following: list[Span]
-
-
-def windows(order: Order, spans: Sequence[Span], pieces: Iterator[Piece]) -> Iterator[Window[Piece]]:
-    """Divide spans into windows. ``pieces`` are the slices of all spans, or the rows of these slices."""
-    for number, span in enumerate(spans, 1):
-        slices = order.slices(span)
-        found: list[Piece] = []
-        count, size, start = 0, 0, span.start
-        for at in range(1, len(slices) + 1):
-            found.append(next(pieces))
-            count += found[-1].num_rows
-            size += found[-1].nbytes
-            is_last, window = at == len(slices), slices[at - len(found) : at]
-            if not is_last and (span.first is not None or not order.is_full(window, count, size)):
-                continue
-            stop = start + (count if order.is_counted else len(found))
-            first, last = span.first or 0, count if span.last is None else span.last
-            if first > count:
-                problem = "the state holds no position of the dataset"
-                raise TFRecordError(problem, "pass a `state` unchanged")
-            rest = Span(start, stop)
-            if order.seed is not None or not order.is_counted:
-                rest = Span(start, stop, first, last if order.is_counted else None)
-            following = [*([] if is_last else [Span(stop, span.stop)]), *spans[number:]]
-            if first < last:
-                yield Window(rest, found, count, first, last, following)
-            found, count, size, start = [], 0, 0, stop
 
 
 @dataclass(frozen=True)

@@ -30,12 +30,10 @@ from dask_tfrecord.feed.batches import as_batch
 from dask_tfrecord.feed.epoch_order import (
     Order,
     ShuffleStatistics,
-    check_shards,
     checked_shard,
     make_order,
     measure_order,
     rows_of_shard,
-    rows_of_spans,
 )
 from dask_tfrecord.feed.record_buffers import (
     THREADS,
@@ -371,9 +369,9 @@ class RecordTable:
         """
         arguments.choice("uneven", uneven, get_args(Uneven))
         order, checked = self.epoch_order(seed, epoch), checked_shard(shard)
-        check_shards(order, checked[1])
+        order.check_shards(checked[1])
         spans = rows_of_shard([order.every_row], checked, True, uneven)
-        return rows_of_spans(order, spans, self.block_starts).numbers
+        return order.rows(spans, self.block_starts).numbers
 
     def epoch_order(self, seed: int, epoch: int) -> Order:
         """Return the order of an epoch, from which `block_order` takes the record indices of a shard."""

@@ -17,7 +17,6 @@ from dask_tfrecord.feed.epoch_order import (
     Order,
     Plan,
     Span,
-    check_shards,
     rows_of_part,
     rows_of_shard,
     total_size,
@@ -186,7 +185,7 @@ def begin(
     shard stopped. Otherwise, the remaining rows are divided anew.
     """
     if not states:
-        check_shards(order, shard[1])
+        order.check_shards(shard[1])
         return _divided(plan, [order.every_row], shard, part)
     begun: dict[tuple[Share, Share], Beginning] = {}
     for state in states:
