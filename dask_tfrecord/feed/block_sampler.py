@@ -12,14 +12,7 @@ from torch.utils.data import Sampler
 from dask_tfrecord import arguments
 from dask_tfrecord.arguments import LastBatch, Uneven
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.feed.epoch_order import (
-    Order,
-    OrderedRows,
-    Plan,
-    checked_ranks,
-    checked_shard,
-    total_size,
-)
+from dask_tfrecord.feed.epoch_order import Order, OrderedRows, Plan, checked_ranks, checked_shard, total_size
 from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.feed.resume_position import (
     Beginning,
