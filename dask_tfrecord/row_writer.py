@@ -25,7 +25,6 @@ from dask_tfrecord.collection.frames.schema_plan import given_types
 from dask_tfrecord.collection.frames.table_sources import (
     Rows,
     Source,
-    check_columns,
     is_records,
     open_source,
     table_of,
@@ -42,13 +41,13 @@ from dask_tfrecord.dataset.write.destination import (
 )
 from dask_tfrecord.dataset.write.operations import Append
 from dask_tfrecord.dataset.write.run import WriteRun
-from dask_tfrecord.errors import Call, SchemaError, TFRecordError, counted
+from dask_tfrecord.errors import Call, SchemaError, TFRecordError, counted, located
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.store_failures import hide, secrets_of
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.conversion import holds_null
-from dask_tfrecord.schema.fields import Lossy, Schema
+from dask_tfrecord.schema.fields import Lossy, Schema, check_names
 
 logger = logging.getLogger(__name__)
 
@@ -362,7 +361,9 @@ class Writer:
             plan = replace(plan, schema=append_schema.with_types_of_nulls(plan.schema, columns))
         columns = plan.columns
         found = [*source.columns, *(column for column, _ in levels)]
-        check_columns(found, columns.names, self._root)
+        with located(path=self._root):
+            check_names(found, may_be_empty=True)
+            append_schema.check_same_names(found, columns.names)
         title = f"{self._root}, {source.kind}"
         tables = list(source.tables(columns, self._options.lossy, None, levels, title))
         check_values(plan, tables, title)

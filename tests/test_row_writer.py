@@ -170,7 +170,7 @@ def failing_stream(batches: list[dict[str, Any]], error: Exception | None = None
         ([{"n": 1}, "x"], "holds str"),
         (7, "int is not"),
         (dd.from_dict({"n": [1]}, npartitions=1), "Dask collection.*call ddf.to_tfrecord"),
-        (pa.table([[1], [2]], ["n", "n"]), "'n': the rows have several"),
+        (pa.table([[1], [2]], ["n", "n"]), "several columns are named 'n'"),
         ([b"record"], "whole records.*'example' records"),
         ([{1: 2}], "'1': a key is not a string"),
         (failing_stream([{"n": [1]}], ConnectionError("gone")), "failed after 1 rows.*gone"),

@@ -3,7 +3,6 @@ Dask.
 """
 
 import os
-from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain
 from operator import methodcaller
@@ -353,19 +352,6 @@ def open_source(value: Any) -> Source:
         f"{kind.__name__} is not a Dask DataFrame, a pandas DataFrame, or a table or stream of Arrow data",
         _advice(kind),
     )
-
-
-def check_columns(found: Sequence[Any], expected: Sequence[str], path: str) -> None:
-    """Raise SchemaError unless the rows have exactly the columns of the dataset, in any order."""
-    repeated = [name for name, count in Counter(found).items() if count > 1]
-    problems = (
-        (repeated, "the rows have several columns of this name"),
-        ([name for name in found if name not in expected], "the rows have this column, the dataset does not"),
-        ([name for name in expected if name not in found], "the dataset has this column, the rows do not"),
-    )
-    for names, problem in problems:
-        for name in names:
-            raise SchemaError(problem, path=path, feature=str(name))
 
 
 def _advice(kind: type) -> str | None:

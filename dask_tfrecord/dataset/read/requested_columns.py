@@ -23,7 +23,7 @@ from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import Listing
 from dask_tfrecord.files.storage.paths import parent_of, unquoted_path
 from dask_tfrecord.lazy import cached_property
-from dask_tfrecord.schema.conversion import convert
+from dask_tfrecord.schema.conversion import convert, family
 from dask_tfrecord.schema.fields import Field, Schema, check_names
 from dask_tfrecord.schema.logical_types import arrow_type, innermost, value_type
 from dask_tfrecord.schema.storage_values import MisfitError
@@ -160,15 +160,10 @@ def _check_units(name: str, stored: pa.DataType, given: pa.DataType) -> None:
         raise SchemaError(problem, advice, feature=name)
 
 
-def _unit(type_: pa.DataType) -> tuple[object, ...] | None:
+def _unit(type_: pa.DataType) -> tuple[str, object] | None:
     """Return the properties of a time type that give a stored integer its meaning; None for other types."""
-    if pa.types.is_timestamp(type_):
-        return "timestamp", type_.unit, type_.tz is None
-    if pa.types.is_date(type_):
-        return (str(type_),)
-    if pa.types.is_time(type_) or pa.types.is_duration(type_):
-        return pa.types.is_time(type_), type_.unit
-    return None
+    is_time = pa.types.is_temporal(type_) and not pa.types.is_interval(type_)
+    return (family(type_), getattr(type_, "unit", str(type_))) if is_time else None
 
 
 def _parse_types(keyword: str, given: object) -> dict[str, pa.DataType]:

@@ -42,7 +42,7 @@ from dask_tfrecord.files.storage.listing import FileInfo, column_paths, listing_
 from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.store import ChecksumStore, Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
-from dask_tfrecord.schema.conversion import has_all, holds_null, same_layout, widened
+from dask_tfrecord.schema.conversion import has_all, holds_null, widened
 from dask_tfrecord.schema.dtypes import common_dtype, nullable_dtype
 from dask_tfrecord.schema.fields import Field, Schema, check_features
 from dask_tfrecord.schema.logical_types import canonical_type
@@ -53,6 +53,11 @@ _ADD = (
     Remedy("append", True),
     Remedy("schema_change", "add", "add the column, which is null in the existing rows"),
 )
+
+# The problem and the advice for a column that only one of the two has.
+_NEW = "the rows have this column, the dataset does not", "leave the column out of the rows"
+_MISSING = "the dataset has this column, the rows do not", "add the column to the rows, with nulls if need be"
+_UNKNOWN = "schema= has this column, the dataset does not", "leave the column out of schema="
 
 # At most this many files of other tools are read at the same time.
 _THREADS = 8
@@ -80,7 +85,7 @@ def check_existing_data(
         merged_schema(newest[0], schema, partitioning, index, adds_columns=adds_columns)
         # A column that the rows lack now was probably renamed. The commit does not repeat this check, because
         # a concurrent append may have added columns.
-        _check_names(newest[0].schema.names, schema.names, "the dataset", "the DataFrame")
+        _check_names(newest[0].schema.names, schema.names, *_MISSING)
     elif len(files := data_files(store)):
         refuse_linked_files(store, pa.table({"path": [*map(store.relative, column_paths(files["path"]))]}))
         refuse_datasets_below(store, "whose files would belong to both")
@@ -129,14 +134,14 @@ def merged_schema(
         _check_type(ours, theirs)
     given = {item.name: item for item in schema.fields}
     fields = [
-        _widened(given.pop(item.name, None), item, numbers=adds_columns, may_be_narrower=is_overtaken)
+        _merged(given.pop(item.name, None), item, numbers=adds_columns, may_be_narrower=is_overtaken)
         for item in snapshot.schema.fields
     ]
     if not adds_columns:
-        _check_names(given, snapshot.schema.names, "the DataFrame", "the dataset", _ADD)
+        _check_names(given, snapshot.schema.names, *_NEW, _ADD)
     if given and snapshot.partial:
         problem = "the column is new, and records of the dataset may have features that are not columns"
-        raise _column_error(problem, next(iter(given)), "leave the column out of the DataFrame")
+        raise _column_error(problem, next(iter(given)), "leave the column out of the rows")
     fields += map(_with_nulls, given.values())
     check_features(fields)
     return Schema((*fields,), schema.record_type)
@@ -151,7 +156,7 @@ def with_common_dtype(theirs: Field, ours: Field) -> Field:
     return replace(theirs, dtype=common_dtype(ours.dtype, theirs.dtype, theirs.type))
 
 
-def _widened(ours: Field | None, theirs: Field, *, numbers: bool, may_be_narrower: bool = False) -> Field:
+def _merged(ours: Field | None, theirs: Field, *, numbers: bool, may_be_narrower: bool = False) -> Field:
     """Return the column of the dataset with the wider type, and with a dtype that fits both columns.
 
     If ``ours`` is None, the column is null in the new rows.
@@ -160,16 +165,11 @@ def _widened(ours: Field | None, theirs: Field, *, numbers: bool, may_be_narrowe
         return _with_nulls(theirs)
     if pa.types.is_null(theirs.type) and theirs.form is None:
         return _with_nulls(ours)
-    types = ours.type, theirs.type
-    wider = None
-    if not any(map(pa.types.is_dictionary, types)):
-        wider = widened(theirs.type, ours.type, numbers=numbers)
-        if wider is None and may_be_narrower and widened(theirs.type, ours.type) == theirs.type:
-            wider = theirs.type
-    if wider is None or theirs.form is not None:
-        _check_type(ours, theirs)
-        return with_common_dtype(_with_categories(theirs, ours), ours)
-    return with_common_dtype(replace(theirs, type=wider), ours)
+    wider = widened(theirs.type, ours.type, numbers=numbers)
+    if may_be_narrower and widened(theirs.type, ours.type) == theirs.type:
+        wider = theirs.type
+    _check_type(ours, theirs, fits=wider is not None)
+    return with_common_dtype(replace(_with_categories(theirs, ours), type=wider), ours)
 
 
 def _with_categories(theirs: Field, ours: Field) -> Field:
@@ -188,7 +188,7 @@ def with_types_of_nulls(schema: Schema, found: Schema) -> Schema:
     """Give each column that contains only nulls the type of the same column in new rows."""
     given = {item.name: item for item in found.fields}
     fields = [
-        _widened(given.get(item.name), item, numbers=False) if holds_null(item.type) else item
+        _merged(given.get(item.name), item, numbers=False) if holds_null(item.type) else item
         for item in schema.fields
     ]
     return Schema(tuple(fields), schema.record_type)
@@ -211,7 +211,7 @@ def check_given_columns(
     if partition_on is not None:
         _check_partitioning([*partition_on], [*snapshot.partition_on])
     existing = {item.name: item.type for item in snapshot.columns.fields}
-    _check_names(types, existing, "schema=", "the dataset")
+    _check_names(types, existing, *_UNKNOWN)
     for name, type_ in types.items():
         if widened(existing[name], canonical_type(type_), numbers=False) is None:
             problem = f"schema= says {type_}, in the dataset the column is {existing[name]}"
@@ -250,8 +250,7 @@ def _foreign_schema(store: Store, files: pa.Table, schema: Schema) -> Schema:
     if not inferred.fields:  # the files have no records, or records without features
         return schema
     _check_record_type(schema.record_type, inferred.record_type)
-    _check_names(schema.names, inferred.names, "the DataFrame", "the dataset")
-    _check_names(inferred.names, schema.names, "the dataset", "the DataFrame")
+    check_same_names(schema.names, inferred.names)
     ours = {item.name: item for item in schema.fields}
     for item in inferred.fields:
         if not pa.types.is_null(item.type) and item.features != ours[item.name].features:
@@ -260,20 +259,20 @@ def _foreign_schema(store: Store, files: pa.Table, schema: Schema) -> Schema:
     return Schema(tuple(fields), schema.record_type)
 
 
+def check_same_names(rows: Sequence[str], existing: Sequence[str]) -> None:
+    """Raise SchemaError unless the rows have the columns of the dataset, in any order."""
+    _check_names(rows, existing, *_NEW)
+    _check_names(existing, rows, *_MISSING)
+
+
 def _check_names(
-    names: Iterable[str], others: Iterable[str], owner: str, other: str, remedies: Sequence[Remedy] = ()
+    names: Iterable[str], known: Iterable[str], problem: str, advice: str, remedies: Sequence[Remedy] = ()
 ) -> None:
-    """Raise SchemaError for the first column of ``owner`` that ``other`` lacks."""
-    known = {*others}
+    """Raise SchemaError for the first of the names that is not known."""
+    known = {*known}
     for name in names:
         if name not in known:
-            is_new = other == "the dataset"
-            advice = (
-                f"leave the column out of {owner}"
-                if is_new
-                else f"add the column to {other}, with nulls if need be"
-            )
-            raise _column_error(f"{owner} has this column, {other} does not", name, advice, remedies)
+            raise _column_error(problem, name, advice, remedies)
 
 
 def _check_record_type(ours: str, theirs: str) -> None:
@@ -300,26 +299,27 @@ def _check_index(ours: Levels, theirs: Levels | None) -> None:
         raise SchemaError(problem, advice, remedies=[] if theirs else [DROP_INDEX])
 
 
-def _check_type(ours: Field, theirs: Field) -> None:
+def _check_type(ours: Field, theirs: Field, *, fits: bool | None = None) -> None:
+    """Raise SchemaError if values of ``ours`` cannot be appended to ``theirs``, the column of the dataset.
+
+    ``fits`` is False if the types differ too much. By default, the types may differ only in memory layout, or
+    ``ours`` may be null, because the records are then the same.
+    """
     _check_form(theirs)
-    # The records of a column of nulls fit every type. Strings with 32-bit and with 64-bit offsets produce the
-    # same records. The column in the dataset keeps its type.
-    alike = pa.types.is_null(ours.type) or same_layout(ours.type, theirs.type)
-    if not alike:
+    if fits is None:
+        fits = widened(theirs.type, ours.type, numbers=False) == theirs.type
+    if not fits:
         problem = f"the column is {ours.type}, in the dataset it is {theirs.type}"
         advice = "give the column the type that it has in the dataset"
         if str(theirs.type) in TYPE_NAMES:
             advice = f"convert the column, with .astype({literal({ours.name: theirs.type})})"
         raise _column_error(problem, ours.name, advice)
-    if pa.types.is_dictionary(ours.type) and ours.type.ordered and not _are_equal(ours, theirs):
+    if not pa.types.is_dictionary(ours.type) or not ours.type.ordered:
+        return
+    known = [None if item.categories is None else item.categories.to_pylist() for item in (ours, theirs)]
+    if known[0] != known[1]:
         problem = "the ordered categories differ from those in the dataset"
         raise _column_error(problem, ours.name, "give the column the categories that it has in the dataset")
-
-
-def _are_equal(ours: Field, theirs: Field) -> bool:
-    """Return True if two columns have the same categories in the same order."""
-    lists = (None if item.categories is None else item.categories.to_pylist() for item in (ours, theirs))
-    return next(lists) == next(lists)
 
 
 def _check_form(theirs: Field) -> None:

@@ -369,7 +369,7 @@ def test_a_writer_adds_the_columns_of_its_schema(tmp_path: Path) -> None:
     [
         (pa.table({"n": ["x"]}), "'n'.*string.*int32"),
         (pa.table({"n": pa.array([1], pa.float32())}), "'n'.*float.*int32"),
-        (pa.table({"m": [1]}), "'n'.*the DataFrame does not"),
+        (pa.table({"m": [1]}), "'n'.*the rows do not"),
     ],
 )
 def test_other_changes_than_schema_change_allows_are_refused_with_both_types(
