@@ -16,7 +16,7 @@ import pyarrow.compute as pc
 from dask_tfrecord.codec import take_bytes
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.files.file_writer import DirectoryGroup, GroupedRows, RowNumbers
-from dask_tfrecord.schema.logical_types import value_type
+from dask_tfrecord.schema.logical_types import is_binary, value_type
 
 # The text that stands for a null partition value in a directory name.
 NULL = "__HIVE_DEFAULT_PARTITION__"
@@ -120,7 +120,7 @@ def _texts(values: pa.ChunkedArray) -> Sequence[str | None]:
     type_ = values.type
     if pa.types.is_null(type_):
         return [None] * len(values)
-    if pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_):
+    if is_binary(type_):
         return [None if value is None else value.decode("latin-1") for value in values.to_pylist()]
     if pa.types.is_timestamp(type_) and type_.tz is not None:
         # The text of a timestamp is in UTC, because a local time occurs twice when clocks go back.
@@ -131,7 +131,7 @@ def _texts(values: pa.ChunkedArray) -> Sequence[str | None]:
 
 def _cast(texts: pa.Array, type_: pa.DataType) -> pa.Array:
     """Parse texts as values of an Arrow type: the inverse of `_texts`."""
-    if pa.types.is_binary(type_) or pa.types.is_large_binary(type_) or pa.types.is_fixed_size_binary(type_):
+    if is_binary(type_):
         values = [None if text is None else text.encode("latin-1") for text in texts.to_pylist()]
         return pa.array(values, type_)
     if pa.types.is_duration(type_):

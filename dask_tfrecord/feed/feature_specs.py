@@ -14,7 +14,7 @@ from dask_tfrecord.collection.opened_path import open_columns
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import SchemaError, TFRecordError
 from dask_tfrecord.feed.batch_sources import checked_names
-from dask_tfrecord.feed.numpy_columns import checked_fill_nulls, is_text, no_tensor, null_integers
+from dask_tfrecord.feed.numpy_columns import checked_fill_nulls, is_text_or_binary, no_tensor, null_integers
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.fields import Field, Schema
@@ -221,7 +221,7 @@ def _value_code(value: Any) -> str:
 def tensor_type(item: Field) -> Any:
     """Return the type of the tensor that a column becomes."""
     type_ = value_type(innermost(item.type))
-    if is_text(type_):
+    if is_text_or_binary(type_):
         return tf.string
     if pa.types.is_temporal(type_):
         return tf.int32 if type_.bit_width == 32 else tf.int64

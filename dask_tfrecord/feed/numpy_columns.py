@@ -12,7 +12,7 @@ import pyarrow.compute as pc
 from dask_tfrecord import arguments
 from dask_tfrecord.dataset.snapshot.model import short_list
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, check_instance
-from dask_tfrecord.schema.logical_types import BINARY, TEXT, is_any, is_list, row_shape
+from dask_tfrecord.schema.logical_types import is_binary, is_list, is_text, row_shape
 
 Array: TypeAlias = npt.NDArray[Any]
 
@@ -82,7 +82,8 @@ def column_to_numpy(name: str, column: pa.Array | pa.ChunkedArray, fill: Any = N
     """Convert one Arrow column to NumPy, as `numpy_columns` describes."""
     type_ = column.type
     if isinstance(column, pa.ChunkedArray):
-        if column.num_chunks > 1 and is_text(type_):  # the texts of an array of objects need not be joined
+        # The texts of an array of objects need not be joined.
+        if column.num_chunks > 1 and is_text_or_binary(type_):
             return np.concatenate([column_to_numpy(name, chunk, fill) for chunk in column.chunks])
         column = one_chunk(column)
     if pa.types.is_dictionary(type_):
@@ -128,7 +129,7 @@ def _as_plain(name: str, column: pa.Array) -> pa.Array:
         )  # Arrow would cast 29.99 to 29.990000000000002
     if pa.types.is_fixed_size_binary(type_):
         return column.cast(pa.binary())
-    tests = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, is_text)
+    tests = (pa.types.is_boolean, pa.types.is_integer, pa.types.is_floating, is_text_or_binary)
     if not any(test(type_) for test in tests):
         raise no_tensor(name, type_)
     return column
@@ -141,8 +142,8 @@ def no_tensor(name: str, type_: pa.DataType) -> SchemaError:
     return SchemaError(f"no tensor can hold {type_}", advice, feature=name)
 
 
-def is_text(type_: pa.DataType) -> bool:
-    return is_any(type_, TEXT) or is_any(type_, BINARY)
+def is_text_or_binary(type_: pa.DataType) -> bool:
+    return is_text(type_) or is_binary(type_)
 
 
 def fill_value(name: str, type_: pa.DataType, fill: Any) -> pa.Scalar:
@@ -150,8 +151,8 @@ def fill_value(name: str, type_: pa.DataType, fill: Any) -> pa.Scalar:
     if fill is None:
         if pa.types.is_floating(type_):
             fill = math.nan
-        elif is_text(type_):
-            fill = "" if is_any(type_, TEXT) else b""
+        elif is_text_or_binary(type_):
+            fill = "" if is_text(type_) else b""
         else:
             raise null_integers(name, type_, "has null")
     try:

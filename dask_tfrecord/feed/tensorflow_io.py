@@ -15,7 +15,7 @@ from dask_tfrecord.arguments import BatchMode
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 from dask_tfrecord.feed.numpy_columns import fill_value
 from dask_tfrecord.lazy import cached_property
-from dask_tfrecord.schema.logical_types import BINARY, INTEGERS, TEXT, is_any, is_list
+from dask_tfrecord.schema.logical_types import is_binary, is_list, is_text, scalar_kind
 from dask_tfrecord.schema.storage_values import integer_type
 
 _MODES: dict[BatchMode, str] = {"keep": "keep_remainder", "drop": "drop_remainder", "auto": "auto"}
@@ -132,9 +132,9 @@ def _plain_type(type_: pa.DataType) -> pa.DataType | None:
         return None if inner is None or types.is_list(inner) else pa.list_(inner)
     if types.is_boolean(type_) or types.is_integer(type_) or types.is_floating(type_):
         return type_
-    if is_any(type_, TEXT) or is_any(type_, BINARY):
-        return pa.string() if is_any(type_, TEXT) else pa.binary()
-    return integer_type(type_) if is_any(type_, INTEGERS) else None
+    if is_text(type_) or is_binary(type_):
+        return pa.string() if is_text(type_) else pa.binary()
+    return integer_type(type_) if scalar_kind(type_) == "int64" else None
 
 
 def _value_type(type_: pa.DataType) -> pa.DataType:

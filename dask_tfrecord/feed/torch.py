@@ -29,7 +29,7 @@ from dask_tfrecord.feed.record_table import RecordTable
 from dask_tfrecord.feed.resume_position import State, check_sealed, sealed
 from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.public_functions import calling, public_function
-from dask_tfrecord.schema.logical_types import BINARY, is_any, value_type
+from dask_tfrecord.schema.logical_types import is_binary, value_type
 
 Tensors: TypeAlias = dict[str, Any]
 
@@ -66,7 +66,7 @@ def to_tensors(batch: pa.RecordBatch | pa.Table, fill_nulls: Mapping[str, Any] |
 
 
 def _tensor(name: str, column: pa.Array | pa.ChunkedArray, fill: Any) -> Any:
-    if is_any(value_type(column.type), BINARY):
+    if is_binary(value_type(column.type)):
         chunks = column.chunks if isinstance(column, pa.ChunkedArray) else [column]
         return [value for chunk in chunks for value in _bytes(name, chunk, fill)]
     values = column_to_numpy(name, column, fill)

@@ -9,7 +9,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from dask_tfrecord.schema.logical_types import BINARY, TEXT, canonical_type, is_any, is_large_list, is_list
+from dask_tfrecord.schema.logical_types import (
+    canonical_type,
+    is_binary,
+    is_large_list,
+    is_list,
+    is_text,
+    leaf_types,
+    scalar_kind,
+)
 from dask_tfrecord.schema.storage_values import (
     MisfitError,
     RoundedError,
@@ -18,6 +26,16 @@ from dask_tfrecord.schema.storage_values import (
     structs,
     with_values,
 )
+
+# Families of scalar types. All other scalar types are numbers, and timestamps have two families.
+_FAMILIES = {
+    "text": is_text,
+    "bytes": is_binary,
+    "date": types.is_date,
+    "time": types.is_time,
+    "duration": types.is_duration,
+}
+_ZONED = "timestamp with a time zone"
 
 
 def convert(array: pa.Array, type_: pa.DataType, *, rounded: bool = False) -> pa.Array:
@@ -51,16 +69,10 @@ def convert(array: pa.Array, type_: pa.DataType, *, rounded: bool = False) -> pa
 
 def family(type_: pa.DataType) -> str:
     """Return the family of a scalar type, such as "number". Values of different families are never equal."""
-    if is_any(type_, TEXT):
-        return "text"
-    if is_any(type_, BINARY):
-        return "bytes"
-    if is_any(type_, (types.is_boolean, types.is_integer, types.is_floating, types.is_decimal)):
-        return "number"
     if types.is_timestamp(type_):
-        return "timestamp" if type_.tz is None else "timestamp with a time zone"
-    known = {"date": types.is_date, "time": types.is_time, "duration": types.is_duration}
-    return next((name for name, test in known.items() if test(type_)), str(type_))
+        return "timestamp" if type_.tz is None else _ZONED
+    known = next((name for name, test in _FAMILIES.items() if test(type_)), None)
+    return known or ("number" if scalar_kind(type_) else str(type_))
 
 
 def has_all(categories: pa.Array, others: pa.Array) -> bool:
@@ -102,25 +114,28 @@ def same_layout(source: pa.DataType, target: pa.DataType) -> bool:
 
     Nested types are compared at all levels.
     """
-    if source == target:
-        return True
-    if types.is_dictionary(source) and types.is_dictionary(target):
-        return source.ordered == target.ordered and same_layout(source.value_type, target.value_type)
-    if types.is_struct(source) and types.is_struct(target):
-        pairs = list(zip(source, target, strict=False))
-        is_same = all(one.name == other.name and same_layout(one.type, other.type) for one, other in pairs)
-        return is_same and len(source) == len(target)
-    if is_list(source) and is_list(target):
-        is_same = getattr(source, "list_size", None) == getattr(target, "list_size", None)
-        return is_same and same_layout(source.value_type, target.value_type)
-    return any(is_any(source, tests) and is_any(target, tests) for tests in (TEXT, BINARY[:3]))
+    return bool(source == target or _layout(source) == _layout(target))
+
+
+def _layout(type_: pa.DataType) -> pa.DataType:
+    """Return the type that stands for all types that differ from ``type_`` only in memory layout."""
+    if types.is_dictionary(type_):
+        return pa.dictionary(pa.int32(), _layout(type_.value_type), type_.ordered)
+    if types.is_struct(type_):
+        return pa.struct([(item.name, _layout(item.type)) for item in type_])
+    if is_list(type_):
+        return pa.list_(_layout(type_.value_type), getattr(type_, "list_size", -1))
+    if is_text(type_):
+        return pa.string()
+    return pa.binary() if is_binary(type_) and not types.is_fixed_size_binary(type_) else type_
 
 
 def _scalars(array: pa.Array, type_: pa.DataType, *, rounded: bool) -> pa.Array:
     source = array.type
     if same_layout(source, type_):
         return array.cast(type_)
-    if _is_zoned(source) != _is_zoned(type_) and _is_moment(source) and _is_moment(type_):
+    families = {family(source), family(type_)}
+    if _ZONED in families and families & {"timestamp", "date", "time"}:
         problem = f"{source} cannot be converted to {type_}: only one of the two has a time zone"
         advice = "convert the column with .dt.tz_localize(...) or .dt.tz_convert(...) first"
         raise MisfitError(_first_true(array.is_valid()), problem, advice)
@@ -130,14 +145,6 @@ def _scalars(array: pa.Array, type_: pa.DataType, *, rounded: bool) -> pa.Array:
     check_range(converted)
     _check_same(array, converted, array, _cast(converted, source))
     return converted
-
-
-def _is_zoned(type_: pa.DataType) -> bool:
-    return bool(types.is_timestamp(type_) and type_.tz is not None)
-
-
-def _is_moment(type_: pa.DataType) -> bool:
-    return bool(types.is_timestamp(type_) or types.is_date(type_) or types.is_time(type_))
 
 
 def _floats(array: pa.Array, type_: pa.DataType, *, rounded: bool) -> pa.Array:
@@ -246,9 +253,7 @@ def widened(one: pa.DataType, other: pa.DataType, *, numbers: bool = True) -> pa
 
 def holds_null(type_: pa.DataType) -> bool:
     """Return True if a type is the null type, or a list or struct type with the null type inside."""
-    if types.is_struct(type_):
-        return any(holds_null(item.type) for item in type_)
-    return holds_null(type_.value_type) if is_list(type_) else bool(types.is_null(type_))
+    return any(map(types.is_null, leaf_types(type_)))
 
 
 def _wider_integer(one: pa.DataType, other: pa.DataType) -> pa.DataType | None:

@@ -145,27 +145,26 @@ class Field:
 
     @cached_property
     def features(self) -> tuple[Column, ...]:
-        """The features that store this column, each described as a column of the kernel."""
-        if self.form is not None:
-            return self.form.columns(self.name)
-        return tuple(one.column for one in self.family) if self.is_struct else (self.column,)
+        """The features that store this column, each described as a column of the kernel.
 
-    @cached_property
-    def column(self) -> Column:
-        """The feature that stores the column.
-
-        For a struct column, this feature distinguishes a struct whose fields are all null from a null struct.
+        The first feature of a struct distinguishes a struct whose fields are all null from a null struct.
         """
         if self.form is not None:
-            return self.features[0]
+            return self.form.columns(self.name)
         if self.is_struct:
-            return Column(self.name, "int64", 0)
+            of_fields = (feature for child in self.children for feature in child.features)
+            return (Column(self.name, "int64", 0), *of_fields)
         if pa.types.is_null(self.type):  # a column of the null type is stored as a feature without values
-            return Column(self.name, "bytes", 1)
+            return (Column(self.name, "bytes", 1),)
         try:
-            return Column(self.name, *kind_and_depth(self.type))
+            return (Column(self.name, *kind_and_depth(self.type)),)
         except SchemaError as error:
             raise of_column(error, self.name) from None
+
+    @property
+    def column(self) -> Column:
+        """The first feature that stores the column."""
+        return self.features[0]
 
     def with_field_types(self, types: Mapping[str, pa.DataType]) -> Self:
         """Return the column with new types for some fields of the struct.
@@ -182,13 +181,7 @@ class Field:
 
     def of_struct(self, error: SchemaError) -> SchemaError:
         """Return a copy of a field's error whose remedies contain the type of the complete struct."""
-        remedies = [
-            remedy._replace(value={self.name: self.with_field_types(remedy.value).type})
-            if self.is_struct and remedy.keyword == "schema"
-            else remedy
-            for remedy in error.remedies
-        ]
-        return error.replaced(remedies=remedies)
+        return error.replaced(remedies=of_structs(error.remedies, [self]))
 
     @property
     def is_required(self) -> bool:
@@ -291,6 +284,27 @@ class Field:
             remedies = [Remedy("schema", {self.name: error.wider}, "hold all values")]
         found = SchemaError(error.problem, error.advice, *remedies, feature=self.name, function=function)
         return found.replaced(record=error.row)
+
+
+def of_structs(remedies: Iterable[Remedy], fields: Iterable[Field]) -> list[Remedy]:
+    """Replace types of struct fields by the types of the structs, because ``schema=`` names only structs."""
+    columns = {one.name: item for item in fields if item.is_struct for one in item.family}
+    return [
+        remedy._replace(value=_of_columns(remedy.value, columns)) if remedy.keyword == "schema" else remedy
+        for remedy in remedies
+    ]
+
+
+def _of_columns(types: Mapping[str, pa.DataType | None], columns: Mapping[str, Field]) -> dict[str, Any]:
+    found: dict[str, Any] = {}
+    for name, type_ in types.items():
+        if (column := columns.get(name)) is None:
+            found[name] = type_
+        else:
+            given = {one: types[one] for one in types if columns.get(one) is column}
+            is_left_out = None in given.values()
+            found[column.name] = None if is_left_out else column.with_field_types(given).type
+    return found
 
 
 def stored_fields(item: Field) -> list[Field]:
@@ -624,8 +638,6 @@ def check_names(names: Sequence[object], *, may_be_empty: bool = False) -> None:
 
 
 def _check_type(item: Field, record_type: RecordType) -> None:
-    if not item.is_struct:
-        return _check_depth(item, record_type)
     try:
         for leaf in item.leaves:
             _check_depth(leaf, record_type)

@@ -15,27 +15,6 @@ from pyarrow import types
 from dask_tfrecord.codec import Kind
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError
 
-_Tests = tuple[Callable[[pa.DataType], bool], ...]
-
-# Predicates for the Arrow types whose values are stored as integers (INTEGERS), text (TEXT) and bytes
-# (BINARY).
-INTEGERS: _Tests = (
-    types.is_boolean,
-    types.is_integer,
-    types.is_date,
-    types.is_time,
-    types.is_timestamp,
-    types.is_duration,
-)
-TEXT: _Tests = (types.is_string, types.is_large_string, types.is_string_view)
-BINARY: _Tests = (types.is_binary, types.is_large_binary, types.is_binary_view, types.is_fixed_size_binary)
-
-_KINDS: dict[Kind, _Tests] = {
-    "int64": INTEGERS,
-    "float": (types.is_floating, types.is_decimal),
-    "bytes": BINARY,
-    "string": TEXT,
-}
 _ADVICE: tuple[tuple[Callable[[pa.DataType], bool], str], ...] = (
     (types.is_null, "name the type of its values"),
     # A struct column is stored field by field, so a struct that is found here is inside another type.
@@ -89,10 +68,33 @@ def _find(type_: pa.DataType) -> tuple[Kind, int] | pa.DataType:
         if is_list(type_):
             return kind, depth + 1
         return type_ if depth else (kind, 0)
-    for kind, tests in _KINDS.items():
-        if is_any(type_, tests):
-            return kind, 0
-    return type_
+    found_kind = scalar_kind(type_)
+    return type_ if found_kind is None else (found_kind, 0)
+
+
+def scalar_kind(type_: pa.DataType) -> Kind | None:
+    """Return the kind of the feature that stores values of a scalar type, or None for any other type."""
+    if is_text(type_):
+        return "string"
+    if is_binary(type_):
+        return "bytes"
+    if types.is_floating(type_) or types.is_decimal(type_):
+        return "float"
+    return "int64" if types.is_boolean(type_) or types.is_integer(type_) or is_temporal(type_) else None
+
+
+def is_text(type_: pa.DataType) -> bool:
+    return bool(types.is_string(type_) or types.is_large_string(type_) or types.is_string_view(type_))
+
+
+def is_binary(type_: pa.DataType) -> bool:
+    is_variable = types.is_binary(type_) or types.is_large_binary(type_) or types.is_binary_view(type_)
+    return bool(is_variable or types.is_fixed_size_binary(type_))
+
+
+def is_temporal(type_: pa.DataType) -> bool:
+    """Return True for dates, times, timestamps and durations, and False for Arrow's intervals."""
+    return bool(types.is_temporal(type_) and not types.is_interval(type_))
 
 
 def _storable(type_: pa.DataType) -> pa.DataType | None:
@@ -113,10 +115,6 @@ def _storable(type_: pa.DataType) -> pa.DataType | None:
     return _storable(type_.value_type) if is_encoded else None
 
 
-def is_any(type_: pa.DataType, tests: _Tests) -> bool:
-    return any(test(type_) for test in tests)
-
-
 def _is_unsupported(type_: pa.DataType) -> bool:
     """Return True for types of size 0, and for decimals that Arrow cannot convert or use as categories."""
     if types.is_dictionary(type_):
@@ -130,7 +128,8 @@ def _is_unsupported(type_: pa.DataType) -> bool:
 
 def is_list(type_: pa.DataType) -> bool:
     """Return True for every list type: list, large_list, fixed_size_list and list views."""
-    return is_any(type_, (types.is_list, types.is_large_list, types.is_fixed_size_list, is_list_view))
+    is_plain = types.is_list(type_) or types.is_large_list(type_) or types.is_fixed_size_list(type_)
+    return bool(is_plain or is_list_view(type_))
 
 
 def innermost(type_: pa.DataType) -> pa.DataType:
@@ -175,20 +174,34 @@ def canonical_type(type_: pa.DataType) -> pa.DataType:
     A view type such as string_view becomes the type without view, such as string. The codes of a dictionary
     type get 32 bits.
     """
-    if types.is_string_view(type_):
-        return pa.string()
-    if types.is_binary_view(type_):
-        return pa.binary()
+    return with_leaves(type_, lambda leaf: leaf)
+
+
+def with_leaves(type_: pa.DataType, change: Callable[[pa.DataType], pa.DataType]) -> pa.DataType:
+    """Return the canonical form of a type, with each innermost type replaced by what ``change`` returns."""
     if types.is_dictionary(type_):
-        return pa.dictionary(pa.int32(), canonical_type(type_.value_type), type_.ordered)
+        return pa.dictionary(pa.int32(), with_leaves(type_.value_type, change), type_.ordered)
     if types.is_struct(type_):
-        return pa.struct([item.with_type(canonical_type(item.type)) for item in type_])
+        return pa.struct([item.with_type(with_leaves(item.type, change)) for item in type_])
+    if types.is_string_view(type_) or types.is_binary_view(type_):
+        return change(pa.string() if types.is_string_view(type_) else pa.binary())
     if not is_list(type_):
-        return type_
-    item = type_.value_field.with_type(canonical_type(type_.value_type))
+        return change(type_)
+    item = type_.value_field.with_type(with_leaves(type_.value_type, change))
     if types.is_fixed_size_list(type_):
         return pa.list_(item, type_.list_size)
     return pa.large_list(item) if is_large_list(type_) else pa.list_(item)
+
+
+def in_nanoseconds(type_: pa.DataType) -> pa.DataType:
+    """Return a type in which timestamps and durations, at any level of nesting, have nanoseconds."""
+
+    def finest(leaf: pa.DataType) -> pa.DataType:
+        if types.is_timestamp(leaf):
+            return pa.timestamp("ns", leaf.tz)
+        return pa.duration("ns") if types.is_duration(leaf) else leaf
+
+    return with_leaves(type_, finest)
 
 
 def is_list_view(type_: pa.DataType) -> bool:

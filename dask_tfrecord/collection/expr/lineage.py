@@ -45,7 +45,7 @@ from dask_tfrecord.files.storage.listing import column_paths
 from dask_tfrecord.files.storage.paths import name_of, parent_of
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
-from dask_tfrecord.schema.logical_types import BINARY, TEXT, is_any, is_list
+from dask_tfrecord.schema.logical_types import is_binary, is_list, is_text
 
 # Expressions that select columns or rows, or move rows between partitions, without changing a value.
 _VALUE_PRESERVING = (
@@ -149,9 +149,9 @@ def _type_of_objects(type_: pa.DataType, *, may_be_null: bool) -> pa.DataType | 
     if is_list(type_):
         item = _type_of_objects(type_.value_type, may_be_null=type_.value_field.nullable)
         return None if item is None else pa.list_(item)
-    if is_any(type_, TEXT):
+    if is_text(type_):
         return pa.string()
-    if is_any(type_, BINARY):
+    if is_binary(type_):
         return pa.binary()
     is_fixed = pa.types.is_floating(type_) or (pa.types.is_integer(type_) and not may_be_null)
     return type_ if is_fixed else None

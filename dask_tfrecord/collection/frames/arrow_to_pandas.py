@@ -12,16 +12,13 @@ from dask.dataframe.utils import clear_known_categories
 from dask_tfrecord.errors import Remedy, SchemaError
 from dask_tfrecord.schema.dtypes import dtype_of, nullable_dtype_of
 from dask_tfrecord.schema.fields import Schema
-from dask_tfrecord.schema.logical_types import is_list, kind_and_depth
+from dask_tfrecord.schema.logical_types import is_binary, is_list, is_text
 
 _PANDAS_MAJOR = int(pd.__version__.partition(".")[0])
 
 # The function of pandas that creates a DataFrame from arrays without copying them. Only pandas 3 has this
 # function. The type stubs of pandas do not declare the function.
 _from_blocks: Any = getattr(getattr(pd.api, "internals", None), "create_dataframe_from_blocks", None)
-
-# Kinds of values without a NumPy dtype: they become Python objects, or pandas strings.
-_OBJECT_KINDS = ("bytes", "string")
 
 # The integer that NumPy interprets as NaT in every unit. In Arrow, this integer is a valid time or duration.
 _NAT = -(2**63)
@@ -161,9 +158,7 @@ def _fits_numpy(type_: pa.DataType, non_null: bool) -> bool:
         return not zoned and _converts_to_objects(type_) and _fits_numpy(type_.value_type, non_null=True)
     if kinds.is_timestamp(type_) or kinds.is_duration(type_) or kinds.is_floating(type_):
         return True
-    if kinds.is_dictionary(type_) or kinds.is_null(type_) or kinds.is_struct(type_):
-        return False
-    return kind_and_depth(type_)[0] in _OBJECT_KINDS
+    return is_text(type_) or is_binary(type_)
 
 
 def _converts_to_objects(type_: pa.DataType) -> bool:

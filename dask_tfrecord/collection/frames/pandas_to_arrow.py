@@ -25,7 +25,14 @@ from dask_tfrecord.collection.scheduler import warn_client
 from dask_tfrecord.errors import DROP_INDEX, Remedy, SchemaError, literal
 from dask_tfrecord.schema.conversion import convert, family
 from dask_tfrecord.schema.fields import Field, Lossy, Schema
-from dask_tfrecord.schema.logical_types import BINARY, TEXT, innermost, is_any, is_list, value_type
+from dask_tfrecord.schema.logical_types import (
+    in_nanoseconds,
+    innermost,
+    is_binary,
+    is_list,
+    is_text,
+    value_type,
+)
 from dask_tfrecord.schema.storage_values import ROUND, MisfitError, RoundedError
 
 # Arrow silently drops details of objects that a type cannot hold: the nanoseconds of a pandas timestamp, the
@@ -100,22 +107,15 @@ def _infer(values: Objects, missing: npt.NDArray[np.bool_]) -> pa.Array:
     present = values[~missing]
     if _are_exact(present) or _are_equal(present, inferred.drop_null()):
         return inferred
-    finer_type = _in_nanoseconds(inferred.type)
-    if finer_type != inferred.type:
+    finer_type = in_nanoseconds(inferred.type)
+    # A read would return the nanoseconds in a struct as integers, because Arrow converts them so for pandas.
+    if finer_type != inferred.type and not pa.types.is_struct(innermost(finer_type)):
         finer = _arrow_array(values, missing, finer_type)
         if _are_equal(present, finer.drop_null()):
             return finer
     if set(map(type, present)) == {dict} and len(set(map(frozenset, present))) > 1:
         raise ValueError("the dicts have different keys")
     raise ValueError(_MIXED)
-
-
-def _in_nanoseconds(type_: pa.DataType) -> pa.DataType:
-    if is_list(type_):
-        return pa.list_(_in_nanoseconds(type_.value_type))
-    if pa.types.is_timestamp(type_):
-        return pa.timestamp("ns", type_.tz)
-    return pa.duration("ns") if pa.types.is_duration(type_) else type_
 
 
 def _are_exact(present: Objects) -> bool:
@@ -277,9 +277,7 @@ def _without_large_strings(type_: pa.DataType) -> pa.DataType:
 
 def is_untyped(type_: pa.DataType) -> bool:
     """Return True if the type of values is unknown: for nulls, and for lists and dictionaries of nulls."""
-    if is_list(type_) or pa.types.is_dictionary(type_):
-        return is_untyped(type_.value_type)
-    return bool(pa.types.is_null(type_))
+    return bool(pa.types.is_null(innermost(type_)))
 
 
 def is_object(dtype: Any) -> bool:
@@ -289,7 +287,7 @@ def is_object(dtype: Any) -> bool:
 def is_bytes_or_list(type_: pa.DataType) -> bool:
     """Return True for binary and list types, and dictionaries of these, to which text cannot be converted."""
     values = innermost(type_)
-    return is_any(values, BINARY) or value_type(type_) != values
+    return is_binary(values) or value_type(type_) != values
 
 
 def category_array(dtype: pd.CategoricalDtype) -> pa.Array:
@@ -317,7 +315,7 @@ def holds_text(dtype: Any) -> bool:
         dtype = pd.StringDtype() if dtype.categories is None else dtype.categories.dtype
         return holds_text(dtype) or bool(pd.api.types.is_object_dtype(dtype))
     if isinstance(dtype, pd.ArrowDtype):
-        return is_any(dtype.pyarrow_dtype, TEXT)
+        return is_text(dtype.pyarrow_dtype)
     return isinstance(dtype, pd.StringDtype)
 
 
@@ -424,16 +422,13 @@ def _convert_or_raise(column: "pd.Series[Any]", item: Field, lossy: Lossy) -> pa
                 remedies = [Remedy("schema", {item.name: type_}, "hold all values of the column")]
             except SchemaError as refusal:
                 advice, remedies = refusal.advice, [*refusal.remedies]
-        record, reason = first_misfit(
-            lambda rows: _convert(column.iloc[:rows], item.type, lossy), len(column), error
+        found = first_misfit(
+            f"a value does not fit {item.type}",
+            lambda rows: _convert(column.iloc[:rows], item.type, lossy),
+            len(column),
+            error,
         )
-        raise SchemaError(
-            f"a value does not fit {item.type}: {reason}",
-            advice,
-            remedies=remedies,
-            record=record,
-            feature=item.name,
-        ) from None
+        raise found.replaced(advice=advice, remedies=remedies, feature=item.name) from None
 
 
 def _convert(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) -> pa.Array | pa.ChunkedArray:
@@ -476,9 +471,9 @@ def _from_objects(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) ->
 
 
 def first_misfit(
-    convert_first: Callable[[int], object], rows: int, error: Exception
-) -> tuple[int | None, str]:
-    """Find the first row that does not convert, and the message of its error.
+    problem: str, convert_first: Callable[[int], object], rows: int, error: Exception
+) -> SchemaError:
+    """Return an error that names the first row that does not convert, and why the row does not convert.
 
     ``convert_first(n)`` converts the first n rows. The conversion of all rows has raised ``error``, which may
     be about a later row.
@@ -493,7 +488,8 @@ def first_misfit(
         return count in messages
 
     count = bisect_left(range(rows + 1), True, key=fails)
-    return (count - 1 if count else None), messages.get(count) or first_line(error)
+    reason = messages.get(count) or first_line(error)
+    return SchemaError(f"{problem}: {reason}", record=count - 1 if count else None)
 
 
 # -- The index -----------------------------------------------------------------------------------------------

@@ -35,6 +35,7 @@ from dask_tfrecord.dataset.read.inferred_schema import PAYLOAD
 from dask_tfrecord.dataset.snapshot.versions import Levels
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, located, warn_caller
 from dask_tfrecord.schema.fields import Field, Lossy, Schema
+from dask_tfrecord.schema.logical_types import in_nanoseconds
 from dask_tfrecord.schema.storage_values import ROUND, MisfitError, RoundedError, structs
 
 
@@ -69,20 +70,19 @@ def _column(name: str, rows: list[Any], title: str) -> pa.Array:
         some = values[:count]
         column = pa.array(some)
         # Arrow treats pandas times like Python times, and drops the nanoseconds.
-        return pa.array(some, _exact(column.type)) if _has_nanoseconds(some, column.type) else column
+        return pa.array(some, in_nanoseconds(column.type)) if _has_nanoseconds(some, column.type) else column
 
     try:
         return converted(len(values))
     except CONVERSION_ERRORS as error:
-        record, reason = first_misfit(converted, len(values), error)
-        problem = f"the values have no common type: {reason}"
+        found = first_misfit("the values have no common type", converted, len(values), error)
         advice = "give all values of a key the same type"
-        raise SchemaError(problem, advice, path=title, record=record, feature=name) from None
+        raise found.replaced(advice=advice, path=title, feature=name) from None
 
 
 def _has_nanoseconds(values: Iterable[Any], type_: pa.DataType) -> bool:
     """Return True if a value, at any level of nesting, has nanoseconds."""
-    if _exact(type_) == type_:
+    if in_nanoseconds(type_) == type_:
         return False
     if pa.types.is_list(type_):
         return any(_has_nanoseconds(one, type_.value_type) for one in values if one is not None)
@@ -90,18 +90,6 @@ def _has_nanoseconds(values: Iterable[Any], type_: pa.DataType) -> bool:
         known = [one for one in values if one is not None]
         return any(_has_nanoseconds((one.get(item.name) for one in known), item.type) for item in type_)
     return any(getattr(one, "nanosecond", 0) or getattr(one, "nanoseconds", 0) for one in values)
-
-
-def _exact(type_: pa.DataType) -> pa.DataType:
-    if type_ == pa.duration("us"):
-        return pa.duration("ns")
-    if pa.types.is_timestamp(type_) and type_.unit == "us":
-        return pa.timestamp("ns", type_.tz)
-    if pa.types.is_list(type_):
-        return pa.list_(_exact(type_.value_type))
-    if pa.types.is_struct(type_):
-        return pa.struct({item.name: _exact(item.type) for item in type_})
-    return type_
 
 
 def _with_fields(column: pa.Array, type_: pa.DataType | None) -> pa.Array:
@@ -384,15 +372,13 @@ def _converted(column: pa.ChunkedArray, item: Field, lossy: Lossy) -> pa.Chunked
     except CONVERSION_ERRORS as error:
         advice = error.advice if isinstance(error, MisfitError) else None
         wider = Remedy("schema", {item.name: column.type}, "hold all values of the column")
-        record, reason = first_misfit(
-            lambda rows: convert_chunks(column.slice(0, rows), item.type, rounded=rounded), len(column), error
+        remedies = [ROUND] if isinstance(error, RoundedError) else [] if advice else [wider]
+        found = first_misfit(
+            f"a value does not fit {item.type}",
+            lambda rows: convert_chunks(column.slice(0, rows), item.type, rounded=rounded),
+            len(column),
+            error,
         )
-        raise SchemaError(
-            f"a value does not fit {item.type}: {reason}",
-            advice,
-            remedies=[ROUND] if isinstance(error, RoundedError) else [] if advice else [wider],
-            record=record,
-            feature=item.name,
-        ) from None
+        raise found.replaced(advice=advice, remedies=remedies, feature=item.name) from None
     item.check_categories(converted)
     return converted

@@ -25,7 +25,7 @@ from pyarrow import types
 
 from dask_tfrecord.dataset.snapshot.file_list import statistics_name
 from dask_tfrecord.schema.fields import Field
-from dask_tfrecord.schema.logical_types import INTEGERS, is_any, value_type
+from dask_tfrecord.schema.logical_types import is_binary, is_text, scalar_kind, value_type
 
 ComparisonKey: TypeAlias = int | float | str | bytes
 
@@ -42,8 +42,7 @@ class WrongTypeError(TypeError):
 
 def is_comparable(type_: pa.DataType) -> bool:
     """Return True if the values of a type have comparison keys. Lists and tensors have none."""
-    type_ = value_type(type_)
-    return _is_stored_as_integer(type_) or types.is_floating(type_) or is_text(type_) or is_binary(type_)
+    return scalar_kind(value_type(type_)) is not None
 
 
 def has_nan(type_: pa.DataType) -> bool:
@@ -93,18 +92,6 @@ def scalar_from_key(key: ComparisonKey, type_: pa.DataType) -> pa.Scalar | None:
 # A comparison key that is greater than all values of integer, decimal and time types. This key stands for
 # infinity, and for a value that equals no value of the type.
 BEYOND_ALL = 10**80
-
-
-def _is_stored_as_integer(type_: pa.DataType) -> bool:
-    return bool(types.is_decimal(type_)) or is_any(type_, INTEGERS)
-
-
-def is_text(type_: pa.DataType) -> bool:
-    return bool(types.is_string(type_) or types.is_large_string(type_))
-
-
-def is_binary(type_: pa.DataType) -> bool:
-    return bool(types.is_binary(type_) or types.is_large_binary(type_) or types.is_fixed_size_binary(type_))
 
 
 def _is_number(value: Any) -> bool:

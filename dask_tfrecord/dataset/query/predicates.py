@@ -33,14 +33,12 @@ from dask_tfrecord.dataset.query.comparison_keys import (
     WrongTypeError,
     comparable_values,
     comparison_key,
-    is_binary,
     is_comparable,
-    is_text,
     scalar_from_key,
 )
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.schema.fields import Field
-from dask_tfrecord.schema.logical_types import value_type
+from dask_tfrecord.schema.logical_types import is_binary, is_text, value_type
 
 Operator = Literal["==", "!=", "<", "<=", ">", ">="]
 

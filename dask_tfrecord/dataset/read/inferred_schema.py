@@ -32,7 +32,7 @@ from dask_tfrecord.files.file_options import ReadOptions, SchemaEvidence
 from dask_tfrecord.files.inference import AskedType, FeatureSummary, Sample, sample_split
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.schema.fields import Field, Schema, stored_fields
+from dask_tfrecord.schema.fields import Field, Schema, of_structs, stored_fields
 from dask_tfrecord.schema.logical_types import is_list
 from dask_tfrecord.schema.tfds import DescribedColumns
 
@@ -372,7 +372,7 @@ def explained(
     drifts = find_drift(sample, schema, allowed)
     drift = next((one for one in drifts if one.name == error.feature), None)
     if drift is None:
-        return error.replaced(remedies=_of_structs(error.remedies, schema))
+        return error.replaced(remedies=of_structs(error.remedies, schema.fields))
     problem = error.problem
     if drift.expected is None and error.feature in schema.names:
         problem = f"the record holds {drift.kinds[0]}, the column is null"
@@ -380,7 +380,7 @@ def explained(
             problem += " because no record of the sample has a value for it"
     if others := [one.problem for one in drifts if one.name != drift.name]:
         problem = f"{problem}; other columns of this file differ too: {'; '.join(others)}"
-    remedies = _of_structs(_remedies(drifts, schema, options.evidence), schema)
+    remedies = of_structs(_remedies(drifts, schema, options.evidence), schema.fields)
     return error.replaced(problem=problem, remedies=remedies)
 
 
@@ -410,27 +410,6 @@ def _remedies(drifts: Sequence[Drift], schema: Schema, evidence: SchemaEvidence 
     elif any(drift.expected not in (None, *drift.kinds) for drift in drifts):
         effect += " if all records have this kind; leave the column out if records have both kinds"
     return [Remedy("schema", types, effect)]
-
-
-def _of_structs(remedies: Iterable[Remedy], schema: Schema) -> list[Remedy]:
-    """Replace types of struct fields by the types of the structs, because ``schema=`` names only structs."""
-    columns = {one.name: item for item in schema.fields if item.is_struct for one in item.family}
-    return [
-        remedy._replace(value=_of_columns(remedy.value, columns)) if remedy.keyword == "schema" else remedy
-        for remedy in remedies
-    ]
-
-
-def _of_columns(types: dict[str, pa.DataType | None], columns: dict[str, Field]) -> dict[str, Any]:
-    found: dict[str, Any] = {}
-    for name, type_ in types.items():
-        column = columns.get(name)
-        if column is None or type_ is None:
-            found[name if column is None else column.name] = type_
-        elif column.name not in found or found[column.name] is not None:
-            known = Field(column.name, found.get(column.name, column.type))
-            found[column.name] = known.with_field_types({name: type_}).type
-    return found
 
 
 def _is_unreadable(drift: Drift, evidence: SchemaEvidence | None) -> bool:

@@ -25,7 +25,7 @@ from dask_tfrecord.files.storage.paths import parent_of, unquoted_path
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.conversion import convert, family
 from dask_tfrecord.schema.fields import Field, Schema, check_names
-from dask_tfrecord.schema.logical_types import arrow_type, innermost, value_type
+from dask_tfrecord.schema.logical_types import arrow_type, innermost, is_temporal, value_type
 from dask_tfrecord.schema.storage_values import MisfitError
 from dask_tfrecord.schema.tfds import Labels
 
@@ -162,8 +162,7 @@ def _check_units(name: str, stored: pa.DataType, given: pa.DataType) -> None:
 
 def _unit(type_: pa.DataType) -> tuple[str, object] | None:
     """Return the properties of a time type that give a stored integer its meaning; None for other types."""
-    is_time = pa.types.is_temporal(type_) and not pa.types.is_interval(type_)
-    return (family(type_), getattr(type_, "unit", str(type_))) if is_time else None
+    return (family(type_), getattr(type_, "unit", str(type_))) if is_temporal(type_) else None
 
 
 def _parse_types(keyword: str, given: object) -> dict[str, pa.DataType]:
