@@ -28,7 +28,7 @@ from dask_tfrecord import (
 )
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.files import file_writer
-from dask_tfrecord.files.storage import open_file
+from dask_tfrecord.files.storage import location
 
 ROWS = 1_000
 _RANDOM = np.random.default_rng(3)
@@ -114,13 +114,13 @@ def test_columns_are_projected(root: Path) -> None:
 
 def test_only_the_blocks_that_hold_the_rows_are_read(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     read: list[int] = []
-    original = open_file.FileReader._read
+    original = location.FileReader._read
 
     def counting(self: Any, *args: Any) -> int:
         read.append(original(self, *args))
         return read[-1]
 
-    monkeypatch.setattr(open_file.FileReader, "_read", counting)
+    monkeypatch.setattr(location.FileReader, "_read", counting)
     first, file, last = Snapshot.open(root).files
     blocks = file.blocks
     assert len(blocks) > 10

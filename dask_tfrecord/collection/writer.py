@@ -443,7 +443,7 @@ def _write_source(
 
 
 def _compute(result: Any, run: WriteRun, kwargs: dict[str, Any], retries: int | None) -> Commit:
-    if retries is None and not run.store.local:
+    if retries is None and run.store.is_remote:
         retries = _RETRIES
     kwargs = kwargs if retries is None else {"retries": retries, **kwargs}
 

@@ -97,11 +97,12 @@ def find_units(dataset: ReadPlan, splits: Sequence[Split]) -> list[Unit]:
     def find(group: list[Split]) -> list[Ints | None]:
         """Return the offsets of the records of a file or of each split. None stands for a block to read."""
         store, path = dataset.store, group[0].file.path
-        data = memoryview(map_file(store, path) if store.local else b"")
+        mapped = store.map_file(path)
+        data = memoryview(mapped or b"")
         if dataset.options.compression not in ("infer", None) or detect(bytes(data[:HEADER_BYTES])):
             return [None] * len(group)
         known = _of_column_file(dataset, group)
-        if not store.local:
+        if mapped is None:
             return [None if known is None else _of_split(known, split) for split in group]
         if known is None:
             parts = [_scan(store, dataset.options, split, data) for split in group]
@@ -132,10 +133,6 @@ def _of_column_file(dataset: ReadPlan, group: Sequence[Split]) -> Ints | None:
     # size.
     is_usable = offsets is not None and len(offsets) == count + 1 and offsets[-1] == file.size
     return offsets if is_usable else None
-
-
-def map_file(store: Store, path: str) -> pa.Buffer:
-    return store.follow(path, lambda at: pa.memory_map(at).read_buffer())
 
 
 def splits_by_file(splits: Sequence[Split]) -> Iterator[tuple[int, list[Split]]]:
@@ -196,7 +193,7 @@ def _read_directly(store: Store, options: ReadOptions, split: Split, allocate: A
     """
     file, start = split.file, split.start
     stop = file.size if split.stop is None else split.stop.offset
-    if not store.local or options.compression not in ("infer", None) or must_verify_content(split, options):
+    if store.is_remote or options.compression not in ("infer", None) or must_verify_content(split, options):
         return None
     if stop is None or start.offset != start.content:
         return None
@@ -280,7 +277,7 @@ class RecordBuffers:
         the range is at least half of the split.
         """
         offsets = self.offsets[unit]
-        if store.local or offsets is None:
+        if offsets is None or self._mapped(store, unit) is not None:
             return None
         start, stop = int(offsets[rows[0]]), int(offsets[rows[-1] + 1])
         if 2 * (stop - start) >= offsets[-1] - offsets[0]:
@@ -304,14 +301,10 @@ class RecordBuffers:
     def _records(self, dataset: ReadPlan, unit: int) -> Records:
         """Return the records of a unit, from the memory-mapped file or from a block."""
         store, split, offsets = dataset.store, self._splits[unit], self.offsets[unit]
-        if offsets is not None and store.local:
-            path = split.file.path
-            data = self._maps.get(path)
-            if data is None:
-                data = self._maps.setdefault(path, map_file(store, path))
-            if data.size < offsets[-1]:
-                raise _too_short(store.public(path))
-            return Records(data, offsets)
+        if offsets is not None and (mapped := self._mapped(store, unit)) is not None:
+            if mapped.size < offsets[-1]:
+                raise _too_short(store.public(split.file.path))
+            return Records(mapped, offsets)
         records = self._kept_block(unit)
         if records is None:
             with self._reading[unit % _LOCKS]:
@@ -321,6 +314,13 @@ class RecordBuffers:
                     with self._lock:
                         self._keep(unit, records)
         return records
+
+    def _mapped(self, store: Store, unit: int) -> pa.Buffer | None:
+        """Return the file of a unit as mapped into memory, or None for a remote file."""
+        path = self._splits[unit].file.path
+        if path not in self._maps and (mapped := store.map_file(path)) is not None:
+            self._maps.setdefault(path, mapped)
+        return self._maps.get(path)
 
     def _kept_block(self, unit: int) -> Records | None:
         with self._lock:

@@ -378,7 +378,7 @@ def _best_engine(dataset: ReadPlan, schema: Schema) -> Engine:
     """Choose "native" for large binary records that TensorFlow can read, and otherwise "kernel"."""
     counts = [dataset.count(partition) for partition in range(dataset.npartitions)]
     sizes = [split.file.size for splits in dataset.partitions for split in splits]
-    if schema.record_type == "bytes" or None in counts or None in sizes or not dataset.store.local:
+    if schema.record_type == "bytes" or None in counts or None in sizes or dataset.store.is_remote:
         return "kernel"
     if unlike_tensorflow(dataset):
         return "kernel"

@@ -24,7 +24,7 @@ import pyarrow.parquet as pq
 from dask_tfrecord.codec import KIND_TYPES, Column, Ints, crc32c, crc32c_combine, decoded_schema
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files.entry import ColumnFile, FileEntry
-from dask_tfrecord.files.storage.open_file import PartialFile
+from dask_tfrecord.files.storage.location import PartialFile
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import hide, secrets_of
 from dask_tfrecord.schema.fields import Schema

@@ -1,7 +1,6 @@
 """Handle damaged records: policy, counting, quarantine, and remedies in errors."""
 
 import hashlib
-import os
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
@@ -119,7 +118,7 @@ def _is_inside(quarantine: Store, store: Store) -> bool:
 
 
 def _real(store: Store) -> Store:
-    return Store(store.fs, os.path.realpath(store.root)) if store.local else store
+    return Store.of(store.fs, store.real_path(store.root))
 
 
 class DamagedRange(NamedTuple):

@@ -61,12 +61,6 @@ def read_selected(
         return None
 
 
-# The time that one more request takes, as the number of bytes that can be read in this time, for the local
-# disk and for any other store.
-_LOCAL_REQUEST = 1 << 16
-_REMOTE_REQUEST = 1 << 20
-
-
 class Fetch(NamedTuple):
     """The ranges of a file that must be read to get some records of a split.
 
@@ -89,14 +83,14 @@ class Fetch(NamedTuple):
     @property
     def is_cheaper(self) -> bool:
         """True if reading the ranges takes less time than reading the split. The times are estimates."""
-        return self.bytes + len(self.starts) * _request(self.store) < self.split.stored_bytes
+        return self.bytes + len(self.starts) * self.store.request_cost < self.split.stored_bytes
 
     @property
     def rule(self) -> str:
         sign, whole = "<" if self.is_cheaper else ">=", self.split.stored_bytes
         return (
             f"{len(self.rows):,} records in {len(self.starts):,} requests: {self.bytes:,} bytes + "
-            f"{len(self.starts):,} x {_request(self.store):,} {sign} {whole:,} bytes of the whole"
+            f"{len(self.starts):,} x {self.store.request_cost:,} {sign} {whole:,} bytes of the whole"
         )
 
     def read(self, decoding: Decoding) -> pa.Table | None:
@@ -150,10 +144,6 @@ class Fetch(NamedTuple):
         return pa.concat_tables(tables)
 
 
-def _request(store: Store) -> int:
-    return _LOCAL_REQUEST if store.local else _REMOTE_REQUEST
-
-
 def plan_fetch(store: Store, split: Split, rows: Ints, offsets: Ints | None) -> Fetch | None:
     """Return the file ranges with the requested records of a split, or None if the ranges are unknown.
 
@@ -169,12 +159,12 @@ def plan_fetch(store: Store, split: Split, rows: Ints, offsets: Ints | None) -> 
         bounds = np.array([block.offset for block in split.blocks] + [stop])
         firsts = np.array([block.record for block in split.blocks]) - split.start.record
         blocks = np.unique(np.searchsorted(firsts, rows, side="right") - 1)
-        ranges = _joined(bounds[blocks], bounds[blocks + 1], _request(store))
+        ranges = _joined(bounds[blocks], bounds[blocks + 1], store.request_cost)
         return Fetch(store, split, rows, *ranges, None)
     if offsets is None or len(offsets) != (split.records or 0) + 1:
         return None
     records = np.column_stack([offsets[rows], offsets[rows + 1]])
-    ranges = _joined(records[:, 0], records[:, 1], _request(store))
+    ranges = _joined(records[:, 0], records[:, 1], store.request_cost)
     return Fetch(store, split, rows, *ranges, records)
 
 

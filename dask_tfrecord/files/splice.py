@@ -56,7 +56,7 @@ from dask_tfrecord.files.file_writer import WrittenColumns
 from dask_tfrecord.files.record_file import RecordFile
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import FileInfo
-from dask_tfrecord.files.storage.open_file import FileReader
+from dask_tfrecord.files.storage.location import FileReader
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import changed_since_snapshot, record_offsets
 from dask_tfrecord.schema.fields import Field, Schema

@@ -24,7 +24,8 @@ from dask_tfrecord.files.damage import LEAVE_OUT
 from dask_tfrecord.files.entry import is_part
 from dask_tfrecord.files.file_options import ReadCompression, ReadOptions
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.store import Checksum, ChecksumReader, Store
+from dask_tfrecord.files.storage.location import Checksum, ChecksumReader
+from dask_tfrecord.files.storage.store import Store
 
 ReadInto = Callable[[memoryview], int]
 Allocate = Callable[[int], memoryview]

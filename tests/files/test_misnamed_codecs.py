@@ -1,6 +1,6 @@
 """Files whose names have no codec suffix, or the suffix of another codec: the content decides.
 
-Modules: files.storage.open_file, description.
+Modules: files.storage.location, description.
 """
 
 import shutil
@@ -14,8 +14,8 @@ import pytest
 import dask_tfrecord
 from dask_tfrecord import read_tfrecord
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.files.storage import store as stores
-from dask_tfrecord.files.storage.open_file import FileReader
+from dask_tfrecord.files.storage.location import FileReader
+from dask_tfrecord.files.storage.store import LocalStore
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -44,19 +44,19 @@ def test_explain_tells_how_many_bytes_are_read(root: Path, monkeypatch: pytest.M
     frame = read_tfrecord(root, filters=[("id", "in", [7, 800])])
     [[report]] = dask_tfrecord.explain(frame).partitions
     sizes: list[int] = []
-    forward, ranges = FileReader.readinto, stores.read_byte_ranges
+    forward, ranges = FileReader.readinto, LocalStore._read_ranges
 
     def count_forward(self: FileReader, view: memoryview) -> int:
         sizes.append(forward(self, view))
         return sizes[-1]
 
-    def count_ranges(fs: Any, wanted: Any) -> list[bytes]:
-        found = ranges(fs, wanted)
+    def count_ranges(store: LocalStore, wanted: Any) -> list[bytes]:
+        found = ranges(store, wanted)
         sizes.extend(map(len, found))
         return found
 
     monkeypatch.setattr(FileReader, "readinto", count_forward)
-    monkeypatch.setattr(stores, "read_byte_ranges", count_ranges)
+    monkeypatch.setattr(LocalStore, "_read_ranges", count_ranges)
     assert frame.compute()["id"].tolist() == [7, 800]
     assert report.data_bytes == pytest.approx(sum(sizes) - report.column_bytes, rel=0.2, abs=2_000)
 

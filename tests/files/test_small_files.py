@@ -1,6 +1,6 @@
 """Files read together, records read by number, and values that are left out: the rows stay the same.
 
-Modules: files.record_file, files.selected_records, files.storage.open_file.
+Modules: files.record_file, files.selected_records, files.storage.location.
 """
 
 import os
@@ -32,8 +32,8 @@ from dask_tfrecord.codec import SparseReader
 from dask_tfrecord.dataset.read import read_task
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.files import file_writer, record_file, selected_records
-from dask_tfrecord.files.storage import open_file
-from dask_tfrecord.files.storage.open_file import FileReader
+from dask_tfrecord.files.storage import location
+from dask_tfrecord.files.storage.location import FileReader
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -344,7 +344,7 @@ def test_values_are_left_out_if_nothing_is_checked_in_them(
             left_out += bytes(memoryview(out)[:count]).count(b"\xfe" * 10_000)
             return count
 
-    monkeypatch.setattr(open_file, "SparseReader", Counting)
+    monkeypatch.setattr(location, "SparseReader", Counting)
     read = {"columns": ["label"], **read}
     found = read_tfrecord(tmp_path, **read)["label"].compute()
     assert found.tolist() == frame["label"].tolist()

@@ -25,7 +25,7 @@ from dask_tfrecord.files.file_options import ReadOptions, WriteOptions
 from dask_tfrecord.files.file_writer import DirectoryGroup, GroupedRows, write_files
 from dask_tfrecord.files.record_file import RecordFile
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage import open_file
+from dask_tfrecord.files.storage import location
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
 
@@ -141,7 +141,7 @@ def test_only_the_bytes_of_the_range_are_asked_for(places: dict[str, Any], serve
     server.asked.clear()
     start, stop = Block(1_000, 1_000, 0), Block(41_000, 41_000, 0)
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(open_file, "REQUEST_BYTES", 15_000)
+        patched.setattr(location, "REQUEST_BYTES", 15_000)
         with store.open(split.file.path, split.file.size, start.offset, stop.offset) as file:
             view = memoryview(bytearray(50_000))
             end = 0
@@ -297,7 +297,7 @@ def test_a_file_that_is_replaced_while_it_is_read_raises(
     store, split = copied("s3", places, written, tmp_path)
     view = memoryview(bytearray(1_000))
     with pytest.MonkeyPatch.context() as patched:
-        patched.setattr(open_file, "REQUEST_BYTES", 1_000)
+        patched.setattr(location, "REQUEST_BYTES", 1_000)
         with store.open(split.file.path, split.file.size, 0, None, split.file.stamp) as file:
             file.readinto(view)
             store.fs.pipe_file(split.file.path, written.bytes()[::-1])

@@ -17,7 +17,7 @@ from sftp_server import free_port
 
 from dask_tfrecord import FileChangedError, TFRecordError, exists, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.files.storage.listing import list_files
-from dask_tfrecord.files.storage.open_file import stamp_of
+from dask_tfrecord.files.storage.location import stamp_of
 
 
 @pytest.fixture(scope="module")

@@ -3,7 +3,6 @@
 This module also checks the objects that Dask converts to text.
 """
 
-import os
 from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any, ClassVar
@@ -42,7 +41,6 @@ from dask_tfrecord.dataset.read.inferred_schema import PAYLOAD
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import DestinationError, warn_caller
 from dask_tfrecord.files.storage.listing import column_paths
-from dask_tfrecord.files.storage.paths import name_of, parent_of
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
 from dask_tfrecord.schema.logical_types import is_binary, is_list, is_text
@@ -181,7 +179,7 @@ def check_not_read(ddf: DataFrame, store: Store) -> None:
     find its input files, and the write would fail although it is committed. Reads of other formats need no
     check, because an overwrite refuses directories that contain anything but TFRecord files.
     """
-    root = f"{os.path.realpath(store.root)}/" if store.local else store.join("")
+    root = f"{store.real_path(store.root).rstrip('/')}/"
     for read in ddf.expr.find_operations(ReadTFRecord):
         for path in _paths_on(read.dataset, store):
             if path.startswith(root):
@@ -198,14 +196,7 @@ def _paths_on(dataset: ReadPlan, store: Store) -> Iterator[str]:
         return
     tables = (dataset.partitions.rows, dataset.pruned_files)
     paths = [path for table in tables for path in column_paths(table["path"])]
-    real: dict[str, str] = {}
-    for path in dict.fromkeys(paths):
-        if not source.local:
-            yield path
-            continue
-        parent = parent_of(path)
-        real.setdefault(parent, os.path.realpath(parent))
-        yield os.path.realpath(path) if os.path.islink(path) else f"{real[parent]}/{name_of(path)}"
+    yield from map(source.real_path, dict.fromkeys(paths))
 
 
 def _uncached(store: Store) -> Store:
@@ -213,7 +204,7 @@ def _uncached(store: Store) -> Store:
     fs = store.fs
     while isinstance(inner := getattr(fs, "fs", None), AbstractFileSystem):
         fs = inner
-    return Store(fs, store.root)
+    return Store.of(fs, store.root)
 
 
 # -- Text that Dask makes from objects -----------------------------------------------------------------------

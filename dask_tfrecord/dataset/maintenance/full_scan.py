@@ -56,7 +56,8 @@ from dask_tfrecord.files.record_file import RecordFile
 from dask_tfrecord.files.splice import feature_schema, rows_of_file, with_column_file
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import column_paths, with_column
-from dask_tfrecord.files.storage.store import ChecksumStore, Store
+from dask_tfrecord.files.storage.location import Checksum
+from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.files.window import WINDOW_BYTES, changed_since_snapshot
 from dask_tfrecord.schema.fields import Schema
@@ -349,7 +350,8 @@ def _merge(first: _Content, second: _Content) -> _Content:
 
 
 def _read_split(store: Store, schema: Schema, options: ReadOptions, split: Split) -> _Content:
-    checked = ChecksumStore(store.fs, store.root)
+    total = Checksum()
+    checked = replace(store, checksum=total)
     decoder = Decoder(
         schema.columns,
         schema.record_type,
@@ -373,7 +375,6 @@ def _read_split(store: Store, schema: Schema, options: ReadOptions, split: Split
         starts = scan(step.data, final=True, verify_crc=False, every=BLOCK_BYTES)
         blocks += _blocks(starts, step.offset, step.record)
         records += batch.num_rows
-    total = checked.checksum
     codec = (detect(total.head) if split.start.offset == 0 else None) or "none"
     return _Content(
         records, total.bytes, total.crc32c, columns, tuple(blocks) if codec == "none" else (), codec
@@ -457,27 +458,30 @@ def describe_changes(report: FileReport, was: Mapping[str, int]) -> str:
 
 
 def _verify_split(store: Store, record_type: RecordType, split: Split) -> FileReport:
-    checked = ChecksumStore(store.fs, store.root)
+    total = Checksum()
+    checked = replace(store, checksum=total)
     losses = Losses(_LENIENT.damage)
     try:
         if record_type == "bytes":
             sample = Sample("bytes", (), RecordFile(checked, split, _LENIENT).count(losses))
         else:
             sample = sample_split(checked, split, options=_LENIENT, record_type=record_type, losses=losses)
-        _read_the_rest(checked, split)
+        _read_the_rest(checked, split, total.bytes)
     except FileNotFoundError:
         return unreadable("the file is gone")
     except CorruptRecordError as error:
         return unreadable(error.problem)
     lost = losses.file(store.public(split.file.path))
-    total = checked.checksum
     first = lost.first[0] if lost.first else None
     return FileReport(sample, total.bytes, total.crc32c, lost.count, lost.bytes, first)
 
 
-def _read_the_rest(store: ChecksumStore, split: Split) -> None:
-    """Read the rest of a split for the checksum, because decoding a compressed file stops at damage."""
-    start = split.start.offset + store.checksum.bytes
+def _read_the_rest(store: Store, split: Split, count: int) -> None:
+    """Read what follows the first ``count`` bytes of a split for the checksum of the store.
+
+    Decoding a compressed file stops at damage.
+    """
+    start = split.start.offset + count
     stop = split.file.size if split.stop is None else split.stop.offset
     if stop is None or start >= stop:
         return

@@ -188,7 +188,7 @@ def remove_unneeded(store: Store, before: datetime, *, dry_run: bool = False) ->
     Return the removed files. If ``dry_run`` is True, remove nothing.
     """
     unneeded = unneeded_files(store, before)
-    newest = None if store.renames else find_snapshot(store)
+    newest = find_snapshot(store) if store.put_back_leaves_copy else None
     copies = None if newest is None else _second_copies(store, newest, before)
     if not dry_run:
         store.remove(unneeded.paths)
@@ -202,7 +202,7 @@ def remove_unneeded(store: Store, before: datetime, *, dry_run: bool = False) ->
 def _second_copies(store: Store, newest: Snapshot, before: datetime) -> pa.Table:
     """Return kept files, older than a time, of which the newest version has a copy at the original path.
 
-    A `restore` creates these copies on stores that cannot rename files.
+    A `restore` creates these copies on object stores.
     """
     kept, start = kept_files(store), len(store.join(f"{KEPT}/"))
     sizes = dict(
@@ -229,8 +229,7 @@ def _remove_copy(store: Store, path: str, newest: Snapshot) -> None:
     backup = store.join(staged(uuid4().hex, name_of(path)))
     store.copy(path, backup)
     store.remove_file(path)
-    store.fs.invalidate_cache()
-    if newest_number(store) != newest.number and not store.fs.exists(path):
+    if newest_number(store) != newest.number and not store.has_file(path):
         store.copy(backup, path)
     store.remove_file(backup)
 

@@ -24,7 +24,7 @@ from dask_tfrecord.dataset.read.read_task import Partition, wrong_number
 from dask_tfrecord.dataset.read.requested_columns import values_from_snapshot
 from dask_tfrecord.dataset.snapshot.file_list import Identity, identities, positions, to_entries
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files, no_snapshot
-from dask_tfrecord.dataset.snapshot.visibility import DatasetStore, are_proven, newest_snapshot
+from dask_tfrecord.dataset.snapshot.visibility import are_proven, newest_snapshot, with_kept_paths
 from dask_tfrecord.dataset.write import transaction
 from dask_tfrecord.dataset.write.destination import refuse_linked_files
 from dask_tfrecord.dataset.write.operations import (
@@ -91,7 +91,7 @@ def plan_run(store: Store, snapshot: Snapshot) -> WriteRun:
     """
     refuse_linked_files(store, snapshot.file_list)
     return WriteRun(
-        DatasetStore(store.fs, store.root),  # a restore may not have moved all files back yet
+        with_kept_paths(store),  # a restore may not have moved all files back yet
         snapshot.schema,
         base=snapshot.number,
         partitioning=snapshot.partitioning,

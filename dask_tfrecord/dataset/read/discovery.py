@@ -43,11 +43,11 @@ from dask_tfrecord.dataset.read.sample import sample_all, take_sample
 from dask_tfrecord.dataset.snapshot.file_list import partition_columns, read_blocks, statistics_name
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.visibility import (
-    DatasetStore,
     are_proven,
     committed_files,
     newest_snapshot,
     snapshot_of_version,
+    with_kept_paths,
 )
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, located
 from dask_tfrecord.files.entry import BLOCK_BYTES, COLUMN_FILE_NAMES, is_part
@@ -120,8 +120,7 @@ def find(
         )
     if found_snapshot is None:
         return _discover_by_listing(paths if is_single else places, request, compute_each)
-    store = DatasetStore(store.fs, store.root)
-    return _discover_by_snapshot(store, *found_snapshot, request, compute_each)
+    return _discover_by_snapshot(with_kept_paths(store), *found_snapshot, request, compute_each)
 
 
 def _discover_by_listing(

@@ -60,7 +60,7 @@ def _of_path(
     root = store.root.rstrip("/")
     name = name_of(urlsplit(root).path if is_http(root) else root)
     if name.endswith(".json"):
-        directory = Store(store.fs, parent_of(root))
+        directory = Store.of(store.fs, parent_of(root))
         return tfds_schema(directory, labels, name_of(root))
     if name.endswith((*_TEXT_SUFFIXES, *_BINARY_SUFFIXES)):
         return tfmd_schema(store, root)

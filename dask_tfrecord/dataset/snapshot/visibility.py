@@ -4,11 +4,9 @@ A commit moves the files that only earlier versions list to the directory ``kept
 files there.
 """
 
-from collections.abc import Callable, Collection, Iterator, Sequence
-from contextlib import ExitStack, contextmanager, suppress
-from dataclasses import dataclass
-from functools import partial
-from typing import Any, TypeVar
+from collections.abc import Collection, Iterator, Sequence
+from contextlib import suppress
+from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
@@ -51,95 +49,31 @@ from dask_tfrecord.files.storage.listing import (
     unquoted_column,
     with_column,
 )
-from dask_tfrecord.files.storage.open_file import FileReader, removed
+from dask_tfrecord.files.storage.location import removed
 from dask_tfrecord.files.storage.paths import name_of, parent_of, unquoted_path
 from dask_tfrecord.files.storage.store import FoundFiles, Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
 
-_T = TypeVar("_T")
 
-
-@dataclass(frozen=True, repr=False)
-class DatasetStore(Store):
-    """A store that finds files which a commit has moved to the directory of kept files, or back.
+def with_kept_paths(store: Store) -> Store:
+    """Return a store that finds files which a commit has moved to the directory of kept files, or back.
 
     A reader can then still read the files of its plan after a commit that keeps earlier versions has replaced
     these files.
     """
-
-    @contextmanager
-    def open(
-        self, path: str, size: int | None, start: int = 0, stop: int | None = None, stamp: str = ""
-    ) -> Iterator[FileReader]:
-        opened = super().open
-        with ExitStack() as stack:
-
-            def enter(position: int, at: str) -> FileReader:
-                known = stamp if at == path or self.local else ""  # only a local move keeps the stamp
-                return stack.enter_context(opened(at, size, position, stop, known))
-
-            def open_at(position: int) -> FileReader:
-                return self.follow(path, partial(enter, position))
-
-            file = open_at(start)
-            yield file if self.local else _FollowedFile(file, start, open_at)  # local files stay open
-
-    def look(self, path: str) -> dict[str, Any]:
-        look = super().look
-
-        def info(at: str) -> dict[str, Any]:
-            found = look(at)
-            return found if at == path or self.local else {"size": found.get("size")}
-
-        return self.follow(path, info)
-
-    def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
-        read = super().read_ranges
-        with suppress(FileNotFoundError):
-            return read(ranges)
-
-        def read_one(start: int, stop: int, at: str) -> bytes:
-            return read([(at, start, stop)])[0]
-
-        return [self.follow(path, partial(read_one, start, stop)) for path, start, stop in ranges]
-
-    def follow(self, path: str, read: Callable[[str], _T]) -> _T:
-        try:
-            return read(path)
-        except FileNotFoundError as error:
-            for other in (self.join(f"{KEPT}/{self.relative(path)}"), path):
-                with suppress(FileNotFoundError):
-                    return read(other)
-            numbers = readable_versions(self)
-            why = "its version has expired or was overwritten. The dataset has version"
-            raise removed(
-                self.public(path), f", because {why} {version_names(numbers)}" if numbers else ""
-            ) from error
+    return replace(store, elsewhere=_kept_paths)
 
 
-class _FollowedFile(FileReader):
-    """Read a file from start to end. If a commit moves the file in the meantime, continue at the new path."""
-
-    def __init__(self, file: FileReader, start: int, open_at: Callable[[int], FileReader]) -> None:
-        self._opened, self._position, self._open_at = file, start, open_at
-        self.size = file.size
-
-    def peek(self, count: int) -> bytes:
-        return self._opened.peek(count)
-
-    def readinto(self, view: memoryview) -> int:
-        try:
-            count = self._opened.readinto(view)
-        except FileNotFoundError:
-            self._opened = self._open_at(self._position)
-            count = self._opened.readinto(view)
-        self._position += count
-        return count
+def _kept_paths(store: Store, path: str) -> Iterator[str]:
+    yield from (store.join(f"{KEPT}/{store.relative(path)}"), path)
+    if numbers := readable_versions(store):
+        why = "its version has expired or was overwritten. The dataset has version"
+        raise removed(store.public(path), f", because {why} {version_names(numbers)}")
 
 
 def kept_files(store: Store) -> pa.Table:
     """List the files in the directory of kept files."""
-    return list_directory(Store(store.fs, store.join(f"{KEPT}/")))
+    return list_directory(Store.of(store.fs, store.join(f"{KEPT}/")))
 
 
 def places_of_kept_files(store: Store) -> set[str]:
@@ -159,7 +93,7 @@ def with_kept_files(store: Store, paths: pa.Array | pa.ChunkedArray, files: pa.T
         if not pc.any(missing).as_py():
             break
         store.fs.invalidate_cache()
-        listed = list_directory(Store(store.fs, store.join(directory)))
+        listed = list_directory(Store.of(store.fs, store.join(directory)))
         start = len(store.join(directory))
         names = [store.join(path[start:]) for path in column_paths(listed["path"])]
         listed = with_column(listed, "path", unquoted_column(pa.chunked_array([path_column(names)])))
@@ -215,7 +149,7 @@ def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[pa.Table, list[
     if found.null_count:
         files = with_kept_files(store, paths, files)
     if not files["size"].equals(rows["bytes"]):  # the sizes of some remote files may be unknown
-        is_missing = files["size" if store.local else "path"].is_null()
+        is_missing = _are_missing(store, files)
         is_resized = pc.fill_null(pc.not_equal(files["size"], rows["bytes"]), False)
         first = pc.index(pc.or_(is_missing, is_resized), True).as_py()
         if first >= 0:
@@ -230,6 +164,11 @@ def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[pa.Table, list[
     for name in ("crc32c", "codec"):
         files = with_column(files, name, rows[name])
     return files, column_paths(unquoted_column(others["path"]))
+
+
+def _are_missing(store: Store, files: pa.Table) -> pa.ChunkedArray:
+    """Return a mask: True for each missing file. On a local disk, broken links have a path but no size."""
+    return files["path" if store.is_remote else "size"].is_null()
 
 
 def are_proven(files: pa.Table, rows: pa.Table) -> pa.ChunkedArray:
@@ -268,7 +207,7 @@ def missing_files(store: Store, snapshot: Snapshot) -> pa.Table:
         paths, present = _full_paths(store, rows), list_directory(store)
         found = present.take(pc.index_in(paths, unquoted_column(present["path"])))
         files = with_kept_files(store, paths, found)
-        rows = rows.filter(files["size" if store.local else "path"].is_null())
+        rows = rows.filter(_are_missing(store, files))
     return rows
 
 
@@ -331,7 +270,7 @@ def committed_files(listing: Listing, *, use_snapshot: bool) -> Listing:
                 parts.setdefault(root, []).append(path)
     uncommitted: set[str] = set()
     for root, of_root in parts.items():
-        uncommitted |= _uncommitted_paths(Store(store.fs, root), of_root, use_snapshot=use_snapshot)
+        uncommitted |= _uncommitted_paths(Store.of(store.fs, root), of_root, use_snapshot=use_snapshot)
     committed = listing.keep(_without(files, uncommitted - listing.spelled_out))
     if not len(committed.files):
         raise unfinished_only(store.public(), store.public(min(parts)))
@@ -357,7 +296,7 @@ def _dataset_root(store: Store, directory: str, known: dict[str, bool]) -> str |
     for end in range(start, len(levels) + 1):
         root = "/".join(levels[:end])
         if root not in known:
-            known[root] = bool(Store(store.fs, root).names(METADATA_DIRECTORY))
+            known[root] = bool(Store.of(store.fs, root).names(METADATA_DIRECTORY))
         if known[root]:
             return root
     return None

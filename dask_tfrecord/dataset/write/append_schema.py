@@ -39,8 +39,9 @@ from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.record_file import RecordFile
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import FileInfo, column_paths, listing_of, table_infos
+from dask_tfrecord.files.storage.location import Checksum
 from dask_tfrecord.files.storage.paths import parent_of
-from dask_tfrecord.files.storage.store import ChecksumStore, Store
+from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.schema.conversion import has_all, holds_null, widened
 from dask_tfrecord.schema.dtypes import common_dtype, nullable_dtype
@@ -353,8 +354,7 @@ def _partition_values(store: Store, files: pa.Table, partitioning: Sequence[Fiel
 
 def _entry(store: Store, file: FileInfo, values: tuple[Any, ...]) -> FileEntry:
     """Read a file of another tool completely, and return its file entry."""
-    summing = ChecksumStore(store.fs, store.root)
-    records = RecordFile(summing, Split(file), ReadOptions()).count()
-    total = summing.checksum
+    total = Checksum()
+    records = RecordFile(replace(store, checksum=total), Split(file), ReadOptions()).count()
     path, codec = store.relative(file.path), detect(total.head) or "none"
     return FileEntry(path, total.bytes, records, total.crc32c, values, stamp=file.stamp, codec=codec)

@@ -36,7 +36,7 @@ from dask_tfrecord.errors import (
     TFRecordError,
 )
 from dask_tfrecord.files.side_files import first_bytes
-from dask_tfrecord.files.storage.filesystem import Filesystem, check_writable, is_hidden, linked_directories
+from dask_tfrecord.files.storage.filesystem import Filesystem, check_writable, is_hidden
 from dask_tfrecord.files.storage.listing import (
     SIDE_FILES,
     FileInfo,
@@ -65,12 +65,11 @@ def parent_dataset(store: Store) -> Store | None:
     """
     # Several paths may lead to the same local directory. Two of these paths are searched for datasets: the
     # path that the caller passed, and the path without links.
-    paths = [store.root, os.path.realpath(store.root)] if store.local else [store.root]
+    paths = (store.root, store.real_path(store.root))
     above = dict(one for path in paths for one in _above(store, path))
-    with ThreadPoolExecutor(_THREADS) as pool:
-        found = list(pool.map(lambda root: _has_metadata(Store(store.fs, root)), above))
-    for (root, below), is_found in zip(above.items(), found, strict=True):
-        parent = Store(store.fs, root)
+    parents = [Store.of(store.fs, root) for root in above]
+    found = store.for_each(_has_metadata, parents)
+    for parent, below, is_found in zip(parents, above.values(), found, strict=True):
         if is_found and versions(parent) and (not versions(store) or _lists_below(parent, below)):
             return parent
     return None
@@ -84,7 +83,7 @@ def _above(store: Store, path: str) -> Iterator[tuple[str, str]]:
         root, below = root.rstrip("/"), f"{name}/{below}"
         if is_hidden(name) and name != METADATA_DIRECTORY:
             return
-        if root or store.renames:  # the root of an object store contains only buckets, and is no dataset
+        if root or store.has_root_directory:
             yield root, below
 
 
@@ -207,7 +206,7 @@ def destination(
         raise DestinationError(problem, "choose a directory without it in its name")
     store = Store.at(text, storage_options, filesystem)
     check_writable(store.fs)
-    if store.local:
+    if not store.is_remote:  # elsewhere, the checks would need requests
         directories = [store.join(one) for one in (STAGING, KEPT, COLUMNS)]
         store.refuse_links(f"{one}/" for one in directories)
         for one in filter(os.path.isfile, directories):
@@ -273,11 +272,13 @@ def replaceable_files(store: Store, newest: Snapshot | None) -> frozenset[str]:
         raise DestinationError(
             f"{role} is never overwritten", "write to a directory that holds nothing but the dataset"
         )
-    # One listing answers all questions on an object store.
-    found = store if store.renames else FoundFiles(store)
+    found = store.list_at_once() or store
     files = visible_files(store, newest, found)
-    if store.local:
-        _refuse_links(store)
+    for link in store.linked_directories():
+        raise DestinationError(
+            f"the link {link} leads to another directory, and the overwrite would remove the files there",
+            "remove the link first",
+        )
     listed = listed_files(newest)
     unlisted = [file for file in table_infos(files) if store.relative(file.path) not in listed]
     exported = exported_files(store) if name_of(EXPORTS) in found.names(METADATA_DIRECTORY) else []
@@ -350,7 +351,7 @@ def _is_tfrecord(store: Store, file: FileInfo) -> bool:
 
 def is_disk_root(store: Store) -> bool:
     root = os.path.realpath(store.root)
-    return store.local and os.path.dirname(root) == root
+    return not store.is_remote and os.path.dirname(root) == root
 
 
 def _protected_role(store: Store) -> str | None:
@@ -360,7 +361,7 @@ def _protected_role(store: Store) -> str | None:
     """
     if not store.root.strip("/") or is_disk_root(store):
         return "the root of a filesystem"
-    if not store.local:
+    if store.is_remote:
         return None
     root = os.path.realpath(store.root)
     protected = {}
@@ -381,15 +382,6 @@ def refuse_linked_files(store: Store, rows: pa.Table) -> None:
     """Raise DestinationError if files of a dataset are in a linked directory."""
     directories = pc.unique(pc.replace_substring_regex(rows["path"], "[^/]*$", ""))
     store.refuse_links(map(store.join, directories.to_pylist()))
-
-
-def _refuse_links(store: Store) -> None:
-    """Raise DestinationError if the directory contains links to other directories."""
-    for link in linked_directories(store.root):
-        raise DestinationError(
-            f"the link {link} leads to another directory, and the overwrite would remove the files there",
-            "remove the link first",
-        )
 
 
 def _names(paths: Sequence[str]) -> str:

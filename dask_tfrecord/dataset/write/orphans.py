@@ -1,7 +1,6 @@
 """Find and remove the files of interrupted writes, but never files that a snapshot lists."""
 
 import logging
-import os
 import re
 from collections.abc import Iterable, Sequence
 from contextlib import suppress
@@ -53,7 +52,7 @@ def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> 
     removed: list[str] = []
     for run, unlisted in _unlisted_files(store, present, listed).items():
         directory = f"{STAGING}/{run}"
-        staged = _files_in(store, directory)
+        staged = store.files(directory)
         if last_modified(store, [*unlisted, *staged] or [store.join(directory)]) <= before:
             if not dry_run:
                 count, root = len(unlisted) + len(staged), store.public()
@@ -117,13 +116,6 @@ def _listed_files(store: Store, numbers: Iterable[int]) -> set[str]:
     return listed
 
 
-def _files_in(store: Store, directory: str) -> list[str]:
-    try:
-        return sorted(store.fs.find(store.join(directory)))
-    except FileNotFoundError:
-        return []
-
-
 def last_modified(store: Store, paths: Iterable[str]) -> datetime:
     """Return the newest modification time of the files, or the current time if one time is unknown."""
     now = datetime.now(UTC)
@@ -150,11 +142,9 @@ def time_of_store(store: Store) -> datetime:
 def _stray_files(store: Store) -> list[str]:
     """Return the paths of incomplete files that interrupted writes of this library have left."""
     metadata, staging = store.join(f"{METADATA_DIRECTORY}/"), store.join(f"{STAGING}/")
-    if store.local:  # does not follow links to other directories
-        paths = [f"{directory}/{name}" for directory, _, names in os.walk(store.root) for name in names]
-    elif store.renames:
-        paths = _files_in(store, "")
-    else:  # an incomplete upload has no name
+    if store.leaves_partial_files:
+        paths = store.files()
+    else:
         paths = [f"{metadata}{name}" for name in store.names(METADATA_DIRECTORY)]
     stray = []
     for path in paths:

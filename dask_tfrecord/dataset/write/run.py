@@ -111,7 +111,7 @@ class WriteRun:
         their final paths; a marker in staging hides the files from readers. On these stores, write nothing
         after the commit, because a recomputed task might replace committed files by other rows.
         """
-        if not self.store.renames and not self._mark_started():
+        if not self._start():
             return ()
 
         root = self.path("")
@@ -139,7 +139,7 @@ class WriteRun:
 
     def path(self, name: str) -> str:
         """Return the path in the store at which a task creates a file."""
-        return self.staged(name) if self.store.renames else self.store.join(name)
+        return self.staged(name) if self.store.stages_files else self.store.join(name)
 
     def place(self, directory: str, index: int, count: int) -> tuple[str, str]:
         """Return the path at which a task creates file ``index`` of ``count``, and the file's final path.
@@ -147,18 +147,17 @@ class WriteRun:
         The final path is relative to the root.
         """
         name = f"{directory}/{self.name(index, count)}" if directory else self.name(index, count)
-        if not self.store.renames:
-            self._mark_started()
+        self._start()
         return self.path(name), name
 
     def mark_started(self) -> None:
-        """On stores that cannot rename files, create the marker that hides the files of the run."""
-        if not self.store.renames:
-            self.store.touch(self.staged(STARTED))
+        """On stores that cannot stage files, create the marker that hides the files of the run."""
+        if not self.store.stages_files:
+            self.mark(STARTED)
 
-    def _mark_started(self) -> bool:
+    def _start(self) -> bool:
         """Create a missing marker. If the run has already committed, return False instead."""
-        if not self.store.has_file(self.staged(STARTED)):
+        if not self.store.stages_files and not self.store.has_file(self.staged(STARTED)):
             if self.committed_snapshot() is not None:
                 return False
             self.mark_started()
@@ -166,8 +165,7 @@ class WriteRun:
 
     def mark(self, name: str) -> None:
         """Create an empty file in the staging directory. Other attempts at the commit look for this file."""
-        with self.store.create(self.staged(name), durable=False):
-            pass
+        self.store.touch(self.staged(name))
 
     def marks(self, found: FoundFiles | None = None) -> list[str]:
         """Return the names in the staging directory. ``found`` is a listing, if the caller has one."""

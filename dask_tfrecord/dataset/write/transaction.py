@@ -11,7 +11,6 @@ import logging
 import unicodedata
 import warnings
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, nullcontext, suppress
 from dataclasses import replace
 from functools import partial
@@ -51,16 +50,13 @@ from dask_tfrecord.dataset.write.operations import Change, Operation
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import ConcurrentWriteError, DestinationError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
-from dask_tfrecord.files.storage.listing import list_directory, path_column, with_column
-from dask_tfrecord.files.storage.open_file import stamp_of
+from dask_tfrecord.files.storage.listing import with_column
+from dask_tfrecord.files.storage.location import stamp_of
 from dask_tfrecord.files.storage.paths import name_of, parent_of
 from dask_tfrecord.files.storage.store import FoundFiles, Store
 from dask_tfrecord.files.storage.store_failures import hide, secrets_of
 
 logger = logging.getLogger(__name__)
-
-# The number of concurrent requests if each file needs one request.
-_THREADS = 16
 
 # A file list with more Arrow chunks than this is copied into one chunk, because each chunk costs time in
 # every later commit.
@@ -238,7 +234,7 @@ class Transaction:
             raise ConcurrentWriteError(problem, "start the write again")
         self._log(4, f"publish {len(files)} files")
         present = None
-        if (len(files) or STARTED in marks) and (self.store.renames or publishes):
+        if (len(files) or STARTED in marks) and (self.store.stages_files or publishes):
             present = publish_files(run, files, found)
         self._log(5, "make the next snapshot")
         used = operation.used(with_stamps(self.store, files, present))
@@ -281,13 +277,11 @@ class Transaction:
         return committed
 
     def _find(self) -> FoundFiles | None:
-        """On stores that cannot rename files, list open runs, marks of this run, and uploaded files at once.
+        """On object stores, list open runs, marks of this run, and uploaded files at once.
 
         A commit without files lists only the open runs and the marks.
         """
-        if self.store.renames or not self._attempt:
-            return None
-        return FoundFiles(self.store, "" if len(self.files) else STAGING)
+        return self.store.list_at_once("" if len(self.files) else STAGING) if self._attempt else None
 
     @contextmanager
     def _marked(self) -> Iterator[None]:
@@ -350,12 +344,12 @@ def abandon(run: WriteRun) -> None:
     Files that tasks uploaded to their final paths stay hidden until `cleanup` removes them, because running
     tasks may upload more files.
     """
-    if run.store.renames:
+    if run.store.stages_files:
         _refuse(run)
         return
     with suppress(Exception):  # the caller reports the failure of the write
         if run.committed_snapshot() is None:
-            run.store.remove(run.store.fs.find(run.staged("rows")))
+            run.store.remove(run.store.files(staged(run.run, "rows")))
 
 
 def _refuse(run: WriteRun, attempt: str = "") -> None:
@@ -385,7 +379,7 @@ def _remove_files(run: WriteRun) -> None:
     """Remove all files of a run. Remove the mark that forbids the commit last."""
     logger.info("%s: remove what the failed write staged", run.title)
     run.store.fs.invalidate_cache()
-    run.store.remove(path for path in run.store.fs.find(run.store.root) if run.owns(path))
+    run.store.remove(filter(run.owns, run.store.files()))
     remove_staging(run.store, run.run)
 
 
@@ -402,7 +396,7 @@ def publish_files(
     """
     store = run.store
     names = listed_paths(files)
-    if store.renames:
+    if store.stages_files:
         for name in names:
             target = store.join(name)
             try:
@@ -461,14 +455,11 @@ def with_stamps(store: Store, rows: pa.Table, present: Mapping[str, dict[str, An
     try:
         paths = [store.join(path) for path in rows["path"].to_pylist()]
         store.fs.invalidate_cache()
-        # A listing of the dataset takes a request for each thousand files, and transfers all file names.
-        if present is not None:
-            stamps = pa.array([stamp_of(present[path]) for path in paths], pa.string())
-        elif store.renames or len(paths) <= _FEW_FILES:
-            stamps = pa.array([stamp_of(store.look(path)) for path in paths], pa.string())
-        else:
-            listed = list_directory(store)
-            stamps = listed["stamp"].take(pc.index_in(path_column(paths), listed["path"]))
+        # A listing takes a request for each thousand files, and transfers all file names.
+        if present is None and len(paths) > _FEW_FILES and (found := store.list_at_once()) is not None:
+            present = found.infos
+        infos = [store.look(path) if present is None else present[path] for path in paths]
+        stamps = pa.array(map(stamp_of, infos), pa.string())
     except Exception:  # a commit must not fail because stamps are missing
         return rows
     stamps = pc.if_else(pc.equal(stamps, ""), None, stamps)
@@ -519,9 +510,7 @@ def move_files(store: Store, paths: Sequence[str], known: Snapshot | None = None
     while newest is not None:
         store.fs.invalidate_cache()
         move = partial(_move_file, store, listed_files(newest))
-        with ThreadPoolExecutor(1 if store.local else _THREADS) as pool:
-            copied = [*pool.map(move, paths)]
-        store.remove(filter(None, copied))
+        store.remove(filter(None, store.for_each(move, paths)))
         if newest_number(store) <= newest.number:
             break
         newest = find_snapshot(store)
@@ -534,16 +523,8 @@ def _move_file(store: Store, listed: Collection[str], path: str) -> str | None:
     place, kept = store.join(path), store.join(f"{KEPT}/{path}")
     with suppress(FileNotFoundError):  # the file is there already, or another process has moved the file
         if path not in listed:
-            if not store.renames:
-                store.copy(place, kept)
-                return place
-            store.place(place, kept)
-        elif store.renames:
-            store.place(kept, place)
-        # Here, a move is a copy, and the kept file stays until its versions expire. Otherwise a process that
-        # moves the file in the other direction could delete its source late, and the file would be lost.
-        elif store.fs.exists(kept) and not store.fs.exists(place):
-            store.copy(kept, place)
+            return store.set_aside(place, kept)
+        store.put_back(kept, place)
     return None
 
 

@@ -14,10 +14,12 @@ from typing import Any, Literal, TypeAlias
 
 import pyarrow.fs as pafs
 from fsspec import AbstractFileSystem, available_protocols, get_filesystem_class
+from fsspec.asyn import AsyncFileSystem
 from fsspec.core import url_to_fs
 from fsspec.implementations.arrow import ArrowFSWrapper
 from fsspec.implementations.dirfs import DirFileSystem
 from fsspec.implementations.local import LocalFileSystem
+from fsspec.utils import glob_translate
 
 from dask_tfrecord.errors import DestinationError, TFRecordError, did_you_mean
 from dask_tfrecord.files.storage.paths import glob_start, name_of, wraps
@@ -139,12 +141,6 @@ class LinkFollowingDisk(LocalFileSystem):
             yield from self._below(name, real, depth and depth - 1, (*above, real), seen)
 
 
-def linked_directories(path: str) -> list[str]:
-    disk = LinkFollowingDisk()
-    disk.find(path)
-    return disk.links
-
-
 def without_duplicates(found: dict[str, Info]) -> dict[str, Info]:
     """If a file has several paths because of links, keep only one path, if possible the path without links.
 
@@ -188,7 +184,8 @@ def _link_target(info: Info) -> Info:
     except OSError as error:
         if error.errno not in _BROKEN_LINK:
             raise
-        return {**info, "type": "file", "size": None, "islink": False, "mtime": None, "created": None}
+        nothing = {"size": None, "mtime": None, "created": None}
+        return {**info, **nothing, "type": "file", "islink": False, "is_broken_link": True}
     if stat.S_ISDIR(status.st_mode):
         return {**info, "type": "directory", "real": os.path.realpath(info["name"])}
     kind = "file" if stat.S_ISREG(status.st_mode) else "other"
@@ -328,9 +325,62 @@ def _extended(kind: type[AbstractFileSystem]) -> type[AbstractFileSystem]:
     return kind
 
 
-def removes_full_directories(fs: AbstractFileSystem) -> bool:
-    """Return True if `rmdir` also removes the files in a directory, as fsspec's HDFS filesystem does."""
-    return isinstance(fs, ArrowFSWrapper)
+def protocols_of(fs: AbstractFileSystem) -> frozenset[str]:
+    return frozenset([fs.protocol] if isinstance(fs.protocol, str) else fs.protocol)
+
+
+def find_all(fs: AbstractFileSystem, path: str) -> dict[str, Info]:
+    """Find all files below a directory. Raise if a listing fails."""
+    found = _walk(fs, path) if _lists_one_by_one(fs) else fs.find(path, detail=True)
+    return {path: info for path, info in found.items() if info["type"] != "directory"}
+
+
+def glob_all(fs: AbstractFileSystem, pattern: str) -> dict[str, Info]:
+    """Find the files and directories that match a glob."""
+    if not _lists_one_by_one(fs):
+        return dict(fs.glob(pattern, detail=True))
+    root = pattern[: pattern.rfind("/", 0, glob_start(pattern)) + 1]
+    depth = None if "**" in pattern else pattern.count("/", len(root)) + 1
+    matching = re.compile(glob_translate(pattern)).match
+    try:
+        found = _walk(fs, root, depth)
+    except FileNotFoundError:
+        return {}
+    end = "/" if pattern.endswith("/") else ""
+    return {path: info for path, info in found.items() if matching(path.rstrip("/") + end)}
+
+
+def _lists_one_by_one(fs: AbstractFileSystem) -> bool:
+    """Return True if fsspec would list directories one by one, and silently omit directories that fail."""
+    kind = type(fs)
+    return bool(
+        kind._find is AsyncFileSystem._find if fs.async_impl else kind.find is AbstractFileSystem.find
+    )
+
+
+def _walk(fs: AbstractFileSystem, root: str, depth: int | None = None) -> dict[str, Info]:
+    """Find all files and directories up to ``depth`` levels below ``root``. Raise if a listing fails."""
+    found: dict[str, Info] = {}
+    level, waiting = 0, [root]
+    while waiting and level != depth:
+        level, below = level + 1, []
+        for directory in waiting:
+            try:
+                infos = fs.ls(directory, detail=True)
+            except FileNotFoundError:
+                if directory == root:
+                    raise
+                continue  # the directory was removed, or it is a broken link on a page of links
+            for info in infos:
+                path = info["name"]
+                if path in found or (
+                    info["type"] == "directory" and path.rstrip("/") == directory.rstrip("/")
+                ):
+                    continue
+                found[path] = info
+                below += [path] if info["type"] == "directory" else []
+        waiting = below
+    return found
 
 
 def check_writable(fs: AbstractFileSystem) -> None:
@@ -388,7 +438,7 @@ def _below(filesystem: Any, directory: str) -> tuple[AbstractFileSystem, str]:
 def _check_protocol(path: str, fs: AbstractFileSystem, directory: str) -> None:
     """Raise if a path is a URL of another filesystem, because fsspec would treat the URL as a file name."""
     protocol, found, _ = path.partition("://")
-    known = {fs.protocol} if isinstance(fs.protocol, str) else {*fs.protocol}
+    known = protocols_of(fs)
     if not found or (not directory and (protocol in known or wraps(type(fs)))):
         return
     kind = "limited to a directory" if directory else f"for {' and '.join(map(repr, sorted(known)))}"

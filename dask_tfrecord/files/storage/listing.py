@@ -1,15 +1,12 @@
 """List the files that paths, globs and directories stand for, without opening the files.
 
-A listing for a read leaves out hidden files, but `find_files` finds every file below a directory. The module
-looks up why a path has no files only when an error must say so. The check that listed files are unchanged
-does not open the files either.
+A listing leaves out hidden files. The module looks up why a path has no files only when an error must say so.
+The check that listed files are unchanged does not open the files either.
 """
 
 import os
-import re
 from collections import Counter
 from collections.abc import Iterable, Iterator, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
@@ -19,20 +16,11 @@ from urllib.parse import quote, urlsplit
 import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
-from fsspec import AbstractFileSystem
-from fsspec.asyn import AsyncFileSystem
-from fsspec.utils import glob_translate
 
 from dask_tfrecord.codec.codecs import Compression, known_codec
 from dask_tfrecord.errors import Call, NotFoundError, TFRecordError, did_you_mean
-from dask_tfrecord.files.storage.filesystem import (
-    Filesystem,
-    LinkFollowingDisk,
-    is_hidden,
-    open_path,
-    without_duplicates,
-)
-from dask_tfrecord.files.storage.open_file import ExpectedFile, removed, stamp_of
+from dask_tfrecord.files.storage.filesystem import Filesystem, is_hidden, open_path, without_duplicates
+from dask_tfrecord.files.storage.location import ExpectedFile, stamp_of
 from dask_tfrecord.files.storage.paths import (
     expand_braces,
     glob_start,
@@ -45,65 +33,6 @@ from dask_tfrecord.files.storage.paths import (
 from dask_tfrecord.files.storage.store import FoundFiles, Store
 from dask_tfrecord.files.storage.store_failures import without_credentials
 from dask_tfrecord.schema.tfds import FEATURES, INFO
-
-
-def find_files(store: Store, path: str) -> dict[str, Any]:
-    """Find all files below a directory. On a local disk, the search follows symbolic links."""
-    if store.local:
-        return without_duplicates(LinkFollowingDisk().find(path, detail=True))
-    found: dict[str, Any]
-    found = _walk(store.fs, path) if _lists_one_by_one(store.fs) else store.fs.find(path, detail=True)
-    return {path: info for path, info in found.items() if info["type"] != "directory"}
-
-
-def _lists_one_by_one(fs: AbstractFileSystem) -> bool:
-    """Return True if fsspec would list directories one by one, and silently omit directories that fail."""
-    kind = type(fs)
-    return bool(
-        kind._find is AsyncFileSystem._find if fs.async_impl else kind.find is AbstractFileSystem.find
-    )
-
-
-def _walk(fs: AbstractFileSystem, root: str, depth: int | None = None) -> dict[str, Any]:
-    """Find all files and directories up to ``depth`` levels below ``root``. Raise if a listing fails."""
-    found: dict[str, Any] = {}
-    level, waiting = 0, [root]
-    while waiting and level != depth:
-        level, below = level + 1, []
-        for directory in waiting:
-            try:
-                infos = fs.ls(directory, detail=True)
-            except FileNotFoundError:
-                if directory == root:
-                    raise
-                continue  # the directory was removed, or it is a broken link on a page of links
-            for info in infos:
-                path = info["name"]
-                if path in found or (
-                    info["type"] == "directory" and path.rstrip("/") == directory.rstrip("/")
-                ):
-                    continue
-                found[path] = info
-                below += [path] if info["type"] == "directory" else []
-        waiting = below
-    return found
-
-
-def matching_paths(store: Store, pattern: str) -> dict[str, Any]:
-    if store.local or not _lists_one_by_one(store.fs):
-        fs = LinkFollowingDisk() if store.local else store.fs
-        matches: dict[str, Any] = fs.glob(pattern, detail=True)
-        return matches
-    root = pattern[: pattern.rfind("/", 0, glob_start(pattern)) + 1]
-    depth = None if "**" in pattern else pattern.count("/", len(root)) + 1
-    matching = re.compile(glob_translate(pattern)).match
-    try:
-        found = _walk(store.fs, root, depth)
-    except FileNotFoundError:
-        return {}
-    end = "/" if pattern.endswith("/") else ""
-    return {path: info for path, info in found.items() if matching(path.rstrip("/") + end)}
-
 
 # A copy of `dataset.snapshot.names.STAGING`. An import of that module would be circular.
 _STAGING = "_tfrecord/staging"
@@ -186,9 +115,6 @@ SIDE_FILES = frozenset({*TFDS_FILES, "schema.pbtxt"})
 
 # If at least this many paths lie in one directory, one listing replaces a request per path.
 _MANY = 64
-
-# The number of concurrent requests for the paths of a list.
-_THREADS = 16
 
 
 @dataclass(frozen=True)
@@ -330,13 +256,14 @@ def list_files(
             root = path if start == len(path) else parent_of(path[:start])
             reason = _NOTHING.get(match.kind, "no visible files to read here")
             advice = None
-            if match.kind == "glob" and store.local and os.path.isdir(root):
-                advice = f"pass {root!r} to read all files there"
-            elif match.kind == "missing" and store.local and os.path.isdir(parent_of(path)):
-                advice = did_you_mean(name_of(path), os.listdir(parent_of(path)))
-            raise nothing_at(Store(store.fs, root), reason, path, advice=advice)
+            if not store.is_remote:  # elsewhere, more requests would be needed
+                if match.kind == "glob" and os.path.isdir(root):
+                    advice = f"pass {root!r} to read all files there"
+                elif match.kind == "missing" and os.path.isdir(parent_of(path)):
+                    advice = did_you_mean(name_of(path), os.listdir(parent_of(path)))
+            raise nothing_at(Store.of(store.fs, root), reason, path, advice=advice)
         for info in match.infos:
-            if store.local and info.get("size") is None:
+            if info.get("is_broken_link"):
                 raise FileNotFoundError(f"{info['name']}: the target of the link does not exist")
     is_directory = (
         len(matches) == 1 and not isinstance(paths, list | tuple) and matches[0].kind == "directory"
@@ -383,7 +310,7 @@ def with_trailing_slash(store: Store) -> Store:
     if not is_http(store.root) or store.root.endswith("/"):
         return store
     try:
-        return Store(store.fs, f"{store.root}/") if _is_page(store.fs.info(store.root)) else store
+        return Store.of(store.fs, f"{store.root}/") if _is_page(store.fs.info(store.root)) else store
     except FileNotFoundError:
         return store
 
@@ -393,12 +320,12 @@ def list_directory(store: Store | FoundFiles) -> pa.Table:
     return _file_list(_directory(store).infos)
 
 
-def _find_any(store: Store | FoundFiles) -> dict[str, Any]:
+def _find_any(store: Store | FoundFiles, *, with_hidden: bool = False) -> dict[str, Any]:
     """Find all files below the store's root. If the root is missing, there are none."""
     if isinstance(store, FoundFiles):
         return store.infos
     try:
-        return find_files(store, store.root)
+        return store.find(store.root, with_hidden=with_hidden)
     except FileNotFoundError:
         return {}
 
@@ -418,9 +345,7 @@ def directories_holding(store: Store, name: str, listed: Store | FoundFiles | No
     The returned paths are relative to the root. ``name`` may be hidden. ``listed`` is an earlier listing, if
     any.
     """
-    # This filesystem finds hidden directories, but does not search inside them.
-    disk = LinkFollowingDisk()
-    found = disk.find(store.root, withdirs=True) if store.local else _find_any(listed or store)
+    found = _find_any(listed or store, with_hidden=True)
     split = (f"{store.relative(path)}/".partition(f"/{name}/") for path in found)
     directories = {directory for directory, is_found, _ in split if is_found}
     return sorted(one for one in directories if not any(map(is_hidden, one.split("/"))))
@@ -429,7 +354,7 @@ def directories_holding(store: Store, name: str, listed: Store | FoundFiles | No
 def _without_protocol(
     store: Store, paths: Sequence[PathLike], options: dict[str, Any] | None, filesystem: Filesystem
 ) -> Iterator[str]:
-    is_plain = store.local and filesystem is None
+    is_plain = not store.is_remote and filesystem is None
     for path in paths:
         text = os.fspath(path)
         # This check is much faster than fsspec's url_to_fs.
@@ -446,15 +371,12 @@ def _without_protocol(
 
 def _expand_all(store: Store, paths: Sequence[str]) -> list[_Match]:
     """List the files of each path, concurrently if the store is remote."""
-    if store.local or len(paths) == 1:
-        return [_expand(store, path) for path in paths]
-    parents = Counter(parent_of(path) for path in paths if not is_http(path))
+    parents = Counter(parent_of(path) for path in paths if store.is_remote and not is_http(path))
     for parent, count in parents.items():
         if count >= _MANY and glob_start(parent) == len(parent):
             with suppress(OSError):  # fsspec caches the listing, and `info` answers from the cache
                 store.fs.ls(parent)
-    with ThreadPoolExecutor(_THREADS) as pool:
-        return list(pool.map(lambda path: _expand(store, path), paths))
+    return store.for_each(partial(_expand, store), paths)
 
 
 def _expand(store: Store, path: str) -> _Match:
@@ -466,11 +388,11 @@ def _expand(store: Store, path: str) -> _Match:
             raise failure from None
         magic = glob_start(path) < len(path)
         return _glob(store, path) if magic else _Match([], "missing")
-    if store.local and info["type"] == "other":
+    if info["type"] == "other" and not store.is_remote:
         advice = "copy its output to a regular file and read that file"
         raise TFRecordError("is a pipe, a socket or a device, not a regular file", advice, path=path)
     if info["type"] == "directory" or _is_page(info):
-        return _directory(Store(store.fs, path))
+        return _directory(Store.of(store.fs, path))
     return _Match([info], "file")
 
 
@@ -500,8 +422,8 @@ def _glob(store: Store, pattern: str) -> _Match:
     for one in patterns:
         spelled_out = parent_of(one[: glob_start(one)])
         matches: dict[str, Any] = {}
-        for path, info in matching_paths(store, one).items():
-            matches |= find_files(store, path) if info["type"] == "directory" else {path: info}
+        for path, info in store.glob(one).items():
+            matches |= store.find(path) if info["type"] == "directory" else {path: info}
         found |= {unquoted_path(path): matches[path] for path in _visible_paths(matches, spelled_out)}
         described |= _described(matches)
     infos = [info for _, info in sorted(without_duplicates(found).items())]
@@ -544,12 +466,7 @@ def check_unchanged(store: Store, files: Sequence[FileInfo] | pa.Table) -> None:
         files = _without_unchanged(store, files if isinstance(files, pa.Table) else info_table(files))
     infos = table_infos(files) if isinstance(files, pa.Table) else files
     stamped = list({file.path: file for file in infos if file.stamp}.values())
-    if store.local or len(stamped) < 2:
-        for file in stamped:
-            check_file(store, file)
-    else:
-        with ThreadPoolExecutor(_THREADS) as pool:
-            list(pool.map(partial(check_file, store), stamped))
+    store.for_each(partial(check_file, store), stamped)
 
 
 def _without_unchanged(store: Store, files: pa.Table) -> pa.Table:
@@ -567,8 +484,4 @@ def _without_unchanged(store: Store, files: pa.Table) -> pa.Table:
 def check_file(store: Store, file: FileInfo) -> None:
     """Raise if one file changed since it was listed. Without a stamp, only its size is compared."""
     expected = ExpectedFile(store.public(file.path), file.size, file.stamp, True, dict)
-    try:
-        now = store.look(file.path)
-    except FileNotFoundError:
-        raise removed(expected.path) from None
-    expected.check(now)
+    expected.check(store.look(file.path))

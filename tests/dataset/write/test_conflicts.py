@@ -41,6 +41,7 @@ from dask_tfrecord.dataset.write import transaction
 from dask_tfrecord.dataset.write.operations import Compact, Delete, Group, GroupsLostError
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.storage import store as stores
 from dask_tfrecord.files.storage.listing import with_trailing_slash
 from dask_tfrecord.files.storage.store import Store
 
@@ -335,7 +336,7 @@ def test_no_attempt_lists_files_that_another_attempt_removes(
 
     Or the store fails for one attempt, and the write is given up, although the other attempt goes on.
     """
-    monkeypatch.setattr(Store, "renames", renames)
+    monkeypatch.setattr(stores, "_UPLOADING", {"memory"})
     for instant in range(0, 500, STRIDE):
         place = f"{tmp_path}/{instant}" if renames else f"memory://{tmp_path}/{instant}"
         to_tfrecord(keyed(a=[1]), place)
@@ -422,7 +423,7 @@ def check(place: str, has_committed: bool, instant: int) -> None:
 @pytest.mark.parametrize("renames", [True, False])
 def test_every_attempt_names_the_cause(tmp_path: Any, monkeypatch: pytest.MonkeyPatch, renames: bool) -> None:
     """Dask repeats failed tasks on remote stores, and shows the error of the last attempt."""
-    monkeypatch.setattr(Store, "renames", renames)
+    monkeypatch.setattr(stores, "_UPLOADING", {"memory"})
     place = f"{tmp_path}/data" if renames else f"memory://{tmp_path}/data"
     to_tfrecord(keyed(a=[1]), place)
     _, attempt = planned(place, append=True)

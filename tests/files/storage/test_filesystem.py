@@ -313,6 +313,6 @@ def test_no_message_shows_the_secrets_of_an_object(
 
 @pytest.mark.parametrize("root", ["memory://a", "s3://bucket/a", "http://host/a?sig=x", "/a"])
 def test_paths_are_shown_alike_one_by_one_and_together(root: str) -> None:
-    store = Store(fsspec.filesystem("memory"), "/a") if root.startswith("memory") else Store.at(root)
+    store = Store.of(fsspec.filesystem("memory"), "/a") if root.startswith("memory") else Store.at(root)
     paths = [store.join(name) for name in ("x.tfrecord", "k=1/x.tfrecord", "k=1/y?sig=z", "k=2/x.tfrecord")]
     assert store.public_paths(paths) == [*map(store.public, paths)]

@@ -78,7 +78,7 @@ def test_a_full_disk_raises_and_leaves_nothing(tmp_path: Path) -> None:
 
 
 def test_a_store_that_cannot_be_written_to_is_named() -> None:
-    store = Store(Web(), "https://host/place")
+    store = Store.of(Web(), "https://host/place")
     with (
         pytest.raises(DestinationError, match="https://host/place/a: files cannot be written here"),
         store.create(store.join("a")),

@@ -1,0 +1,542 @@
+"""List and read files below a root directory on any fsspec filesystem, and notice changed files.
+
+The module does not know the content of the files. Messages of this module contain no credentials.
+"""
+
+import io
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from contextlib import ExitStack, contextmanager, suppress
+from dataclasses import dataclass, field
+from datetime import datetime
+from functools import partial
+from typing import Any, ClassVar, NoReturn, TypeVar
+
+import pyarrow as pa
+from fsspec import AbstractFileSystem
+from fsspec.implementations.memory import MemoryFile
+from fsspec.spec import AbstractBufferedFile
+from fsspec.utils import tokenize
+
+from dask_tfrecord.codec import SparseReader, crc32c
+from dask_tfrecord.errors import FileChangedError, FileRemovedError, Remedy, TFRecordError
+from dask_tfrecord.files.storage.filesystem import ArrowFileSystem, Info, find_all, glob_all, protocols_of
+from dask_tfrecord.files.storage.paths import name_of, parent_of
+from dask_tfrecord.files.storage.store_failures import store_failure, without_credentials
+
+_S = TypeVar("_S")
+_T = TypeVar("_T")
+
+# The number of concurrent requests if each file needs one request.
+_THREADS = 16
+
+# The largest number of bytes that one request transfers.
+REQUEST_BYTES = 1 << 23
+
+# Keys of a file's info in fsspec whose values change when the file is rewritten.
+_STAMPS = (
+    "ETag",
+    "etag",
+    "md5Hash",
+    "mtime",
+    "LastModified",
+    "last_modified",
+    "updated",
+    "modified",
+    "created",
+)
+
+_ADVICE = "if it was rewritten on purpose, read the dataset again"
+
+
+def stamp_of(info: dict[str, Any]) -> str:
+    """Return the stamp of a file: a value in fsspec's info that changes when the file is rewritten, or "".
+
+    The stamp of a symbolic link is "", because fsspec reports the times of the link and not of the file.
+    """
+    if info.get("islink"):
+        return ""
+    stamp: Any = ""
+    for key in _STAMPS:  # a generator would take several times as long
+        if (value := info.get(key)) is not None:
+            stamp = value
+            break
+    # The info in a listing may give the time as a number, and the info of a single file as a datetime.
+    return str(stamp.timestamp() if isinstance(stamp, datetime) and stamp.tzinfo else stamp)
+
+
+def removed(path: str, why: str = "") -> FileRemovedError:
+    problem = f"the file was removed after the dataset was listed{why}"
+    return FileRemovedError(problem, "read the dataset again", path=path)
+
+
+@dataclass(frozen=True)
+class ExpectedFile:
+    """The state of a file in a listing. Opening the file compares this state with the current state.
+
+    ``path`` contains no credentials. ``whole`` is True if the file is read from its start to its end.
+    ``look`` returns the current info of the file from the store.
+    """
+
+    path: str
+    size: int | None
+    stamp: str
+    whole: bool
+    look: Callable[[], dict[str, Any]]
+
+    @property
+    def is_read_at_once(self) -> bool:
+        """True if one request can read the file, and its stamp does not matter."""
+        return self.whole and not self.stamp and 0 < (self.size or 0) < REQUEST_BYTES
+
+    def check(self, now: dict[str, Any]) -> None:
+        """Raise FileChangedError if the current info shows that the file was replaced."""
+        size, stamp = now.get("size"), stamp_of(now)
+        if size is not None and self.size is not None and size != self.size:
+            raise self.resized(f"{size:,}")
+        if self.stamp and stamp and stamp != self.stamp:
+            problem = "the file was rewritten since the dataset was listed"
+            raise FileChangedError(problem, _ADVICE, path=self.path)
+
+    def resized(self, now: str) -> FileChangedError:
+        problem = f"the file had {self.size:,} bytes when the dataset was listed and has {now} now"
+        return FileChangedError(problem, _ADVICE, path=self.path)
+
+    def explain(self, error: Exception) -> NoReturn:
+        """Raise an actionable error for a store failure; raise any other error unchanged."""
+        if isinstance(error, TFRecordError):
+            raise error
+        if (failure := store_failure(error, self.path)) is not None:
+            raise failure from error
+        self._look_again()
+        if isinstance(error, OSError):
+            raise error
+        if isinstance(error, ValueError) and not self.whole:
+            problem = "a range of the file was requested, but the server sends only whole files"
+            remedy = Remedy("blocksize", None, "read every file as a whole")
+            raise TFRecordError(problem, remedy, path=self.path) from error
+        # The text of the error may contain the URL with its secrets.
+        raise TFRecordError(f"the file cannot be read ({type(error).__name__})", path=self.path) from None
+
+    def _look_again(self) -> None:
+        try:
+            now = self.look()
+        except FileNotFoundError:
+            raise removed(self.path) from None
+        except Exception:  # the store cannot be reached, and the first error reports this
+            return
+        self.check(now)
+
+
+class FileReader:
+    """Read a range of a file forward, and check that the file has the expected size."""
+
+    def __init__(self, file: Any, expected: ExpectedFile, start: int, stop: int | None) -> None:
+        self._file = file
+        self._expected = expected
+        self._position = start
+        self._stop = stop
+        self._ahead = memoryview(b"")
+        self.size = expected.size
+
+    def peek(self, count: int) -> bytes:
+        """Return the first ``count`` bytes of the range, or all bytes if there are fewer. Call `peek` before
+        other reads.
+        """
+        head = memoryview(bytearray(count))
+        end = 0
+        while end < count and (got := self.readinto(head[end:])):
+            end += got
+        self._ahead = memoryview(bytes(head[:end]) + bytes(self._ahead))
+        return bytes(head[:end])
+
+    def leave_out_values(self, columns: Sequence[str]) -> None:
+        """From now on, read a local file of uncompressed records as `SparseReader` does.
+
+        Call this method before any read except `peek`. If the file is not local, the method changes nothing.
+        """
+        stop = self.size if self._stop is None else self._stop
+        if isinstance(self._file, io.FileIO) and stop is not None:
+            self._position -= len(self._ahead)
+            self._ahead = memoryview(b"")
+            self._file = SparseReader(self._file.fileno(), self._position, stop, columns)
+
+    def readinto(self, view: memoryview) -> int:
+        """Read the next bytes into the start of ``view``. Return their number, which is 0 only at the end of
+        the range.
+        """
+        if not self._ahead:
+            wanted = None if self._stop is None else self._stop - self._position
+            if wanted == 0:
+                return 0
+            try:
+                count = self._read(view if wanted is None else view[:wanted], wanted)
+            except Exception as error:  # fsspec and the libraries of stores raise exceptions of many classes
+                self._expected.explain(error)
+            self._position += count
+            self._check_size(count == 0)
+            if not self._ahead:
+                return count
+        count = min(len(view), len(self._ahead))
+        view[:count], self._ahead = self._ahead[:count], self._ahead[count:]
+        return count
+
+    def _read(self, view: memoryview, wanted: int | None) -> int:
+        """Read into ``view``, or into the reader's buffer if each read of the file sends a request."""
+        if isinstance(self._file, AbstractBufferedFile) or not hasattr(self._file, "readinto"):
+            most = REQUEST_BYTES if wanted is None else min(wanted, REQUEST_BYTES)
+            data = self._file.read(most)
+            self._ahead = memoryview(data)
+            return len(data)
+        count: int = self._file.readinto(view)
+        return count
+
+    def _check_size(self, ended: bool) -> None:
+        end = self.size if self._stop is None else self._stop
+        if end is None:
+            return
+        if ended and self._position < end:
+            raise self._expected.resized(f"only {self._position:,}")
+        if self._position > end:
+            if self._stop is None:
+                raise self._expected.resized(f"more than {end:,}")
+            raise FileChangedError(
+                "the server sends more bytes than were requested", path=self._expected.path
+            )
+
+
+class _ReaderOfReader(FileReader):
+    """A reader that passes on what another reader reads."""
+
+    def __init__(self, reader: FileReader) -> None:
+        self._reader = reader
+        self.size = reader.size
+
+    def peek(self, count: int) -> bytes:
+        return self._reader.peek(count)
+
+    def leave_out_values(self, columns: Sequence[str]) -> None:
+        """Do nothing, because all bytes are needed, or because the file is remote."""
+
+
+class FollowingReader(_ReaderOfReader):
+    """Read a file from start to end. If a commit moves the file in the meantime, continue at the new path."""
+
+    def __init__(self, reader: FileReader, start: int, open_at: Callable[[int], FileReader]) -> None:
+        super().__init__(reader)
+        self._position, self._open_at = start, open_at
+
+    def readinto(self, view: memoryview) -> int:
+        try:
+            count = self._reader.readinto(view)
+        except FileNotFoundError:
+            self._reader = self._open_at(self._position)
+            count = self._reader.readinto(view)
+        self._position += count
+        return count
+
+
+@dataclass
+class Checksum:
+    """The first bytes of a file, and the count and the CRC-32C of all bytes read so far."""
+
+    head: bytes = b""
+    bytes: int = 0
+    crc32c: int = 0
+
+
+class ChecksumReader(_ReaderOfReader):
+    def __init__(self, reader: FileReader, checksum: Checksum) -> None:
+        super().__init__(reader)
+        self._checksum = checksum
+
+    def peek(self, count: int) -> bytes:
+        self._checksum.head = self._reader.peek(count)
+        return self._checksum.head
+
+    def readinto(self, view: memoryview) -> int:
+        count = self._reader.readinto(view)
+        self._checksum.bytes += count
+        self._checksum.crc32c = crc32c(view[:count], self._checksum.crc32c)
+        return count
+
+
+class PartialFile(io.RawIOBase):
+    """A file-like object for a file of which only some ranges were read."""
+
+    def __init__(self, size: int, parts: Sequence[tuple[int, bytes]]) -> None:
+        self._size, self._parts, self._at = size, parts, 0
+
+    def readable(self) -> bool:
+        return True
+
+    def seekable(self) -> bool:
+        return True
+
+    def tell(self) -> int:
+        return self._at
+
+    def seek(self, offset: int, whence: int = io.SEEK_SET) -> int:
+        base = {io.SEEK_SET: 0, io.SEEK_CUR: self._at, io.SEEK_END: self._size}[whence]
+        self._at = base + offset
+        return self._at
+
+    def read(self, count: int = -1) -> bytes:
+        for start, data in self._parts:
+            if start <= self._at < start + len(data):
+                found = data[self._at - start :][:count]
+                self._at += len(found)
+                return found
+        raise OSError(f"byte {self._at} was not read")
+
+
+@dataclass(frozen=True, repr=False)
+class Location:
+    """A filesystem and a root directory. Paths are written as on the filesystem, without protocol.
+
+    Tasks contain stores, which are locations, so that workers open the same filesystem as the client. The
+    repr of a store shows no storage options. The token of a store contains only a hash of the options.
+    """
+
+    fs: AbstractFileSystem
+    root: str
+    # Reads look for a file that is gone at the paths which this function yields for the store and the old
+    # path. The function may then raise an error that says why the file is gone.
+    elsewhere: Callable[[Any, str], Iterator[str]] | None = None
+    # The checksum of the bytes that are read, if not None. Only one file may then be open at a time.
+    checksum: Checksum | None = field(default=None, compare=False)
+
+    # True if a request takes time and may fail, and if other libraries cannot open the paths.
+    is_remote: ClassVar[bool] = True
+    # The time that one more request takes, as the number of bytes that can be read in this time.
+    request_cost: ClassVar[int] = 1 << 20
+    # True if a file that is moved keeps its stamp, and stays open.
+    move_keeps_stamp: ClassVar[bool] = False
+
+    def __repr__(self) -> str:
+        return f"Store({self.public()!r})"
+
+    def __dask_tokenize__(self) -> tuple[str, ...]:
+        fs = self.fs
+        return type(fs).__qualname__, tokenize(fs.storage_args, fs.storage_options), self.root
+
+    def join(self, relative: str) -> str:
+        return f"{self.root.rstrip('/')}/{relative}"
+
+    def relative(self, path: str) -> str:
+        """Convert a full path below the root to a path relative to the root.
+
+        This is the inverse of `join`.
+        """
+        return path[len(self.join("")) :]
+
+    def public(self, path: str | None = None) -> str:
+        """Return a path, or the root, for messages and results: a URL without credentials and query."""
+        path = self.root if path is None else path
+        scheme, _, rest = without_credentials(str(self.fs.unstrip_protocol(path))).partition("://")
+        if scheme in ("http", "https"):
+            rest = rest.partition("?")[0]
+        host, slash, tail = rest.partition("/")
+        return f"{scheme}://{host.rpartition('@')[2]}{slash}{tail}"
+
+    def public_paths(self, paths: Sequence[str]) -> list[str]:
+        """Convert several paths as `public` does.
+
+        To save time, `public` is called once for each directory.
+        """
+        known: dict[str, str] = {}
+
+        def public(path: str) -> str:
+            if "?" in path:  # what follows may be a query with a secret
+                return self.public(path)
+            parent = parent_of(path)
+            if parent not in known:
+                known[parent] = self.public(f"{parent}/")
+            return f"{known[parent]}{name_of(path)}"
+
+        return [*map(public, paths)]
+
+    def real_path(self, path: str) -> str:
+        """Resolve the links in a path. Elsewhere than on a local disk, a path has no links for readers."""
+        return path
+
+    def for_each(self, function: Callable[[_S], _T], items: Iterable[_S]) -> list[_T]:
+        """Call a function for each item, concurrently if each call waits for requests."""
+        given = [*items]
+        if len(given) < 2:
+            return [*map(function, given)]
+        with ThreadPoolExecutor(_THREADS) as pool:
+            return [*pool.map(function, given)]
+
+    # -- Listing ---------------------------------------------------------------------------------------------
+
+    def names(self, directory: str) -> list[str]:
+        """List the names in a directory below the root, without a cache. A missing directory has no names."""
+        # Over HTTP, a file would be listed as a directory.
+        if "://" in self.root and not self.root.endswith("/"):
+            return []
+        path = self.join(directory)
+        self.fs.invalidate_cache(path)
+        try:
+            return [name for one in self._ls(path) if (name := name_of(one.rstrip("/")))]
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+
+    def _ls(self, path: str) -> list[str]:
+        # On S3, `isdir` lists the directory into the cache. `ls` would also list the parent of a missing
+        # directory, which may hold many files.
+        if hasattr(self.fs, "call_s3") and "/" in path.strip("/") and not self.fs.isdir(path):
+            return []
+        return list(self.fs.ls(path, detail=False))
+
+    def has_file(self, path: str) -> bool:
+        """Ask the store, without a cache, if a file exists."""
+        if not hasattr(self.fs, "call_s3"):
+            self.fs.invalidate_cache(path)
+            return bool(self.fs.exists(path))
+        bucket, _, key = path.partition("/")
+        try:
+            # `exists` would also list the directory of this name.
+            self.fs.call_s3("head_object", Bucket=bucket, Key=key, **self.fs.req_kw)
+        except FileNotFoundError:
+            return False
+        return True
+
+    def find(self, path: str, *, with_hidden: bool = False) -> dict[str, Info]:
+        """Find all files below a directory, and map their paths to their infos.
+
+        On a local disk, follow links, and leave out files in hidden directories. ``with_hidden`` adds the
+        directories, also the hidden directories.
+        """
+        return find_all(self.fs, path)
+
+    def glob(self, pattern: str) -> dict[str, Info]:
+        return glob_all(self.fs, pattern)
+
+    def files(self, directory: str = "") -> list[str]:
+        """Return the sorted paths of all files below a directory, but not of files behind links."""
+        try:
+            return sorted(self.fs.find(self.join(directory).rstrip("/")))
+        except FileNotFoundError:
+            return []
+
+    def linked_directories(self) -> list[str]:
+        """Return the visible links to directories below the root that readers follow."""
+        return []
+
+    # -- Reading ---------------------------------------------------------------------------------------------
+
+    @contextmanager
+    def open(
+        self, path: str, size: int | None, start: int = 0, stop: int | None = None, stamp: str = ""
+    ) -> Iterator[FileReader]:
+        """Open a file to read the stored bytes from ``start`` to before ``stop``. By default, the whole file
+        is read.
+
+        ``size`` and ``stamp`` come from a listing. Raise FileChangedError if a known size or stamp differs
+        from the current size or stamp.
+        """
+        with ExitStack() as stack:
+
+            def enter(position: int, at: str) -> FileReader:
+                known = stamp if at == path or self.move_keeps_stamp else ""
+                return self._open(stack, at, size, position, stop, known)
+
+            def open_at(position: int) -> FileReader:
+                return self.follow(path, partial(enter, position))
+
+            reader = open_at(start)
+            if self.elsewhere is not None and not self.move_keeps_stamp:
+                reader = FollowingReader(reader, start, open_at)
+            yield reader if self.checksum is None else ChecksumReader(reader, self.checksum)
+
+    def _open(
+        self, stack: ExitStack, path: str, size: int | None, start: int, stop: int | None, stamp: str
+    ) -> FileReader:
+        expected = ExpectedFile(
+            self.public(path), size, stamp, not start and stop is None, lambda: self._look(path)
+        )
+        try:
+            file = stack.enter_context(self._open_file(path, expected))
+            expected.check(self._details(file, path, expected))
+            if start:
+                file.seek(start)
+        except Exception as error:  # fsspec and the libraries of stores raise exceptions of many classes
+            expected.explain(error)
+        return FileReader(file, expected, start, stop)
+
+    def _open_file(self, path: str, expected: ExpectedFile) -> Any:
+        """Open a file for reading, without a buffer, because `FileReader` buffers what it reads."""
+        options: dict[str, Any] = {"block_size": REQUEST_BYTES, "cache_type": "none"}
+        if "http" in protocols_of(self.fs):
+            if expected.whole:
+                # Read the file with one request, which servers without ranges can answer.
+                options["block_size"] = 0
+            elif expected.size is not None:
+                # Request one byte more than expected, so that a longer file is noticed.
+                options["size"] = expected.size + 1
+        file = self.fs.open(path, "rb", **options)
+        # All readers of one in-memory file of fsspec share one object with one position.
+        return io.BytesIO(file.getvalue()) if isinstance(file, MemoryFile) else file
+
+    def _details(self, file: Any, path: str, expected: ExpectedFile) -> Info:
+        """Return the current info of an open file, if possible without another request."""
+        if isinstance(file, io.BytesIO) and not expected.stamp and len(file.getbuffer()) == expected.size:
+            return {}
+        # Open files of pyarrow do not say when they were written.
+        if isinstance(file, io.BytesIO) or isinstance(self.fs, ArrowFileSystem):
+            return self._look(path)
+        return dict(getattr(file, "details", None) or {})
+
+    def read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        """Read byte ranges of files, concurrently if possible.
+
+        A range is a path, a start and a stop. Raise FileChangedError if a file was removed.
+        """
+        with suppress(FileNotFoundError):
+            return self._read_ranges(ranges)
+
+        def read_one(start: int, stop: int, at: str) -> bytes:
+            return self._read_ranges([(at, start, stop)])[0]
+
+        return [self.follow(path, partial(read_one, start, stop)) for path, start, stop in ranges]
+
+    def _read_ranges(self, ranges: Sequence[tuple[str, int, int]]) -> list[bytes]:
+        paths, starts, stops = map(list, zip(*ranges, strict=True)) if ranges else ([], [], [])
+        found: list[bytes] = self.fs.cat_ranges(paths, starts, stops, on_error="raise")
+        for one in found:  # asynchronous filesystems return errors as results even with on_error="raise"
+            if isinstance(one, Exception):
+                raise one
+        return found
+
+    def map_file(self, path: str) -> pa.Buffer | None:
+        """Map a listed file into memory. Return None if the file is not on a local disk."""
+        return None
+
+    def follow(self, path: str, read: Callable[[str], _T]) -> _T:
+        """Call ``read`` with the current path of a listed file. Raise FileChangedError if the file was
+        removed.
+        """
+        try:
+            return read(path)
+        except FileNotFoundError as error:
+            for other in self.elsewhere(self, path) if self.elsewhere is not None else ():
+                with suppress(FileNotFoundError):
+                    return read(other)
+            raise removed(self.public(path)) from error
+
+    def look(self, path: str) -> Info:
+        """Return the current info of a file, or of the target of a link, from the store.
+
+        If the file was moved, its info may contain no stamp.
+        """
+
+        def look_at(at: str) -> Info:
+            found = self._look(at)
+            return found if at == path or self.move_keeps_stamp else {"size": found.get("size")}
+
+        return self.follow(path, look_at)
+
+    def _look(self, path: str) -> Info:
+        self.fs.invalidate_cache(path)
+        return dict(self.fs.info(path))
