@@ -24,6 +24,7 @@ import pyarrow.parquet as pq
 from dask_tfrecord.codec import KIND_TYPES, Column, Ints, crc32c, crc32c_combine, decoded_schema
 from dask_tfrecord.errors import SchemaError
 from dask_tfrecord.files.entry import ColumnFile, FileEntry
+from dask_tfrecord.files.record_file import rows_without_columns
 from dask_tfrecord.files.storage.location import PartialFile
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import hide, secrets_of
@@ -241,6 +242,8 @@ class StoredRows(NamedTuple):
         if a value does not fit its column. The caller then decodes the records, and an error about a value
         names the record.
         """
+        if not schema.fields:
+            return rows_without_columns(stop - start)
         if not self.reader.stores(schema) or (found := self._data_file) is None:
             return None
         with self.reader.doubts():

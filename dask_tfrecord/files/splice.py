@@ -365,7 +365,7 @@ def _from_column_file(store: Store, source: FileEntry, file: ColumnFile, schema:
     for start in range(0, source.records, _ROWS):
         stop = min(start + _ROWS, source.records)
         offsets = stored.offsets(start, stop)
-        values = stored.read(schema, start, stop) if schema.fields else pa.table({})
+        values = stored.read(schema, start, stop)
         if offsets is None or values is None:
             return
         yield values, np.diff(offsets)

@@ -165,7 +165,7 @@ def column_file_difference(store: Store, record_type: RecordType, entry: FileEnt
         for values, sizes in rows_of_file(store, replace(entry, columns=None), features, record_type):
             stop = start + len(sizes)
             offsets = stored.offsets(start, stop)
-            table = stored.read(schema, start, stop) if features else values
+            table = stored.read(schema, start, stop)
             if offsets is None or table is None:
                 return unusable
             names = [name for name in schema.names if not _are_equal(values[name], table[name])]

@@ -83,7 +83,7 @@ class PlannedPartition:
 
     def with_partition_values(self, table: pa.Table, schema: Schema) -> pa.Table:
         """Add the partition columns to a table, in the order of a schema."""
-        if not self.partition_values:
+        if not self.partition_values or not schema.fields:
             return table
         columns = [
             self._repeat(item, table.num_rows) if item.name in self.partition_values else table[item.name]

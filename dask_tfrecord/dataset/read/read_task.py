@@ -13,7 +13,7 @@ import numpy as np
 import pyarrow as pa
 
 from dask_tfrecord.codec import Ints
-from dask_tfrecord.dataset.read.column_reads import Choice, Chunk, ColumnReads
+from dask_tfrecord.dataset.read.column_reads import Choice, ColumnReads, rows_at
 from dask_tfrecord.dataset.read.inferred_schema import explained
 from dask_tfrecord.dataset.read.partition import PlannedPartition
 from dask_tfrecord.dataset.read.requested_columns import feature_clash, origin_clash
@@ -104,7 +104,7 @@ class Partition(PlannedPartition):
             reads = ColumnReads(self, picks_rows=True)
             choice = reads.choose(split, wanted)
             empty = pa.Table.from_batches([self.schema.no_rows()])
-            tables = [None] if choice.way == "decode" else [empty, *reads.read(split, choice)]
+            tables = [None] if choice.source == "all records" else [empty, *reads.read(split, choice)]
             if tables[-1] is not None:
                 return pa.concat_tables(tables)
         if schema.fields and self.filters is None and len(wanted) * _DENSE < count:
@@ -116,7 +116,7 @@ class Partition(PlannedPartition):
         if table.num_rows != count:
             problem = f"{table.num_rows:,} records were read where {count:,} were counted before"
             raise FileChangedError(problem, path=self.file_names)
-        return Chunk(0, count, wanted).take(table)
+        return rows_at(table, wanted)
 
     def read_column_file(self, most_bytes: int) -> pa.Table | None:
         """Read the rows of a partition from the column file of its only split.
@@ -126,7 +126,7 @@ class Partition(PlannedPartition):
         [split] = self.splits
         reads = ColumnReads(self)
         choice = reads.choose(split)
-        if choice.way in ("decode", "records") or reads.column_bytes(split, choice) > most_bytes:
+        if choice.source in ("all records", "some records") or reads.column_bytes(split, choice) > most_bytes:
             return None
         tables = [pa.Table.from_batches([self.schema.no_rows()])]
         for table in reads.read(split, choice):
@@ -144,7 +144,7 @@ class Partition(PlannedPartition):
         try:
             for splits in groups_of_small_files(self.splits):
                 choices = [reads.choose(split) for split in splits]
-                if all(one.way == "decode" for one in choices):
+                if all(one.source == "all records" for one in choices):
                     yield from self._decoded(splits, losses, batch_bytes)
                     continue
                 for split, choice in zip(splits, choices, strict=True):
@@ -160,7 +160,7 @@ class Partition(PlannedPartition):
     ) -> Iterator[pa.Table]:
         """Yield the rows of a split that pass the filters. ``choice`` says how to read the split."""
         done = 0
-        if choice.way != "decode":
+        if choice.source != "all records":
             for found in reads.read(split, choice):
                 if found is None:
                     break
@@ -231,13 +231,6 @@ class Partition(PlannedPartition):
 
 Read = Literal["all records", "some records", "column file", "no records", "snapshot", "left out"]
 
-_READS: dict[str, Read] = {
-    "decode": "all records",
-    "records": "some records",
-    "columns": "column file",
-    "nothing": "no records",
-}
-
 
 @dataclass(frozen=True)
 class SplitReport:
@@ -265,16 +258,16 @@ def _report(partition: Partition, reads: ColumnReads, split: Split) -> SplitRepo
     if (count := partition.known_count(split)) is not None:
         return SplitReport(path, "snapshot", "the number of records is known", stored, rows=count)
     choice = reads.choose(split, reads.possible(split))
-    data = {"decode": stored, "records": choice.fetch.bytes if choice.fetch else 0}.get(choice.way, 0)
+    data = {"all records": stored, "some records": choice.fetch.bytes if choice.fetch else 0}
     column_bytes = reads.column_bytes(split, choice)
     column_file = split.columns.path if split.columns is not None and column_bytes else None
-    rows = _rows(split, choice)
-    return SplitReport(path, _READS[choice.way], choice.rule, stored, data, column_bytes, rows, column_file)
-
-
-def _rows(split: Split, choice: Choice) -> int | None:
-    if choice.fetch is not None and choice.way == "records":
-        return len(choice.fetch.rows)
-    if choice.way == "decode":
-        return split.records
-    return sum(one.stop - one.start if one.rows is None else len(one.rows) for one in choice.chunks)
+    return SplitReport(
+        path,
+        choice.source,
+        choice.rule,
+        stored,
+        data.get(choice.source, 0),
+        column_bytes,
+        split.records if choice.rows is None else len(choice.rows),
+        column_file,
+    )
