@@ -7,14 +7,13 @@ import json
 import re
 from collections.abc import Sequence
 from concurrent.futures import ThreadPoolExecutor
-from functools import partial
 from typing import Any, Literal, get_args
 
 import numpy as np
 from pyarrow import types
 
 from dask_tfrecord import arguments
-from dask_tfrecord.codec import HEADER_BYTES, scan
+from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.dataset.read.schema_sources import tfds_schema, tfmd_schema
 from dask_tfrecord.dataset.snapshot.model import Snapshot, open_version
@@ -29,7 +28,6 @@ from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import FileInfo, PathLike
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.window import record_offsets
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema import tensorflow_schemas
 from dask_tfrecord.schema.fields import Field, Schema, stored_fields
@@ -91,9 +89,8 @@ def _write_indexes(store: Store, snapshot: Snapshot) -> list[str]:
     def write(file: FileEntry, name: str) -> None:
         split, options = Split(FileInfo(store.join(file.path), file.bytes)), ReadOptions(verify_crc=False)
         with store.create(store.join(name)) as target:
-            for step in RecordFile(store, split, options).run(partial(scan, verify_crc=False)):
-                offsets = step.offsets(record_offsets(step.data))
-                sizes = np.diff(np.append(offsets, step.offset + len(step.data)))
+            for chunk in RecordFile(store, split, options).chunks():
+                offsets, sizes = chunk.offsets(chunk.bounds[:-1]), np.diff(chunk.bounds)
                 lines = map("{} {}\n".format, offsets.tolist(), sizes.tolist())
                 target.write("".join(lines).encode())
 

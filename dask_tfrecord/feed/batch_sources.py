@@ -37,7 +37,8 @@ from dask_tfrecord.errors import (
     check_instance,
     did_you_mean,
 )
-from dask_tfrecord.feed.record_buffers import RecordDecoder, Records, read_block
+from dask_tfrecord.feed.record_buffers import RecordDecoder
+from dask_tfrecord.files.record_file import RecordFile, Records
 from dask_tfrecord.files.storage.listing import check_unchanged
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.files.window import Allocate
@@ -209,9 +210,8 @@ class DatasetSource:
         partition = self._partition(piece)
         check_unchanged(partition.store, partition.pruned_files or ())
         try:
-            blocks = [
-                read_block(partition.store, partition.options, split, allocate) for split in partition.splits
-            ]
+            files = (RecordFile(partition.store, split, partition.options) for split in partition.splits)
+            blocks = [file.records(allocate) for file in files]
         except TFRecordError:
             partition.read()  # raises the error that explains the cause
             raise

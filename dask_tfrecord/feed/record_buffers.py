@@ -3,7 +3,6 @@
 The bytes come from memory-mapped files, from blocks that are kept in memory, or from ranges of files.
 """
 
-import os
 import threading
 from collections import OrderedDict
 from collections.abc import Iterator, Sequence
@@ -14,30 +13,20 @@ from typing import Any, NamedTuple
 import numpy as np
 import pyarrow as pa
 
-from dask_tfrecord.codec import HEADER_BYTES, Ints, scan
+from dask_tfrecord.codec import HEADER_BYTES, Ints
 from dask_tfrecord.codec.codecs import detect, is_frame
 from dask_tfrecord.collection.scheduler import Progress, Report
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
-from dask_tfrecord.errors import FileChangedError, TFRecordError
+from dask_tfrecord.errors import FileChangedError
 from dask_tfrecord.files.column_files import StoredRows, open_column_file
-from dask_tfrecord.files.damage import locate_error
-from dask_tfrecord.files.file_options import ReadOptions
-from dask_tfrecord.files.record_file import Decoding
+from dask_tfrecord.files.record_file import RecordFile, Records, TableReader
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.window import WINDOW_BYTES, Allocate, must_verify_content, open_window
 from dask_tfrecord.row_selection import Numbers
 from dask_tfrecord.schema.fields import Schema
 
 # The number of threads that read files when a table is opened.
 THREADS = 8
-
-
-class Records(NamedTuple):
-    """A buffer with records, the start of each record, and the end of the last record."""
-
-    data: pa.Buffer
-    offsets: Ints
 
 
 class RecordDecoder:
@@ -47,7 +36,7 @@ class RecordDecoder:
         self._values, self._schema = dataset.partition_values, schema
         self._stored = schema.select(name for name in schema.names if name not in self._values)
         allowed = dataset.partition(0, schema).allowed_features
-        self._decoder = Decoding(self._stored, dataset.options, allowed).decoder()
+        self._decoder = TableReader(dataset.store, self._stored, dataset.options, allowed).decoder()
 
     def decode(
         self, buffers: Sequence[pa.Buffer], places: Ints, rows: Ints, partitions: Ints
@@ -105,7 +94,7 @@ def find_units(dataset: ReadPlan, splits: Sequence[Split]) -> list[Unit]:
         if mapped is None:
             return [None if known is None else _of_split(known, split) for split in group]
         if known is None:
-            parts = [_scan(store, dataset.options, split, data) for split in group]
+            parts = [_find_records(RecordFile(store, split, dataset.options), data) for split in group]
             known = np.concatenate([*(part[:-1] for part in parts), parts[-1][-1:]])
         return [known]
 
@@ -147,67 +136,10 @@ def _of_split(offsets: Ints, split: Split) -> Ints:
     return offsets[start:] if split.stop is None else offsets[start : split.stop.record + 1]
 
 
-def _scan(store: Store, options: ReadOptions, split: Split, data: memoryview) -> Ints:
-    """Return the file offset of each record of a split, followed by the end of the split."""
-    start = split.start.offset
-    stop = len(data) if split.stop is None else split.stop.offset
-    return _offsets(store, options, split, data[start:stop]) + start
-
-
-def _offsets(store: Store, options: ReadOptions, split: Split, data: memoryview) -> Ints:
-    limit = options.max_record_bytes
-    scanned = scan(data, final=True, offsets=True, verify_crc=False, max_record_bytes=limit)
-    if scanned.damage is not None:
-        error = scanned.damage.error((), 0, split.start.content)
-        raise locate_error(error, store.public(split.file.path), split.start.record)
-    found = np.zeros(0, np.int64) if scanned.offsets is None else scanned.offsets.to_numpy()
-    return np.append(found, scanned.consumed)
-
-
-def read_block(store: Store, options: ReadOptions, split: Split, allocate: Allocate | None = None) -> Records:
-    """Read and decompress a split, and find its records. ``allocate`` has the same meaning as in `Window`."""
-    path = store.public(split.file.path)
-    if allocate is not None and (directly := _read_directly(store, options, split, allocate)) is not None:
-        return Records(pa.py_buffer(directly), _offsets(store, options, split, directly))
-    joined = bytearray()
-    data = memoryview(joined)
-    try:
-        with open_window(store, split, options, WINDOW_BYTES, allocate) as window:
-            for view in window:
-                window.advance(len(view))
-                if window.final and window.stop is not None and not joined:
-                    data = view  # the window does not overwrite its last view
-                    break
-                data.release()
-                joined += view
-                data = memoryview(joined)
-    except TFRecordError as error:
-        raise locate_error(error, path, split.start.record) from None
-    return Records(pa.py_buffer(data), _offsets(store, options, split, data))
-
-
-def _read_directly(store: Store, options: ReadOptions, split: Split, allocate: Allocate) -> memoryview | None:
-    """Read a split of an uncompressed local file in a third of the time that a window takes.
-
-    Return None if the split must be read through a window, which may also explain an error.
-    """
-    file, start = split.file, split.start
-    stop = file.size if split.stop is None else split.stop.offset
-    if store.is_remote or options.compression not in ("infer", None) or must_verify_content(split, options):
-        return None
-    if stop is None or start.offset != start.content:
-        return None
-    try:
-        with open(file.path, "rb", buffering=0) as opened:
-            status = os.fstat(opened.fileno())
-            if status.st_size != file.size or file.stamp not in ("", str(status.st_mtime)):
-                return None
-            data = allocate(stop - start.offset)
-            opened.seek(start.offset)
-            count = opened.readinto(data)
-    except OSError:
-        return None
-    return data if count == len(data) and is_frame(bytes(data[:HEADER_BYTES])) else None
+def _find_records(file: RecordFile, data: memoryview) -> Ints:
+    """Return where the records of a split begin in the data of the file, and where the last record ends."""
+    start, stop = file.split.start.offset, file.split.stop
+    return file.find_records(data[start : None if stop is None else stop.offset]) + start
 
 
 # A table drops blocks from memory only if it keeps more than this many blocks, and more than this many
@@ -310,7 +242,7 @@ class RecordBuffers:
             with self._reading[unit % _LOCKS]:
                 records = self._kept_block(unit)
                 if records is None:
-                    records = read_block(store, dataset.options, split)
+                    records = RecordFile(store, split, dataset.options).records()
                     with self._lock:
                         self._keep(unit, records)
         return records

@@ -29,7 +29,7 @@ from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.location import FileReader
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
-from dask_tfrecord.files.window import WINDOW_BYTES, Intact, Window, record_offsets
+from dask_tfrecord.files.window import WINDOW_BYTES, Intact, Window, record_bounds
 
 # A callable that calls a function with each argument, possibly in parallel, and returns the results in order.
 ComputeEach: TypeAlias = Callable[[Callable[[Any], Any], Iterable[Any]], list[Any]]
@@ -195,7 +195,7 @@ def _walk_past_damage(window: "_FileWindow", part: _Range) -> _Walk:
         data, offset = window.data, window.offset
         checked = check(data, final=window.end == part.size, limit=part.size - offset)
         intact = Intact.of(checked, data, offset, records)
-        offsets = intact.offsets(record_offsets(intact.data))
+        offsets = intact.offsets(record_bounds(intact.data)[:-1])
         lost = offset + checked.starts[int(checked.continues) :]
         stops = [
             int(places[at])

@@ -24,10 +24,10 @@ from dask_tfrecord.codec import (
 from dask_tfrecord.errors import CorruptRecordError, FileChangedError, TFRecordError
 from dask_tfrecord.files.damage import DamagePolicy, Losses
 from dask_tfrecord.files.file_options import ReadOptions
-from dask_tfrecord.files.record_file import RecordFile, Result, Step
+from dask_tfrecord.files.record_file import Chunk, RecordFile, Result
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.window import Numbers, record_offsets
+from dask_tfrecord.files.window import Numbers
 
 AskedType: TypeAlias = RecordType | Literal["infer"]
 
@@ -148,12 +148,12 @@ def sample_split(
     file = RecordFile(store, split, options)
     path = file.path
     try:
-        for step in file.run(kernel, losses=losses, check=feed.check):
-            count = step.result.records
-            _note_places(places, inference, records, step, path)
+        for chunk in file.run(kernel, losses=losses, check=feed.check):
+            count = chunk.result.records
+            _note_places(places, inference, records, chunk, path)
             records += count
-            payload += len(step.data) - FRAME_BYTES * count
-            if count and windows is not None and step.result.damage is None:
+            payload += len(chunk.data) - FRAME_BYTES * count
+            if count and windows is not None and chunk.result.damage is None:
                 windows -= 1
                 if windows <= 0:
                     break
@@ -209,16 +209,16 @@ class _Feed:
 
 
 def _note_places(
-    places: dict[int, RecordPosition], inference: Inference, before: int, step: Step[Result], path: str
+    places: dict[int, RecordPosition], inference: Inference, before: int, chunk: Chunk[Result], path: str
 ) -> None:
-    """Store the position of each record of this step in which a feature has a kind for the first time."""
+    """Store the position of each record of this chunk in which a feature has a kind for the first time."""
     numbers = {number for feature in inference.features() for number in feature.kinds.values()}
     new = sorted(number for number in numbers if number >= before)
     if new:
-        offsets = step.offsets(record_offsets(step.data))
+        offsets = chunk.offsets(chunk.bounds[:-1])
         for number in new:
             at = number - before
-            places[number] = RecordPosition(path, step.number(at), int(offsets[at]))
+            places[number] = RecordPosition(path, chunk.number(at), int(offsets[at]))
 
 
 def _summary(feature: Feature, path: str, places: Mapping[int, RecordPosition]) -> FeatureSummary:

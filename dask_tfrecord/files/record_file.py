@@ -6,6 +6,7 @@ cannot be read together, for example because one of them is damaged, the caller 
 that read reports the error. The module does not know datasets.
 """
 
+import os
 from bisect import bisect_right
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from dataclasses import dataclass
@@ -31,7 +32,7 @@ from dask_tfrecord.codec import (
     crc32c,
     scan,
 )
-from dask_tfrecord.codec.codecs import decompressor, detect
+from dask_tfrecord.codec.codecs import decompressor, detect, is_frame
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.files.damage import Losses, locate_error
 from dask_tfrecord.files.file_options import ReadOptions
@@ -39,12 +40,14 @@ from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import (
     WINDOW_BYTES,
+    Allocate,
     Intact,
     Numbers,
     Window,
     must_verify_content,
     open_window,
-    record_offsets,
+    read_exactly,
+    record_bounds,
 )
 from dask_tfrecord.schema.fields import Schema
 
@@ -60,14 +63,252 @@ STREAM_BYTES = 1 << 22
 _EXPANSION = 4
 
 
+# The types that kernel functions return. A kernel function handles the whole records at the start of a
+# buffer.
+Result: TypeAlias = Fed | Decoded | Scanned
+
+_R = TypeVar("_R", bound=Result)
+
+
 @dataclass(frozen=True)
-class Decoding:
-    """The parameters for decoding records to the rows of a schema.
+class Chunk(Generic[_R]):
+    """Whole records of a file, and the result of a kernel function for these records.
+
+    ``data`` contains the records, and is valid only until the next chunk. ``intact`` contains all intact
+    records of the window. ``row`` and ``at`` count the records and bytes of ``intact`` before this chunk.
+    """
+
+    result: _R
+    data: memoryview
+    intact: Intact
+    row: int
+    at: int
+
+    @property
+    def bounds(self) -> Ints:
+        """The positions in ``data`` at which records begin, and the end of the last record."""
+        if isinstance(self.result, Scanned) and self.result.offsets is not None:
+            return np.append(self.result.offsets, len(self.data))
+        return record_bounds(self.data)
+
+    def offsets(self, positions: Ints) -> Ints:
+        """Convert the positions in ``data`` at which records begin to decompressed offsets in the file."""
+        return self.intact.offsets(self.at + positions)
+
+    def number(self, row: int) -> int:
+        """Convert the index of a record in this chunk to the index in the file."""
+        return self.intact.numbers.of(self.row + row)
+
+
+class Records(NamedTuple):
+    """A buffer with records, the start of each record, and the end of the last record."""
+
+    data: pa.Buffer
+    offsets: Ints
+
+
+class RecordFile(NamedTuple):
+    """The records of a split, and the options with which they are read."""
+
+    store: Store
+    split: Split
+    options: ReadOptions
+
+    @property
+    def path(self) -> str:
+        """The path of the file, without secrets, for errors and for the path column."""
+        return self.store.public(self.split.file.path)
+
+    def run(
+        self,
+        kernel: Callable[..., _R],
+        columns: Sequence[Column] = (),
+        losses: Losses | None = None,
+        check: Callable[..., Checked] | None = None,
+        needed: Sequence[str] | None = None,
+    ) -> Iterator[Chunk[_R]]:
+        """Call a kernel function on the records, window by window.
+
+        ``kernel`` takes bytes and ``final``, and handles the whole records at the start of the bytes. If the
+        options skip damage, ``check``, a bound `Inference.check`, finds the damaged ranges, and ``kernel``
+        gets only the intact records. The default check does not parse payloads. Damage in a value refers to
+        the column by an index into ``columns``. ``needed`` lists the features whose values ``kernel`` reads,
+        or is None if ``kernel`` needs all bytes.
+
+        Raise CorruptRecordError for damage that the options do not skip. Raise SchemaError for a value that
+        does not fit its column.
+        """
+        store, split, options = self
+        record = split.start.record
+        if not options.damage.skips:
+            check = None
+        elif check is None:
+            limit = options.max_record_bytes
+            check = Inference("bytes", verify_crc=options.verify_crc, max_record_bytes=limit).check
+        try:
+            with (
+                (losses or Losses(options.damage)).split(self.path, split.start.offset) as lost,
+                open_window(store, split, options, WINDOW_BYTES, needed=needed) as window,
+            ):
+                for data in window:
+                    checked, intact = None, Intact(data, Numbers(record), window.offset)
+                    if check is not None:
+                        checked = _check(check, window, data)
+                        lost.add(window.offset, data, checked)
+                        intact = Intact.of(checked, data, window.offset, record)
+                    at = rows = 0
+                    is_final = window.final or checked is not None
+                    while at < len(intact.data):
+                        result = kernel(intact.data[at:], final=is_final)
+                        end = at + result.consumed
+                        damage = result.damage
+                        if checked is None:
+                            damage = damage or window.overrun(result.records, at, end)
+                        yield Chunk(result, intact.data[at:end], intact, rows, at)
+                        rows += result.records
+                        if damage is not None:
+                            record = intact.numbers.of(rows)
+                            [offset] = intact.offsets(np.array([at + damage.offset])).tolist()
+                            raise damage._replace(record=0, offset=offset).error(columns, 0, 0)
+                        at = end
+                        if not (is_final and result.records):
+                            break  # a decoder stops before a column exceeds 2 GiB, and is then called again
+                    record = intact.numbers.of(rows)
+                    if checked is None:
+                        window.advance(at, verified=rows if options.verify_crc else 0)
+                    else:
+                        window.advance(checked.consumed)
+                    if checked and (error := window.decompression_error):
+                        rest = window.data
+                        damaged = Checked.one_range(len(rest), error.problem, continues=checked.is_open)
+                        return lost.add(window.offset, rest, damaged)
+        except TFRecordError as error:
+            raise locate_error(error, self.path, record, options.max_record_bytes) from None
+
+    def chunks(self) -> Iterator[Chunk[Scanned]]:
+        """Yield the records chunk by chunk, and find where each record begins, without parsing them."""
+        verify_crc, limit = self.options.verify_crc, self.options.max_record_bytes
+        return self.run(partial(scan, offsets=True, verify_crc=verify_crc, max_record_bytes=limit))
+
+    def records(self, allocate: Allocate | None = None) -> Records:
+        """Read all records of the split into one buffer, and find them without verifying their payloads.
+
+        ``allocate`` returns memory for the buffer. The memory is used if the size of the records is known.
+        """
+        split, data = self.split, None
+        is_plain = split.file.compression is None and split.start.offset == split.start.content
+        if allocate and is_plain and not self.store.is_remote and self.options.compression in ("infer", None):
+            data = self.stored(allocate(split.stored_bytes))  # a window takes 5/4 of the time
+        if data is None or not is_frame(bytes(data[:HEADER_BYTES])):
+            size = max(WINDOW_BYTES, content_bytes(split) + 1)
+            try:
+                with open_window(self.store, split, self.options, size, allocate) as window:
+                    data = window.read_all()
+            except TFRecordError as error:
+                raise locate_error(error, self.path, split.start.record) from None
+        return Records(pa.py_buffer(data), self.find_records(data))
+
+    def find_records(self, data: memoryview) -> Ints:
+        """Return where records begin in the content of the split, and where the last record ends."""
+        limit = self.options.max_record_bytes
+        scanned = scan(data, final=True, offsets=True, verify_crc=False, max_record_bytes=limit)
+        if scanned.damage is not None:
+            error = scanned.damage.error((), 0, self.split.start.content)
+            raise locate_error(error, self.path, self.split.start.record)
+        return np.append(pa.array(scanned.offsets), scanned.consumed)
+
+    def stored(self, buffer: memoryview) -> memoryview | None:
+        """Read the stored bytes of the split into the start of a buffer, and return them.
+
+        Return None if the buffer is too small, or if the file cannot be read or is not the listed file. For a
+        local file, this takes much less time than `Store.open`.
+        """
+        store, file, start = self.store, self.split.file, self.split.start.offset
+        view = buffer[: self.split.stored_bytes]
+        if file.size is None or len(view) < self.split.stored_bytes:
+            return None
+
+        def is_read(path: str) -> bool:
+            with open(path, "rb", buffering=0) as opened:
+                status = os.fstat(opened.fileno())
+                if status.st_size != file.size or file.stamp not in ("", str(status.st_mtime)):
+                    return False
+                opened.seek(start)
+                return opened.readinto(view) == len(view)
+
+        try:
+            if not store.is_remote:
+                if not store.follow(file.path, is_read):
+                    return None
+            else:
+                stop = self.split.stop and self.split.stop.offset
+                with store.open(file.path, file.size, start, stop, file.stamp) as reader:
+                    read_exactly(reader, view)
+                    reader.readinto(memoryview(bytearray(1)))  # raises if there are more bytes
+        except (TFRecordError, OSError):
+            return None
+        is_other = must_verify_content(self.split, self.options) and crc32c(view) != file.crc32c
+        return None if is_other else view
+
+    def count(self, losses: Losses | None = None) -> int:
+        """Count the records without parsing them. The options determine whether checksums are verified."""
+        # If damage is skipped, the check verifies the checksums.
+        verify_crc = self.options.verify_crc and not self.options.damage.skips
+        scan_all = partial(scan, verify_crc=verify_crc, max_record_bytes=self.options.max_record_bytes)
+        return sum(chunk.result.records for chunk in self.run(scan_all, losses=losses, needed=()))
+
+
+def _check(check: Callable[..., Checked], window: Window, data: memoryview) -> Checked:
+    limit = None if window.stop is None else window.stop - window.offset
+    checked = check(data, final=window.final, limit=limit)
+    is_first = window.offset == 0 and len(checked.starts) and not checked.starts[0]
+    if is_first and (problem := window.other_format()):
+        return checked.with_first_reason(problem)
+    return checked
+
+
+def rows_without_columns(rows: int) -> pa.Table:
+    return pa.table({"": pa.nulls(rows)}).select([])
+
+
+def content_bytes(split: Split) -> int:
+    """Estimate the decompressed size of a split in bytes; 0 or less if the size of the file is unknown."""
+    if split.stop is not None:
+        return split.stop.content - split.start.content
+    stored = (split.file.size or 0) - split.start.offset
+    return stored * _EXPANSION if split.file.compression else stored
+
+
+# The factor by which the content of the files may exceed the estimated size. Most of the buffer's memory is
+# never touched.
+_MARGIN = 4
+
+
+def groups_of_small_files(splits: Iterable[Split]) -> Iterator[list[Split]]:
+    """Group consecutive splits that are whole files and together fit in a window. Other splits stay alone."""
+    group: list[Split] = []
+    left = WINDOW_BYTES
+    for split in splits:
+        is_whole = not split.start.offset and split.stop is None and split.file.size is not None
+        size = content_bytes(split) if is_whole else WINDOW_BYTES + 1
+        if group and size > left:
+            yield group
+            group, left = [], WINDOW_BYTES
+        group.append(split)
+        left -= size
+    if group:
+        yield group
+
+
+@dataclass(frozen=True)
+class TableReader:
+    """Read records of the files of a store as tables with the columns of a schema.
 
     ``known`` lists the features that records may have. None allows all features. Features without a column
     are not parsed.
     """
 
+    store: Store
     schema: Schema
     options: ReadOptions
     known: Sequence[FeatureKey] | None = None
@@ -101,6 +342,74 @@ class Decoding:
         """
         return Inference(**self._rules).check if self.options.damage.skips else None
 
+    def read(
+        self, split: Split, losses: Losses | None = None, batch_bytes: int = STREAM_BYTES
+    ) -> Iterator[pa.Table]:
+        """Yield the records of a split as tables.
+
+        ``losses`` collects the damage that is skipped. ``batch_bytes`` is the largest decompressed size of
+        the records in a table; a longer record becomes a table with one row.
+
+        Raise CorruptRecordError for damage that the options do not skip, after yielding the records before
+        the damage. Raise SchemaError for a value that does not fit its column.
+        """
+        file = RecordFile(self.store, split, self.options)
+        if self.only_counts:
+            yield rows_without_columns(file.count(losses))
+            return
+        stored, decoder = self.stored, self.decoder()
+        wants_offsets = self.options.offset_column in self.schema.names
+        gathered = _Batches(decoder, content_bytes(split), batch_bytes, wants_offsets)
+
+        # If only some features are allowed, the decoder must also read features without a column.
+        is_sparse = self.known is None and self.schema.record_type != "bytes"
+        needed = [column.name for column in decoder.columns] if is_sparse else None
+        chunks = file.run(gathered.feed, decoder.columns, losses, self.check(), needed)
+        for one in gathered.batches(chunks):
+            try:
+                batch = stored.from_storage(one.batch)
+            except TFRecordError as error:
+                row = error.record or 0
+                raise locate_error(error, file.path, one.number(row) - row) from None
+            yield self._as_table(batch, [(file.path, batch.num_rows)], one.offsets)
+
+    def read_together(self, splits: Sequence[Split]) -> tuple[pa.Table, list[int]] | None:
+        """Read a group of small files. Return the rows, and the number of rows of each file.
+
+        Return None if each file must be read alone, because a file is damaged or has changed, a value does
+        not fit its column, or the content is much larger than estimated.
+        """
+        try:
+            joined = self._join(splits)
+            if joined is None:
+                return None
+            data, starts = joined
+            verify_crc, longest = self.only_counts and self.options.verify_crc, self.options.max_record_bytes
+            found = scan(data, final=True, offsets=True, verify_crc=verify_crc, max_record_bytes=longest)
+            offsets = np.append(pa.array(found.offsets), len(data))
+            firsts = np.searchsorted(offsets, starts)
+            # A record must not continue in the next file, although its checksum over the joined bytes would
+            # be correct.
+            if found.damage or not np.array_equal(offsets[firsts], starts):
+                return None
+            counts = np.diff(firsts)
+            if self.only_counts:
+                return rows_without_columns(found.records), counts.tolist()
+            decoder, check = self.decoder(), self.check()
+            if check is not None and len(check(data, final=True).starts):
+                return None
+            if decoder.feed(data, final=True).damage:
+                return None
+            batch = self.stored.from_storage(decoder.take())
+        except (TFRecordError, OSError):  # reading each file alone raises the error of the first such file
+            return None
+        paths = [self.store.public(split.file.path) for split in splits]
+        files = [(path, count) for path, count in zip(paths, counts, strict=True) if count]
+        if not files:
+            return pa.Table.from_batches([self.schema.no_rows()]), counts.tolist()
+        in_file = pa.array(offsets[:-1] - np.repeat(starts[:-1], counts))
+        return self._as_table(batch, files, [in_file]), counts.tolist()
+
     @property
     def _rules(self) -> dict[str, Any]:
         options = self.options
@@ -110,54 +419,56 @@ class Decoding:
             "max_record_bytes": options.max_record_bytes,
         }
 
+    def _join(self, splits: Sequence[Split]) -> tuple[memoryview, Ints] | None:
+        """Read the content of files into one buffer.
 
-def read_split(
-    store: Store,
-    split: Split,
-    decoding: Decoding,
-    losses: Losses | None = None,
-    batch_bytes: int = STREAM_BYTES,
-) -> Iterator[pa.Table]:
-    """Yield the records of a split as tables.
+        Return the content, and the start of each file, followed by the end of the content. Return None if a
+        file must be read alone.
+        """
+        # The buffer has one byte more than the files, so that content that is larger is noticed.
+        size = _MARGIN * sum(map(content_bytes, splits)) + 1
+        buffer = memoryview(pa.allocate_buffer(size)).cast("B")
+        starts = [0]
+        for split in splits:
+            at = starts[-1]
+            stored = RecordFile(self.store, split, self.options).stored(buffer[at:])
+            if stored is None:
+                return None
+            codec = detect(bytes(stored[:HEADER_BYTES]))
+            if stored and self.options.compression not in ("infer", codec):
+                return None
+            at += len(stored)
+            if codec:
+                at = starts[-1]
+                content = decompressor(BytesIO(stored).readinto, codec, inside=False)
+                while at < size and (count := content.readinto(buffer[at:])):
+                    at += count
+            if at >= size:
+                return None
+            starts.append(at)
+        return buffer[: starts[-1]], np.array(starts)
 
-    ``losses`` collects the damage that is skipped. ``batch_bytes`` is the largest decompressed size of the
-    records in a table; a longer record becomes a table with one row.
+    def _as_table(
+        self, batch: pa.RecordBatch, files: Iterable[tuple[str, int]], offsets: Sequence[pa.Array]
+    ) -> pa.Table:
+        """Add the path and offset columns of the schema to a batch.
 
-    Raise CorruptRecordError for damage that the options do not skip, after yielding the records before the
-    damage. Raise SchemaError for a value that does not fit its column.
-    """
-    schema, options = decoding.schema, decoding.options
-    file = RecordFile(store, split, options)
-    if decoding.only_counts:
-        yield rows_without_columns(file.count(losses))
-        return
-    stored, decoder = decoding.stored, decoding.decoder()
-    wants_offsets = options.offset_column in schema.names
-    gathered = _Batches(decoder, content_bytes(split), batch_bytes, wants_offsets)
-
-    # If only some features are allowed, the decoder must also read features without a column.
-    is_sparse = decoding.known is None and schema.record_type != "bytes"
-    needed = [column.name for column in decoder.columns] if is_sparse else None
-    steps = file.run(gathered.feed, decoder.columns, losses, decoding.check(), needed)
-    for one in gathered.batches(steps):
-        try:
-            batch = stored.from_storage(one.batch)
-        except TFRecordError as error:
-            row = error.record or 0
-            raise locate_error(error, file.path, one.number(row) - row) from None
-        yield as_table(batch, schema, options, [(file.path, batch.num_rows)], one.offsets)
-
-
-def rows_without_columns(rows: int) -> pa.Table:
-    return pa.table({"": pa.nulls(rows)}).select([])
-
-
-def content_bytes(split: Split) -> int:
-    """Estimate the decompressed size of a split in bytes; 0 or less if the size of the file is unknown."""
-    if split.stop is not None:
-        return split.stop.content - split.start.content
-    stored = (split.file.size or 0) - split.start.offset
-    return stored * _EXPANSION if split.file.compression else stored
+        ``files`` lists the path and the number of rows of each file in the batch.
+        """
+        if not self.schema.fields:
+            return rows_without_columns(batch.num_rows)
+        if not self.options.origin_columns:
+            return pa.Table.from_batches([batch])
+        columns = dict(zip(batch.schema.names, batch.columns, strict=True))
+        if self.options.path_column in self.schema.names:
+            paths, counts = zip(*files, strict=True)
+            number_of_row = np.repeat(np.arange(len(counts)), counts)
+            columns[self.options.path_column] = (
+                pa.array(paths, pa.string()).dictionary_encode().take(number_of_row)
+            )
+        if self.options.offset_column in self.schema.names:
+            columns[self.options.offset_column] = pa.concat_arrays(offsets)
+        return pa.Table.from_arrays([columns[name] for name in self.schema.names], schema=self.schema.arrow)
 
 
 class _Batch(NamedTuple):
@@ -202,14 +513,14 @@ class _Batches:
         self._count(fed.consumed)
         return fed
 
-    def batches(self, steps: "Iterable[Step[Fed]]") -> Iterator[_Batch]:
-        """Yield the batches that `feed` decodes in these steps.
+    def batches(self, chunks: Iterable[Chunk[Fed]]) -> Iterator[_Batch]:
+        """Yield the batches that `feed` decodes in these chunks.
 
-        If a step raises, first yield the earlier records.
+        If a chunk raises, first yield the earlier records.
         """
         try:
-            for step in steps:
-                self._add(step)
+            for chunk in chunks:
+                self._add(chunk)
                 yield from self._ended()
         except TFRecordError:
             self._end()
@@ -218,14 +529,14 @@ class _Batches:
         self._end()
         yield from self._ended()
 
-    def _add(self, step: "Step[Fed]") -> None:
-        if step.result.records:
-            self._parts.append((self._records, step.row, step.intact.numbers))
-        self._records += step.result.records
+    def _add(self, chunk: Chunk[Fed]) -> None:
+        if chunk.result.records:
+            self._parts.append((self._records, chunk.row, chunk.intact.numbers))
+        self._records += chunk.result.records
         if self._wants_offsets:
-            self._offsets.append(pa.array(step.offsets(record_offsets(step.data))))
-        if not step.at:
-            self._count(int(step.intact.removed[-1]))
+            self._offsets.append(pa.array(chunk.offsets(chunk.bounds[:-1])))
+        if not chunk.at:
+            self._count(int(chunk.intact.removed[-1]))
         if self._bytes + WINDOW_BYTES > self._batch_bytes:
             self._end()
 
@@ -242,265 +553,3 @@ class _Batches:
     def _ended(self) -> Iterator[_Batch]:
         while self._done:
             yield self._done.pop(0)
-
-
-# The types that kernel functions return. A kernel function handles the whole records at the start of a
-# buffer.
-Result: TypeAlias = Fed | Decoded | Scanned
-
-_R = TypeVar("_R", bound=Result)
-
-
-@dataclass(frozen=True)
-class Step(Generic[_R]):
-    """The result of one call of a kernel function.
-
-    ``data`` are the bytes that the function consumed, which are valid only until the next step. ``intact``
-    contains all intact records of the window. ``row`` and ``at`` count the records and bytes of ``intact``
-    before this step.
-    """
-
-    result: _R
-    data: memoryview
-    intact: Intact
-    row: int
-    at: int
-
-    @property
-    def offset(self) -> int:
-        """Decompressed offset in the file of the first record of this step."""
-        return int(self.offsets(np.zeros(1, np.int64))[0])
-
-    @property
-    def record(self) -> int:
-        """Index in the file of the first record of this step."""
-        return self.number(0)
-
-    def number(self, row: int) -> int:
-        """Convert the index of a record in this step to the index in the file."""
-        return self.intact.numbers.of(self.row + row)
-
-    def offsets(self, positions: Ints) -> Ints:
-        """Convert the positions in ``data`` at which records begin to decompressed offsets in the file."""
-        return self.intact.offsets(self.at + positions)
-
-
-class RecordFile(NamedTuple):
-    """The records of a split, and the options with which they are read."""
-
-    store: Store
-    split: Split
-    options: ReadOptions
-
-    @property
-    def path(self) -> str:
-        """The path of the file, without secrets, for errors and for the path column."""
-        return self.store.public(self.split.file.path)
-
-    def run(
-        self,
-        kernel: Callable[..., _R],
-        columns: Sequence[Column] = (),
-        losses: Losses | None = None,
-        check: Callable[..., Checked] | None = None,
-        needed: Sequence[str] | None = None,
-    ) -> Iterator[Step[_R]]:
-        """Call a kernel function on the records, window by window.
-
-        ``kernel`` takes bytes and ``final``, and handles the whole records at the start of the bytes. If the
-        options skip damage, ``check``, a bound `Inference.check`, finds the damaged ranges, and ``kernel``
-        gets only the intact records. The default check does not parse payloads. Damage in a value refers to
-        the column by an index into ``columns``. ``needed`` lists the features whose values ``kernel`` reads,
-        or is None if ``kernel`` needs all bytes.
-
-        Raise CorruptRecordError for damage that the options do not skip. Raise SchemaError for a value that
-        does not fit its column.
-        """
-        store, split, options = self
-        record = split.start.record
-        if not options.damage.skips:
-            check = None
-        elif check is None:
-            limit = options.max_record_bytes
-            check = Inference("bytes", verify_crc=options.verify_crc, max_record_bytes=limit).check
-        try:
-            with (
-                (losses or Losses(options.damage)).split(self.path, split.start.offset) as lost,
-                open_window(store, split, options, WINDOW_BYTES, needed=needed) as window,
-            ):
-                for data in window:
-                    checked, intact = None, Intact(data, Numbers(record), window.offset)
-                    if check is not None:
-                        checked = _check(check, window, data)
-                        lost.add(window.offset, data, checked)
-                        intact = Intact.of(checked, data, window.offset, record)
-                    at = rows = 0
-                    is_final = window.final or checked is not None
-                    while at < len(intact.data):
-                        result = kernel(intact.data[at:], final=is_final)
-                        end = at + result.consumed
-                        damage = result.damage
-                        if checked is None:
-                            damage = damage or window.overrun(result.records, at, end)
-                        yield Step(result, intact.data[at:end], intact, rows, at)
-                        rows += result.records
-                        if damage is not None:
-                            record = intact.numbers.of(rows)
-                            [offset] = intact.offsets(np.array([at + damage.offset])).tolist()
-                            raise damage._replace(record=0, offset=offset).error(columns, 0, 0)
-                        at = end
-                        if not (is_final and result.records):
-                            break  # a decoder stops before a column exceeds 2 GiB, and is then called again
-                    record = intact.numbers.of(rows)
-                    if checked is None:
-                        window.advance(at, verified=rows if options.verify_crc else 0)
-                    else:
-                        window.advance(checked.consumed)
-                    if checked and (error := window.decompression_error):
-                        rest = window.data
-                        damaged = Checked.one_range(len(rest), error.problem, continues=checked.is_open)
-                        return lost.add(window.offset, rest, damaged)
-        except TFRecordError as error:
-            raise locate_error(error, self.path, record, options.max_record_bytes) from None
-
-    def count(self, losses: Losses | None = None) -> int:
-        """Count the records without parsing them. The options determine whether checksums are verified."""
-        # If damage is skipped, the check verifies the checksums.
-        verify_crc = self.options.verify_crc and not self.options.damage.skips
-        scan_all = partial(scan, verify_crc=verify_crc, max_record_bytes=self.options.max_record_bytes)
-        return sum(step.result.records for step in self.run(scan_all, losses=losses, needed=()))
-
-
-def _check(check: Callable[..., Checked], window: Window, data: memoryview) -> Checked:
-    limit = None if window.stop is None else window.stop - window.offset
-    checked = check(data, final=window.final, limit=limit)
-    is_first = window.offset == 0 and len(checked.starts) and not checked.starts[0]
-    if is_first and (problem := window.other_format()):
-        return checked.with_first_reason(problem)
-    return checked
-
-
-def as_table(
-    batch: pa.RecordBatch,
-    schema: Schema,
-    options: ReadOptions,
-    files: Iterable[tuple[str, int]],
-    offsets: Sequence[pa.Array],
-) -> pa.Table:
-    """Add the path and offset columns of the schema to a batch.
-
-    ``files`` lists the path and the number of rows of each file in the batch.
-    """
-    if not schema.fields:
-        return rows_without_columns(batch.num_rows)
-    if not options.origin_columns:
-        return pa.Table.from_batches([batch])
-    columns = dict(zip(batch.schema.names, batch.columns, strict=True))
-    if options.path_column in schema.names:
-        paths, counts = zip(*files, strict=True)
-        number_of_row = np.repeat(np.arange(len(counts)), counts)
-        columns[options.path_column] = pa.array(paths, pa.string()).dictionary_encode().take(number_of_row)
-    if options.offset_column in schema.names:
-        columns[options.offset_column] = pa.concat_arrays(offsets)
-    return pa.Table.from_arrays([columns[name] for name in schema.names], schema=schema.arrow)
-
-
-# The factor by which the content of the files may exceed the estimated size. Most of the buffer's memory is
-# never touched.
-_MARGIN = 4
-
-
-def groups_of_small_files(splits: Iterable[Split]) -> Iterator[list[Split]]:
-    """Group consecutive splits that are whole files and together fit in a window. Other splits stay alone."""
-    group: list[Split] = []
-    left = WINDOW_BYTES
-    for split in splits:
-        is_whole = not split.start.offset and split.stop is None and split.file.size is not None
-        size = content_bytes(split) if is_whole else WINDOW_BYTES + 1
-        if group and size > left:
-            yield group
-            group, left = [], WINDOW_BYTES
-        group.append(split)
-        left -= size
-    if group:
-        yield group
-
-
-def read_together(
-    store: Store, splits: Sequence[Split], decoding: Decoding
-) -> tuple[pa.Table, list[int]] | None:
-    """Read a group of small files. Return the rows, and the number of rows of each file.
-
-    Return None if each file must be read alone, because a file is damaged or has changed, a value does not
-    fit its column, or the content is much larger than estimated.
-    """
-    schema, options = decoding.schema, decoding.options
-    try:
-        joined = _join(store, splits, options)
-        if joined is None:
-            return None
-        data, starts = joined
-        verify_crc, longest = decoding.only_counts and options.verify_crc, options.max_record_bytes
-        found = scan(data, final=True, offsets=True, verify_crc=verify_crc, max_record_bytes=longest)
-        offsets = np.append(pa.array(found.offsets), len(data))
-        firsts = np.searchsorted(offsets, starts)
-        # A record must not continue in the next file, although its checksum over the joined bytes would be
-        # correct.
-        if found.damage or not np.array_equal(offsets[firsts], starts):
-            return None
-        counts = np.diff(firsts)
-        if decoding.only_counts:
-            return rows_without_columns(found.records), counts.tolist()
-        decoder, check = decoding.decoder(), decoding.check()
-        if check is not None and len(check(data, final=True).starts):
-            return None
-        if decoder.feed(data, final=True).damage:
-            return None
-        batch = decoding.stored.from_storage(decoder.take())
-    except (TFRecordError, OSError):  # reading each file alone raises the error of the first such file
-        return None
-    paths = [store.public(split.file.path) for split in splits]
-    files = [(path, count) for path, count in zip(paths, counts, strict=True) if count]
-    if not files:
-        return pa.Table.from_batches([schema.no_rows()]), counts.tolist()
-    in_file = pa.array(offsets[:-1] - np.repeat(starts[:-1], counts))
-    return as_table(batch, schema, options, files, [in_file]), counts.tolist()
-
-
-def _join(store: Store, splits: Sequence[Split], options: ReadOptions) -> tuple[memoryview, Ints] | None:
-    """Read the content of files into one buffer.
-
-    Return the content, and the start of each file, followed by the end of the content. Return None if a file
-    must be read alone.
-    """
-    # The buffer has one byte more than the files, so that a file that has grown is noticed.
-    size = _MARGIN * sum(map(content_bytes, splits)) + 1
-    buffer = memoryview(pa.allocate_buffer(size)).cast("B")
-    starts = [0]
-    for split in splits:
-        file, at = split.file, starts[-1]
-        expected = file.size or 0
-        stored = buffer[at : at + expected + 1]
-        with store.open(file.path, file.size, 0, None, file.stamp) as reader:
-            count = got = reader.readinto(stored)
-            while got and count < expected:
-                got = reader.readinto(stored[count:])
-                count += got
-        if count != expected or len(stored) == expected:
-            return None
-        stored = stored[:expected]
-        if must_verify_content(split, options) and crc32c(stored) != file.crc32c:
-            return None
-        codec = detect(bytes(stored[:HEADER_BYTES]))
-        if expected and options.compression not in ("infer", codec):
-            return None
-        at += expected
-        if codec:
-            at = starts[-1]
-            content = decompressor(BytesIO(stored).readinto, codec, inside=False)
-            while at < size and (count := content.readinto(buffer[at:])):
-                at += count
-        if at >= size:
-            return None
-        starts.append(at)
-    return buffer[: starts[-1]], np.array(starts)

@@ -3,61 +3,77 @@
 All other records are neither verified nor decoded, and often not even fetched.
 """
 
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import replace
-from functools import partial
 from itertools import pairwise
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
 
 import numpy as np
 import pyarrow as pa
+from typing_extensions import Buffer
 
-from dask_tfrecord.codec import Ints, scan, spans, take_bytes
-from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.files.record_file import TABLE_BYTES, Decoding, RecordFile
+from dask_tfrecord.codec import Ints
+from dask_tfrecord.errors import CorruptRecordError, TFRecordError
+from dask_tfrecord.files.record_file import TABLE_BYTES, RecordFile, TableReader
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import must_verify_content
 
+# Buffers, and the positions of the requested records: the index of the buffer, the start and the end.
+_Found: TypeAlias = tuple[Sequence[Buffer], Ints]
 
-def read_selected(
-    store: Store,
-    split: Split,
-    wanted: Ints,
-    decoding: Decoding,
-) -> tuple[pa.Table, int] | None:
-    """Read the records of a split with the ascending indices ``wanted``, counted from the start of the split.
 
-    Return the rows of these records, and the number of records in the split. Return None if the split must be
-    read completely: to verify the checksum of the file, to skip damage, to add the path or the offset of
-    records, or because a record is damaged or does not fit the schema.
+def read_selected(reader: TableReader, split: Split, rows: Ints, count: int) -> pa.Table | None:
+    """Read the records of a split with the ascending indices ``rows``, counted from the start of the split.
+
+    Return None if the split must be read completely: to verify the checksum of the file, to skip damage, to
+    add the path or the offset of records, because a record is damaged or does not fit the schema, or because
+    the split does not have ``count`` records.
     """
-    options = decoding.options
+    options = reader.options
     if options.damage.skips or options.origin_columns or must_verify_content(split, options):
         return None
-    stored, decoder = decoding.stored, decoding.decoder()
+    return _decoded(reader, _located(reader, split, rows, count))
+
+
+def _located(reader: TableReader, split: Split, rows: Ints, count: int) -> Iterator[_Found]:
+    """Find the requested records among all records of a split, which must have ``count`` records."""
+    first = 0
+    file = RecordFile(reader.store, split, replace(reader.options, verify_crc=False))
+    for chunk in file.chunks():
+        bounds = chunk.bounds
+        last = first + len(bounds) - 1
+        here = rows[slice(*np.searchsorted(rows, (first, last)))] - first
+        if len(here):
+            yield [chunk.data], np.column_stack([np.zeros_like(here), bounds[here], bounds[here + 1]])
+        first = last
+    if first != count:
+        raise CorruptRecordError(f"the split has {first:,} records, not {count:,}", path=file.path)
+
+
+def _decoded(reader: TableReader, found: Iterable[_Found]) -> pa.Table | None:
+    """Decode the requested records. Return None if a record is damaged or does not fit the schema."""
+    stored, decoder = reader.stored, reader.decoder()
     batches = []
-    locate = partial(scan, offsets=True, verify_crc=False, max_record_bytes=options.max_record_bytes)
-    count = waiting = 0  # `waiting` counts the bytes of the records that the decoder holds
-    file = RecordFile(store, split, replace(options, verify_crc=False))
+    waiting = 0  # the bytes of the records that the decoder holds
     try:
-        for step in file.run(locate):
-            bounds = np.append(pa.array(step.result.offsets), len(step.data))
-            first, count = count, count + step.result.records
-            here = wanted[slice(*np.searchsorted(wanted, (first, count)))] - first
-            if not len(here):
-                continue
-            data = take_bytes(spans(step.data, bounds), here.data).buffers()[2]
-            if waiting and waiting + data.size > TABLE_BYTES:
+        for data, places in found:
+            size = int((places[:, 2] - places[:, 1]).sum())
+            if waiting and waiting + size > TABLE_BYTES:
                 batches.append(stored.from_storage(decoder.take()))
                 waiting = 0
-            # The decoder stops before a damaged record, and before a column exceeds 2 GiB.
-            if decoder.feed(data, final=True).records < len(here):
-                return None
-            waiting += data.size
+            waiting += size
+            while len(places):
+                fed = decoder.feed_records(data, places, np.arange(len(places)))
+                if fed.damage is not None:
+                    return None
+                places = places[fed.records :]
+                if len(places):  # a column would exceed 2 GiB
+                    batches.append(stored.from_storage(decoder.take()))
         batches.append(stored.from_storage(decoder.take()))
-        return pa.Table.from_batches(batches), count
-    except (TFRecordError, OSError):  # reading the whole split raises the error with its position in the file
+        return pa.Table.from_batches(batches)
+    # Reading the whole split raises the error with its position in the file.
+    except (TFRecordError, OSError, IndexError):
         return None
 
 
@@ -93,55 +109,35 @@ class Fetch(NamedTuple):
             f"{len(self.starts):,} x {self.store.request_cost:,} {sign} {whole:,} bytes of the whole"
         )
 
-    def read(self, decoding: Decoding) -> pa.Table | None:
+    def read(self, reader: TableReader) -> pa.Table | None:
         """Read the requested records.
 
         Return None if the split must be read completely, because a record is damaged, is not at the expected
         position, or does not fit the schema.
         """
-        try:
-            if self.records is None:
-                return self._read_blocks(decoding)
-            return self._read_ranges(self.records, decoding)
-        except (TFRecordError, OSError, IndexError):  # reading the whole split locates the error
-            return None
+        found = self._in_blocks(reader) if self.records is None else self._in_ranges(self.records)
+        return _decoded(reader, found)
 
-    def _read_ranges(self, records: Ints, decoding: Decoding) -> pa.Table | None:
-        stored, decoder = decoding.stored, decoding.decoder()
-        batches = []
+    def _in_ranges(self, records: Ints) -> Iterator[_Found]:
         for first, last in _groups(self.stops - self.starts):
             starts, stops = self.starts[first:last], self.stops[first:last]
-            wanted = [
-                (self.split.file.path, *one) for one in zip(starts.tolist(), stops.tolist(), strict=True)
-            ]
-            data = self.store.read_ranges(wanted)
+            path = self.split.file.path
+            wanted = [(path, *one) for one in zip(starts.tolist(), stops.tolist(), strict=True)]
             here = records[slice(*np.searchsorted(records[:, 0], (starts[0], stops[-1])))]
             buffers = np.searchsorted(starts, here[:, 0], side="right") - 1
             places = np.column_stack([buffers, here - starts[buffers][:, None]])
-            at = 0
-            while at < len(here):
-                fed = decoder.feed_records(data, places, np.arange(at, len(here)))
-                if fed.damage is not None or not fed.records:
-                    return None
-                at += fed.records
-                batches.append(stored.from_storage(decoder.take()))
-        return pa.Table.from_batches(batches or [stored.no_rows()])
+            yield self.store.read_ranges(wanted), places
 
-    def _read_blocks(self, decoding: Decoding) -> pa.Table | None:
+    def _in_blocks(self, reader: TableReader) -> Iterator[_Found]:
         split = self.split
         at = {block.offset: block for block in split.blocks}
-        tables = []
+        rows = self.rows + split.start.record
         for first, last in zip(self.starts.tolist(), self.stops.tolist(), strict=True):
             start, stop = at[first], at.get(last, split.stop)
             end = split.start.record + (split.records or 0) if stop is split.stop else at[last].record
-            part = replace(split, start=start, stop=stop, records=end - start.record)
-            rows = self.rows + split.start.record - start.record
-            here = rows[slice(*np.searchsorted(rows, (0, end - start.record)))]
-            found = read_selected(self.store, part, here, decoding)
-            if found is None or found[1] != part.records:
-                return None
-            tables.append(found[0])
-        return pa.concat_tables(tables)
+            here = rows[slice(*np.searchsorted(rows, (start.record, end)))] - start.record
+            part = replace(split, start=start, stop=stop)
+            yield from _located(reader, part, here, end - start.record)
 
 
 def plan_fetch(store: Store, split: Split, rows: Ints, offsets: Ints | None) -> Fetch | None:

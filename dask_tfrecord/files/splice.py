@@ -27,7 +27,6 @@ from dask_tfrecord.codec import (
     crc32c,
     crc32c_combine,
     nested,
-    scan,
     spans,
     take_bytes,
 )
@@ -53,12 +52,12 @@ from dask_tfrecord.files.entry import (
 )
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.file_writer import WrittenColumns
-from dask_tfrecord.files.record_file import RecordFile
+from dask_tfrecord.files.record_file import Chunk, RecordFile
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import FileInfo
 from dask_tfrecord.files.storage.location import FileReader
 from dask_tfrecord.files.storage.store import Store
-from dask_tfrecord.files.window import changed_since_snapshot, record_offsets
+from dask_tfrecord.files.window import changed_since_snapshot, read_exactly, record_bounds
 from dask_tfrecord.schema.fields import Field, Schema
 
 # A block: the content, the number of records, and the stored bytes. The content is valid until the next block
@@ -119,14 +118,8 @@ class SplicedFile:
                 with located(path=store.public(path)):
                     self._copy(store, source, reader)
         if not is_copied:
-            first = self.records
             for content, records, _ in _compressed_again(store, source):
                 self.append_block(content, records)
-            if self.records - first != source.records:
-                problem = (
-                    f"the file has {self.records - first:,} records, but {source.records:,} in the snapshot"
-                )
-                raise CorruptRecordError(problem, path=store.public(path))
 
     def read_blocks(self, store: Store, source: FileEntry) -> Iterator[StoredBlock]:
         """Yield the blocks of another file with the same codec, and verify all checksums."""
@@ -171,7 +164,7 @@ class SplicedFile:
         head, end, last_block = b"", b"", bytearray()
         at = crc = 0
         while at < source.bytes:
-            chunk = _read_exactly(reader, self._buffer[: source.bytes - at])
+            chunk = read_exactly(reader, self._buffer[: source.bytes - at])
             body = chunk[max(0, start - at) : max(0, stop - at)]
             self._file.write(body)
             crc = crc32c(body, crc)
@@ -217,14 +210,6 @@ class SplicedFile:
             self.crc32c = crc32c(data, self.crc32c)
 
 
-def _read_exactly(reader: FileReader, view: memoryview) -> memoryview:
-    """Fill a view with the next bytes of a file. The reader raises if the file ends."""
-    at = 0
-    while at < len(view):
-        at += reader.readinto(view[at:])
-    return view
-
-
 def _stored_blocks(
     store: Store, source: FileEntry, compression: Compression | None, tail_bytes: int
 ) -> Iterator[StoredBlock]:
@@ -233,31 +218,38 @@ def _stored_blocks(
     stops = [(block.offset, block.record) for block in blocks[1:]]
     stops.append((source.bytes - tail_bytes, source.records))
     with store.open(path, source.bytes) as reader:
-        total = crc32c(_read_exactly(reader, memoryview(bytearray(blocks[0].offset))))
+        total = crc32c(read_exactly(reader, memoryview(bytearray(blocks[0].offset))))
         for block, (end, last) in zip(blocks, stops, strict=True):
-            stored = _read_exactly(reader, memoryview(bytearray(end - block.offset)))
+            stored = read_exactly(reader, memoryview(bytearray(end - block.offset)))
             total = crc32c(stored, total)
             content = memoryview(decompress_block(stored, compression)) if compression else stored
             yield content, last - block.record, stored
-        tail = _read_exactly(reader, memoryview(bytearray(tail_bytes)))
+        tail = read_exactly(reader, memoryview(bytearray(tail_bytes)))
         if crc32c(tail, total) != source.crc32c:
             raise changed_since_snapshot(store, path)
 
 
-def _records(store: Store, source: FileEntry) -> RecordFile:
-    file = FileInfo(store.join(source.path), source.bytes, "", source.crc32c)
-    return RecordFile(store, Split(file), ReadOptions())
+def _chunks(store: Store, source: FileEntry, decoder: Decoder | None = None) -> Iterator[Chunk[Any]]:
+    """Read all records of a file, and compare their number with the `FileEntry`."""
+    split = Split(FileInfo(store.join(source.path), source.bytes, "", source.crc32c))
+    file, count = RecordFile(store, split, ReadOptions()), 0
+    for chunk in file.chunks() if decoder is None else file.run(decoder.decode, decoder.columns):
+        count += chunk.result.records
+        yield chunk
+    if count != source.records:
+        problem = f"the file has {count:,} records, but {source.records:,} in the snapshot"
+        raise CorruptRecordError(problem, path=file.path)
 
 
 def _compressed_again(store: Store, source: FileEntry) -> Iterator[StoredBlock]:
     """Divide the records of a file of any codec into new blocks, which are not compressed yet."""
-    for step in _records(store, source).run(scan):
-        bounds = np.append(record_offsets(step.data), len(step.data))
+    for chunk in _chunks(store, source):
+        bounds = chunk.bounds
         first, count = 0, len(bounds) - 1
         while first < count:
             fits = int(bounds.searchsorted(bounds[first] + BLOCK_BYTES, "right")) - 1
             last = max(first + 1, fits)
-            yield step.data[bounds[first] : bounds[last]], last - first, step.data[:0]
+            yield chunk.data[bounds[first] : bounds[last]], last - first, chunk.data[:0]
             first = last
 
 
@@ -287,7 +279,7 @@ def remove_records(
         spliced = SplicedFile(file, compression)
         record = 0
         for content, records, stored in spliced.read_blocks(store, source):
-            bounds = np.append(record_offsets(content), len(content))
+            bounds = record_bounds(content)
             mask = is_removed[record : record + records]
             if len(bounds) - 1 != records or len(mask) != records:
                 problem = f"a block has {len(bounds) - 1:,} records, but {records:,} in the snapshot"
@@ -372,17 +364,10 @@ def _from_column_file(store: Store, source: FileEntry, file: ColumnFile, schema:
 
 
 def _decoded(store: Store, source: FileEntry, schema: Schema) -> Iterator[Rows]:
-    file = _records(store, source)
-    feed: Any = Decoder(schema.columns, schema.record_type).decode if schema.fields else scan
-    count = 0
-    for step in file.run(feed, schema.columns):
-        sizes = np.diff(np.append(record_offsets(step.data), len(step.data)))
-        count += len(sizes)
-        values = pa.Table.from_batches([step.result.batch]) if schema.fields else pa.table({})
-        yield values, sizes
-    if count != source.records:
-        problem = f"the file has {count:,} records, but {source.records:,} in the snapshot"
-        raise CorruptRecordError(problem, path=file.path)
+    decoder = Decoder(schema.columns, schema.record_type) if schema.fields else None
+    for chunk in _chunks(store, source, decoder):
+        values = pa.Table.from_batches([chunk.result.batch]) if decoder else pa.table({})
+        yield values, np.diff(chunk.bounds)
 
 
 def without_rows(parts: Iterable[Rows], is_removed: npt.NDArray[np.bool_]) -> Iterator[Rows]:

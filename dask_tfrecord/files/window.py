@@ -24,7 +24,7 @@ from dask_tfrecord.files.damage import LEAVE_OUT
 from dask_tfrecord.files.entry import is_part
 from dask_tfrecord.files.file_options import ReadCompression, ReadOptions
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.location import Checksum, ChecksumReader
+from dask_tfrecord.files.storage.location import Checksum, ChecksumReader, FileReader
 from dask_tfrecord.files.storage.store import Store
 
 ReadInto = Callable[[memoryview], int]
@@ -153,6 +153,15 @@ class Window:
             self._end += read
             self.final = read == 0
 
+    def read_all(self) -> memoryview:
+        """Read to the end of the split, and return the view, which the window does not overwrite."""
+        self.fill(self._size)
+        while not self.final:
+            self.fill(2 * len(self.data))
+        data = self.data
+        self.advance(len(data))
+        return data
+
     def overrun(self, record: int, start: int, end: int) -> Damage | None:
         """Return the damage if the record at byte ``end`` of the view would end after `stop`.
 
@@ -229,6 +238,14 @@ def open_window(
             raise
 
 
+def read_exactly(reader: FileReader, view: memoryview) -> memoryview:
+    """Fill a view with the next bytes of a file. The reader raises if the file ends."""
+    at = 0
+    while at < len(view):
+        at += reader.readinto(view[at:])
+    return view
+
+
 def must_verify_content(split: Split, options: ReadOptions) -> bool:
     is_whole = not split.start.offset and split.stop is None
     # The number of records is known only if the stamp of the file equals the stamp in the snapshot.
@@ -290,10 +307,9 @@ _NONE = np.zeros(0, np.int64)
 _ZERO = np.zeros(1, np.int64)
 
 
-def record_offsets(data: memoryview) -> Ints:
-    """Return the positions at which records begin in data that consists of intact records only."""
-    found: Ints = pa.array(scan(data, final=True, offsets=True, verify_crc=False).offsets).to_numpy()
-    return found
+def record_bounds(data: memoryview) -> Ints:
+    """Return the positions at which records begin in data that consists of intact records, and the end."""
+    return np.append(pa.array(scan(data, final=True, offsets=True, verify_crc=False).offsets), len(data))
 
 
 class Numbers(NamedTuple):

@@ -20,6 +20,7 @@ import dask_tfrecord
 from dask_tfrecord import TFRecordError
 from dask_tfrecord.feed import RecordTable, epoch_order, iter_batches, record_buffers, record_table
 from dask_tfrecord.files import file_writer
+from dask_tfrecord.files.record_file import RecordFile, Records
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -100,13 +101,13 @@ def test_each_block_of_a_compressed_file_is_read_once(
     monkeypatch.setattr(record_buffers, "_KEPT_BLOCKS", 10 if threads == 1 else 1000)
     monkeypatch.setattr(record_buffers, "_KEPT_BYTES", 0)
     read: Counter[tuple[str, int]] = Counter()
-    original = record_buffers.read_block
+    original = RecordFile.records
 
-    def counted(store: Any, options: Any, split: Any) -> Any:
-        read[split.file.path, split.start.record] += 1
-        return original(store, options, split)
+    def counted(file: RecordFile) -> Records:
+        read[file.split.file.path, file.split.start.record] += 1
+        return original(file)
 
-    monkeypatch.setattr(record_buffers, "read_block", counted)
+    monkeypatch.setattr(RecordFile, "records", counted)
     table = RecordTable(path)
     order = table.block_order(2)
     with ThreadPoolExecutor(threads) as pool:

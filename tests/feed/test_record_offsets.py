@@ -26,9 +26,10 @@ from fsspec.implementations.memory import MemoryFileSystem
 import dask_tfrecord
 from dask_tfrecord import CorruptRecordError, FileChangedError, to_tfrecord
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.feed import RecordTable, record_buffers, record_table
+from dask_tfrecord.feed import RecordTable, record_table
 from dask_tfrecord.files import column_files, file_writer
 from dask_tfrecord.files.column_files import open_column_file
+from dask_tfrecord.files.record_file import RecordFile, Records
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -64,7 +65,7 @@ def test_a_table_with_stored_offsets_gives_the_same_rows(
     before = RecordTable(root)
     expected = before[:]
     dask_tfrecord.open_dataset(root).add_snapshot(columnar=[])
-    monkeypatch.setattr(record_buffers, "_scan", None)  # the records are not searched
+    monkeypatch.setattr(RecordFile, "find_records", None)  # the records are not searched
     table = RecordTable(root)
     assert table[:].equals(expected)
     rows = random.Random(1).choices(range(ROWS), k=60)
@@ -128,19 +129,19 @@ def test_remote_records_are_read_by_their_bytes_or_by_whole_blocks(monkeypatch: 
     write(root, columnar=[])
     read: list[int] = []
     blocks: list[int] = []
-    ranges, read_block = MemoryFileSystem.cat_ranges, record_buffers.read_block
+    ranges, records = MemoryFileSystem.cat_ranges, RecordFile.records
 
     def counted(self: Any, paths: Any, starts: Any, stops: Any, **options: Any) -> Any:
         spans = zip(paths, starts, stops, strict=True)
         read.extend(stop - start for path, start, stop in spans if "_tfrecord" not in path)
         return ranges(self, paths, starts, stops, **options)
 
-    def counted_block(store: Any, options: Any, split: Any) -> Any:
-        blocks.append(split.start.record)
-        return read_block(store, options, split)
+    def counted_block(file: RecordFile) -> Records:
+        blocks.append(file.split.start.record)
+        return records(file)
 
     monkeypatch.setattr(MemoryFileSystem, "cat_ranges", counted)
-    monkeypatch.setattr(record_buffers, "read_block", counted_block)
+    monkeypatch.setattr(RecordFile, "records", counted_block)
     table = RecordTable(root)
     assert read == []
     frame = len(max(MemoryFileSystem.store.values(), key=lambda file: file.size).getvalue()) // ROWS * 3

@@ -19,11 +19,13 @@ from hypothesis import strategies as st
 
 import dask_tfrecord
 from dask_tfrecord import CorruptRecordError, FileChangedError, TFRecordError
-from dask_tfrecord.feed import batch_sources, epoch_order, record_buffers
+from dask_tfrecord.codec import scan
+from dask_tfrecord.feed import batch_sources, epoch_order
 from dask_tfrecord.feed import batches as module
 from dask_tfrecord.feed.batches import Batches, iter_batches
 from dask_tfrecord.feed.epoch_order import Plan, plan_batches
 from dask_tfrecord.files import file_writer
+from dask_tfrecord.files.record_file import RecordFile
 
 ROWS = 700
 
@@ -128,7 +130,7 @@ def test_encoded_and_decoded_rows_are_shuffled_alike(
     other = decoded(plan)
     with pytest.MonkeyPatch.context() as patch:
         if not is_direct:
-            patch.setattr(record_buffers, "_read_directly", lambda *_: None)
+            patch.setattr(RecordFile, "stored", lambda *_: None)
         batches, expected = Batches(plan, seed, *share), Batches(other, seed, *share)
         found = []
         for batch in batches:
@@ -193,7 +195,7 @@ def test_damage_raises_the_error_of_a_plain_read(tmp_path: Path, position: int) 
     dask_tfrecord.to_tfrecord(pa.table({"x": list(range(500)), "y": [b"y" * 100] * 500}), tmp_path)
     [part] = tmp_path.glob("part-*")
     status, content = part.stat(), bytearray(part.read_bytes())
-    content[record_buffers.scan(content, final=True, offsets=True).offsets[300].as_py() + position] ^= 1
+    content[scan(content, final=True, offsets=True).offsets[300].as_py() + position] ^= 1
     part.write_bytes(content)
     os.utime(part, ns=(status.st_atime_ns, status.st_mtime_ns))
     with pytest.raises(CorruptRecordError) as plain:

@@ -32,6 +32,7 @@ from dask_tfrecord.codec import SparseReader
 from dask_tfrecord.dataset.read import read_task
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.files import file_writer, record_file, selected_records
+from dask_tfrecord.files.record_file import TableReader
 from dask_tfrecord.files.storage import location
 from dask_tfrecord.files.storage.location import FileReader
 
@@ -130,7 +131,7 @@ def test_intact_files_are_read_together(
     for number, name in enumerate(GOOD * 3):
         (tmp_path / f"{number:02}").write_bytes(FILES[name](100 * number))
     check_same(tmp_path, options)
-    monkeypatch.setattr(read_task, "read_split", None)
+    monkeypatch.setattr(TableReader, "read", None)
     assert outcome(tmp_path, options)[1] > 0
 
 
@@ -227,7 +228,7 @@ def test_selected_records_of_several_batches_are_joined(root: Path, monkeypatch:
 
 
 def test_other_records_are_not_decoded(root: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(read_task, "read_split", None)
+    monkeypatch.setattr(TableReader, "read", None)
     assert open_dataset(root).take([120, 380, 620])["n"].to_pylist() == [120, 380, 620]
     some_of_each_block = [*range(0, 500, 20)]
     assert open_dataset(root).take(some_of_each_block)["n"].to_pylist() == some_of_each_block

@@ -6,7 +6,7 @@ from typing import Any
 import pyarrow as pa
 
 from dask_tfrecord.files.file_options import ReadOptions
-from dask_tfrecord.files.record_file import Decoding, read_split
+from dask_tfrecord.files.record_file import TableReader
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import list_files, table_infos
 from dask_tfrecord.files.storage.store import Store
@@ -23,5 +23,5 @@ def whole_file(path: Path | str, storage_options: dict[str, Any] | None = None) 
 def read_table(
     store: Store, split: Split, schema: Schema, options: ReadOptions, *, known: Any = None, **more: Any
 ) -> pa.Table:
-    tables = [*read_split(store, split, Decoding(schema, options, known), **more)]
+    tables = [*TableReader(store, schema, options, known).read(split, **more)]
     return pa.concat_tables(tables or [schema.arrow.empty_table()])

@@ -17,7 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.codec import Column, Decoder, Encoder, RecordType, Scanned, crc32c_combine, scan
+from dask_tfrecord.codec import Column, Decoded, Decoder, Encoder, RecordType, crc32c_combine, scan
 from dask_tfrecord.codec.codecs import detect, known_codec
 from dask_tfrecord.dataset.read.inferred_schema import find_drift, infer_schema
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
@@ -52,7 +52,7 @@ from dask_tfrecord.files.entry import BLOCK_BYTES, COLUMN_FILE_NAMES, Block, Fil
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.find_blocks import ComputeEach
 from dask_tfrecord.files.inference import AskedType, FeatureSummary, Sample, sample_split
-from dask_tfrecord.files.record_file import RecordFile
+from dask_tfrecord.files.record_file import Chunk, RecordFile
 from dask_tfrecord.files.splice import feature_schema, rows_of_file, with_column_file
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import column_paths, with_column
@@ -362,18 +362,17 @@ def _read_split(store: Store, schema: Schema, options: ReadOptions, split: Split
     columns = statistics.empty_statistics(schema)
     blocks: list[Block] = []
     records = 0
-    for step in RecordFile(checked, split, options).run(decoder.decode, schema.columns):
-        batch = step.result.batch
+    for chunk in RecordFile(checked, split, options).run(decoder.decode, schema.columns):
+        batch = chunk.result.batch
         if not batch.num_rows:
             continue
         try:
             schema.from_storage(batch)  # this call raises if a value does not fit its column
         except TFRecordError as error:
-            raise locate_error(error, store.public(split.file.path), step.record) from None
+            raise locate_error(error, store.public(split.file.path), chunk.number(0)) from None
         encoder.bind(batch)
         statistics.continue_statistics(columns, encoder.statistics([0, batch.num_rows]))
-        starts = scan(step.data, final=True, verify_crc=False, every=BLOCK_BYTES)
-        blocks += _blocks(starts, step.offset, step.record)
+        blocks += _blocks(chunk)
         records += batch.num_rows
     codec = (detect(total.head) if split.start.offset == 0 else None) or "none"
     return _Content(
@@ -381,12 +380,12 @@ def _read_split(store: Store, schema: Schema, options: ReadOptions, split: Split
     )
 
 
-def _blocks(scanned: Scanned, offset: int, record: int) -> list[Block]:
-    """Return the blocks of a window that begins at this offset and record of an uncompressed file."""
-    if scanned.offsets is None or scanned.numbers is None:
-        return []
-    pairs = zip(scanned.offsets.to_pylist(), scanned.numbers.to_pylist(), strict=True)
-    return [Block(offset + at, offset + at, record + number) for at, number in pairs]
+def _blocks(chunk: Chunk[Decoded]) -> list[Block]:
+    """Return the blocks that begin in a chunk of an uncompressed file."""
+    found = scan(chunk.data, final=True, verify_crc=False, every=BLOCK_BYTES)
+    offsets = chunk.offsets(pa.array(found.offsets).to_numpy()).tolist()
+    first, numbers = chunk.number(0), pa.array(found.numbers).to_pylist()
+    return [Block(at, at, first + number) for at, number in zip(offsets, numbers, strict=True)]
 
 
 _LENIENT = ReadOptions(damage=DamagePolicy("skip"))

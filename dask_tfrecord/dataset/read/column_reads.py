@@ -299,7 +299,7 @@ class ColumnReads:
 
     def _fetched(self, fetch: Fetch) -> pa.Table | None:
         partition = self._partition
-        table = fetch.read(partition.decoding)
+        table = fetch.read(partition.reader)
         if table is None:
             return None
         found = partition.filtered(partition.with_partition_values(table, partition.all_columns))

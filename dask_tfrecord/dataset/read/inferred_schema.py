@@ -28,10 +28,10 @@ from dask_tfrecord.errors import (
     warn_caller,
 )
 from dask_tfrecord.files.damage import DamagePolicy
-from dask_tfrecord.files.file_options import ReadOptions, SchemaEvidence
+from dask_tfrecord.files.file_options import SchemaEvidence
 from dask_tfrecord.files.inference import AskedType, FeatureSummary, Sample, sample_split
+from dask_tfrecord.files.record_file import TableReader
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Field, Schema, of_structs, stored_fields
 from dask_tfrecord.schema.logical_types import is_list
 from dask_tfrecord.schema.tfds import DescribedColumns
@@ -348,26 +348,20 @@ def find_drift(sample: Sample, schema: Schema, allowed: Iterable[FeatureKey] = (
     return drifts
 
 
-def explained(
-    error: SchemaError,
-    store: Store,
-    split: Split,
-    schema: Schema,
-    options: ReadOptions,
-    allowed: Sequence[FeatureKey] | None,
-) -> SchemaError:
+def explained(error: SchemaError, reader: TableReader, split: Split) -> SchemaError:
     """Extend the error about one value, so that the error names all columns of the split that do not fit.
 
     If possible, one remedy of the new error corrects all of these columns. To find the columns, the function
-    reads the complete split again. If ``allowed`` is None, no feature needs a column.
+    reads the complete split again.
     """
+    schema, options, allowed = reader.schema, reader.options, reader.known
     record_type: AskedType = "sequence_example" if options.is_type_inferred else schema.record_type
     lenient = replace(options, damage=DamagePolicy("skip"))
     try:
-        sample = sample_split(store, split, options=lenient, record_type=record_type)
+        sample = sample_split(reader.store, split, options=lenient, record_type=record_type)
     except (TFRecordError, OSError):
         return error
-    if allowed is None:
+    if allowed is None:  # no feature needs a column
         allowed = [(feature.name, feature.feature_list) for feature in sample.features]
     drifts = find_drift(sample, schema, allowed)
     drift = next((one for one in drifts if one.name == error.feature), None)

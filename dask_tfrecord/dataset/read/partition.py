@@ -12,7 +12,7 @@ from dask_tfrecord.codec import FeatureKey
 from dask_tfrecord.dataset.query.predicates import Predicate
 from dask_tfrecord.errors import SchemaError, located
 from dask_tfrecord.files.file_options import ReadOptions
-from dask_tfrecord.files.record_file import Decoding
+from dask_tfrecord.files.record_file import TableReader
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
@@ -107,8 +107,8 @@ class PlannedPartition:
         return columns.select(name for name in columns.names if name not in self.partition_values)
 
     @property
-    def decoding(self) -> Decoding:
-        return Decoding(self.stored_columns, self.options, self.allowed_features)
+    def reader(self) -> TableReader:
+        return TableReader(self.store, self.stored_columns, self.options, self.allowed_features)
 
     def known_count(self, split: Split) -> int | None:
         """Return the row count of a split if its records need not be read, and otherwise None."""

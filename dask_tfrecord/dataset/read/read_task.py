@@ -23,8 +23,6 @@ from dask_tfrecord.files.record_file import (
     STREAM_BYTES,
     TABLE_BYTES,
     groups_of_small_files,
-    read_split,
-    read_together,
     rows_without_columns,
 )
 from dask_tfrecord.files.selected_records import read_selected
@@ -108,10 +106,10 @@ class Partition(PlannedPartition):
             if tables[-1] is not None:
                 return pa.concat_tables(tables)
         if schema.fields and self.filters is None and len(wanted) * _DENSE < count:
-            found = read_selected(self.store, split, wanted, self.decoding)
-            if found is not None and found[1] == count:
+            found = read_selected(self.reader, split, wanted, count)
+            if found is not None:
                 self._log_rows(split, len(wanted))
-                return self.with_partition_values(found[0], self.all_columns)
+                return self.with_partition_values(found, self.all_columns)
         table = self.read()
         if table.num_rows != count:
             problem = f"{table.num_rows:,} records were read where {count:,} were counted before"
@@ -182,7 +180,7 @@ class Partition(PlannedPartition):
         """Read small files at once. Return None if each file must be read alone, or need not be read."""
         if len(splits) == 1 or self.known_count(splits[0]) is not None:
             return None
-        found = read_together(self.store, splits, self.decoding)
+        found = self.reader.read_together(splits)
         if found is None:
             return None
         table, counts = found
@@ -198,7 +196,7 @@ class Partition(PlannedPartition):
                 continue
             rows = 0
             with self._explained_errors(split):
-                for table in read_split(self.store, split, self.decoding, losses, batch_bytes):
+                for table in self.reader.read(split, losses, batch_bytes):
                     rows += table.num_rows
                     yield table
             self._check_rows(split, rows)
@@ -217,7 +215,6 @@ class Partition(PlannedPartition):
     @contextmanager
     def _explained_errors(self, split: Split) -> Iterator[None]:
         """Replace a SchemaError in the ``with`` block by an error that explains its cause."""
-        schema = self.stored_columns
         try:
             yield
         except SchemaError as error:
@@ -226,7 +223,7 @@ class Partition(PlannedPartition):
                 raise feature_clash(error.feature).replaced(**place) from None
             if error.feature in self.options.origin_columns:
                 raise origin_clash(error.feature).replaced(**place) from None
-            raise explained(error, self.store, split, schema, self.options, self.allowed_features) from None
+            raise explained(error, self.reader, split) from None
 
 
 Read = Literal["all records", "some records", "column file", "no records", "snapshot", "left out"]
