@@ -18,7 +18,7 @@ from dask_tfrecord.codec.codecs import detect, is_frame
 from dask_tfrecord.collection.scheduler import Progress, Report
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import FileChangedError
-from dask_tfrecord.files.column_files import StoredRows, open_column_file
+from dask_tfrecord.files.column_files import open_column_file
 from dask_tfrecord.files.record_file import RecordFile, Records, TableReader
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.store import Store
@@ -117,7 +117,8 @@ def _of_column_file(dataset: ReadPlan, group: Sequence[Split]) -> Ints | None:
     if beside is None or len(counts) < len(group) or file.compression is not None:
         return None
     path, count = file.path[len(store.join("")) :], sum(counts)
-    offsets = StoredRows(open_column_file(store, beside), path, file.size, file.crc32c).offsets(0, count)
+    stored = open_column_file(store, beside).rows_of(path, file.size, file.crc32c, count)
+    offsets = None if stored is None else stored.offsets(0, count)
     # If the snapshot does not record the codec, the file may be compressed. Then the content has another
     # size.
     is_usable = offsets is not None and len(offsets) == count + 1 and offsets[-1] == file.size

@@ -10,11 +10,12 @@ import io
 import json
 import logging
 from bisect import bisect_left, bisect_right
-from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
+from dataclasses import dataclass
 from functools import lru_cache
 from itertools import accumulate
-from typing import Any, BinaryIO, NamedTuple, TypeAlias
+from typing import Any, BinaryIO, NamedTuple, TypeAlias, TypeVar
 
 import numpy as np
 import numpy.typing as npt
@@ -28,9 +29,12 @@ from dask_tfrecord.files.record_file import rows_without_columns
 from dask_tfrecord.files.storage.location import PartialFile
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import hide, secrets_of
+from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Schema
 
 logger = logging.getLogger(__name__)
+
+_T = TypeVar("_T")
 
 # The column with the position of each record in the decompressed content of its data file.
 OFFSET = "tfrecord.offset"
@@ -57,6 +61,9 @@ Chunk: TypeAlias = tuple[int, int]
 
 # The size of each stored checksum in bytes.
 CHECKSUM_BYTES = 4
+
+# Adjacent row groups with at most this many rows are read at once: 8 of the largest row groups.
+_RUN_ROWS = 1 << 20
 
 # A process keeps the footers of at most this many column files.
 _MOST_READERS = 64
@@ -173,14 +180,26 @@ class ColumnFileReader:
             [tail] = self._store.read_ranges([(self._path, max(0, stop - count), stop)])
         return tail
 
-    def data_file(self, path: str, size: int | None, checksum: int | None) -> _DataFile | None:
+    def rows_of(
+        self, path: str, size: int | None, checksum: int | None, records: int, first: int = 0
+    ) -> "StoredRows | None":
+        """Return the rows of a split of a data file, which begins at row ``first`` and has ``records`` rows.
+
+        Return None if the column file does not describe the data file. The path, the size and the CRC-32C of
+        the data file come from the snapshot.
+        """
         self._load()
-        found = self._files.get(path)
-        if found is None or checksum != found.crc32c or size not in (None, found.bytes):
-            if self._files:
-                self._log(f"it does not describe the current {path}")
-            return None
-        return found
+        file = self._files.get(path)
+        if (
+            file is not None
+            and checksum == file.crc32c
+            and size in (None, file.bytes)
+            and first + records <= file.starts[-1]
+        ):
+            return StoredRows(self, file, first, records)
+        if self._files:
+            self._log(f"it does not describe the current {path}")
+        return None
 
     def rows(self, found: _DataFile, names: list[str], start: int, stop: int) -> pa.Table:
         first, groups = found.groups_of(start, stop)
@@ -218,37 +237,35 @@ class ColumnFileReader:
         return [(group, at) for group in groups for at in wanted]
 
 
-class StoredRows(NamedTuple):
-    """The rows that a column file stores for a split of a data file.
+@dataclass(frozen=True)
+class StoredRows:
+    """The ``records`` rows that a column file stores for a split of a data file.
 
-    ``size`` and ``checksum`` come from the snapshot and describe the data file. ``first`` is the index of the
-    split's first row in the data file. All methods count rows from this row.
+    ``first`` is the index of the split's first row in the data file. All methods count rows from this row.
     """
 
     reader: ColumnFileReader
-    path: str
-    size: int | None
-    checksum: int | None
-    first: int = 0
+    file: _DataFile
+    first: int
+    records: int
 
     @classmethod
-    def of(cls, reader: ColumnFileReader, entry: FileEntry) -> "StoredRows":
-        return cls(reader, entry.path, entry.bytes, entry.crc32c)
+    def of(cls, reader: ColumnFileReader, entry: FileEntry) -> "StoredRows | None":
+        return reader.rows_of(entry.path, entry.bytes, entry.crc32c, entry.records)
 
     def read(self, schema: Schema, start: int, stop: int) -> pa.Table | None:
         """Return the rows from ``start`` to before ``stop``, as decoding the records would.
 
-        Return None if the column file lacks a column, describes another data file, is missing or damaged, or
-        if a value does not fit its column. The caller then decodes the records, and an error about a value
-        names the record.
+        Return None if the column file lacks a column or is damaged, or if a value does not fit its column.
+        The caller then decodes the records, and an error about a value names the record.
         """
         if not schema.fields:
             return rows_without_columns(stop - start)
-        if not self.reader.stores(schema) or (found := self._data_file) is None:
+        if not self.reader.stores(schema):
             return None
         with self.reader.doubts():
             names = [column.name for column in schema.columns]
-            rows = self.reader.rows(found, names, self.first + start, self.first + stop)
+            rows = self.reader.rows(self.file, names, self.first + start, self.first + stop)
             decoded = decoded_schema(schema.columns)
             batches = [
                 schema.from_storage(pa.RecordBatch.from_arrays(batch.columns, schema=decoded))
@@ -260,37 +277,44 @@ class StoredRows(NamedTuple):
     def offsets(self, start: int, stop: int) -> npt.NDArray[np.int64] | None:
         """Return the offsets of the records from ``start`` to before ``stop``, and the end of the last one.
 
-        All values are offsets in the decompressed data file. Return None if the column file is not usable.
+        All values are offsets in the decompressed data file. Return None if the column file is damaged.
         """
-        if (found := self._data_file) is None:
-            return None
-        start, stop = self.first + start, self.first + stop
+        start, stop, file = self.first + start, self.first + stop, self.file
         with self.reader.doubts():
-            rows = self.reader.rows(found, [OFFSET], start, min(stop + 1, found.records))
-            end = [found.content] if stop == found.records else []
+            rows = self.reader.rows(file, [OFFSET], start, min(stop + 1, file.records))
+            end = [file.content] if stop == file.records else []
             offsets: npt.NDArray[np.int64] = np.concatenate([rows[OFFSET], np.array(end, np.int64)])
             return offsets
         return None
 
-    def groups(self, start: int, stop: int) -> list[RowGroup]:
-        """Return the row groups with some of these rows. The row groups may extend beyond the split."""
-        if (found := self._data_file) is None:
-            return []
-        at, groups = found.groups_of(self.first + start, self.first + stop)
-        starts = [one - self.first for one in found.starts[at : at + len(groups) + 1]]
+    @cached_property
+    def groups(self) -> list[RowGroup]:
+        """The row groups with these rows. The first and the last row group may extend beyond the split."""
+        at, groups = self.file.groups_of(self.first, self.first + self.records)
+        starts = [one - self.first for one in self.file.starts[at : at + len(groups) + 1]]
         return list(zip(starts, starts[1:], groups, strict=False))
+
+    def each(
+        self, is_used: npt.NDArray[np.bool_], columns: Schema, read: Callable[[Schema, int, int], _T]
+    ) -> Iterator[tuple[int, int, _T]]:
+        """Call ``read`` with columns, and with the start and the stop of the rows of the used row groups.
+
+        ``is_used`` has an element for each row group. Adjacent row groups are read at once. Yield the start,
+        the stop and the result of each call.
+        """
+        runs: list[tuple[int, int]] = []
+        for at in np.flatnonzero(is_used).tolist():
+            start, stop = max(self.groups[at][0], 0), min(self.groups[at][1], self.records)
+            if runs and runs[-1][1] == start and stop - runs[-1][0] <= _RUN_ROWS:
+                start = runs.pop()[0]
+            runs.append((start, stop))
+        return ((start, stop, read(columns, start, stop)) for start, stop in runs)
 
     def stored_bytes(self, schema: Schema | None, start: int, stop: int) -> int:
         """Return how many bytes `read` reads. Without a schema, return how many bytes `offsets` reads."""
-        if (found := self._data_file) is None or start >= stop:
-            return 0
         names = [OFFSET] if schema is None else [column.name for column in schema.columns]
-        _, groups = found.groups_of(self.first + start, self.first + stop)
+        _, groups = self.file.groups_of(self.first + start, self.first + stop)
         return sum(end - begin for begin, end in self.reader.spans(groups, names))
-
-    @property
-    def _data_file(self) -> _DataFile | None:
-        return self.reader.data_file(self.path, self.size, self.checksum)
 
 
 def all_chunks(metadata: pq.FileMetaData) -> list[Chunk]:

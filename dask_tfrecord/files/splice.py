@@ -301,9 +301,6 @@ def remove_records(
     return replace(spliced.entry(name, [source]), statistics=statistics)
 
 
-# One step copies this many rows of a column file.
-_ROWS = 1 << 17
-
 # The feature values of consecutive records, and the frame sizes of these records.
 Rows = tuple[pa.Table, Ints]
 
@@ -354,10 +351,10 @@ def rows_of_file(
 def _from_column_file(store: Store, source: FileEntry, file: ColumnFile, schema: Schema) -> Iterator[Rows]:
     """Yield the rows of a data file from its column file. Stop at the first missing row."""
     stored = StoredRows.of(open_column_file(store, file), source)
-    for start in range(0, source.records, _ROWS):
-        stop = min(start + _ROWS, source.records)
-        offsets = stored.offsets(start, stop)
-        values = stored.read(schema, start, stop)
+    if stored is None:
+        return
+    for start, stop, _ in stored.groups:
+        offsets, values = stored.offsets(start, stop), stored.read(schema, start, stop)
         if offsets is None or values is None:
             return
         yield values, np.diff(offsets)

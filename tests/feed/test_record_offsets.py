@@ -26,7 +26,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 import dask_tfrecord
 from dask_tfrecord import CorruptRecordError, FileChangedError, to_tfrecord
 from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.feed import RecordTable, record_table
+from dask_tfrecord.feed import RecordTable, record_buffers, record_table
 from dask_tfrecord.files import column_files, file_writer
 from dask_tfrecord.files.column_files import open_column_file
 from dask_tfrecord.files.record_file import RecordFile, Records
@@ -65,7 +65,7 @@ def test_a_table_with_stored_offsets_gives_the_same_rows(
     before = RecordTable(root)
     expected = before[:]
     dask_tfrecord.open_dataset(root).add_snapshot(columnar=[])
-    monkeypatch.setattr(RecordFile, "find_records", None)  # the records are not searched
+    monkeypatch.setattr(record_buffers, "_find_records", None)  # the records are not searched
     table = RecordTable(root)
     assert table[:].equals(expected)
     rows = random.Random(1).choices(range(ROWS), k=60)

@@ -74,7 +74,8 @@ def reader(root: Path, entry: FileEntry) -> ColumnFileReader:
 
 
 def read(found: ColumnFileReader, entry: FileEntry, schema: Schema) -> pa.Table | None:
-    return StoredRows.of(found, entry).read(schema, 0, entry.records)
+    rows = StoredRows.of(found, entry)
+    return None if rows is None else rows.read(schema, 0, entry.records)
 
 
 def decoded(root: Path, entry: FileEntry, schema: Schema) -> pa.Table:
@@ -103,6 +104,7 @@ def test_rows_of_a_column_file_equal_decoded_records(
     names = schema.names
     for entry in entries:
         found = StoredRows.of(reader(tmp_path, entry), entry)
+        assert found is not None
         expected = decoded(tmp_path, entry, schema)
         bounds = [0, 1, 8, 9, 10, 30, entry.records]
         for start, stop in itertools.combinations_with_replacement(
@@ -226,7 +228,8 @@ def test_a_damaged_column_file_is_not_used_and_this_is_logged_once(
     found = reader(tmp_path, entry)
     assert read(found, entry, schema) is None
     assert read(found, entry, schema.select(["n"])) is None
-    assert StoredRows.of(found, entry).offsets(0, 3) is None
+    rows = StoredRows.of(found, entry)
+    assert rows is None or rows.offsets(0, 3) is None
     [record] = caplog.records
     assert NAME in record.getMessage()
 
@@ -269,9 +272,9 @@ def test_a_column_file_of_an_earlier_content_is_not_used(
     caplog.set_level(logging.INFO, "dask_tfrecord")
     schema, [entry] = write(tmp_path, pa.table({"n": [1, 2, 3]}))
     found = reader(tmp_path, entry)
-    assert StoredRows(found, entry.path, entry.bytes, entry.crc32c ^ 1).read(schema, 0, 3) is None
-    assert StoredRows(found, entry.path, entry.bytes + 1, entry.crc32c).offsets(0, 3) is None
-    assert StoredRows(found, "other", entry.bytes, entry.crc32c).read(schema, 0, 3) is None
+    assert found.rows_of(entry.path, entry.bytes, entry.crc32c ^ 1, 3) is None
+    assert found.rows_of(entry.path, entry.bytes + 1, entry.crc32c, 3) is None
+    assert found.rows_of("other", entry.bytes, entry.crc32c, 3) is None
     assert len(caplog.records) == 1
     assert read(found, entry, schema) is not None
 

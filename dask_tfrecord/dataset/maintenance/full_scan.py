@@ -119,7 +119,7 @@ def _are_stored(store: Store, features: frozenset[Column], entries: Sequence[Fil
     return [
         entry.columns is not None
         and reader(entry.columns).features >= features
-        and StoredRows.of(reader(entry.columns), entry).offsets(0, 0) is not None
+        and StoredRows.of(reader(entry.columns), entry) is not None
         for entry in entries
     ]
 
@@ -160,6 +160,8 @@ def column_file_difference(store: Store, record_type: RecordType, entry: FileEnt
     schema = feature_schema(features, record_type)
     unusable = f"the column file {entry.columns.path} is missing, damaged or out of date"
     stored = StoredRows.of(reader, entry)
+    if stored is None:
+        return unusable
     start = 0
     try:
         for values, sizes in rows_of_file(store, replace(entry, columns=None), features, record_type):

@@ -3,7 +3,7 @@
 The rows are the same as without column files. Without a usable column file, the records are decoded.
 """
 
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator
 from typing import Literal, NamedTuple, TypeVar
 
 import numpy as np
@@ -21,16 +21,13 @@ from dask_tfrecord.dataset.query.comparison_keys import (
 from dask_tfrecord.dataset.query.predicates import Predicate, possible_outcomes
 from dask_tfrecord.dataset.read.partition import PlannedPartition
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.files.column_files import ColumnFileReader, RowGroup, StoredRows, open_column_file
+from dask_tfrecord.files.column_files import ColumnFileReader, StoredRows, open_column_file
 from dask_tfrecord.files.record_file import content_bytes, groups_of_small_files
 from dask_tfrecord.files.selected_records import Fetch, plan_fetch
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import check_unchanged
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import value_type
-
-# Adjacent row groups with at most this many rows are read at once: 8 of the largest row groups.
-_RUN_ROWS = 1 << 20
 
 # The types whose values have the same order as the stored values, which the statistics of Parquet describe.
 _ORDERED_TYPES = (
@@ -72,45 +69,6 @@ class Choice(NamedTuple):
     fetch: Fetch | None = None
 
 
-class _StoredSplit(NamedTuple):
-    """The rows of a split in a column file, and the row groups with these rows."""
-
-    rows: StoredRows
-    records: int
-    groups: list[RowGroup]
-
-    def each(
-        self, is_used: Mask, columns: Schema, read: Callable[[Schema, int, int], _T]
-    ) -> Iterator[tuple[int, int, _T]]:
-        """Call ``read`` with columns, and with the start and the stop of the rows of the used row groups.
-
-        Adjacent row groups are read at once. ``is_used`` has an element for each row group. Yield the start,
-        the stop and the result of each call.
-        """
-        runs: list[tuple[int, int]] = []
-        for at in np.flatnonzero(is_used).tolist():
-            start, stop = max(self.groups[at][0], 0), min(self.groups[at][1], self.records)
-            if runs and runs[-1][1] == start and stop - runs[-1][0] <= _RUN_ROWS:
-                start = runs.pop()[0]
-            runs.append((start, stop))
-        return ((start, stop, read(columns, start, stop)) for start, stop in runs)
-
-    def may_match(self, predicate: Predicate, columns: Schema) -> Mask:
-        """Return, for each row group, True if the statistics of Parquet allow that a predicate is true."""
-        every = np.ones(len(self.groups), bool)
-        if len(every) < 2:  # the statistics of the snapshot already say as much
-            return every
-        found = ((one.name, _range_of_groups(self.rows.reader, one, self.groups)) for one in columns.fields)
-        ranges = {name: limits for name, limits in found if limits is not None}
-        return possible_outcomes(predicate, FileRanges(every, ranges)).true
-
-    def has_any(self, rows: Ints | None) -> Mask:
-        """Return, for each row group, True if it contains one of these rows. None means all rows."""
-        if rows is None:
-            return np.ones(len(self.groups), bool)
-        return np.diff(np.searchsorted(rows, [0, *(stop for _, stop, _ in self.groups)])) > 0
-
-
 class ColumnReads:
     """The splits of a partition, and the rows of these splits in column files.
 
@@ -126,7 +84,7 @@ class ColumnReads:
         used = set() if partition.filters is None else partition.filters.columns() - values.keys()
         self._used = every.select(sorted(used))
         self._needed = self._wanted if partition.filters is None else self._used
-        self._stored: dict[Split, _StoredSplit] = {}
+        self._stored: dict[Split, StoredRows] = {}
         self._reasons: dict[Split, str] = {}  # why the records of the other splits must be decoded
         problem = self._problem()
         for group in groups_of_small_files(partition.splits):
@@ -148,7 +106,7 @@ class ColumnReads:
         partition, stored, known = self._partition, self._stored.get(split), None
         if stored is None:
             return Choice("all records", self._reasons[split])
-        lacks = _lacks(stored.rows.reader, self._wanted)
+        lacks = _lacks(stored.reader, self._wanted)
         if partition.filters is not None:
             passing = self._passing(stored, partition.filters, keeps_values=not lacks)
             if passing is None:
@@ -162,7 +120,7 @@ class ColumnReads:
             return Choice("column file", "the column file has all columns", rows, known)
         if rows is None:
             return Choice("all records", lacks or "the features of all records are checked")
-        fetch = plan_fetch(partition.store, split, rows, stored.rows.offsets(0, stored.records))
+        fetch = plan_fetch(partition.store, split, rows, stored.offsets(0, stored.records))
         if fetch is None:
             return Choice("all records", "the positions of the records are not known")
         if fetch.is_cheaper:
@@ -178,7 +136,7 @@ class ColumnReads:
         if stored is None or predicate is None:
             return None
         found = [_NO_ROWS]
-        for start, _, table in self._tested(stored, stored.rows.read):
+        for start, _, table in self._tested(stored, stored.read):
             if table is None:
                 return None
             # Treat each row as a file in which the value of the row is both minimum and maximum.
@@ -199,7 +157,7 @@ class ColumnReads:
             yield self._fetched(choice.fetch)
             return
         partition, stored, rows = self._partition, self._stored[split], choice.rows
-        for start, stop, table in self._unread(stored, choice, stored.rows.read):
+        for start, stop, table in self._unread(stored, choice, stored.read):
             if table is None:
                 yield None
                 return
@@ -216,7 +174,7 @@ class ColumnReads:
         stored = self._stored.get(split)
         if stored is None:
             return 0
-        size = stored.rows.stored_bytes
+        size = stored.stored_bytes
         total = sum(count for *_, count in self._tested(stored, size))
         if choice.fetch is not None:
             total += size(None, 0, stored.records)
@@ -225,7 +183,7 @@ class ColumnReads:
         return total
 
     def _tested(
-        self, stored: _StoredSplit, read: Callable[[Schema, int, int], _T]
+        self, stored: StoredRows, read: Callable[[Schema, int, int], _T]
     ) -> Iterator[tuple[int, int, _T]]:
         """Read the columns of the filters or the predicate from the row groups in which they may be true."""
         partition, record_type = self._partition, self._partition.schema.record_type
@@ -233,23 +191,23 @@ class ColumnReads:
         if predicate is None:
             return iter(())
         fields = partition.predicate_fields if partition.filters is None else self._used.fields
-        columns = (item for item in fields if stored.rows.reader.stores(Schema((item,), record_type)))
+        columns = (item for item in fields if stored.reader.stores(Schema((item,), record_type)))
         tested = Schema(tuple(columns), record_type)
-        return stored.each(stored.may_match(predicate, tested), tested, read)
+        return stored.each(_may_match(stored, predicate, tested), tested, read)
 
     def _unread(
-        self, stored: _StoredSplit, choice: Choice, read: Callable[[Schema, int, int], _T]
+        self, stored: StoredRows, choice: Choice, read: Callable[[Schema, int, int], _T]
     ) -> Iterator[tuple[int, int, _T]]:
         """Read the other columns of the result from the row groups with requested rows."""
         known = () if choice.known is None else choice.known.column_names
         columns = self._wanted.select(name for name in self._wanted.names if name not in known)
-        return stored.each(stored.has_any(choice.rows), columns, read)
+        return stored.each(_has_any(stored, choice.rows), columns, read)
 
-    def _costly_lists(self, split: Split, stored: _StoredSplit) -> str:
+    def _costly_lists(self, split: Split, stored: StoredRows) -> str:
         """Return why decoding all records is faster than reading lists from the column file, or ""."""
         if not any(column.depth for column in self._wanted.columns):
             return ""
-        size, needed = split.stored_bytes, stored.rows.stored_bytes(self._wanted, 0, stored.records)
+        size, needed = split.stored_bytes, stored.stored_bytes(self._wanted, 0, stored.records)
         return f"the lists take {needed:,} bytes, the records {size:,}" if _LIST_COST * needed > size else ""
 
     def _problem(self) -> str:
@@ -265,7 +223,7 @@ class ColumnReads:
             return "the filters use no column of the records"
         return ""
 
-    def _open(self, split: Split, is_small: bool) -> _StoredSplit | str:
+    def _open(self, split: Split, is_small: bool) -> StoredRows | str:
         """Return the rows of a split in its column file, or the reason why they cannot be used."""
         if split.columns is None or split.records is None:
             return "the file has no column file"
@@ -275,12 +233,11 @@ class ColumnReads:
         reader = open_column_file(store, split.columns)
         if not self._picks_rows and not reader.stores(self._needed):
             return _lacks(reader, self._needed) if reader.features else _UNUSABLE
-        rows = StoredRows(reader, store.relative(file.path), file.size, file.crc32c, split.start.record)
-        groups = rows.groups(0, split.records)
-        return _StoredSplit(rows, split.records, groups) if groups or not split.records else _UNUSABLE
+        path, first = store.relative(file.path), split.start.record
+        return reader.rows_of(path, file.size, file.crc32c, split.records, first) or _UNUSABLE
 
     def _passing(
-        self, stored: _StoredSplit, filters: Predicate, *, keeps_values: bool
+        self, stored: StoredRows, filters: Predicate, *, keeps_values: bool
     ) -> tuple[Ints, pa.Table | None] | None:
         """Return the indices of the rows that pass the filters, and if ``keeps_values`` the filter columns.
 
@@ -288,7 +245,7 @@ class ColumnReads:
         """
         partition, found, known = self._partition, [_NO_ROWS], []
         columns = partition.all_columns.select(sorted(filters.columns()))
-        for start, _, table in self._tested(stored, stored.rows.read):
+        for start, _, table in self._tested(stored, stored.read):
             if table is None:
                 return None
             mask = partition.outcome(filters, partition.with_partition_values(table, columns))
@@ -316,25 +273,42 @@ def rows_at(table: pa.Table, rows: Ints) -> pa.Table:
     return table.filter(pa.array(mask))
 
 
-def _range_of_groups(reader: ColumnFileReader, item: Field, groups: Sequence[RowGroup]) -> ColumnRange | None:
+def _has_any(stored: StoredRows, rows: Ints | None) -> Mask:
+    """Return, for each row group, True if it contains one of these rows. None means all rows."""
+    if rows is None:
+        return np.ones(len(stored.groups), bool)
+    return np.diff(np.searchsorted(rows, [0, *(stop for _, stop, _ in stored.groups)])) > 0
+
+
+def _may_match(stored: StoredRows, predicate: Predicate, columns: Schema) -> Mask:
+    """Return, for each row group, True if the statistics of Parquet allow that a predicate is true."""
+    every = np.ones(len(stored.groups), bool)
+    if len(every) < 2:  # the statistics of the snapshot already say as much
+        return every
+    found = ((item.name, _range_of_groups(stored, item)) for item in columns.fields)
+    ranges = {name: limits for name, limits in found if limits is not None}
+    return possible_outcomes(predicate, FileRanges(every, ranges)).true
+
+
+def _range_of_groups(stored: StoredRows, item: Field) -> ColumnRange | None:
     """Return the limits of a column in each row group, or None if Parquet's statistics lack them."""
     if item.form is not None or not any(test(item.type) for test in _ORDERED_TYPES):
         return None
-    found = [reader.statistics(number, item.name) for _, _, number in groups]
+    found = [stored.reader.statistics(number, item.name) for _, _, number in stored.groups]
     known = [one for one in found if one is not None and one.has_null_count]
     if len(known) < len(found):
         return None
     bounds = [
         [getattr(one, name) if one.has_min_max else None for one in known] for name in ("min_raw", "max_raw")
     ]
-    stored = KIND_TYPES[item.column.kind]
+    type_ = KIND_TYPES[item.column.kind]
     try:
-        low, high = (item.load(pa.array(values, stored)).cast(value_type(item.type)) for values in bounds)
+        low, high = (item.load(pa.array(values, type_)).cast(value_type(item.type)) for values in bounds)
     except SchemaError:  # decoding the records will raise an error that names the record
         return None
     nulls = pa.array([one.null_count for one in known], pa.int64())
     statistics = pa.StructArray.from_arrays([nulls, low, high], names=["nulls", "min", "max"])
-    return range_of_statistics(item, statistics, np.array([stop - start for start, stop, _ in groups]))
+    return range_of_statistics(item, statistics, np.array([stop - start for start, stop, _ in stored.groups]))
 
 
 def _lacks(reader: ColumnFileReader, schema: Schema) -> str:

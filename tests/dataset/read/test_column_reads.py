@@ -44,7 +44,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
     for place, name, size in (
         (file_writer, "BLOCK_BYTES", 1_000),
         (column_files, "_GROUP_ROWS", 16),
-        (column_reads, "_RUN_ROWS", 20),
+        (column_files, "_RUN_ROWS", 20),
         (column_reads, "_SMALL_BYTES", 0),
         (column_reads, "_LIST_COST", 0),
         (selected_records, "_LOCAL_REQUEST", 100),
@@ -415,7 +415,7 @@ def test_row_groups_that_statistics_exclude_are_not_read(tmp_path: Path) -> None
 
 def test_each_single_row_of_row_groups_is_read(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """The first row of a row group is not looked for in the row group before, if a chunk has both."""
-    monkeypatch.setattr(column_reads, "_RUN_ROWS", 1_000)
+    monkeypatch.setattr(column_files, "_RUN_ROWS", 1_000)
     mixed = [n * 37 % 100 for n in range(100)]
     to_tfrecord(pa.table({"n": range(100), "mixed": mixed}), tmp_path, columnar="scalars")
     for n in [*range(18), *(n for n in range(18, 100) if n % 16 in (0, 15))]:

@@ -47,7 +47,8 @@ def stored(place: str | Path, columns: list[str]) -> pa.Table:
         file, start = split.file, split.start.record
         reader = open_column_file(plan.store, split.columns)
         path = plan.store.relative(file.path)
-        stored = StoredRows(reader, path, file.size, file.crc32c, start)
+        stored = reader.rows_of(path, file.size, file.crc32c, split.records, start)
+        assert stored is not None
         table = stored.read(schema, 0, split.records)
         assert table is not None
         tables.append(table)
@@ -227,7 +228,9 @@ def _check(place: Path, columnar: list[str]) -> None:
         payloads = oracle.read_payloads(place / file.path)
         ends = [0, *accumulate(len(one) + 16 for one in payloads)]
         reader = open_column_file(store, file.columns)
-        offsets = StoredRows(reader, file.path, file.bytes, file.crc32c).offsets(0, file.records)
+        rows = StoredRows.of(reader, file)
+        assert rows is not None
+        offsets = rows.offsets(0, file.records)
         assert offsets is not None
         assert offsets.tolist() == ends
 
