@@ -57,7 +57,7 @@ _GAP_BYTES = 1 << 16
 RowGroup: TypeAlias = tuple[int, int, int]
 
 # A column chunk: the index of its row group, and the index of its column.
-Chunk: TypeAlias = tuple[int, int]
+ColumnChunk: TypeAlias = tuple[int, int]
 
 # The size of each stored checksum in bytes.
 CHECKSUM_BYTES = 4
@@ -231,7 +231,7 @@ class ColumnFileReader:
             spans.append((start, stop))
         return spans
 
-    def _chunks(self, groups: Sequence[int], names: Sequence[str]) -> list[Chunk]:
+    def _chunks(self, groups: Sequence[int], names: Sequence[str]) -> list[ColumnChunk]:
         used = {*names}
         wanted = [at for at, name in enumerate(self._names) if name in used]
         return [(group, at) for group in groups for at in wanted]
@@ -317,7 +317,7 @@ class StoredRows:
         return sum(end - begin for begin, end in self.reader.spans(groups, names))
 
 
-def all_chunks(metadata: pq.FileMetaData) -> list[Chunk]:
+def all_chunks(metadata: pq.FileMetaData) -> list[ColumnChunk]:
     """Return all column chunks of a Parquet file, in the order of their checksums."""
     return [(group, at) for group in range(metadata.num_row_groups) for at in range(metadata.num_columns)]
 
@@ -345,8 +345,8 @@ def _unpack_checksums(stored: bytes) -> list[int]:
 
 def _check_chunks(
     metadata: pq.FileMetaData,
-    checksums: Mapping[Chunk, int],
-    chunks: Iterable[Chunk],
+    checksums: Mapping[ColumnChunk, int],
+    chunks: Iterable[ColumnChunk],
     parts: Sequence[tuple[int, bytes]],
 ) -> None:
     """Raise ValueError if the checksum of a column chunk is wrong. ``parts`` are ranges of the file."""

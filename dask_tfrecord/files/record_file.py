@@ -1,9 +1,10 @@
-"""Read splits of TFRecord files as Arrow batches, in bounded memory, many small files at once.
+"""Read splits of TFRecord files in bounded memory, as records or as tables.
 
-Creating a window, a decoder and a batch for each small file would take several times as long as decoding a
-hundred records. Therefore `read_together` joins the bytes of several small files in one buffer. If the files
-cannot be read together, for example because one of them is damaged, the caller reads each file alone, and
-that read reports the error. The module does not know datasets.
+A `RecordFile` reads one split, chunk by chunk. A `TableReader` decodes the records of any splits. Creating a
+window, a decoder and a batch for each small file would take several times as long as decoding a hundred
+records. Therefore `TableReader.read_together` joins the bytes of several small files in one buffer. If the
+files cannot be read together, for example because one of them is damaged, the caller reads each file alone,
+and that read reports the error. The module does not know datasets.
 """
 
 import os
@@ -62,6 +63,9 @@ STREAM_BYTES = 1 << 22
 # The assumed ratio of decompressed to compressed bytes for a file whose decompressed size is unknown.
 _EXPANSION = 4
 
+# The factor by which the content of small files may exceed the estimated size. Most of the buffer's memory is
+# never touched.
+_MARGIN = 4
 
 # The types that kernel functions return. A kernel function handles the whole records at the start of a
 # buffer.
@@ -277,11 +281,6 @@ def content_bytes(split: Split) -> int:
         return split.stop.content - split.start.content
     stored = (split.file.size or 0) - split.start.offset
     return stored * _EXPANSION if split.file.compression else stored
-
-
-# The factor by which the content of the files may exceed the estimated size. Most of the buffer's memory is
-# never touched.
-_MARGIN = 4
 
 
 def groups_of_small_files(splits: Iterable[Split]) -> Iterator[list[Split]]:

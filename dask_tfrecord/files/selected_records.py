@@ -134,7 +134,7 @@ class Fetch(NamedTuple):
         rows = self.rows + split.start.record
         for first, last in zip(self.starts.tolist(), self.stops.tolist(), strict=True):
             start, stop = at[first], at.get(last, split.stop)
-            end = split.start.record + (split.records or 0) if stop is split.stop else at[last].record
+            end = split.start.record + (split.records or 0) if stop is None else stop.record
             here = rows[slice(*np.searchsorted(rows, (start.record, end)))] - start.record
             part = replace(split, start=start, stop=stop)
             yield from _located(reader, part, here, end - start.record)

@@ -29,7 +29,7 @@ from dask_tfrecord import (
     to_tfrecord,
 )
 from dask_tfrecord.codec import SparseReader
-from dask_tfrecord.dataset.read import read_task
+from dask_tfrecord.dataset.read import column_reads, read_task
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.files import file_writer, record_file, selected_records
 from dask_tfrecord.files.record_file import TableReader
@@ -109,7 +109,7 @@ def outcome(folder: Path, options: dict[str, Any]) -> list[Any]:
 def check_same(folder: Path, options: dict[str, Any]) -> list[Any]:
     together = outcome(folder, options)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(read_task, "groups_of_small_files", lambda splits: [[split] for split in splits])
+        patch.setattr(column_reads, "groups_of_small_files", lambda splits: [[split] for split in splits])
         assert together == outcome(folder, options)
     return together
 

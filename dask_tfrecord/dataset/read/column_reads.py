@@ -73,7 +73,8 @@ class ColumnReads:
     """The splits of a partition, and the rows of these splits in column files.
 
     Creating the object checks that the data files are unchanged for which column files may be used.
-    ``picks_rows`` is True if the caller passes the indices of the requested rows to `choose`.
+    ``picks_rows`` is True if the caller passes the indices of the requested rows to `choose`. ``groups``
+    contains the splits in order, and small files that can be read together in one list.
     """
 
     def __init__(self, partition: PlannedPartition, *, picks_rows: bool = False) -> None:
@@ -86,8 +87,9 @@ class ColumnReads:
         self._needed = self._wanted if partition.filters is None else self._used
         self._stored: dict[Split, StoredRows] = {}
         self._reasons: dict[Split, str] = {}  # why the records of the other splits must be decoded
+        self.groups = [*groups_of_small_files(partition.splits)]
         problem = self._problem()
-        for group in groups_of_small_files(partition.splits):
+        for group in self.groups:
             for split in group:
                 is_small = len(group) > 1 and content_bytes(split) < _SMALL_BYTES
                 found = problem or self._open(split, is_small)

@@ -19,12 +19,7 @@ from dask_tfrecord.dataset.read.partition import PlannedPartition
 from dask_tfrecord.dataset.read.requested_columns import feature_clash, origin_clash
 from dask_tfrecord.errors import CorruptRecordError, FileChangedError, SchemaError
 from dask_tfrecord.files.damage import Losses, Warn, warn_here
-from dask_tfrecord.files.record_file import (
-    STREAM_BYTES,
-    TABLE_BYTES,
-    groups_of_small_files,
-    rows_without_columns,
-)
+from dask_tfrecord.files.record_file import STREAM_BYTES, TABLE_BYTES, rows_without_columns
 from dask_tfrecord.files.selected_records import read_selected
 from dask_tfrecord.files.splits import Split
 from dask_tfrecord.files.storage.listing import check_unchanged
@@ -140,7 +135,7 @@ class Partition(PlannedPartition):
             check_unchanged(self.store, files or ())
         losses, reads = Losses(self.options.damage), ColumnReads(self)
         try:
-            for splits in groups_of_small_files(self.splits):
+            for splits in reads.groups:
                 choices = [reads.choose(split) for split in splits]
                 if all(one.source == "all records" for one in choices):
                     yield from self._decoded(splits, losses, batch_bytes)
