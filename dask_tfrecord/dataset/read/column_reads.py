@@ -188,14 +188,13 @@ class ColumnReads:
         self, stored: StoredRows, read: Callable[[Schema, int, int], _T]
     ) -> Iterator[tuple[int, int, _T]]:
         """Read the columns of the filters or the predicate from the row groups in which they may be true."""
-        partition, record_type = self._partition, self._partition.schema.record_type
-        predicate = partition.predicate if partition.filters is None else partition.filters
+        predicate = self._partition.filters or self._partition.predicate
         if predicate is None:
             return iter(())
-        fields = partition.predicate_fields if partition.filters is None else self._used.fields
-        columns = (item for item in fields if stored.reader.stores(Schema((item,), record_type)))
-        tested = Schema(tuple(columns), record_type)
-        return stored.each(_may_match(stored, predicate, tested), tested, read)
+        fields = self._used.fields or self._partition.predicate_fields
+        known = tuple(item for item in fields if stored.reader.features.issuperset(item.features))
+        columns = Schema(known, self._wanted.record_type)
+        return stored.each(_may_match(stored, predicate, columns), columns, read)
 
     def _unread(
         self, stored: StoredRows, choice: Choice, read: Callable[[Schema, int, int], _T]

@@ -250,16 +250,9 @@ def _report(partition: Partition, reads: ColumnReads, split: Split) -> SplitRepo
     if (count := partition.known_count(split)) is not None:
         return SplitReport(path, "snapshot", "the number of records is known", stored, rows=count)
     choice = reads.choose(split, reads.possible(split))
-    data = {"all records": stored, "some records": choice.fetch.bytes if choice.fetch else 0}
+    fetched = 0 if choice.fetch is None else choice.fetch.bytes
+    data = stored if choice.source == "all records" else fetched
     column_bytes = reads.column_bytes(split, choice)
     column_file = split.columns.path if split.columns is not None and column_bytes else None
-    return SplitReport(
-        path,
-        choice.source,
-        choice.rule,
-        stored,
-        data.get(choice.source, 0),
-        column_bytes,
-        split.records if choice.rows is None else len(choice.rows),
-        column_file,
-    )
+    rows = split.records if choice.rows is None else len(choice.rows)
+    return SplitReport(path, choice.source, choice.rule, stored, data, column_bytes, rows, column_file)
