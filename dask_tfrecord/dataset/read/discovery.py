@@ -371,7 +371,7 @@ def _described(files: pa.Table, snapshot: Snapshot, schema: Schema) -> pa.Table:
     """
     rows = snapshot.file_list
     records = pc.if_else(are_proven(files, rows), rows["records"], pa.scalar(None, pa.int64()))
-    columns = {"bytes": rows["bytes"], "blocks": rows["blocks"], "records": records, "file_records": records}
+    columns = {"blocks": rows["blocks"], "records": records, "file_records": records}
     # The statistics of a column are valid only if the column is read as the stored type. If the records are
     # read as another record type, no statistics are used: a payload column may have a stored column's name.
     if schema.record_type == snapshot.schema.record_type:

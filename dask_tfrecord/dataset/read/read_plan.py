@@ -34,7 +34,7 @@ from dask_tfrecord.dataset.snapshot.file_list import STATISTICS, has_no_nulls, r
 from dask_tfrecord.dataset.snapshot.model import short_list
 from dask_tfrecord.dataset.snapshot.versions import Levels
 from dask_tfrecord.errors import FileChangedError
-from dask_tfrecord.files.entry import Block, FileEntry
+from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.record_file import PATH_TYPE
 from dask_tfrecord.files.splits import (
@@ -68,9 +68,8 @@ class ReadPlan:
 
     store: Store
     # There is at least one partition, which may be empty. If the dataset has a snapshot, the table of splits
-    # has the columns ``bytes``, ``file_records`` and the statistics of each file. ``file_records`` is the
-    # number of records of the complete file, or null if the snapshot may not describe the present content of
-    # the file.
+    # has the column ``file_records`` and the statistics of each file. ``file_records`` is the number of
+    # records of the complete file, or null if the snapshot may not describe the present content of the file.
     partitions: Partitions
     schema: Schema  # all columns, including partition columns
     options: ReadOptions
@@ -246,23 +245,6 @@ class ReadPlan:
         """True if a snapshot describes the present content of at least one file."""
         rows = self.partitions.rows
         return "file_records" in rows.column_names and rows["file_records"].null_count < len(rows)
-
-    @cached_property
-    def entries(self) -> dict[str, FileEntry]:
-        """Map the path of each file that a snapshot describes to a file entry.
-
-        The file entries have no blocks, statistics or partition values.
-        """
-        if not self.is_described:
-            return {}
-        rows = distinct(self.partitions.rows)
-        rows = rows.filter(rows["file_records"].is_valid())
-        paths = column_paths(rows["path"])
-        numbers = zip(*(rows[name].to_pylist() for name in ("bytes", "file_records", "crc32c")), strict=True)
-        return {
-            path: FileEntry(self.store.relative(path), *of_file)
-            for path, of_file in zip(paths, numbers, strict=True)
-        }
 
     def without_statistics(self) -> Self:
         """Return the plan without the statistics and the blocks of files, which only predicates need."""
