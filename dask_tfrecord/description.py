@@ -20,7 +20,6 @@ from dask_tfrecord.codec.codecs import detect
 from dask_tfrecord.collection.expr.read_expression import planned_reads
 from dask_tfrecord.collection.opened_path import OpenedPath
 from dask_tfrecord.collection.scheduler import compute_each
-from dask_tfrecord.dataset.query.comparison_keys import comparison_key
 from dask_tfrecord.dataset.read.layouts import SPLIT, read_info, supervised_keys
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition, SplitReport, explain_partition
@@ -47,7 +46,7 @@ class Facts(OpenedPath):
         try:
             version = "" if self.version is None else f"version {self.version}: "
             rows = "rows not counted" if self.num_rows is None else counted(self.num_rows, "row")
-            files = f"{counted(len(self.files), 'file')}, {self.nbytes:,} bytes"
+            files = f"{counted(len(self._files), 'file')}, {self.nbytes:,} bytes"
             kept = f" and {self.kept_bytes:,} bytes of earlier versions" if self.kept_bytes else ""
             names = short_list(self._selected.names)
             return f"Dataset({self.path!r}, {version}{rows}, {files}{kept}, columns: {names})"
@@ -59,7 +58,7 @@ class Facts(OpenedPath):
             "path": self.path,
             "version": "none" if self.version is None else str(self.version),
             "rows": "not counted" if self.num_rows is None else f"{self.num_rows:,}",
-            "files": f"{len(self.files):,}",
+            "files": f"{len(self._files):,}",
             "bytes": f"{self.nbytes:,}",
         }
         if self.kept_bytes:
@@ -195,14 +194,13 @@ class Facts(OpenedPath):
     @cached_property
     def _rows(self) -> pa.Array:
         """For each file, the number of rows that pass the filters, or null if this number is unknown."""
-        plan = self._plan_of_files
-        return pa.array([plan.count(at) for at in range(len(self._files))], pa.int64())
+        return self._plan_of_files.counts[: len(self._files)]  # a plan without files has one partition
 
     def _column(self, item: Field) -> "ColumnStatistics":
         counts, values = self._rows, self._plan_of_files.partition_values.get(item.name)
         if values is not None:
             nulls = None if counts.null_count else _sum(counts.filter(values.is_null()))
-            return ColumnStatistics(item.type, "directory", nulls, *_bounds(item, values))
+            return ColumnStatistics(item.type, "directory", nulls, *_bounds(values, values))
         unknown = ColumnStatistics(item.type, feature_text(item))
         if counts.null_count or "file_records" not in self._files.column_names:
             return unknown
@@ -213,14 +211,12 @@ class Facts(OpenedPath):
         known = {one.name: statistics.field(one.name) for one in statistics.type}
         described = unknown._replace(nulls=_sum(known["nulls"]))
         if "min_length" in known:
-            ends = pc.min(known["min_length"]).as_py(), pc.max(known["max_length"]).as_py()
-            return (
-                described._replace(min_length=ends[0], max_length=ends[1]) if None not in ends else described
-            )
+            shortest, longest = _bounds(known["min_length"], known["max_length"])
+            return described._replace(min_length=shortest, max_length=longest)
         has_bounds = pc.or_(known["min"].is_valid(), pc.equal(known["nulls"], files["file_records"]))
         if not pc.all(has_bounds, min_count=0).as_py():
             return described
-        least, greatest = _bounds(item, pa.concat_arrays([known["min"], known["max"]]))
+        least, greatest = _bounds(known["min"], known["max"])
         return described._replace(min=least, max=greatest)
 
 
@@ -240,13 +236,10 @@ def _sum(numbers: pa.Array | pa.ChunkedArray) -> int:
     return int(pc.sum(numbers, min_count=0).as_py())
 
 
-def _bounds(item: Field, values: pa.Array) -> tuple[Any, Any]:
-    """Return the smallest and the greatest value, ordered as filters compare values."""
-    try:
-        ordered = sorted(values.drop_null().to_pylist(), key=lambda value: comparison_key(value, item.type))
-    except TFRecordError:  # values of the column's type have no order
-        return None, None
-    return (ordered[0], ordered[-1]) if ordered else (None, None)
+def _bounds(low: pa.Array, high: pa.Array) -> tuple[Any, Any]:
+    """Return the smallest value of ``low`` and the greatest value of ``high``."""
+    lows, highs = low.drop_null().to_pylist(), high.drop_null().to_pylist()
+    return min(lows, default=None), max(highs, default=None)
 
 
 # The text of an explanation lists at most this many files.

@@ -188,7 +188,7 @@ class DatasetSource:
 
     def _count(self) -> list[int]:
         """Count the rows of each piece. Tasks read the pieces whose number of rows is unknown."""
-        counts = [self.dataset.count(piece) for piece in range(self.dataset.npartitions)]
+        counts = self.dataset.counts.to_pylist()
         # If the read skips damage, rows are counted with the requested columns, because reading other columns
         # could skip other records.
         schema = self.schema if self.dataset.options.damage.skips else self.schema.select([])

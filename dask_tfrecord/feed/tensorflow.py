@@ -376,7 +376,7 @@ def tensorflow_dataset(
 
 def _best_engine(dataset: ReadPlan, schema: Schema) -> Engine:
     """Choose "native" for large binary records that TensorFlow can read, and otherwise "kernel"."""
-    counts = [dataset.count(partition) for partition in range(dataset.npartitions)]
+    counts = dataset.counts.to_pylist()
     sizes = [split.file.size for splits in dataset.partitions for split in splits]
     if schema.record_type == "bytes" or None in counts or None in sizes or dataset.store.is_remote:
         return "kernel"

@@ -289,7 +289,8 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     def _count(self, parent: Expr) -> Expr | None:
         """Return a row count from the snapshot. If it is unknown, count records without decoding columns."""
-        counts = [[self.dataset.count(one) for one in self._numbers(index)] for index in self._partitions]
+        known = self.dataset.counts.to_pylist()
+        counts = [[known[one] for one in self._numbers(index)] for index in self._partitions]
         is_known = not any(None in of_task for of_task in counts)
         if is_known and self.dataset.is_unchanged(self._numbers(*self._partitions)):
             sums = tuple(sum(filter(None, of_task)) for of_task in counts)

@@ -331,10 +331,12 @@ class ReadPlan:
 
     # -- Facts that are known without reading ----------------------------------------------------------------
 
-    def count(self, index: int) -> int | None:
-        """Return the number of rows of a partition, or None if the number is unknown."""
-        counts = self._split_counts[self._rows(index)]
-        return None if (counts < 0).any() else int(counts.sum())
+    @cached_property
+    def counts(self) -> pa.Array:
+        """The number of rows of each partition that pass the filters, or null if the number is unknown."""
+        counts, starts = self._split_counts, self.partitions.starts
+        ends, unknown = (np.append(0, np.cumsum(one))[starts] for one in (counts, counts < 0))
+        return pa.array(np.diff(ends), mask=np.diff(unknown) > 0)
 
     @cached_property
     def _split_counts(self) -> npt.NDArray[np.int64]:
