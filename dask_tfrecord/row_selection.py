@@ -179,15 +179,8 @@ class NumberedRows:
 
 def _one_split_each(plan: ReadPlan) -> ReadPlan:
     """Return a read plan for the same rows with one split in each partition."""
-    rows, counts = plan.partitions.rows, plan.partitions.counts
-    if not len(rows):
-        return plan
-    partition_of = pa.array(np.repeat(np.arange(len(counts)), counts))
-    return replace(
-        plan,
-        partitions=Partitions(rows, np.arange(len(rows) + 1)),
-        partition_values={name: values.take(partition_of) for name, values in plan.partition_values.items()},
-    )
+    rows = plan.partitions.rows
+    return replace(plan, partitions=Partitions(rows, np.arange(len(rows) + 1))) if len(rows) else plan
 
 
 @redact_errors

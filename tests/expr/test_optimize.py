@@ -71,8 +71,8 @@ def many(count: int) -> ReadPlan:
     """A dataset whose files do not exist."""
     schema = Schema.from_arrow(pa.schema({f"c{n}": pa.int64() for n in range(50)}))
     infos = [FileInfo(f"/nowhere/part-{n:06d}.tfrecord", n) for n in range(count)]
-    partitions, values = plan_partitions(info_table(infos), blocksize=None)
-    return ReadPlan(Store.at("/nowhere"), partitions, schema, ReadOptions(), values)
+    partitions = plan_partitions(info_table(infos), blocksize=None)
+    return ReadPlan(Store.at("/nowhere"), partitions, schema, ReadOptions())
 
 
 @pytest.mark.parametrize(("fused", "count", "size"), [(False, 1000, 2500), (True, 67, 4000)])

@@ -17,9 +17,9 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.codec.codecs import known_codec
-from dask_tfrecord.dataset.query.comparison_keys import Mask, file_ranges
+from dask_tfrecord.dataset.query.comparison_keys import Mask
 from dask_tfrecord.dataset.query.filters import parse_filters
-from dask_tfrecord.dataset.query.predicates import Outcomes, Predicate, possible_outcomes
+from dask_tfrecord.dataset.query.predicates import Predicate, file_outcomes
 from dask_tfrecord.dataset.read.read_task import Partition, wrong_number
 from dask_tfrecord.dataset.read.requested_columns import values_from_snapshot
 from dask_tfrecord.dataset.snapshot.file_list import Identity, identities, positions, to_entries
@@ -74,14 +74,6 @@ def newest_files(store: Store) -> tuple[Snapshot, pa.Table]:
     rows = snapshot.file_list
     records = pc.if_else(are_proven(files, rows), rows["records"], pa.scalar(None, pa.int64()))
     return snapshot, rows.append_column("file_records", records)
-
-
-def file_outcomes(snapshot: Snapshot, rows: pa.Table, predicate: Predicate) -> Outcomes:
-    """Return the possible outcomes of a predicate in each file of a list that `newest_files` returned."""
-    names = predicate.columns()
-    columns = [one for item in snapshot.columns.fields for one in item.family if one.name in names]
-    values = values_from_snapshot(snapshot, snapshot.columns)
-    return possible_outcomes(predicate, file_ranges(columns, len(rows), values, rows))
 
 
 def plan_run(store: Store, snapshot: Snapshot) -> WriteRun:
@@ -299,7 +291,7 @@ def compact_files(
     snapshot, rows = newest_files(store)
     may_match = np.ones(len(rows), bool)
     if filters is not None:
-        may_match = file_outcomes(snapshot, rows, parse_filters(filters, snapshot.columns)).true
+        may_match = file_outcomes(parse_filters(filters, snapshot.columns), snapshot.columns, rows).true
     directories = partition_directories(rows, snapshot.partitioning)
     plan = [rows.take(pa.array(group)) for group in plan_groups(rows, directories, may_match, target_bytes)]
     if not plan:
@@ -448,7 +440,7 @@ class _Deletion:
         Return False if another write has replaced one of the files in the meantime.
         """
         predicate = parse_filters(self.filters, snapshot.columns)
-        outcomes = file_outcomes(snapshot, rows, predicate)
+        outcomes = file_outcomes(predicate, snapshot.columns, rows)
         matching = np.flatnonzero(outcomes.true)
         opened: list[int] = []
         for at, file in zip(matching.tolist(), identities(rows.take(matching)), strict=True):

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from dask_tfrecord.dataset.snapshot.file_list import statistics_name
+from dask_tfrecord.dataset.snapshot.file_list import statistics_name, value_name
 from dask_tfrecord.schema.fields import Field
 from dask_tfrecord.schema.logical_types import is_binary, is_text, scalar_kind, value_type
 
@@ -240,18 +240,19 @@ class FileRanges:
         return self.columns.get(name, ColumnRange(None, None, anything, anything, anything))
 
 
-def file_ranges(
-    fields: Iterable[Field], count: int, values: Mapping[str, pa.Array], files: pa.Table | None
-) -> FileRanges:
-    """Return the known limits of the given columns in each of ``count`` files.
+def file_ranges(fields: Iterable[Field], files: pa.Table, *, use_statistics: bool = True) -> FileRanges:
+    """Return the known limits of the given columns in each file of a file list.
 
-    ``values`` maps each partition column to its value in each file. ``files`` is the file list with
-    statistics. The column ``file_records`` of this list contains the number of records of each file, or null
-    if the statistics may not describe the present content. Without this column, statistics are ignored.
+    The column ``file_records`` of the list contains the number of records of each file, or null if the
+    statistics may not describe the present content. Without this column, statistics are ignored.
     """
-    ranges = {item.name: range_of_values(item, values[item.name]) for item in fields if item.name in values}
-    if files is None or "file_records" not in files.column_names:
-        return FileRanges(np.ones(count, bool), ranges)
+    ranges = {
+        item.name: range_of_values(item, files[value_name(item.name)].combine_chunks())
+        for item in fields
+        if value_name(item.name) in files.column_names
+    }
+    if not use_statistics or "file_records" not in files.column_names:
+        return FileRanges(np.ones(len(files), bool), ranges)
     records = pc.fill_null(files["file_records"], -1).to_numpy()
     for item in fields:
         name = statistics_name(item.name)

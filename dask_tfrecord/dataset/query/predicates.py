@@ -33,11 +33,12 @@ from dask_tfrecord.dataset.query.comparison_keys import (
     WrongTypeError,
     comparable_values,
     comparison_key,
+    file_ranges,
     is_comparable,
     scalar_from_key,
 )
 from dask_tfrecord.errors import SchemaError
-from dask_tfrecord.schema.fields import Field
+from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import is_binary, is_text, value_type
 
 Operator = Literal["==", "!=", "<", "<=", ">", ">="]
@@ -296,6 +297,18 @@ class ArrowExpression(Predicate):
 def possible_outcomes(predicate: Predicate, ranges: FileRanges) -> Outcomes:
     """Return the possible outcomes of a predicate in each file. A file without rows has no outcomes."""
     return Outcomes(*(mask & ranges.may_have_rows for mask in predicate.outcomes(ranges)))
+
+
+def file_outcomes(
+    predicate: Predicate, schema: Schema, files: pa.Table, *, use_statistics: bool = True
+) -> Outcomes:
+    """Return the possible outcomes of a predicate in each file of a file list, as described by `file_ranges`.
+
+    ``schema`` contains the columns of the files.
+    """
+    names = predicate.columns()
+    fields = [one for item in schema.fields for one in item.family if one.name in names]
+    return possible_outcomes(predicate, file_ranges(fields, files, use_statistics=use_statistics))
 
 
 def _can_be(symbol: Operator, column: ColumnRange, key: Any, answer: bool) -> Mask:

@@ -8,7 +8,7 @@ divides the files into the partitions that are read.
 
 import logging
 import os
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 from itertools import pairwise, starmap
@@ -40,7 +40,12 @@ from dask_tfrecord.dataset.read.requested_columns import (
     with_partition_columns,
 )
 from dask_tfrecord.dataset.read.sample import sample_all, take_sample
-from dask_tfrecord.dataset.snapshot.file_list import partition_columns, read_blocks, statistics_name
+from dask_tfrecord.dataset.snapshot.file_list import (
+    partition_columns,
+    read_blocks,
+    statistics_name,
+    with_values,
+)
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.visibility import (
     are_proven,
@@ -147,10 +152,9 @@ def _discover_by_listing(
     columns = infer_columns(request, [*values], sample, described)
     return ReadPlan(
         store,
-        _whole_files(files),
+        _whole_files(files, values),
         with_partition_columns(columns.schema, partition_fields(values, requested), requested),
         replace(options, evidence=columns.evidence),
-        values,
         refused_features=frozenset(values) - requested.hive_types.keys(),
         ignored_features=columns.ignored_features,
     )
@@ -191,10 +195,9 @@ def _discover_by_snapshot(
         options = replace(options, evidence=columns.evidence)
     found = ReadPlan(
         store,
-        _whole_files(_described(files, snapshot, schema)),
+        _whole_files(_described(files, snapshot, schema), values_from_snapshot(snapshot, schema)),
         schema,
         options,
-        values_from_snapshot(snapshot, schema),
         ignored_features=ignored,
         index=tuple(level for level in snapshot.index or () if level[0] in schema.names),
         columns_name=snapshot.columns_name,
@@ -203,8 +206,9 @@ def _discover_by_snapshot(
     return found if request.split is None else _of_splits(found, snapshot, request)
 
 
-def _whole_files(files: pa.Table) -> Partitions:
-    return Partitions(files, np.arange(len(files) + 1))
+def _whole_files(files: pa.Table, values: Mapping[str, pa.Array]) -> Partitions:
+    """Make each file one partition. ``values`` maps each partition column to its value in each file."""
+    return Partitions(with_values(files, values), np.arange(len(files) + 1))
 
 
 def _with_split(
@@ -223,7 +227,7 @@ def _with_split(
 def _of_splits(found: ReadPlan, snapshot: Snapshot, request: ReadRequest) -> ReadPlan:
     """Restrict the plan for a dataset with a snapshot to the files of the requested splits."""
     store, files = found.store, found.partitions.rows
-    stored = partition_columns(snapshot.file_list, snapshot.partitioning)
+    stored = partition_columns(snapshot.file_list)
     known = stored[SPLIT].combine_chunks() if SPLIT in stored.column_names else None
     listing = Listing(store, files, store.root, counts=(len(files),))
     if known is None:
@@ -242,8 +246,7 @@ def _of_splits(found: ReadPlan, snapshot: Snapshot, request: ReadRequest) -> Rea
     new = {name: values[name] for name in values.keys() - found.partition_values.keys()}
     schema = Schema((*schema.fields, *partition_fields(new, request.requested)), schema.record_type)
     index = tuple(level for level in found.index if level[0] in schema.names)
-    partitions = _whole_files(files.filter(mask))
-    return replace(found, partitions=partitions, partition_values=values, schema=schema, index=index)
+    return replace(found, partitions=_whole_files(files.filter(mask), values), schema=schema, index=index)
 
 
 def plan(found: ReadPlan, request: ReadRequest, compute_each: ComputeEach) -> ReadPlan:
@@ -269,16 +272,14 @@ def plan(found: ReadPlan, request: ReadRequest, compute_each: ComputeEach) -> Re
         kept, keys = _sort_by_key(found, kept, request.partition_by)
         blocksize = None
     rows = _taken(files, kept)
-    partitions, values = plan_partitions(
+    partitions = plan_partitions(
         rows.select([name for name in rows.column_names if name != "blocks"]),
         _blocks_of_large(found, rows, request, blocksize, compute_each),
-        {name: _taken(column, kept) for name, column in found.partition_values.items()},
         blocksize=blocksize,
     )
     return replace(
         found,
         partitions=partitions,
-        partition_values=values,
         filters=predicate,
         blocks=_blocks_beside_columns(rows),
         # Tasks check that these files are unchanged.

@@ -22,15 +22,21 @@ from dask_tfrecord.dataset.partitioning import comparable
 from dask_tfrecord.dataset.query.comparison_keys import (
     Mask,
     comparison_key,
-    file_ranges,
     has_nan,
     is_comparable,
 )
-from dask_tfrecord.dataset.query.predicates import Outcomes, Predicate, possible_outcomes
+from dask_tfrecord.dataset.query.predicates import Outcomes, Predicate, file_outcomes
 from dask_tfrecord.dataset.read.partition import RowRanges
 from dask_tfrecord.dataset.read.read_task import Partition
 from dask_tfrecord.dataset.read.requested_columns import origin_clash
-from dask_tfrecord.dataset.snapshot.file_list import STATISTICS, has_no_nulls, read_blocks, statistics_name
+from dask_tfrecord.dataset.snapshot.file_list import (
+    STATISTICS,
+    has_no_nulls,
+    partition_columns,
+    read_blocks,
+    statistics_name,
+    value_name,
+)
 from dask_tfrecord.dataset.snapshot.model import short_list
 from dask_tfrecord.dataset.snapshot.versions import Levels
 from dask_tfrecord.errors import FileChangedError
@@ -67,13 +73,13 @@ class ReadPlan:
     """The files to read, the columns to read, and the division of the files into partitions."""
 
     store: Store
-    # There is at least one partition, which may be empty. If the dataset has a snapshot, the table of splits
+    # There is at least one partition, which may be empty. The table of splits has the values of partition
+    # columns, which are the same in all splits of a partition. If the dataset has a snapshot, the table also
     # has the column ``file_records`` and the statistics of each file. ``file_records`` is the number of
     # records of the complete file, or null if the snapshot may not describe the present content of the file.
     partitions: Partitions
     schema: Schema  # all columns, including partition columns
     options: ReadOptions
-    partition_values: dict[str, pa.Array] = field(default_factory=dict, hash=False)  # of each partition
     filters: Predicate | None = None  # a file in which no row can meet the filters belongs to no partition
     # Partition columns. A feature with one of these names raises an error, because the user has not chosen
     # between the feature and the partition column.
@@ -107,6 +113,13 @@ class ReadPlan:
     def npartitions(self) -> int:
         """The number of partitions."""
         return len(self.partitions)
+
+    @cached_property
+    def partition_values(self) -> dict[str, pa.Array]:
+        """Map each partition column to its value in each partition that has splits."""
+        firsts = self.partitions.starts[:-1][self.partitions.counts > 0]
+        values = partition_columns(self.partitions.rows).take(pa.array(firsts))
+        return {name: values[name].combine_chunks() for name in values.column_names}
 
     def with_origin_columns(self) -> Self:
         """Append the path column and the offset column, if the options name them.
@@ -259,20 +272,8 @@ class ReadPlan:
 
     def outcomes(self, predicate: Predicate, *, use_statistics: bool = True) -> Outcomes:
         """Return the possible outcomes of a predicate in each split."""
-        names, rows = predicate.columns(), self.partitions.rows
-        columns = [one for item in self.schema.fields for one in item.family if one.name in names]
-        values = {
-            item.name: self.value_of_splits(item.name)
-            for item in columns
-            if item.name in self.partition_values
-        }
-        ranges = file_ranges(columns, len(rows), values, rows if use_statistics else None)
-        return possible_outcomes(predicate, ranges)
-
-    def value_of_splits(self, name: str) -> pa.Array:
-        """Return the value of a partition column in each split."""
-        partition_of = np.repeat(np.arange(self.npartitions), self.partitions.counts)
-        return self.partition_values[name].take(pa.array(partition_of))
+        rows = self.partitions.rows
+        return file_outcomes(predicate, self.schema, rows, use_statistics=use_statistics)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields for pickling, without cached properties."""
@@ -382,22 +383,19 @@ _MOST_FILES = 256
 def plan_partitions(
     files: pa.Table,
     blocks: Mapping[int, BlockIndex] | None = None,
-    values: Mapping[str, pa.Array] | None = None,
     *,
     blocksize: int | None,
-) -> tuple[Partitions, dict[str, pa.Array]]:
-    """Divide files into partitions, in the order of the files.
+) -> Partitions:
+    """Divide files into at least one partition, in the order of the files.
 
     The optional column ``records`` of ``files`` is the number of records of each file, or null. Each split of
     a file repeats the values of all other columns. ``blocks`` maps file indices to known blocks: a file that
-    is larger than ``blocksize`` is split only if its blocks are known. ``values`` maps each partition column
-    to its value in each file: only files with the same values share a partition. If ``blocksize`` is None,
-    each file becomes one partition. Return at least one partition, and the values of each partition.
+    is larger than ``blocksize`` is split only if its blocks are known. Only files with the same values of the
+    partition columns share a partition. If ``blocksize`` is None, each file becomes one partition.
     """
-    columns = dict(values or {})
     if "records" not in files.column_names:
         files = files.append_column("records", pa.nulls(len(files), pa.int64()))
-    rows, file_of, starts = files, np.arange(len(files)), _packed(files, columns, blocksize)
+    rows, file_of, starts = files, np.arange(len(files)), _packed(files, blocksize)
     ranges = {}
     if blocks and blocksize is not None:
         sizes = pc.fill_null(files["size"], 0).take(pa.array([*blocks])).to_pylist()
@@ -414,9 +412,7 @@ def plan_partitions(
             files.take(pa.array(file_of)),
             {row: one for at, of_file in ranges.items() for row, one in enumerate(of_file, firsts[at])},
         )
-    taken = pa.array(file_of[starts], pa.int64())
-    partitions = Partitions(rows, np.append(starts, [len(rows)] if len(rows) else [0, 0]).astype(np.int64))
-    return partitions, {name: column.take(taken) for name, column in columns.items()}
+    return Partitions(rows, np.append(starts, [len(rows)] if len(rows) else [0, 0]).astype(np.int64))
 
 
 def _with_ranges(rows: pa.Table, ranges: Mapping[int, tuple[Block, Block | None, int | None]]) -> pa.Table:
@@ -432,14 +428,14 @@ def _with_ranges(rows: pa.Table, ranges: Mapping[int, tuple[Block, Block | None,
     return rows
 
 
-def _packed(files: pa.Table, values: Mapping[str, pa.Array], blocksize: int | None) -> npt.NDArray[np.int64]:
+def _packed(files: pa.Table, blocksize: int | None) -> npt.NDArray[np.int64]:
     """Return the index in ``files`` of each partition's first file, before large files are split."""
     if blocksize is None:
         return np.arange(len(files))
     # Marks files whose partition values differ from the values of the file before.
     is_other = np.zeros(len(files), bool)
-    for column in values.values():
-        codes = comparable(column).dictionary_encode(null_encoding="encode").indices.to_numpy()
+    for column in partition_columns(files).columns:
+        codes = comparable(column.combine_chunks()).dictionary_encode("encode").indices.to_numpy()
         is_other[1:] |= codes[1:] != codes[:-1]
     # How many bytes of `blocksize` each file uses up. A file of unknown size uses up a whole partition.
     weights = np.maximum(pc.fill_null(files["size"], blocksize).to_numpy(), -(-blocksize // _MOST_FILES))
@@ -496,10 +492,10 @@ def sorting_column(plan: ReadPlan) -> str | None:
 
 def _bounds(plan: ReadPlan, item: Field) -> list[list[Any]] | None:
     """Return the minima and maxima of a column in each split, or None if unknown or if there are nulls."""
-    if item.name in plan.partition_values:
-        values = plan.value_of_splits(item.name)
-        return None if values.null_count else [values.to_pylist()] * 2
     rows, name = plan.partitions.rows, statistics_name(item.name)
+    if item.name in plan.partition_values:
+        values = rows[value_name(item.name)]
+        return None if values.null_count else [values.to_pylist()] * 2
     if not plan.is_described or name not in rows.column_names or rows["file_records"].null_count:
         return None
     statistics = rows[name].combine_chunks()

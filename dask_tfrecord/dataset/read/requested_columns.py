@@ -276,7 +276,7 @@ def values_from_snapshot(snapshot: Snapshot, schema: Schema) -> dict[str, pa.Arr
     """
     types = {item.name: value_type(item.type) for item in schema.fields}
     columns = {}
-    stored = partition_columns(snapshot.file_list, snapshot.partitioning)
+    stored = partition_columns(snapshot.file_list)
     for name in stored.column_names:
         if name not in types:
             continue

@@ -23,7 +23,7 @@ from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.find_blocks import ComputeEach, find_blocks
 from dask_tfrecord.files.inference import AskedType, Sample, sample_split
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.listing import column_paths, distinct, table_infos
+from dask_tfrecord.files.storage.listing import INFO_SCHEMA, column_paths, distinct, table_infos
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.files.window import WINDOW_BYTES
@@ -47,14 +47,14 @@ def merge_by_file(
     Large uncompressed files are split, and several small files are read in one task. ``merge`` merges the
     results of two adjacent splits. A file that is listed twice is read only once.
     """
-    once = distinct(files)
+    once = distinct(files.select(INFO_SCHEMA.names))
     large = np.flatnonzero(pc.fill_null(once["size"], 0).to_numpy() > TASK_BYTES)
     infos = table_infos(once.take(pa.array(large)))
     blocks = find_blocks(store, infos, options, compute_each, task_bytes=TASK_BYTES, block_bytes=BLOCK_BYTES)
     known = {
         at: blocks[file.path] for at, file in zip(large.tolist(), infos, strict=True) if file.path in blocks
     }
-    partitions, _ = plan_partitions(once, known, blocksize=TASK_BYTES)
+    partitions = plan_partitions(once, known, blocksize=TASK_BYTES)
     results = compute_each(partial(_call_each, function), partitions)
     merged: dict[str, Result] = {}
     for splits, of_splits in zip(partitions, results, strict=True):
@@ -125,7 +125,7 @@ def sample_all(
     """Read every record of the files in tasks, and merge the results into one sample."""
     if record_type == "bytes":
         return Sample("bytes")
-    partitions, _ = plan_partitions(files, blocksize=TASK_BYTES)
+    partitions = plan_partitions(files, blocksize=TASK_BYTES)
     samples = compute_each(partial(_sample_splits, store, options, record_type), partitions)
     return _with_record_type(_merged(samples, record_type, options), record_type)
 

@@ -6,7 +6,7 @@ file, two structs contain the values and the statistics; docs/format.md specifie
 Parquet file stores the complete file list, or only the files that the list of another snapshot lacks.
 """
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from itertools import chain, repeat
 from typing import Any, Literal, NamedTuple, TypeAlias
@@ -520,9 +520,19 @@ def with_known_versions(rows: pa.Table, known: pa.Table) -> pa.Table:
     )
 
 
-def partition_columns(rows: pa.Table, partitioning: Sequence[Field]) -> pa.Table:
-    """Return a table of the partition columns, with one row for each file."""
-    return pa.table({item.name: rows[value_name(item.name)] for item in partitioning})
+def partition_columns(rows: pa.Table) -> pa.Table:
+    """Return the partition columns of a file list under their own names, with one row for each file."""
+    start = value_name("")
+    names = [name for name in rows.column_names if name.startswith(start)]
+    return rows.select(names).rename_columns([name.removeprefix(start) for name in names])
+
+
+def with_values(rows: pa.Table, values: Mapping[str, pa.Array]) -> pa.Table:
+    """Return a file list with these partition columns instead of its own."""
+    rows = rows.drop_columns([*map(value_name, partition_columns(rows).column_names)])
+    for name, column in values.items():
+        rows = rows.append_column(value_name(name), column)
+    return rows
 
 
 def by_directory(rows: pa.Table) -> pa.Table:

@@ -179,7 +179,7 @@ class Snapshot:
     @property
     def partitions(self) -> int:
         """The number of keys in `partition_values`, or 0 for a dataset without partition columns."""
-        keys = partition_columns(self.file_list, self.partitioning)
+        keys = partition_columns(self.file_list)
         return len(keys.group_by(keys.column_names).aggregate([])) if self.partitioning else 0
 
     @property
@@ -192,7 +192,7 @@ class Snapshot:
         """
         if not self.partitioning:
             return pa.table({})
-        keys = partition_columns(self.file_list, self.partitioning)
+        keys = partition_columns(self.file_list)
         if len(keys):
             keys = group(keys, self.partition_on).values
         columns = [

@@ -575,8 +575,7 @@ def partition_directories(rows: pa.Table, partitioning: Sequence[Field]) -> list
     Without partition columns, the directory is "". Other tools may spell the directory of the same values
     differently.
     """
-    values = partition_columns(rows, partitioning)
-    return hive.directories(values) if values.num_columns else [""] * len(rows)
+    return hive.directories(partition_columns(rows)) if partitioning else [""] * len(rows)
 
 
 def _count_rows(rows: pa.Table, partitioning: Sequence[Field]) -> dict[str, int]:

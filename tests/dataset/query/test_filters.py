@@ -32,7 +32,6 @@ from possible import as_sets, outcomes_in_file
 
 from dask_tfrecord import SchemaError, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec import Encoder
-from dask_tfrecord.dataset.query.comparison_keys import file_ranges
 from dask_tfrecord.dataset.query.filters import arrow_predicate, names_in, parse_filters
 from dask_tfrecord.dataset.query.predicates import (
     Ambiguous,
@@ -43,10 +42,10 @@ from dask_tfrecord.dataset.query.predicates import (
     Or,
     Predicate,
     compare,
+    file_outcomes,
     is_in,
-    possible_outcomes,
 )
-from dask_tfrecord.dataset.snapshot.file_list import from_entries
+from dask_tfrecord.dataset.snapshot.file_list import from_entries, with_values
 from dask_tfrecord.files.entry import ColumnStatistics, FileEntry, file_statistics
 from dask_tfrecord.schema.fields import Field, Schema
 
@@ -239,8 +238,8 @@ def at_once(
     values: dict[str, pa.Array],
 ) -> list[frozenset[bool | None]]:
     """The outcomes of all files, from columns."""
-    ranges = file_ranges(fields, len(entries), values, table_of(entries, fields))
-    return as_sets(possible_outcomes(predicate, ranges))
+    table = with_values(table_of(entries, fields), values)
+    return as_sets(file_outcomes(predicate, Schema(tuple(fields)), table))
 
 
 @st.composite
@@ -318,8 +317,8 @@ def test_bounds_of_another_type_are_unknown() -> None:
     statistics = table_of(entries, [Field("x", pa.int64())])
     text = Field("x", pa.string())
     for values in ({}, {"x": pa.array([5])}):
-        ranges = file_ranges([text], 1, values, statistics)
-        assert as_sets(possible_outcomes(compare(text, "==", "a"), ranges)) == [{True, False}]
+        found = file_outcomes(compare(text, "==", "a"), Schema((text,)), with_values(statistics, values))
+        assert as_sets(found) == [{True, False}]
 
 
 def test_text_that_is_not_unicode_is_refused() -> None:

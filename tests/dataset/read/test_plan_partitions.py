@@ -19,8 +19,9 @@ import pytest
 import dask_tfrecord
 from dask_tfrecord import FileChangedError, TFRecordError, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec.codecs import CODECS
-from dask_tfrecord.dataset.read.read_plan import plan_partitions
+from dask_tfrecord.dataset.read.read_plan import ReadPlan, plan_partitions
 from dask_tfrecord.dataset.read.read_task import Partition
+from dask_tfrecord.dataset.snapshot.file_list import with_values
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.files import file_writer
 from dask_tfrecord.files.entry import Block
@@ -60,7 +61,7 @@ def sizes(partitions: Any) -> list[list[int | None]]:
 def test_neighbouring_files_share_a_partition_up_to_its_size(
     found: list[int | None], blocksize: int | None, expected: list[list[int]]
 ) -> None:
-    partitions, _ = plan_partitions(files(*found), blocksize=blocksize)
+    partitions = plan_partitions(files(*found), blocksize=blocksize)
     assert sizes(partitions) == expected
 
 
@@ -70,25 +71,24 @@ def test_files_of_different_partition_values_never_share() -> None:
         "key": pa.array(["a", "a", None, None, "b", "b"]),
         "x": pa.array([1.0, 1.0, 1.0, 1.0, nan, nan]),
     }
-    partitions, found = plan_partitions(files(*range(1, 7)), values=values, blocksize=1000)
+    partitions = plan_partitions(with_values(files(*range(1, 7)), values), blocksize=1000)
     assert sizes(partitions) == [[1, 2], [3, 4], [5, 6]]
-    assert str([*found["key"].to_pylist(), *found["x"].to_pylist()]) == "['a', None, 'b', 1.0, 1.0, nan]"
     index = BlockIndex(100, tuple(Block(n, n, n) for n in range(0, 100, 10)))
-    values = {"key": pa.array(["a", "b"])}
-    partitions, found = plan_partitions(files(100, 100), {0: index, 1: index}, values, blocksize=50)
-    assert found["key"].to_pylist() == ["a", "a", "b", "b"]
+    found = with_values(files(100, 100), {"key": pa.array(["a", "b"])})
+    partitions = plan_partitions(found, {0: index, 1: index}, blocksize=50)
+    assert partitions.rows["partition.key"].to_pylist() == ["a", "a", "b", "b"]
     assert [[split.records for split in partition] for partition in partitions] == [[50]] * 4
 
 
 def test_more_files_than_a_task_should_open_do_not_share_a_partition() -> None:
-    partitions, _ = plan_partitions(files(*[0] * 1000), blocksize=1 << 27)
+    partitions = plan_partitions(files(*[0] * 1000), blocksize=1 << 27)
     assert [len(partition) for partition in partitions] == [256, 256, 256, 232]
 
 
 def test_a_file_is_cut_at_its_blocks_into_splits_of_about_the_same_size() -> None:
     blocks = tuple(Block(n * 10, n * 10, n) for n in range(100))
     entry = BlockIndex(100, blocks)
-    partitions, _ = plan_partitions(files(1000), {0: entry}, blocksize=300)
+    partitions = plan_partitions(files(1000), {0: entry}, blocksize=300)
     [info] = infos(1000)
     assert tuple(partitions) == (
         (Split(info, Block(0, 0, 0), Block(250, 250, 25), 25),),
@@ -140,7 +140,7 @@ def test_a_size_is_a_number_or_a_text_and_anything_else_is_refused(tmp_path: Pat
 
 def test_a_task_carries_no_splits_but_its_own() -> None:
     blocks = tuple(Block(n * 10, n * 10, n) for n in range(10_000))
-    partitions, _ = plan_partitions(files(100_000), {0: BlockIndex(10_000, blocks)}, blocksize=1000)
+    partitions = plan_partitions(files(100_000), {0: BlockIndex(10_000, blocks)}, blocksize=1000)
     assert len(partitions) == 100
     assert max(len(pickle.dumps(partition)) for partition in partitions) < 500
 
@@ -162,8 +162,9 @@ def test_ten_thousand_files_of_many_values_are_each_planned_once() -> None:
     sizes = [10] * 10_000
     values = {"key": pa.array([n // 100 for n in range(len(sizes))])}
     entries = dict.fromkeys(range(len(sizes)), BlockIndex(1, (Block(0, 0, 0),)))
-    partitions, found = plan_partitions(files(*sizes), entries, values, blocksize=1 << 20)
-    assert found["key"].to_pylist() == list(range(100))
+    partitions = plan_partitions(with_values(files(*sizes), values), entries, blocksize=1 << 20)
+    plan = ReadPlan(Store.at("/data"), partitions, Schema(()), ReadOptions())
+    assert plan.partition_values["key"].to_pylist() == list(range(100))
     paths = [split.file.path for partition in partitions for split in partition]
     assert paths == [info.path for info in infos(*sizes)]
 
