@@ -6,9 +6,9 @@ from dataclasses import replace
 from functools import partial
 from typing import Any
 
+import numpy as np
 import pandas as pd
 import pyarrow as pa
-import pyarrow.compute as pc
 
 from dask_tfrecord.codec import RecordType
 from dask_tfrecord.collection.requests import plan_columnar, read_request
@@ -19,8 +19,8 @@ from dask_tfrecord.dataset.read.layouts import ALL, SPLIT, warn_of_missing_membe
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.requested_columns import ReadRequest
 from dask_tfrecord.dataset.snapshot import visibility
-from dask_tfrecord.dataset.snapshot.file_list import with_known_versions
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files
+from dask_tfrecord.dataset.snapshot.stored_files import with_known_versions
 from dask_tfrecord.dataset.write.destination import (
     check_destination,
     refuse_datasets_below,
@@ -38,14 +38,12 @@ from dask_tfrecord.errors import (
 from dask_tfrecord.files.entry import is_part
 from dask_tfrecord.files.find_blocks import ComputeEach
 from dask_tfrecord.files.side_files import without_side_files
+from dask_tfrecord.files.storage.file_list import FileList
 from dask_tfrecord.files.storage.listing import (
     PathLike,
-    column_paths,
-    list_directory,
+    find_listed,
     list_files,
     nothing_at,
-    path_column,
-    unquoted_column,
     with_trailing_slash,
 )
 from dask_tfrecord.files.storage.store import Store
@@ -74,13 +72,13 @@ def index(path: Any, store: Store, read: dict[str, Any], columnar: str | Sequenc
         is_current = False
         if before is not None and (ours or not _is_outdated(store, before)):
             files = visibility.snapshot_files(store, before)
-            is_current = _all_proven(files, before)
+            is_current = not files["file_records"].null_count
             snapshot = full_scan.renew_snapshot(store, before, files, each)
         else:
             snapshot = _described(path, store, request, each)
             if before is not None:
-                rows = with_known_versions(snapshot.file_list, before.file_list)
-                snapshot = replace(snapshot, file_list=rows)
+                files = with_known_versions(snapshot.file_list, before.file_list)
+                snapshot = replace(snapshot, file_list=files)
         columns = plan_columnar(columnar, snapshot.schema, snapshot.partition_on, before)
         if columnar is None:
             wanted = full_scan.rows_to_store(store, snapshot, columns, each)
@@ -120,8 +118,8 @@ def _described(
 
 def _refuse_undescribed_files(store: Store, dataset: ReadPlan) -> None:
     """Raise if the TFDS description lacks data files, because all reads of the snapshot would then raise."""
-    read = {*column_paths(dataset.partitions.rows["path"])}
-    others = [path for path in column_paths(visibility.data_files(store)["path"]) if path not in read]
+    read = {*dataset.files.paths}
+    others = [path for path in visibility.data_files(store).paths if path not in read]
     if others:
         problem = f"the description of the dataset does not list {len(others)} files of the directory"
         raise TFRecordError(problem, "move these files to another directory", path=store.public(others[0]))
@@ -132,12 +130,7 @@ def _is_outdated(store: Store, snapshot: Snapshot) -> bool:
         files, others = visibility.listed_and_others(store, snapshot)
     except CorruptRecordError:  # a file of the snapshot is missing or has another size
         return True
-    return bool(others) or not _all_proven(files, snapshot)
-
-
-def _all_proven(files: pa.Table, snapshot: Snapshot) -> bool:
-    proven = visibility.are_proven(files, snapshot.file_list)
-    return bool(pc.all(proven, min_count=0).as_py())
+    return bool(others) or files["file_records"].null_count > 0
 
 
 def verify(path: PathLike | Sequence[PathLike], read: dict[str, Any]) -> pd.DataFrame:
@@ -154,7 +147,7 @@ def verify(path: PathLike | Sequence[PathLike], read: dict[str, Any]) -> pd.Data
     schema, reason_for_bytes = full_scan.sampled_schema(store, files, read.get("record_type", "infer"))
     reports = _verify_files(store, files, schema.record_type)
     return _report_frame(
-        store.public_paths(column_paths(files["path"])),
+        store.public_paths(files.paths),
         reports,
         schema,
         [None] * len(reports),
@@ -164,42 +157,34 @@ def verify(path: PathLike | Sequence[PathLike], read: dict[str, Any]) -> pd.Data
 
 def _verify_snapshot(store: Store, snapshot: Snapshot) -> pd.DataFrame:
     """Verify the files that a snapshot lists, and report files that the snapshot does not list."""
-    rows = snapshot.file_list.select(["bytes", "records", "crc32c"]).to_pylist()
-    names = snapshot.file_list["path"].to_pylist()
-    entries = {visibility.listed_path(store, name): row for name, row in zip(names, rows, strict=True)}
-    found = list_directory(store)
-    is_listed = pa.array(
-        [path in entries for path in column_paths(unquoted_column(found["path"]))], pa.bool_()
-    )
-    others = without_side_files(store, found.filter(pc.invert(is_listed)), data=entries)
-    unlisted = [path for path in column_paths(others["path"]) if not is_part(path)]
-    found = found.filter(pc.or_(is_listed, pc.is_in(found["path"], path_column(unlisted))))
+    rows = snapshot.file_list.rows.select(["bytes", "records", "crc32c"]).to_pylist()
+    listed = dict(zip(snapshot.file_list.paths, rows, strict=True))
+    found, others = find_listed(store, [*listed])
+    others = without_side_files(store, others, data=listed)
+    unlisted = others.filter(np.array([not is_part(name) for name in others.names], bool))
+    found = FileList.joined([found.filter(found["path"].is_valid()), unlisted])
     verified = _verify_files(store, found, snapshot.schema.record_type)
     missing = full_scan.unreadable("the file is missing, but the dataset's snapshot lists it")
-    paths = column_paths(unquoted_column(found["path"]))
-    reports = {**dict.fromkeys(entries, missing), **dict(zip(paths, verified, strict=True))}
+    reports = {**dict.fromkeys(listed, missing), **dict(zip(found.names, verified, strict=True))}
     differs: dict[str, str | None] = {
-        path: full_scan.describe_changes(report, entries[path])
-        if path in entries
+        name: full_scan.describe_changes(report, listed[name])
+        if name in listed
         else "the snapshot does not list it"
-        for path, report in reports.items()
+        for name, report in reports.items()
     }
-    differs |= _column_file_differences(store, snapshot, [path for path, text in differs.items() if not text])
-    return _report_frame(
-        [*map(store.public, reports)], [*reports.values()], snapshot.schema, [*differs.values()]
-    )
+    differs |= _column_file_differences(store, snapshot, [name for name, text in differs.items() if not text])
+    paths = [store.public(store.join(name)) for name in reports]
+    return _report_frame(paths, [*reports.values()], snapshot.schema, [*differs.values()])
 
 
-def _verify_files(store: Store, files: pa.Table, record_type: RecordType) -> list[full_scan.FileReport]:
+def _verify_files(store: Store, files: FileList, record_type: RecordType) -> list[full_scan.FileReport]:
     each = partial(compute_each, title=f"{store.public()}: verify")
     return full_scan.verify_files(store, files, record_type, each)
 
 
 def _column_file_differences(store: Store, snapshot: Snapshot, same: Sequence[str]) -> dict[str, str]:
     """Map the path of each data file to a text about how the column file differs from the records."""
-    entries = {
-        visibility.listed_path(store, one.path): one for one in snapshot.files if one.columns is not None
-    }
+    entries = {one.path: one for one in snapshot.files if one.columns is not None}
     paths = [path for path in same if path in entries]
     compare = partial(full_scan.column_file_difference, store, snapshot.schema.record_type)
     title = f"{store.public()}: verify column files"

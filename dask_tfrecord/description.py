@@ -23,11 +23,10 @@ from dask_tfrecord.collection.scheduler import compute_each
 from dask_tfrecord.dataset.read.layouts import SPLIT, read_info, supervised_keys
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition, SplitReport, explain_partition
-from dask_tfrecord.dataset.snapshot.file_list import statistics_name
 from dask_tfrecord.dataset.snapshot.model import html_table, open_version, short_list
 from dask_tfrecord.dataset.snapshot.visibility import kept_files
 from dask_tfrecord.errors import NotFoundError, TFRecordError, counted
-from dask_tfrecord.files.storage.listing import column_paths
+from dask_tfrecord.files.storage.file_list import FileList, statistics_name
 from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.lazy import cached_property
@@ -76,8 +75,8 @@ class Facts(OpenedPath):
         return self.plan(blocksize=None)
 
     @property
-    def _files(self) -> pa.Table:
-        return self._plan_of_files.partitions.rows
+    def _files(self) -> FileList:
+        return self._plan_of_files.files
 
     @cached_property
     def _selected(self) -> Schema:
@@ -110,7 +109,7 @@ class Facts(OpenedPath):
     @property
     def nbytes(self) -> int:
         """The stored size of the files in bytes."""
-        return int(pc.sum(self._files["size"], min_count=0).as_py())
+        return int(pc.sum(self._files["bytes"], min_count=0).as_py())
 
     @cached_property
     def kept_bytes(self) -> int:
@@ -119,7 +118,7 @@ class Facts(OpenedPath):
         `Dataset.expire` removes these files after it has expired the earlier versions.
         """
         plan = self._opened()
-        return 0 if plan.version is None else _sum(kept_files(plan.store)["size"])
+        return 0 if plan.version is None else _sum(kept_files(plan.store)["bytes"])
 
     @cached_property
     def files(self) -> pa.Table:
@@ -127,8 +126,8 @@ class Facts(OpenedPath):
 
         The columns are ``path``, ``bytes``, ``rows`` (null if unknown) and the partition columns.
         """
-        paths = self._plan_of_files.store.public_paths(column_paths(self._files["path"]))
-        sizes = self._files["size"]
+        paths = self._plan_of_files.store.public_paths(self._files.paths)
+        sizes = self._files["bytes"]
         table = pa.table({"path": pa.array(paths, pa.string()), "bytes": sizes, "rows": self._rows})
         for name, values in self._plan_of_files.partition_values.items():
             table = table.append_column(name, values)
@@ -146,7 +145,7 @@ class Facts(OpenedPath):
     def codecs(self) -> list[str]:
         """The codecs of a sample of the files. The name "none" means that a file is uncompressed."""
         files = self._files.take(np.arange(0, len(self._files), max(1, len(self._files) // _DETECTED_FILES)))
-        sizes = zip(column_paths(files["path"]), files["size"].to_pylist(), strict=True)
+        sizes = zip(files.paths, files["bytes"].to_pylist(), strict=True)
         store = self._plan_of_files.store
         heads = store.read_ranges([(path, 0, _HEAD_BYTES) for path, size in sizes if size])
         return list(dict.fromkeys(detect(head) or "none" for head in heads))
@@ -173,7 +172,7 @@ class Facts(OpenedPath):
     @cached_property
     def supervised_keys(self) -> tuple[str, ...]:
         """The input column and the label column in TFDS's ``dataset_info.json``, or an empty tuple."""
-        paths = column_paths(self._files["path"][:1])
+        paths = self._files.slice(0, 1).paths
         infos = (read_info(self._plan_of_files.store, parent_of(path)) for path in paths)
         return next((supervised_keys(info.get("supervisedKeys")) for info in infos), ())
 
@@ -202,10 +201,10 @@ class Facts(OpenedPath):
             nulls = None if counts.null_count else _sum(counts.filter(values.is_null()))
             return ColumnStatistics(item.type, "directory", nulls, *_bounds(values, values))
         unknown = ColumnStatistics(item.type, feature_text(item))
-        if counts.null_count or "file_records" not in self._files.column_names:
+        if counts.null_count or "file_records" not in self._files:
             return unknown
         files, name = self._files.filter(pc.greater(counts, 0)), statistics_name(item.name)
-        if name not in files.column_names or files[name].null_count:
+        if name not in files or files[name].null_count:
             return unknown._replace(nulls=None if len(files) else 0)
         statistics = files[name].combine_chunks()
         known = {one.name: statistics.field(one.name) for one in statistics.type}
@@ -320,14 +319,14 @@ def _left_out(
     if files:
         root = plan.store.public(plan.store.join(""))
         yield SplitReport(f"{root}({counted(files, 'file')})", "left out", _BY_VALUES, size, files=files)
-    first = [*column_paths(plan.pruned_files["path"])]
-    for path, stored in zip(first, plan.pruned_files["size"].to_pylist(), strict=True):
+    first = plan.pruned_files.paths
+    for path, stored in zip(first, plan.pruned_files["bytes"].to_pylist(), strict=True):
         yield SplitReport(plan.store.public(path), "left out", _BY_STATISTICS, stored or 0)
     for of_task, partitions in zip(numbers, parts, strict=True):
         for number, partition in zip(of_task, partitions, strict=True):
             kept = {(split.file.path, split.start) for split in partition.splits}
             pruned = partition.pruned_files
-            checked = set() if pruned is None else {*column_paths(pruned["path"])}
+            checked = set() if pruned is None else {*pruned.paths}
             for split in plan.partitions[number]:
                 path = split.file.path
                 if (path, split.start) not in kept:

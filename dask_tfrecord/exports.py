@@ -25,8 +25,9 @@ from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.record_file import RecordFile
 from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.file_list import FileInfo
 from dask_tfrecord.files.storage.filesystem import Filesystem
-from dask_tfrecord.files.storage.listing import FileInfo, PathLike
+from dask_tfrecord.files.storage.listing import PathLike
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema import tensorflow_schemas

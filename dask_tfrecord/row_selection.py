@@ -16,7 +16,7 @@ from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.read_task import Partition
 from dask_tfrecord.errors import Remedy, TFRecordError
 from dask_tfrecord.files.splits import Partitions
-from dask_tfrecord.files.storage.listing import check_unchanged, distinct
+from dask_tfrecord.files.storage.listing import check_unchanged
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.schema.fields import Schema
 
@@ -57,7 +57,7 @@ class NumberedRows:
         check_unchanged(plan.store, plan.pruned_files)
         plan = _one_split_each(plan)
         skips = plan.options.damage.skips
-        counts = pc.fill_null(plan.partitions.rows["records"], -1).to_numpy().copy()
+        counts = pc.fill_null(plan.files["records"], -1).to_numpy().copy()
         if plan.filters is not None or skips:
             counts[:] = -1
         partition = plan.partitioner(schema if skips else schema.select([]))
@@ -132,7 +132,7 @@ class NumberedRows:
             )
         predicate = parse_filters(filters, self.plan.schema)
         plan = replace(self.plan, filters=predicate)
-        check_unchanged(plan.store, distinct(plan.partitions.rows))
+        check_unchanged(plan.store, plan.files.distinct())
         outcomes, partition = plan.outcomes(predicate), plan.partitioner(self.schema.select([]))
         counts, is_undecided = np.diff(self.starts), outcomes.true & ~outcomes.only_true
         parts = [
@@ -179,8 +179,8 @@ class NumberedRows:
 
 def _one_split_each(plan: ReadPlan) -> ReadPlan:
     """Return a read plan for the same rows with one split in each partition."""
-    rows = plan.partitions.rows
-    return replace(plan, partitions=Partitions(rows, np.arange(len(rows) + 1))) if len(rows) else plan
+    starts = np.arange(len(plan.files) + 1)
+    return replace(plan, partitions=Partitions(plan.files, starts)) if len(plan.files) else plan
 
 
 @redact_errors

@@ -13,7 +13,7 @@ import pytest
 from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import HealthCheck, settings
 
-from dask_tfrecord.dataset.snapshot import file_list
+from dask_tfrecord.dataset.snapshot import stored_files
 from dask_tfrecord.files.storage.store import Store
 
 # The log messages of TensorFlow's start would hide the output of a failing test.
@@ -70,7 +70,7 @@ def one_thread() -> Iterator[None]:
 @pytest.fixture(params=["full", "delta"])
 def appended_snapshots(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> Any:
     """Let every append store a full snapshot, or only the files that it adds to its base."""
-    monkeypatch.setattr(file_list, "DELTA_PART", 0.0 if request.param == "full" else 1e9)
+    monkeypatch.setattr(stored_files, "DELTA_PART", 0.0 if request.param == "full" else 1e9)
     return request.param
 
 

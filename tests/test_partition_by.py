@@ -191,13 +191,15 @@ def test_damage_of_one_key_leaves_the_others_readable(tmp_path: Path) -> None:
     snapshot = write(tmp_path, frame(), ["entity"])
     file = next(file for file in snapshot.files if file.values == (2,))
     flip(tmp_path / file.path, 20)
-    ddf = read_tfrecord(tmp_path, partition_by="entity")
-    for number, key in enumerate(snapshot.partition_values["entity"].to_pylist()):
-        if key == 2:
-            with pytest.raises(CorruptRecordError, match="entity=2"):
-                ddf.partitions[number].compute()
-        else:
-            assert set(map(plain, ddf.partitions[number].compute()["entity"])) == {key}
+    damaged = []
+    for part in read_tfrecord(tmp_path, partition_by="entity").partitions:
+        try:
+            [key] = {*map(plain, part.compute()["entity"])}
+            assert key != 2
+        except CorruptRecordError as error:
+            damaged.append(str(error))
+    [message] = damaged
+    assert "entity=2" in message
 
 
 @pytest.mark.parametrize(
@@ -244,24 +246,6 @@ def test_more_keys_take_no_more_listings(monkeypatch: pytest.MonkeyPatch) -> Non
     assert taken[0].count("find") == 1
 
 
-def test_the_keys_of_a_snapshot_are_typed_and_in_the_order_of_the_partitions(tmp_path: Path) -> None:
-    names = ["kind", "day", "entity"]
-    write(tmp_path, frame(), names)
-    write(tmp_path, frame(ROWS), names, append=True)
-    snapshot = Snapshot.open(tmp_path)
-    keys = snapshot.partition_values
-    assert keys.schema.names == names
-    assert [str(type_) for type_ in keys.schema.types[1:]] == ["date32[day]", "int16"]
-    assert pa.types.is_dictionary(keys.schema.types[0])
-    assert len(keys) == snapshot.partitions
-    ddf = read_tfrecord(tmp_path, partition_by=snapshot.partition_on)
-    first = ddf.map_partitions(lambda rows: rows[names].head(1), meta=ddf._meta[names]).compute()
-    found = [tuple(map(plain, row)) for row in first.itertuples(index=False)]
-    assert found == [tuple(row.values()) for row in keys.to_pylist()]
-
-
-def test_a_snapshot_without_partition_columns_or_rows_has_no_keys(tmp_path: Path) -> None:
-    assert write(tmp_path / "plain", frame()[["id"]], None).partition_values.shape == (0, 0)
-    keys = write(tmp_path / "empty", frame().head(0), "entity").partition_values
-    assert keys.schema == pa.schema({"entity": pa.int16()})
-    assert len(keys) == len(read_tfrecord(tmp_path / "empty", partition_by="entity")) == 0
+def test_a_dataset_without_rows_has_no_keys(tmp_path: Path) -> None:
+    write(tmp_path, frame().head(0), "entity")
+    assert len(read_tfrecord(tmp_path, partition_by="entity")) == 0

@@ -23,7 +23,7 @@ from dask_tfrecord import CorruptRecordError, CorruptRecordWarning, SchemaError,
 from dask_tfrecord.files import record_file
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.listing import FileInfo
+from dask_tfrecord.files.storage.file_list import FileInfo
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.window import open_window
 from dask_tfrecord.schema.fields import Schema

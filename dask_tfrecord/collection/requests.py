@@ -30,8 +30,8 @@ from dask_tfrecord.codec.codecs import CODECS, Compression, check_level
 from dask_tfrecord.dataset.read.requested_columns import Infer, ReadRequest
 from dask_tfrecord.dataset.read.schema_sources import known_schema
 from dask_tfrecord.dataset.shuffle.spill import Shuffle
-from dask_tfrecord.dataset.snapshot.file_list import Columnar, check_columnar
 from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.snapshot.stored_files import Columnar, check_columnar
 from dask_tfrecord.dataset.write.destination import Mode, destination
 from dask_tfrecord.errors import Remedy, RemedyWarning, SchemaError, TFRecordError, warn_caller
 from dask_tfrecord.files.damage import DamagePolicy, OnCorrupt, check_policy

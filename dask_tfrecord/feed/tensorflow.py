@@ -37,7 +37,8 @@ from dask_tfrecord.feed.feature_specs import (
 )
 from dask_tfrecord.feed.numpy_columns import Array, Ragged, checked_fill_nulls, column_to_numpy, numpy_columns
 from dask_tfrecord.feed.resume_position import State, epoch_of
-from dask_tfrecord.files.storage.listing import FileInfo, PathLike, check_file, check_unchanged
+from dask_tfrecord.files.storage.file_list import FileInfo
+from dask_tfrecord.files.storage.listing import PathLike, check_file, check_unchanged
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import row_shape

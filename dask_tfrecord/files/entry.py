@@ -15,6 +15,7 @@ import pyarrow as pa
 
 from dask_tfrecord.codec import KIND_TYPES, Statistics
 from dask_tfrecord.errors import TFRecordError
+from dask_tfrecord.files.storage.file_list import FileList
 from dask_tfrecord.files.storage.paths import name_of
 from dask_tfrecord.schema.fields import Field, Schema
 
@@ -164,16 +165,15 @@ class ColumnFile(NamedTuple):
     crc32c: int
 
 
-# The columns of a file list that name the column file of each data file. The columns are null for a data file
-# without a column file.
-COLUMN_FILE_NAMES = tuple(f"columns.{name}" for name in ColumnFile._fields)
+# The column of a file list that describes the column file of each data file, or is null.
+COLUMN_FILE = "columns"
+COLUMN_FILE_TYPE = pa.struct({"path": pa.string(), "bytes": pa.int64(), "crc32c": pa.uint32()})
 
 
-def read_column_files(rows: pa.Table) -> list[ColumnFile | None]:
-    if COLUMN_FILE_NAMES[0] not in rows.column_names:
-        return [None] * len(rows)
-    values = zip(*(rows[name].to_pylist() for name in COLUMN_FILE_NAMES), strict=True)
-    return [None if row[0] is None else ColumnFile(*row) for row in values]
+def read_column_files(files: FileList) -> list[ColumnFile | None]:
+    if COLUMN_FILE not in files:
+        return [None] * len(files)
+    return [one and ColumnFile(**one) for one in files[COLUMN_FILE].to_pylist()]
 
 
 @dataclass(frozen=True, repr=False)

@@ -8,13 +8,12 @@ import re
 from collections.abc import Collection, Iterable
 from concurrent.futures import ThreadPoolExecutor
 
-import pyarrow as pa
-import pyarrow.compute as pc
+import numpy as np
 
 from dask_tfrecord.codec import HEADER_BYTES
 from dask_tfrecord.codec.codecs import LOOK_BYTES, decompressor, detect, is_frame, looks_like
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.files.storage.listing import FileInfo, column_paths, path_column, table_infos
+from dask_tfrecord.files.storage.file_list import FileInfo, FileList
 from dask_tfrecord.files.storage.paths import name_of
 from dask_tfrecord.files.storage.store import Store
 
@@ -34,21 +33,16 @@ _MOST_NAMES = 5
 
 
 def without_side_files(
-    store: Store, files: pa.Table, *, data: Iterable[str] = (), keep: Collection[str] = ()
-) -> pa.Table:
+    store: Store, files: FileList, *, data: Iterable[str] = (), keep: Collection[str] = ()
+) -> FileList:
     """Return a file list without files that are clearly no TFRecord files, and log the skipped names.
 
     A file is kept if some data file has the same suffix. All files are kept if every file has the name of a
     side file and ``data`` is empty. ``data`` lists paths of known data files that are not in ``files``.
     ``keep`` lists paths that must not be skipped.
     """
-    of_files = map(_suffix, column_paths(files["path"]))
-    is_candidate = [suffix is not None for suffix in of_files]
-    candidates = [
-        file
-        for file in table_infos(files.filter(pa.array(is_candidate, pa.bool_())))
-        if file.path not in keep
-    ]
+    is_candidate = np.array([_suffix(path) is not None for path in files.paths], bool)
+    candidates = [file for file in files.filter(is_candidate).infos if file.path not in keep]
     suffixes = {_suffix(path) for path in data} if candidates else set()
     if not candidates or (len(candidates) == len(files) and not suffixes):
         return files
@@ -63,7 +57,7 @@ def without_side_files(
         logger.info(
             "%s: skipped %d files that are no TFRecord files: %s%s", store.public(), len(skipped), names, more
         )
-    return files.filter(pc.invert(pc.is_in(files["path"], path_column(skipped))))
+    return files.without(skipped)
 
 
 def _suffix(path: str) -> str | None:

@@ -13,15 +13,15 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.files.entry import Block, ColumnFile, read_column_files
-from dask_tfrecord.files.storage.listing import FileInfo, table_infos
+from dask_tfrecord.files.storage.file_list import FileInfo, FileList
 
 _FIRST = Block(0, 0, 0)
 
 BLOCK_TYPE = pa.struct([(name, pa.int64()) for name in Block._fields])
 
-# The columns of `Partitions.rows` that determine the rows of the splits, and therefore the token of a read.
+# The columns of `Partitions.files` that determine the rows of the splits, and therefore the token of a read.
 # All other columns only add information about the files.
-_COLUMNS = ("path", "size", "stamp", "crc32c", "records", "start", "stop")
+_COLUMNS = ("path", "bytes", "stamp", "crc32c", "records", "start", "stop")
 
 # The `Split` objects of this many partitions are created together.
 _PARTITIONS = 1024
@@ -52,15 +52,15 @@ class Split:
 
 @dataclass(frozen=True, eq=False, repr=False)
 class Partitions(Sequence[tuple[Split, ...]]):
-    """The splits of all partitions of a dataset, stored as the rows of a table.
+    """The splits of all partitions of a dataset, stored as the rows of a file list.
 
     `Split` objects are created only when they are needed, and the objects of at most 1,024 partitions are
-    kept. ``rows`` is a file list with a row for each split, and with the column ``records``. If any file is
-    split, ``rows`` also has the columns ``start`` and ``stop``, in which null means the start or the end of
-    the file. Partition ``k`` has the rows from ``starts[k]`` to before ``starts[k + 1]``.
+    kept. ``files`` has a row for each split, and the column ``records``. If any file is split, ``files`` also
+    has the columns ``start`` and ``stop``, in which null means the start or the end of the file. Partition
+    ``k`` has the rows from ``starts[k]`` to before ``starts[k + 1]``.
     """
 
-    rows: pa.Table
+    files: FileList
     starts: npt.NDArray[np.int64]
 
     def __len__(self) -> int:
@@ -85,10 +85,7 @@ class Partitions(Sequence[tuple[Split, ...]]):
             yield from self._make(first)
 
     def __getstate__(self) -> dict[str, Any]:
-        return {"rows": packed(self.rows), "starts": self.starts}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, rows=unpacked(state["rows"]))
+        return {"files": self.files, "starts": self.starts}
 
     @property
     def counts(self) -> npt.NDArray[np.int64]:
@@ -97,41 +94,29 @@ class Partitions(Sequence[tuple[Split, ...]]):
     @property
     def sizes(self) -> npt.NDArray[np.int64]:
         """The number of stored bytes in each partition. An unknown size counts as 0."""
-        sizes = pc.fill_null(self.rows["size"], 0)
-        if "start" in self.rows.column_names:
-            start, stop = (pc.struct_field(self.rows[name], "offset") for name in ("start", "stop"))
+        sizes = pc.fill_null(self.files["bytes"], 0)
+        if "start" in self.files:
+            start, stop = (pc.struct_field(self.files[name], "offset") for name in ("start", "stop"))
             sizes = pc.subtract(pc.coalesce(stop, sizes), pc.fill_null(start, 0))
         return np.diff(np.concatenate([[0], np.cumsum(sizes.to_numpy())])[self.starts])
 
     def _make(self, first: int) -> list[tuple[Split, ...]]:
         starts = self.starts[first : first + _PARTITIONS + 1]
-        rows = self.rows.slice(starts[0], starts[-1] - starts[0])
+        files = self.files.slice(starts[0], starts[-1])
         edges: list[Iterable[Any]] = [repeat(_FIRST), repeat(None)]
-        if "start" in rows.column_names:
+        if "start" in files:
             edges = [
-                [default if block is None else Block(**block) for block in rows[name].to_pylist()]
+                [default if block is None else Block(**block) for block in files[name].to_pylist()]
                 for name, default in (("start", _FIRST), ("stop", None))
             ]
-        beside = read_column_files(rows)
-        splits = list(map(Split, table_infos(rows), *edges, rows["records"].to_pylist(), beside))
+        beside = read_column_files(files)
+        splits = list(map(Split, files.infos, *edges, files["records"].to_pylist(), beside))
         return [tuple(splits[start:stop]) for start, stop in pairwise((starts - starts[0]).tolist())]
 
     @property
     def token(self) -> str:
-        names = [name for name in _COLUMNS if name in self.rows.column_names]
-        return f"{table_token(self.rows.select(names))} {hashlib.sha256(self.starts.tobytes()).hexdigest()}"
-
-
-def packed(table: pa.Table) -> bytes:
-    """Serialize and compress a file list, because Dask sends read plans to the scheduler of a cluster."""
-    sink, options = pa.BufferOutputStream(), pa.ipc.IpcWriteOptions(compression="zstd")
-    with pa.ipc.new_stream(sink, table.schema, options=options) as writer:
-        writer.write_table(table)
-    return bytes(sink.getvalue())
-
-
-def unpacked(data: bytes) -> pa.Table:
-    return pa.ipc.open_stream(data).read_all()
+        rows = self.files.select(name for name in _COLUMNS if name in self.files).rows
+        return f"{table_token(rows)} {hashlib.sha256(self.starts.tobytes()).hexdigest()}"
 
 
 def table_token(table: pa.Table) -> str:

@@ -24,7 +24,7 @@ from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write.operations import Create
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.files.file_options import ReadOptions
-from dask_tfrecord.files.storage.listing import FileInfo, info_table
+from dask_tfrecord.files.storage.file_list import FileInfo, FileList
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
 
@@ -71,7 +71,7 @@ def many(count: int) -> ReadPlan:
     """A dataset whose files do not exist."""
     schema = Schema.from_arrow(pa.schema({f"c{n}": pa.int64() for n in range(50)}))
     infos = [FileInfo(f"/nowhere/part-{n:06d}.tfrecord", n) for n in range(count)]
-    partitions = plan_partitions(info_table(infos), blocksize=None)
+    partitions = plan_partitions(FileList.of(infos), blocksize=None)
     return ReadPlan(Store.at("/nowhere"), partitions, schema, ReadOptions())
 
 

@@ -33,7 +33,7 @@ from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.find_blocks import find_blocks
 from dask_tfrecord.files.record_file import RecordFile
 from dask_tfrecord.files.splits import Split, cut
-from dask_tfrecord.files.storage.listing import FileInfo
+from dask_tfrecord.files.storage.file_list import FileInfo
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
 

@@ -24,7 +24,7 @@ from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.find_blocks import find_blocks
 from dask_tfrecord.files.splits import BlockIndex
-from dask_tfrecord.files.storage.listing import FileInfo
+from dask_tfrecord.files.storage.file_list import FileInfo
 from dask_tfrecord.files.storage.store import Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")

@@ -28,7 +28,7 @@ from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.file_options import ReadOptions, WriteOptions
 from dask_tfrecord.files.file_writer import DirectoryGroup, GroupedRows, write_files
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.listing import FileInfo
+from dask_tfrecord.files.storage.file_list import FileInfo
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
 

@@ -26,7 +26,7 @@ import pyarrow.parquet as pq
 
 import dask_tfrecord
 from dask_tfrecord.dataset.shuffle import table_stream
-from dask_tfrecord.dataset.snapshot import file_list
+from dask_tfrecord.dataset.snapshot import stored_files
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 
 OPERATIONS = {"open", "os.mkdir", "os.rename", "os.remove", "os.rmdir", "os.link", "os.listdir", "os.scandir"}
@@ -52,7 +52,9 @@ CALLS: dict[str, Callable[[Path], Any]] = {
     "compact": operations.compact,
     # Some files lose all rows, others some.
     "delete": lambda place: dask_tfrecord.open_dataset(place).delete([("n", "in", [1, 2, 4, 5, 6])]),
-    "restore": lambda place: dask_tfrecord.open_dataset(place).restore(1 if file_list.DELTA_PART < 1 else 2),
+    "restore": lambda place: dask_tfrecord.open_dataset(place).restore(
+        1 if stored_files.DELTA_PART < 1 else 2
+    ),
     "expire": lambda place: dask_tfrecord.open_dataset(place).expire(versions=1, grace="0s"),
     "repair": operations.repair,
 }
@@ -78,7 +80,7 @@ def prepare(mode: str, place: Path) -> None:
         return
     options: dict[str, Any] = {"partition_on": "key"} if mode == "partitions" else {}
     options |= {"columnar": ["n"]} if mode in COLUMNS else {}
-    if file_list.DELTA_PART > 1:
+    if stored_files.DELTA_PART > 1:
         dask_tfrecord.to_tfrecord(rows(*range(3)), place, **options)
         dask_tfrecord.to_tfrecord(rows(*range(3, 7)), place, append=True, **options)
         metadata = pq.read_metadata(place / "_tfrecord" / "00000002.parquet").metadata
@@ -221,7 +223,7 @@ if __name__ == "__main__":
     with dask.config.set(scheduler="sync"):
         for line in sys.stdin:
             mode, directory, snapshots, stride = json.loads(line)
-            file_list.DELTA_PART = {"full": 0.0, "delta": 1e9}[snapshots]
+            stored_files.DELTA_PART = {"full": 0.0, "delta": 1e9}[snapshots]
             try:
                 answer = sweep(mode, Path(directory), stride)
             except Exception:

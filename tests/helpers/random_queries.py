@@ -179,7 +179,7 @@ def variants(data: Data) -> Iterator[tuple[str, Data]]:
     if not snapshot.files:
         return
     schema = data.read(dtype_backend="pyarrow").expr.dataset.schema
-    names = [name for name in snapshot.file_list.column_names if not name.startswith("statistics.")]
+    names = [name for name in snapshot.file_list.rows.column_names if not name.startswith("statistics.")]
     bare = replace(snapshot, file_list=snapshot.file_list.select(names))
     for name in ("bare", "foreign", "indexed"):
         root = data.root.parent / name

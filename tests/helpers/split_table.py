@@ -8,7 +8,7 @@ import pyarrow as pa
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.record_file import TableReader
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.listing import list_files, table_infos
+from dask_tfrecord.files.storage.listing import list_files
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
 
@@ -16,7 +16,7 @@ from dask_tfrecord.schema.fields import Schema
 def whole_file(path: Path | str, storage_options: dict[str, Any] | None = None) -> tuple[Store, Split]:
     """List a file, and return its store and the split that has all of its records."""
     store, files, *_ = list_files(path, storage_options)
-    [file] = table_infos(files)
+    [file] = files.infos
     return store, Split(file)
 
 

@@ -13,7 +13,7 @@ from pattern_names import PatternNames, killed_before_the_commit, rows
 from strides import IS_FULL
 
 from dask_tfrecord import Writer, open_dataset, to_tfrecord
-from dask_tfrecord.dataset.snapshot import file_list
+from dask_tfrecord.dataset.snapshot import stored_files
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.snapshot.names import open_runs
 from dask_tfrecord.files.storage.store import Store
@@ -90,7 +90,7 @@ class FailingChanges(PatternNames):
         }
 
     def _copies(self, place: str, part: float) -> Iterator[str]:
-        with patch.object(file_list, "DELTA_PART", part):
+        with patch.object(stored_files, "DELTA_PART", part):
             self.write_twice(f"{place}/0", *OLD)
         store = self.store(place)
         contents = {name: store.fs.cat_file(store.join(f"0/{name}")) for name in self.files(f"{place}/0")}
@@ -133,7 +133,7 @@ class FailingChanges(PatternNames):
             failing = failing_commit(faults, number) if number < 0 else nullcontext()
             try:
                 with (
-                    patch.object(file_list, "DELTA_PART", DELTA_PARTS[snapshots]),
+                    patch.object(stored_files, "DELTA_PART", DELTA_PARTS[snapshots]),
                     self.faults(faults),
                     failing,
                 ):

@@ -56,7 +56,7 @@ class TestAzureStore(RemoteSuite):
 
     def test_a_file_that_is_rewritten_after_it_was_listed_raises(self, place: str) -> None:
         self.write(rows(1), place)
-        paths = [f"abfs://{path}" for path in list_files(f"{place}/part-*", self.options).paths]
+        paths = [f"abfs://{path}" for path in list_files(f"{place}/part-*", self.options).files.paths]
         lists = [f"{place}/part-*", paths * 64]  # many paths of one directory are listed once
         ddfs = [read_tfrecord(one, storage_options=self.options) for one in lists]
         store = self.store(place)

@@ -30,7 +30,7 @@ from strides import IS_FULL, OTHERS, every
 from swift_server import needs_swift, swift_server
 
 from dask_tfrecord import open_dataset, read_tfrecord, to_tfrecord
-from dask_tfrecord.dataset.snapshot import file_list
+from dask_tfrecord.dataset.snapshot import stored_files
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.files.storage.store import Store
 
@@ -191,7 +191,7 @@ def with_deltas(work: Call) -> Call:
     """Let appends store only the files that they add to their base."""
 
     def patched(place: str, options: dict[str, Any]) -> None:
-        with patch.object(file_list, "DELTA_PART", 1e9):
+        with patch.object(stored_files, "DELTA_PART", 1e9):
             work(place, options)
 
     return patched

@@ -277,6 +277,6 @@ class TestS3Store(S3Suite):
             server.put_object(bucket, f"{key}/{number:03d}.tfrecord", b"")
         paths = [f"{place}/{number:03d}.tfrecord" for number in reversed(range(200))]
         with noted_requests() as requests:
-            found = list_files(paths, self.options).paths
+            found = list_files(paths, self.options).files.paths
         assert [f"s3://{path}" for path in found] == paths
         assert [one.name for one in requests] == ["list_objects_v2"]

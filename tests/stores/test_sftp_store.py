@@ -83,7 +83,7 @@ class TestSFTPStore(RemoteSuite):
     def test_a_file_that_is_rewritten_after_it_was_listed_raises(self, place: str) -> None:
         self.write(rows(1), place)
         ddf = read_tfrecord(f"{place}/part-*", storage_options=self.options)
-        for path in map(Path, list_files(f"{place}/part-*", self.options).paths):
+        for path in map(Path, list_files(f"{place}/part-*", self.options).files.paths):
             os.utime(path, (1, 1))
         with pytest.raises(FileChangedError, match=r"sftp://127\.0\.0\.1:.*rewritten"):
             ddf.compute()

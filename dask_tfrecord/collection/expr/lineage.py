@@ -40,7 +40,6 @@ from dask_tfrecord.collection.frames.pandas_to_arrow import is_object
 from dask_tfrecord.dataset.read.inferred_schema import PAYLOAD
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.errors import DestinationError, warn_caller
-from dask_tfrecord.files.storage.listing import column_paths
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
 from dask_tfrecord.schema.logical_types import is_binary, is_list, is_text
@@ -194,8 +193,7 @@ def _paths_on(dataset: ReadPlan, store: Store) -> Iterator[str]:
     source = _uncached(dataset.store)
     if type(source.fs) is not type(_uncached(store).fs):
         return
-    tables = (dataset.partitions.rows, dataset.pruned_files)
-    paths = [path for table in tables for path in column_paths(table["path"])]
+    paths = [*dataset.files.paths, *dataset.pruned_files.paths]
     yield from map(source.real_path, dict.fromkeys(paths))
 
 

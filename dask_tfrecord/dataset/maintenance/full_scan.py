@@ -22,19 +22,15 @@ from dask_tfrecord.codec.codecs import detect, known_codec
 from dask_tfrecord.dataset.read.inferred_schema import find_drift, infer_schema
 from dask_tfrecord.dataset.read.read_plan import ReadPlan
 from dask_tfrecord.dataset.read.sample import TASK_BYTES, merge_by_file, take_sample
-from dask_tfrecord.dataset.snapshot.file_list import (
+from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.snapshot.names import STARTED
+from dask_tfrecord.dataset.snapshot.stored_files import (
     Columnar,
-    column_file_columns,
     columnar_features,
-    concatenate,
     from_entries,
-    positions_of_rows,
     to_entries,
     with_known_versions,
 )
-from dask_tfrecord.dataset.snapshot.model import Snapshot
-from dask_tfrecord.dataset.snapshot.names import STARTED
-from dask_tfrecord.dataset.snapshot.visibility import are_proven
 from dask_tfrecord.dataset.write.operations import Change, Operation, following
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.dataset.write.transaction import Transaction, discard, remove_staging
@@ -48,19 +44,20 @@ from dask_tfrecord.errors import (
 from dask_tfrecord.files import entry as statistics
 from dask_tfrecord.files.column_files import OFFSET, ColumnFileReader, StoredRows
 from dask_tfrecord.files.damage import DamagedRange, DamagePolicy, Losses, locate_error
-from dask_tfrecord.files.entry import BLOCK_BYTES, COLUMN_FILE_NAMES, Block, FileEntry, is_part
+from dask_tfrecord.files.entry import BLOCK_BYTES, COLUMN_FILE, COLUMN_FILE_TYPE, Block, FileEntry, is_part
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.find_blocks import ComputeEach
 from dask_tfrecord.files.inference import AskedType, FeatureSummary, Sample, sample_split
 from dask_tfrecord.files.record_file import Chunk, RecordFile
 from dask_tfrecord.files.splice import feature_schema, rows_of_file, with_column_file
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.listing import column_paths, with_column
+from dask_tfrecord.files.storage.file_list import FileList
 from dask_tfrecord.files.storage.location import Checksum
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.files.window import WINDOW_BYTES, changed_since_snapshot
 from dask_tfrecord.schema.fields import Schema
+from dask_tfrecord.schema.logical_types import value_type
 
 
 @contextmanager
@@ -88,11 +85,8 @@ def with_column_files(
         found = compute_each(partial(_write, run), enumerate(groups))
         for at, entry in zip(wanted, (entry for of_group in found for entry in of_group), strict=True):
             entries[at] = entry
-        rows = snapshot.file_list
-        rows = rows.select([name for name in rows.column_names if name not in COLUMN_FILE_NAMES])
-        for name, column in column_file_columns(entries).items():
-            rows = rows.append_column(name, column)
-        yield replace(snapshot, file_list=rows, columnar=columnar)
+        beside = {COLUMN_FILE: pa.array([entry.columns for entry in entries], COLUMN_FILE_TYPE)}
+        yield replace(snapshot, file_list=snapshot.file_list.with_columns(beside), columnar=columnar)
     except BaseException:  # also on KeyboardInterrupt
         discard(run)
         raise
@@ -215,26 +209,14 @@ def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach) -> Snapshot:
 
     Raise CorruptRecordError for a damaged record, and SchemaError for a value that does not fit its column.
     """
-    files = dataset.partitions.rows
-    partition_names = dataset.partition_values
-    schema = dataset.schema.select(name for name in dataset.schema.names if name not in partition_names)
-    partitioning = dataset.schema.select(partition_names).fields if partition_names else ()
-    contents = _read_files(dataset.store, files, schema, dataset.options, compute_each)
-    columns = statistics.file_statistics(schema, [content.columns for content in contents], len(contents))
-    values = list(zip(*(column.to_pylist() for column in dataset.partition_values.values()), strict=True))
-    paths = map(dataset.store.relative, column_paths(files["path"]))
-    stamps = files["stamp"].to_pylist()
-    entries = [
-        FileEntry(
-            path, one.bytes, one.records, one.crc32c, of_file, one.blocks, of_columns, stamp, codec=one.codec
-        )
-        for path, one, of_file, of_columns, stamp in zip(
-            paths, contents, values or [()] * len(files), columns, stamps, strict=True
-        )
-    ]
-    codecs = {content.codec for content in contents}
+    values = dataset.partition_values
+    schema = dataset.schema.select(name for name in dataset.schema.names if name not in values)
+    partitioning = dataset.schema.select(values).fields if values else ()
+    entries = _read_files(dataset.store, dataset.files, schema, dataset.options, compute_each)
+    values = {item.name: values[item.name].cast(value_type(item.type)) for item in partitioning}
+    codecs = {entry.codec for entry in entries}
     return Snapshot(
-        from_entries(entries, schema, partitioning),
+        from_entries(entries, schema, ()).with_values(values),
         schema=schema,
         compression=known_codec(codecs.pop(), "") if len(codecs) == 1 else None,
         run=uuid4().hex,
@@ -245,7 +227,7 @@ def create_snapshot(dataset: ReadPlan, compute_each: ComputeEach) -> Snapshot:
     )
 
 
-def renew_snapshot(store: Store, snapshot: Snapshot, files: pa.Table, compute_each: ComputeEach) -> Snapshot:
+def renew_snapshot(store: Store, snapshot: Snapshot, files: FileList, compute_each: ComputeEach) -> Snapshot:
     """Update a snapshot after files of the dataset may have been rewritten or copied.
 
     ``files`` are the existing files of the newest ``snapshot``, from `snapshot_files`. Only files
@@ -253,30 +235,22 @@ def renew_snapshot(store: Store, snapshot: Snapshot, files: pa.Table, compute_ea
     the stamp is updated. Raise FileChangedError if the content of a file that this library wrote has changed.
     Raise also the errors of `create_snapshot`.
     """
-    rows = snapshot.file_list
-    changed = pc.invert(are_proven(files, rows))
+    listed = snapshot.file_list
+    changed = files["file_records"].is_null()
     unproven = files.filter(changed)
-    unproven = with_column(unproven, "crc32c", pa.nulls(len(unproven), pa.uint32()))
-    contents = _read_files(store, unproven, snapshot.schema, ReadOptions(), compute_each)
-    columns = statistics.file_statistics(
-        snapshot.schema, [content.columns for content in contents], len(contents)
-    )
+    unproven = unproven.with_columns({"crc32c": pa.nulls(len(unproven), pa.uint32())})
     entries = []
-    described = to_entries(rows.filter(changed), snapshot.schema, snapshot.partitioning)
-    for path, entry, content, of_columns in zip(
-        column_paths(unproven["path"]), described, contents, columns, strict=True
-    ):
-        if content.crc32c != entry.crc32c:
-            if is_part(path):
-                raise changed_since_snapshot(store, path)
-            names = ("bytes", "records", "crc32c", "blocks", "codec")
-            changes = {name: getattr(content, name) for name in names}
-            entry = replace(entry, **changes, statistics=of_columns, columns=None)
-        entries.append(entry)
+    found = _read_files(store, unproven, snapshot.schema, ReadOptions(), compute_each)
+    described = to_entries(listed.filter(changed), snapshot.schema, snapshot.partitioning)
+    for before, now in zip(described, found, strict=True):
+        is_same = now.crc32c == before.crc32c
+        if not is_same and is_part(now.path):
+            raise changed_since_snapshot(store, store.join(now.path))
+        entries.append(before if is_same else replace(now, values=before.values))
     read = from_entries(entries, snapshot.schema, snapshot.partitioning)
-    known = concatenate([rows.filter(pc.invert(changed)), read])
-    now = with_known_versions(known.take(pc.index_in(rows["path"], known["path"])), rows)
-    return replace(snapshot, file_list=with_column(now, "stamp", files["stamp"]), run=uuid4().hex)
+    known = FileList.joined([listed.filter(pc.invert(changed)), read])
+    known = with_known_versions(known.take(pc.index_in(listed["path"], known["path"])), listed)
+    return replace(snapshot, file_list=known.with_columns({"stamp": files["stamp"]}), run=uuid4().hex)
 
 
 def store_snapshot(store: Store, snapshot: Snapshot, before: Snapshot | None) -> Snapshot:
@@ -300,10 +274,10 @@ class _Describe(Operation):
     described: Snapshot
     before: Snapshot | None
 
-    def follow(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Self:
+    def follow(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Self:
         return self
 
-    def change(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Change:
+    def change(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Change:
         content = self.described
         if newest is not None and newest.number > run.base:
             content = self._described_again(newest, run.store.public())
@@ -315,28 +289,35 @@ class _Describe(Operation):
         Drop files of ``before`` that ``described`` lacks, because these files no longer exist. Raise
         ConcurrentWriteError if the newest snapshot has other columns, or lists none of the files.
         """
-        rows, described, before = newest.file_list, self.described, self.before
-        is_kept = positions_of_rows(rows, (before or described).file_list).is_valid().to_numpy()
+        listed, described, before = newest.file_list, self.described, self.before
+        is_kept = (before or described).file_list.positions(listed).is_valid().to_numpy()
         columns = described.schema, described.partitioning
         if (newest.schema, newest.partitioning) != columns or not is_kept.any():
             problem = "another write replaced the files while index read the files"
             raise ConcurrentWriteError(problem, index_again(root))
-        known = pc.index_in(rows["path"], described.file_list["path"])
+        known = pc.index_in(listed["path"], described.file_list["path"])
         again = np.flatnonzero(is_kept & known.is_valid().to_numpy())
         others = np.flatnonzero(~is_kept)
         sets_columnar = described.columnar != (before.columnar if before else None)
         taken = described.file_list.take(known.take(again))
-        merged = concatenate([rows.take(others), with_known_versions(taken, rows)])
-        rows = merged.take(np.argsort(np.concatenate([others, again]), kind="stable"))
+        merged = FileList.joined([listed.take(others), with_known_versions(taken, listed)])
+        files = merged.take(np.argsort(np.concatenate([others, again]), kind="stable"))
         columnar = described.columnar if sets_columnar else newest.columnar
-        return replace(newest, file_list=rows, columnar=columnar)
+        return replace(newest, file_list=files, columnar=columnar)
 
 
 def _read_files(
-    store: Store, files: pa.Table, schema: Schema, options: ReadOptions, compute_each: ComputeEach
-) -> list[_Content]:
+    store: Store, files: FileList, schema: Schema, options: ReadOptions, compute_each: ComputeEach
+) -> list[FileEntry]:
+    """Read files, and return a file entry without partition values for each file."""
     read = partial(_read_split, store, schema, options)
-    return merge_by_file(read, _merge, store, files, options, compute_each)
+    contents = merge_by_file(read, _merge, store, files, options, compute_each)
+    columns = statistics.file_statistics(schema, [one.columns for one in contents], len(contents))
+    found = zip(files.names, contents, columns, files["stamp"].to_pylist(), strict=True)
+    return [
+        FileEntry(path, one.bytes, one.records, one.crc32c, (), one.blocks, of_file, stamp, codec=one.codec)
+        for path, one, of_file, stamp in found
+    ]
 
 
 def _merge(first: _Content, second: _Content) -> _Content:
@@ -418,14 +399,14 @@ def unreadable(problem: str) -> FileReport:
 
 
 def verify_files(
-    store: Store, files: pa.Table, record_type: RecordType, compute_each: ComputeEach
+    store: Store, files: FileList, record_type: RecordType, compute_each: ComputeEach
 ) -> list[FileReport]:
     """Read files completely, in tasks. Return a report for each file."""
     verify = partial(_verify_split, store, record_type)
     return merge_by_file(verify, _merge_findings, store, files, _LENIENT, compute_each)
 
 
-def sampled_schema(store: Store, files: pa.Table, record_type: AskedType) -> tuple[Schema, str]:
+def sampled_schema(store: Store, files: FileList, record_type: AskedType) -> tuple[Schema, str]:
     """Return the schema that `read_tfrecord` would infer, and the reason why records are read as bytes.
 
     The function infers the schema from a sample of the files, and skips damaged records. The reason is empty

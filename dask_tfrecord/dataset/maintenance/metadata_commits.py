@@ -9,13 +9,13 @@ from datetime import datetime, timedelta
 from typing import Any, NamedTuple
 from uuid import uuid4
 
-import pyarrow as pa
+import numpy as np
 import pyarrow.compute as pc
 
 from dask_tfrecord.dataset.maintenance.rewrites import commit, plan_run
-from dask_tfrecord.dataset.snapshot.file_list import identities, listed_paths
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files, open_version
-from dask_tfrecord.dataset.snapshot.names import KEPT, closed_column_files, snapshot_path, staged
+from dask_tfrecord.dataset.snapshot.names import closed_column_files, snapshot_path, staged
+from dask_tfrecord.dataset.snapshot.stored_files import identities, listed_paths
 from dask_tfrecord.dataset.snapshot.versions import (
     newest_number,
     oldest_version,
@@ -27,7 +27,7 @@ from dask_tfrecord.dataset.snapshot.visibility import kept_files, missing_files,
 from dask_tfrecord.dataset.write.operations import Expire, Group, Repair, Restore, planned_rows
 from dask_tfrecord.dataset.write.orphans import last_modified, time_of_store
 from dask_tfrecord.errors import CorruptRecordError
-from dask_tfrecord.files.storage.listing import column_paths
+from dask_tfrecord.files.storage.file_list import FileList
 from dask_tfrecord.files.storage.paths import name_of
 from dask_tfrecord.files.storage.store import Store
 
@@ -72,14 +72,14 @@ def drop_missing_files(store: Store, *, dry_run: bool) -> Repaired:
     A dry run commits nothing. If no file is missing, commit nothing.
     """
     snapshot = open_version(store, None)
-    while len(rows := missing_files(store, snapshot)):
+    while len(files := missing_files(store, snapshot)):
         newest = open_version(store, None)
         if newest.number == snapshot.number:
             break
         snapshot = newest  # another write may have replaced the files that seemed to be missing
-    lost = dict(zip(rows["path"].to_pylist(), rows["records"].to_pylist(), strict=True))
+    lost = dict(zip(files.paths, files["records"].to_pylist(), strict=True))
     if lost and not dry_run:
-        groups = tuple(Group((file,), ()) for file in identities(rows))
+        groups = tuple(Group((file,), ()) for file in identities(files))
         snapshot = commit(plan_run(store, snapshot), Repair(groups))
     return Repaired(snapshot, lost)
 
@@ -115,12 +115,12 @@ class Unneeded(NamedTuple):
     paths of snapshots and column files.
     """
 
-    data: pa.Table
+    data: FileList
     metadata: list[str]
 
     @property
     def paths(self) -> list[str]:
-        return [*column_paths(self.data["path"]), *self.metadata]
+        return [*self.data.paths, *self.metadata]
 
 
 def expire_versions(
@@ -144,7 +144,7 @@ def expire_versions(
         newest = commit(run, Expire(min(kept)))
         now = time_of_store(store)
     unneeded = remove_unneeded(store, now - grace)
-    size = pc.sum(unneeded.data["size"]).as_py() or 0
+    size = pc.sum(unneeded.data["bytes"]).as_py() or 0
     return Expired(newest, expired if newest.run == run.run else (), len(unneeded.data), size)
 
 
@@ -194,28 +194,26 @@ def remove_unneeded(store: Store, before: datetime, *, dry_run: bool = False) ->
         store.remove(unneeded.paths)
     if newest is None or copies is None:
         return unneeded
-    for path in () if dry_run else column_paths(copies["path"]):
+    for path in () if dry_run else copies.paths:
         _remove_copy(store, path, newest)
-    return unneeded._replace(data=pa.concat_tables([unneeded.data, copies]))
+    return unneeded._replace(data=FileList.joined([unneeded.data, copies]))
 
 
-def _second_copies(store: Store, newest: Snapshot, before: datetime) -> pa.Table:
+def _second_copies(store: Store, newest: Snapshot, before: datetime) -> FileList:
     """Return kept files, older than a time, of which the newest version has a copy at the original path.
 
     A `restore` creates these copies on object stores.
     """
-    kept, start = kept_files(store), len(store.join(f"{KEPT}/"))
-    sizes = dict(
-        zip(newest.file_list["path"].to_pylist(), newest.file_list["bytes"].to_pylist(), strict=True)
-    )
+    kept = kept_files(store)
+    sizes = dict(zip(newest.file_list.paths, newest.file_list["bytes"].to_pylist(), strict=True))
     is_copy = []
-    for path, size in zip(column_paths(kept["path"]), kept["size"].to_pylist(), strict=True):
+    for name, path, size in zip(kept.names, kept.paths, kept["bytes"].to_pylist(), strict=True):
         found = None
-        if sizes.get(path[start:]) == size and last_modified(store, [path]) <= before:
+        if sizes.get(name) == size and last_modified(store, [path]) <= before:
             with suppress(FileNotFoundError):
-                found = store.look(store.join(path[start:]))["size"]
+                found = store.look(store.join(name))["size"]
         is_copy.append(found == size)
-    return kept.filter(pa.array(is_copy, pa.bool_()))
+    return kept.filter(np.array(is_copy, bool))
 
 
 def _remove_copy(store: Store, path: str, newest: Snapshot) -> None:
@@ -239,7 +237,7 @@ def unneeded_files(store: Store, before: datetime) -> Unneeded:
     kept = kept_files(store)
     closed = closed_column_files(store)
     numbers = versions(store)  # versions are listed after files, so that no file is newer than the versions
-    nothing = Unneeded(kept[:0], [])
+    nothing = Unneeded(kept.slice(0, 0), [])
     if not len(kept) and oldest_version(store) <= min(numbers, default=0):
         return nothing
     times = creation_times(store, numbers)
@@ -259,10 +257,9 @@ def unneeded_files(store: Store, before: datetime) -> Unneeded:
             parts |= {number: read_part(store, number) for number in bases - needed}
     except FileNotFoundError:  # an overwrite removes versions at the same time
         return nothing
-    listed = {path for part in parts.values() for path in listed_paths(part.rows)}
-    kept_listed = {store.join(f"{KEPT}/{path}") for path in listed}
-    is_listed = pa.array([path in kept_listed for path in column_paths(kept["path"])], pa.bool_())
+    listed = {path for part in parts.values() for path in listed_paths(part.files)}
+    is_unneeded = np.array([name not in listed for name in kept.names], bool)
     gone = [number for number in numbers if number not in needed | bases]
     metadata = [*map(snapshot_path, gone)]
     metadata += sorted(beside - listed)
-    return Unneeded(kept.filter(pc.invert(is_listed)), [store.join(path) for path in metadata])
+    return Unneeded(kept.filter(is_unneeded), [store.join(path) for path in metadata])

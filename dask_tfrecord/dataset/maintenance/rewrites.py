@@ -22,9 +22,9 @@ from dask_tfrecord.dataset.query.filters import parse_filters
 from dask_tfrecord.dataset.query.predicates import Predicate, file_outcomes
 from dask_tfrecord.dataset.read.read_task import Partition, wrong_number
 from dask_tfrecord.dataset.read.requested_columns import values_from_snapshot
-from dask_tfrecord.dataset.snapshot.file_list import Identity, identities, positions, to_entries
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, listed_files, no_snapshot
-from dask_tfrecord.dataset.snapshot.visibility import are_proven, newest_snapshot, with_kept_paths
+from dask_tfrecord.dataset.snapshot.stored_files import Identity, identities, positions, to_entries
+from dask_tfrecord.dataset.snapshot.visibility import newest_snapshot, with_kept_paths
 from dask_tfrecord.dataset.write import transaction
 from dask_tfrecord.dataset.write.destination import refuse_linked_files
 from dask_tfrecord.dataset.write.operations import (
@@ -51,7 +51,7 @@ from dask_tfrecord.files.splice import (
     without_rows,
 )
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.listing import FileInfo
+from dask_tfrecord.files.storage.file_list import FileInfo, FileList
 from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
@@ -60,20 +60,15 @@ from dask_tfrecord.schema.fields import Schema
 Result = TypeVar("Result")
 
 
-def newest_files(store: Store) -> tuple[Snapshot, pa.Table]:
-    """Return the newest snapshot, and its file list with the column ``file_records``.
+def newest_files(store: Store) -> tuple[Snapshot, FileList]:
+    """Return the newest snapshot and its files, as `newest_snapshot` does.
 
-    The column contains the number of records of each file. The value is null if the file may have changed
-    since the snapshot was written, because the statistics of a changed file prove nothing. Raise
-    FileNotFoundError if there is no snapshot. Raise also the errors of `newest_snapshot`.
+    Raise FileNotFoundError if there is no snapshot. Raise also the errors of `newest_snapshot`.
     """
     newest = newest_snapshot(store)
     if newest is None:
         raise no_snapshot(store)
-    snapshot, files = newest
-    rows = snapshot.file_list
-    records = pc.if_else(are_proven(files, rows), rows["records"], pa.scalar(None, pa.int64()))
-    return snapshot, rows.append_column("file_records", records)
+    return newest
 
 
 def plan_run(store: Store, snapshot: Snapshot) -> WriteRun:
@@ -170,12 +165,12 @@ def unused_categories(
     run: WriteRun,
     compute_each: ComputeEach,
     snapshot: Snapshot,
-    rows: pa.Table,
+    files: FileList,
     changes: Mapping[Identity, FileEntry | None],
 ) -> Categories | None:
     """Return the categories that only deleted rows have.
 
-    ``rows`` is the file list of the version from which rows are deleted. ``changes`` maps the identity of
+    ``files`` are the files of the version from which rows are deleted. ``changes`` maps the identity of
     each replaced file to the new file with the remaining rows, or to None if no row remains. Return None if
     another write has replaced a file.
     """
@@ -184,8 +179,8 @@ def unused_categories(
         for item in snapshot.columns.fields
         if item.form is None and item.categories is not None
     }
-    is_changed, is_dropped = np.zeros((2, len(rows)), bool)
-    changed = positions(changes, rows).to_numpy()
+    is_changed, is_dropped = np.zeros((2, len(files)), bool)
+    changed = positions(changes, files).to_numpy()
     is_changed[changed] = True
     is_dropped[changed] = [entry is None for entry in changes.values()]
     unused: dict[str, pa.Array] = {}
@@ -196,7 +191,7 @@ def unused_categories(
             unused[name] = categories.filter(pc.is_in(categories, gone))
     if not known:
         return unused
-    entries = to_entries(rows, snapshot.schema, snapshot.partitioning)
+    entries = to_entries(files, snapshot.schema, snapshot.partitioning)
     before = [(run.store.join(entry.path), entry) for entry in entries]
     replaced, others = [*compress(before, is_changed)], [*compress(before, ~is_changed)]
     written = [(run.path(entry.path), entry) for entry in changes.values() if entry is not None]
@@ -288,12 +283,12 @@ def compact_files(
 
     With ``filters``, replace only files with rows that may pass the filters.
     """
-    snapshot, rows = newest_files(store)
-    may_match = np.ones(len(rows), bool)
+    snapshot, files = newest_files(store)
+    may_match = np.ones(len(files), bool)
     if filters is not None:
-        may_match = file_outcomes(parse_filters(filters, snapshot.columns), snapshot.columns, rows).true
-    directories = partition_directories(rows, snapshot.partitioning)
-    plan = [rows.take(pa.array(group)) for group in plan_groups(rows, directories, may_match, target_bytes)]
+        may_match = file_outcomes(parse_filters(filters, snapshot.columns), snapshot.columns, files).true
+    directories = partition_directories(files, snapshot.partitioning)
+    plan = [files.take(group) for group in plan_groups(files, directories, may_match, target_bytes)]
     if not plan:
         return Compacted(snapshot, 0, 0, 0)
     run = plan_run(store, snapshot)
@@ -312,7 +307,7 @@ def compact_files(
 
 
 def plan_groups(
-    rows: pa.Table, partitions: Sequence[str], may_match: Mask, target_bytes: int
+    files: FileList, partitions: Sequence[str], may_match: Mask, target_bytes: int
 ) -> list[list[int]]:
     """Return, for each new file, the indices of the group of files that the new file replaces.
 
@@ -324,7 +319,7 @@ def plan_groups(
     groups: list[list[int]] = []
     last: tuple[object, ...] | None = None
     total = 0
-    columns = (rows[name].to_pylist() for name in ("path", "bytes", "codec"))
+    columns = files.names, files["bytes"].to_pylist(), files["codec"].to_pylist()
     for at, (path, size, codec) in enumerate(zip(*columns, strict=True)):
         if not may_match[at] or 2 * size >= target_bytes:
             last = None
@@ -398,25 +393,25 @@ def delete_rows(
     store: Store, filters: Any, compute_each: ComputeEach, *, dry_run: bool, keep_versions: bool
 ) -> Deleted:
     """Delete the rows that pass the filters, and commit the result. A dry run only returns the result."""
-    snapshot, rows = newest_files(store)
+    snapshot, files = newest_files(store)
     deletion = _Deletion(plan_run(store, snapshot), filters, compute_each, dry_run, keep_versions)
     for _ in range(_ATTEMPTS):
         columns = deletion.run.schema, deletion.run.partitioning
         if (snapshot.schema, snapshot.partitioning) != columns:  # written entries describe the old columns
             discard(deletion.run)
             deletion = _Deletion(plan_run(store, snapshot), filters, compute_each, dry_run, keep_versions)
-        if deletion.treat(snapshot, rows):
-            sizes = rows["bytes"].take(positions(deletion.changes, rows)).to_pylist()
+        if deletion.treat(snapshot, files):
+            sizes = files["bytes"].take(positions(deletion.changes, files)).to_pylist()
             size_of = dict(zip(deletion.changes, sizes, strict=True))  # None for files that are not listed
             known = deletion.changes.items()
             changes = {one: change for one, change in known if change.rows and size_of[one] is not None}
             with suppress(GroupsLostError):
-                newest = deletion.commit(snapshot, rows, changes) or snapshot
+                newest = deletion.commit(snapshot, files, changes) or snapshot
                 dropped = sum(change.is_dropped for change in changes.values())
                 deleted = sum(change.rows for change in changes.values())
                 replaced = sum(size_of[one] for one in changes)
                 return Deleted(newest, dropped, len(changes) - dropped, deleted, replaced)
-        snapshot, rows = newest_files(store)
+        snapshot, files = newest_files(store)
     discard(deletion.run)
     problem = f"other writes replaced files of the dataset {_ATTEMPTS} times while rows were deleted"
     raise ConcurrentWriteError(problem, "delete the rows again when fewer writes run")
@@ -434,25 +429,25 @@ class _Deletion:
     changes: dict[Identity, _Change] = field(default_factory=dict)
     _numbers: Iterator[int] = field(default_factory=count)
 
-    def treat(self, snapshot: Snapshot, rows: pa.Table) -> bool:
+    def treat(self, snapshot: Snapshot, files: FileList) -> bool:
         """Check the files that were not checked yet. Write new files with the remaining rows.
 
         Return False if another write has replaced one of the files in the meantime.
         """
         predicate = parse_filters(self.filters, snapshot.columns)
-        outcomes = file_outcomes(predicate, snapshot.columns, rows)
+        outcomes = file_outcomes(predicate, snapshot.columns, files)
         matching = np.flatnonzero(outcomes.true)
         opened: list[int] = []
-        for at, file in zip(matching.tolist(), identities(rows.take(matching)), strict=True):
+        for at, file in zip(matching.tolist(), identities(files.take(matching)), strict=True):
             if file in self.changes:
                 continue
             if outcomes.only_true[at]:
-                self.changes[file] = _Change(rows["records"][at].as_py(), None, True)
+                self.changes[file] = _Change(files["records"][at].as_py(), None, True)
             else:
                 opened.append(at)
         columns = snapshot.columns.select(sorted(predicate.columns()))
         values = values_from_snapshot(snapshot, columns)
-        found = rows.take(pa.array(opened, pa.int64()))
+        found = files.take(pa.array(opened, pa.int64()))
         sources = to_entries(found, snapshot.schema, snapshot.partitioning)
         tasks = []
         for at, source in zip(opened, sources, strict=True):
@@ -468,7 +463,9 @@ class _Deletion:
                 self.changes[task.source.path, task.source.crc32c] = change
         return None not in changes
 
-    def commit(self, snapshot: Snapshot, rows: pa.Table, changes: dict[Identity, _Change]) -> Snapshot | None:
+    def commit(
+        self, snapshot: Snapshot, files: FileList, changes: dict[Identity, _Change]
+    ) -> Snapshot | None:
         """Commit the changes of files that a snapshot lists. Return None if nothing changes.
 
         The new version names neither the filters nor categories that only deleted rows have, so that no
@@ -484,7 +481,7 @@ class _Deletion:
         )
         entries = [change.entry for change in self.changes.values() if change.entry]
         written = {one: change.entry for one, change in changes.items()}
-        unused = unused_categories(self.run, self.compute_each, snapshot, rows, written)
+        unused = unused_categories(self.run, self.compute_each, snapshot, files, written)
         if unused is None:
             raise GroupsLostError(snapshot, [])
         deleted = sum(change.rows for change in changes.values())

@@ -23,7 +23,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 from pyarrow import types
 
-from dask_tfrecord.dataset.snapshot.file_list import statistics_name, value_name
+from dask_tfrecord.files.storage.file_list import FileList, statistics_name, value_name
 from dask_tfrecord.schema.fields import Field
 from dask_tfrecord.schema.logical_types import is_binary, is_text, scalar_kind, value_type
 
@@ -240,7 +240,7 @@ class FileRanges:
         return self.columns.get(name, ColumnRange(None, None, anything, anything, anything))
 
 
-def file_ranges(fields: Iterable[Field], files: pa.Table, *, use_statistics: bool = True) -> FileRanges:
+def file_ranges(fields: Iterable[Field], files: FileList, *, use_statistics: bool = True) -> FileRanges:
     """Return the known limits of the given columns in each file of a file list.
 
     The column ``file_records`` of the list contains the number of records of each file, or null if the
@@ -249,14 +249,14 @@ def file_ranges(fields: Iterable[Field], files: pa.Table, *, use_statistics: boo
     ranges = {
         item.name: range_of_values(item, files[value_name(item.name)].combine_chunks())
         for item in fields
-        if value_name(item.name) in files.column_names
+        if value_name(item.name) in files
     }
-    if not use_statistics or "file_records" not in files.column_names:
+    if not use_statistics or "file_records" not in files:
         return FileRanges(np.ones(len(files), bool), ranges)
     records = pc.fill_null(files["file_records"], -1).to_numpy()
     for item in fields:
         name = statistics_name(item.name)
-        if item.name not in ranges and name in files.column_names:
+        if item.name not in ranges and name in files:
             ranges[item.name] = range_of_statistics(item, files[name].combine_chunks(), records)
     return FileRanges(records != 0, ranges)
 

@@ -38,6 +38,7 @@ from dask_tfrecord.dataset.query.comparison_keys import (
     scalar_from_key,
 )
 from dask_tfrecord.errors import SchemaError
+from dask_tfrecord.files.storage.file_list import FileList
 from dask_tfrecord.schema.fields import Field, Schema
 from dask_tfrecord.schema.logical_types import is_binary, is_text, value_type
 
@@ -300,7 +301,7 @@ def possible_outcomes(predicate: Predicate, ranges: FileRanges) -> Outcomes:
 
 
 def file_outcomes(
-    predicate: Predicate, schema: Schema, files: pa.Table, *, use_statistics: bool = True
+    predicate: Predicate, schema: Schema, files: FileList, *, use_statistics: bool = True
 ) -> Outcomes:
     """Return the possible outcomes of a predicate in each file of a file list, as described by `file_ranges`.
 

@@ -40,33 +40,26 @@ from dask_tfrecord.dataset.read.requested_columns import (
     with_partition_columns,
 )
 from dask_tfrecord.dataset.read.sample import sample_all, take_sample
-from dask_tfrecord.dataset.snapshot.file_list import (
-    partition_columns,
-    read_blocks,
-    statistics_name,
-    with_values,
-)
 from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.snapshot.stored_files import read_blocks
 from dask_tfrecord.dataset.snapshot.visibility import (
-    are_proven,
     committed_files,
     newest_snapshot,
     snapshot_of_version,
     with_kept_paths,
 )
 from dask_tfrecord.errors import Remedy, SchemaError, TFRecordError, located
-from dask_tfrecord.files.entry import BLOCK_BYTES, COLUMN_FILE_NAMES, is_part
+from dask_tfrecord.files.entry import BLOCK_BYTES, COLUMN_FILE, is_part
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.find_blocks import TASK_BYTES, ComputeEach, find_blocks
 from dask_tfrecord.files.inference import Sample
 from dask_tfrecord.files.splits import BlockIndex, Partitions
+from dask_tfrecord.files.storage.file_list import INFO_SCHEMA, FileList, statistics_name
 from dask_tfrecord.files.storage.listing import (
-    INFO_SCHEMA,
     Listing,
     PathLike,
     as_paths,
     list_files,
-    table_infos,
     with_trailing_slash,
 )
 from dask_tfrecord.files.storage.paths import parent_of
@@ -145,7 +138,7 @@ def _discover_by_listing(
     values = _with_split(values, chosen.names, request)
     store, files = listing.store, listing.files.filter(chosen.mask)
     if chosen.records is not None:
-        files = files.append_column("records", chosen.records)
+        files = files.with_columns({"records": chosen.records})
     options = replace(request.options, is_type_inferred=request.known_record_type == "infer")
     sample = partial(_sample, store, files, options, request, compute_each)
     described = None if chosen.description is None else _described_columns(store, chosen.description, request)
@@ -174,7 +167,7 @@ def _described_columns(store: Store, directory: str, request: ReadRequest) -> De
 
 
 def _discover_by_snapshot(
-    store: Store, snapshot: Snapshot, files: pa.Table, request: ReadRequest, compute_each: ComputeEach
+    store: Store, snapshot: Snapshot, files: FileList, request: ReadRequest, compute_each: ComputeEach
 ) -> ReadPlan:
     """Take the files and columns from a snapshot. If another record type is requested, infer the columns."""
     requested = request.requested
@@ -187,7 +180,8 @@ def _discover_by_snapshot(
             schema = replace(schema, fields=tuple(item.without_class_names() for item in schema.fields))
     else:
         fields = [item for item in snapshot.partitioning if requested.hive]
-        sample = partial(_sample, store, files, request.options, request, compute_each)
+        listed = files.select(INFO_SCHEMA.names)
+        sample = partial(_sample, store, listed, request.options, request, compute_each)
         columns = infer_columns(request, [item.name for item in fields], sample)
         fields = [item for item in fields if item.name not in requested.excluded]
         schema = with_partition_columns(columns.schema, fields, requested)
@@ -206,9 +200,9 @@ def _discover_by_snapshot(
     return found if request.split is None else _of_splits(found, snapshot, request)
 
 
-def _whole_files(files: pa.Table, values: Mapping[str, pa.Array]) -> Partitions:
+def _whole_files(files: FileList, values: Mapping[str, pa.Array]) -> Partitions:
     """Make each file one partition. ``values`` maps each partition column to its value in each file."""
-    return Partitions(with_values(files, values), np.arange(len(files) + 1))
+    return Partitions(files.with_values(values), np.arange(len(files) + 1))
 
 
 def _with_split(
@@ -226,12 +220,12 @@ def _with_split(
 
 def _of_splits(found: ReadPlan, snapshot: Snapshot, request: ReadRequest) -> ReadPlan:
     """Restrict the plan for a dataset with a snapshot to the files of the requested splits."""
-    store, files = found.store, found.partitions.rows
-    stored = partition_columns(snapshot.file_list)
+    store, files = found.store, found.files
+    stored = snapshot.file_list.partition_columns
     known = stored[SPLIT].combine_chunks() if SPLIT in stored.column_names else None
     listing = Listing(store, files, store.root, counts=(len(files),))
     if known is None:
-        directories = {parent_of(store.join("x")), *map(parent_of, listing.paths)}
+        directories = {parent_of(store.join("x")), *map(parent_of, files.paths)}
         listing = listing._replace(described=described_directories(store, directories))
     mask, names, *_ = choose_files(listing, known, request.split)
     values = {name: column.filter(mask) for name, column in found.partition_values.items()}
@@ -255,7 +249,7 @@ def plan(found: ReadPlan, request: ReadRequest, compute_each: ComputeEach) -> Re
     Leave out files in which no row can pass the filters. Find record boundaries in large files, so that large
     files can be split. Small files share partitions.
     """
-    files = found.partitions.rows
+    files = found.files
     kept, pruned, predicate = np.arange(len(files)), np.arange(0), None
     left_out = (0, 0)
     if request.filters is not None:
@@ -265,7 +259,7 @@ def plan(found: ReadPlan, request: ReadRequest, compute_each: ComputeEach) -> Re
         if len(kept) < len(files):
             by_values = found.outcomes(predicate, use_statistics=False).true
             pruned = np.flatnonzero(by_values & ~may_match)
-            sizes = files["size"].filter(pa.array(~by_values))
+            sizes = files["bytes"].filter(pa.array(~by_values))
             left_out = (len(sizes), pc.sum(sizes, min_count=0).as_py())
     keys, blocksize = None, request.blocksize
     if request.partition_by:
@@ -273,7 +267,7 @@ def plan(found: ReadPlan, request: ReadRequest, compute_each: ComputeEach) -> Re
         blocksize = None
     rows = _taken(files, kept)
     partitions = plan_partitions(
-        rows.select([name for name in rows.column_names if name != "blocks"]),
+        rows.select(name for name in rows.rows.column_names if name != "blocks"),
         _blocks_of_large(found, rows, request, blocksize, compute_each),
         blocksize=blocksize,
     )
@@ -289,32 +283,30 @@ def plan(found: ReadPlan, request: ReadRequest, compute_each: ComputeEach) -> Re
     )
 
 
-def _blocks_beside_columns(files: pa.Table) -> pa.Table | None:
+def _blocks_beside_columns(files: FileList) -> FileList | None:
     """Return the path and the blocks of each file that has a column file and several blocks."""
-    if COLUMN_FILE_NAMES[0] not in files.column_names:
+    if COLUMN_FILE not in files:
         return None
-    has_columns = files[COLUMN_FILE_NAMES[0]].is_valid()
+    has_columns = files[COLUMN_FILE].is_valid()
     found = files.filter(pc.and_(has_columns, pc.greater(pc.list_value_length(files["blocks"]), 1)))
     return found.select(["path", "blocks"])
 
 
 def _taken(data: Any, positions: Positions) -> Any:
-    if not len(positions):
-        return data[:0]
     is_all = np.array_equal(positions, np.arange(len(data)))
     return data if is_all else data.take(pa.array(positions, pa.int64()))
 
 
 def _blocks_of_large(
-    found: ReadPlan, files: pa.Table, request: ReadRequest, blocksize: int | None, compute_each: ComputeEach
+    found: ReadPlan, files: FileList, request: ReadRequest, blocksize: int | None, compute_each: ComputeEach
 ) -> dict[int, BlockIndex]:
     """Map the index of each file that is larger than a partition to the blocks of the file."""
-    is_described = "blocks" in files.column_names
+    is_described = "blocks" in files
     if blocksize is None or (is_described and request.whole_files):
         return {}
-    large = np.flatnonzero(pc.fill_null(files["size"], 0).to_numpy() > blocksize).tolist()
+    large = np.flatnonzero(pc.fill_null(files["bytes"], 0).to_numpy() > blocksize).tolist()
     rows = files.take(pa.array(large, pa.int64()))
-    infos, known = table_infos(rows), {}
+    infos, known = rows.infos, {}
     if is_described:
         columns = zip(large, infos, rows["records"].to_pylist(), read_blocks(rows), strict=True)
         known = {
@@ -330,7 +322,7 @@ def _blocks_of_large(
     limits = {"task_bytes": max(blocksize, TASK_BYTES), "block_bytes": min(blocksize, BLOCK_BYTES)}
     scanned = find_blocks(found.store, [*unknown.values()], found.options, compute_each, **limits)
     found_blocks = {at: scanned[file.path] for at, file in unknown.items() if file.path in scanned}
-    if "records" in files.column_names and not found.options.damage.skips:
+    if "records" in files and not found.options.damage.skips:
         for at, blocks in found_blocks.items():
             expected, count = files["records"][at].as_py(), blocks.records
             if expected is not None and count is not None and count != expected:
@@ -356,7 +348,7 @@ def _sort_by_key(
 
 
 def _sample(
-    store: Store, files: pa.Table, options: ReadOptions, request: ReadRequest, compute_each: ComputeEach
+    store: Store, files: FileList, options: ReadOptions, request: ReadRequest, compute_each: ComputeEach
 ) -> Sample:
     record_type = request.known_record_type
     if request.infer == "sample":
@@ -364,23 +356,20 @@ def _sample(
     return sample_all(store, files, record_type=record_type, options=options, compute_each=compute_each)
 
 
-def _described(files: pa.Table, snapshot: Snapshot, schema: Schema) -> pa.Table:
-    """Add the columns of a snapshot's file list, such as statistics, to the list of the existing files.
+def _described(files: FileList, snapshot: Snapshot, schema: Schema) -> FileList:
+    """Select the columns of the file list of a version that a read with this schema can use.
 
     If a file may have changed since the snapshot was written, the record count becomes null. Otherwise a read
     could lose rows because of wrong statistics or a wrong count.
     """
-    rows = snapshot.file_list
-    records = pc.if_else(are_proven(files, rows), rows["records"], pa.scalar(None, pa.int64()))
-    columns = {"blocks": rows["blocks"], "records": records, "file_records": records}
+    names, columns = [*INFO_SCHEMA.names, "blocks", "file_records"], {"records": files["file_records"]}
     # The statistics of a column are valid only if the column is read as the stored type. If the records are
     # read as another record type, no statistics are used: a payload column may have a stored column's name.
     if schema.record_type == snapshot.schema.record_type:
         same = {*snapshot.schema.leaves} & {*schema.leaves}
-        names = {statistics_name(item.name) for item in same}
-        statistics = rows.select([name for name in rows.column_names if name in names])
-        columns |= dict(zip(statistics.column_names, statistics.columns, strict=True))
+        known = {statistics_name(item.name) for item in same}
+        names += [name for name in files.rows.column_names if name in known]
         # The same is true of the values in column files.
-        for name in {*COLUMN_FILE_NAMES} & {*rows.column_names}:
-            columns[name] = pc.if_else(records.is_valid(), rows[name], None)
-    return pa.table({**{name: files[name] for name in INFO_SCHEMA.names}, **columns})
+        if COLUMN_FILE in files:
+            columns[COLUMN_FILE] = pc.if_else(files["file_records"].is_valid(), files[COLUMN_FILE], None)
+    return files.select(names).with_columns(columns)

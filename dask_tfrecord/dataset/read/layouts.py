@@ -26,7 +26,7 @@ from fsspec.utils import glob_translate
 
 from dask_tfrecord.errors import CorruptRecordError, Remedy, TFRecordError, warn_caller
 from dask_tfrecord.files.entry import is_part
-from dask_tfrecord.files.storage.listing import TFDS_FILES, Listing, column_paths, unquoted_column
+from dask_tfrecord.files.storage.listing import TFDS_FILES, Listing
 from dask_tfrecord.files.storage.paths import expand_braces, glob_start, name_of, parent_of, unquoted_path
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
@@ -167,10 +167,10 @@ def warn_of_missing_members(listing: Listing, is_checked: pa.Array) -> None:
     """
     globs = np.repeat(np.array([*listing.globs, None], object)[:-1], listing.counts)
     sets: dict[tuple[str, str, str], tuple[set[int], set[str], str, int]] = {}
-    paths = unquoted_column(listing.files["path"])
-    is_numbered = pc.and_(is_checked, pc.match_substring(paths, "-of-").combine_chunks())
+    numbered = pc.match_substring(listing.files["path"], "-of-").combine_chunks()
+    is_numbered = pc.and_(is_checked, numbered)
     for path, glob in zip(
-        column_paths(paths.filter(is_numbered)),
+        map(unquoted_path, listing.files.filter(is_numbered).paths),
         globs[is_numbered.to_numpy(zero_copy_only=False)],
         strict=True,
     ):
@@ -281,7 +281,7 @@ class FoundSplits:
             ],
             bool,
         )
-        pairs = zip(self.listing.paths, is_listed, strict=True)
+        pairs = zip(self.listing.files.paths, is_listed, strict=True)
         others = [path for path, is_one in pairs if not is_one and not path.endswith(LABELS)]
         if warn and others:
             named = ", ".join(map(name_of, others[:_MOST_NAMES]))
@@ -329,7 +329,7 @@ class FoundSplits:
 
     def _glob(self, name: str) -> str | None:
         """Return a glob that matches only the files of one split, or None if no such glob is found."""
-        paths = self.listing.paths
+        paths = self.listing.files.paths
         own = {path for path, split in zip(paths, self.names, strict=True) if split == name}
         if not own:
             return None
@@ -343,7 +343,7 @@ class FoundSplits:
 
 def find_splits(listing: Listing) -> FoundSplits | None:
     """Find the splits of listed files. If no directory has the layout of TFDS or TFX, return None."""
-    store, paths = listing.store, list(map(unquoted_path, listing.paths))
+    store, paths = listing.store, list(map(unquoted_path, listing.files.paths))
     described = listing.described | _described_by_names(store, listing, paths)
     if not described and not any("/Split-" in path for path in paths):
         return None

@@ -14,6 +14,7 @@ from dask_tfrecord.errors import SchemaError, located
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.record_file import TableReader
 from dask_tfrecord.files.splits import Split
+from dask_tfrecord.files.storage.file_list import FileList
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Field, Schema
@@ -43,7 +44,7 @@ class PlannedPartition:
     allowed_features: tuple[FeatureKey, ...] | None = None
     # The files that were left out because of the statistics in a snapshot. The task checks that these files
     # are unchanged, because the statistics of a changed file prove nothing.
-    pruned_files: pa.Table | None = None
+    pruned_files: FileList | None = None
     predicate: Predicate | None = None  # used only by `read_possible`, to leave out rows
     predicate_fields: tuple[Field, ...] = ()  # the columns of `predicate`, without partition columns
 

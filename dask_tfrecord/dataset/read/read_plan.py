@@ -8,6 +8,7 @@ import hashlib
 from bisect import bisect_left
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
+from functools import partial
 from itertools import accumulate, groupby, pairwise
 from operator import itemgetter
 from typing import Any, Self, TypeAlias
@@ -29,15 +30,8 @@ from dask_tfrecord.dataset.query.predicates import Outcomes, Predicate, file_out
 from dask_tfrecord.dataset.read.partition import RowRanges
 from dask_tfrecord.dataset.read.read_task import Partition
 from dask_tfrecord.dataset.read.requested_columns import origin_clash
-from dask_tfrecord.dataset.snapshot.file_list import (
-    STATISTICS,
-    has_no_nulls,
-    partition_columns,
-    read_blocks,
-    statistics_name,
-    value_name,
-)
 from dask_tfrecord.dataset.snapshot.model import short_list
+from dask_tfrecord.dataset.snapshot.stored_files import read_blocks
 from dask_tfrecord.dataset.snapshot.versions import Levels
 from dask_tfrecord.errors import FileChangedError
 from dask_tfrecord.files.entry import Block
@@ -49,17 +43,16 @@ from dask_tfrecord.files.splits import (
     Partitions,
     Split,
     cut,
-    packed,
     table_token,
-    unpacked,
 )
-from dask_tfrecord.files.storage.listing import (
+from dask_tfrecord.files.storage.file_list import (
     INFO_SCHEMA,
-    check_unchanged,
-    column_paths,
-    distinct,
-    with_column,
+    STATISTICS,
+    FileList,
+    statistics_name,
+    value_name,
 )
+from dask_tfrecord.files.storage.listing import check_unchanged
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Field, Schema
@@ -85,21 +78,20 @@ class ReadPlan:
     # between the feature and the partition column.
     refused_features: frozenset[str] = frozenset()
     # The files that the statistics in a snapshot alone exclude from all partitions.
-    pruned_files: pa.Table = field(default_factory=INFO_SCHEMA.empty_table, hash=False)
+    pruned_files: FileList = field(default_factory=partial(FileList.of, ()), hash=False)
     ignored_features: frozenset[str] = frozenset()  # that records may have although no column reads them
     index: Levels = ()  # the columns that were the index of the written DataFrame
     columns_name: str | None = None  # ``columns.name`` of the written DataFrame
     keys: tuple[range, ...] | None = None  # the partitions of each key, if a task reads all rows of one key
     version: int | None = None
     # The paths and the blocks of the files that have column files and several blocks.
-    blocks: pa.Table | None = field(default=None, hash=False)
+    blocks: FileList | None = field(default=None, hash=False)
     left_out: tuple[int, int] = (0, 0)  # how many files and bytes partition values exclude
 
     @property
     def summary(self) -> str:
         """A line of text: how many files, rows, bytes and partitions are read, and which columns."""
-        rows = self.partitions.rows
-        sizes, counts = distinct(rows)["size"], rows["records"]
+        sizes, counts = self.files.distinct()["bytes"], self.files["records"]
         parts = [f"{len(sizes):,} files"]
         if not counts.null_count and not self.options.damage.skips:
             before = "" if self.filters is None else " before filters"
@@ -110,6 +102,11 @@ class ReadPlan:
         return f"{', '.join(parts)}, columns: {short_list(self.schema.names)}"
 
     @property
+    def files(self) -> FileList:
+        """The files, with a row for each split."""
+        return self.partitions.files
+
+    @property
     def npartitions(self) -> int:
         """The number of partitions."""
         return len(self.partitions)
@@ -118,7 +115,7 @@ class ReadPlan:
     def partition_values(self) -> dict[str, pa.Array]:
         """Map each partition column to its value in each partition that has splits."""
         firsts = self.partitions.starts[:-1][self.partitions.counts > 0]
-        values = partition_columns(self.partitions.rows).take(pa.array(firsts))
+        values = self.files.partition_columns.take(firsts)
         return {name: values[name].combine_chunks() for name in values.column_names}
 
     def with_origin_columns(self) -> Self:
@@ -195,7 +192,7 @@ class ReadPlan:
         file = self._files_with_blocks.get(split.file.path)
         if file is None or self.blocks is None or not split.file.compression:
             return split
-        [blocks] = read_blocks(self.blocks.slice(file, 1))
+        [blocks] = read_blocks(self.blocks.slice(file, file + 1))
         numbers = [block.record for block in blocks]
         first = bisect_left(numbers, split.start.record)
         last = len(blocks) if split.stop is None else bisect_left(numbers, split.stop.record)
@@ -203,14 +200,14 @@ class ReadPlan:
 
     @cached_property
     def _files_with_blocks(self) -> dict[str, int]:
-        paths = [] if self.blocks is None else column_paths(self.blocks["path"])
+        paths = [] if self.blocks is None else self.blocks.paths
         return {path: number for number, path in enumerate(paths)}
 
     def with_file_checks(self, partition: Partition, indices: Iterable[int]) -> Partition:
         """Make the task of a partition also check the files of the partitions outside ``indices``."""
         others = self._files_of(~self._is_among(indices))
         pruned = [] if partition.pruned_files is None else [partition.pruned_files]
-        return replace(partition, pruned_files=pa.concat_tables([*pruned, others]))
+        return replace(partition, pruned_files=FileList.joined([*pruned, others]))
 
     def is_unchanged(self, indices: Iterable[int]) -> bool:
         """Return True if the files of some partitions have not changed since the listing.
@@ -220,7 +217,7 @@ class ReadPlan:
         """
         try:
             files = self._files_of(self._is_among(indices))
-            check_unchanged(self.store, pa.concat_tables([files, self.pruned_files]))
+            check_unchanged(self.store, FileList.joined([files, self.pruned_files]))
         except FileChangedError:
             raise
         except Exception:  # the store failed, and the tasks report this failure when they read the files
@@ -230,12 +227,12 @@ class ReadPlan:
     def _is_among(self, indices: Iterable[int]) -> Mask:
         return np.isin(np.arange(self.npartitions), [*indices])
 
-    def _files_of(self, partitions: Mask) -> pa.Table:
-        return self._file_list(np.flatnonzero(np.repeat(partitions, self.partitions.counts)))
+    def _files_of(self, partitions: Mask) -> FileList:
+        return self._of_splits(np.flatnonzero(np.repeat(partitions, self.partitions.counts)))
 
-    def _file_list(self, splits: npt.NDArray[np.int64]) -> pa.Table:
-        """Return the file list of some splits, without the columns that come from a snapshot."""
-        return self.partitions.rows.select(INFO_SCHEMA.names).take(pa.array(splits, pa.int64()))
+    def _of_splits(self, splits: npt.NDArray[np.int64]) -> FileList:
+        """Return the files of some splits, without the columns that come from a snapshot."""
+        return self.files.select(INFO_SCHEMA.names).take(splits)
 
     def _allowed_features(self, schema: Schema) -> tuple[FeatureKey, ...] | None:
         """Return all features that records may have, or None if features without a column are ignored."""
@@ -256,14 +253,14 @@ class ReadPlan:
     @cached_property
     def is_described(self) -> bool:
         """True if a snapshot describes the present content of at least one file."""
-        rows = self.partitions.rows
-        return "file_records" in rows.column_names and rows["file_records"].null_count < len(rows)
+        files = self.files
+        return "file_records" in files and files["file_records"].null_count < len(files)
 
     def without_statistics(self) -> Self:
         """Return the plan without the statistics and the blocks of files, which only predicates need."""
-        rows = self.partitions.rows
-        names = [name for name in rows.column_names if not name.startswith(STATISTICS)]
-        return replace(self, partitions=Partitions(rows.select(names), self.partitions.starts), blocks=None)
+        names = self.files.rows.column_names
+        files = self.files.select(name for name in names if not name.startswith(STATISTICS))
+        return replace(self, partitions=Partitions(files, self.partitions.starts), blocks=None)
 
     def can_prune(self, predicate: Predicate) -> bool:
         """Return True if a predicate may exclude files, by partition values or statistics of its columns."""
@@ -272,16 +269,11 @@ class ReadPlan:
 
     def outcomes(self, predicate: Predicate, *, use_statistics: bool = True) -> Outcomes:
         """Return the possible outcomes of a predicate in each split."""
-        rows = self.partitions.rows
-        return file_outcomes(predicate, self.schema, rows, use_statistics=use_statistics)
+        return file_outcomes(predicate, self.schema, self.files, use_statistics=use_statistics)
 
     def __getstate__(self) -> dict[str, Any]:
         """Return the fields for pickling, without cached properties."""
-        state = {item.name: vars(self)[item.name] for item in fields(self)}
-        return {**state, "pruned_files": packed(self.pruned_files)}
-
-    def __setstate__(self, state: dict[str, Any]) -> None:
-        vars(self).update(state, pruned_files=unpacked(state["pruned_files"]))
+        return {item.name: vars(self)[item.name] for item in fields(self)}
 
     def _needed_splits(
         self, index: int, outcomes: Outcomes | None
@@ -304,7 +296,7 @@ class ReadPlan:
         ranges = tuple((ends[at], ends[at + 1]) for at in needed.tolist())
         return tuple(splits[at] for at in needed.tolist()), needed, ranges
 
-    def _pruned(self, index: int, needed: Numbers, outcomes: Outcomes | None) -> pa.Table | None:
+    def _pruned(self, index: int, needed: Numbers, outcomes: Outcomes | None) -> FileList | None:
         """List the files that only statistics exclude. The task checks these files for changes.
 
         ``outcomes`` are the possible outcomes of the predicate without the statistics.
@@ -315,8 +307,8 @@ class ReadPlan:
             is_pruned = outcomes.true[self._rows(index)].copy()
             is_pruned[needed] = False
             if is_pruned.any():
-                found.insert(0, self._file_list(self._rows(index).start + np.flatnonzero(is_pruned)))
-        return pa.concat_tables(found) if found else None
+                found.insert(0, self._of_splits(self._rows(index).start + np.flatnonzero(is_pruned)))
+        return FileList.joined(found) if found else None
 
     def _rows(self, index: int) -> slice:
         """Return the indices of the splits of a partition as a slice."""
@@ -327,7 +319,7 @@ class ReadPlan:
     def _passes_filters(self) -> npt.NDArray[np.bool_]:
         """A mask of the splits whose rows are all known to pass the filters."""
         if self.filters is None:
-            return np.ones(len(self.partitions.rows), bool)
+            return np.ones(len(self.files), bool)
         return self.outcomes(self.filters).only_true
 
     # -- Facts that are known without reading ----------------------------------------------------------------
@@ -342,7 +334,7 @@ class ReadPlan:
     @cached_property
     def _split_counts(self) -> npt.NDArray[np.int64]:
         """The number of rows of each split that pass the filters, or -1 if the number is unknown."""
-        counts = pc.fill_null(self.partitions.rows["records"], -1).to_numpy()
+        counts = pc.fill_null(self.files["records"], -1).to_numpy()
         # If damaged records are skipped, the number of rows is unknown.
         is_known = np.zeros_like(counts, bool) if self.options.damage.skips else self._passes_filters
         return np.where(is_known, counts, -1)
@@ -353,10 +345,9 @@ class ReadPlan:
         names = {name for name, column in self.partition_values.items() if not column.null_count}
         names |= set(self.options.origin_columns)
         names |= {item.name for item in self.schema.fields if item.is_required}
-        rows = self.partitions.rows
-        if self.is_described and not rows["file_records"].null_count:
-            filled = rows.filter(pc.greater(rows["file_records"], 0))
-            names |= {one.name for one in self.schema.leaves if has_no_nulls(filled, one.name)}
+        if self.is_described and not self.files["file_records"].null_count:
+            filled = self.files.filter(pc.greater(self.files["file_records"], 0))
+            names |= {one.name for one in self.schema.leaves if filled.has_no_nulls(one.name)}
         return names
 
     def __repr__(self) -> str:
@@ -370,7 +361,7 @@ class ReadPlan:
         values = [(name, column.to_pylist()) for name, column in self.partition_values.items()]
         features = (sorted(self.refused_features), sorted(self.ignored_features))
         how = (self.schema.to_json(), self.options, self.filters, features)
-        pruned = table_token(self.pruned_files) if len(self.pruned_files) else ""
+        pruned = table_token(self.pruned_files.rows) if len(self.pruned_files) else ""
         files = (self.partitions.token, pruned)
         parts = (self.store.__dask_tokenize__(), how, values, files, self.keys)
         return hashlib.sha256(repr(parts).encode()).hexdigest()
@@ -381,7 +372,7 @@ _MOST_FILES = 256
 
 
 def plan_partitions(
-    files: pa.Table,
+    files: FileList,
     blocks: Mapping[int, BlockIndex] | None = None,
     *,
     blocksize: int | None,
@@ -393,12 +384,12 @@ def plan_partitions(
     is larger than ``blocksize`` is split only if its blocks are known. Only files with the same values of the
     partition columns share a partition. If ``blocksize`` is None, each file becomes one partition.
     """
-    if "records" not in files.column_names:
-        files = files.append_column("records", pa.nulls(len(files), pa.int64()))
+    if "records" not in files:
+        files = files.with_columns({"records": pa.nulls(len(files), pa.int64())})
     rows, file_of, starts = files, np.arange(len(files)), _packed(files, blocksize)
     ranges = {}
     if blocks and blocksize is not None:
-        sizes = pc.fill_null(files["size"], 0).take(pa.array([*blocks])).to_pylist()
+        sizes = pc.fill_null(files["bytes"], 0).take(pa.array([*blocks])).to_pylist()
         ranges = {at: cut(size, blocks[at], blocksize) for at, size in zip(blocks, sizes, strict=True)}
         ranges = {at: of_file for at, of_file in ranges.items() if len(of_file) > 1}
     if ranges:  # a file that is split shares no partition with other files
@@ -409,36 +400,34 @@ def plan_partitions(
         is_start[firsts[starts]] = True
         starts = np.flatnonzero(is_start)
         rows = _with_ranges(
-            files.take(pa.array(file_of)),
+            files.take(file_of),
             {row: one for at, of_file in ranges.items() for row, one in enumerate(of_file, firsts[at])},
         )
     return Partitions(rows, np.append(starts, [len(rows)] if len(rows) else [0, 0]).astype(np.int64))
 
 
-def _with_ranges(rows: pa.Table, ranges: Mapping[int, tuple[Block, Block | None, int | None]]) -> pa.Table:
-    """Add the columns ``start`` and ``stop`` to rows of `Partitions`, given the ranges of some rows."""
-    records = rows["records"].to_pylist()
-    starts: list[Block | None] = [None] * len(rows)
+def _with_ranges(files: FileList, ranges: Mapping[int, tuple[Block, Block | None, int | None]]) -> FileList:
+    """Add the columns ``start`` and ``stop`` to the files of `Partitions`, given the ranges of some rows."""
+    records = files["records"].to_pylist()
+    starts: list[Block | None] = [None] * len(files)
     stops = list(starts)
     for row, (start, stop, count) in ranges.items():
         starts[row], stops[row], records[row] = start, stop, count
-    rows = with_column(rows, "records", pa.array(records, pa.int64()))
-    for name, blocks in (("start", starts), ("stop", stops)):
-        rows = rows.append_column(name, pa.array(blocks, BLOCK_TYPE))
-    return rows
+    edges = {"start": pa.array(starts, BLOCK_TYPE), "stop": pa.array(stops, BLOCK_TYPE)}
+    return files.with_columns({"records": pa.array(records, pa.int64()), **edges})
 
 
-def _packed(files: pa.Table, blocksize: int | None) -> npt.NDArray[np.int64]:
+def _packed(files: FileList, blocksize: int | None) -> npt.NDArray[np.int64]:
     """Return the index in ``files`` of each partition's first file, before large files are split."""
     if blocksize is None:
         return np.arange(len(files))
     # Marks files whose partition values differ from the values of the file before.
     is_other = np.zeros(len(files), bool)
-    for column in partition_columns(files).columns:
+    for column in files.partition_columns.columns:
         codes = comparable(column.combine_chunks()).dictionary_encode("encode").indices.to_numpy()
         is_other[1:] |= codes[1:] != codes[:-1]
     # How many bytes of `blocksize` each file uses up. A file of unknown size uses up a whole partition.
-    weights = np.maximum(pc.fill_null(files["size"], blocksize).to_numpy(), -(-blocksize // _MOST_FILES))
+    weights = np.maximum(pc.fill_null(files["bytes"], blocksize).to_numpy(), -(-blocksize // _MOST_FILES))
     starts, size = [], 0
     for number, (weight, is_first) in enumerate(zip(weights.tolist(), is_other.tolist(), strict=True)):
         if not number or is_first or size + weight > blocksize:
@@ -478,7 +467,7 @@ def sorting_column(plan: ReadPlan) -> str | None:
 
     The search uses only partition values and the statistics of a snapshot.
     """
-    if len(plan.partitions.rows) > _MOST_SPLITS:
+    if len(plan.files) > _MOST_SPLITS:
         return None
     for item in plan.schema.fields:
         bounds = _bounds(plan, item) if is_comparable(item.type) and not has_nan(item.type) else None
@@ -492,14 +481,14 @@ def sorting_column(plan: ReadPlan) -> str | None:
 
 def _bounds(plan: ReadPlan, item: Field) -> list[list[Any]] | None:
     """Return the minima and maxima of a column in each split, or None if unknown or if there are nulls."""
-    rows, name = plan.partitions.rows, statistics_name(item.name)
+    files, name = plan.files, statistics_name(item.name)
     if item.name in plan.partition_values:
-        values = rows[value_name(item.name)]
+        values = files[value_name(item.name)]
         return None if values.null_count else [values.to_pylist()] * 2
-    if not plan.is_described or name not in rows.column_names or rows["file_records"].null_count:
+    if not plan.is_described or name not in files or files["file_records"].null_count:
         return None
-    statistics = rows[name].combine_chunks()
-    if not has_no_nulls(rows, item.name):
+    statistics = files[name].combine_chunks()
+    if not files.has_no_nulls(item.name):
         return None
     bounds = [statistics.field(one) for one in ("min", "max")]
     return None if any(one.null_count for one in bounds) else [one.to_pylist() for one in bounds]

@@ -14,7 +14,6 @@ from dask_tfrecord.codec import RecordType
 from dask_tfrecord.dataset import partitioning as hive
 from dask_tfrecord.dataset.query.filters import names_in
 from dask_tfrecord.dataset.read.layouts import WantedSplits
-from dask_tfrecord.dataset.snapshot.file_list import partition_columns
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.errors import IGNORE_DIRECTORIES, Remedy, SchemaError, TFRecordError, did_you_mean
 from dask_tfrecord.files.file_options import ReadOptions
@@ -249,7 +248,7 @@ def values_from_directories(listing: Listing, requested: RequestedColumns) -> di
     if not requested.hive:
         return {}
     start = len(unquoted_path(listing.base))
-    directories = [parent_of(unquoted_path(path)[start:]) for path in listing.paths]
+    directories = [parent_of(unquoted_path(path)[start:]) for path in listing.files.paths]
     try:
         texts = hive.value_texts(directories)
         for name in requested.hive_types:
@@ -276,7 +275,7 @@ def values_from_snapshot(snapshot: Snapshot, schema: Schema) -> dict[str, pa.Arr
     """
     types = {item.name: value_type(item.type) for item in schema.fields}
     columns = {}
-    stored = partition_columns(snapshot.file_list)
+    stored = snapshot.file_list.partition_columns
     for name in stored.column_names:
         if name not in types:
             continue

@@ -23,7 +23,7 @@ from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.find_blocks import ComputeEach, find_blocks
 from dask_tfrecord.files.inference import AskedType, Sample, sample_split
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.listing import INFO_SCHEMA, column_paths, distinct, table_infos
+from dask_tfrecord.files.storage.file_list import INFO_SCHEMA, FileList
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
 from dask_tfrecord.files.window import WINDOW_BYTES
@@ -38,7 +38,7 @@ def merge_by_file(
     function: Callable[[Split], Result],
     merge: Callable[[Result, Result], Result],
     store: Store,
-    files: pa.Table,
+    files: FileList,
     options: ReadOptions,
     compute_each: ComputeEach,
 ) -> list[Result]:
@@ -47,9 +47,9 @@ def merge_by_file(
     Large uncompressed files are split, and several small files are read in one task. ``merge`` merges the
     results of two adjacent splits. A file that is listed twice is read only once.
     """
-    once = distinct(files.select(INFO_SCHEMA.names))
-    large = np.flatnonzero(pc.fill_null(once["size"], 0).to_numpy() > TASK_BYTES)
-    infos = table_infos(once.take(pa.array(large)))
+    once = files.select(INFO_SCHEMA.names).distinct()
+    large = np.flatnonzero(pc.fill_null(once["bytes"], 0).to_numpy() > TASK_BYTES)
+    infos = once.take(large).infos
     blocks = find_blocks(store, infos, options, compute_each, task_bytes=TASK_BYTES, block_bytes=BLOCK_BYTES)
     known = {
         at: blocks[file.path] for at, file in zip(large.tolist(), infos, strict=True) if file.path in blocks
@@ -61,7 +61,7 @@ def merge_by_file(
         for split, result in zip(splits, of_splits, strict=True):
             path = split.file.path
             merged[path] = merge(merged[path], result) if path in merged else result
-    return [merged[path] for path in column_paths(files["path"])]
+    return [merged[path] for path in files.paths]
 
 
 @redact_errors
@@ -88,7 +88,7 @@ _THREADS = 16
 _EMPTY_BYTES = 20
 
 
-def take_sample(store: Store, files: pa.Table, *, record_type: AskedType, options: ReadOptions) -> Sample:
+def take_sample(store: Store, files: FileList, *, record_type: AskedType, options: ReadOptions) -> Sample:
     """Read records of the first file, the last file and some files between them.
 
     Additional files are read if the sampled records have no features, or have a feature without any value.
@@ -99,7 +99,7 @@ def take_sample(store: Store, files: pa.Table, *, record_type: AskedType, option
     """
     if record_type == "bytes":
         return Sample("bytes")
-    files = distinct(files)
+    files = files.distinct()
     sample = partial(sample_split, store, options=options, record_type=record_type)
     with ThreadPoolExecutor(_THREADS) as pool:
         chosen = _choose(files)
@@ -115,12 +115,12 @@ def take_sample(store: Store, files: pa.Table, *, record_type: AskedType, option
     return _with_record_type(_merged(in_order, record_type, options), record_type)
 
 
-def _splits(files: pa.Table, rows: list[int]) -> list[Split]:
-    return list(map(Split, table_infos(files.take(pa.array(rows, pa.int64())))))
+def _splits(files: FileList, rows: list[int]) -> list[Split]:
+    return list(map(Split, files.take(pa.array(rows, pa.int64())).infos))
 
 
 def sample_all(
-    store: Store, files: pa.Table, *, record_type: AskedType, options: ReadOptions, compute_each: ComputeEach
+    store: Store, files: FileList, *, record_type: AskedType, options: ReadOptions, compute_each: ComputeEach
 ) -> Sample:
     """Read every record of the files in tasks, and merge the results into one sample."""
     if record_type == "bytes":
@@ -147,12 +147,12 @@ def _merged(samples: Iterable[Sample], record_type: AskedType, options: ReadOpti
     return merged
 
 
-def _choose(files: pa.Table) -> list[int]:
+def _choose(files: FileList) -> list[int]:
     """Choose a few of the files. Return the indices of these files in ascending order.
 
     The choice is the same for the same files. Empty files are chosen only if all files are empty.
     """
-    sizes = files["size"].to_pylist()
+    sizes = files["bytes"].to_pylist()
     rows = [at for at, size in enumerate(sizes) if size is None or size > _EMPTY_BYTES] or range(len(sizes))
     middle = range(1, len(rows) - 1)
     some = random.Random(len(rows)).sample(middle, min(len(middle), _FILES - 2))
@@ -167,9 +167,9 @@ def _needs_more(samples: Iterable[Sample]) -> bool:
     return not merged.features or any(not feature.kinds for feature in merged.features)
 
 
-def _choose_more(files: pa.Table) -> tuple[list[int], int]:
+def _choose_more(files: FileList) -> tuple[list[int], int]:
     """Return the indices of the additional files to sample, and how many windows to read from each file."""
-    sizes = {at: size for at, size in enumerate(files["size"].to_pylist()) if size is not None}
+    sizes = {at: size for at, size in enumerate(files["bytes"].to_pylist()) if size is not None}
     if len(sizes) <= _MORE_FILES and sum(sizes.values()) <= _MORE_BYTES:
         return [*sizes], _MORE_WINDOWS
     some = random.Random(len(files)).sample([*sizes], min(len(sizes), _MORE_FILES))

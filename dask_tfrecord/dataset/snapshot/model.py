@@ -17,14 +17,12 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.codec.codecs import Compression
-from dask_tfrecord.dataset.partitioning import group
-from dask_tfrecord.dataset.snapshot.file_list import (
+from dask_tfrecord.dataset.snapshot.stored_files import (
     Columnar,
     Stored,
     by_directory,
     invalid_snapshot,
     listed_paths,
-    partition_columns,
     to_entries,
 )
 from dask_tfrecord.dataset.snapshot.versions import (
@@ -38,12 +36,12 @@ from dask_tfrecord.dataset.snapshot.versions import (
 )
 from dask_tfrecord.errors import NotFoundError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
+from dask_tfrecord.files.storage.file_list import FileList
 from dask_tfrecord.files.storage.filesystem import Filesystem
 from dask_tfrecord.files.storage.listing import nothing_at, with_trailing_slash
 from dask_tfrecord.files.storage.store import FoundFiles, Store
 from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.schema.fields import Field, Schema
-from dask_tfrecord.schema.storage_values import load
 
 # `short_list` lists at most this many names.
 _MOST_COLUMNS = 12
@@ -101,13 +99,13 @@ class Snapshot:
         writes whose files have been overwritten.
     oldest : int
         The oldest version that the dataset keeps, or 0 if the dataset keeps all stored versions.
-    file_list : pyarrow.Table
-        The data files, as a table with one row for each file.
+    file_list : FileList
+        The data files. The paths are relative to the directory of the dataset.
     stored : Stored, optional
         How the file list is stored, or None if the snapshot is not stored.
     """
 
-    file_list: pa.Table
+    file_list: FileList
     schema: Schema
     compression: Compression | None
     run: str
@@ -142,7 +140,7 @@ class Snapshot:
 
     @cached_property
     def files(self) -> tuple[FileEntry, ...]:
-        """The data files as `FileEntry` objects, made from the table `file_list`."""
+        """The data files as `FileEntry` objects, made from `file_list`."""
         try:
             return to_entries(self.file_list, self.schema, self.partitioning)
         except (
@@ -178,27 +176,9 @@ class Snapshot:
 
     @property
     def partitions(self) -> int:
-        """The number of keys in `partition_values`, or 0 for a dataset without partition columns."""
-        keys = partition_columns(self.file_list)
+        """The number of combinations of partition values, or 0 for a dataset without partition columns."""
+        keys = self.file_list.partition_columns
         return len(keys.group_by(keys.column_names).aggregate([])) if self.partitioning else 0
-
-    @property
-    def partition_values(self) -> pa.Table:
-        """The keys of the dataset: a table with one row for each combination of partition values.
-
-        The columns of the table have the types of the partition columns. Each key has one row, even if
-        several files belong to the key. The rows are in the order of the partitions that
-        ``read_tfrecord(path, partition_by=partition_on)`` returns.
-        """
-        if not self.partitioning:
-            return pa.table({})
-        keys = partition_columns(self.file_list)
-        if len(keys):
-            keys = group(keys, self.partition_on).values
-        columns = [
-            load(keys[item.name].combine_chunks(), item.type, item.categories) for item in self.partitioning
-        ]
-        return pa.Table.from_arrays(columns, schema=Schema(self.partitioning).arrow)
 
     @staticmethod
     def open(

@@ -22,20 +22,18 @@ import pyarrow.parquet as pq
 
 from dask_tfrecord.codec import crc32c
 from dask_tfrecord.codec.codecs import CODECS
-from dask_tfrecord.dataset.snapshot.file_list import (
+from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, snapshot_path
+from dask_tfrecord.dataset.snapshot.stored_files import (
     Base,
     Stored,
     check,
-    check_unique,
-    concatenate,
     from_stored,
     invalid_snapshot,
     parse_columnar,
     to_stored,
 )
-from dask_tfrecord.dataset.snapshot.names import METADATA_DIRECTORY, snapshot_path
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.files.entry import COLUMN_FILE_NAMES
+from dask_tfrecord.files.storage.file_list import FileList
 from dask_tfrecord.files.storage.store import FoundFiles, Store
 from dask_tfrecord.schema.fields import Schema
 
@@ -122,10 +120,10 @@ def dump(fields: Mapping[str, Any]) -> dict[str, Any]:
     return metadata | {name: value for name, value in others.items() if value or value == ()}
 
 
-def totals(rows: pa.Table) -> dict[str, int]:
+def totals(files: FileList) -> dict[str, int]:
     """Return how many files, records and bytes a file list contains, for readers that skip the list."""
-    sums = (pc.sum(rows[name]).as_py() or 0 for name in ("records", "bytes"))
-    return dict(zip(TOTALS, (len(rows), *sums), strict=True))
+    sums = (pc.sum(files[name]).as_py() or 0 for name in ("records", "bytes"))
+    return dict(zip(TOTALS, (len(files), *sums), strict=True))
 
 
 def summary(metadata: Mapping[str, Any]) -> dict[str, Any]:
@@ -203,7 +201,7 @@ _MOST_NUMBERS = 12
 class Part:
     """The content of a snapshot's Parquet file.
 
-    ``rows`` lists the files that the base does not list. Without a base, ``rows`` lists all files.
+    ``files`` are the files that the base does not list. Without a base, ``files`` are all files.
     """
 
     number: int
@@ -211,7 +209,7 @@ class Part:
     crc32c: int
     fields: dict[str, Any]
     base: Base | None
-    rows: pa.Table
+    files: FileList
 
 
 class _LostBaseError(FileNotFoundError):
@@ -301,15 +299,17 @@ def assemble(part: Part, base: Part | None) -> dict[str, Any]:
 
     Raise TFRecordError if the two files do not belong together.
     """
-    rows, added = part.rows, part.rows.slice(0, 0)
+    files, added = part.files, part.files.slice(0, 0)
     try:
         check((part.base is None) == (base is None), "the files of its base are missing")
         if base is not None:
             check(base.base is None, "its base adds to another version")
             for name in ("schema", "partitioning"):
                 check(base.fields[name] == part.fields[name], f"its base has another {name}")
-            rows, added = concatenate([base.rows, part.rows]), part.rows
-            check_unique(rows["path"])
+            added = part.files
+            is_added = pc.is_in(base.files["path"], added["path"].combine_chunks())
+            check(not pc.any(is_added).as_py(), "several files have the same path")
+            files = FileList.joined([base.files, added])
     except (pa.ArrowException, ValueError) as error:
         raise invalid_snapshot(error, part.path) from error
     stored = Stored(part.path, part.base or Base(part.number, part.crc32c), added)
@@ -318,7 +318,7 @@ def assemble(part: Part, base: Part | None) -> dict[str, Any]:
         **part.fields,
         "custom_metadata": custom,
         "number": part.number,
-        "file_list": rows,
+        "file_list": files,
         "stored": stored,
     }
 
@@ -355,8 +355,8 @@ def parse_part(data: bytes, path: str, number: int) -> Part:
             )
         fields = parse(metadata)
         base = _base(metadata, number)
-        rows = from_stored(stored, fields["schema"], fields["partitioning"], number)
-        return Part(number, path, crc32c(data), fields, base, rows)
+        files = from_stored(stored, fields["schema"], fields["partitioning"], number)
+        return Part(number, path, crc32c(data), fields, base, files)
     except (pa.ArrowException, AttributeError, KeyError, OSError, TypeError, ValueError) as error:
         if isinstance(error, TFRecordError) and error.path:
             raise
@@ -383,20 +383,20 @@ def to_parquet(fields: Mapping[str, Any], *, delta: bool = False) -> pa.Buffer:
     If ``delta`` is True, store only the files that the base does not list, unless there are too many. The
     dataset must then keep the file of the base.
     """
-    rows, stored, base = fields["file_list"], fields["stored"], None
-    if delta and stored is not None and stored.is_delta(rows):
-        rows, base = stored.added, stored.base
+    files, stored, base = fields["file_list"], fields["stored"], None
+    if delta and stored is not None and stored.is_delta(files):
+        files, base = stored.added, stored.base
     metadata = {"format_version": FORMAT_VERSION, **dump(fields)}
     if base is not None:
         metadata["base"] = {"version": base.version, "crc32c": base.crc32c}
     text = json.dumps(metadata, allow_nan=False)
-    table = to_stored(rows, fields["schema"], fields["partitioning"])
+    table = to_stored(files, fields["schema"], fields["partitioning"])
     sink = pa.BufferOutputStream()
     table = table.replace_schema_metadata({METADATA_KEY: text.encode()})
     # Readers read the whole snapshot file, so Parquet's column statistics would only cost time. Dictionary
     # encoding only helps for the paths of column files, because many data files may share a column file.
     pq.write_table(
-        table, sink, write_page_checksum=True, write_statistics=False, use_dictionary=[COLUMN_FILE_NAMES[0]]
+        table, sink, write_page_checksum=True, write_statistics=False, use_dictionary=["columns.path"]
     )
     return sink.getvalue()
 

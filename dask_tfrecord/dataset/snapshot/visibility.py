@@ -4,14 +4,13 @@ A commit moves the files that only earlier versions list to the directory ``kept
 files there.
 """
 
-from collections.abc import Collection, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
 from dataclasses import replace
 
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.dataset.snapshot.file_list import rows_of_run
 from dask_tfrecord.dataset.snapshot.model import (
     Snapshot,
     find_snapshot,
@@ -28,6 +27,7 @@ from dask_tfrecord.dataset.snapshot.names import (
     staged,
     stored_paths,
 )
+from dask_tfrecord.dataset.snapshot.stored_files import rows_of_run
 from dask_tfrecord.dataset.snapshot.versions import readable_versions, version_names
 from dask_tfrecord.errors import (
     WITHOUT_SNAPSHOT,
@@ -40,17 +40,10 @@ from dask_tfrecord.errors import (
 )
 from dask_tfrecord.files.entry import PART_NAME, is_part, run_of
 from dask_tfrecord.files.side_files import without_side_files
-from dask_tfrecord.files.storage.listing import (
-    Listing,
-    column_paths,
-    list_directory,
-    path_column,
-    unfinished_only,
-    unquoted_column,
-    with_column,
-)
+from dask_tfrecord.files.storage.file_list import FileList
+from dask_tfrecord.files.storage.listing import Listing, find_listed, list_directory, unfinished_only
 from dask_tfrecord.files.storage.location import removed
-from dask_tfrecord.files.storage.paths import name_of, parent_of, unquoted_path
+from dask_tfrecord.files.storage.paths import name_of, parent_of
 from dask_tfrecord.files.storage.store import FoundFiles, Store
 from dask_tfrecord.files.storage.store_failures import redact_errors
 
@@ -71,114 +64,85 @@ def _kept_paths(store: Store, path: str) -> Iterator[str]:
         raise removed(store.public(path), f", because {why} {version_names(numbers)}")
 
 
-def kept_files(store: Store) -> pa.Table:
-    """List the files in the directory of kept files."""
+def kept_files(store: Store) -> FileList:
+    """List the files in the directory of kept files. The paths are the original paths of the files."""
     return list_directory(Store.of(store.fs, store.join(f"{KEPT}/")))
 
 
-def places_of_kept_files(store: Store) -> set[str]:
-    """Return the original paths of the files in the directory of kept files."""
-    start = len(store.join(f"{KEPT}/"))
-    return {store.join(path[start:]) for path in column_paths(kept_files(store)["path"])}
+def _found_or_kept(store: Store, listed: FileList) -> tuple[FileList, FileList]:
+    """Find the files of a snapshot at their paths, or in the directory of kept files.
 
-
-def with_kept_files(store: Store, paths: pa.Array | pa.ChunkedArray, files: pa.Table) -> pa.Table:
-    """Fill in the null rows of ``files``, which stand for files that a commit has moved.
-
-    ``paths`` contains the full path of each file of the snapshot. ``files`` has one row for each path; the
-    row is null if there is no file at the path.
+    Return what `find_listed` returns for the directory of the dataset.
     """
+    names = listed.names
+    files, others = find_listed(store, names)
     for directory in (f"{KEPT}/", ""):  # a restore may move a file back between the listings
         missing = files["path"].is_null()
         if not pc.any(missing).as_py():
             break
         store.fs.invalidate_cache()
-        listed = list_directory(Store.of(store.fs, store.join(directory)))
-        start = len(store.join(directory))
-        names = [store.join(path[start:]) for path in column_paths(listed["path"])]
-        listed = with_column(listed, "path", unquoted_column(pa.chunked_array([path_column(names)])))
-        found = listed.take(pc.index_in(paths, listed["path"]))
-        columns = [pc.if_else(missing, found[name], files[name]) for name in files.column_names]
-        files = pa.table(columns, schema=files.schema)
-    return files
+        found, _ = find_listed(Store.of(store.fs, store.join(directory)), names)
+        columns = files.rows.column_names
+        files = files.with_columns({name: pc.if_else(missing, found[name], files[name]) for name in columns})
+    return files, others
 
 
 _MISSING = "the file is missing, but the dataset's snapshot lists it"
 
 
-def listed_path(store: Store, name: str) -> str:
-    """Return the full path of a file that a snapshot lists, decoded as by `unquoted_path`."""
-    return f"{unquoted_path(store.join(''))}{name}"
-
-
-def _full_paths(store: Store, rows: pa.Table) -> pa.ChunkedArray:
-    return pc.binary_join_element_wise(listed_path(store, ""), rows["path"], "").cast(pa.binary())
-
-
-def snapshot_files(store: Store, snapshot: Snapshot) -> pa.Table:
-    """Check that the files of a snapshot exist with the right sizes. Return these files, with checksums.
+def snapshot_files(store: Store, snapshot: Snapshot) -> FileList:
+    """Check that the files of a snapshot exist with the right sizes. Return these files, as
+    `listed_and_others` does.
 
     Raise CorruptRecordError if a file is missing, or if its size differs from the snapshot. Raise
     TFRecordError if the directory contains files of other tools that the snapshot does not list.
     """
     files, others = listed_and_others(store, snapshot)
-    foreign = {path for path in others if not is_part(path)}
+    foreign = {name for name in others if not is_part(name)}
     if foreign:  # an overwrite may be about to remove these files, or has removed them since the listing
-        foreign -= {listed_path(store, path) for path in _replaced_paths(store, snapshot, open_runs(store))}
+        foreign -= _replaced_paths(store, snapshot, open_runs(store))
         store.fs.invalidate_cache()
-        foreign &= {*map(unquoted_path, column_paths(list_directory(store)["path"]))} if foreign else foreign
+        foreign &= {*list_directory(store).names} if foreign else foreign
     if foreign:
         problem = f"the dataset's snapshot does not list {len(foreign):,} of the files here"
-        raise TFRecordError(
-            problem, "move the files elsewhere", WITHOUT_SNAPSHOT, path=store.public(min(foreign))
-        )
+        path = store.public(store.join(min(foreign)))
+        raise TFRecordError(problem, "move the files elsewhere", WITHOUT_SNAPSHOT, path=path)
     return files
 
 
-def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[pa.Table, list[str]]:
-    """Return the files of a snapshot as `snapshot_files` does, and the paths of all other visible files.
+def listed_and_others(store: Store, snapshot: Snapshot) -> tuple[FileList, list[str]]:
+    """Return the files of a snapshot as they are now, and the paths of all other visible files.
 
-    The paths leave out files that are clearly not TFRecord files. Raise CorruptRecordError if a file of the
-    snapshot is missing, or if its size differs from the snapshot.
+    The files have the columns of the snapshot's file list, but the paths, sizes and stamps of the store. The
+    column ``file_records`` contains the number of records of each file, or null if the file may have changed
+    since the snapshot was written, because the statistics of a changed file prove nothing. If the snapshot
+    stores no stamp for a file, only the size can be compared.
+
+    The other paths, relative to the root, leave out files that are clearly not TFRecord files. Raise
+    CorruptRecordError if a file of the snapshot is missing, or if its size differs from the snapshot.
     """
-    present, rows = list_directory(store), snapshot.file_list
-    present_paths = unquoted_column(present["path"])
-    paths = _full_paths(store, rows)
-    found = pc.index_in(paths, present_paths)
-    files = present.take(found)
-    if found.null_count:
-        files = with_kept_files(store, paths, files)
-    if not files["size"].equals(rows["bytes"]):  # the sizes of some remote files may be unknown
+    listed = snapshot.file_list
+    files, others = _found_or_kept(store, listed)
+    if not files["bytes"].equals(listed["bytes"]):  # the sizes of some remote files may be unknown
         is_missing = _are_missing(store, files)
-        is_resized = pc.fill_null(pc.not_equal(files["size"], rows["bytes"]), False)
+        is_resized = pc.fill_null(pc.not_equal(files["bytes"], listed["bytes"]), False)
         first = pc.index(pc.or_(is_missing, is_resized), True).as_py()
         if first >= 0:
-            entry = (rows["path"], rows["bytes"], files["size"])
-            missing = rows["path"].filter(is_missing).to_pylist()
-            raise _lost_file(store, missing, *(column[first].as_py() for column in entry))
-    others = present[:0]
-    if len(present) > len(files) - found.null_count:
-        others = present.filter(pc.invert(pc.is_in(present_paths, paths)))
-    if not all(map(is_part, column_paths(others["path"]))):
-        others = without_side_files(store, others, data=rows["path"].to_pylist())
-    for name in ("crc32c", "codec"):
-        files = with_column(files, name, rows[name])
-    return files, column_paths(unquoted_column(others["path"]))
+            [path] = listed.slice(first, first + 1).paths
+            sizes = (column[first].as_py() for column in (listed["bytes"], files["bytes"]))
+            raise _lost_file(store, listed.filter(is_missing).paths, path, *sizes)
+    if not all(map(is_part, others.names)):
+        others = without_side_files(store, others, data=listed.paths)
+    stamps = pc.fill_null(listed["stamp"], "")
+    is_proven = pc.or_(pc.equal(stamps, ""), pc.equal(stamps, files["stamp"]))
+    now = {name: files[name] for name in ("path", "bytes", "stamp")}
+    now["file_records"] = pc.if_else(is_proven, listed["records"], None)
+    return FileList(listed.with_columns(now).rows, files.root), others.names
 
 
-def _are_missing(store: Store, files: pa.Table) -> pa.ChunkedArray:
+def _are_missing(store: Store, files: FileList) -> pa.ChunkedArray:
     """Return a mask: True for each missing file. On a local disk, broken links have a path but no size."""
-    return files["path" if store.is_remote else "size"].is_null()
-
-
-def are_proven(files: pa.Table, rows: pa.Table) -> pa.ChunkedArray:
-    """Return a mask: True for each existing file that is still the file which the snapshot describes.
-
-    ``files`` is the result of `snapshot_files`, and ``rows`` are the rows of the same files in the snapshot's
-    file list. If the snapshot stores no stamp for a file, only the size can be compared: the result is True.
-    """
-    stamps = pc.fill_null(rows["stamp"], "")
-    return pc.or_(pc.equal(stamps, ""), pc.equal(stamps, files["stamp"]))
+    return files["path" if store.is_remote else "bytes"].is_null()
 
 
 def _lost_file(
@@ -200,18 +164,16 @@ def _lost_file(
     return CorruptRecordError(problem, WITHOUT_SNAPSHOT, calls=again, path=public)
 
 
-def missing_files(store: Store, snapshot: Snapshot) -> pa.Table:
-    """Return the rows of a snapshot's file list whose files do not exist."""
-    rows = snapshot.file_list
+def missing_files(store: Store, snapshot: Snapshot) -> FileList:
+    """Return the files of a snapshot that do not exist."""
+    listed = snapshot.file_list
     for _ in range(2):  # the second search finds files that were moved back to their paths during the first
-        paths, present = _full_paths(store, rows), list_directory(store)
-        found = present.take(pc.index_in(paths, unquoted_column(present["path"])))
-        files = with_kept_files(store, paths, found)
-        rows = rows.filter(_are_missing(store, files))
-    return rows
+        files, _ = _found_or_kept(store, listed)
+        listed = listed.filter(_are_missing(store, files))
+    return listed
 
 
-def snapshot_of_version(store: Store, number: int) -> tuple[Snapshot, pa.Table]:
+def snapshot_of_version(store: Store, number: int) -> tuple[Snapshot, FileList]:
     """Return the snapshot of one version of a dataset, and the list of its files.
 
     The directory may also contain files of other versions. Raise FileNotFoundError if the dataset lacks this
@@ -230,7 +192,7 @@ def snapshot_of_version(store: Store, number: int) -> tuple[Snapshot, pa.Table]:
         ) from None
 
 
-def newest_snapshot(store: Store, known: Snapshot | None = None) -> tuple[Snapshot, pa.Table] | None:
+def newest_snapshot(store: Store, known: Snapshot | None = None) -> tuple[Snapshot, FileList] | None:
     """Return the newest snapshot and the list of its files, or None if the root of the store has no snapshot.
 
     ``known`` is the newest snapshot, if the caller has just read it. If an overwrite replaces the files
@@ -263,24 +225,22 @@ def committed_files(listing: Listing, *, use_snapshot: bool) -> Listing:
     files = without_side_files(store, listing.files, keep=listing.spelled_out)
     known_roots: dict[str, bool] = {}
     parts: dict[str, list[str]] = {}  # maps the root of each dataset to the paths of its data files
-    for path in column_paths(files["path"]):
+    for path in files.paths:
         if is_part(path) and path not in listing.spelled_out:
             root = _dataset_root(store, parent_of(path), known_roots)
             if root is not None:
                 parts.setdefault(root, []).append(path)
     uncommitted: set[str] = set()
     for root, of_root in parts.items():
-        uncommitted |= _uncommitted_paths(Store.of(store.fs, root), of_root, use_snapshot=use_snapshot)
-    committed = listing.keep(_without(files, uncommitted - listing.spelled_out))
+        dataset = Store.of(store.fs, root)
+        names = [*map(dataset.relative, of_root)]
+        uncommitted.update(map(dataset.join, _uncommitted_paths(dataset, names, use_snapshot=use_snapshot)))
+    committed = listing.keep(files.without(uncommitted - listing.spelled_out))
     if not len(committed.files):
         raise unfinished_only(store.public(), store.public(min(parts)))
     if use_snapshot and listing.base:
-        _check_complete(store, committed.paths)
+        _check_complete(store, committed.files.paths)
     return committed
-
-
-def _without(files: pa.Table, paths: Collection[str]) -> pa.Table:
-    return files.filter(pc.invert(pc.is_in(files["path"], path_column(paths)))) if paths else files
 
 
 def _dataset_root(store: Store, directory: str, known: dict[str, bool]) -> str | None:
@@ -303,16 +263,19 @@ def _dataset_root(store: Store, directory: str, known: dict[str, bool]) -> str |
 
 
 def _uncommitted_paths(store: Store, paths: Sequence[str], *, use_snapshot: bool) -> set[str]:
-    """Return the uncommitted files among ``paths``, and the files that unfinished commits replace."""
+    """Return the uncommitted files among ``paths``, and the files that unfinished commits replace.
+
+    All paths are relative to the root of the store.
+    """
     try:
         snapshot = find_snapshot(store)
     except TFRecordError as error:
         if use_snapshot:
             raise
-        if unfinished := _of_open_runs(store, paths, None, open_runs(store)):
+        if unfinished := _of_open_runs(paths, None, open_runs(store)):
             raise error.replaced(
                 problem=f"{error.problem}, so it is unknown if the files of an unfinished write, such as "
-                f"{store.public(min(unfinished))}, are committed",
+                f"{store.public(store.join(min(unfinished)))}, are committed",
                 advice="pass a list of the files to read",
                 remedies=(),
             ) from None
@@ -321,8 +284,8 @@ def _uncommitted_paths(store: Store, paths: Sequence[str], *, use_snapshot: bool
         _check_in_place(store, snapshot)
     if snapshot is None or not use_snapshot:
         return _unread_paths(store, paths, snapshot, open_runs(store))
-    unlisted = {*paths}.difference(map(store.join, listed_files(snapshot)))
-    return unlisted.union(map(store.join, _replaced_paths(store, snapshot, open_runs(store))))
+    unlisted = {*paths}.difference(listed_files(snapshot))
+    return unlisted | _replaced_paths(store, snapshot, open_runs(store))
 
 
 def _check_in_place(store: Store, snapshot: Snapshot) -> None:
@@ -330,13 +293,13 @@ def _check_in_place(store: Store, snapshot: Snapshot) -> None:
 
     A listing of the directory would lack these files.
     """
-    kept = places_of_kept_files(store).intersection(map(store.join, listed_files(snapshot)))
-    if kept and (missing := kept.difference(column_paths(list_directory(store)["path"]))):
+    kept = listed_files(snapshot).intersection(kept_files(store).names)
+    if kept and (missing := kept.difference(list_directory(store).names)):
         raise TFRecordError(
             f"the file is still in {KEPT}, because a restore has not finished",
             "read the directory of the dataset with its snapshot",
             Call("cleanup", store.public(), {}, "if the restore was interrupted"),
-            path=store.public(min(missing)),
+            path=store.public(store.join(min(missing))),
         )
 
 
@@ -370,14 +333,14 @@ def _check_complete(store: Store, paths: Sequence[str]) -> None:
         )
 
 
-def data_files(store: Store) -> pa.Table:
+def data_files(store: Store) -> FileList:
     """List the visible files in the root of the store, except files that are clearly not TFRecord files."""
     return without_side_files(store, visible_files(store))
 
 
 def visible_files(
     store: Store, snapshot: Snapshot | None = None, listed: Store | FoundFiles | None = None
-) -> pa.Table:
+) -> FileList:
     """List the files in the root of the store, except files of open runs and files that a commit replaces.
 
     ``snapshot`` is the newest snapshot. If ``snapshot`` is None, the function reads the newest snapshot when
@@ -388,7 +351,7 @@ def visible_files(
     if not runs:
         return files
     newest = intact_snapshot(store) if snapshot is None else snapshot
-    return _without(files, _unread_paths(store, column_paths(files["path"]), newest, runs))
+    return files.without([*map(store.join, _unread_paths(store, files.names, newest, runs))])
 
 
 def _unread_paths(
@@ -398,18 +361,16 @@ def _unread_paths(
 
     Readers ignore the data files of uncommitted runs, and the files that a commit is replacing.
     """
-    replaced = () if snapshot is None else _replaced_paths(store, snapshot, runs)
-    return _of_open_runs(store, paths, snapshot, runs).union(map(store.join, replaced))
+    replaced = set() if snapshot is None else _replaced_paths(store, snapshot, runs)
+    return replaced | _of_open_runs(paths, snapshot, runs)
 
 
-def _of_open_runs(
-    store: Store, paths: Sequence[str], snapshot: Snapshot | None, runs: Sequence[str]
-) -> set[str]:
+def _of_open_runs(paths: Sequence[str], snapshot: Snapshot | None, runs: Sequence[str]) -> set[str]:
     """Return the data files among ``paths`` that belong to active or interrupted runs without a commit."""
     if not any(map(is_part, paths)):
         return set()
     runs = [run for run in runs if snapshot is None or not has_committed(snapshot, run)]
-    listed = {store.join(path) for path in listed_files(snapshot)} if runs else set()
+    listed = listed_files(snapshot) if runs else ()
     return {path for path in paths if runs and path not in listed and run_of(path) in runs}
 
 

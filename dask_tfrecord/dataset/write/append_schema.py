@@ -14,8 +14,8 @@ from dask_tfrecord.dataset import partitioning as hive
 from dask_tfrecord.dataset.read.inferred_schema import infer_schema
 from dask_tfrecord.dataset.read.layouts import SPLIT, find_splits
 from dask_tfrecord.dataset.read.sample import take_sample
-from dask_tfrecord.dataset.snapshot.file_list import from_entries
 from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.snapshot.stored_files import from_entries
 from dask_tfrecord.dataset.snapshot.versions import Levels, library_version
 from dask_tfrecord.dataset.snapshot.visibility import data_files, newest_snapshot
 from dask_tfrecord.dataset.write.destination import (
@@ -38,7 +38,8 @@ from dask_tfrecord.files.entry import FileEntry
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.record_file import RecordFile
 from dask_tfrecord.files.splits import Split
-from dask_tfrecord.files.storage.listing import FileInfo, column_paths, listing_of, table_infos
+from dask_tfrecord.files.storage.file_list import FileInfo, FileList
+from dask_tfrecord.files.storage.listing import listing_of
 from dask_tfrecord.files.storage.location import Checksum
 from dask_tfrecord.files.storage.paths import parent_of
 from dask_tfrecord.files.storage.store import Store
@@ -88,7 +89,7 @@ def check_existing_data(
         # a concurrent append may have added columns.
         _check_names(newest[0].schema.names, schema.names, *_MISSING)
     elif len(files := data_files(store)):
-        refuse_linked_files(store, pa.table({"path": [*map(store.relative, column_paths(files["path"]))]}))
+        refuse_linked_files(store, files)
         refuse_datasets_below(store, "whose files would belong to both")
         if SPLIT not in [item.name for item in partitioning]:
             _check_one_split(store)
@@ -231,12 +232,12 @@ def adopt_foreign_files(store: Store, schema: Schema, partitioning: Sequence[Fie
     values = _partition_values(store, files, partitioning)
     with files_unchanged(store), ThreadPoolExecutor(_THREADS) as pool:
         existing = _foreign_schema(store, files, schema)
-        entries = list(pool.map(partial(_entry, store), table_infos(files), values))
-    rows = from_entries(entries, existing, partitioning)
-    return Snapshot(rows, existing, None, "", library_version(), tuple(partitioning), 0)
+        entries = list(pool.map(partial(_entry, store), files.infos, values))
+    listed = from_entries(entries, existing, partitioning)
+    return Snapshot(listed, existing, None, "", library_version(), tuple(partitioning), 0)
 
 
-def _foreign_schema(store: Store, files: pa.Table, schema: Schema) -> Schema:
+def _foreign_schema(store: Store, files: FileList, schema: Schema) -> Schema:
     """Return the schema of files without a snapshot, for an append of rows with the schema ``schema``.
 
     A column without any value in the files gets the type of the append. All other columns keep the inferred
@@ -337,12 +338,11 @@ def _column_error(problem: str, name: str, advice: str, remedies: Sequence[Remed
     return SchemaError(problem, advice, feature=name, remedies=remedies)
 
 
-def _partition_values(store: Store, files: pa.Table, partitioning: Sequence[Field]) -> list[tuple[Any, ...]]:
+def _partition_values(store: Store, files: FileList, partitioning: Sequence[Field]) -> list[tuple[Any, ...]]:
     """Parse the partition values of each file of other tools from the names of the file's directories."""
-    paths = column_paths(files["path"])
-    directories = [parent_of(store.relative(path)) for path in paths]
+    directories = [*map(parent_of, files.names)]
     expected = [item.name for item in partitioning]
-    for directory, path in dict(zip(directories, paths, strict=True)).items():
+    for directory, path in dict(zip(directories, files.paths, strict=True)).items():
         names = [name for name, _ in hive.parse(directory)]
         with located(path=store.public(path)):
             _check_partitioning(expected, names)

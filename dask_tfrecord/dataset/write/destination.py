@@ -12,7 +12,7 @@ from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager, suppress
 from typing import Any, Literal
 
-import pyarrow as pa
+import numpy as np
 import pyarrow.compute as pc
 
 from dask_tfrecord.codec.codecs import is_frame
@@ -36,14 +36,9 @@ from dask_tfrecord.errors import (
     TFRecordError,
 )
 from dask_tfrecord.files.side_files import first_bytes
+from dask_tfrecord.files.storage.file_list import FileInfo, FileList
 from dask_tfrecord.files.storage.filesystem import Filesystem, check_writable, is_hidden
-from dask_tfrecord.files.storage.listing import (
-    SIDE_FILES,
-    FileInfo,
-    check_bucket,
-    directories_holding,
-    table_infos,
-)
+from dask_tfrecord.files.storage.listing import SIDE_FILES, check_bucket, directories_holding
 from dask_tfrecord.files.storage.paths import name_of, path_text
 from dask_tfrecord.files.storage.store import FoundFiles, Store
 from dask_tfrecord.files.storage.store_failures import redact_errors, without_credentials
@@ -280,7 +275,7 @@ def replaceable_files(store: Store, newest: Snapshot | None) -> frozenset[str]:
             "remove the link first",
         )
     listed = listed_files(newest)
-    unlisted = [file for file in table_infos(files) if store.relative(file.path) not in listed]
+    unlisted = files.filter(np.array([name not in listed for name in files.names], bool))
     exported = exported_files(store) if name_of(EXPORTS) in found.names(METADATA_DIRECTORY) else []
     described = SIDE_FILES.difference(exported).intersection(found.names(""))
     foreign = [*_foreign_files(store, unlisted), *sorted(described)]
@@ -288,14 +283,14 @@ def replaceable_files(store: Store, newest: Snapshot | None) -> frozenset[str]:
         problem = f"an overwrite removes only TFRecord files, and the directory also holds {_names(foreign)}"
         raise DestinationError(problem, "move the other files elsewhere, or write to another directory")
     refuse_datasets_below(store, "which the overwrite would remove", found)
-    return frozenset(store.relative(file.path) for file in unlisted)
+    return frozenset(unlisted.names)
 
 
-def refusal(store: Store, files: pa.Table) -> DestinationError:
+def refusal(store: Store, files: FileList) -> DestinationError:
     """Return the exception for a new dataset in a directory with these files and without a snapshot."""
-    count, size = len(files), pc.sum(files["size"]).as_py() or 0
+    count, size = len(files), pc.sum(files["bytes"]).as_py() or 0
     total = f"{count:,} files with {size:,} bytes" if count > 1 else f"a file with {size:,} bytes"
-    foreign = _foreign_files(store, table_infos(files[:_MOST_FILES]))
+    foreign = _foreign_files(store, files.slice(0, _MOST_FILES))
     if foreign:
         problem, remedies = f"the directory already holds files, such as {_names(foreign[:1])}", []
     else:
@@ -310,13 +305,11 @@ def change_remedies(store: Store, what: str) -> list[Remedy]:
     return [Remedy("append", True, f"add to {what}"), *overwrite]
 
 
-def _foreign_files(store: Store, files: Sequence[FileInfo]) -> list[str]:
+def _foreign_files(store: Store, files: FileList) -> list[str]:
     """Return the paths, relative to the root, of the files that are not TFRecord files."""
     with files_unchanged(store), ThreadPoolExecutor(_THREADS) as pool:
-        results = list(pool.map(lambda file: _is_tfrecord(store, file), files))
-    return [
-        store.relative(file.path) for file, is_tfrecord in zip(files, results, strict=True) if not is_tfrecord
-    ]
+        results = list(pool.map(lambda file: _is_tfrecord(store, file), files.infos))
+    return [name for name, is_tfrecord in zip(files.names, results, strict=True) if not is_tfrecord]
 
 
 @contextmanager
@@ -378,10 +371,10 @@ def _protected_role(store: Store) -> str | None:
     return None
 
 
-def refuse_linked_files(store: Store, rows: pa.Table) -> None:
+def refuse_linked_files(store: Store, files: FileList) -> None:
     """Raise DestinationError if files of a dataset are in a linked directory."""
-    directories = pc.unique(pc.replace_substring_regex(rows["path"], "[^/]*$", ""))
-    store.refuse_links(map(store.join, directories.to_pylist()))
+    directories = pc.unique(pc.replace_substring_regex(files["path"], "[^/]*$", ""))
+    store.refuse_links(store.join(one.decode(errors="surrogateescape")) for one in directories.to_pylist())
 
 
 def _names(paths: Sequence[str]) -> str:

@@ -18,20 +18,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.dataset import partitioning as hive
-from dask_tfrecord.dataset.snapshot.file_list import (
-    VERSION,
-    Identity,
-    concatenate,
-    difference,
-    has_no_nulls,
-    listed_paths,
-    partition_columns,
-    positions,
-    statistics_name,
-    value_name,
-    with_known_versions,
-    with_schema,
-)
 from dask_tfrecord.dataset.snapshot.model import (
     Snapshot,
     listed_files,
@@ -47,13 +33,26 @@ from dask_tfrecord.dataset.snapshot.names import (
     exported_files,
     snapshot_path,
 )
+from dask_tfrecord.dataset.snapshot.stored_files import (
+    Identity,
+    listed_paths,
+    positions,
+    with_known_versions,
+    with_schema,
+)
 from dask_tfrecord.dataset.snapshot.versions import library_version, newest_number, next_ancestors, numbers_of
 from dask_tfrecord.dataset.snapshot.visibility import kept_files
 from dask_tfrecord.dataset.write.append_schema import adopt_foreign_files, merged_schema, with_common_dtype
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import ConcurrentWriteError, FileChangedError, FileRemovedError
-from dask_tfrecord.files.entry import COLUMN_FILE_NAMES
-from dask_tfrecord.files.storage.listing import column_paths, with_column
+from dask_tfrecord.files.entry import COLUMN_FILE
+from dask_tfrecord.files.storage.file_list import (
+    VERSION,
+    FileList,
+    encoded_paths,
+    statistics_name,
+    value_name,
+)
 from dask_tfrecord.files.storage.paths import name_of
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.dtypes import nullable_dtype
@@ -94,7 +93,7 @@ class Operation(ABC):
         return ""
 
     @abstractmethod
-    def follow(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Self | None:
+    def follow(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Self | None:
         """Return the operation as it applies to the newest version, or None if nothing is left to do.
 
         Raise ConcurrentWriteError if the operation would remove rows that other writes have added since, or
@@ -104,10 +103,10 @@ class Operation(ABC):
         """
 
     @abstractmethod
-    def change(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Change:
+    def change(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Change:
         """Return the next snapshot, and the files that the commit removes or keeps for earlier versions."""
 
-    def used(self, files: pa.Table) -> pa.Table:
+    def used(self, files: FileList) -> FileList:
         """Return the new files that the next snapshot lists; the commit removes the others."""
         return files
 
@@ -133,7 +132,7 @@ def following(
     )
 
 
-def _content(run: WriteRun, files: pa.Table) -> Snapshot:
+def _content(run: WriteRun, files: FileList) -> Snapshot:
     return Snapshot(
         file_list=files,
         schema=replace(run.schema, fields=_with_null_dtypes(run.schema.fields, files)),
@@ -149,15 +148,15 @@ def _content(run: WriteRun, files: pa.Table) -> Snapshot:
     )
 
 
-def _with_null_dtypes(fields: Sequence[Field], files: pa.Table) -> tuple[Field, ...]:
+def _with_null_dtypes(fields: Sequence[Field], files: FileList) -> tuple[Field, ...]:
     """Return columns with dtypes that can store nulls where ``files`` may contain unplanned nulls."""
     filled = files.filter(pc.greater(files["records"], 0))
 
     def may_be_null(item: Field) -> bool:
         values = value_name(item.name)
-        if values in filled.column_names:
+        if values in filled:
             return bool(filled[values].null_count)
-        return not has_no_nulls(filled, item.name)
+        return not filled.has_no_nulls(item.name)
 
     nullable = (replace(item, dtype=nullable_dtype(item.dtype)) for item in fields)
     pairs = zip(fields, nullable, strict=True)
@@ -193,12 +192,12 @@ class Create(Operation):
     mode = "create"
     keeps_values = False
 
-    def follow(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Self:
+    def follow(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Self:
         if newest is not None:
             raise overtaken()
         return self
 
-    def change(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Change:
+    def change(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Change:
         return Change(following(_content(run, files), newest, run, self))
 
 
@@ -218,12 +217,12 @@ class _Addition(Operation):
     adds_columns: bool = False
     sets_columnar: bool = False
 
-    def follow(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Self:
+    def follow(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Self:
         if newest is not None:
             self._merged(run, newest, run.schema)
         return self
 
-    def change(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Change:
+    def change(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Change:
         new = following(_content(run, files), newest, run, self)
         if newest is not None:
             newest = _with_columns(newest, self._merged(run, newest, new.schema), new.partitioning)
@@ -252,8 +251,8 @@ class Append(_Addition):
     def _added(self, run: WriteRun, existing: Snapshot, new: Snapshot) -> Change:
         stored, added = existing.stored, new.file_list
         if stored is not None:
-            stored = stored._replace(added=concatenate([stored.added, added]))
-        return Change(replace(new, file_list=concatenate([existing.file_list, added]), stored=stored))
+            stored = stored._replace(added=FileList.joined([stored.added, added]))
+        return Change(replace(new, file_list=FileList.joined([existing.file_list, added]), stored=stored))
 
 
 @dataclass(frozen=True)
@@ -281,16 +280,13 @@ class _Replacement(Operation):
         """Raise ConcurrentWriteError if other writes have changed the rows of the written directories."""
         if newest.number == run.base:
             return
-        rows = newest.file_list
-        names = partition_directories(rows, partitioning)
-        affected = pc.and_(
-            pa.array([name in written for name in names], pa.bool_()), pc.greater(rows["records"], 0)
-        )
-        foreign = pc.is_in(rows["path"], pa.array([*self.replaceable], pa.string()))
-        rows = rows.filter(pc.and_(affected, pc.invert(foreign)))
-        is_new = pc.any(pc.greater(rows[VERSION], run.base)).as_py()
+        files = newest.file_list
+        names = partition_directories(files, partitioning)
+        affected = np.array([name in written for name in names], bool) & (files["records"].to_numpy() > 0)
+        files = files.filter(affected).without(self.replaceable)
+        is_new = pc.any(pc.greater(files[VERSION], run.base)).as_py()
         planned = sum(self.planned.get(name, 0) for name in written)
-        is_lost = planned != (pc.sum(rows["records"]).as_py() or 0)
+        is_lost = planned != (pc.sum(files["records"]).as_py() or 0)
         # A write that was planned without a version has not counted the rows in files of other tools. The
         # newest version must then list these files.
         if is_new or is_lost or not (run.base or self.replaceable <= listed_files(newest)):
@@ -315,18 +311,18 @@ class Overwrite(_Replacement):
     replaces_damage = True
     keeps_values = False
 
-    def follow(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Self:
+    def follow(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Self:
         if newest is not None:
             self._refuse_lost_rows(run, newest, {""})
         elif newest_number(run.store) > run.base:
             raise overtaken()
         return self
 
-    def change(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Change:
+    def change(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Change:
         # Without a newest version, the new version follows `run.base` and not a new listing. A listing
         # could contain a version that another write has created since the check for conflicts.
         new = following(_content(run, files), newest, run, self, run.base)
-        listed = [] if newest is None else newest.file_list["path"].to_pylist()
+        listed = [] if newest is None else newest.file_list.paths
         replaced = sorted(self.replaceable.union(listed))
         return _replacing(run.store, new, replaced, keep_versions=self.keep_versions)
 
@@ -337,7 +333,7 @@ class ReplacePartitions(_Addition, _Replacement):
 
     mode = "partitions"
 
-    def follow(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Self:
+    def follow(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Self:
         super().follow(run, newest, files)
         if newest is not None:
             written = {*partition_directories(files, run.partitioning)}
@@ -347,12 +343,11 @@ class ReplacePartitions(_Addition, _Replacement):
     def _added(self, run: WriteRun, existing: Snapshot, new: Snapshot) -> Change:
         old, written = existing.file_list, {*partition_directories(new.file_list, run.partitioning)}
         directories = partition_directories(old, run.partitioning)
-        paths = zip(old["path"].to_pylist(), directories, strict=True)
+        paths = zip(old.paths, directories, strict=True)
         replaced = [path for path, directory in paths if directory in written]
         if not existing.number:  # other tools may have added files after the write was planned
             replaced = [path for path in replaced if path in self.replaceable]
-        kept = old.filter(pc.invert(pc.is_in(old["path"], pa.array(replaced, pa.string()))))
-        new = replace(new, file_list=concatenate([kept, new.file_list]))
+        new = replace(new, file_list=FileList.joined([old.without(replaced), new.file_list]))
         if not replaced:
             return Change(new)
         return _replacing(run.store, new, replaced, keep_versions=self.keep_versions)
@@ -369,13 +364,13 @@ class Restore(_Replacement):
     def details(self) -> str:
         return f"version {self.version}"
 
-    def follow(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Self:
+    def follow(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Self:
         if newest is None:
             raise no_snapshot(run.store)
         self._refuse_lost_rows(run, newest, {""})
         return self
 
-    def change(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Change:
+    def change(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Change:
         """Move the files that only one of the two versions lists to the directory of kept files, or back.
 
         A restored file that the newest version lacks counts as new. Raise FileRemovedError if the older
@@ -389,8 +384,7 @@ class Restore(_Replacement):
             problem = f"version {self.version} has expired or was overwritten after the restore was planned"
             raise FileRemovedError(problem, "restore another version") from error
         before, after = newest.file_list, older.file_list
-        only = difference(before, after), difference(after, before)
-        moved = sorted(path for rows in only for path in rows["path"].to_pylist())
+        moved = sorted([*before.minus(after).paths, *after.minus(before).paths])
         if len({*moved}) < len(moved):
             twice = next(path for path, next_path in pairwise(moved) if path == next_path)
             problem = f"the file was replaced after version {older.number}, which cannot be restored"
@@ -411,12 +405,12 @@ class Expire(Operation):
     def details(self) -> str:
         return f"versions before {self.oldest}"
 
-    def follow(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Self | None:
+    def follow(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Self | None:
         if newest is None:
             raise no_snapshot(run.store)
         return None if newest.oldest >= self.oldest else self
 
-    def change(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Change:
+    def change(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Change:
         assert newest is not None  # `follow` has raised otherwise
         new = following(newest, newest, run, self)
         return Change(replace(new, stored=newest.stored, oldest=self.oldest))
@@ -441,7 +435,7 @@ class _Rewrite(Operation):
     groups: tuple[Group, ...] = ()
     keep_versions: bool = True
 
-    def follow(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Self | None:
+    def follow(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Self | None:
         if newest is None:
             raise overtaken()
         replaced = [file for group in self.groups for file in group.replaced]
@@ -454,11 +448,11 @@ class _Rewrite(Operation):
         groups = tuple(group for group in self.groups if group not in lost)
         return replace(self, groups=groups) if groups else None
 
-    def used(self, files: pa.Table) -> pa.Table:
-        added = pa.array([path for group in self.groups for path in group.added], pa.string())
-        return files.filter(pc.is_in(files["path"], added))
+    def used(self, files: FileList) -> FileList:
+        added = {path for group in self.groups for path in group.added}
+        return files.filter(np.array([path in added for path in files.paths], bool))
 
-    def change(self, run: WriteRun, newest: Snapshot | None, files: pa.Table) -> Change:
+    def change(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Change:
         assert newest is not None  # `follow` has raised otherwise
         replaced = [path for group in self.groups for path, _ in group.replaced]
         new = _with_properties(run, newest, following(_content(run, files), newest, run, self))
@@ -468,7 +462,7 @@ class _Rewrite(Operation):
         new = replace(new, file_list=rows, compression=newest.compression)
         return _replacing(run.store, new, replaced, keep_versions=self.keep_versions)
 
-    def _cleaned(self, new: Snapshot, newest: Snapshot, replaced: Sequence[str]) -> tuple[Snapshot, pa.Table]:
+    def _cleaned(self, new: Snapshot, newest: Snapshot, replaced: Sequence[str]) -> tuple[Snapshot, FileList]:
         """Remove data that only replaced rows need from the new snapshot and from the old file list."""
         return new, newest.file_list
 
@@ -528,7 +522,7 @@ class Delete(_Rewrite):
             raise GroupsLostError(newest, lost)
         return self
 
-    def _cleaned(self, new: Snapshot, newest: Snapshot, replaced: Sequence[str]) -> tuple[Snapshot, pa.Table]:
+    def _cleaned(self, new: Snapshot, newest: Snapshot, replaced: Sequence[str]) -> tuple[Snapshot, FileList]:
         """Leave out the categories that only deleted rows have.
 
         If another write has added rows since the deletion looked for the categories, the new rows may have
@@ -562,23 +556,23 @@ def _replacing(store: Store, new: Snapshot, replaced: Sequence[str], *, keep_ver
     if keep_versions and new.number > 1:
         return Change(new, exported, replaced)
     snapshots = [snapshot_path(number) for number in numbers_of(names) if number < new.number]
-    kept = [*map(store.relative, column_paths(kept_files(store)["path"]))] if name_of(KEPT) in names else []
+    kept = [f"{KEPT}/{name}" for name in kept_files(store).names] if name_of(KEPT) in names else []
     columns = {*closed_column_files(store)} if name_of(COLUMNS) in names else set()
     columns = columns.difference(listed_paths(new.file_list))
     removed = [*replaced, *snapshots, *exported, *kept, *sorted(columns)]
     return Change(replace(new, oldest=new.number), removed)
 
 
-def partition_directories(rows: pa.Table, partitioning: Sequence[Field]) -> list[str]:
+def partition_directories(rows: FileList, partitioning: Sequence[Field]) -> list[str]:
     """Return the name that this library gives to the partition directory of each file.
 
     Without partition columns, the directory is "". Other tools may spell the directory of the same values
     differently.
     """
-    return hive.directories(partition_columns(rows)) if partitioning else [""] * len(rows)
+    return hive.directories(rows.partition_columns) if partitioning else [""] * len(rows)
 
 
-def _count_rows(rows: pa.Table, partitioning: Sequence[Field]) -> dict[str, int]:
+def _count_rows(rows: FileList, partitioning: Sequence[Field]) -> dict[str, int]:
     """Count the records in each partition directory. Leave out directories without records."""
     counts: Counter[str] = Counter()
     names = partition_directories(rows, partitioning)
@@ -587,7 +581,7 @@ def _count_rows(rows: pa.Table, partitioning: Sequence[Field]) -> dict[str, int]
     return dict(+counts)  # without directories that have no records
 
 
-def _with_groups(rows: pa.Table, files: pa.Table, groups: Sequence[Group]) -> pa.Table:
+def _with_groups(rows: FileList, files: FileList, groups: Sequence[Group]) -> FileList:
     """Return a file list in which the new files of each group stand where the first replaced file was.
 
     Each new file gets the version that added the newest of the replaced files. ``rows`` lists all replaced
@@ -599,11 +593,11 @@ def _with_groups(rows: pa.Table, files: pa.Table, groups: Sequence[Group]) -> pa
     np.minimum.at(places, group_of_replaced, replaced)
     np.maximum.at(versions, group_of_replaced, rows[VERSION].to_numpy()[replaced])
     group_of_path = {path: at for at, group in enumerate(groups) for path in group.added}
-    group_of_file = np.array([group_of_path[path] for path in files["path"].to_pylist()], np.int64)
-    added = files.append_column(VERSION, pa.array(versions[group_of_file]))
+    group_of_file = np.array([group_of_path[path] for path in files.paths], np.int64)
+    added = files.with_columns({VERSION: pa.array(versions[group_of_file])})
     kept = np.delete(np.arange(len(rows)), replaced)
     order = np.argsort(np.concatenate([kept, places[group_of_file]]), kind="stable")
-    return concatenate([rows.take(kept), added]).take(order)
+    return FileList.joined([rows.take(kept), added]).take(order)
 
 
 def _with_columns(existing: Snapshot, schema: Schema, keys: Sequence[Field]) -> Snapshot:
@@ -626,33 +620,29 @@ def _with_columns(existing: Snapshot, schema: Schema, keys: Sequence[Field]) -> 
     )
 
 
-def _with_types_of(existing: Snapshot, files: pa.Table, own: Schema) -> pa.Table:
+def _with_types_of(existing: Snapshot, files: FileList, own: Schema) -> FileList:
     """Convert statistics and partition values of new files to the types of the existing columns."""
-    rows = files if own == existing.schema else with_schema(files, own, existing.schema)
-    for item in existing.partitioning:
-        name = value_name(item.name)
-        if name in existing.file_list.column_names:
-            rows = with_column(rows, name, rows[name].cast(existing.file_list.schema.field(name).type))
-    return rows
+    files = files if own == existing.schema else with_schema(files, own, existing.schema)
+    names = [value_name(item.name) for item in existing.partitioning]
+    types = existing.file_list.rows.schema
+    return files.with_columns({name: files[name].cast(types.field(name).type) for name in names})
 
 
-def _with_known_statistics(files: pa.Table, own: Schema, schema: Schema) -> pa.Table:
+def _with_known_statistics(files: FileList, own: Schema, schema: Schema) -> FileList:
     """Return a file list without the statistics of columns that another write has changed meanwhile."""
     changed = {statistics_name(item.name) for item in {*own.leaves}.difference(schema.leaves)}
-    return files.drop_columns([name for name in files.column_names if name in changed])
+    return files.select(name for name in files.rows.column_names if name not in changed)
 
 
-def _without_column_files(rows: pa.Table, replaced: Sequence[str]) -> pa.Table:
+def _without_column_files(rows: FileList, replaced: Sequence[str]) -> FileList:
     """Return a file list without the column files of replaced files, because they contain deleted values.
 
     A column file may also contain rows of other data files. Reads of these data files then decode the
     records.
     """
-    name = COLUMN_FILE_NAMES[0]
-    if name not in rows.column_names:
+    if COLUMN_FILE not in rows:
         return rows
-    old = rows[name].filter(pc.is_in(rows["path"], pa.array(replaced, pa.string()))).combine_chunks()
-    holds = pc.is_in(rows[name], old.drop_null())
-    for name in COLUMN_FILE_NAMES:
-        rows = with_column(rows, name, pc.if_else(holds, None, rows[name]))
-    return rows
+    paths = pc.struct_field(rows[COLUMN_FILE], "path")
+    old = paths.filter(pc.is_in(rows["path"], encoded_paths(replaced))).drop_null()
+    beside = pc.if_else(pc.is_in(paths, old.combine_chunks()), None, rows[COLUMN_FILE])
+    return rows.with_columns({COLUMN_FILE: beside})

@@ -7,7 +7,6 @@ from contextlib import suppress
 from datetime import UTC, datetime
 from uuid import uuid4
 
-from dask_tfrecord.dataset.snapshot.file_list import listed_paths
 from dask_tfrecord.dataset.snapshot.model import listed_files
 from dask_tfrecord.dataset.snapshot.names import (
     COLUMNS,
@@ -17,11 +16,12 @@ from dask_tfrecord.dataset.snapshot.names import (
     open_runs,
     run_of_column_file,
 )
+from dask_tfrecord.dataset.snapshot.stored_files import listed_paths
 from dask_tfrecord.dataset.snapshot.versions import read_part, versions
-from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot, places_of_kept_files
+from dask_tfrecord.dataset.snapshot.visibility import intact_snapshot, kept_files
 from dask_tfrecord.dataset.write.transaction import finish_newest, move_files, remove_staging
 from dask_tfrecord.files.entry import is_part, run_of
-from dask_tfrecord.files.storage.listing import column_paths, list_directory
+from dask_tfrecord.files.storage.listing import list_directory
 from dask_tfrecord.files.storage.paths import name_of
 from dask_tfrecord.files.storage.store import Store, Upload, abort, unfinished_uploads
 
@@ -44,7 +44,7 @@ def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> 
     """
     if not dry_run:
         finish_newest(store)
-    present = column_paths(list_directory(store)["path"])
+    present = list_directory(store).names
     closed = closed_column_files(store)
     listed = _listed_files(store, versions(store))  # after `present`, to include a commit in between
     if not dry_run:
@@ -60,7 +60,7 @@ def remove_orphans(store: Store, before: datetime, *, dry_run: bool = False) -> 
                 store.remove(unlisted)
                 remove_staging(store, run)
             removed += [*unlisted, *staged]
-    stray = [*_stray_files(store), *sorted({*map(store.join, closed)} - listed)]
+    stray = [*_stray_files(store), *map(store.join, sorted({*closed} - listed))]
     files = [path for path in stray if last_modified(store, [path]) <= before]
     uploads = _uploads(store, before)
     if not dry_run:
@@ -79,40 +79,39 @@ def _move_to_their_places(store: Store, present: Sequence[str], listed: set[str]
     """
     newest = intact_snapshot(store)
     if newest is not None:
-        current = {*map(store.join, listed_files(newest))}
+        current = listed_files(newest)
         old = [path for path in present if path in listed and path not in current]
-        kept = places_of_kept_files(store) & current.difference(present)
-        move_files(store, [*map(store.relative, [*old, *sorted(kept)])])
+        kept = current.difference(present).intersection(kept_files(store).names)
+        move_files(store, [*old, *sorted(kept)])
 
 
 def _unlisted_files(store: Store, present: Sequence[str], listed: set[str]) -> dict[str, list[str]]:
-    """Map the id of each open run to the files of the run at final paths that no snapshot lists.
+    """Map the id of each open run to the full paths of the files of the run that no snapshot lists.
 
-    A run removes its staging directory last, so a run without a staging directory has left no files. A data
+    The files in the staging directory are left out. ``present`` and ``listed`` are relative to the root. A
+    run removes its staging directory last, so a run without a staging directory has left no files. A data
     file whose name contains the id of a run without a staging directory was copied here, or belongs to
     another dataset in a subdirectory.
     """
     columns = [f"{COLUMNS}/{name}" for name in store.names(COLUMNS)]
-    parts = [
-        path for path in (*present, *map(store.join, columns)) if is_part(path) or run_of_column_file(path)
-    ]
+    parts = [path for path in (*present, *columns) if is_part(path) or run_of_column_file(path)]
     runs: dict[str, list[str]] = {run: [] for run in open_runs(store)}
     for path in parts:
         made_by = run_of(path) or run_of_column_file(path) or ""
         if made_by in runs and path not in listed:
-            runs[made_by].append(path)
+            runs[made_by].append(store.join(path))
     return runs
 
 
 def _listed_files(store: Store, numbers: Iterable[int]) -> set[str]:
-    """Return the paths of all files that at least one of the snapshots lists.
+    """Return the paths, relative to the root, of all files that at least one of the snapshots lists.
 
     The function reads no bases, because the base of a snapshot is also among the snapshots.
     """
     listed: set[str] = set()
     for number in numbers:
         with suppress(FileNotFoundError):  # an overwrite has removed this version in the meantime
-            listed |= {store.join(path) for path in listed_paths(read_part(store, number).rows)}
+            listed.update(listed_paths(read_part(store, number).files))
     return listed
 
 

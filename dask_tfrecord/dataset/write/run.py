@@ -10,9 +10,9 @@ import pyarrow as pa
 
 from dask_tfrecord.codec.codecs import suffix_of
 from dask_tfrecord.dataset.partitioning import group_by_directory
-from dask_tfrecord.dataset.snapshot.file_list import Columnar, columnar_features
 from dask_tfrecord.dataset.snapshot.model import Snapshot, find_snapshot, read_snapshot
 from dask_tfrecord.dataset.snapshot.names import STARTED, column_file_path, run_of_column_file, staged
+from dask_tfrecord.dataset.snapshot.stored_files import Columnar, columnar_features
 from dask_tfrecord.dataset.snapshot.versions import Levels, newest_number, read_part
 from dask_tfrecord.dataset.snapshot.visibility import has_committed
 from dask_tfrecord.files.entry import FileEntry, part_name, run_of

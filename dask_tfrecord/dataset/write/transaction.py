@@ -21,14 +21,6 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from dask_tfrecord.codec import crc32c
-from dask_tfrecord.dataset.snapshot.file_list import (
-    VERSION,
-    Base,
-    Stored,
-    from_entries,
-    listed_paths,
-    rows_of_run,
-)
 from dask_tfrecord.dataset.snapshot.model import Commit, Snapshot, find_snapshot, listed_files
 from dask_tfrecord.dataset.snapshot.names import (
     ATTEMPT,
@@ -44,13 +36,20 @@ from dask_tfrecord.dataset.snapshot.names import (
     staged,
     stored_paths,
 )
+from dask_tfrecord.dataset.snapshot.stored_files import (
+    Base,
+    Stored,
+    from_entries,
+    listed_paths,
+    rows_of_run,
+)
 from dask_tfrecord.dataset.snapshot.versions import newest_number, to_parquet
 from dask_tfrecord.dataset.snapshot.visibility import has_committed, intact_snapshot
 from dask_tfrecord.dataset.write.operations import Change, Operation
 from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import ConcurrentWriteError, DestinationError, TFRecordError
 from dask_tfrecord.files.entry import FileEntry
-from dask_tfrecord.files.storage.listing import with_column
+from dask_tfrecord.files.storage.file_list import VERSION, FileList
 from dask_tfrecord.files.storage.location import stamp_of
 from dask_tfrecord.files.storage.paths import name_of, parent_of
 from dask_tfrecord.files.storage.store import FoundFiles, Store
@@ -98,21 +97,20 @@ def _stamp(store: Store, number: int) -> str | None:
 
 def _as_stored(store: Store, snapshot: Snapshot, data: bytes) -> Snapshot:
     """Return the snapshot as a reader would read it from ``data``, the content of its Parquet file."""
-    rows, stored = _with_versions(snapshot.file_list, snapshot.number), snapshot.stored
-    if rows["path"].num_chunks > _MOST_CHUNKS:
-        rows = rows.combine_chunks()
-    if stored is None or not stored.is_delta(rows):
+    files, stored = _with_versions(snapshot.file_list, snapshot.number), snapshot.stored
+    if files["path"].num_chunks > _MOST_CHUNKS:
+        files = files.in_one_chunk()
+    if stored is None or not stored.is_delta(files):
         path = store.public(store.join(snapshot_path(snapshot.number)))
-        stored = Stored(path, Base(snapshot.number, crc32c(data)), rows.schema.empty_table())
-    added = _with_versions(stored.added, snapshot.number).combine_chunks()
-    return replace(snapshot, file_list=rows, stored=stored._replace(added=added))
+        stored = Stored(path, Base(snapshot.number, crc32c(data)), files.slice(0, 0))
+    added = _with_versions(stored.added, snapshot.number).in_one_chunk()
+    return replace(snapshot, file_list=files, stored=stored._replace(added=added))
 
 
-def _with_versions(rows: pa.Table, number: int) -> pa.Table:
+def _with_versions(files: FileList, number: int) -> FileList:
     """Return a file list in which files without a version have the version ``number``."""
-    if VERSION not in rows.column_names:
-        return rows.append_column(VERSION, pa.array([number] * len(rows), pa.int64()))
-    return with_column(rows, VERSION, pc.fill_null(rows[VERSION], number))
+    known = files[VERSION] if VERSION in files else pa.nulls(len(files), pa.int64())
+    return files.with_columns({VERSION: pc.fill_null(known, number)})
 
 
 class Transaction:
@@ -126,15 +124,15 @@ class Transaction:
         The plan of the write.
     operation : Operation
         How the commit changes the newest version.
-    files : pyarrow.Table, optional
-        The file list of the files that the tasks have written.
+    files : FileList, optional
+        The files that the tasks have written.
     known : Newest, optional
         For an append that no other process may commit: the newest version when the append was planned. As
         long as this version is still the newest, the commit reads no version.
     """
 
     def __init__(
-        self, run: WriteRun, operation: Operation, files: pa.Table | None = None, known: Newest | None = None
+        self, run: WriteRun, operation: Operation, files: FileList | None = None, known: Newest | None = None
     ) -> None:
         self.run, self.operation, self.store = run, operation, run.store
         self.files = from_entries([], run.schema, run.partitioning) if files is None else files
@@ -384,7 +382,7 @@ def _remove_files(run: WriteRun) -> None:
 
 
 def publish_files(
-    run: WriteRun, files: pa.Table, found: FoundFiles | None = None
+    run: WriteRun, files: FileList, found: FoundFiles | None = None
 ) -> Mapping[str, dict[str, Any]] | None:
     """Move the files of the run to their final paths, where readers do not see them until the commit.
 
@@ -447,13 +445,13 @@ def _removed(run: WriteRun, name: str) -> ConcurrentWriteError:
     return ConcurrentWriteError(problem, "start the write again", path=run.store.public(run.store.join(name)))
 
 
-def with_stamps(store: Store, rows: pa.Table, present: Mapping[str, dict[str, Any]] | None) -> pa.Table:
+def with_stamps(store: Store, files: FileList, present: Mapping[str, dict[str, Any]] | None) -> FileList:
     """Add the column ``stamp`` with the `stamp_of` each file. If the store fails, do not add the column.
 
     ``present`` contains the infos of the files, if known.
     """
     try:
-        paths = [store.join(path) for path in rows["path"].to_pylist()]
+        paths = [*map(store.join, files.paths)]
         store.fs.invalidate_cache()
         # A listing takes a request for each thousand files, and transfers all file names.
         if present is None and len(paths) > _FEW_FILES and (found := store.list_at_once()) is not None:
@@ -461,9 +459,8 @@ def with_stamps(store: Store, rows: pa.Table, present: Mapping[str, dict[str, An
         infos = [store.look(path) if present is None else present[path] for path in paths]
         stamps = pa.array(map(stamp_of, infos), pa.string())
     except Exception:  # a commit must not fail because stamps are missing
-        return rows
-    stamps = pc.if_else(pc.equal(stamps, ""), None, stamps)
-    return with_column(rows, "stamp", stamps)
+        return files
+    return files.with_columns({"stamp": pc.if_else(pc.equal(stamps, ""), None, stamps)})
 
 
 def note_replaced(store: Store, run: str, removed: Sequence[str], kept: Sequence[str] = ()) -> None:
@@ -553,7 +550,7 @@ def remove_staging(store: Store, run: str) -> None:
     store.remove_tree(f"{STAGING}/{run}")
 
 
-def remove_replaced(run: WriteRun, files: pa.Table | None = None, change: Change | None = None) -> None:
+def remove_replaced(run: WriteRun, files: FileList | None = None, change: Change | None = None) -> None:
     """Remove the files that the commit replaced, and the staging directory of the run.
 
     If removing the files fails, only warn, because the new data is already committed. If the newest snapshot
@@ -585,7 +582,7 @@ def _is_newest(run: WriteRun, number: int) -> bool:
         return True
 
 
-def _unlisted(run: WriteRun, files: pa.Table) -> list[str]:
+def _unlisted(run: WriteRun, files: FileList) -> list[str]:
     """Return the paths, relative to the root, of files of a run that the newest snapshot does not list.
 
     The newest snapshot may belong to another run and list some of the files, because an append keeps the

@@ -6,9 +6,8 @@ The check that listed files are unchanged does not open the files either.
 
 import os
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from contextlib import suppress
-from dataclasses import dataclass
 from functools import partial
 from typing import Any, NamedTuple
 from urllib.parse import quote, urlsplit
@@ -17,10 +16,10 @@ import numpy as np
 import pyarrow as pa
 import pyarrow.compute as pc
 
-from dask_tfrecord.codec.codecs import Compression, known_codec
 from dask_tfrecord.errors import Call, NotFoundError, TFRecordError, did_you_mean
+from dask_tfrecord.files.storage.file_list import FileInfo, FileList
 from dask_tfrecord.files.storage.filesystem import Filesystem, is_hidden, open_path, without_duplicates
-from dask_tfrecord.files.storage.location import ExpectedFile, stamp_of
+from dask_tfrecord.files.storage.location import ExpectedFile
 from dask_tfrecord.files.storage.paths import (
     expand_braces,
     glob_start,
@@ -31,7 +30,6 @@ from dask_tfrecord.files.storage.paths import (
     unquoted_path,
 )
 from dask_tfrecord.files.storage.store import FoundFiles, Store
-from dask_tfrecord.files.storage.store_failures import without_credentials
 from dask_tfrecord.schema.tfds import FEATURES, INFO
 
 # A copy of `dataset.snapshot.names.STAGING`. An import of that module would be circular.
@@ -117,84 +115,10 @@ SIDE_FILES = frozenset({*TFDS_FILES, "schema.pbtxt"})
 _MANY = 64
 
 
-@dataclass(frozen=True)
-class FileInfo:
-    """The path of a file on its filesystem, and what the store and the snapshot report about the file.
-
-    ``stamp``, such as an ETag or a modification time, changes when the file is rewritten. If the store
-    reports none, ``stamp`` is empty. ``codec`` is "none" for an uncompressed file, and None if no snapshot
-    records the codec.
-    """
-
-    path: str
-    size: int | None
-    stamp: str = ""
-    crc32c: int | None = None
-    codec: str | None = None
-
-    @property
-    def compression(self) -> Compression | None:
-        """The codec of the file. If no snapshot records the codec, the suffix of the name decides."""
-        return known_codec(self.codec, self.path)
-
-    def __repr__(self) -> str:
-        path = self.path.partition("?")[0] if is_http(self.path) else self.path
-        return f"FileInfo({without_credentials(path)!r}, {self.size}, {self.stamp!r})"
-
-
-# The columns of every file list. A file list is a table with a row for each file, and may have further
-# columns about the files. The paths are binary, because names of files need not be valid Unicode.
-INFO_SCHEMA = pa.schema(
-    {
-        "path": pa.binary(),
-        "size": pa.int64(),
-        "stamp": pa.string(),
-        "crc32c": pa.uint32(),
-        "codec": pa.string(),
-    }
-)
-
-
-def info_table(files: Iterable[FileInfo]) -> pa.Table:
-    given = [*files]
-    paths, *others = ([getattr(file, name) for file in given] for name in INFO_SCHEMA.names)
-    return pa.table([path_column(paths), *others], schema=INFO_SCHEMA)
-
-
-def table_infos(table: pa.Table) -> list[FileInfo]:
-    others = (table[name].to_pylist() for name in INFO_SCHEMA.names[1:])
-    return list(map(FileInfo, column_paths(table["path"]), *others))
-
-
-def path_column(paths: Iterable[str]) -> pa.Array:
-    return pa.array([path.encode(errors="surrogateescape") for path in paths], pa.binary())
-
-
-def column_paths(column: pa.Array | pa.ChunkedArray) -> list[str]:
-    return [path.decode(errors="surrogateescape") for path in column.to_pylist()]
-
-
-def distinct(files: pa.Table) -> pa.Table:
-    """Return a file list that keeps only the first row of each path."""
-    codes = files["path"].combine_chunks().dictionary_encode().indices.to_numpy()
-    first = np.unique(codes, return_index=True)[1]
-    return files if len(first) == len(files) else files.take(pa.array(first))
-
-
-def with_column(files: pa.Table, name: str, values: pa.Array | pa.ChunkedArray) -> pa.Table:
-    return files.set_column(files.column_names.index(name), name, values)
-
-
-def unquoted_column(paths: pa.ChunkedArray) -> pa.ChunkedArray:
-    if not len(paths) or not is_http(column_paths(paths[:1])[0]):
-        return paths
-    return pa.chunked_array([path_column(map(unquoted_path, column_paths(paths)))])
-
-
 class Listing(NamedTuple):
     """The files that paths, globs and directories stand for.
 
-    The root of ``store`` is the first path. ``files`` is a file list in row order. ``base`` is the path of
+    The root of ``store`` is the first path. ``files`` are in row order. ``base`` is the path of
     the directory if the caller passed a single directory, and otherwise "". Names in ``base`` are not
     partition directories. ``spelled_out`` contains the files that the caller passed by their full names.
     ``counts`` contains the number of files for each path. ``described`` contains the directories that
@@ -203,25 +127,21 @@ class Listing(NamedTuple):
     """
 
     store: Store
-    files: pa.Table
+    files: FileList
     base: str
     spelled_out: frozenset[str] = frozenset()
     counts: tuple[int, ...] = ()
     described: frozenset[str] = frozenset()
     globs: tuple[str | None, ...] = ()
 
-    @property
-    def paths(self) -> list[str]:
-        return column_paths(self.files["path"])
-
-    def keep(self, files: pa.Table) -> "Listing":
+    def keep(self, files: FileList) -> "Listing":
         """Return a listing with only these files, which must be files of this listing."""
         if len(files) == len(self.files):
             return self
         mask = pc.is_in(self.files["path"], files["path"]).to_numpy()
         of_paths = np.split(mask, np.cumsum(self.counts)[:-1])
         counts = tuple(int(one.sum()) for one in of_paths)
-        return self._replace(files=self.files.filter(pa.array(mask)), counts=counts)
+        return self._replace(files=self.files.filter(mask), counts=counts)
 
 
 class _Match(NamedTuple):
@@ -270,7 +190,9 @@ def list_files(
     )
     return Listing(
         store,
-        _file_list(info for match in matches for info in match.infos),
+        FileList.found(
+            _start(store) if is_directory else "", (info for match in matches for info in match.infos)
+        ),
         store.root if is_directory else "",
         frozenset(info["name"] for match in matches if match.kind == "file" for info in match.infos),
         tuple(len(match.infos) for match in matches),
@@ -284,7 +206,7 @@ def list_files(
 
 def listing_of(store: Store) -> Listing:
     match = _directory(store)
-    files = _file_list(match.infos)
+    files = FileList.found(_start(store), match.infos)
     return Listing(store, files, store.root, counts=(len(files),), described=match.described)
 
 
@@ -315,9 +237,31 @@ def with_trailing_slash(store: Store) -> Store:
         return store
 
 
-def list_directory(store: Store | FoundFiles) -> pa.Table:
+def list_directory(store: Store | FoundFiles) -> FileList:
     """List the visible files below the store's root, sorted by path. A missing root has no files."""
-    return _file_list(_directory(store).infos)
+    return FileList.found(_start(store), _directory(store).infos)
+
+
+def find_listed(store: Store, names: Sequence[str]) -> tuple[FileList, FileList]:
+    """Find files below the store's root by their names, as `FileList.names` contains them.
+
+    Return a row for each name, which is null if there is no such file, and all other visible files.
+    """
+    start, found = unquoted_path(_start(store)), _find_any(store)
+    if is_http(start):
+        found = {unquoted_path(path): info for path, info in found.items()}
+    infos = [found.get(f"{start}{name}") for name in names]
+    is_found = np.array([info is not None for info in infos], bool)
+    files = FileList.found(_start(store), filter(None, infos))
+    if not is_found.all():
+        files = files.take(pa.array(np.cumsum(is_found) - 1, mask=~is_found))
+    for name in names:
+        found.pop(f"{start}{name}", None)
+    return files, FileList.found(_start(store), (found[path] for path in _visible_paths(found, start)))
+
+
+def _start(store: Store | FoundFiles) -> str:
+    return f"{store.root.rstrip('/')}/"
 
 
 def _find_any(store: Store | FoundFiles, *, with_hidden: bool = False) -> dict[str, Any]:
@@ -328,15 +272,6 @@ def _find_any(store: Store | FoundFiles, *, with_hidden: bool = False) -> dict[s
         return store.find(store.root, with_hidden=with_hidden)
     except FileNotFoundError:
         return {}
-
-
-def _file_list(infos: Iterable[dict[str, Any]]) -> pa.Table:
-    found = [*infos]
-    nulls = (pa.nulls(len(found), INFO_SCHEMA.field(name).type) for name in ("crc32c", "codec"))
-    sizes = pa.array([info.get("size") for info in found], pa.int64())
-    stamps = pa.array(map(stamp_of, found), pa.string())
-    columns = [path_column(info["name"] for info in found), sizes, stamps, *nulls]
-    return pa.table(columns, schema=INFO_SCHEMA)
 
 
 def directories_holding(store: Store, name: str, listed: Store | FoundFiles | None = None) -> list[str]:
@@ -457,26 +392,25 @@ def _is_hidden(name: str) -> bool:
 _FEW = 256
 
 
-def check_unchanged(store: Store, files: Sequence[FileInfo] | pa.Table) -> None:
+def check_unchanged(store: Store, files: Sequence[FileInfo] | FileList) -> None:
     """Raise FileChangedError if a file was rewritten or removed since it was listed.
 
     Files without a stamp are not checked.
     """
     if len(files) > _FEW:
-        files = _without_unchanged(store, files if isinstance(files, pa.Table) else info_table(files))
-    infos = table_infos(files) if isinstance(files, pa.Table) else files
+        files = _without_unchanged(store, files if isinstance(files, FileList) else FileList.of(files))
+    infos = files.infos if isinstance(files, FileList) else files
     stamped = list({file.path: file for file in infos if file.stamp}.values())
     store.for_each(partial(check_file, store), stamped)
 
 
-def _without_unchanged(store: Store, files: pa.Table) -> pa.Table:
+def _without_unchanged(store: Store, files: FileList) -> FileList:
     """List the root again. Return the files that may have changed, according to the new listing."""
     store.fs.invalidate_cache()
-    listed = list_directory(store)
-    found = listed.take(pc.index_in(unquoted_column(files["path"]), unquoted_column(listed["path"])))
+    found, _ = find_listed(store, files.names_below(_start(store)))
     is_same = pc.and_(
         pc.equal(found["stamp"], files["stamp"]),
-        pc.or_kleene(pc.equal(found["size"], files["size"]), files["size"].is_null()),
+        pc.or_kleene(pc.equal(found["bytes"], files["bytes"]), files["bytes"].is_null()),
     )
     return files.filter(pc.invert(pc.fill_null(is_same, False)))
 

@@ -566,7 +566,7 @@ def test_drift_from_the_inferred_schema_is_reported(tmp_path: Path, monkeypatch:
         (tmp_path / name).write_bytes(oracle.features_file(records))
     take = full_scan.take_sample
     monkeypatch.setattr(
-        full_scan, "take_sample", lambda store, files, **options: take(store, files[:1], **options)
+        full_scan, "take_sample", lambda store, files, **options: take(store, files.slice(0, 1), **options)
     )
     found = by_name(open_dataset(tmp_path).verify())
     assert {name: row["drift"] for name, row in found.items()} == {

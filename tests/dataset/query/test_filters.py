@@ -45,8 +45,9 @@ from dask_tfrecord.dataset.query.predicates import (
     file_outcomes,
     is_in,
 )
-from dask_tfrecord.dataset.snapshot.file_list import from_entries, with_values
+from dask_tfrecord.dataset.snapshot.stored_files import from_entries
 from dask_tfrecord.files.entry import ColumnStatistics, FileEntry, file_statistics
+from dask_tfrecord.files.storage.file_list import FileList
 from dask_tfrecord.schema.fields import Field, Schema
 
 WHOLE = st.integers(-5, 5)
@@ -223,12 +224,12 @@ def test_a_length_of_time_is_compared_in_the_columns_unit() -> None:
     assert compare(field, ">=", pd.Timedelta("1500ms")) == Compare("x", ">", 1)
 
 
-def table_of(entries: Sequence[FileEntry | None], fields: Sequence[Field]) -> pa.Table:
+def table_of(entries: Sequence[FileEntry | None], fields: Sequence[Field]) -> FileList:
     """The files as columns. Nothing proves that the statistics of a file that is None are true."""
     known = tuple(entry or FileEntry(f"{at}", 0, 9, 0) for at, entry in enumerate(entries))
     rows = from_entries(known, Schema(tuple(fields)), ())
     records = [entry and entry.records for entry in entries]
-    return rows.append_column("file_records", pa.array(records, pa.int64()))
+    return rows.with_columns({"file_records": pa.array(records, pa.int64())})
 
 
 def at_once(
@@ -238,7 +239,7 @@ def at_once(
     values: dict[str, pa.Array],
 ) -> list[frozenset[bool | None]]:
     """The outcomes of all files, from columns."""
-    table = with_values(table_of(entries, fields), values)
+    table = table_of(entries, fields).with_values(values)
     return as_sets(file_outcomes(predicate, Schema(tuple(fields)), table))
 
 
@@ -317,7 +318,7 @@ def test_bounds_of_another_type_are_unknown() -> None:
     statistics = table_of(entries, [Field("x", pa.int64())])
     text = Field("x", pa.string())
     for values in ({}, {"x": pa.array([5])}):
-        found = file_outcomes(compare(text, "==", "a"), Schema((text,)), with_values(statistics, values))
+        found = file_outcomes(compare(text, "==", "a"), Schema((text,)), statistics.with_values(values))
         assert as_sets(found) == [{True, False}]
 
 

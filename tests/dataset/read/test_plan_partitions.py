@@ -21,13 +21,12 @@ from dask_tfrecord import FileChangedError, TFRecordError, open_dataset, read_tf
 from dask_tfrecord.codec.codecs import CODECS
 from dask_tfrecord.dataset.read.read_plan import ReadPlan, plan_partitions
 from dask_tfrecord.dataset.read.read_task import Partition
-from dask_tfrecord.dataset.snapshot.file_list import with_values
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.files import file_writer
 from dask_tfrecord.files.entry import Block
 from dask_tfrecord.files.file_options import ReadOptions
 from dask_tfrecord.files.splits import BlockIndex, Split
-from dask_tfrecord.files.storage.listing import FileInfo, info_table, table_infos
+from dask_tfrecord.files.storage.file_list import FileInfo, FileList
 from dask_tfrecord.files.storage.store import Store
 from dask_tfrecord.schema.fields import Schema
 
@@ -38,8 +37,8 @@ def infos(*sizes: int | None) -> list[FileInfo]:
     return [FileInfo(f"/data/{n:06d}.tfrecord", size) for n, size in enumerate(sizes)]
 
 
-def files(*sizes: int | None) -> pa.Table:
-    return info_table(infos(*sizes))
+def files(*sizes: int | None) -> FileList:
+    return FileList.of(infos(*sizes))
 
 
 def sizes(partitions: Any) -> list[list[int | None]]:
@@ -71,12 +70,12 @@ def test_files_of_different_partition_values_never_share() -> None:
         "key": pa.array(["a", "a", None, None, "b", "b"]),
         "x": pa.array([1.0, 1.0, 1.0, 1.0, nan, nan]),
     }
-    partitions = plan_partitions(with_values(files(*range(1, 7)), values), blocksize=1000)
+    partitions = plan_partitions(files(*range(1, 7)).with_values(values), blocksize=1000)
     assert sizes(partitions) == [[1, 2], [3, 4], [5, 6]]
     index = BlockIndex(100, tuple(Block(n, n, n) for n in range(0, 100, 10)))
-    found = with_values(files(100, 100), {"key": pa.array(["a", "b"])})
+    found = files(100, 100).with_values({"key": pa.array(["a", "b"])})
     partitions = plan_partitions(found, {0: index, 1: index}, blocksize=50)
-    assert partitions.rows["partition.key"].to_pylist() == ["a", "a", "b", "b"]
+    assert partitions.files["partition.key"].to_pylist() == ["a", "a", "b", "b"]
     assert [[split.records for split in partition] for partition in partitions] == [[50]] * 4
 
 
@@ -162,7 +161,7 @@ def test_ten_thousand_files_of_many_values_are_each_planned_once() -> None:
     sizes = [10] * 10_000
     values = {"key": pa.array([n // 100 for n in range(len(sizes))])}
     entries = dict.fromkeys(range(len(sizes)), BlockIndex(1, (Block(0, 0, 0),)))
-    partitions = plan_partitions(with_values(files(*sizes), values), entries, blocksize=1 << 20)
+    partitions = plan_partitions(files(*sizes).with_values(values), entries, blocksize=1 << 20)
     plan = ReadPlan(Store.at("/data"), partitions, Schema(()), ReadOptions())
     assert plan.partition_values["key"].to_pylist() == list(range(100))
     paths = [split.file.path for partition in partitions for split in partition]
@@ -245,7 +244,7 @@ def test_a_read_of_plain_files_that_were_removed_since_its_plan_raises_one_class
 
 def test_a_task_that_reads_many_files_carries_few_bytes_for_each() -> None:
     for count in (1, 9, 1000):
-        splits = tuple(Split(file, records=3) for file in table_infos(files(*range(count))))
+        splits = tuple(Split(file, records=3) for file in infos(*range(count)))
         partition = Partition(Store.at("/data"), splits, Schema(()), ReadOptions(), {})
         data = pickle.dumps(partition)
         assert pickle.loads(data) == partition

@@ -3,7 +3,7 @@
 Which files of a directory are read: with a snapshot, without one, and with uncommitted files.
 
 Modules: dataset.snapshot.versions, dataset.snapshot.visibility, dataset.write.transaction,
-dataset.snapshot.file_list.
+dataset.snapshot.stored_files.
 """
 
 import json
@@ -29,7 +29,7 @@ from small_frames import by_key, collection, keyed, values
 import dask_tfrecord
 from dask_tfrecord import TFRecordError, open_dataset, read_tfrecord, to_tfrecord
 from dask_tfrecord.codec import crc32c
-from dask_tfrecord.dataset.snapshot import file_list, model, versions, visibility
+from dask_tfrecord.dataset.snapshot import model, stored_files, versions, visibility
 from dask_tfrecord.dataset.snapshot.model import Snapshot, read_snapshot
 from dask_tfrecord.dataset.write import transaction
 from dask_tfrecord.feed import RecordTable
@@ -216,7 +216,7 @@ def test_a_killed_overwrite_that_keeps_versions_is_finished(
 @pytest.fixture
 def deltas(monkeypatch: pytest.MonkeyPatch) -> None:
     """Let every append store only the files that it adds."""
-    monkeypatch.setattr(file_list, "DELTA_PART", 1e9)
+    monkeypatch.setattr(stored_files, "DELTA_PART", 1e9)
 
 
 def parquet(place: str | Path, number: int) -> tuple[pa.Table, dict[str, Any]]:
@@ -302,7 +302,7 @@ def test_any_writes_give_the_same_dataset_with_bases_and_without(
 ) -> None:
     found = []
     for part in (0.0, 0.5, 1e9):
-        monkeypatch.setattr(file_list, "DELTA_PART", part)
+        monkeypatch.setattr(stored_files, "DELTA_PART", part)
         place = tmp_path / str(part)
         described = []
         for options in steps(seed):
@@ -310,7 +310,7 @@ def test_any_writes_give_the_same_dataset_with_bases_and_without(
             written = Snapshot.open(place)
             assert Snapshot.open(place) == written
             files = [(file.path.partition("-")[0], file.values, file.crc32c) for file in written.files]
-            described.append((written.number, written.mode, files, written.partition_values))
+            described.append((written.number, written.mode, files))
         described.append(read_tfrecord(place).compute().to_dict("list"))
         assert dask_tfrecord.open_dataset(place).verify()["agrees"].all()
         found.append(described)

@@ -3,7 +3,7 @@
 Metadata files may be garbled, cut off, nested too deeply, of wrong types, or directories. Files that were
 rewritten after the snapshot raise, or are read as they are now; none is skipped.
 
-Modules: dataset.snapshot.model, dataset.snapshot.file_list, dataset.snapshot.versions,
+Modules: dataset.snapshot.model, dataset.snapshot.stored_files, dataset.snapshot.versions,
 files.storage.listing.
 """
 
@@ -41,8 +41,8 @@ from dask_tfrecord import (
     read_tfrecord,
     to_tfrecord,
 )
-from dask_tfrecord.dataset.snapshot.file_list import from_entries
 from dask_tfrecord.dataset.snapshot.model import Snapshot
+from dask_tfrecord.dataset.snapshot.stored_files import from_entries
 from dask_tfrecord.dataset.snapshot.versions import assemble, dump, parse_part, to_parquet
 from dask_tfrecord.files.entry import Block, ColumnStatistics, FileEntry
 from dask_tfrecord.files.storage import listing

@@ -1,6 +1,6 @@
 """Column files through the life of a dataset: written, continued, listed and removed with the data files.
 
-Modules: dataset.snapshot.file_list, files.splice.
+Modules: dataset.snapshot.stored_files, files.splice.
 """
 
 import os

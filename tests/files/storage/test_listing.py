@@ -1,6 +1,6 @@
 """Which files a path means, on a local disk, in memory and over HTTP.
 
-Modules: files.storage.listing, files.storage.paths.
+Modules: files.storage.listing, files.storage.file_list, files.storage.paths.
 """
 
 import os
@@ -19,7 +19,7 @@ from servers import page_server
 
 from dask_tfrecord import read_tfrecord
 from dask_tfrecord.errors import TFRecordError
-from dask_tfrecord.files.storage.listing import list_directory, list_files, table_infos
+from dask_tfrecord.files.storage.listing import list_directory, list_files
 from dask_tfrecord.files.storage.store import Store
 
 TREE = [
@@ -52,7 +52,7 @@ def root(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def names(root: str, paths: str | list[str]) -> list[str]:
     store, files, *_ = list_files(paths)
     start = len(Store.at(root).root) + 1
-    found = table_infos(files)
+    found = files.infos
     assert all(file.size == len(file.path) - start for file in found)
     assert all(store.fs.isfile(file.path) for file in found)
     return [file.path[start:] for file in found]
@@ -91,7 +91,7 @@ def test_a_list_keeps_its_order_and_may_mix_directories_globs_and_files(root: st
     found = list_files([f"{root}/country=US", f"{root}/[ab].tfrecord", f"{root}/_SUCCESS"])
     start = len(Store.at(root).root) + 1
     expected = ["country=US/e.tfrecord", "a.tfrecord", "b.tfrecord", "_SUCCESS"]
-    assert [path[start:] for path in found.paths] == expected
+    assert [path[start:] for path in found.files.paths] == expected
     assert [path[start:] for path in found.spelled_out] == ["_SUCCESS"]
     # Only one directory is a base
     assert list_files(root).base == Store.at(root).root
@@ -103,9 +103,10 @@ def test_a_path_object_and_a_link_are_what_they_point_to(tmp_path: Path) -> None
         (tmp_path / name).mkdir()
     path = tmp_path / "data" / "a"
     path.write_bytes(b"123")
-    assert list_files(path).files == list_files([path]).files == list_files(path.parent).files
+    of_path = list_files(path).files.infos
+    assert of_path == list_files([path]).files.infos == list_files(path.parent).files.infos
     (tmp_path / "links" / "link.tfrecord").symlink_to(path)
-    (file,) = table_infos(list_files(tmp_path / "links").files)
+    (file,) = list_files(tmp_path / "links").files.infos
     assert file.size == 3
 
 
@@ -115,10 +116,10 @@ def test_a_path_object_and_a_link_are_what_they_point_to(tmp_path: Path) -> None
 def test_a_name_with_any_sign_of_a_glob_is_found_as_it_is(tmp_path: Path, name: str) -> None:
     for other in ("a", "b", "a1.tfrecord", name):
         (tmp_path / other).write_bytes(b"")
-    assert list_files(tmp_path / name).paths == [f"{tmp_path}/{name}"]
+    assert list_files(tmp_path / name).files.paths == [f"{tmp_path}/{name}"]
     (tmp_path / "dir" / name).mkdir(parents=True)
     (tmp_path / "dir" / name / "x").write_bytes(b"")
-    assert list_files(tmp_path / "dir" / name).paths == [f"{tmp_path}/dir/{name}/x"]
+    assert list_files(tmp_path / "dir" / name).files.paths == [f"{tmp_path}/dir/{name}/x"]
 
 
 # --- over HTTP, where only pages of links tell what is there -----------------------------------------------
@@ -144,7 +145,7 @@ def server(tmp_path: Path) -> Iterator[str]:
 
 
 def urls(server: str, paths: Any) -> list[str]:
-    return [unquote(path.removeprefix(f"{server}/")) for path in list_files(paths).paths]
+    return [unquote(path.removeprefix(f"{server}/")) for path in list_files(paths).files.paths]
 
 
 def test_pages_of_links_files_and_globs_over_http(server: str) -> None:
@@ -152,7 +153,7 @@ def test_pages_of_links_files_and_globs_over_http(server: str) -> None:
         assert urls(server, f"{server}/country=US{end}") == ["country=US/e.tfrecord"]
         assert list_files(f"{server}/country=US{end}").base
     assert sorted(urls(server, f"{server}/")) == sorted([*VISIBLE, "day=1/f.tfrecord"])
-    (file,) = table_infos(list_files(f"{server}/a.tfrecord").files)
+    (file,) = list_files(f"{server}/a.tfrecord").files.infos
     assert (file.path, file.size) == (f"{server}/a.tfrecord", len("a.tfrecord"))
     names = ["c.tfrecord.gz", "a.tfrecord", "country=US/e.tfrecord"]
     assert urls(server, [f"{server}/{name}" for name in names]) == names
@@ -220,9 +221,9 @@ def test_paths_that_match_nothing_raise_and_say_what_was_asked(root: str, tmp_pa
 def test_a_rewritten_file_has_another_stamp(tmp_path: Path) -> None:
     path = tmp_path / "a.tfrecord"
     path.write_bytes(b"1")
-    (before,) = table_infos(list_files(path).files)
+    (before,) = list_files(path).files.infos
     path.write_bytes(b"2")
     os.utime(path, (1, 1))
-    (after,) = table_infos(list_files(path).files)
+    (after,) = list_files(path).files.infos
     assert before.size == after.size
     assert before != after
