@@ -91,7 +91,8 @@ def _write_indexes(store: Store, snapshot: Snapshot) -> list[str]:
         split, options = Split(FileInfo(store.join(file.path), file.bytes)), ReadOptions(verify_crc=False)
         with store.create(store.join(name)) as target:
             for chunk in RecordFile(store, split, options).chunks():
-                offsets, sizes = chunk.offsets(chunk.bounds[:-1]), np.diff(chunk.bounds)
+                bounds = chunk.bounds
+                offsets, sizes = chunk.offsets(bounds[:-1]), np.diff(bounds)
                 lines = map("{} {}\n".format, offsets.tolist(), sizes.tolist())
                 target.write("".join(lines).encode())
 

@@ -423,13 +423,13 @@ def test_a_file_that_moves_back_from_the_kept_files_is_not_lost(
     written(tmp_path)
     (tmp_path / "day=1").rename(tmp_path / "moving")
 
-    def find_kept(store: Store, paths: Any, files: pa.Table) -> pa.Table:
-        if (tmp_path / "moving").exists():
+    def find(store: Store, names: Any) -> Any:
+        if "kept" in store.root and (tmp_path / "moving").exists():
             (tmp_path / "moving").rename(tmp_path / "day=1")
-        return with_kept_files(store, paths, files)
+        return find_listed(store, names)
 
-    with_kept_files = visibility.with_kept_files
-    monkeypatch.setattr(visibility, "with_kept_files", find_kept)
+    find_listed = visibility.find_listed
+    monkeypatch.setattr(visibility, "find_listed", find)
     assert open_dataset(tmp_path).repair().details["lost_files"] == {}
 
 
