@@ -14,6 +14,7 @@ from fsspec.implementations.memory import MemoryFileSystem
 from hypothesis import HealthCheck, settings
 
 from dask_tfrecord.dataset.snapshot import stored_files
+from dask_tfrecord.files.record_file import RecordFile
 from dask_tfrecord.files.storage.store import Store
 
 # The log messages of TensorFlow's start would hide the output of a failing test.
@@ -86,7 +87,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The paths of the data files that the test opens, in order."""
     found: list[str] = []
-    original = Store.open
+    original, read_at_once = Store.open, RecordFile.stored
 
     @contextmanager
     def opening(self: Store, path: str, *args: Any) -> Iterator[Any]:
@@ -94,7 +95,12 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         with original(self, path, *args) as source:
             yield source
 
+    def reading(self: RecordFile, buffer: memoryview) -> memoryview | None:
+        found.append(self.split.file.path)
+        return read_at_once(self, buffer)
+
     monkeypatch.setattr(Store, "open", opening)
+    monkeypatch.setattr(RecordFile, "stored", reading)
     return found
 
 

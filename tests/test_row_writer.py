@@ -35,7 +35,7 @@ from dask_tfrecord import (
 from dask_tfrecord.dataset.snapshot.model import Snapshot
 from dask_tfrecord.dataset.write import append_schema, transaction
 from dask_tfrecord.dataset.write.run import WriteRun
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.store import LocalStore, Store
 
 pytestmark = pytest.mark.usefixtures("one_thread")
 
@@ -355,7 +355,7 @@ def fail(monkeypatch: pytest.MonkeyPatch) -> Callable[..., list[int]]:
     def fail(method: str, calls: Container[int], error: Exception, *, after: bool = False) -> list[int]:
         """Return the numbers of the calls."""
         numbers: list[int] = []
-        owner = WriteRun if method == "write" else Store
+        owner = {"write": WriteRun, "_open_new": LocalStore}.get(method, Store)
         original = getattr(owner, method)
 
         def failing(*arguments: Any) -> Any:

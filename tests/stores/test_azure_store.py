@@ -85,7 +85,7 @@ class TestAzureStore(RemoteSuite):
         for name in ("", "country=US/"):
             store.fs.pipe_file(f"{store.root}/{name}", b"")
         of_glob, of_directory = (list_files(path, self.options).files for path in (f"{place}/*", place))
-        assert of_glob["size"] == of_directory["size"]
+        assert of_glob["bytes"] == of_directory["bytes"]
         assert self.read(place) == [1]
         assert self.read(f"{place}/*") == [1]
 

@@ -204,7 +204,7 @@ class TestS3Store(S3Suite):
             store.fs.call_s3("put_object", Bucket=bucket, Key=f"{key}/{name}", Body=b"")
         assert self.read(place) == [1]
         of_glob, of_directory = (list_files(path, self.options).files for path in (f"{place}/*", place))
-        assert of_glob["size"] == of_directory["size"]
+        assert of_glob["bytes"] == of_directory["bytes"]
         with pytest.raises(FileNotFoundError, match="country=US: no visible"):
             list_files(f"{place}/country=US/", self.options)
 

@@ -32,7 +32,7 @@ from dask_tfrecord.dataset.read.column_reads import ColumnReads
 from dask_tfrecord.feed import RecordTable, iter_batches
 from dask_tfrecord.files import column_files, file_writer, selected_records
 from dask_tfrecord.files.column_files import open_column_file
-from dask_tfrecord.files.storage.store import Store
+from dask_tfrecord.files.storage.store import LocalStore, Store
 
 CASES = int(os.environ.get("DASK_TFRECORD_EXAMPLES", "60"))
 QUERIES_PER_DATASET = 20
@@ -47,7 +47,7 @@ def small(monkeypatch: pytest.MonkeyPatch) -> Iterator[None]:
         (column_files, "_RUN_ROWS", 20),
         (column_reads, "_SMALL_BYTES", 0),
         (column_reads, "_LIST_COST", 0),
-        (selected_records, "_LOCAL_REQUEST", 100),
+        (LocalStore, "request_cost", 100),
     ):
         monkeypatch.setattr(place, name, size)
     # The order of rows that Dask shuffles through files differs from run to run.
@@ -289,7 +289,7 @@ def test_only_matching_records_of_other_columns_are_read(images: Path, opened: l
 def test_a_filter_that_most_rows_pass_reads_each_file_once(
     images: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(selected_records, "_LOCAL_REQUEST", 1 << 16)
+    monkeypatch.setattr(LocalStore, "request_cost", 1 << 16)
     ddf = read_tfrecord(images, filters=[("label", "!=", 1)])
     assert {report.read for report in reports(ddf)} == {"all records"}
     assert explain(ddf).totals["data_bytes"] == explain(ddf).totals["stored_bytes"]
@@ -298,7 +298,7 @@ def test_a_filter_that_most_rows_pass_reads_each_file_once(
 @pytest.mark.parametrize("images", [None], indirect=True)  # gzip is decompressed block by block
 def test_ranges_that_are_read_at_once_are_bounded(images: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A range of all wanted records would also hold most of the other records."""
-    monkeypatch.setattr(selected_records, "_LOCAL_REQUEST", 8_000)
+    monkeypatch.setattr(LocalStore, "request_cost", 8_000)
     monkeypatch.setattr(selected_records, "TABLE_BYTES", 20_000)
     monkeypatch.setattr(selected_records.Fetch, "is_cheaper", True)
     ddf = read_tfrecord(images, filters=[("label", "in", [0, 3, 6, 9, 12, 15, 18])])
