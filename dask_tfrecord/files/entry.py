@@ -87,15 +87,6 @@ class Block(NamedTuple):
         Offset of the block's first record in the decompressed bytes.
     record : int
         Index of the block's first record in the file, counted from 0.
-
-    Examples
-    --------
-    >>> import dask_tfrecord
-    >>> import pandas as pd
-    >>> from dask import dataframe as dd
-    >>> ddf = dd.from_pandas(pd.DataFrame({"id": [1, 2, 3]}), npartitions=1)
-    >>> dask_tfrecord.to_tfrecord(ddf, "ids", compression="gzip").files[0].blocks
-    (Block(offset=10, content=0, record=0),)
     """
 
     offset: int
@@ -117,15 +108,6 @@ class ColumnStatistics(NamedTuple):
         Number of nulls of the column in the file.
     min_length, max_length : int, optional
         The lengths of the shortest and the longest list, or None if the column is not a list column.
-
-    Examples
-    --------
-    >>> import dask_tfrecord
-    >>> import pandas as pd
-    >>> from dask import dataframe as dd
-    >>> ddf = dd.from_pandas(pd.DataFrame({"id": [1, 2, 3]}), npartitions=1)
-    >>> dask_tfrecord.to_tfrecord(ddf, "ids").files[0].statistics
-    (ColumnStatistics(name='id', min=1, max=3, nulls=0, min_length=None, max_length=None),)
     """
 
     name: str
@@ -148,16 +130,6 @@ class ColumnFile(NamedTuple):
     crc32c : int
         CRC-32C of the footer of the column file. The column file itself contains the checksums of its column
         chunks.
-
-    Examples
-    --------
-    >>> import dask_tfrecord
-    >>> import pandas as pd
-    >>> from dask import dataframe as dd
-    >>> ddf = dd.from_pandas(pd.DataFrame({"id": [1, 2, 3]}), npartitions=1)
-    >>> snapshot = dask_tfrecord.to_tfrecord(ddf, "ids", columnar=["id"])
-    >>> snapshot.files[0].columns.path.endswith("-00000.parquet")
-    True
     """
 
     path: str
@@ -208,19 +180,6 @@ class FileEntry:
     open_columns : tuple of str
         The columns with values that are not among the known categories. Only a newly written file has this
         attribute, because a snapshot stores these columns in its schema.
-
-    Examples
-    --------
-    >>> import dask_tfrecord
-    >>> import pandas as pd
-    >>> from dask import dataframe as dd
-    >>> cities = pd.DataFrame({"city": ["Oslo", "Rome"], "country": ["NO", "IT"]})
-    >>> ddf = dd.from_pandas(cities, npartitions=1)
-    >>> snapshot = dask_tfrecord.to_tfrecord(ddf, "cities", partition_on="country")
-    >>> for file in snapshot.files:
-    ...     print(file.values, file.records, file.bytes)
-    ('NO',) 1 36
-    ('IT',) 1 36
     """
 
     path: str

@@ -265,17 +265,17 @@ def plan(found: ReadPlan, request: ReadRequest, compute_each: ComputeEach) -> Re
     if request.partition_by:
         kept, keys = _sort_by_key(found, kept, request.partition_by)
         blocksize = None
-    rows = _taken(files, kept)
+    chosen = _taken(files, kept)
     partitions = plan_partitions(
-        rows.select(name for name in rows.rows.column_names if name != "blocks"),
-        _blocks_of_large(found, rows, request, blocksize, compute_each),
+        chosen.select(name for name in chosen.rows.column_names if name != "blocks"),
+        _blocks_of_large(found, chosen, request, blocksize, compute_each),
         blocksize=blocksize,
     )
     return replace(
         found,
         partitions=partitions,
         filters=predicate,
-        blocks=_blocks_beside_columns(rows),
+        blocks=_blocks_beside_columns(chosen),
         # Tasks check that these files are unchanged.
         pruned_files=_taken(files.select(INFO_SCHEMA.names), pruned),
         keys=keys,
@@ -293,6 +293,7 @@ def _blocks_beside_columns(files: FileList) -> FileList | None:
 
 
 def _taken(data: Any, positions: Positions) -> Any:
+    """Take elements of an array or a file list, without a copy if all are taken."""
     is_all = np.array_equal(positions, np.arange(len(data)))
     return data if is_all else data.take(pa.array(positions, pa.int64()))
 

@@ -165,7 +165,7 @@ class FileList:
         return [self.root + path for path in paths]
 
     def names_below(self, root: str) -> list[str]:
-        """Return the paths relative to a root, without the percent-encoding of URLs, as snapshots do."""
+        """Return the paths relative to a root, as `names` does for the root of the list."""
         if root == self.root and not is_http(root):
             return _decoded(self.rows["path"])
         start = unquoted_path(root)
@@ -173,6 +173,7 @@ class FileList:
 
     @property
     def names(self) -> list[str]:
+        """The paths relative to the root, without the percent-encoding of URLs, as in snapshots."""
         return self.names_below(self.root)
 
     @property
