@@ -108,7 +108,8 @@ def test_every_directory_of_the_package_is_on_the_map_and_each_name_there_exists
     names |= {path.name for path in modules if path.parent == Path(".") and path.name != "__init__.py"}
     assert {name for name in names if f"`{name}`" not in page} == set()
     assert [path for path in modules if len((package / path).read_text().splitlines()) > 700] == []
-    shown = re.findall(r"`((?:[\w.-]+/)*[\w-]+\.(?:py|pyi|hpp|cpp|md)|(?:[\w.-]+/)+)`", page)
+    pages = page + (ROOT / "CONTRIBUTING.md").read_text()
+    shown = re.findall(r"`((?:[\w.-]+/)*[\w-]+\.(?:py|pyi|hpp|cpp|md|yaml)|(?:[\w.-]+/)+)`", pages)
     assert [name for name in shown if not any((root / name).exists() for root in (ROOT, package))] == []
 
 
