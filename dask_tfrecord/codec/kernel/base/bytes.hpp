@@ -10,10 +10,12 @@
 #if defined(_MSC_VER)
 #include <intrin.h>
 #define TFR_INLINE __forceinline
+#define TFR_INLINE_LAMBDA
 #define TFR_NOINLINE __declspec(noinline)
 #define TFR_LIKELY(x) (x)
 #else
 #define TFR_INLINE inline __attribute__((always_inline))
+#define TFR_INLINE_LAMBDA __attribute__((always_inline))
 #define TFR_NOINLINE __attribute__((noinline))
 #define TFR_LIKELY(x) __builtin_expect(!!(x), 1)
 #endif

@@ -8,6 +8,11 @@
 
 namespace tfr {
 
+// Compilers replace a copy of up to 255 bytes by string instructions, which are slow on many processors.
+TFR_NOINLINE inline void copy_short(void* to, const void* from, size_t n) {
+  std::memcpy(to, from, n);
+}
+
 // A batch with values of this size is mostly larger than the cache.
 constexpr size_t kLongBytes = size_t{16} << 10;
 

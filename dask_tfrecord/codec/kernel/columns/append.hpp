@@ -28,7 +28,7 @@ class Appender {
       if (!column.spec.depth || n % 4) return false;
       if (n) {  // the column may have no memory yet
         column.floats.reserve(arena, n / 4);
-        std::memcpy(column.floats.data + column.floats.size, chunk.begin, n);
+        copy_short(column.floats.data + column.floats.size, chunk.begin, n);
         column.floats.size += n / 4;
       }
       column.rows_at.push(arena, static_cast<int32_t>(column.floats.size));

@@ -17,59 +17,6 @@
 
 namespace tfr {
 
-// The steps of the loops that have a faster version for some processors. All of them read 32 bytes for each window.
-struct PortableSteps : PortableLoop {
-  // Returns true if the bytes at p are the window's, after n was added to those that `lengths` selects. n < 128.
-  TFR_INLINE static bool matches(const Window& window, const Window& lengths, const uint8_t* p, size_t n) {
-    const uint64_t each = n * 0x0101010101010101u;
-    uint64_t differs = 0;
-    for (int i = 0; i < 4; ++i)
-      differs |= (load<uint64_t>(p + 8 * i) ^ (window.words[i] + (each & lengths.words[i]))) & window.masks[i];
-    return !differs;
-  }
-  // Returns true if the bytes of four records are those of all windows.
-  static bool all_match(const Step& step, const uint8_t* const (&p)[4]) {
-    uint64_t differs = 0;
-    for (size_t w = 0; w < step.windows.size(); ++w) {
-      const Window& window = step.windows[w];
-      for (int i = 0; i < 4; ++i)
-        for (const uint8_t* record : p)
-          differs |= (load<uint64_t>(record + step.window_at[w] + 8 * i) ^ window.words[i]) & window.masks[i];
-    }
-    return !differs;
-  }
-};
-
-#if defined(TFR_X86)
-struct Avx2Steps : Avx2Loop {
-  TFR_AVX2_TARGET static inline __m256i load32(const void* p) {
-    return _mm256_loadu_si256(static_cast<const __m256i*>(p));
-  }
-  TFR_AVX2_TARGET static inline bool matches(const Window& window, const Window& lengths, const uint8_t* p, size_t n) {
-    const __m256i added = _mm256_and_si256(_mm256_set1_epi8(static_cast<char>(n)), load32(lengths.words));
-    const __m256i expected = _mm256_add_epi8(load32(window.words), added);
-    return _mm256_testz_si256(_mm256_xor_si256(load32(p), expected), load32(window.masks));
-  }
-  TFR_AVX2_TARGET static inline bool all_match(const Step& step, const uint8_t* const (&p)[4]) {
-    const Window* const windows = step.windows.data();
-    const uint32_t* const window_at = step.window_at.data();
-    const size_t count = step.windows.size();
-    __m256i differs = _mm256_setzero_si256();
-    for (size_t w = 0; w < count; ++w) {
-      const __m256i words = load32(windows[w].words);
-      const size_t at = window_at[w];
-      const __m256i a = _mm256_xor_si256(load32(p[0] + at), words);
-      const __m256i b = _mm256_xor_si256(load32(p[1] + at), words);
-      const __m256i c = _mm256_xor_si256(load32(p[2] + at), words);
-      const __m256i d = _mm256_xor_si256(load32(p[3] + at), words);
-      const __m256i any = _mm256_or_si256(_mm256_or_si256(a, b), _mm256_or_si256(c, d));
-      differs = _mm256_or_si256(differs, _mm256_and_si256(any, load32(windows[w].masks)));
-    }
-    return _mm256_testz_si256(differs, differs);
-  }
-};
-#endif
-
 // One thread at a time may use the object. The columns and the appender must outlive it.
 class AlikeDecoder {
  public:
@@ -163,54 +110,43 @@ class AlikeDecoder {
     return count_;
   }
 
-  void take_steps() {
-#if defined(TFR_X86)
-    if (cpu().bmi2) return take_steps_avx2();
-#endif
-    take_steps_by<PortableSteps>();
-  }
-#if defined(TFR_X86)
-  TFR_AVX2_TARGET TFR_NOINLINE void take_steps_avx2() { take_steps_by<Avx2Steps>(); }
-#endif
-
   // Takes all steps for the records of the batch. A record that differs ends the batch: it lowers count_.
-  template <class Loop>
-  TFR_INLINE void take_steps_by() {
-    for (const Step& step : layout_.steps()) {
-      switch (step.kind) {
-        case StepKind::kRun:
-          take_run<Loop>(step);
-          break;
-        case StepKind::kSkip:
-          skip<Loop>(step);
-          break;
-        case StepKind::kInt:
-          take_numbers<Loop, true>(step);
-          break;
-        case StepKind::kFloat:
-          take_numbers<Loop, false>(step);
-          break;
-        case StepKind::kBytes:
-          take_bytes<Loop>(step);
-          break;
-        case StepKind::kOther:
-          for (size_t i = 0; i < count_ && take_other(step, i);) ++i;
+  void take_steps() {
+    run_fastest([this](auto loop) TFR_INLINE_LAMBDA {
+      using Loop = decltype(loop);
+      for (const Step& step : layout_.steps()) {
+        switch (step.kind) {
+          case StepKind::kRun:
+            take_run<Loop>(step);
+            break;
+          case StepKind::kSkip:
+            skip<Loop>(step);
+            break;
+          case StepKind::kInt:
+            take_numbers<Loop, true>(step);
+            break;
+          case StepKind::kFloat:
+            take_numbers<Loop, false>(step);
+            break;
+          case StepKind::kBytes:
+            take_bytes<Loop>(step);
+            break;
+          case StepKind::kOther:
+            for (size_t i = 0; i < count_ && take_other(step, i);) ++i;
+        }
       }
-    }
+    });
   }
 
   // Returns true if the entry at p has the step's head, with n bytes after it, before `end`.
   template <class Loop>
   TFR_INLINE static bool matches(const Step& step, const uint8_t* p, const uint8_t* end, size_t n) {
-    const Window* const windows = step.windows.data();
-    return n <= step.most && static_cast<ptrdiff_t>(step.head + n) <= end - p &&
-           Loop::matches(windows[0], step.lengths[0], p, n) &&
-           (step.head <= 32 || Loop::matches(windows[1], step.lengths[1], p + 32, n));
+    return static_cast<ptrdiff_t>(step.head.size + n) <= end - p && step.head.matches<Loop>(p, n);
   }
 
   template <class Loop>
   TFR_INLINE void skip(const Step& step) {
-    const size_t head = step.head;
+    const size_t head = step.head.size;
     for (size_t i = 0; i < count_; ++i) {
       const uint8_t* const p = at_[i];
       const size_t n = p[head - 1];
@@ -224,7 +160,7 @@ class AlikeDecoder {
 
   template <class Loop, bool is_int>
   TFR_INLINE void take_numbers(const Step& step) {
-    const size_t head = step.head;
+    const size_t head = step.head.size;
     uint8_t* const out = is_int ? reinterpret_cast<uint8_t*>(column(step.slot).ints.data + row_)
                                 : reinterpret_cast<uint8_t*>(column(step.slot).floats.data + row_);
     for (size_t i = 0; i < count_; ++i) {
@@ -249,11 +185,11 @@ class AlikeDecoder {
 
   template <class Loop>
   TFR_INLINE void take_bytes(const Step& step) {
-    const size_t head = step.head;
+    const size_t head = step.head.size;
     DecodedColumn& to = column(step.slot);
     for (size_t i = 0; i < count_;) {
       // Room for all values of the batch, so that the inner loop need not look for it. There is room for their offsets.
-      to.data.reserve(append_.arena(), (count_ - i) * step.most);
+      to.data.reserve(append_.arena(), (count_ - i) * static_cast<size_t>(step.head.most));
       uint8_t* const data = to.data.data;
       int32_t* const values_at = to.values_at.data + to.values_at.size;
       size_t size = to.data.size;
@@ -265,7 +201,7 @@ class AlikeDecoder {
         if (TFR_LIKELY(n <= kShort)) {
           std::memcpy(data + size, p + head, kShort);
         } else {
-          std::memcpy(data + size, p + head, n);
+          copy_short(data + size, p + head, n);
         }
         size += n;
         values_at[i - first] = static_cast<int32_t>(size);
@@ -289,7 +225,7 @@ class AlikeDecoder {
         group[k] = at_[record];
         fits &= ends_[record] - at_[record] >= size;
       }
-      if (TFR_LIKELY(fits && Loop::all_match(step, group))) continue;
+      if (TFR_LIKELY(fits && Loop::all_same(step.windows, step.window_at, group))) continue;
       count_ = first_different(step, i);
     }
     for (const Field& field : step.fields) take_field<Loop>(field);
@@ -299,7 +235,7 @@ class AlikeDecoder {
   // Returns the first record from i on that differs from the run.
   TFR_NOINLINE size_t first_different(const Step& step, size_t i) const {
     for (; i < count_ && ends_[i] - at_[i] >= static_cast<ptrdiff_t>(step.size); ++i)
-      if (!PortableSteps::all_match(step, {at_[i], at_[i], at_[i], at_[i]})) break;
+      if (!Portable::all_same(step.windows, step.window_at, {at_[i], at_[i], at_[i], at_[i]})) break;
     return i;
   }
 

@@ -98,7 +98,7 @@ struct DecodedColumn {
     } else if (n >= kLongBytes) {
       copy_long(data.data + data.size, value.begin, n);
     } else if (n) {
-      std::memcpy(data.data + data.size, value.begin, n);
+      copy_short(data.data + data.size, value.begin, n);
     }
     data.size += n;
     values_at.push(arena, static_cast<int32_t>(data.size));

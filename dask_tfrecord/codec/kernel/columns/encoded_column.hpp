@@ -8,7 +8,7 @@
 
 #include "base/utf8.hpp"
 #include "columns/arrow.hpp"
-#include "message/keys.hpp"
+#include "message/entry_head.hpp"
 #include "message/varints.hpp"
 
 namespace tfr {
@@ -23,8 +23,6 @@ struct EncodeFault {
 constexpr uint64_t kOverStore = 16;
 
 // The view must not outlive the batch. The object keeps memory from one group of rows to the next.
-// A map entry is 0A <entry> 0A <name length> <name> 12 <feature> <kind> <list> 0A <chunk>, followed by the values. The
-// bytes before the values are the entry's head.
 class EncodedColumn {
  public:
   ColumnSpec spec;
@@ -33,11 +31,9 @@ class EncodedColumn {
   explicit EncodedColumn(const ColumnSpec& column)
       : spec(column),
         key_(key_on_wire(column.name)),
-        kind_tag_(static_cast<uint8_t>(tag_of(static_cast<uint32_t>(content_of(column.kind)), kLen))) {
-    // If all five lengths fit one byte, the head is a fixed text to whose lengths n is added.
-    if (key_.size() + 7 > 48 || lengths_of(0).entry > 117) return;
-    head_size_ = static_cast<unsigned>(write_head(text_, 0) - text_);
-    max_short_ = 127 - text_[1];
+        kind_tag_(static_cast<uint8_t>(tag_of(static_cast<uint32_t>(content_of(column.kind)), kLen))),
+        head_(key_, content_of(column.kind)) {
+    if (!spec.depth && spec.kind == Kind::kFloat) head_ = head_.fixed(4);
   }
 
   // Adds the sizes of the entries of the rows [begin, begin + count) to `sizes`. A list that contains a null is a
@@ -90,8 +86,6 @@ class EncodedColumn {
   };
 
   static constexpr uint64_t kEncodedBytes = 256 << 10;  // the limit for lists that are encoded in advance
-  static constexpr size_t kTextBytes = 48 + 8;          // three blocks, and 8 bytes for a load at their end
-  static constexpr uint64_t kPerByte = 0x0100010001;    // adds one to <feature>, <list> and <chunk>
 
   // The lengths for a list that is one chunk or one value of n bytes.
   Lengths lengths_of(uint64_t n) const { return lengths_of_list(1 + varint_size(n) + n); }
@@ -100,9 +94,8 @@ class EncodedColumn {
     return {list, feature, key_.size() + varint_size(feature) + feature};
   }
 
-  bool fits_text(uint64_t n) const { return static_cast<int64_t>(n) <= max_short_; }
   TFR_INLINE uint64_t scalar_size(uint64_t n) const {
-    return TFR_LIKELY(fits_text(n)) ? head_size_ + n : lengths_of(n).whole_entry();
+    return TFR_LIKELY(head_.fits(n)) ? head_.size + n : lengths_of(n).whole_entry();
   }
 
   // ---- heads: the part of an entry before its values ----
@@ -125,40 +118,6 @@ class EncodedColumn {
     return write_varint(p, n);
   }
 
-  // The head of a short value. It is apart from the column so that it stays in registers.
-  class ShortHead {
-   public:
-    ShortHead(const EncodedColumn& column, uint64_t n) : size_(column.head_size_), entry_(column.text_[1]) {
-      if (!size_) return;  // the head of this column is never short
-      uint8_t text[kTextBytes];
-      std::memcpy(text, column.text_, kTextBytes);
-      text[1] = static_cast<uint8_t>(entry_ + n);
-      tail_ = load<uint64_t>(text + size_ - 5) + n * kPerByte;
-      store<uint64_t>(text + size_ - 5, tail_);
-      for (int i = 0; i < 3; ++i) blocks_[i] = load<Block16>(text + 16 * i);
-    }
-    // Writes the head for a value of n bytes, for which the object was made.
-    TFR_INLINE uint8_t* write(uint8_t* p) const {
-      store<Block16>(p, blocks_[0]);
-      if (size_ > 16) store<Block16>(p + 16, blocks_[1]);  // conditional because of kOverStore
-      if (size_ > 32) store<Block16>(p + 32, blocks_[2]);
-      return p + size_;
-    }
-    // Writes the head for a value that is n bytes longer.
-    TFR_INLINE uint8_t* write(uint8_t* p, uint64_t n) const {
-      write(p);
-      p[1] = static_cast<uint8_t>(entry_ + n);
-      store<uint64_t>(p + size_ - 5, tail_ + n * kPerByte);
-      return p + size_;
-    }
-
-   private:
-    Block16 blocks_[3] = {};
-    size_t size_;
-    uint64_t entry_;
-    uint64_t tail_ = 0;
-  };
-
   // ---- scalars ----
 
   // The loops over rows use a copy of the validity, because the compiler must assume that the stores of a loop change
@@ -176,7 +135,7 @@ class EncodedColumn {
         break;
       }
       case Kind::kFloat: {
-        const uint64_t size = scalar_size(4);
+        const uint64_t size = lengths_of(4).whole_entry();
         for (int64_t r = 0; r < count; ++r)
           if (valid[begin + r]) sizes[r] += size;
         break;
@@ -194,14 +153,13 @@ class EncodedColumn {
   void write_ints(int64_t begin, int64_t count, uint8_t** ends) const {
     const Validity valid = view.valid;
     const int64_t* const values = view.ints + begin;
-    const ShortHead head(*this, 0);
-    const bool is_short = fits_text(10);
+    const EntryHead head = head_;
     for (int64_t r = 0; r < count; ++r) {
       if (!valid[begin + r]) continue;
       const auto value = static_cast<uint64_t>(values[r]);
       prefetch(values + r + count);
       const unsigned size = varint_size(value);
-      uint8_t* const p = TFR_LIKELY(is_short) ? head.write(ends[r], size) : write_head(ends[r], size);
+      uint8_t* const p = TFR_LIKELY(head.fits(size)) ? head.write(ends[r], size) : write_head(ends[r], size);
       write_sized_varint(p, value, size);
       ends[r] = p + size;
     }
@@ -210,13 +168,12 @@ class EncodedColumn {
   void write_floats(int64_t begin, int64_t count, uint8_t** ends) const {
     const Validity valid = view.valid;
     const float* const values = view.floats + begin;
-    const ShortHead head(*this, 4);
-    const bool is_short = fits_text(10);
+    const EntryHead head = head_;
     for (int64_t r = 0; r < count; ++r) {
       if (!valid[begin + r]) continue;
       const float value = values[r];
       prefetch(values + r + count);  // the start of the next group
-      uint8_t* const p = TFR_LIKELY(is_short) ? head.write(ends[r]) : write_head(ends[r], 4);
+      uint8_t* const p = TFR_LIKELY(head.fits(0)) ? head.write(ends[r]) : write_head(ends[r], 4);
       store<float>(p, value);
       ends[r] = p + 4;
     }
@@ -224,14 +181,12 @@ class EncodedColumn {
 
   void write_bytes(int64_t begin, int64_t count, uint8_t** ends) const {
     const ColumnView column = view;
-    const ShortHead head(*this, 0);
-    const int64_t max_short = max_short_;
+    const EntryHead head = head_;
     for (int64_t r = 0; r < count; ++r) {
       if (!column.valid[begin + r]) continue;
       const int64_t from = column.bytes[begin + r];
       const auto n = static_cast<uint64_t>(column.bytes[begin + r + 1] - from);
-      uint8_t* const p =
-          TFR_LIKELY(static_cast<int64_t>(n) <= max_short) ? head.write(ends[r], n) : write_head(ends[r], n);
+      uint8_t* const p = TFR_LIKELY(head.fits(n)) ? head.write(ends[r], n) : write_head(ends[r], n);
       ends[r] = copy_bytes(p, column, from, n);
     }
   }
@@ -307,7 +262,7 @@ class EncodedColumn {
   }
 
   uint8_t* write_varints(uint8_t* p, Range list) const {
-    return varints::best_write()(p, view.ints + list.first, static_cast<size_t>(list.last - list.first));
+    return varints::write(p, view.ints + list.first, static_cast<size_t>(list.last - list.first));
   }
 
   uint64_t packed_size(Range list) const {
@@ -345,7 +300,7 @@ class EncodedColumn {
   }
 
   void write_lists(int64_t begin, int64_t count, uint8_t** ends) const {
-    const ShortHead head(*this, 0);
+    const EntryHead head = head_;
     for (int64_t r = 0; r < count; ++r) {
       if (!view.valid[begin + r]) continue;
       const Range list{view.lists[0][begin + r], view.lists[0][begin + r + 1]};
@@ -354,7 +309,7 @@ class EncodedColumn {
       } else if (spec.kind == Kind::kInt64 && list.first != list.last) {
         const auto at = static_cast<size_t>(r);
         const uint64_t n = varint_ends_[at + 1] - varint_ends_[at];
-        uint8_t* const p = fits_text(n) ? head.write(ends[r], n) : write_head(ends[r], n);
+        uint8_t* const p = head.fits(n) ? head.write(ends[r], n) : write_head(ends[r], n);
         std::memcpy(p, varints_.data() + varint_ends_[at], n);
         ends[r] = p + n;
       } else {
@@ -396,9 +351,7 @@ class EncodedColumn {
 
   std::string key_;  // 0A <name length> <name> 12
   uint8_t kind_tag_;
-  unsigned head_size_ = 0;
-  int64_t max_short_ = -1;  // the longest value for which the fixed text is the head
-  uint8_t text_[kTextBytes] = {};
+  EntryHead head_;                // of entries with short values
   std::vector<uint8_t> varints_;  // the encoded lists of int64 of the group
   std::vector<uint64_t> varint_ends_;
 };

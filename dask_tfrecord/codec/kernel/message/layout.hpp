@@ -18,12 +18,6 @@
 
 namespace tfr {
 
-// 32 bytes to compare.
-struct alignas(32) Window {
-  uint64_t words[4] = {};  // the expected bytes
-  uint64_t masks[4] = {};  // 0xFF where a byte is compared
-};
-
 // The value of a column inside a run of entries.
 struct Field {
   uint32_t at;    // the distance from the start of the run
@@ -33,27 +27,24 @@ struct Field {
 
 enum class StepKind : uint8_t {
   kRun,    // one or more entries of constant size
-  kSkip,   // one entry without a column:     0A <entry> 0A <name length> <name> 12 <n>
-  kInt,    // one entry with a scalar int64:  0A <entry> 0A <name length> <name> 12 <feature> <kind> <list> 0A <n>
-  kFloat,  // the same with a scalar float
-  kBytes,  // the same with a scalar of bytes
+  kSkip,   // one entry without a column
+  kInt,    // one entry with a scalar int64
+  kFloat,  // one entry with a scalar float
+  kBytes,  // one entry with a scalar of bytes
   kOther,  // one entry of any shape: its fields are read one by one
 };
 
-// The next entries of a record. In the kinds kSkip to kBytes, all lengths have one byte, the last byte of the head is
-// the number n of bytes after the head, and the other lengths are constants plus n.
-struct Step {
+// The next entries of a record.
+struct alignas(32) Step {
   StepKind kind;
   bool optional = false;            // the entry may be absent
   int32_t slot = kUnwanted;         // all kinds but kRun
-  uint32_t head = 0;                // kSkip to kBytes: the number of bytes before the values
-  uint32_t most = 0;                // kSkip to kBytes: the greatest n
-  uint32_t size = 0;                // kRun: the number of bytes of all entries
-  Window lengths[2];                // kSkip to kBytes: 0xFF in `words` where n is added to the expected byte
-  std::vector<Window> windows;      // kSkip to kBytes: one or two, for the head
-  std::vector<uint32_t> window_at;  // the distance of each window from the start of the step
-  std::vector<Field> fields;        // kRun
+  EntryHead head;                   // kSkip to kBytes
   std::string text;                 // all kinds but kRun: 0A <name length> <name> 12
+  uint32_t size = 0;                // kRun: the number of bytes of all entries
+  std::vector<Window> windows;      // kRun
+  std::vector<uint32_t> window_at;  // kRun: the distance of each window from the start of the step
+  std::vector<Field> fields;        // kRun
 };
 
 // The object copies what it learns and keeps no pointers into records.
@@ -156,7 +147,7 @@ class Layout {
       Span values = body;
       if (entry.slot >= 0) {
         Span list;
-        const ColumnSpec& column = columns_[static_cast<size_t>(entry.slot)];
+        const ColumnSpec& column = column_of(entry);
         // An accepted scalar is one number or none. A chunk without a number is no value.
         entry.usual = is_one_list(body, content_of(column.kind), list) && is_one_chunk(list, values) &&
                       (column.depth || column.kind >= Kind::kBytes || values.size());
@@ -204,11 +195,13 @@ class Layout {
     return true;
   }
 
+  const ColumnSpec& column_of(const Entry& entry) const { return columns_[static_cast<size_t>(entry.slot)]; }
+
   // The kind of a step of one entry, if the entry is not constant or it is alone.
   StepKind kind_of(const Entry& entry) const {
-    if (entry.text.size() > KeyTable::kLongest) return StepKind::kOther;
+    if (entry.text.size() > EntryHead::kLongestText) return StepKind::kOther;
     if (entry.slot < 0) return StepKind::kSkip;
-    const ColumnSpec& column = columns_[static_cast<size_t>(entry.slot)];
+    const ColumnSpec& column = column_of(entry);
     if (column.depth) return StepKind::kOther;
     return column.kind == Kind::kInt64   ? StepKind::kInt
            : column.kind == Kind::kFloat ? StepKind::kFloat
@@ -222,13 +215,7 @@ class Layout {
     step.slot = entry.slot;
     step.text = entry.text;
     if (step.kind == StepKind::kOther) return step;
-    const bool wanted = entry.slot >= 0;
-    const auto [head, lengths] =
-        EntryHead(entry.text, wanted ? content_of(columns_[static_cast<size_t>(entry.slot)].kind) : Content::kUnset);
-    step.head = static_cast<uint32_t>(head.size());
-    step.most = 0x7F - static_cast<uint32_t>(head[1]);
-    set_windows(step, head, std::string(head.size(), '\xFF'));
-    for (size_t i = 0; i < step.windows.size(); ++i) copy_part(step.lengths[i].words, lengths, 32 * i);
+    step.head = EntryHead(entry.text, entry.slot < 0 ? Content::kUnset : content_of(column_of(entry).kind));
     return step;
   }
 
@@ -256,14 +243,14 @@ class Layout {
   static void set_windows(Step& step, const std::string& bytes, const std::string& mask) {
     for (size_t at = mask.find('\xFF'); at != std::string::npos; at = mask.find('\xFF', at + 32)) {
       Window window;
-      copy_part(window.words, bytes, at);
+      copy_part(window.bytes, bytes, at);
       copy_part(window.masks, mask, at);
       step.windows.push_back(window);
       step.window_at.push_back(static_cast<uint32_t>(at));
     }
   }
   // Copies up to 32 bytes.
-  static void copy_part(uint64_t (&to)[4], const std::string& from, size_t at) {
+  static void copy_part(uint8_t (&to)[32], const std::string& from, size_t at) {
     std::memcpy(to, from.data() + at, std::min<size_t>(32, from.size() - at));
   }
 

@@ -6,8 +6,8 @@
 //   Features        { map<string, Feature> feature = 1; }
 //   FeatureLists    { map<string, FeatureList> feature_list = 1; }
 //
-// The fast path compares the first bytes of an entry with the bytes that keys.hpp expects. An entry that differs is
-// read field by field.
+// The fast path compares the first bytes of an entry with the head that is expected next, see keys.hpp. An entry that
+// differs is read field by field.
 #pragma once
 
 #include <algorithm>
@@ -41,10 +41,25 @@ class MapWalker {
   // Passes all entries of one Features or FeatureLists message to the sink. Bytes up to limit may be read although
   // they are not part of the message. Returns false with a fault.
   bool walk(Span message, const uint8_t* limit, Fault& fault) {
+    const auto work = [this](auto loop, Span map, const uint8_t* readable, Fault* found)
+                          TFR_INLINE_LAMBDA { return this->template walk_by<decltype(loop)>(map, readable, *found); };
+    return run_fastest(work, message, limit, &fault);
+  }
+
+  // Forgets all keys, so that the sink is asked for their slots again.
+  void forget() { table_ = KeyTable(); }
+
+ private:
+  // The fast path reads so many bytes from the start of an entry: the longest head and 16 bytes of values.
+  static constexpr ptrdiff_t kReach = kHeadRoom + 16;
+  static constexpr int kTries = 4;  // up to 3 absent features are skipped on the way to the next key
+
+  template <class Loop>
+  TFR_INLINE bool walk_by(Span message, const uint8_t* limit, Fault& fault) {
     const uint8_t* p = message.begin;
     uint32_t previous = 0;
     while (p < message.end) {
-      p = walk_expected(p, message.end, limit, previous);
+      p = walk_expected<Loop>(p, message.end, limit, previous);
       if (p == message.end) break;
       uint32_t tag = 0;
       Span entry;
@@ -59,84 +74,53 @@ class MapWalker {
     return true;
   }
 
-  // Forgets all keys, so that the sink is asked for their slots again.
-  void forget() { table_ = KeyTable(); }
-
- private:
-  // The fast path reads so many bytes from the start of an entry: the longest head and 16 bytes of values.
-  static constexpr ptrdiff_t kReach = KeyTable::kHead + 16;
-  static constexpr int kTries = 4;  // up to 3 absent features are skipped on the way to the next key
-
   // The fast path. It takes entries as long as each starts with the expected bytes of one of the next keys. Returns
   // the end of the last entry. That is beyond `end` if the entry does not end inside the message; then read_tag
   // finds no bytes and the message is malformed.
   template <class Loop>
-  TFR_INLINE const uint8_t* walk_expected_by(const uint8_t* p, const uint8_t* end, const uint8_t* limit,
-                                             uint32_t& previous) {
+  TFR_INLINE const uint8_t* walk_expected(const uint8_t* p, const uint8_t* end, const uint8_t* limit,
+                                          uint32_t& previous) {
     const Key* const keys = table_.keys();
     // An entry that starts before `stop` has kReach readable bytes.
     const uint8_t* const stop = std::min(end, limit - std::min(limit - p, kReach - 1));
     auto cursor = sink_.cursor();
-    uint32_t last = previous;
+    const Key* last = keys + previous;
     while (p < stop) {
       // A branch rather than a load of `next`, so that the comparison does not wait for the load.
-      uint32_t index = TFR_LIKELY(keys[last].in_order) ? last + 1 : keys[last].next;
-      if (!TFR_LIKELY(Loop::matches(keys[index], p)) && !(index = find_next(index, p))) break;
-      const Key& key = keys[index];
-      if (key.longer && !matches_text(index, p)) break;
-      const uint8_t* const values = p + key.head;
+      const Key* key = TFR_LIKELY(last->in_order) ? last + 1 : keys + last->next;
+      if (!TFR_LIKELY(key->head.matches<Loop>(p)) && !(key = find_next<Loop>(key, p))) break;
+      const uint8_t* const values = p + key->head.size;
       const uint8_t* next;
-      if (key.shape == EntryShape::kFloat) {
-        next = values + 4;
-        if (!sink_.take_float(cursor, key.slot, values)) break;
-      } else if (key.shape == EntryShape::kChunk) {
-        // The other four lengths follow from the first.
-        constexpr uint64_t kTail = 0xFFFFFFFFFF;
-        constexpr uint64_t kPerByte = 0x0100010001;
+      if (key->one_float) {
+        next = values + sizeof(float);
+        if (!sink_.take_float(cursor, key->slot, values)) break;
+      } else if (key->slot >= 0) {
         const size_t n = values[-1];
         next = values + n;
-        if ((load<uint64_t>(values - 5) ^ (key.tail + n * kPerByte)) & kTail) break;
         // `next` must not be beyond `end`, because the sink reads the whole chunk.
-        if (p[1] != key.entry + n || p[1] >= 0x80 || next > end ||
-            !sink_.template take_chunk<Loop>(cursor, key.slot, {values, next}))
+        if (!key->head.has_entry_length(p, n) || !key->head.has_other_lengths(p, n) || next > end ||
+            !sink_.template take_chunk<Loop>(cursor, key->slot, {values, next}))
           break;
       } else {
-        // <feature> comes next. The entry must end where the feature ends.
         next = p + 2 + p[1];
-        if (p[1] >= 0x80 || next != values + 1 + *values) break;
+        if (!TFR_LIKELY(key->head.has_entry_length(p, values[-1]))) break;
       }
-      last = index;
+      last = key;
       p = next;
     }
     sink_.done(cursor);
-    previous = last;
+    previous = static_cast<uint32_t>(last - keys);
     return p;
   }
 
-#if defined(TFR_X86)
-  TFR_AVX2_TARGET TFR_NOINLINE const uint8_t* walk_expected_avx2(const uint8_t* p, const uint8_t* end,
-                                                                 const uint8_t* limit, uint32_t& previous) {
-    return walk_expected_by<Avx2Loop>(p, end, limit, previous);
-  }
-#endif
-  TFR_NOINLINE const uint8_t* walk_expected(const uint8_t* p, const uint8_t* end, const uint8_t* limit,
-                                            uint32_t& previous) {
-#if defined(TFR_X86)
-    if (cpu().bmi2) return walk_expected_avx2(p, end, limit, previous);
-#endif
-    return walk_expected_by<PortableLoop>(p, end, limit, previous);
-  }
-
-  bool matches_text(uint32_t index, const uint8_t* p) const {
-    return !std::memcmp(p + 2, table_.text(index).data(), table_.text(index).size());
-  }
-  // Returns the key of the entry at p if it is one of the keys that followed key `index`, else 0.
-  TFR_NOINLINE uint32_t find_next(uint32_t index, const uint8_t* p) const {
+  // Returns the key of the entry at p if it is one of the keys that followed `key`, else null.
+  template <class Loop>
+  TFR_INLINE const Key* find_next(const Key* key, const uint8_t* p) const {
     for (int tries = 1; tries < kTries; ++tries) {
-      index = table_[index].next;
-      if (PortableLoop::matches(table_[index], p)) return index;
+      key = table_.keys() + key->next;
+      if (key->head.matches<Loop>(p)) return key;
     }
-    return 0;
+    return nullptr;
   }
 
   // Takes an entry that is `0A <name length> <name> 12 <value>` with one of the next keys and any value. Returns

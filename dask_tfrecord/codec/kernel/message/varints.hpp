@@ -1,61 +1,30 @@
 // Runs of varints, which are the content of a packed list of int64.
 //
-// The write loop uses the processor's bit deposit instruction if it is fast. The choice is made once, at run time.
+// The write loop uses the processor's bit deposit instruction if it is fast.
 #pragma once
 
 #include <algorithm>
 
-#include "base/cpu.hpp"
 #include "message/wire.hpp"
 
 namespace tfr::varints {
 
-struct Portable {
-  TFR_INLINE static uint64_t spread(uint64_t value) { return spread_groups(value); }
-};
-
 constexpr size_t kAhead = 128;  // values to prefetch, because the other columns are written before the next ones
 
 // Writes n values at p and returns their end. Overwrites up to 10 bytes beyond the end.
-template <class Bits>
-TFR_INLINE uint8_t* write_with(uint8_t* p, const int64_t* values, size_t n) {
-  for (size_t i = 0; i < n; ++i) {
-    const auto value = static_cast<uint64_t>(values[i]);
-    prefetch(values + i + kAhead);
-    const unsigned size = varint_size(value);
-    store<uint64_t>(p, Bits::spread(value) | kContinues[size]);
-    if (!TFR_LIKELY(size <= 8)) write_varint_end(p, value, size);
-    p += size;
-  }
-  return p;
-}
-
-using Write = uint8_t* (*)(uint8_t* p, const int64_t* values, size_t n);
-
-inline uint8_t* write_portable(uint8_t* p, const int64_t* values, size_t n) {
-  return write_with<Portable>(p, values, n);
-}
-
-#if defined(TFR_X86)
-#define TFR_BMI2_TARGET TFR_TARGET("bmi,bmi2,lzcnt")
-
-struct Bmi2 {
-  TFR_BMI2_TARGET static inline uint64_t spread(uint64_t value) { return _pdep_u64(value, ~kContinue); }
-};
-
-TFR_BMI2_TARGET inline uint8_t* write_bmi2(uint8_t* p, const int64_t* values, size_t n) {
-  return write_with<Bmi2>(p, values, n);
-}
-#endif
-
-// The fastest implementation that this processor has.
-inline Write best_write() {
-#if defined(TFR_X86)
-  static const Write write = cpu().bmi2 ? write_bmi2 : write_portable;
-  return write;
-#else
-  return write_portable;
-#endif
+inline uint8_t* write(uint8_t* p, const int64_t* values, size_t n) {
+  const auto work = [](auto loop, uint8_t* to, const int64_t* from, size_t count) TFR_INLINE_LAMBDA {
+    for (size_t i = 0; i < count; ++i) {
+      const auto value = static_cast<uint64_t>(from[i]);
+      prefetch(from + i + kAhead);
+      const unsigned size = varint_size(value);
+      store<uint64_t>(to, loop.spread(value) | kContinues[size]);
+      if (!TFR_LIKELY(size <= 8)) write_varint_end(to, value, size);
+      to += size;
+    }
+    return to;
+  };
+  return run_fastest(work, p, values, n);
 }
 
 // Reads the values in [p, end) into `to`, which must have room for end - p values, and may read up to `limit`.
@@ -76,7 +45,7 @@ inline int64_t* read(const uint8_t* p, const uint8_t* end, const uint8_t* limit,
       *to++ = static_cast<int64_t>((word & 0x7F) | (word >> 1 & 0x3F80) | (word >> 2 & 0x1FC000));
       p += 3;
     } else if (const uint64_t stops = ~word & kContinue) {
-      *to++ = static_cast<int64_t>(join_groups(word & (stops ^ (stops - 1)) & ~kContinue));
+      *to++ = static_cast<int64_t>(Portable::join(word & (stops ^ (stops - 1)) & ~kContinue));
       p += (lowest_bit(stops) >> 3) + 1;
     } else {
       uint64_t value = 0;

@@ -9,7 +9,7 @@
 // the room.
 #pragma once
 
-#include "base/bytes.hpp"
+#include "base/loops.hpp"
 
 namespace tfr {
 
@@ -126,22 +126,13 @@ bool for_each_field(Span message, OnLen&& on_len, OnOther&& on_other) {
   return true;
 }
 
-constexpr uint64_t kContinue = 0x8080808080808080;
-
-// Joins the 7-bit groups of up to 8 varint bytes, whose continuation bits are cleared, to one number.
-TFR_INLINE uint64_t join_groups(uint64_t x) {
-  x = (x & 0x007F007F007F007F) | ((x & 0x7F007F007F007F00) >> 1);
-  x = (x & 0x00003FFF00003FFF) | ((x & 0x3FFF00003FFF0000) >> 2);
-  return (x & 0x000000000FFFFFFF) | ((x & 0x0FFFFFFF00000000) >> 4);
-}
-
 // The continuation bits in the first eight bytes of a varint, by the size of the varint.
 inline constexpr uint64_t kContinues[11] = {
     0, 0, 0x80, 0x8080, 0x808080, 0x80808080, 0x8080808080, 0x808080808080, 0x80808080808080, kContinue, kContinue,
 };
 
 // Reads a varint that has exactly n bytes, 1 to 10. It reads 16 bytes from p. Returns false if the varint has another
-// size. Loop::join is join_groups or a faster version.
+// size.
 template <class Loop>
 TFR_INLINE bool read_exact_varint(const uint8_t* p, size_t n, uint64_t& value) {
   // Masks for the bytes of the varint among the first eight bytes.
@@ -176,13 +167,6 @@ TFR_INLINE uint8_t* write_varint(uint8_t* p, uint64_t value) {
   return p;
 }
 
-// Spreads the lowest 56 bits over eight bytes, 7 bits each.
-TFR_INLINE uint64_t spread_groups(uint64_t x) {
-  x = (x & 0x000000000FFFFFFF) | ((x & 0x00FFFFFFF0000000) << 4);
-  x = (x & 0x00003FFF00003FFF) | ((x & 0x0FFFC0000FFFC000) << 2);
-  return (x & 0x007F007F007F007F) | ((x & 0x3F803F803F803F80) << 1);
-}
-
 // Writes the ninth and tenth byte of a varint that has more than eight bytes.
 TFR_INLINE void write_varint_end(uint8_t* p, uint64_t value, unsigned size) {
   p[8] = static_cast<uint8_t>((value >> 56 & 0x7F) | (size == 10 ? 0x80 : 0));
@@ -191,7 +175,7 @@ TFR_INLINE void write_varint_end(uint8_t* p, uint64_t value, unsigned size) {
 
 // Writes a varint whose size is varint_size(value). Overwrites up to 10 bytes from p.
 TFR_INLINE void write_sized_varint(uint8_t* p, uint64_t value, unsigned size) {
-  store<uint64_t>(p, spread_groups(value) | kContinues[size]);
+  store<uint64_t>(p, Portable::spread(value) | kContinues[size]);
   if (size > 8) write_varint_end(p, value, size);
 }
 
