@@ -60,22 +60,17 @@ class Appender {
     return true;
   }
 
-  // Appends FeatureList { repeated Feature feature = 1; } as a list of lists. A Feature without a kind is a null list.
+  // Appends a FeatureList as a list of lists. A Feature without a kind is a null list.
   TFR_NOINLINE bool append_feature_list(DecodedColumn& column, int64_t row, Span body, Fault& fault) {
-    const bool whole = for_each_field(
-        body,
-        [&](uint32_t tag, Span span) {
-          if (tag != tag_of(1, kLen)) return true;
-          if (!values_.read(span)) return false;
-          if (!fits(column, fault)) return false;
-          append_values(column, row);
-          if (values_.content == Content::kUnset)
-            column.step_nulls.push_back(static_cast<int64_t>(column.steps_at.count()));
-          column.steps_at.push(*arena_, static_cast<int32_t>(column.values()));
-          return true;
-        },
-        [](uint32_t, Span) { return true; });
-    if (!whole) return fault.reason ? false : fault(kMalformed);
+    const bool whole = for_each_step(body, [&](Span step) {
+      if (!values_.read(step) || !fits(column, fault)) return false;
+      append_values(column, row);
+      if (values_.content == Content::kUnset)
+        column.step_nulls.push_back(static_cast<int64_t>(column.steps_at.count()));
+      column.steps_at.push(*arena_, static_cast<int32_t>(column.values()));
+      return true;
+    });
+    if (!whole) return fault.unread();
     column.push_row_end(*arena_);
     return true;
   }
@@ -86,7 +81,7 @@ class Appender {
     const size_t before = column.values_at.count();
     for (const uint8_t* p = list.begin; p < list.end;) {
       Span value;
-      if (*p != tag_of(1, kLen) || !(p = read_span(p + 1, list.end, value))) {
+      if (!(p = read_field(p, list.end, 1, value))) {
         column.values_at.truncate(before);
         column.data.size = column.values_at[before];
         return false;

@@ -93,9 +93,7 @@ class AlikeDecoder {
     for (; count_ < count; ++count_) {
       const Span record = records[count_];
       Span map;
-      if (!record.size() || *record.begin != tag_of(1, kLen) ||
-          read_span(record.begin + 1, record.end, map) != record.end)
-        break;
+      if (!is_one_field(record, 1, map)) break;
       at_[count_] = map.begin;
       ends_[count_] = map.end;
       absent_[count_] = 0;
@@ -120,13 +118,13 @@ class AlikeDecoder {
             take_run<Loop>(step);
             break;
           case StepKind::kSkip:
-            skip<Loop>(step);
+            take_each<Loop>(step, [](size_t, const uint8_t*, size_t) TFR_INLINE_LAMBDA { return true; });
             break;
           case StepKind::kInt:
-            take_numbers<Loop, true>(step);
+            take_ints<Loop>(step);
             break;
           case StepKind::kFloat:
-            take_numbers<Loop, false>(step);
+            take_floats<Loop>(step);
             break;
           case StepKind::kBytes:
             take_bytes<Loop>(step);
@@ -144,13 +142,15 @@ class AlikeDecoder {
     return static_cast<ptrdiff_t>(step.head.size + n) <= end - p && step.head.matches<Loop>(p, n);
   }
 
-  template <class Loop>
-  TFR_INLINE void skip(const Step& step) {
+  // Calls take(i, p, n) for the n bytes of values at p of each record that has the step's head. If it returns false,
+  // the entry has another form.
+  template <class Loop, class Take>
+  TFR_INLINE void take_each(const Step& step, Take take) {
     const size_t head = step.head.size;
     for (size_t i = 0; i < count_; ++i) {
       const uint8_t* const p = at_[i];
       const size_t n = p[head - 1];
-      if (TFR_LIKELY(matches<Loop>(step, p, ends_[i], n))) {
+      if (TFR_LIKELY(matches<Loop>(step, p, ends_[i], n) && take(i, p + head, n))) {
         at_[i] = p + head + n;
       } else if (!take_other(step, i)) {
         return;
@@ -158,29 +158,24 @@ class AlikeDecoder {
     }
   }
 
-  template <class Loop, bool is_int>
-  TFR_INLINE void take_numbers(const Step& step) {
-    const size_t head = step.head.size;
-    uint8_t* const out = is_int ? reinterpret_cast<uint8_t*>(column(step.slot).ints.data + row_)
-                                : reinterpret_cast<uint8_t*>(column(step.slot).floats.data + row_);
-    for (size_t i = 0; i < count_; ++i) {
-      const uint8_t* const p = at_[i];
-      const size_t n = p[head - 1];
-      bool good = matches<Loop>(step, p, ends_[i], n);
-      if constexpr (is_int) {
-        uint64_t value = 0;
-        good = good && n - 1 < 10 && read_exact_varint<Loop>(p + head, n, value);
-        if (good) store<uint64_t>(out + 8 * i, value);
-      } else {
-        good = good && n == 4;
-        if (good) store<uint32_t>(out + 4 * i, load<uint32_t>(p + head));
-      }
-      if (TFR_LIKELY(good)) {
-        at_[i] = p + head + n;
-      } else if (!take_other(step, i)) {
-        return;
-      }
-    }
+  template <class Loop>
+  TFR_INLINE void take_ints(const Step& step) {
+    int64_t* const out = column(step.slot).ints.data + row_;
+    take_each<Loop>(step, [out](size_t i, const uint8_t* p, size_t n) TFR_INLINE_LAMBDA {
+      uint64_t value = 0;
+      if (n - 1 >= 10 || !read_exact_varint<Loop>(p, n, value)) return false;
+      store<uint64_t>(out + i, value);
+      return true;
+    });
+  }
+
+  template <class Loop>
+  TFR_INLINE void take_floats(const Step& step) {
+    float* const out = column(step.slot).floats.data + row_;
+    take_each<Loop>(step, [out](size_t i, const uint8_t* p, size_t n) TFR_INLINE_LAMBDA {
+      if (n == sizeof(float)) store<uint32_t>(out + i, load<uint32_t>(p));
+      return n == sizeof(float);
+    });
   }
 
   template <class Loop>
@@ -247,14 +242,14 @@ class AlikeDecoder {
     const size_t n = field.size;
     const size_t count = count_;
     if (!to.spec.depth && to.spec.kind == Kind::kFloat) {
-      auto* const out = reinterpret_cast<uint8_t*>(to.floats.data + row_);
-      for (size_t i = 0; i < count; ++i) store<uint32_t>(out + 4 * i, load<uint32_t>(at_[i] + at));
+      float* const out = to.floats.data + row_;
+      for (size_t i = 0; i < count; ++i) store<uint32_t>(out + i, load<uint32_t>(at_[i] + at));
     } else if (!to.spec.depth && to.spec.kind == Kind::kInt64) {
-      auto* const out = reinterpret_cast<uint8_t*>(to.ints.data + row_);
+      int64_t* const out = to.ints.data + row_;
       for (size_t i = 0; i < count; ++i) {
         uint64_t value = 0;
         if (!read_exact_varint<Loop>(at_[i] + at, n, value)) return end_batch(i);
-        store<uint64_t>(out + 8 * i, value);
+        store<uint64_t>(out + i, value);
       }
     } else {
       for (size_t i = 0; i < count; ++i)
@@ -271,8 +266,7 @@ class AlikeDecoder {
     Span body;
     const uint8_t* const p = at_[i];
     const size_t size = step.text.size();
-    if (p < ends_[i] && *p == tag_of(1, kLen) && read_span(p + 1, ends_[i], entry) && entry.size() > size &&
-        !std::memcmp(entry.begin, step.text.data(), size) &&
+    if (read_field(p, ends_[i], 1, entry) && entry.size() > size && !std::memcmp(entry.begin, step.text.data(), size) &&
         read_span(entry.begin + size, entry.end, body) == entry.end) {
       Fault fault;
       if (step.slot >= 0 &&

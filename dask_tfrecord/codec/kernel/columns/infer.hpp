@@ -139,12 +139,11 @@ class Inference {
   // Returns the number of entries in the maps of a record, as far as it is well-formed.
   size_t count_entries(Span record) const {
     size_t count = 0;
-    const auto other = [](uint32_t, Span) { return true; };
     const auto entry = [&](uint32_t tag, Span) { return count += tag == tag_of(1, kLen), true; };
     const auto map = [&](uint32_t tag, Span span) {
-      return (tag != tag_of(1, kLen) && !(sequence_ && tag == tag_of(2, kLen))) || for_each_field(span, entry, other);
+      return (tag != tag_of(1, kLen) && !(sequence_ && tag == tag_of(2, kLen))) || for_each_field(span, entry);
     };
-    for_each_field(record, map, other);
+    for_each_field(record, map);
     return count;
   }
 
@@ -256,10 +255,7 @@ class Inference {
   }
 
   TFR_NOINLINE bool add_feature_list(FeatureFacts& facts, Span body, Fault& fault) {
-    const bool whole = for_each_field(
-        body, [&](uint32_t tag, Span span) { return tag != tag_of(1, kLen) || add_feature(facts, span, fault); },
-        [](uint32_t, Span) { return true; });
-    return whole || (fault.reason ? false : fault(kMalformed));
+    return for_each_step(body, [&](Span step) { return add_feature(facts, step, fault); }) || fault.unread();
   }
 
   // The values of a feature before the current record changed them.

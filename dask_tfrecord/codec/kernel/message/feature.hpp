@@ -28,7 +28,16 @@ struct Fault {
     reason = why;
     return false;
   }
+  // Returns false for a message that could not be read. It is malformed unless there is another reason.
+  bool unread() { return !reason && (*this)(kMalformed); }
 };
+
+// Calls each(feature) for each of FeatureList { repeated Feature feature = 1; } until it returns false. Returns false
+// if it was stopped or the list is malformed.
+template <class Each>
+bool for_each_step(Span list, Each&& each) {
+  return for_each_field(list, [&](uint32_t tag, Span feature) { return tag != tag_of(1, kLen) || each(feature); });
+}
 
 // The kind of a Feature. The values are the field numbers of its oneof.
 enum class Content : uint8_t { kUnset = 0, kBytesList = 1, kFloatList = 2, kInt64List = 3 };
@@ -39,12 +48,11 @@ inline Content content_of(Kind kind) {
 
 // Returns true, and sets `list`, if the Feature is exactly one list of this kind.
 inline bool is_one_list(Span feature, Content content, Span& list) {
-  return feature.size() && *feature.begin == tag_of(static_cast<uint32_t>(content), kLen) &&
-         read_span(feature.begin + 1, feature.end, list) == feature.end;
+  return is_one_field(feature, static_cast<uint32_t>(content), list);
 }
 // Returns true, and sets `chunk`, if the list is exactly one packed chunk or one bytes value.
 inline bool is_one_chunk(Span list, Span& chunk) {
-  return list.size() && *list.begin == tag_of(1, kLen) && read_span(list.begin + 1, list.end, chunk) == list.end;
+  return is_one_field(list, 1, chunk);
 }
 
 // The values of one Feature. The spans in `bytes` point into the message that was read. Reuse the object for many
@@ -61,15 +69,12 @@ struct Values {
   // replaces it. Returns false if the message is malformed.
   bool read(Span feature) {
     reset(Content::kUnset);
-    return for_each_field(
-        feature,
-        [&](uint32_t tag, Span span) {
-          if (tag < tag_of(1, kLen) || tag > tag_of(3, kLen)) return true;
-          const auto kind = static_cast<Content>(tag >> 3);
-          if (kind != content) reset(kind);
-          return read_list(span);
-        },
-        [](uint32_t, Span) { return true; });
+    return for_each_field(feature, [&](uint32_t tag, Span span) {
+      if (tag < tag_of(1, kLen) || tag > tag_of(3, kLen)) return true;
+      const auto kind = static_cast<Content>(tag >> 3);
+      if (kind != content) reset(kind);
+      return read_list(span);
+    });
   }
 
  private:

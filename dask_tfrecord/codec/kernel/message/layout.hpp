@@ -119,19 +119,16 @@ class Layout {
   template <class SlotOf>
   bool parse(Span record, const SlotOf& slot_of, std::vector<Entry>& found) const {
     Span map;
-    if (!record.size() || *record.begin != tag_of(1, kLen) ||
-        read_span(record.begin + 1, record.end, map) != record.end)
-      return false;
+    if (!is_one_field(record, 1, map)) return false;
     std::unordered_set<std::string> seen;
     for (const uint8_t* p = map.begin; p < map.end;) {
       Span whole;
       Span name;
       Span body;
       const uint8_t* const start = p;
-      if (*p != tag_of(1, kLen) || !(p = read_span(p + 1, map.end, whole))) return false;
-      const uint8_t* q = whole.begin;
-      if (q == whole.end || *q != tag_of(1, kLen) || !(q = read_span(q + 1, whole.end, name))) return false;
-      if (q == whole.end || *q != tag_of(2, kLen) || read_span(q + 1, whole.end, body) != whole.end) return false;
+      if (!(p = read_field(p, map.end, 1, whole))) return false;
+      const uint8_t* const q = read_field(whole.begin, whole.end, 1, name);
+      if (!q || !is_one_field({q, whole.end}, 2, body)) return false;
       Entry entry;
       entry.text.assign(whole.begin, q + 1);
       const std::string key(name.begin, name.end);

@@ -178,7 +178,7 @@ class MapWalker {
           return true;
         },
         [&](uint32_t, Span) { return foreign = true; });
-    if (!whole) return fault.reason ? false : fault(kMalformed);
+    if (!whole) return fault.unread();
     // protobuf for Python drops such an entry, protobuf for C++ keeps it, and TensorFlow rejects the record.
     if (foreign) return fault("map entry holds a field other than key and value");
     if (merged) body = {merged_.data(), merged_.data() + merged_.size()};
@@ -196,9 +196,7 @@ class MapWalker {
   }
 
   // Returns true if the message consists of whole fields.
-  static bool is_whole(Span message) {
-    return for_each_field(message, [](uint32_t, Span) { return true; }, [](uint32_t, Span) { return true; });
-  }
+  static bool is_whole(Span message) { return for_each_field(message, kAnyField); }
 
   Sink& sink_;
   KeyTable table_;
@@ -211,18 +209,12 @@ class MapWalker {
 template <class OnFeatures, class OnLists>
 TFR_INLINE bool walk_record(Span record, bool sequence, Fault& fault, OnFeatures&& features, OnLists&& feature_lists) {
   Span part;
-  if (record.begin < record.end && *record.begin == tag_of(1, kLen) &&
-      read_span(record.begin + 1, record.end, part) == record.end)
-    return features(part);
-  const bool whole = for_each_field(
-      record,
-      [&](uint32_t tag, Span span) {
-        if (tag == tag_of(1, kLen)) return features(span);
-        return !(sequence && tag == tag_of(2, kLen)) || feature_lists(span);
-      },
-      [](uint32_t, Span) { return true; });
-  if (whole || fault.reason) return whole;
-  return fault(kMalformed);
+  if (is_one_field(record, 1, part)) return features(part);
+  const bool whole = for_each_field(record, [&](uint32_t tag, Span span) {
+    if (tag == tag_of(1, kLen)) return features(span);
+    return !(sequence && tag == tag_of(2, kLen)) || feature_lists(span);
+  });
+  return whole || fault.unread();
 }
 
 }  // namespace tfr

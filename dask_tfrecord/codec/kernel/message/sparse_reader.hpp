@@ -124,7 +124,7 @@ class SparseReader {
     uint64_t value_end = 0;
     Span name;
     if (!read_head(p, head.end, tag_of(1, kLen), entry_end) || entry_end > map_end) return;
-    if (p == head.end || *p != tag_of(1, kLen) || !(p = read_span(p + 1, head.end, name))) return;
+    if (!(p = read_field(p, head.end, 1, name))) return;
     if (!read_head(p, head.end, tag_of(2, kLen), value_end) || value_end != entry_end) return;
     map_end_ = map_end;
     next_ = entry_end;

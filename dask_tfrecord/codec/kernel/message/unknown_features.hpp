@@ -70,9 +70,7 @@ class UnknownFeatures {
   }
 
   bool read_steps(Span body, ColumnSpec& spec, Content& content) {
-    return for_each_field(
-        body, [&](uint32_t tag, Span step) { return tag != tag_of(1, kLen) || read_feature(step, spec, content); },
-        [](uint32_t, Span) { return true; });
+    return for_each_step(body, [&](Span step) { return read_feature(step, spec, content); });
   }
 
   static bool are_text(const std::vector<Span>& values) {

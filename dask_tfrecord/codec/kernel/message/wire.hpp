@@ -68,6 +68,17 @@ TFR_INLINE const uint8_t* read_span(const uint8_t* p, const uint8_t* end, Span& 
   return span.end;
 }
 
+// Reads a field of wire type LEN that has this number, below 16. Returns null for any other field.
+TFR_INLINE const uint8_t* read_field(const uint8_t* p, const uint8_t* end, uint32_t field, Span& content) {
+  return p < end && *p == tag_of(field, kLen) ? read_span(p + 1, end, content) : nullptr;
+}
+
+// Returns true, and sets `content`, if the message is exactly one such field.
+TFR_INLINE bool is_one_field(Span message, uint32_t field, Span& content) {
+  const uint8_t* const end = read_field(message.begin, message.end, field, content);
+  return end && end == message.end;
+}
+
 // Skips the value of a field with this tag. Nested groups are skipped in a loop, without recursion.
 inline const uint8_t* skip_value(const uint8_t* p, const uint8_t* end, uint32_t tag) {
   uint32_t open[kMaxGroupDepth];
@@ -104,10 +115,12 @@ inline const uint8_t* skip_value(const uint8_t* p, const uint8_t* end, uint32_t 
   }
 }
 
+inline constexpr auto kAnyField = [](uint32_t, Span) { return true; };
+
 // Calls on_len(tag, content) for each field of wire type LEN, and on_other(tag, value) for each other field.
 // Both return false to stop. Returns false if it was stopped or the message is malformed.
-template <class OnLen, class OnOther>
-bool for_each_field(Span message, OnLen&& on_len, OnOther&& on_other) {
+template <class OnLen, class OnOther = decltype(kAnyField)&>
+bool for_each_field(Span message, OnLen&& on_len, OnOther&& on_other = kAnyField) {
   const uint8_t* p = message.begin;
   while (p < message.end) {
     uint32_t tag = 0;
