@@ -194,6 +194,18 @@ TFR_CRC_TARGET inline uint32_t combine_by_instruction(uint32_t crc1, uint32_t cr
   return crc1 ^ crc2;
 }
 
+// Continues the value `a` with three streams of `each` words at p.
+TFR_CRC_TARGET TFR_INLINE uint32_t by_three(const uint8_t* p, size_t each, uint32_t a) {
+  uint32_t b = 0;
+  uint32_t c = 0;
+  for (size_t i = 0; i < each; ++i, p += 8) {
+    a = step64(a, load<uint64_t>(p));
+    b = step64(b, load<uint64_t>(p + 8 * each));
+    c = step64(c, load<uint64_t>(p + 16 * each));
+  }
+  return step64(0, times(a, kJoin.by_two[each]) ^ times(b, kJoin.by_one[each])) ^ c;
+}
+
 TFR_CRC_TARGET inline uint32_t by_instruction(const uint8_t* p, size_t n, uint32_t crc) {
   uint32_t a = ~crc;
   if (n < 8) {
@@ -209,18 +221,7 @@ TFR_CRC_TARGET inline uint32_t by_instruction(const uint8_t* p, size_t n, uint32
   a = step64(0, first) ^ static_cast<uint32_t>(start >> (8 * odd));
   p += odd;
   size_t words = n / 8;
-  while (words > 3 * kMaxWords) {
-    uint32_t b = 0;
-    uint32_t c = 0;
-    for (unsigned i = 0; i < kMaxWords; ++i, p += 8) {
-      a = step64(a, load<uint64_t>(p));
-      b = step64(b, load<uint64_t>(p + 8 * kMaxWords));
-      c = step64(c, load<uint64_t>(p + 16 * kMaxWords));
-    }
-    a = step64(0, times(a, kJoin.by_two[kMaxWords]) ^ times(b, kJoin.by_one[kMaxWords])) ^ c;
-    p += 16 * kMaxWords;
-    words -= 3 * kMaxWords;
-  }
+  for (; words > 3 * kMaxWords; words -= 3 * kMaxWords, p += 24 * kMaxWords) a = by_three(p, kMaxWords, a);
   const size_t each = words / 3;
   if (each) {
     // One or two words may not divide by three. Both are always processed, and used only if they are there.
@@ -229,15 +230,7 @@ TFR_CRC_TARGET inline uint32_t by_instruction(const uint8_t* p, size_t n, uint32
     a = rest > 0 ? one : a;
     const uint32_t two = step64(a, load<uint64_t>(p + 8));
     a = rest > 1 ? two : a;
-    p += 8 * rest;
-    uint32_t b = 0;
-    uint32_t c = 0;
-    for (size_t i = 0; i < each; ++i, p += 8) {
-      a = step64(a, load<uint64_t>(p));
-      b = step64(b, load<uint64_t>(p + 8 * each));
-      c = step64(c, load<uint64_t>(p + 16 * each));
-    }
-    return ~(step64(0, times(a, kJoin.by_two[each]) ^ times(b, kJoin.by_one[each])) ^ c);
+    return ~by_three(p + 8 * rest, each, a);
   }
   for (; words; --words, p += 8) a = step64(a, load<uint64_t>(p));
   return ~a;
