@@ -80,6 +80,16 @@ struct ColumnView {
   const uint8_t* data = nullptr;
   int64_t data_end = 0;
 
+  // Copies n bytes of values from `from` on, and returns their end. Overwrites 16 bytes at p.
+  TFR_INLINE uint8_t* copy_bytes(uint8_t* p, int64_t from, uint64_t n) const {
+    if (n <= 16 && data_end - from >= 16) {
+      copy16(p, data + from);
+    } else if (n) {
+      std::memcpy(p, data + from, n);
+    }
+    return p + n;
+  }
+
   // Makes the row at `offset` row 0. The offset is that of the enclosing struct array.
   void shift(int depth, int64_t offset) {
     valid.first += offset;

@@ -159,7 +159,7 @@ class Encoder {
     if (type_ == RecordType::kBytes) {
       const ColumnView& view = columns_[0].view;
       for (int64_t r = 0; r < count; ++r)
-        EncodedColumn::copy_bytes(frames_[r].begin + kHeaderBytes, view, view.bytes[begin + r], features_size_[r]);
+        view.copy_bytes(frames_[r].begin + kHeaderBytes, view.bytes[begin + r], features_size_[r]);
     } else {
       write_map(begin, count, false);
       if (type_ == RecordType::kSequenceExample) write_map(begin, count, true);

@@ -187,21 +187,10 @@ class EncodedColumn {
       const int64_t from = column.bytes[begin + r];
       const auto n = static_cast<uint64_t>(column.bytes[begin + r + 1] - from);
       uint8_t* const p = TFR_LIKELY(head.fits(n)) ? head.write(ends[r], n) : write_head(ends[r], n);
-      ends[r] = copy_bytes(p, column, from, n);
+      ends[r] = column.copy_bytes(p, from, n);
     }
   }
 
- public:
-  TFR_INLINE static uint8_t* copy_bytes(uint8_t* p, const ColumnView& view, int64_t from, uint64_t n) {
-    if (n <= 16 && view.data_end - from >= 16) {
-      copy16(p, view.data + from);
-    } else if (n) {
-      std::memcpy(p, view.data + from, n);
-    }
-    return p + n;
-  }
-
- private:
   // ---- lists ----
 
   struct Range {
@@ -337,7 +326,7 @@ class EncodedColumn {
       for (int64_t i = list.first; i < list.last; ++i) {
         const auto n = static_cast<uint64_t>(view.bytes[i + 1] - view.bytes[i]);
         *p++ = tag_of(1, kLen);
-        p = copy_bytes(write_varint(p, n), view, view.bytes[i], n);
+        p = view.copy_bytes(write_varint(p, n), view.bytes[i], n);
       }
       return p;
     }

@@ -31,12 +31,7 @@ const char* gather_bytes(const ColumnView& column, int64_t length, const int64_t
       const int64_t from = column.bytes[row];
       const auto size = static_cast<size_t>(column.bytes[row + 1] - from);
       if (size > most - data.size) return "rows are repeated too often";
-      uint8_t* const to = data.data + data.size;
-      if (TFR_LIKELY(size <= 16 && column.data_end - from >= 16)) {
-        copy16(to, column.data + from);
-      } else if (size) {
-        std::memcpy(to, column.data + from, size);
-      }
+      column.copy_bytes(data.data + data.size, from, size);
       data.size += size;
     } else {
       ++node.null_count;
