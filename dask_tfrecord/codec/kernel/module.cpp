@@ -1,6 +1,5 @@
 // The binding of the kernel. Only this file, python_*.hpp and without_gil.hpp use Python. The contract of each call is
-// in
-// ../_kernel.pyi.
+// in ../_kernel.pyi.
 #include <nanobind/nanobind.h>
 #include <nanobind/ndarray.h>
 #include <nanobind/stl/optional.h>
@@ -8,6 +7,7 @@
 #include <nanobind/stl/tuple.h>
 #include <nanobind/stl/vector.h>
 
+#include <algorithm>
 #include <mutex>
 
 #include "columns/check.hpp"
@@ -37,29 +37,30 @@ class OneCall {
   std::unique_lock<std::mutex> lock_;
 };
 
-tfr::Kind parse_kind(const std::string& name) {
-  if (name == "int64") return tfr::Kind::kInt64;
-  if (name == "float") return tfr::Kind::kFloat;
-  if (name == "bytes") return tfr::Kind::kBytes;
-  if (name == "string") return tfr::Kind::kString;
-  throw nb::value_error(("unknown kind: " + name).c_str());
-}
+// The names of tfr::Kind and tfr::RecordType, in the order of their values.
+constexpr const char* kKinds[] = {"int64", "float", "bytes", "string"};
+constexpr const char* kRecordTypes[] = {"example", "sequence_example", "bytes"};
 
-const char* name_of(tfr::Kind kind) {
-  static constexpr const char* kNames[] = {"int64", "float", "bytes", "string"};
-  return kNames[static_cast<int>(kind)];
+template <class Enum, size_t count>
+Enum parse(const char* const (&names)[count], const std::string& name, const char* what) {
+  const auto* const found = std::find(names, names + count, name);
+  if (found == names + count) throw nb::value_error((std::string("unknown ") + what + ": " + name).c_str());
+  return static_cast<Enum>(found - names);
 }
 
 tfr::RecordType parse_record_type(const std::string& name) {
-  if (name == "example") return tfr::RecordType::kExample;
-  if (name == "sequence_example") return tfr::RecordType::kSequenceExample;
-  if (name == "bytes") return tfr::RecordType::kBytes;
-  throw nb::value_error(("unknown record type: " + name).c_str());
+  return parse<tfr::RecordType>(kRecordTypes, name, "record type");
+}
+
+// The kernel refuses longer records in any case.
+tfr::FrameRules frame_rules(bool verify_crc, uint64_t max_record_bytes, bool final = true) {
+  return {verify_crc, std::min(max_record_bytes, tfr::kMaxRecordBytes), final};
 }
 
 std::vector<tfr::ColumnSpec> parse_columns(const std::vector<ColumnTuple>& columns, tfr::RecordType type) {
   std::vector<tfr::ColumnSpec> specs;
-  for (const auto& [name, kind, depth] : columns) specs.push_back({name, parse_kind(kind), depth});
+  for (const auto& [name, kind, depth] : columns)
+    specs.push_back({name, parse<tfr::Kind>(kKinds, kind, "kind"), depth});
   const int deepest = type == tfr::RecordType::kBytes ? 0 : type == tfr::RecordType::kExample ? 1 : 2;
   for (const tfr::ColumnSpec& spec : specs) {
     if (spec.depth < 0 || spec.depth > deepest)
@@ -74,7 +75,8 @@ nb::object damage_tuple(const tfr::Damage& damage) {
   if (!damage) return nb::none();
   nb::object unknown = nb::none();
   if (damage.unknown)
-    unknown = nb::make_tuple(damage.unknown->name, name_of(damage.unknown->kind), damage.unknown->depth);
+    unknown =
+        nb::make_tuple(damage.unknown->name, kKinds[static_cast<size_t>(damage.unknown->kind)], damage.unknown->depth);
   return nb::make_tuple(damage.record, damage.offset, damage.size, damage.reason, damage.column, damage.found, unknown);
 }
 
@@ -83,8 +85,7 @@ class PyDecoder {
   PyDecoder(const std::vector<ColumnTuple>& columns, const std::string& record_type, bool verify_crc,
             uint64_t max_record_bytes, const std::optional<KnownFeatures>& known)
       : type_(parse_record_type(record_type)),
-        decoder_(parse_columns(columns, type_), type_,
-                 {verify_crc, std::min(max_record_bytes, tfr::kMaxRecordBytes), true}) {
+        decoder_(parse_columns(columns, type_), type_, frame_rules(verify_crc, max_record_bytes)) {
     if (known) decoder_.expect_only(*known);
   }
 
@@ -92,10 +93,7 @@ class PyDecoder {
     const OneCall call(mutex_);
     const Bytes bytes(data);
     if (!decoder_.has_room(bytes.size())) throw nb::value_error("the batch is full: take it first");
-    const tfr::Fed fed = [&] {
-      const WithoutGil no_gil;
-      return decoder_.feed(bytes.span(), final, more);
-    }();
+    const tfr::Fed fed = without_gil([&] { return decoder_.feed(bytes.span(), final, more); });
     return nb::make_tuple(fed.records, fed.consumed, damage_tuple(fed.damage));
   }
 
@@ -126,19 +124,13 @@ class PyDecoder {
         throw nb::index_error("a record is outside the data");
       records_[i] = {buffers[buffer].begin + start, buffers[buffer].begin + stop};
     }
-    const tfr::Fed fed = [&] {
-      const WithoutGil no_gil;
-      return decoder_.feed_records(records_);
-    }();
+    const tfr::Fed fed = without_gil([&] { return decoder_.feed_records(records_); });
     return nb::make_tuple(fed.records, fed.consumed, damage_tuple(fed.damage));
   }
 
   nb::object take() {
     const OneCall call(mutex_);
-    tfr::DecodedBatch batch = [&] {
-      const WithoutGil no_gil;
-      return decoder_.take();
-    }();
+    tfr::DecodedBatch batch = without_gil([&] { return decoder_.take(); });
     return python_batch(std::move(batch.root), std::move(batch.arena));
   }
 
@@ -177,11 +169,10 @@ class PyEncoder {
       if (found->size() / sizeof(int64_t) < static_cast<uint64_t>(last - row))
         throw nb::value_error("there is no room for the starts of all rows");
     }
-    const tfr::EncodedRows done = [&] {
-      const WithoutGil no_gil;
+    const tfr::EncodedRows done = without_gil([&] {
       auto* positions = found ? reinterpret_cast<int64_t*>(found->data()) : nullptr;
       return encoder_.encode(row, last, room.data(), room.size(), positions);
-    }();
+    });
     if (done.fault.reason) fail(done.fault.row, done.fault.column, done.fault.reason);
     return nb::make_tuple(done.next_row, done.bytes, done.need);
   }
@@ -191,10 +182,8 @@ class PyEncoder {
     for (size_t i = 1; i < bounds.size(); ++i) check_rows(bounds[i - 1], bounds[i]);
     nb::list all;
     for (size_t column = 0; column < encoder_.columns(); ++column) {
-      const std::vector<tfr::ColumnStatistics> ranges = [&] {
-        const WithoutGil no_gil;
-        return encoder_.statistics(column, bounds);
-      }();
+      const std::vector<tfr::ColumnStatistics> ranges =
+          without_gil([&] { return encoder_.statistics(column, bounds); });
       nb::list nulls, least, greatest;
       for (const tfr::ColumnStatistics& found : ranges)
         add_statistics(encoder_.kind(column), found, nulls, least, greatest);
@@ -248,19 +237,16 @@ class PyInference {
  public:
   PyInference(const std::string& record_type, bool verify_crc, uint64_t max_record_bytes, int64_t max_records,
               std::optional<uint64_t> max_features)
-      : inference_(parse_record_type(record_type), {verify_crc, std::min(max_record_bytes, tfr::kMaxRecordBytes), true},
-                   max_records, max_features.value_or(SIZE_MAX)),
-        search_(inference_, std::min(max_record_bytes, tfr::kMaxRecordBytes)) {}
+      : inference_(parse_record_type(record_type), frame_rules(verify_crc, max_record_bytes), max_records,
+                   max_features.value_or(SIZE_MAX)),
+        search_(inference_, frame_rules(verify_crc, max_record_bytes).max_record_bytes) {}
 
   nb::tuple feed(nb::handle data, bool final) {
     const OneCall call(mutex_);
     const Bytes bytes(data);
     int64_t records = 0;
     tfr::Damage damage;
-    const uint64_t consumed = [&] {
-      const WithoutGil no_gil;
-      return inference_.feed(bytes.span(), final, records, damage);
-    }();
+    const uint64_t consumed = without_gil([&] { return inference_.feed(bytes.span(), final, records, damage); });
     return nb::make_tuple(records, consumed, damage_tuple(damage));
   }
 
@@ -268,10 +254,8 @@ class PyInference {
     const OneCall call(mutex_);
     const Bytes bytes(data);
     const tfr::SharedArena arena = std::make_shared<tfr::Arena>(4096);
-    const tfr::Checked checked = [&] {
-      const WithoutGil no_gil;
-      return search_.check(bytes.span(), final, limit.value_or(UINT64_MAX), *arena);
-    }();
+    const tfr::Checked checked =
+        without_gil([&] { return search_.check(bytes.span(), final, limit.value_or(UINT64_MAX), *arena); });
     const auto column = [&](const tfr::Growing<int64_t>& values) { return int64_array(values, arena); };
     return nb::make_tuple(checked.records, checked.consumed, checked.continues, checked.is_open, column(checked.starts),
                           column(checked.ends), column(checked.records_before), column(checked.reasons), checked.texts);
@@ -281,10 +265,9 @@ class PyInference {
     const OneCall call(mutex_);
     nb::list all;
     for (const tfr::FeatureFacts& facts : inference_.facts()) {
-      static constexpr const char* kNames[] = {nullptr, "bytes", "float", "int64"};
       nb::dict kinds;
       for (int content = 1; content <= 3; ++content)
-        if (facts.first_record[content] >= 0) kinds[kNames[content]] = facts.first_record[content];
+        if (facts.first_record[content] >= 0) kinds[tfr::kContentNames[content]] = facts.first_record[content];
       nb::dict feature;
       feature["name"] = facts.name;
       feature["feature_list"] = facts.feature_list;
@@ -306,11 +289,9 @@ class PyInference {
 nb::tuple scan(nb::handle data, bool final, bool verify_crc, uint64_t max_record_bytes, bool offsets, uint64_t every) {
   const Bytes bytes(data);
   const tfr::SharedArena arena = std::make_shared<tfr::Arena>(4096);
-  const tfr::FrameRules rules{verify_crc, std::min(max_record_bytes, tfr::kMaxRecordBytes), final};
-  const tfr::Scanned scanned = [&] {
-    const WithoutGil no_gil;
-    return tfr::scan(bytes.span(), rules, {offsets || every, every}, *arena);
-  }();
+  const tfr::FrameRules rules = frame_rules(verify_crc, max_record_bytes, final);
+  const tfr::Scanned scanned =
+      without_gil([&] { return tfr::scan(bytes.span(), rules, {offsets || every, every}, *arena); });
   const auto array = [&](bool wanted, const tfr::Growing<int64_t>& values) {
     return wanted ? int64_array(values, arena) : nb::none();
   };
@@ -326,10 +307,7 @@ class PySparseReader {
   ptrdiff_t readinto(nb::handle out) {
     const OneCall call(mutex_);
     const Bytes room(out, PyBUF_WRITABLE);
-    const ptrdiff_t count = [&] {
-      const WithoutGil no_gil;
-      return reader_.read(room.data(), room.size());
-    }();
+    const ptrdiff_t count = without_gil([&] { return reader_.read(room.data(), room.size()); });
     if (count < 0) {
       PyErr_SetFromErrno(PyExc_OSError);
       throw nb::python_error();
@@ -346,11 +324,10 @@ nb::tuple find_record(nb::handle data, uint64_t start, bool final, uint64_t max_
                       std::optional<uint64_t> limit) {
   const Bytes bytes(data);
   if (start > bytes.size()) throw nb::index_error("start is outside the data");
-  const tfr::FrameRules rules{true, std::min(max_record_bytes, tfr::kMaxRecordBytes), final};
-  const tfr::Located found = [&] {
-    const WithoutGil no_gil;
+  const tfr::FrameRules rules = frame_rules(true, max_record_bytes, final);
+  const tfr::Located found = without_gil([&] {
     return tfr::Locator(bytes.span(), rules, lenient, limit.value_or(UINT64_MAX)).find(bytes.data() + start);
-  }();
+  });
   return nb::make_tuple(found.offset, found.size, found.proven);
 }
 
@@ -367,11 +344,10 @@ nb::object take_bytes(nb::handle column, nb::handle rows) {
   const tfr::SharedArena arena = std::make_shared<tfr::Arena>(4096);
   tfr::ExportNode node;
   node.format = format;
-  const char* wrong = [&] {
-    const WithoutGil no_gil;
+  const char* wrong = without_gil([&] {
     const auto gather = format == "z" || format == "u" ? tfr::gather_bytes<int32_t> : tfr::gather_bytes<int64_t>;
     return gather(view, imported.array().length, first, count, *arena, node);
-  }();
+  });
   if (wrong) throw nb::index_error(wrong);
   return python_batch(std::move(node), arena);
 }

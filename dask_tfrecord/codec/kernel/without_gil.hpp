@@ -26,3 +26,10 @@ class WithoutGil {
  private:
   PyThreadState* state_;
 };
+
+// Returns work(), which runs while other threads run Python.
+template <class Work>
+auto without_gil(const Work& work) {
+  const WithoutGil no_gil;
+  return work();
+}

@@ -93,9 +93,8 @@ class Appender {
   }
 
   bool fits(const DecodedColumn& column, Fault& fault) const {
-    static constexpr const char* kNames[] = {"", "bytes", "float", "int64"};
     if (values_.content != Content::kUnset && values_.content != column.content) {
-      fault.found = kNames[static_cast<int>(values_.content)];
+      fault.found = kContentNames[static_cast<int>(values_.content)];
       return fault("wrong kind");
     }
     if (!column.spec.depth && values_.size() > 1) {

@@ -41,6 +41,7 @@ bool for_each_step(Span list, Each&& each) {
 
 // The kind of a Feature. The values are the field numbers of its oneof.
 enum class Content : uint8_t { kUnset = 0, kBytesList = 1, kFloatList = 2, kInt64List = 3 };
+inline constexpr const char* kContentNames[] = {"", "bytes", "float", "int64"};
 
 inline Content content_of(Kind kind) {
   return kind == Kind::kInt64 ? Content::kInt64List : kind == Kind::kFloat ? Content::kFloatList : Content::kBytesList;
