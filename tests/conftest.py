@@ -87,7 +87,7 @@ def place(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """The paths of the data files that the test opens, in order."""
     found: list[str] = []
-    original, read_at_once = Store.open, RecordFile.stored
+    original, read_at_once = Store.open, RecordFile.read_stored
 
     @contextmanager
     def opening(self: Store, path: str, *args: Any) -> Iterator[Any]:
@@ -100,7 +100,7 @@ def opened(monkeypatch: pytest.MonkeyPatch) -> list[str]:
         return read_at_once(self, buffer)
 
     monkeypatch.setattr(Store, "open", opening)
-    monkeypatch.setattr(RecordFile, "stored", reading)
+    monkeypatch.setattr(RecordFile, "read_stored", reading)
     return found
 
 

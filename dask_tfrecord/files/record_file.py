@@ -221,7 +221,7 @@ class RecordFile(NamedTuple):
             raise locate_error(error, self.path, self.split.start.record)
         return np.append(pa.array(scanned.offsets), scanned.consumed)
 
-    def stored(self, buffer: memoryview) -> memoryview | None:
+    def read_stored(self, buffer: memoryview) -> memoryview | None:
         """Read the stored bytes of the split into the start of a buffer, and return them.
 
         Return None if the buffer is too small, or if the file cannot be read or is not the listed file. For a
@@ -430,7 +430,7 @@ class TableReader:
         starts = [0]
         for split in splits:
             at = starts[-1]
-            stored = RecordFile(self.store, split, self.options).stored(buffer[at:])
+            stored = RecordFile(self.store, split, self.options).read_stored(buffer[at:])
             if stored is None:
                 return None
             codec = detect(bytes(stored[:HEADER_BYTES]))

@@ -627,7 +627,8 @@ def check_names(names: Sequence[object], *, may_be_empty: bool = False) -> None:
     not_strings = [name for name in names if not isinstance(name, str)]
     if not_strings:
         raise SchemaError(
-            f"column names must be strings, not {_list(not_strings)}", "rename with ddf.rename(columns=str)"
+            f"column names must be strings, not {_list(not_strings)}",
+            "rename the columns, such as with .rename(columns=str)",
         )
     if "" in names and not may_be_empty:
         raise SchemaError("a column has an empty name", "rename it")

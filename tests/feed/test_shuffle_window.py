@@ -130,7 +130,7 @@ def test_encoded_and_decoded_rows_are_shuffled_alike(
     other = decoded(plan)
     with pytest.MonkeyPatch.context() as patch:
         if not is_direct:
-            patch.setattr(RecordFile, "stored", lambda *_: None)
+            patch.setattr(RecordFile, "read_stored", lambda *_: None)
         batches, expected = Batches(plan, seed, *share), Batches(other, seed, *share)
         found = []
         for batch in batches:
