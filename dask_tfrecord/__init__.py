@@ -53,7 +53,7 @@ __all__ = [
     "read_tfrecord",
     "to_tfrecord",
 ]
-# The application configures where log messages go.
+# Without this handler, Python prints warnings to stderr if the application configures no logging.
 logging.getLogger(__name__).addHandler(logging.NullHandler())
 __version__ = library_version()
 

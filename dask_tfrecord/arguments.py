@@ -1,9 +1,9 @@
 """Validate the arguments of the public functions, and take defaults from Dask's configuration.
 
-Each argument is converted to one standard type. The functions also accept the spellings of other libraries,
-if the meaning is clear. Every error names the keyword whose value is wrong. The file ``dask-tfrecord.yaml``
-lists the configuration keys ``dask-tfrecord.*``, what each key means, and the built-in defaults. The typed
-dicts, such as `RequestKeywords`, declare the keywords that several functions share.
+The functions convert each argument to one standard type, and accept the spellings of other libraries if the
+meaning is clear. Every error names the keyword whose value is wrong. The file ``dask-tfrecord.yaml`` lists
+the configuration keys ``dask-tfrecord.*``, what each key means, and the built-in defaults. The typed dicts,
+such as `RequestKeywords`, declare the keywords that several functions share.
 """
 
 import operator
@@ -94,7 +94,7 @@ Uneven = Literal["keep", "drop", "pad"]
 
 
 class ReadOptionKeywords(TypedDict, total=False):
-    """Types of the options in ``read_options=``, which few reads need."""
+    """Declare the options in ``read_options=``, which few reads need."""
 
     infer: Infer
     include_offset_column: bool | str
@@ -106,7 +106,7 @@ class ReadOptionKeywords(TypedDict, total=False):
 
 
 class DetectedReadKeywords(TypedDict, total=False):
-    """Types of the keywords of reads, in functions that always detect the codec."""
+    """Declare the read keywords of functions that always detect the codec."""
 
     schema: ReadSchema | None
     hive: GivenHive
@@ -124,13 +124,13 @@ class DetectedReadKeywords(TypedDict, total=False):
 
 
 class ReadKeywords(DetectedReadKeywords, total=False):
-    """Types of the keywords that control what is read from a path."""
+    """Declare the keywords that control what is read from a path."""
 
     compression: AnyCompression | Literal["infer"] | None
 
 
 class ShuffleKeywords(TypedDict, total=False):
-    """Types of the keywords that determine how batches of rows are shuffled and read ahead."""
+    """Declare the keywords that determine how batches of rows are shuffled and read ahead."""
 
     shuffle: bool | Shuffle | None
     seed: int
@@ -139,15 +139,15 @@ class ShuffleKeywords(TypedDict, total=False):
 
 
 class DetectedBatchKeywords(DetectedReadKeywords, ShuffleKeywords, total=False):
-    """Types of the keywords for batches of rows, in functions that always detect the codec."""
+    """Declare the keywords for batches of rows in functions that always detect the codec."""
 
 
 class BatchKeywords(ReadKeywords, ShuffleKeywords, total=False):
-    """Types of the keywords for batches of rows. `iter_batches` and the loaders share these keywords."""
+    """Declare the keywords for batches of rows, which `iter_batches` and the loaders share."""
 
 
 class EpochKeywords(ShuffleKeywords, total=False):
-    """Types of the keywords of `iter_batches` that apply to a path that is already opened."""
+    """Declare the keywords that `Dataset.batches` shares with `iter_batches`."""
 
     batch_mode: BatchMode
     epoch: int
@@ -157,7 +157,7 @@ class EpochKeywords(ShuffleKeywords, total=False):
 
 
 class PartitionKeywords(TypedDict, total=False):
-    """Types of the keywords that divide the rows of a read into partitions."""
+    """Declare the keywords that divide the rows of a read into partitions."""
 
     blocksize: SupportsIndex | str | None
     partition_by: str | Sequence[str] | None
@@ -166,20 +166,20 @@ class PartitionKeywords(TypedDict, total=False):
 
 
 class RequestKeywords(ReadKeywords, PartitionKeywords, total=False):
-    """Types of the keywords of a read."""
+    """Declare the keywords that determine the rows and the partitions of a read."""
 
     include_path_column: bool | str
 
 
 class CollectionKeywords(RequestKeywords, total=False):
-    """Types of the keywords of `read_tfrecord` except ``columns``, which determines the return type."""
+    """Declare the keywords of `read_tfrecord` except ``columns``, which determines the return type."""
 
     categories: Sequence[str] | None
     dtype_backend: DtypeBackend | None
 
 
 class FileOptionKeywords(TypedDict, total=False):
-    """Types of the options in the ``write_options=`` of a `Writer`."""
+    """Declare the options in the ``write_options=`` of a `Writer`."""
 
     compression_level: int | None
     max_rows_per_file: int | None
@@ -187,7 +187,7 @@ class FileOptionKeywords(TypedDict, total=False):
 
 
 class WriteOptionKeywords(FileOptionKeywords, total=False):
-    """Types of the options in the ``write_options=`` of `to_tfrecord`, which few writes need."""
+    """Declare the options in the ``write_options=`` of `to_tfrecord`, which few writes need."""
 
     max_files_per_task: int | None
     npartitions: int | None
@@ -195,7 +195,7 @@ class WriteOptionKeywords(FileOptionKeywords, total=False):
 
 
 class StreamKeywords(TypedDict, total=False):
-    """Types of the keywords of `to_tfrecord` for rows that are not a Dask collection."""
+    """Declare the keywords of `to_tfrecord` for rows that are not a Dask collection."""
 
     compression: AnyCompression | Literal["default"] | None
     record_type: AnyRecordType
@@ -220,14 +220,14 @@ class StreamKeywords(TypedDict, total=False):
 
 
 class WriteKeywords(StreamKeywords, total=False):
-    """Types of the keywords of `to_tfrecord` except ``compute``, which determines the return type."""
+    """Declare the keywords of `to_tfrecord` except ``compute``, which determines the return type."""
 
     compute_kwargs: dict[str, Any] | None
 
 
 # Numbers with units, such as "1 day 12h", optionally followed by a time, such as "01:30:00".
 _DURATION = re.compile(r"(\d+(\.\d+)?\s*[A-Za-z]+[\s,]*)*(\d+:\d\d:\d\d(\.\d+)?)?", re.ASCII)
-# pandas 3.1 deprecates the units "d", "w", "H" and "S". In the opposite letter case, the units remain valid.
+# pandas 3.1 deprecates the units "d", "w", "H" and "S", and accepts "D", "W", "h" and "s" instead.
 _DEPRECATED_CASE = re.compile(r"(?<![A-Za-z])[dwHS](?![A-Za-z])")
 
 
@@ -254,7 +254,7 @@ def _unknown(keyword: str, value: object, known: Sequence[object]) -> TFRecordEr
 
 
 def flag(keyword: str, value: Any) -> bool:
-    """Convert a bool of Python or NumPy to bool. Raise for any other value."""
+    """Convert a Python bool or a NumPy bool to bool. Raise for any other value."""
     if not isinstance(value, bool | np.bool_):
         raise _wrong(keyword, value, "True or False")
     return bool(value)
@@ -264,13 +264,13 @@ def mappings(**values: Any) -> None:
     """Raise if the value of a keyword is neither None nor a mapping with string keys."""
     for keyword, value in values.items():
         if not isinstance(value, Mapping | None) or not all(isinstance(key, str) for key in value or ()):
-            # The message does not show the values, because storage_options may hold credentials.
+            # The message does not show the values, because storage_options may contain credentials.
             problem = f"{keyword}= is not a dict with string keys (got {type(value).__name__})"
             raise TFRecordError(problem, keyword=keyword)
 
 
 def options(keyword: str, given: Any, known: Callable[..., Any]) -> dict[str, Any]:
-    """Return the options in a dict such as ``read_options=``. Raise for an option that ``known`` lacks."""
+    """Return the options in a dict such as ``read_options=``. Raise for an option unknown to ``known``."""
     mappings(**{keyword: given})
     names = [*signature(known).parameters]
     for name in given or ():
@@ -281,7 +281,7 @@ def options(keyword: str, given: Any, known: Callable[..., Any]) -> dict[str, An
 
 
 def compression(value: Any, *others: str) -> Any:
-    """Return the name of a codec, or None. Also accept TensorFlow's "GZIP", "ZLIB" and "" (no codec)."""
+    """Return the name of a codec, or None for no codec. Accept TensorFlow's "GZIP", "ZLIB" and ""."""
     known: tuple[Compression | str | None, ...] = (*others, None, *CODECS)
     codec = (value.lower() or None) if isinstance(value, str) else value
     if not isinstance(codec, str | None) or codec not in known:
@@ -335,7 +335,7 @@ def metadata(value: Any) -> dict[str, str]:
 
 
 def count(keyword: str, value: Any, least: int = 1) -> int | None:
-    """Convert an integer of Python or NumPy to int. None stays None. Raise for an integer below ``least``."""
+    """Convert a Python or NumPy integer to int, and return None for None. Raise for less than ``least``."""
     is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64)
     is_count = is_integer and value >= least
     if value is not None and not is_count:
@@ -345,7 +345,7 @@ def count(keyword: str, value: Any, least: int = 1) -> int | None:
 
 
 def number(keyword: str, value: Any, least: int = 1) -> int:
-    """Convert an integer of Python or NumPy to int. Raise if the value is None or less than ``least``."""
+    """Convert a Python or NumPy integer to int. Raise if the value is None or less than ``least``."""
     found = count(keyword, value, least)
     if found is None:
         raise _wrong(keyword, None, "an integer", f"pass for example {keyword}={least}")
@@ -355,7 +355,7 @@ def number(keyword: str, value: Any, least: int = 1) -> int:
 def seed_of(shuffle: Any, seed: Any, kinds: Sequence[str] = ()) -> int | None:
     """Return the seed of a shuffle, or None if the rows are not shuffled.
 
-    ``kinds`` are the values of ``shuffle=`` that are allowed besides None, False and True.
+    ``kinds`` lists the values that ``shuffle=`` accepts besides None, False and True.
     """
     if isinstance(shuffle, int | np.integer) and not isinstance(shuffle, bool):
         given = max(int(shuffle), 0)
@@ -382,11 +382,11 @@ def function(keyword: str, value: Any) -> None:
 
 
 def byte_count(keyword: str, value: Any) -> int | None:
-    """Convert an integer, or a text such as "64 MB", to a positive number of bytes. None stays None."""
+    """Convert an integer, or a text such as "64 MB", to a positive byte count. Return None for None."""
     if value is None:
         return None
     size = 0
-    if not isinstance(value, bool | np.timedelta64):  # NumPy's durations are a kind of integer
+    if not isinstance(value, bool | np.timedelta64):  # NumPy counts durations among the integers
         with suppress(AttributeError, OverflowError, TypeError, ValueError):
             size = int(parse_bytes(value or "0")) if isinstance(value, str | float) else operator.index(value)
     if not 1 <= size < 1 << 63:
@@ -397,7 +397,7 @@ def byte_count(keyword: str, value: Any) -> int | None:
 def duration(keyword: str, value: Any) -> timedelta:
     """Convert a timedelta, or a string such as "12 hours", to a timedelta that is not negative.
 
-    A number without a unit raises, even "0", because pandas would read the number as nanoseconds.
+    A number without a unit raises, even "0", because pandas would interpret the number as nanoseconds.
     """
     is_text = isinstance(value, str) and _DURATION.fullmatch(value.strip())
     if is_text or isinstance(value, timedelta):
@@ -412,7 +412,7 @@ def duration(keyword: str, value: Any) -> timedelta:
 
 
 def record_limit(value: Any) -> int:
-    """Return ``max_record_bytes=`` in bytes. Raise above 2 GiB - 1 bytes, protobuf's limit for a message."""
+    """Return ``max_record_bytes=`` in bytes. Raise above 2 GiB - 1 byte, protobuf's limit for a message."""
     size = byte_count("max_record_bytes", value)
     if size is None or size > MAX_RECORD_BYTES:
         raise _wrong(

@@ -53,7 +53,7 @@ from dask_tfrecord.schema.fields import Schema
 def index(path: Any, store: Store, read: dict[str, Any], columnar: str | Sequence[str] | None) -> Snapshot:
     """Read all files of a directory, and store a snapshot, as `Dataset.add_snapshot` describes.
 
-    ``read`` are the keywords of `read_tfrecord` with which the caller has opened the path.
+    ``read`` contains the keywords of `read_tfrecord` with which the caller has opened the path.
     """
     if read.get(SPLIT, ALL) != ALL:
         problem = f"a snapshot lists the files of all splits, but split={read[SPLIT]!r} was passed"
@@ -105,19 +105,19 @@ def _described(
     refuse_datasets_below(store, "whose files the snapshot would list, too")
     try:
         dataset = open_path(path, request, compute_each=each)
-        if SPLIT in dataset.partition_values:  # only a description of splits can leave out files
+        if SPLIT in dataset.partition_values:  # only a description of splits can omit files of the directory
             _refuse_undescribed_files(store, dataset)
         return full_scan.create_snapshot(dataset, each)
     except TFRecordError as error:
         if not any(one.keyword == SPLIT for one in error.remedies):
             raise
-        # A snapshot lists all files, so the error suggests only the remedy that reads all splits.
+        # A snapshot lists the files of all splits, so suggest only the remedy that reads all splits.
         every = [one for one in error.remedies if one.value == ALL]
         raise error.replaced(advice=None, remedies=every) from None
 
 
 def _refuse_undescribed_files(store: Store, dataset: ReadPlan) -> None:
-    """Raise if the TFDS description lacks data files, because all reads of the snapshot would then raise."""
+    """Raise if the TFDS description omits data files, because every read of the snapshot would then raise."""
     read = {*dataset.files.paths}
     others = [path for path in visibility.data_files(store).paths if path not in read]
     if others:
@@ -128,7 +128,7 @@ def _refuse_undescribed_files(store: Store, dataset: ReadPlan) -> None:
 def _is_outdated(store: Store, snapshot: Snapshot) -> bool:
     try:
         files, others = visibility.listed_and_others(store, snapshot)
-    except CorruptRecordError:  # a file of the snapshot is missing or has another size
+    except CorruptRecordError:  # a file is missing, or its size differs from the snapshot
         return True
     return bool(others) or files["file_records"].null_count > 0
 
@@ -183,7 +183,7 @@ def _verify_files(store: Store, files: FileList, record_type: RecordType) -> lis
 
 
 def _column_file_differences(store: Store, snapshot: Snapshot, same: Sequence[str]) -> dict[str, str]:
-    """Map the path of each data file to a text about how the column file differs from the records."""
+    """Map each path in ``same`` with a column file to how the column file differs from the records, or ""."""
     entries = {one.path: one for one in snapshot.files if one.columns is not None}
     paths = [path for path in same if path in entries]
     compare = partial(full_scan.column_file_difference, store, snapshot.schema.record_type)

@@ -33,13 +33,13 @@ from dask_tfrecord.lazy import cached_property
 from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.schema.fields import Field, Schema, feature_text
 
-# The codec is detected from this many bytes at the start of a file, in about this many files of a dataset.
+# To detect the codecs of a dataset, read this many bytes at the start of about this many files.
 _HEAD_BYTES = 16
 _DETECTED_FILES = 16
 
 
 class Facts(OpenedPath):
-    """The properties of a `Dataset` that describe its files and columns. No property reads a row."""
+    """Describe the files and columns of a `Dataset` in properties. No property reads a row."""
 
     def __repr__(self) -> str:
         try:
@@ -49,7 +49,7 @@ class Facts(OpenedPath):
             kept = f" and {self.kept_bytes:,} bytes of earlier versions" if self.kept_bytes else ""
             names = short_list(self._selected.names)
             return f"Dataset({self.path!r}, {version}{rows}, {files}{kept}, columns: {names})"
-        except (TFRecordError, NotFoundError) as error:  # users repair the dataset through this object
+        except (TFRecordError, NotFoundError) as error:  # users call `repair` on this object
             return f"Dataset({error})"
 
     def _repr_html_(self) -> str:
@@ -80,7 +80,7 @@ class Facts(OpenedPath):
 
     @cached_property
     def _selected(self) -> Schema:
-        """The columns of the dataset, in their order."""
+        """The columns that were requested when the path was opened, in this order, or all columns."""
         return self.columns_of(self._plan_of_files)
 
     @property
@@ -100,9 +100,9 @@ class Facts(OpenedPath):
 
     @cached_property
     def num_rows(self) -> int | None:
-        """The number of rows that pass the filters, or None if only reading the files can show this number.
+        """The number of rows that pass the filters, or None if counting the rows requires reading the files.
 
-        `count_rows` reads the files in this case.
+        If the value is None, `count_rows` reads the files to count the rows.
         """
         return None if self._rows.null_count else _sum(self._rows)
 
@@ -143,7 +143,7 @@ class Facts(OpenedPath):
 
     @cached_property
     def codecs(self) -> list[str]:
-        """The codecs of a sample of the files. The name "none" means that a file is uncompressed."""
+        """The codecs of a sample of the files. The name "none" stands for uncompressed files."""
         files = self._files.take(np.arange(0, len(self._files), max(1, len(self._files) // _DETECTED_FILES)))
         sizes = zip(files.paths, files["bytes"].to_pylist(), strict=True)
         store = self._plan_of_files.store
@@ -152,7 +152,7 @@ class Facts(OpenedPath):
 
     @property
     def partitioning(self) -> pads.Partitioning:
-        """The names and types of the partition columns. The table `files` contains the values."""
+        """The names and types of the partition columns. The table `files` contains the partition values."""
         names = [*self._plan_of_files.partition_values]
         return pads.partitioning(self._plan_of_files.schema.select(names).arrow, flavor="hive")
 
@@ -193,7 +193,7 @@ class Facts(OpenedPath):
     @cached_property
     def _rows(self) -> pa.Array:
         """For each file, the number of rows that pass the filters, or null if this number is unknown."""
-        return self._plan_of_files.counts[: len(self._files)]  # a plan without files has one partition
+        return self._plan_of_files.counts[: len(self._files)]  # a plan without files has one empty partition
 
     def _column(self, item: Field) -> "ColumnStatistics":
         counts, values = self._rows, self._plan_of_files.partition_values.get(item.name)
@@ -220,7 +220,7 @@ class Facts(OpenedPath):
 
 
 class ColumnStatistics(NamedTuple):
-    """A row of `Dataset.statistics`."""
+    """Store one row of `Dataset.statistics`."""
 
     type: pa.DataType
     feature: str
@@ -236,7 +236,7 @@ def _sum(numbers: pa.Array | pa.ChunkedArray) -> int:
 
 
 def _bounds(low: pa.Array, high: pa.Array) -> tuple[Any, Any]:
-    """Return the smallest value of ``low`` and the greatest value of ``high``."""
+    """Return the smallest value of ``low`` and the greatest value of ``high``, or None without values."""
     lows, highs = low.drop_null().to_pylist(), high.drop_null().to_pylist()
     return min(lows, default=None), max(highs, default=None)
 
@@ -244,7 +244,7 @@ def _bounds(low: pa.Array, high: pa.Array) -> tuple[Any, Any]:
 # The text of an explanation lists at most this many files.
 _MOST_LINES = 40
 
-# The id of a run in a file name. The text of an explanation leaves out the id.
+# Match the id of a run in a file name, which the text of an explanation omits.
 _RUN_ID = re.compile(r"(?<=part-)[0-9a-f]{32}")
 
 _HEAD = ("partition", "file", "read", "data bytes", "column bytes", "stored bytes", "rule")
@@ -257,8 +257,8 @@ _BY_STATISTICS = "the statistics in the snapshot exclude all rows"
 def explain(collection: "dd.DataFrame | dd.Series | dd.Scalar") -> "Explanation":
     """Report which bytes of which files a Dask collection reads, and why.
 
-    No record is decoded. If column files contain the columns that filters use, tasks read these columns and
-    evaluate the filters, as in a computation of the collection.
+    `explain` decodes no record. If column files contain the columns that filters use, tasks read these
+    columns and evaluate the filters, as a computation of the collection does.
 
     Parameters
     ----------
@@ -300,7 +300,7 @@ def explain(collection: "dd.DataFrame | dd.Series | dd.Scalar") -> "Explanation"
     for plan, numbers, parts in planned_reads(collection.expr):
         plan.is_unchanged(chain.from_iterable(numbers))  # raises if a file has changed
         title = f"{plan.store.public()}: explain"
-        # A read of few files needs no tasks.
+        # If the read has at most one task, explain it in this process.
         found = compute_each(_explain, parts, title) if len(parts) > 1 else [*map(_explain, parts)]
         partitions += found
         left_out += _left_out(plan, numbers, parts)
@@ -385,7 +385,7 @@ class Explanation:
 
     @cached_property
     def _rows(self) -> list[tuple[str, ...]]:
-        """The first ``_MOST_LINES`` rows of the table."""
+        """The table rows for the first ``_MOST_LINES`` reports."""
         every = [("", report) for report in self.left_out]
         every[:0] = [(f"{at:,}", report) for at, of_task in enumerate(self.partitions) for report in of_task]
         directories = [report.file.rpartition("/")[0] + "/" for _, report in every if "/" in report.file]
@@ -400,7 +400,7 @@ class Explanation:
 
 
 def _cells(report: SplitReport, start: int) -> tuple[str, ...]:
-    """Return the cells of a table row. Leave out the first ``start`` characters, which all paths share."""
+    """Return the cells of a table row. Omit the first ``start`` characters, which all paths share."""
     numbers = (f"{number:,}" for number in (report.data_bytes, report.column_bytes, report.stored_bytes))
     return (_RUN_ID.sub("…", report.file[start:]), report.read, *numbers, report.rule)
 

@@ -27,12 +27,13 @@ logger = logging.getLogger(__name__)
 READ = "read_tfrecord"
 OPEN = "open_dataset"
 
-# The keywords of each function that errors refer to. The decorator `public_function` fills in the keywords.
+# Maps each function that errors may name to the keywords that the function accepts. The decorator
+# `public_function` fills in the keywords.
 KEYWORDS: dict[str, Collection[str]] = {READ: (), OPEN: (), "to_tfrecord": (), "Writer": ()}
 
 
 class Remedy(NamedTuple):
-    """An argument that avoids an error.
+    """Describe an argument that avoids an error.
 
     Parameters
     ----------
@@ -55,7 +56,7 @@ class Remedy(NamedTuple):
 
 
 class Call(NamedTuple):
-    """A call of `to_tfrecord`, or of a method of `Dataset`, that avoids an error.
+    """Describe a call of `to_tfrecord`, or of a method of `Dataset`, that avoids an error.
 
     Parameters
     ----------
@@ -174,8 +175,8 @@ class TFRecordError(ValueError):
     def __str__(self) -> str:
         return self.rendered()
 
-    # This method must not be named `message`. If an exception class has this attribute, PyTorch passes the
-    # text of a worker's error to the constructor as the parameter `message`.
+    # This method must not be named `message`. If an exception class has an attribute `message`, PyTorch
+    # passes the text of a worker's error to the constructor as the parameter `message`.
     def rendered(self, argument: Callable[[Remedy], str] = str, call: Callable[[Call], str] = str) -> str:
         """Return the error message. ``argument`` formats each remedy, and ``call`` formats each call."""
         where = [self.path] if self.path is not None else []
@@ -186,8 +187,8 @@ class TFRecordError(ValueError):
         feature = f"feature {self.feature!r}: " if self.feature is not None else ""
         actions = _actions(self, call)
         if self.remedies:
-            # The error of a task appears in compute(), which does not accept the remedies, so the message
-            # names read_tfrecord.
+            # compute() raises the errors of tasks but does not accept the remedies, so the message names
+            # read_tfrecord.
             to = " to read_tfrecord" if self.called is None and self.function in (None, READ) else ""
             actions.append(f"pass {_sentence(self.remedies, argument, to)}")
         parts = [f"{place}: {feature}{self.problem}" if place else f"{feature}{self.problem}"]
@@ -215,7 +216,7 @@ class TFRecordError(ValueError):
         """Set the name of the public function or command that raises this error, and return the error.
 
         ``accepts`` returns True for a remedy that this function or command accepts. Remedies that only
-        `function` accepts become `other_remedies`. All other remedies are dropped.
+        ``self.function`` accepts become `other_remedies`. All other remedies are dropped.
         """
         groups = [*_groups(self.remedies), *_groups(self.other_remedies)]
         own = [group for group in groups if all(map(accepts, group))]
@@ -241,9 +242,9 @@ def located(*, first: int | None = None, **fields: Any) -> Iterator[None]:
     """Add fields, such as the path, to each TFRecordError that the ``with`` block raises.
 
     Only fields that are None in the error are set. A value may be a function, which is called only if an
-    error is raised. ``first`` is the index of the block's first record. If ``first`` is passed and the error
-    names a record, ``first`` is added to the index of the record, and ``fields`` also replace fields that are
-    not None.
+    error is raised. ``first`` is the index of the first record that the ``with`` block processes. If
+    ``first`` is passed and the error names a record, ``first`` is added to the index of the record, and
+    ``fields`` replace even fields that are not None.
     """
     try:
         yield
@@ -309,7 +310,7 @@ def _groups(remedies: Sequence[Remedy]) -> list[list[Remedy]]:
 
 
 def _sentence(remedies: Sequence[Remedy], argument: Callable[[Remedy], str] = str, to: str = "") -> str:
-    """Return a text like ``x=1 to do this, or y=2 and z=3 to do that``, with ``to`` after ``x=1``."""
+    """Return a text like ``x=1 to do this, or y=2 and z=3 to do that``. Insert ``to`` after ``x=1``."""
     texts = []
     for group in _groups(remedies):
         effect = f" to {group[-1].effect}" if group[-1].effect else ""
@@ -404,7 +405,7 @@ class RemedyWarning(UserWarning):
 
 
 def drop_frames(error: Exception) -> None:
-    """Remove the current traceback from an error of this package, because the message is more useful.
+    """Remove the current traceback from an error of this package, because users need only the message.
 
     If the logger ``dask_tfrecord`` has the level DEBUG, the traceback stays.
     """
@@ -436,12 +437,12 @@ def warn_caller(warning: UserWarning | str) -> None:
 
 
 def check_instance(name: str, value: object, *types: type) -> None:
-    """Raise TFRecordError if the value of an argument has none of the types."""
+    """Raise TFRecordError if the value of an argument is not an instance of one of the types."""
     # A NumPy array without dimensions has the method `__iter__`, but the method raises.
     is_scalar = Iterable in types and getattr(value, "ndim", None) == 0
     if is_scalar or not isinstance(value, types):
         known = " or ".join(one.__name__ for one in types)
-        # The message does not show the value, which may hold credentials.
+        # The message does not show the value, which may contain credentials.
         raise TFRecordError(f"{name}= is not a {known} (got {type(value).__name__})")
 
 
@@ -472,7 +473,7 @@ class ConcurrentWriteError(DestinationError):
     """Signal that another write committed to the destination after this write was planned."""
 
 
-# The remedies that several errors share.
+# Several errors share these remedies.
 DROP_INDEX = Remedy("write_index", False, "drop the index")
 IGNORE_DIRECTORIES = Remedy("hive", False, "ignore the names of the directories")
 IGNORE_FEATURES = Remedy("extra", "ignore", "leave out features that have no column")

@@ -1,6 +1,7 @@
 """Exchange descriptions of datasets with other libraries.
 
-`export` writes the files that describe a dataset. `Schema.from_tfds` and `Schema.from_tfmd` read such files.
+`export` writes the files that describe a dataset. `Schema.from_tfds` and `Schema.from_tfmd` read the schema
+files of other libraries.
 """
 
 import json
@@ -149,7 +150,7 @@ def _tfds_split(name: str, files: Sequence[FileEntry]) -> dict[str, Any]:
 
 
 def _template(name: str, paths: Sequence[str]) -> tuple[str, list[str]]:
-    """Return the filename template of a split, and the filenames in template order."""
+    """Return the filename template of a split, and the filenames in the order of their shard numbers."""
     count = len(paths)
     digits = max(5, len(str(count)))
     index = [f"{number:0{digits}d}" for number in range(count)]
@@ -283,7 +284,7 @@ def _tfmd_feature(snapshot: Snapshot, item: Field) -> str:
 
 
 def _tfmd_domain(item: Field) -> list[str]:
-    """Return the domain of a column whose type allows fewer values than the kind of feature."""
+    """Return the line that declares which values the column's type allows, or an empty list."""
     type_ = innermost(item.type)
     if types.is_boolean(type_):
         names = ("false_value", "true_value")
@@ -317,7 +318,7 @@ def _check_examples(snapshot: Snapshot, reader: str) -> None:
 
 
 def _nulls(snapshot: Snapshot, item: Field) -> str | None:
-    """Describe the nulls that a column has or may have. Return None if the column has no nulls."""
+    """Describe the nulls that a column contains or may contain. Return None if it contains no nulls."""
     if types.is_null(item.type):
         return "has only nulls"
     total = 0

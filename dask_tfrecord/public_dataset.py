@@ -31,7 +31,7 @@ from dask_tfrecord.public_functions import public_function
 from dask_tfrecord.row_selection import NumberedRows
 from dask_tfrecord.table_operations import Maintenance
 
-# Table formats, which methods of Dask DataFrames write.
+# `export` refuses these table formats, because methods of Dask DataFrames write them.
 _TABLES = ("csv", "parquet", "json")
 
 

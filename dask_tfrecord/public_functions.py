@@ -29,25 +29,25 @@ SHARED_PARAMETERS: dict[str, Parameter] = {}
 # `ReadOption` and `WriteOption` declare the options.
 OPTIONS: dict[str, Mapping[str, Parameter]] = {}
 
-# The function name in an error that is raised while a Dask collection is computed.
+# Errors that are raised while a Dask collection is computed name this function.
 _COLLECTION = "compute"
 
 _WRITES = ("to_tfrecord", "Writer")
 
-# The base classes of `Dataset` with public methods. Only two methods of `Maintenance` use the read keywords
-# of `open_dataset`.
+# The base classes that define public methods of `Dataset`. Only two methods of `Maintenance` use the read
+# keywords of `open_dataset`.
 _PARTS = ("ArrowDataset.", "Maintenance.")
 _READING = ("Maintenance.add_snapshot", "Maintenance.verify")
 
 
 def _title(function: Callable[..., Any]) -> str:
-    """Return the name of a public function or method, as the user knows it."""
+    """Return the name by which users know a public function or method."""
     name = function.__qualname__.removesuffix(".__init__")
     return f"Dataset.{name.partition('.')[2]}" if name.startswith(_PARTS) else name
 
 
 def _reader(function: Callable[..., Any]) -> str:
-    """Return the name of the public function whose keywords control the reads of ``function``."""
+    """Return `open_dataset` for a method that reads an opened path, otherwise `read_tfrecord`."""
     name = function.__qualname__
     is_opened = name.startswith(("Dataset.", "ArrowDataset.")) or name in _READING
     return OPEN if is_opened else READ
@@ -56,7 +56,7 @@ def _reader(function: Callable[..., Any]) -> str:
 def public_function(function: Callable[Parameters, Result]) -> Callable[Parameters, Result]:
     """Decorate a public function or constructor: set its signature, and adapt the errors that it raises.
 
-    The signature shows each keyword of a typed dict such as `ReadKeywords`. An unknown keyword raises
+    The signature lists each keyword of a typed dict such as `ReadKeywords`. An unknown keyword raises
     KeywordError, which suggests the right keyword. Other errors show the remedies that the function accepts,
     and hide the secrets in the arguments. An error that names neither a file nor a keyword gets the path
     argument of the call. Errors that the tasks of a Dask collection raise keep the remedies of the function
@@ -90,11 +90,11 @@ def public_function(function: Callable[Parameters, Result]) -> Callable[Paramete
 def calling(
     function: Callable[..., Any] | None, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
 ) -> Iterator[None]:
-    """Make errors of a public function or a constructor show only the remedies that this function accepts.
+    """Adapt the remedies in errors of a public function or constructor to the keywords that it accepts.
 
     Use `calling` in a ``with`` statement, or as the decorator of a method. If ``function`` is None, a Dask
     collection is computed, and no remedy is accepted. ``args`` and ``kwargs`` are the arguments of the call,
-    if known. An error without a path gets the path among these arguments.
+    if known. An error that names neither a path nor a keyword gets the path among these arguments.
     """
     try:
         yield
@@ -109,7 +109,7 @@ def calling(
             if error.function is None:
                 is_ours = is_write and any(one.keyword in KEYWORDS[owner] for one in error.remedies)
                 error.function = owner if is_ours else _reader(function)
-            # A keyword with the same name means one thing in a write and another in a read.
+            # Reads and writes have keywords with the same name but different meanings.
             fits = error.function == "" or (error.function in _WRITES) == is_write
             error.called_as(name, lambda remedy: fits and remedy.keyword in keywords)
             keyword = error.problem.partition("=")[0]
@@ -121,7 +121,7 @@ def calling(
 
 
 def _path_in(given: Signature, args: tuple[Any, ...], kwargs: dict[str, Any]) -> str | None:
-    """Return the path of a dataset that was passed to a function, without secrets."""
+    """Return the path among the arguments of a call, without secrets, or None."""
     arguments = given.bind_partial(*args, **kwargs).arguments
     owner = arguments.get("self")  # a `Writer` or a `Dataset`
     path = arguments.get("path", arguments.get("source", getattr(owner, "_root", None)))
@@ -150,7 +150,7 @@ _LONGEST = 60
 
 @dataclass(frozen=True)
 class ForeignKeyword:
-    """One row of foreign-keywords.yaml: keywords of other tools that have the same meaning."""
+    """Store one row of foreign-keywords.yaml: keywords of other tools that have the same meaning."""
 
     names: str
     tools: str

@@ -22,14 +22,14 @@ from dask_tfrecord.schema.fields import Schema
 
 
 def filter_mask(table: pa.Table, filters: Sequence[Any]) -> npt.NDArray[np.bool_]:
-    """Return a mask of the rows of a table that pass filters, with the filter rules of `read_tfrecord`."""
+    """Return a mask that is True for the table rows that pass filters, by the rules of `read_tfrecord`."""
     predicate = parse_filters(filters, Schema.from_arrow(table.schema, "sequence_example"))
     return np.asarray(pc.fill_null(predicate.mask(table), False))
 
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
-# A partition with one split, the indices of the requested rows, and the row count of the partition.
+# A partition with one split, the indices of the requested rows in the partition, and its row count.
 Part: TypeAlias = tuple[Partition, Numbers, int]
 
 Result = TypeVar("Result")
@@ -40,7 +40,7 @@ _NO_NUMBERS: Numbers = np.zeros(0, np.int64)
 # blocks that `to_tfrecord` wrote are larger.
 BLOCK_BYTES = 1 << 18
 
-# One task reads this many blocks. Up to this many blocks are read without a task.
+# One task reads at most this many blocks. The calling process itself reads up to this many blocks.
 _BLOCKS_PER_TASK = 16
 
 
@@ -77,7 +77,7 @@ class NumberedRows:
         return int(self.starts[-1]) if self._passing is None else len(self._passing)
 
     def record(self, number: int) -> int:
-        """Convert a row index to a record index. Raise IndexError if there is no such row."""
+        """Convert a row index to a record index. Raise IndexError if no row has this index."""
         count = len(self)
         if not -count <= number < count:
             raise self._no_row(number)
@@ -158,11 +158,11 @@ class NumberedRows:
         empty = pa.Table.from_batches([self.schema.no_rows()])
         table = pa.concat_tables([empty, *self._in_tasks(_selected_rows, parts)])
         in_order = np.array_equal(order, np.arange(table.num_rows))
-        # `take` is avoided where possible, because Arrow cannot copy rows of any size.
+        # Avoid `take` if the rows are already in order, because `take` cannot copy rows of any size.
         return table if in_order else table.take(pa.array(order))
 
     def _in_tasks(self, function: Callable[[Any], list[Result]], parts: Sequence[Any]) -> list[Result]:
-        """Call a function with lists of parts, in Dask tasks for many parts, and join the results."""
+        """Call a function with lists of parts, and join the results. Use Dask tasks for many parts."""
         if len(parts) <= _BLOCKS_PER_TASK:
             return function(parts)
         tasks = [parts[start : start + _BLOCKS_PER_TASK] for start in range(0, len(parts), _BLOCKS_PER_TASK)]
@@ -191,8 +191,8 @@ def _passing_rows(partitions: Sequence[Partition]) -> list[npt.NDArray[np.bool_]
 def _passing(partition: Partition) -> npt.NDArray[np.bool_]:
     """Return a mask of the records that pass the filters.
 
-    If the read skips damage, the mask is True for all rows of the result, because reading only the filter
-    columns could skip different records.
+    If the read skips damage, the mask is True for all rows of the result, because a read of only the filter
+    columns could skip other records than a read of the requested columns.
     """
     predicate = partition.filters
     if predicate is None or partition.options.damage.skips:
@@ -204,18 +204,18 @@ def _passing(partition: Partition) -> npt.NDArray[np.bool_]:
 
 @redact_errors
 def _passing_of_parts(parts: Sequence[Part]) -> list[npt.NDArray[np.bool_]]:
-    """Return masks of all records of the parts. Adjacent splits of a file are read at once."""
+    """Return masks of all records of the parts. Adjacent splits of a file are read together."""
     return [_passing(_joined(run)) for run in _runs(parts)]
 
 
 @redact_errors
 def _selected_rows(parts: Sequence[Part]) -> list[pa.Table]:
-    """Read ascending rows of partitions with one split each. Adjacent splits of a file are read at once."""
+    """Read ascending rows of partitions with one split each. Adjacent splits of a file are read together."""
     return [_read_run(run) for run in _runs(parts)]
 
 
 def _runs(parts: Sequence[Part]) -> list[list[Part]]:
-    """Group the parts that can be read at once."""
+    """Group consecutive parts whose splits can be read together."""
     runs: list[list[Part]] = []
     for part in parts:
         if runs and _can_join(runs[-1][0][0], runs[-1][-1][0], part[0]):
@@ -226,10 +226,10 @@ def _runs(parts: Sequence[Part]) -> list[list[Part]]:
 
 
 def _can_join(first: Partition, last: Partition, following: Partition) -> bool:
-    """Return True if the splits of the partitions from ``first`` to ``following`` can be read at once."""
+    """Return True if the splits of the partitions from ``first`` to ``following`` can be read together."""
     start, end, split = (one.splits[0] for one in (first, last, following))
     is_adjacent = end.file.path == split.file.path and end.stop == split.start
-    # If the joined split were a whole file, reading it would verify the checksum of the file.
+    # Reading a joined split that covers a whole file would verify the checksum of the file.
     is_whole = not start.start.offset and split.stop is None
     return is_adjacent and not is_whole and not first.options.damage.skips
 

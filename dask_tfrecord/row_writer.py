@@ -184,7 +184,7 @@ class Writer:
             append_schema.check_given_columns(self._snapshot, fixed, self._keys, self._record_type)
             self._appender.plan = self._planned(self._snapshot)
         self._rounded: set[str] = set()  # the columns for which a rounding warning was issued
-        self._start = time.monotonic()  # by a clock that never goes back
+        self._start = time.monotonic()  # the time of the last commit, by a clock that never goes back
         self._has_failed = False  # True if the last call of `write` added rows and then raised
         self._lock = threading.RLock()
         self._is_closed = False
@@ -398,7 +398,7 @@ class Writer:
         return self._run(schema, found, partitioning=found.partitioning, order=(*order,), index=index)
 
     def _planned_for(self, source: Source, record_type: RecordType | None) -> WriteRun:
-        """Plan appends to a directory without a snapshot, given the first rows."""
+        """Plan appends to a directory without a snapshot, using the columns of the first rows."""
         keys, levels = self._keys or [], source.levels(None)
         planned = source.plan(self._given, record_type, keys, levels)
         records = planned.select(name for name in planned.names if name not in keys)
@@ -448,7 +448,7 @@ class Writer:
         return self._planned_for(open_source(no_rows), self._record_type)
 
     def _drop(self, error: BaseException) -> None:
-        """Drop the rows since the last commit, close the `Writer`, and add a note about both to the error."""
+        """Drop the uncommitted rows, close the `Writer`, and add a note with the row counts to the error."""
         if self._is_closed:
             return
         self._is_closed = True

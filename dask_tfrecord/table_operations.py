@@ -143,8 +143,9 @@ class Maintenance(OpenedPath):
         same partition values and the same codec. Files of at least half of ``target_bytes`` stay unchanged.
         `compact` recompresses files of other tools if their stored bytes cannot be joined.
 
-        Rows that other writes append in the meantime are kept. If another write replaces files that `compact`
-        has read, `compact` leaves these files as they are, and commits the compaction of the remaining files.
+        Rows that other writes append while `compact` runs are kept. If another write replaces files that
+        `compact` has read, `compact` leaves these files as they are, and commits the compaction of the
+        remaining files.
 
         Tasks on the active Dask scheduler write the new files in parallel. If a compaction takes long,
         `compact` logs the progress every ten seconds, at the level INFO of the logger ``dask_tfrecord``.
@@ -228,10 +229,10 @@ class Maintenance(OpenedPath):
 
         If only deleted rows have a category, `delete` removes the category from the column. To find such
         categories, `delete` reads files with categorical columns until each category of a deleted row is
-        found in another row.
+        found in a remaining row.
 
         One commit deletes all rows. If the process is killed before the commit, the dataset stays unchanged.
-        Rows that other writes append in the meantime are kept, even if they pass the filters. If another
+        Rows that other writes append while `delete` runs are kept, even if they pass the filters. If another
         write replaces files that `delete` has read, `delete` also processes the new files.
 
         Tasks on the active Dask scheduler read and write the files in parallel. If a deletion takes long,
@@ -311,8 +312,8 @@ class Maintenance(OpenedPath):
         """Make an older version of a dataset the newest version.
 
         The new version has the rows, the columns and the ``custom_metadata`` of the older version. `restore`
-        neither reads nor writes data files. The versions in between are kept, so another `restore` can undo
-        the first `restore`.
+        neither reads nor writes data files. `restore` keeps the versions in between, so another `restore` can
+        undo the first `restore`.
 
         Parameters
         ----------
@@ -459,9 +460,9 @@ class Maintenance(OpenedPath):
         store, reads and writes of the dataset raise. `repair` accepts the loss, and commits a version without
         the missing files and their rows. If no file is missing, `repair` commits nothing.
 
-        `repair` opens no data file, and neither drops nor changes a file that exists. Rows that other writes
-        append in the meantime are kept. Earlier versions are kept. If the missing files are put back,
-        `restore` makes their rows part of the dataset again.
+        `repair` opens no data file, and neither drops nor changes a file that exists. `repair` keeps the
+        earlier versions, and the rows that other writes append while `repair` runs. If the missing files are
+        put back, `restore` makes their rows part of the dataset again.
 
         Parameters
         ----------
@@ -479,7 +480,7 @@ class Maintenance(OpenedPath):
         FileNotFoundError
             If the directory has no snapshot.
         ConcurrentWriteError
-            If another process removes the dataset in the meantime.
+            If another process removes the dataset while `repair` runs.
 
         See Also
         --------
@@ -524,9 +525,9 @@ class Maintenance(OpenedPath):
 
         `cleanup` removes staged files, and data files and column files of this library that no snapshot
         lists. `cleanup` also removes files that a committed overwrite should have removed. `cleanup` keeps
-        the files of other tools, and the files of versions that have not expired. Files of an expired version
-        are removed if the version expired more than ``older_than`` ago. On S3, `cleanup` also aborts
-        incomplete multipart uploads.
+        the files of other tools, and the files of versions that have not expired. `cleanup` removes the files
+        of an expired version if the version expired more than ``older_than`` ago. On S3, `cleanup` also
+        aborts incomplete multipart uploads.
 
         Parameters
         ----------
@@ -588,16 +589,16 @@ class Maintenance(OpenedPath):
     def add_snapshot(self, *, columnar: str | Sequence[str] | None = None) -> Commit:
         """Read all files of a directory that another tool wrote, and store a snapshot of their content.
 
-        After `add_snapshot`, the directory is a dataset, as if `to_tfrecord` had written the files.
-        `read_tfrecord` opens the dataset without reading any data file, knows the number of rows, skips files
-        in which no row can pass the filters, and splits large uncompressed files without searching for
-        records. `take` can then load rows of the dataset by index. `add_snapshot` does not change the data
-        files.
+        After `add_snapshot`, the directory is a dataset, as if `to_tfrecord` had written the files. With the
+        snapshot, `read_tfrecord` opens the dataset without reading any data file, and knows the number of
+        rows. `read_tfrecord` skips files in which no row can pass the filters, and splits large uncompressed
+        files without searching for records. `take` can then load rows of the dataset by index. `add_snapshot`
+        does not change the data files.
 
-        Call `add_snapshot` again after files were added, removed or rewritten. This call reads all files
-        again. Also call `add_snapshot` after a dataset that `to_tfrecord` wrote was copied without the
-        modification times of the files. In this case, `add_snapshot` compares the checksums of the files,
-        keeps the columns and types, and stores a snapshot that recognises the copied files.
+        Call `add_snapshot` again after files were added, removed or rewritten. The new call reads all files
+        again. If a dataset that `to_tfrecord` wrote was copied without the modification times of the files,
+        call `add_snapshot` on the copy. `add_snapshot` then compares the checksums of the files, keeps the
+        columns and types, and stores a snapshot that recognises the copied files.
 
         If reading takes long, `add_snapshot` logs its progress every ten seconds, at the level INFO of the
         logger ``dask_tfrecord``.
@@ -607,8 +608,8 @@ class Maintenance(OpenedPath):
         columnar : list of str or "scalars", optional
             The columns that are also stored in Parquet files below ``_tfrecord/``, as in `to_tfrecord`. If
             passed, all Parquet files are written anew from the records, even if the snapshot is up to date.
-            By default, the columns stay the same, and only missing, outdated or incomplete Parquet files are
-            written.
+            By default, the stored columns stay the same, and only missing, outdated or incomplete Parquet
+            files are written.
 
         Returns
         -------
