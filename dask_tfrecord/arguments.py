@@ -49,8 +49,8 @@ def keyword_or_default(
 ) -> Value:
     """Validate the value of a keyword. If the value is ``unset``, use the value in Dask's configuration.
 
-    The last part of the configuration key is the keyword, with "-" in place of "_". An error about a
-    configured value names the configuration key.
+    The configuration key ends with the keyword, with "-" in place of "_". An error about a configured value
+    names the configuration key.
     """
     if not isinstance(value, str | None) or value != unset:
         return check(value)
@@ -81,7 +81,7 @@ def limit_memory_pool() -> None:
         raise TFRecordError(problem, "write it as '256 MiB'") from None
 
 
-# The accepted names of codecs, including TensorFlow's spellings.
+# Keywords accept these names of codecs, including TensorFlow's spellings.
 AnyCompression: TypeAlias = Compression | Literal["", "GZIP", "ZLIB"]
 AnySchema: TypeAlias = GivenSchema | Literal["infer"]
 ReadSchema: TypeAlias = AnySchema | PathLike
@@ -225,7 +225,7 @@ class WriteKeywords(StreamKeywords, total=False):
     compute_kwargs: dict[str, Any] | None
 
 
-# Numbers with units, such as "1 day 12h", optionally followed by a time, such as "01:30:00".
+# Match numbers with units, such as "1 day 12h", optionally followed by a time, such as "01:30:00".
 _DURATION = re.compile(r"(\d+(\.\d+)?\s*[A-Za-z]+[\s,]*)*(\d+:\d\d:\d\d(\.\d+)?)?", re.ASCII)
 # pandas 3.1 deprecates the units "d", "w", "H" and "S", and accepts "D", "W", "h" and "s" instead.
 _DEPRECATED_CASE = re.compile(r"(?<![A-Za-z])[dwHS](?![A-Za-z])")
@@ -293,7 +293,7 @@ def names(keyword: str, value: Any) -> list[str]:
     """Convert one column name, or several column names, to a list."""
     if isinstance(value, str):
         return [value]
-    # NumPy arrays, Arrow arrays and pandas indexes have the method `tolist`.
+    # Convert NumPy arrays, Arrow arrays and pandas indexes, which have the method `tolist`.
     listed = value.tolist() if hasattr(value, "tolist") else value
     if (
         not isinstance(listed, Sequence)
@@ -386,7 +386,7 @@ def byte_count(keyword: str, value: Any) -> int | None:
     if value is None:
         return None
     size = 0
-    if not isinstance(value, bool | np.timedelta64):  # NumPy counts durations among the integers
+    if not isinstance(value, bool | np.timedelta64):  # np.timedelta64 is a subclass of NumPy's integers
         with suppress(AttributeError, OverflowError, TypeError, ValueError):
             size = int(parse_bytes(value or "0")) if isinstance(value, str | float) else operator.index(value)
     if not 1 <= size < 1 << 63:
@@ -402,7 +402,7 @@ def duration(keyword: str, value: Any) -> timedelta:
     is_text = isinstance(value, str) and _DURATION.fullmatch(value.strip())
     if is_text or isinstance(value, timedelta):
         given = _DEPRECATED_CASE.sub(lambda unit: unit[0].swapcase(), value) if is_text else value
-        with suppress(ValueError):  # if the text has an unknown unit, the error below is raised
+        with suppress(ValueError):  # an unknown unit leads to the error at the end
             found = pd.Timedelta(given)
             if found >= timedelta(0):  # the comparison is False for NaT, which pandas returns for ""
                 return found.to_pytimedelta()

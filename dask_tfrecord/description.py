@@ -49,7 +49,7 @@ class Facts(OpenedPath):
             kept = f" and {self.kept_bytes:,} bytes of earlier versions" if self.kept_bytes else ""
             names = short_list(self._selected.names)
             return f"Dataset({self.path!r}, {version}{rows}, {files}{kept}, columns: {names})"
-        except (TFRecordError, NotFoundError) as error:  # users call `repair` on this object
+        except (TFRecordError, NotFoundError) as error:  # the repr of a damaged dataset must not raise
             return f"Dataset({error})"
 
     def _repr_html_(self) -> str:
@@ -300,7 +300,7 @@ def explain(collection: "dd.DataFrame | dd.Series | dd.Scalar") -> "Explanation"
     for plan, numbers, parts in planned_reads(collection.expr):
         plan.is_unchanged(chain.from_iterable(numbers))  # raises if a file has changed
         title = f"{plan.store.public()}: explain"
-        # If the read has at most one task, explain it in this process.
+        # Explain a read of only one task in this process.
         found = compute_each(_explain, parts, title) if len(parts) > 1 else [*map(_explain, parts)]
         partitions += found
         left_out += _left_out(plan, numbers, parts)

@@ -333,7 +333,7 @@ def literal(value: Any) -> str:
     return repr(value)
 
 
-# Names that mean the same type in Arrow, NumPy and pandas. Callers may pass these names in place of types.
+# These names mean the same type in Arrow, NumPy and pandas. Callers may pass the names in place of types.
 TYPE_NAMES = {"string", "bool", *(f"{sign}int{bits}" for sign in ("", "u") for bits in (8, 16, 32, 64))}
 
 

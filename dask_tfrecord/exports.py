@@ -39,7 +39,7 @@ from dask_tfrecord.schema.tfds import FEATURES, INFO, Labels
 
 Format = Literal["idx", "tfds", "tfmd"]
 
-# The directory of the index files. Listings skip this directory, because its name starts with "_".
+# `export` writes index files to this directory, which listings skip because of the "_".
 _INDEX_DIRECTORY = "_idx"
 
 _THREADS = 4
@@ -48,7 +48,7 @@ _SPLIT_NAME = re.compile(r"\w*[^\W_]\w*", re.ASCII)
 _NUMBERED = re.compile(r"\d{5,}-of-\d{5,}")
 _ROLLED = re.compile(r"-\d{5}(?=\.tfrecord$)")
 
-# The bytes that need no escape in a string of protobuf's text format.
+# In protobuf's text format, a string may contain these bytes without an escape.
 _PLAIN = frozenset(range(32, 127)) - frozenset(b'"\\')
 
 _FEATURES = "tensorflow_datasets.core.features"

@@ -21,11 +21,11 @@ from dask_tfrecord.files.storage.store_failures import hide, redact_errors, secr
 Parameters = ParamSpec("Parameters")
 Result = TypeVar("Result")
 
-# The keywords that several functions share, each with its default. The functions `read_request`,
-# `plan_batches` and `iter_batches` declare these keywords.
+# Several functions share these keywords, each with its default. The functions `read_request`, `plan_batches`
+# and `iter_batches` declare these keywords.
 SHARED_PARAMETERS: dict[str, Parameter] = {}
 
-# The options of the keywords `read_options` and `write_options`, each with its default. The classes
+# The keywords `read_options` and `write_options` accept these options, each with its default. The classes
 # `ReadOption` and `WriteOption` declare the options.
 OPTIONS: dict[str, Mapping[str, Parameter]] = {}
 
@@ -34,7 +34,7 @@ _COLLECTION = "compute"
 
 _WRITES = ("to_tfrecord", "Writer")
 
-# The base classes that define public methods of `Dataset`. Only two methods of `Maintenance` use the read
+# `Dataset` inherits public methods from these classes. Only two methods of `Maintenance` use the read
 # keywords of `open_dataset`.
 _PARTS = ("ArrowDataset.", "Maintenance.")
 _READING = ("Maintenance.add_snapshot", "Maintenance.verify")

@@ -29,7 +29,8 @@ def filter_mask(table: pa.Table, filters: Sequence[Any]) -> npt.NDArray[np.bool_
 
 Numbers: TypeAlias = npt.NDArray[np.int64]
 
-# A partition with one split, the indices of the requested rows in the partition, and its row count.
+# A part consists of a partition with one split, the indices of the requested rows in the partition, and the
+# row count of the partition.
 Part: TypeAlias = tuple[Partition, Numbers, int]
 
 Result = TypeVar("Result")

@@ -141,7 +141,7 @@ class Writer:
     {'source.offset': '2'}
     """
 
-    _is_closed = True  # until __init__ has succeeded
+    _is_closed = True  # False after __init__ has succeeded
 
     @public_function
     def __init__(
@@ -302,7 +302,7 @@ class Writer:
                 return
             try:
                 self._commit()
-            except BaseException as error:  # KeyboardInterrupt is included
+            except BaseException as error:  # drop the rows even after a KeyboardInterrupt
                 self._drop(error)
                 raise
             self._is_closed = True
