@@ -335,7 +335,7 @@ def metadata(value: Any) -> dict[str, str]:
 
 
 def count(keyword: str, value: Any, least: int = 1) -> int | None:
-    """Convert a Python or NumPy integer to int, and return None for None. Raise for less than ``least``."""
+    """Convert a Python or NumPy integer to int, and None to None. Raise if the value is below ``least``."""
     is_integer = isinstance(value, int | np.integer) and not isinstance(value, bool | np.timedelta64)
     is_count = is_integer and value >= least
     if value is not None and not is_count:
@@ -345,7 +345,7 @@ def count(keyword: str, value: Any, least: int = 1) -> int | None:
 
 
 def number(keyword: str, value: Any, least: int = 1) -> int:
-    """Convert a Python or NumPy integer to int. Raise if the value is None or less than ``least``."""
+    """Convert a Python or NumPy integer to int. Raise if the value is None or below ``least``."""
     found = count(keyword, value, least)
     if found is None:
         raise _wrong(keyword, None, "an integer", f"pass for example {keyword}={least}")

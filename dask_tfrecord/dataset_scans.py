@@ -183,7 +183,7 @@ def _verify_files(store: Store, files: FileList, record_type: RecordType) -> lis
 
 
 def _column_file_differences(store: Store, snapshot: Snapshot, same: Sequence[str]) -> dict[str, str]:
-    """Map each path in ``same`` with a column file to how the column file differs from the records, or ""."""
+    """Map the path of each data file to the differences between its column file and its records, or to ""."""
     entries = {one.path: one for one in snapshot.files if one.columns is not None}
     paths = [path for path in same if path in entries]
     compare = partial(full_scan.column_file_difference, store, snapshot.schema.record_type)

@@ -171,7 +171,7 @@ class Facts(OpenedPath):
 
     @cached_property
     def supervised_keys(self) -> tuple[str, ...]:
-        """The input column and the label column in TFDS's ``dataset_info.json``, or an empty tuple."""
+        """The input and label columns that TFDS's ``dataset_info.json`` names, or an empty tuple."""
         paths = self._files.slice(0, 1).paths
         infos = (read_info(self._plan_of_files.store, parent_of(path)) for path in paths)
         return next((supervised_keys(info.get("supervisedKeys")) for info in infos), ())
@@ -236,7 +236,7 @@ def _sum(numbers: pa.Array | pa.ChunkedArray) -> int:
 
 
 def _bounds(low: pa.Array, high: pa.Array) -> tuple[Any, Any]:
-    """Return the smallest value of ``low`` and the greatest value of ``high``, or None without values."""
+    """Return the smallest value of ``low`` and the greatest value of ``high``, each None without values."""
     lows, highs = low.drop_null().to_pylist(), high.drop_null().to_pylist()
     return min(lows, default=None), max(highs, default=None)
 
@@ -336,7 +336,7 @@ def _left_out(
 
 @dataclass(frozen=True, repr=False)
 class Explanation:
-    """The bytes that a Dask collection reads. `explain` returns this object.
+    """Report which bytes a Dask collection reads. `explain` returns this object.
 
     Attributes
     ----------
@@ -353,7 +353,7 @@ class Explanation:
 
     @property
     def totals(self) -> dict[str, int]:
-        """How many files are opened and not opened, and how many bytes are stored and read."""
+        """How many files are opened, not opened and left out, and how many bytes are stored and read."""
         files = [report for of_task in self.partitions for report in of_task]
         return {
             "files_opened": len({report.file for report in files if report.data_bytes}),

@@ -354,7 +354,7 @@ def open_dataset(
 
 
 def _can_be_mended(path: Any, columns: Any, read: ReadKeywords, error: TFRecordError | NotFoundError) -> bool:
-    """Return True if a method that needs no rows, such as `repair`, may fix or explain the error."""
+    """Return True if a method that reads no rows, such as `repair`, may fix or explain the error."""
     if any(value is not None for value in (columns, *map(read.get, ("filters", "version")))):
         return False
     if isinstance(error, TFRecordError):
