@@ -270,7 +270,7 @@ def mappings(**values: Any) -> None:
 
 
 def options(keyword: str, given: Any, known: Callable[..., Any]) -> dict[str, Any]:
-    """Return the options in a dict such as ``read_options=``. Raise for an option unknown to ``known``."""
+    """Return the options in a dict such as ``read_options=``. Raise for an option that ``known`` lacks."""
     mappings(**{keyword: given})
     names = [*signature(known).parameters]
     for name in given or ():
