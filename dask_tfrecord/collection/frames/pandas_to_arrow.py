@@ -47,8 +47,8 @@ _SEQUENCES = (pd.Series, pd.Index, pd.api.extensions.ExtensionArray, array, dequ
 # Kinds of objects, as pandas names them, that Arrow converts exactly to the type that Arrow infers.
 _EXACT_KINDS = ("string", "bytes", "boolean", "integer", "floating", "decimal")
 
-# Maps a kind of objects to a family of types. Arrow converts objects of this kind exactly to each of these
-# types.
+# Maps a kind of objects to a family of Arrow types. Arrow converts objects of the kind exactly to each type
+# of the family.
 _FAMILIES = {"string": "text", "bytes": "bytes"}
 
 _MIXED = "the values are of several kinds, and no single type holds all of them"
@@ -74,7 +74,7 @@ def to_arrow(column: "pd.Series[Any]", type_: pa.DataType | None, *, rounded: bo
         values = _sequences_to_lists(values)
     try:
         inferred = _infer(values, missing)
-    # Arrow raises this for integers beyond 64 bits, for example.
+    # Arrow raises one of these errors for integers beyond 64 bits, for example.
     except (OverflowError, TypeError, pa.ArrowException):
         inferred = _arrow_array(values, missing, type_)
         if not _are_equal(values[~missing], inferred.drop_null(), is_inferred=False):
@@ -108,7 +108,7 @@ def _infer(values: Objects, missing: npt.NDArray[np.bool_]) -> pa.Array:
     if _are_exact(present) or _are_equal(present, inferred.drop_null()):
         return inferred
     finer_type = in_nanoseconds(inferred.type)
-    # A read would return the nanoseconds in a struct as integers, because Arrow converts them so for pandas.
+    # For pandas, Arrow converts nanoseconds in structs to integers, so a read would return integers.
     if finer_type != inferred.type and not pa.types.is_struct(innermost(finer_type)):
         finer = _arrow_array(values, missing, finer_type)
         if _are_equal(present, finer.drop_null()):
@@ -418,7 +418,8 @@ def _convert_or_raise(column: "pd.Series[Any]", item: Field, lossy: Lossy) -> pa
         elif not advice:
             try:
                 type_ = type_of(column)
-                Schema.from_arrow(pa.schema({item.name: type_}), "sequence_example")  # raises unless stored
+                # This call raises if no feature can store the type.
+                Schema.from_arrow(pa.schema({item.name: type_}), "sequence_example")
                 remedies = [Remedy("schema", {item.name: type_}, "hold all values of the column")]
             except SchemaError as refusal:
                 advice, remedies = refusal.advice, [*refusal.remedies]
@@ -473,7 +474,7 @@ def _from_objects(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) ->
 def first_misfit(
     problem: str, convert_first: Callable[[int], object], rows: int, error: Exception
 ) -> SchemaError:
-    """Return an error that names the first row that does not convert, and why the row does not convert.
+    """Return an error that names the first row that cannot be converted, and the reason.
 
     ``convert_first(n)`` converts the first n rows. The conversion of all rows has raised ``error``, which may
     be about a later row.
