@@ -394,7 +394,7 @@ def _is_time(type_: pa.DataType) -> bool:
 
 
 def _divisions(dataset: ReadPlan, levels: Levels) -> tuple[Any, ...] | None:
-    if not levels:  # divisions describe an index
+    if not levels:  # without an index, there are no divisions
         return None
     if len(levels) > 1:
         raise TFRecordError(

@@ -294,7 +294,7 @@ def plan_columnar(
 ) -> Columnar | None:
     """Return the columns that a write stores in column files. ``value`` is the argument ``columnar=``.
 
-    If ``value`` is None, an append or a replacement of partitions uses the list of the dataset.
+    If ``value`` is None, return the columns that the existing dataset stores in column files, if any.
     """
     columns: Columnar | None
     if value is None:

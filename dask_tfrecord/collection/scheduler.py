@@ -61,7 +61,7 @@ class Report(NamedTuple):
 def report(job: str, task: int, tasks: int, result: Any, *, step: int = 1, steps: int = 1) -> Report:
     """Return the report of a task. On a worker of a cluster, also send the report to the clients.
 
-    If the result is an integer, it is the number of rows. Otherwise, the number of rows is the sum of the
+    A result that is an integer is the number of rows. Otherwise, the number of rows is the sum of the
     attribute ``records`` of the result, or of the items in the result.
     """
     if type(result) is int:

@@ -29,7 +29,7 @@ from dask_tfrecord.public_functions import calling, public_function
 from dask_tfrecord.schema.fields import Schema
 
 # The size of a piece of the dataset, in stored bytes. Engines read the pieces in order or in parallel.
-# Smaller pieces would slow down reads of column files, because each piece takes some constant time.
+# Smaller pieces would slow down reads of column files, which take a constant time for each piece.
 PIECE_BYTES = 1 << 25
 
 _BATCH_ROWS = 131_072

@@ -45,7 +45,7 @@ from dask_tfrecord.files.window import Allocate
 from dask_tfrecord.public_functions import calling
 from dask_tfrecord.schema.fields import Schema
 
-# A shuffle window is complete at this many bytes, even if it has fewer rows than ``shuffle_buffer``.
+# A shuffle window is complete at this many bytes, even with fewer rows than ``shuffle_buffer``.
 WINDOW_BYTES = 1 << 29
 
 # The size in bytes of one allocation, which several pieces share.
@@ -184,7 +184,7 @@ class DatasetSource:
         self._process: int | None = os.getpid()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_partitioner": None, "_process": None}  # `_partition` recreates both
+        return {**vars(self), "_partitioner": None, "_process": None}  # `_partition` recreates the two
 
     def _count(self) -> list[int]:
         """Count the rows of each piece. Tasks read the pieces whose number of rows is unknown."""

@@ -1,8 +1,8 @@
 """Plan batches: compute the row order of an epoch and the range of a shard, and read the rows ahead.
 
-An epoch may shuffle only the rows within groups of blocks. `shuffle_statistics` measures how far an order is
-from a uniformly random order. Each use of randomness has a separate random stream, so that no two orders
-depend on each other.
+With ``shuffle="blocks"``, an epoch shuffles the blocks, and then the rows of each group of blocks.
+`shuffle_statistics` measures how far an order is from a uniformly random order. Each use of randomness has a
+separate random stream, so that no two orders depend on each other.
 """
 
 from collections import deque
@@ -51,16 +51,16 @@ Fraction: TypeAlias = tuple[int, int]
 Rows = TypeVar("Rows", pa.Table, EncodedRows)
 Piece = TypeVar("Piece", bound="pa.Table | EncodedRows | Slice")
 
-# The stored size of a piece in bytes, without and with a shuffle. Large pieces need fewer requests to the
-# store, and small pieces give a better shuffle.
+# The stored size of a piece in bytes, without and with a shuffle. Larger pieces need fewer requests to the
+# store, and smaller pieces improve the shuffle.
 _SEQUENTIAL_BYTES = 1 << 24
 _SHUFFLED_BYTES = 1 << 20
 
 # A weak shuffle warns only if there are at least this many rows. Smaller datasets fit into a shuffle buffer.
 _MANY_ROWS = 10_000
 
-# ``shuffle="blocks"`` shuffles the rows of at most this many blocks together. A group of blocks also ends as
-# soon as it has ``_GROUP_BYTES`` stored bytes.
+# ``shuffle="blocks"`` shuffles the rows of at most this many blocks together. A group with fewer
+# blocks is complete as soon as it has ``_GROUP_BYTES`` stored bytes.
 _GROUP_BLOCKS = 24
 _GROUP_BYTES = 1 << 25
 
@@ -69,7 +69,7 @@ _GROUP_BYTES = 1 << 25
 class Plan:
     """An opened source and the options of the batches. The source is opened once for all epochs.
 
-    ``surface`` is the public function that the user called. Errors show the remedies that this function
+    ``surface`` is the public function that the user called. Errors show the remedies that ``surface``
     accepts. ``open_version`` opens the source at another version of the dataset. If the user has chosen a
     version, or if there are no versions, ``open_version`` is None.
     """
@@ -177,7 +177,7 @@ class Span(NamedTuple):
     """A range of positions in the row order of an epoch.
 
     Positions count the rows of the epoch before each window is shuffled. For a Dask collection, positions
-    count partitions instead. If some rows of a window were already returned, the span is this window, and
+    count partitions instead. If some rows of a window were already returned, the span is the window, and
     ``first`` and ``last`` are the range of the remaining rows in the window's shuffled order. For a window of
     a Dask collection, ``last`` is None.
     """
@@ -189,7 +189,7 @@ class Span(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of rows, or of partitions of a Dask collection, whose windows count as one partition."""
+        """The number of rows. For a Dask collection, the number of partitions, where a window counts as 1."""
         if self.first is None:
             return self.stop - self.start
         return 1 if self.last is None else self.last - self.first
@@ -256,7 +256,7 @@ class OrderedRows:
 
 @dataclass(frozen=True)
 class Order:
-    """The order of all rows in one epoch. ``pieces`` contains the indices of the pieces in this order.
+    """The order of all rows in one epoch. ``pieces`` contains the indices of the pieces in the epoch's order.
 
     ``ends`` contains the position at which each piece begins, and the end of the last piece. If
     ``is_counted`` is False, positions count pieces instead of rows. ``seed`` contains the seed and the epoch

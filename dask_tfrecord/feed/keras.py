@@ -107,7 +107,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         self._shuffle, self._seed = shuffle, seed
         self._epoch = epoch
         self._requested: set[int] = set()  # the batches of the current order that were requested
-        self._is_due = False  # True if the order changes when all of its batches were requested
+        self._is_due = False  # True if the order must change after its last batch is requested
         self._is_ahead = False  # True if the order changed when its last batch was requested
         self._is_new = True  # True until the first call of `on_epoch_end`
         check_label(label, self.table.schema)

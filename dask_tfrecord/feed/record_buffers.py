@@ -206,7 +206,7 @@ class RecordBuffers:
     def _range(self, store: Store, unit: int, rows: Numbers) -> tuple[str, int, int] | None:
         """Return the path, start and stop of the requested range of a remote split.
 
-        Return None if the whole split must be read, because a range of the split was already read, or because
+        Return None if the whole split must be read, because a range of the split was read before, or because
         the range is at least half of the split.
         """
         offsets = self.offsets[unit]

@@ -1,10 +1,10 @@
 """Implement `RecordTable`, which provides random access to the records of a dataset.
 
 To read records, a table copies the bytes of the records into one buffer and decodes them together. A table
-memory-maps local uncompressed files. Other files are read in blocks, and the last few blocks are kept in
-memory. If the offsets of the records are stored, ranges of bytes are read instead of blocks. If column files
-contain all columns, the columns are kept in memory instead. Callers that ask for single records get Python
-values.
+memory-maps local uncompressed files. All other files are read in blocks, and the last few blocks are kept
+in memory. If the offsets of the records are stored, ranges of bytes are read instead of blocks. If column
+files contain all columns, and the columns are small, a table keeps the columns in memory and reads no
+records. Callers that ask for single records get Python values.
 """
 
 import os
@@ -169,7 +169,7 @@ class RecordTable:
     ) -> None:
         plan, self._schema = open_columns(path, checked_names(columns), BLOCK_BYTES, read)
         self._rows = NumberedRows(plan, self._schema)
-        # Each partition of the plan is a block. Store its first row and its stored size.
+        # A block is a partition of the plan. Store the first row and the stored size of each block.
         self.block_starts = self._rows.row_numbers(self._rows.starts[plan.partitions.starts])
         self._block_sizes = plan.partitions.sizes
         splits = [split for splits in self._rows.plan.partitions for split in splits]

@@ -375,7 +375,7 @@ class StreamServer:
         started = False
         try:
             count = len(self.endpoints)
-            epoch = one.number if count == 1 else 0  # clients of other endpoints may be in other passes
+            epoch = one.number if count == 1 else 0  # several endpoints may be in different passes
             with Batches(self._plan, epoch, (index, count)) as batches:
                 for batch in sent_batches(batches, self._client, may_be_empty=index == 0):
                     if self._closing:

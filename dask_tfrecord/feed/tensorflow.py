@@ -118,7 +118,7 @@ def read_files(
     if seed is not None:
         of_files, of_records = (derived_seed(use, seed, *shard) for use in ("files", "records"))
         found = found.shuffle(max(1, len(numbers)), seed=of_files, reshuffle_each_iteration=True)
-        # The records of each file are shuffled with another seed in each epoch.
+        # The records of each file are shuffled with a different seed in each epoch.
         seeds = tf.data.Dataset.random(of_records, rerandomize_each_iteration=True)
         found = tf.data.Dataset.zip((found, seeds)).map(lambda file, seed: {**file, "seed": seed})
 
@@ -479,8 +479,8 @@ def _stacked(table: pa.Table, names: Sequence[str], dtype: str, fill_nulls: Mapp
 def _tensor(column: Array | Ragged, is_eager: bool) -> Any:
     if isinstance(column, Ragged):
         return tf.RaggedTensor.from_row_splits(_tensor(column.values, True), column.offsets, validate=False)
-    # If no column is ragged, `from_generator` takes NumPy arrays. Otherwise, it takes tensors, and a list of
-    # texts becomes a tensor twice as fast as an array of texts.
+    # If no column is ragged, `from_generator` takes NumPy arrays. Otherwise, the function takes tensors, and
+    # a list of texts becomes a tensor twice as fast as an array of texts.
     return tf.constant(column.tolist(), tf.string) if is_eager and column.dtype == object else column
 
 

@@ -326,8 +326,8 @@ class TFRecordBatches(IterableDataset[Any]):
             # StatefulDataLoader calls `iter` twice for a state at the end of an epoch.
             begin = self._unused, None
         if begin is None:
-            # The epoch advances at this point and not at the end of the iteration. Otherwise workers that
-            # were stopped early would be in another epoch than workers that reached the end.
+            # The epoch advances at this point and not at the end of the iteration. Otherwise, workers
+            # that were stopped early would be in a different epoch than workers that reached the end.
             begin = self._epoch, None
             self._epoch += 1
         epoch, start = begin

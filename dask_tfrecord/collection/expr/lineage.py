@@ -156,7 +156,7 @@ def _type_of_objects(type_: pa.DataType, *, may_be_null: bool) -> pa.DataType | 
 
 
 def _source(expr: Any, name: str, preserving: Any) -> Any:
-    """Return the first expression below ``expr`` that is not ``preserving``.
+    """Return the first expression, from ``expr`` downwards, that is not ``preserving``.
 
     Return None if an `Assign` above this expression sets the column.
     """
@@ -202,7 +202,7 @@ def _paths_on(dataset: ReadPlan, store: Store) -> Iterator[str]:
 
 
 def _uncached(store: Store) -> Store:
-    """Return the store from which an fsspec cache reads. Without a cache, return an equal store."""
+    """Return a store on the filesystem that an fsspec cache reads from, or else on the same filesystem."""
     fs = store.fs
     while isinstance(inner := getattr(fs, "fs", None), AbstractFileSystem):
         fs = inner

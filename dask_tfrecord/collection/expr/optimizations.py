@@ -319,7 +319,7 @@ def _reads_below(expr: Filter | Loc, read: Expr) -> list[Expr] | None:
 
 
 def _reads_same_rows(one: Expr, other: Expr) -> bool:
-    """Return True if two reads return the same rows of one dataset. They may read different columns."""
+    """Return True if two reads return the same rows of one dataset, maybe with different columns."""
     return bool(
         tokenize(one.dataset) == tokenize(other.dataset)
         and one.operand("_partitions") == other.operand("_partitions")

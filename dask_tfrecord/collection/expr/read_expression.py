@@ -205,7 +205,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     @cached_property
     def dataset(self) -> ReadPlan:
-        """The read plan. It is cached, because reading an operand of a Dask expression by name is slow."""
+        """The read plan. The property is cached, because reading a Dask operand by name is much slower."""
         dataset: ReadPlan = self.operand("dataset")
         return dataset
 
@@ -239,13 +239,13 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     @cached_property
     def _partitions(self) -> Sequence[int]:
-        """The indices of the selected partitions. Each task reads them, and Dask's own property is slower."""
+        """The indices of the selected partitions. Every task needs one, and Dask's property is slower."""
         selected: Sequence[int] | None = self.operand("_partitions")
         return range(len(self._divisions()) - 1) if selected is None else selected
 
     @cached_property
     def npartitions(self) -> int:
-        """The number of selected partitions. Each task reads it, and Dask's own property is slower."""
+        """The number of selected partitions. Every task needs the number, and Dask's property is slower."""
         return len(self._partitions)
 
     def _task(self, name: Key, index: int) -> Task:

@@ -131,21 +131,21 @@ def _are_exact(present: Objects) -> bool:
 def _are_equal(present: Objects, converted: pa.Array, *, is_inferred: bool = True) -> bool:
     """Return True if Python considers the converted values equal to the objects. A NaN equals a NaN.
 
-    ``is_inferred`` is True if Arrow inferred the type from the objects. Then lists need no comparison if
-    Arrow converts the kind of their values exactly.
+    ``is_inferred`` is True if Arrow inferred the type from the objects. Lists of an inferred type need no
+    comparison if Arrow converts the kind of their values exactly.
     """
     kinds = set(map(type, present))
     if is_list(converted.type):
         # Arrow converts some NumPy scalars to empty lists.
         if any(issubclass(kind, np.generic) for kind in kinds):
             return False
-        if np.ma.MaskedArray in kinds:  # Arrow also converts the masked values of an array
+        if np.ma.MaskedArray in kinds:  # Arrow converts even the masked values of an array
             return False
         values = _object_array([value for value in chain.from_iterable(present) if value is not None])
         if is_inferred and _are_exact(values):
             return True
         return _are_equal(values, converted.flatten().drop_null(), is_inferred=is_inferred)
-    if len(present) != len(converted):  # Arrow considers more objects as missing than pandas does
+    if len(present) != len(converted):  # Arrow considers more objects missing than pandas does
         return False
     if np.ndarray in kinds:  # NumPy considers an array of one number equal to the number
         return False
