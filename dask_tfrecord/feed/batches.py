@@ -361,7 +361,7 @@ def _windows(
     with closing(read_slices(read, slices, plan.prefetch)) as pieces:
         for window in order.windows(spans, pieces):
             rows = _in_order(reader, order, window)
-            window.pieces = []  # frees the pieces with the rows
+            window.pieces = []  # frees the pieces together with the rows
             yield window, rows
             del rows
 

@@ -187,8 +187,8 @@ class RecordBuffers:
         found_ranges = ((unit, self._range(dataset.store, unit, rows)) for unit, rows in groups)
         ranges = {unit: one for unit, one in found_ranges if one is not None}
         stored = _read_ranges(dataset.store, [*ranges.values()]) if ranges else []
-        # A file may be compressed although its name has no suffix. Then its ranges do not begin with a
-        # record.
+        # A file may be compressed although its name has no suffix. A range of a compressed file does not
+        # begin with a record.
         read = {
             unit: data for unit, data in zip(ranges, stored, strict=True) if is_frame(data[:HEADER_BYTES])
         }

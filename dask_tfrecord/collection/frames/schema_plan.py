@@ -180,7 +180,7 @@ def text_columns(
 
 
 def _with_index(sample: Sample, data: set[str], levels: list[str]) -> Sample:
-    """Return a sample function that adds the index levels as columns. ``data`` names the real columns."""
+    """Return a sample function that adds the index levels. ``data`` names the columns that are no levels."""
     return lambda names: (
         index_to_columns(part, levels if part.index.nlevels == len(levels) else None)
         for part in sample([name for name in names if name in data])
