@@ -52,7 +52,7 @@ def computing(title: str) -> Iterator[None]:
 def _open_client(
     stack: ExitStack, cluster: Any, workers: int | None, threads: int | None, memory_limit: str | None
 ) -> None:
-    """Connect to a cluster, or start a local cluster. The exit stack closes what this call opened."""
+    """Connect to a cluster, or start a local cluster. The exit stack closes the client and local cluster."""
     from distributed import Client, LocalCluster  # distributed is an optional package
 
     # After an interrupt, asyncio would log the tasks that `distributed` cancels.
@@ -64,7 +64,7 @@ def _open_client(
                 threads_per_worker=threads,
                 memory_limit=memory_limit or "auto",
                 dashboard_address=None,
-                # A failed task raises in this process, so its worker need not log the error.
+                # A failed task raises in this process, so the worker of the task need not log the error.
                 silence_logs=logging.CRITICAL,
             )
             stack.enter_context(cluster)
@@ -85,7 +85,7 @@ def _children_without_interrupts() -> Iterator[None]:
     if not hasattr(signal, "pthread_sigmask"):  # Windows has no pthread_sigmask
         yield
         return
-    # Start the resource tracker now. If the first process started the tracker, SIGINT would be unblocked.
+    # Start the resource tracker now. If a worker's start also started the tracker, SIGINT would be unblocked.
     resource_tracker.ensure_running()
     before = signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGINT})
     try:

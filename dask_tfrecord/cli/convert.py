@@ -1,4 +1,4 @@
-"""Implement the commands `convert`, `export` and `serve`, which give rows and descriptions to other tools.
+"""Implement the commands `convert`, `export` and `serve`, which pass rows and descriptions to other tools.
 
 `convert` reads and writes Parquet, CSV and JSON lines with Dask's own readers and writers.
 """
@@ -34,7 +34,7 @@ FORMATS = get_args(Format)
 
 # The file name suffixes by which Dask and pandas recognise the codecs of text files.
 _TEXT_CODECS = {"gzip": ".gz", "bz2": ".bz2", "xz": ".xz", "zstd": ".zst", None: ""}
-# How many bytes of the first CSV file are used to infer types.
+# Types are inferred from this many bytes of the first CSV file.
 _SAMPLE_BYTES = 1 << 24
 
 _SUFFIXES: dict[str, Format] = {
@@ -49,7 +49,7 @@ _NAME = re.compile(r".*\.(\w+?)(?:-\d+-of-\d+)?(?:\.(?:gz|zz|bz2|xz|zst|lz4))?",
 
 
 def format_of(path: str, option: str) -> Format:
-    """Return the format of a path, given by its suffix. A path without a suffix has the format TFRecord."""
+    """Return the format that the suffix of a path indicates. Without a suffix, the format is TFRecord."""
     name = path.rstrip("/").rpartition("/")[2]
     suffix = _NAME.fullmatch(name)
     if suffix is None or (option == "from" and suffix[1] not in _SUFFIXES):
@@ -101,10 +101,10 @@ def open_source(
     if others:
         raise click.UsageError(f"--{others[0]} is for TFRecord, and SRC is {format}")
     shared: dict[str, Any] = {"storage_options": read["storage_options"]}
-    # With Dask's default for this option, Dask would convert all strings once more.
+    # With the default of dataframe.convert-string, Dask would convert all strings a second time.
     with dask.config.set({"dataframe.convert-string": False}):
         if format == "parquet":
-            # With another dtype backend, integers with nulls would become floats.
+            # With the default dtype backend, integers with nulls would become floats.
             ddf = dd.read_parquet(paths, index=index, dtype_backend="pyarrow", **shared)
         elif format == "csv":
             ddf = dd.read_csv(
@@ -125,7 +125,7 @@ def open_source(
         raise SchemaError(f"no column is named {unknown[0]!r}; there are {', '.join(ddf.columns)}")
     if filters is not None:
         ddf = ddf[needed]
-        _filtered(ddf._meta, filters)  # raises if a value cannot be compared with its column
+        _filtered(ddf._meta, filters)  # this call raises if a value cannot be compared with its column
         ddf = ddf.map_partitions(_filtered, filters, meta=ddf._meta, enforce_metadata=False)
     return ddf if columns is None else ddf[columns]
 
@@ -180,7 +180,7 @@ def check_target(ddf: dd.DataFrame, path: str, format: Format, how: dict[str, An
 
 
 def _refusal(type_: Any, format: Format) -> str:
-    """Return what a text format cannot hold of a type, such as "bytes", or an empty text."""
+    """Return what a text format cannot store of ``type_``, such as "bytes", or an empty text."""
     types = pa.types
     if not isinstance(type_, pa.DataType):
         return "objects of Python" if str(type_) == "object" else ""
@@ -221,7 +221,7 @@ def write_other(ddf: dd.DataFrame, path: str, format: Format, how: dict[str, Any
     return list_files(path, storage_options)
 
 
-# Reads detect the codec of TFRecord files, so --compression is only the codec of DST.
+# Reads detect the codec of TFRecord files, so --compression sets only the codec of DST.
 _READ = [option for option in options.READ if option.name != "compression"]
 _READ += options.of(dask_tfrecord.read_tfrecord, "blocksize")
 _WRITE = [
@@ -306,14 +306,14 @@ def convert_command(
     to = target_format or format_of(target, "to")
     format = source_format or format_of(sources[0], "from")
     files: dict[str, int] = {}
-    if format != "tfrecord":  # `read_tfrecord` knows more kinds of paths
+    if format != "tfrecord":  # `read_tfrecord` accepts paths that `list_files` does not
         for path in sources:
             listed = list_files(path, read["storage_options"])
             if not listed:
                 raise FileNotFoundError(errno.ENOENT, "no such file or directory", path)
             files |= listed
     start = time.perf_counter()
-    # Planning may also compute something: the types of columns from rows, or where records begin in a file.
+    # Even planning may compute: the types of columns from rows, or the offsets of records in a file.
     with computing("Converting"):
         ddf = open_source(source, [*files], format, nulls, None if to == "tfrecord" else False, read)
         if to != "tfrecord":
@@ -447,7 +447,7 @@ def _serve_flight(path: str, address: str | None, how: dict[str, Any]) -> None:
 
 
 def _close_flight(server: Any) -> None:
-    """Close the server. End the process instead if a client does not read: pyarrow cannot end its stream."""
+    """Close the server. If a client does not read, end the process, because pyarrow cannot end the stream."""
     closing = threading.Thread(target=server.__exit__, args=(None, None, None), daemon=True)
     closing.start()
     closing.join(_PATIENCE)

@@ -135,7 +135,7 @@ def describe(error: BaseException, paths: Sequence[str] = ()) -> str:
 
 
 def _with_options(problem: str, keyword: str) -> str:
-    """Replace ``keyword=`` and the names after it, in the text of a problem, by the option."""
+    """In the text of an error, replace ``keyword=`` and a list of names after it by the option."""
 
     def as_option(found: re.Match[str]) -> str:
         names = literal_eval(found[1]) if found[1] else ""
@@ -145,7 +145,7 @@ def _with_options(problem: str, keyword: str) -> str:
 
 
 def _accepts(ctx: click.Context, remedy: Remedy) -> bool:
-    """Return True if the subcommand has an option for the keyword of a remedy that accepts the value."""
+    """Return True if the subcommand has an option that accepts the keyword and the value of a remedy."""
     group, command = ctx.command, ctx.invoked_subcommand
     found = group.get_command(ctx, command) if isinstance(group, click.Group) and command else None
     params = {text: one for one in found.params for text in (*one.opts, *one.secondary_opts)} if found else {}
@@ -200,7 +200,7 @@ def _one_line(ctx: click.Context, text: str) -> str:
 def _leave_quietly(ctx: click.Context) -> NoReturn:
     """Exit like a program that SIGPIPE ends.
 
-    Without this, Python would print an error when it closes stdout.
+    Without this exit, Python would print an error when it closes stdout.
     """
     nowhere = os.open(os.devnull, os.O_WRONLY)
     os.dup2(nowhere, sys.stdout.fileno())

@@ -44,7 +44,7 @@ _OPPOSITE = {"==": "!=", "<": ">=", ">": "<=", "in": "not in", "is": "is not"}
 _OPPOSITE |= {opposite: operator for operator, opposite in _OPPOSITE.items()}
 _MIRRORED = {"<": ">", ">": "<", "<=": ">=", ">=": "<=", "==": "==", "!=": "!="}
 
-# Maps patterns of what users of SQL, pandas and shells write to advice on what to write instead.
+# Maps patterns of SQL, pandas and shell syntax to advice on what to write instead.
 _FOREIGN = {
     r"[^=!<>]=(?!=)": "write == to compare, as in x == 3",
     r"<>": "write != to compare, as in x != 3",
@@ -57,12 +57,12 @@ _FOREIGN = {
     "patterns, query the dataset with DuckDB",
 }
 
-# The largest number of alternative lists of conditions, because `and` over `or` multiplies their number.
+# The maximum number of alternative lists of conditions. `and` over `or` multiplies their number.
 _MOST_ALTERNATIVES = 1000
 
 
 class _Column(NamedTuple):
-    """Mark a text as the name of a column, so that it is not taken for a string value."""
+    """Mark a text as a column name, to distinguish the name from a string value."""
 
     name: str
 
@@ -283,7 +283,7 @@ _SETTINGS: dict[str, dict[str, Any]] = {
 }
 
 
-# The sections of ``--help``, each with the names of its options. Other options are in the first section.
+# The sections of ``--help``, each with the names of its options. The first section contains the rest.
 _SECTIONS = {
     "Options": (),
     "Rows and columns": (
@@ -303,7 +303,7 @@ _SECTIONS = {
 _SECTION_OF = {name: section for section, names in _SECTIONS.items() for name in names}
 
 
-# Maps the names of options of other tools to the names of options here.
+# Maps option names of other tools to the option names of `dask-tfrecord`.
 _OTHER_NAMES = {
     **dict.fromkeys(("--limit", "--n", "--lines", "--num-rows"), "--rows"),
     **dict.fromkeys(("--filter", "--filters", "--query"), "--where"),

@@ -25,8 +25,8 @@ from dask_tfrecord.errors import counted
 
 _TEXT = pa.large_string()
 
-# A regular expression of Arrow that finds texts with a character that must be escaped, and some other texts.
-# Its syntax differs from Python's.
+# An Arrow regular expression that matches every text with a character to escape, and some texts without one.
+# The syntax of Arrow's regular expressions differs from Python's.
 _MAYBE_SPECIAL = (
     r'[\x00-\x1f"\\\x7f-\x{9f}\x{ad}\x{61c}\x{180e}\x{200b}-\x{206f}\x{feff}-\x{fffb}\x{e0000}-\x{e007f}]'
 )
@@ -89,7 +89,7 @@ def _texts(array: pa.Array) -> pa.Array:
         return _quoted(_joined(seconds, "s"))
     if types.is_date(type_) or types.is_time(type_):
         return _quoted(array.cast(_TEXT))
-    return pa.nulls(len(array), _TEXT)  # the null type is the only other type of a TFRecord column
+    return pa.nulls(len(array), _TEXT)  # of the types of TFRecord columns, only the null type remains
 
 
 def _lists(array: pa.Array) -> pa.Array:
@@ -157,11 +157,10 @@ def _joined(*parts: Any) -> pa.Array:
     return pc.binary_join_element_wise(*scalars, pa.scalar("", _TEXT))
 
 
-# The width of tables in characters, if neither a terminal nor the variable COLUMNS gives a width.
+# The width of tables in characters, if neither a terminal nor the variable COLUMNS sets the width.
 _WIDTH = 120
 
-# The largest number of characters in a cell, and the smallest number of characters in a cell that is cut to
-# fit.
+# The maximum number of characters in a cell, and the minimum to which a cell is cut to fit the table's width.
 _CELL = 40
 _SHORT_CELL = 12
 
@@ -254,7 +253,7 @@ def print_table(
 
 
 def _print_blocks(lines: Sequence[Sequence[str]], width: int) -> None:
-    """For each row, print the first cell, and below it the remaining cells with their titles."""
+    """For each row, print the first cell, and below this cell the remaining cells with their titles."""
     (_, *titles), *rows = lines
     for first, *cells in rows:
         block = [first, " "]

@@ -166,7 +166,7 @@ _COLOUR = "#3b6ea5"
 
 
 def draw(target: str, dataset: Dataset) -> None:
-    """Draw a dataset to a file whose suffix gives the format, such as .png, .svg or .pdf."""
+    """Draw a dataset to a file whose suffix determines the format, such as .png, .svg or .pdf."""
     from matplotlib.backends.backend_agg import FigureCanvasAgg  # matplotlib is optional
     from matplotlib.figure import Figure  # matplotlib's Agg canvas needs no window system
 
@@ -332,7 +332,7 @@ def _schema_code(path: Any, form: str, read: dict[str, Any]) -> str:
             raise click.UsageError("--as pbtxt needs one directory with a snapshot, and only takes --version")
         return metadata_schema(Snapshot.open(path, **read))
     if form == "tensorflow":
-        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # or its import prints lines about the CPU
+        os.environ.setdefault("TF_CPP_MIN_LOG_LEVEL", "3")  # else importing TensorFlow prints lines
         from dask_tfrecord.feed.tensorflow import feature_spec  # TensorFlow is an optional package
 
         return feature_spec(path, **read).code()

@@ -10,7 +10,7 @@ from dask_tfrecord.errors import warn_caller
 def add_to_dask() -> None:
     """Add `DataFrame.to_tfrecord` and `dask.dataframe.read_tfrecord` to Dask.
 
-    If Dask already has another attribute of the same name, keep this attribute, and warn.
+    If Dask already has a different attribute of the same name, keep Dask's attribute, and warn.
     """
     for owner, function in ((dd.DataFrame, to_tfrecord), (dd, read_tfrecord)):
         name = function.__name__

@@ -25,7 +25,7 @@ _STORE_KEYWORDS = frozenset({"storage_options", "filesystem"})
 
 
 class OpenedPath:
-    """A path and the keywords for reading it. All reads use the files that the first read has found."""
+    """Store a path and its read keywords. All reads use the files that the first read has found."""
 
     _path: Any
     _names: list[str] | None
@@ -36,13 +36,13 @@ class OpenedPath:
         self._set(path, columns, keywords)
 
     def _set(self, path: Any, columns: Any, keywords: ReadKeywords, found: ReadPlan | None = None) -> None:
-        vars(self).clear()  # remove the cached values of another version
+        vars(self).clear()  # drop the values that were cached for another version
         self._path, self._keywords, self._found = path, keywords, found
         self._names = None if columns is None else arguments.names("columns", columns)
 
     @property
     def _root(self) -> Any:
-        """The path, which error messages name unless it is a list of paths."""
+        """The path of the dataset. Error messages name this path unless it is a list."""
         return self._path
 
     @property
@@ -64,12 +64,12 @@ class OpenedPath:
         return self._found
 
     def plan(self, **how: Any) -> ReadPlan:
-        """Plan a read of the found files. ``how`` are keywords that divide the rows into partitions."""
+        """Plan a read of the opened path. ``how`` contains keywords that divide the rows into partitions."""
         request = read_request(self._names, **{**self._keywords, **how})
         return discovery.plan(self._opened(request), request, _each(self._path)).with_origin_columns()
 
     def columns_of(self, plan: ReadPlan, columns: str | Sequence[str] | None = None) -> Schema:
-        """Return the named columns, in this order. By default, return the columns requested at opening."""
+        """Return ``columns``, in this order, or by default the columns requested when the path was opened."""
         if (names := self._names if columns is None else columns) is None:
             return plan.schema
         return plan.schema.select(existing_names(plan.schema, "columns", names))
@@ -106,7 +106,7 @@ class OpenedPath:
         return store
 
     def _directory(self, function: str, *, writes: bool = True) -> Store:
-        """Open the path for a method that needs one directory. If not ``writes``, the method only reads."""
+        """Open the one directory that a method needs. If ``writes`` is False, the method only reads."""
         if not isinstance(self._path, str | os.PathLike):
             problem = f"{function}() needs the directory of one dataset, not a list of paths"
             raise TFRecordError(problem, "open the directory alone")

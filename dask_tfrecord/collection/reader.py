@@ -270,8 +270,8 @@ def read_tfrecord(
         ``nullable=False`` for the field. A null in a field with ``nullable=False`` raises. Dates, times,
         decimals, lists of these, and lists of timestamps with a time zone stay Arrow-backed. A timestamp or
         duration of -2^63, which is NaT in NumPy, raises. "numpy_nullable" uses pandas' own nullable dtypes,
-        such as Int64 and string, and the dtypes of "numpy" for all other columns. In every case, categorical
-        columns are read as pandas categoricals.
+        such as Int64 and string, and the dtypes of "numpy" for all other columns. With every
+        ``dtype_backend``, categorical columns are read as pandas categoricals.
     storage_options : dict, optional
         Options for the filesystem, such as credentials.
     filesystem : fsspec.AbstractFileSystem or pyarrow.fs.FileSystem, optional
@@ -340,10 +340,10 @@ def collection_of(
     categories: Sequence[str] | None,
     dtype_backend: DtypeBackend | None,
 ) -> dd.DataFrame:
-    """Create the Dask DataFrame that reads a plan. ``read`` are the keywords from which the plan was made."""
+    """Create the Dask DataFrame that reads the rows of a plan. ``read`` contains the keywords of the read."""
     arguments.choice("dtype_backend", dtype_backend, (None, *get_args(DtypeBackend)))
     check_cluster()
-    if logger.isEnabledFor(logging.INFO):  # computing the summary takes time for many files
+    if logger.isEnabledFor(logging.INFO):  # computing the summary of many files takes time
         logger.info("%s: read planned: %s", dataset.store.public(), dataset.summary)
 
     if categories is not None:
@@ -365,7 +365,7 @@ def collection_of(
 
 
 def _index_levels(dataset: ReadPlan, index: Any, columns: Sequence[str] | None) -> Levels:
-    """Return the index levels that ``index=`` names. By default, return the levels in the snapshot."""
+    """Return the levels that ``index=`` names, or by default the snapshot's levels not in ``columns``."""
     if index is None:
         return tuple(level for level in dataset.index if level[0] not in (columns or ()))
     names = [] if index is False else existing_names(dataset.schema, "index", index)
@@ -382,7 +382,7 @@ def _index_levels(dataset: ReadPlan, index: Any, columns: Sequence[str] | None) 
 
 
 def _numpy_columns(dataset: ReadPlan, schema: Any) -> list[str]:
-    """Return the columns that NumPy dtypes can hold. Integers and bools must be known to have no nulls."""
+    """Return the columns that NumPy dtypes can hold. Skip integers and bools unless nulls are ruled out."""
     fields = schema if isinstance(schema, pa.Schema) else ()
     not_nullable = {item.name for item in fields if not item.nullable}
     return numpy_names(dataset.schema, dataset.non_null_columns | not_nullable)
@@ -394,7 +394,7 @@ def _is_time(type_: pa.DataType) -> bool:
 
 
 def _divisions(dataset: ReadPlan, levels: Levels) -> tuple[Any, ...] | None:
-    if not levels:  # without an index, Dask has no divisions either
+    if not levels:  # without an index, there are no divisions
         return None
     if len(levels) > 1:
         raise TFRecordError(
@@ -412,7 +412,7 @@ def _divisions(dataset: ReadPlan, levels: Levels) -> tuple[Any, ...] | None:
 
 
 def _with_categories(schema: Schema, categories: Any) -> Schema:
-    # Dask's own readers also accept a mapping from each column to how many categories the column has.
+    # As in Dask's own readers, ``categories`` may also map each column to its number of categories.
     names = list(categories) if isinstance(categories, Mapping) else categories
     names = existing_names(schema, "categories", names)
     return replace(

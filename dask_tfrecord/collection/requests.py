@@ -113,7 +113,7 @@ def read_request(
     arguments.choice("extra", extra, get_args(Extra))
     arguments.choice("labels", labels, get_args(Labels))
     arguments.flag("use_snapshot", use_snapshot)
-    given = False if calculate_divisions is None else calculate_divisions  # the default of `read_parquet`
+    given = False if calculate_divisions is None else calculate_divisions  # False as in `read_parquet`
     calculate_divisions = arguments.flag("calculate_divisions", given)
     arguments.mappings(storage_options=storage_options)
     schema = arguments.schema(
@@ -186,7 +186,7 @@ def existing_names(schema: Schema, keyword: str, value: Any) -> list[str]:
 
 
 def _of_group(schema: Schema, name: str) -> list[str]:
-    """Return the columns of group ``name``. If a column or no group has this name, return only the name."""
+    """Return the columns of the group ``name``. If a column or no group has this name, return [``name``]."""
     members = [one for one in schema.names if one.startswith(f"{name}/")]
     return members if members and name not in schema.names else [name]
 
@@ -233,7 +233,8 @@ def write_options(compression: Any, lossy: Any, rare: FileOption) -> WriteOption
     codec: Compression | None = keyword_or_default("compression", compression, arguments.compression)
     check_level(codec, rare.compression_level)
     lossy = keyword_or_default("lossy", lossy, partial(arguments.choice, "lossy", known=get_args(Lossy)))
-    max_rows = arguments.count("max_rows_per_file", rare.max_rows_per_file)  # a NumPy integer could overflow
+    # The limits become Python integers, because NumPy integers could overflow.
+    max_rows = arguments.count("max_rows_per_file", rare.max_rows_per_file)
     max_bytes = arguments.byte_count("max_bytes_per_file", rare.max_bytes_per_file)
     return WriteOptions(codec, rare.compression_level, lossy, max_rows, max_bytes)
 
@@ -243,10 +244,10 @@ def commit_every_limit(value: CommitEvery) -> CommitLimit | None:
     if value is None:
         return None
     if isinstance(value, str | timedelta):
-        with suppress(TFRecordError):  # if the text is not a duration, it may be a size
+        with suppress(TFRecordError):  # a text that is no duration may be a size
             if wait := arguments.duration("commit_every", value):
                 return "seconds", wait.total_seconds()
-        if isinstance(value, str) and value.rstrip()[-1:].isalpha():  # a size without a unit could be rows
+        if isinstance(value, str) and value.rstrip()[-1:].isalpha():  # a number without unit could mean rows
             with suppress(TFRecordError):
                 return "bytes", arguments.byte_count("commit_every", value) or 0
     else:
@@ -293,7 +294,7 @@ def plan_columnar(
 ) -> Columnar | None:
     """Return the columns that a write stores in column files. ``value`` is the argument ``columnar=``.
 
-    If ``value`` is None, an append or a replacement of partitions stores the same columns as the dataset.
+    If ``value`` is None, return the columns that the existing dataset stores in column files, if any.
     """
     columns: Columnar | None
     if value is None:
@@ -302,7 +303,8 @@ def plan_columnar(
         columns = "scalars"
     else:
         columns = tuple(dict.fromkeys(arguments.names("columnar", value)))
-    if columns == "scalars" or (columns and value is not None):  # a write may lack columns of the dataset
+    # A list that comes from the dataset is not checked, because the write may lack some of its columns.
+    if columns == "scalars" or (columns and value is not None):
         check_columnar(columns, schema, partition_on)
     return columns
 
@@ -324,7 +326,7 @@ def schema_change_mode(value: Literal["add"] | None, mode: Mode) -> bool:
 
 
 def _partition_columns(columns: Sequence[Any]) -> list[Remedy]:
-    """Return the remedy that partitions on the first column."""
+    """Return the remedy to partition on the first column, or an empty list if there are no columns."""
     names = list(map(str, columns[:1]))
     return [Remedy("partition_on", names, "write a directory for each of its values")] if names else []
 
@@ -342,7 +344,7 @@ def plan_shuffle(
 
 
 def check_name_function(name_function: Callable[[int], str] | None, npartitions: int) -> None:
-    """Raise if ``name_function`` returns one text for two partitions, or a text that is not a file name."""
+    """Raise if ``name_function`` repeats a text, or returns a text that is not valid in a file name."""
     arguments.function("name_function", name_function)
     if name_function is not None:
         check_labels([name_function(index) for index in range(npartitions)])

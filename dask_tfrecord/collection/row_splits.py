@@ -16,7 +16,7 @@ from dask_tfrecord.schema.conversion import convert
 from dask_tfrecord.schema.fields import Field
 from dask_tfrecord.schema.logical_types import canonical_type
 
-# The name of the partition column with the split of each row.
+# The name of the partition column that contains the split of each row.
 SPLIT = "split"
 SPLIT_FIELD = Field(SPLIT, pa.string())
 
@@ -33,7 +33,7 @@ _SPAWN_KEY = (1,)
 
 
 class Splits(NamedTuple):
-    """Define the range of hashes of each split, and from what the hash of a row is computed.
+    """Define the hash range of each split, and what the hash of a row is computed from.
 
     The hash of a row lies between 0 and 1. A row belongs to the first split whose bound exceeds the row's
     hash. Rows with equal values in ``columns`` have the same hash. Without columns, the hash depends on
@@ -136,7 +136,7 @@ def _hashes(columns: list[Any], count: int, splits: Splits, first: int) -> npt.N
 
 
 def _random_number(seed: int) -> np.uint64:
-    """Return a random number for a seed. Used directly, close seeds would only swap the hashes of rows."""
+    """Return a random number for a seed. If seeds were used directly, close seeds would only swap hashes."""
     sequence = np.random.SeedSequence(seed & (1 << 64) - 1, spawn_key=_SPAWN_KEY)
     return np.uint64(sequence.generate_state(1, np.uint64)[0])
 
@@ -149,13 +149,13 @@ def _texts(values: pa.Array | pa.ChunkedArray, name: str) -> npt.NDArray[Any]:
         values = values.dictionary_decode()
     if pa.types.is_floating(values.type):
         values = values.cast(pa.float32()) if pa.types.is_float16(values.type) else values
-        # -0.0 equals 0.0 but has another text, so -0.0 is replaced by 0.0.
+        # -0.0 equals 0.0 but has a different text. Adding 0 turns -0.0 into 0.0.
         values = pc.add(values, pa.scalar(0, values.type))
     is_binary = pa.types.is_binary(values.type) or pa.types.is_large_binary(values.type)
     try:
         texts = values.fill_null(b"") if is_binary else values.cast(pa.string()).fill_null("")
         if pa.types.is_temporal(values.type) or pa.types.is_decimal(values.type):
-            # Remove trailing zeros of fractions, because how many decimals a text has depends on the type.
+            # Remove trailing zeros of fractions, because the number of decimals depends on the type.
             # The text of a time with a time zone ends in Z.
             texts = pc.replace_substring_regex(texts, r"(\.[0-9]*?)0+(Z?)$", r"\1\2")
             texts = pc.replace_substring_regex(texts, r"\.(Z?)$", r"\1")

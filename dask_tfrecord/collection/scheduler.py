@@ -61,7 +61,7 @@ class Report(NamedTuple):
 def report(job: str, task: int, tasks: int, result: Any, *, step: int = 1, steps: int = 1) -> Report:
     """Return the report of a task. On a worker of a cluster, also send the report to the clients.
 
-    If the result is an integer, it is the number of rows. Otherwise, the number of rows is the sum of the
+    A result that is an integer is the number of rows. Otherwise, the number of rows is the sum of the
     attribute ``records`` of the result, or of the items in the result.
     """
     if type(result) is int:
@@ -83,7 +83,7 @@ def listen(client: Any) -> None:
 
 
 def _receive(event: tuple[float, Any]) -> None:
-    with suppress(Exception):  # a worker may have another version of this package
+    with suppress(Exception):  # a worker may run a different version of this package
         received = Report(*event[1])
         if received.job in _jobs:
             _jobs[received.job].add(received)
@@ -99,8 +99,8 @@ class Progress:
     """Log the progress of a job soon after tasks have ended, but at most once in `INTERVAL` seconds.
 
     In a ``with`` block, a `Progress` receives the reports of its job. A job without Dask needs no id, and
-    calls `add` itself. A thread waits until the next line is due. This thread exists only if tasks have ended
-    since the last line.
+    calls `add` itself. A thread waits until the next log line is due. The thread exists only if tasks have
+    ended since the last log line.
     """
 
     def __init__(self, title: str, job: str = "", unit: str = "partitions") -> None:
@@ -227,8 +227,8 @@ def check_cluster(scheduler: Any = None) -> None:
     """Raise if the scheduler or a worker of the cluster does not have this version of the package.
 
     Without this check, a worker that cannot unpickle a task would shut down, and the client would wait
-    forever. Each worker is checked once for each client. There is no check inside a task, without a cluster,
-    and with an asynchronous client. By default, Dask's current scheduler is checked.
+    forever. Each worker is checked once for each client. The check is skipped inside a task, without a
+    cluster, and with an asynchronous client. By default, Dask's current scheduler is checked.
     """
     distributed = sys.modules.get("distributed")
     if distributed is None or _is_in_task(distributed):
@@ -238,7 +238,7 @@ def check_cluster(scheduler: Any = None) -> None:
         return
     checked = _checked.setdefault(client, set())
     problems: dict[str, list[str]] = {}
-    with suppress(Exception):  # sending tasks to an unreachable cluster raises an error later
+    with suppress(Exception):  # if the cluster is unreachable, sending tasks raises an error later
         if checked and checked.issuperset(client.nthreads()):
             return
         if not checked:
@@ -270,7 +270,7 @@ def warn_client(message: str, category: type[Warning] = UserWarning) -> None:
 def _client_of(scheduler: Any) -> Any:
     try:
         get = get_scheduler(scheduler=scheduler)
-    except Exception:  # if the scheduler is invalid, Dask raises a clear error when it computes
+    except Exception:  # if the scheduler is invalid, Dask raises a clear error during the computation
         return None
     client = getattr(get, "__self__", None)
     return client if hasattr(client, "get_versions") else None

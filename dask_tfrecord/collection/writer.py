@@ -167,8 +167,8 @@ def to_tfrecord(
         "add", the rows may contain new columns, which become the last columns and are null in the existing
         rows. If the rows have a wider type for a column, such as int64 instead of int32 or float32 instead of
         float16, the column gets the wider type. No existing file is written again. Any other difference
-        between the columns raises. The files of other tools need a snapshot, which `Dataset.add_snapshot`
-        creates.
+        between the columns raises. With "add", files of other tools need a snapshot, which
+        `Dataset.add_snapshot` creates.
     overwrite : bool or "partitions", default False
         If True, replace all data in the directory. If "partitions", replace only the partition directories to
         which the write adds files. The replaced files are removed after the new data is committed. Readers
@@ -191,10 +191,10 @@ def to_tfrecord(
         of values that occurs in the partition.
     columnar : list of str or "scalars", optional
         The columns that are also stored in Parquet files below ``_tfrecord/``, with the offsets of the
-        records. Reading or filtering these columns then does not decode the records. Other tools still read
-        only the records. "scalars" stands for all columns of numbers, booleans, dates, times and text. An
-        empty list stores only the offsets. By default, an append stores the same columns in Parquet files as
-        the dataset.
+        records. Reading or filtering these columns then does not decode the records. Other tools
+        read only the records. "scalars" stands for all columns of numbers, booleans, dates, times and text.
+        An empty list stores only the offsets. By default, an append stores the same columns in Parquet files
+        as the dataset.
     split : mapping of str to float, optional
         A map from each split name to its fraction of the rows, such as ``dict(train=0.9, eval=0.1)``. The
         fractions of all splits must sum to 1. Each row is assigned to exactly one split. The split names
@@ -354,7 +354,8 @@ def to_tfrecord(
         refuse_write_inside(store, mode)
         newest = None if mode == "create" else intact_snapshot(store)
         base = check_destination(store, mode, newest)
-        if base and newest is None and replaces:  # the newest version is damaged, or it was just created
+        # The newest version is damaged, or was committed after the call of `intact_snapshot` above.
+        if base and newest is None and replaces:
             newest = intact_snapshot(store)
             base = base if newest is None else newest.number
         replaceable = replaceable_files(store, newest) if replaces else frozenset()
@@ -449,8 +450,8 @@ def _compute(result: Any, run: WriteRun, kwargs: dict[str, Any], retries: int | 
 
     def write() -> Commit:
         with Progress(run.title, run.run):
-            # Only optimize() fuses reading, transforming and writing into one task for each partition;
-            # compute() does not.
+            # Without optimize(), compute() would not fuse reading, transforming and writing into one task for
+            # each partition.
             done: Commit = result.optimize().compute(**kwargs)
         return done
 

@@ -2,8 +2,7 @@
 
 `ArrowDataset` extends `pyarrow.dataset.Dataset`, because these engines accept no other class. The engines
 call only the methods that this module overrides. Arrow's C++ code would instead read the files of the parent
-class. The parent class therefore has only one file, which does not exist, so that such a read raises an
-error.
+class. Therefore the only file of the parent class does not exist, so that a read by C++ code raises an error.
 """
 
 import pickle
@@ -29,8 +28,8 @@ from dask_tfrecord.files.record_file import rows_without_columns
 from dask_tfrecord.public_functions import calling, public_function
 from dask_tfrecord.schema.fields import Schema
 
-# The size of a piece in stored bytes. An engine reads the pieces in order, or in parallel. A smaller size
-# would slow down reads of column files, because such a read takes a constant time for each piece.
+# The size of a piece of the dataset, in stored bytes. Engines read the pieces in order or in parallel.
+# Smaller pieces would slow down reads of column files, which take a constant time for each piece.
 PIECE_BYTES = 1 << 25
 
 _BATCH_ROWS = 131_072
@@ -47,7 +46,7 @@ class SharedPlan:
 
     def get(self, key: Any, plan: Callable[[], Callable[[int], Partition]]) -> Callable[[int], Partition]:
         """Return the latest plan if its key is ``key``. Otherwise, call ``plan`` and keep the result."""
-        latest = self._latest  # other threads may replace the plan
+        latest = self._latest  # another thread may replace `_latest` at any time
         if latest is None or latest[0] != key:
             latest = self._latest = key, plan()
         return latest[1]
@@ -82,8 +81,8 @@ class ArrowDataset(pads.FileSystemDataset):
 
         With a filter, the iterator leaves out pieces in which no row can pass the filter. The rows of the
         remaining pieces are not filtered. DataFusion calls ``fragment.scanner(schema, filter=...)`` with the
-        schema of the dataset. In this call, the filter follows the rules of DataFusion: NaN is greater than
-        all other numbers, and `isin` is null for a null.
+        schema of the dataset. A filter that is passed with a schema follows the rules of DataFusion: NaN is
+        greater than all other numbers, and `isin` is null for a null.
         """
         pieces = self._pieces
         if filter is not None:
@@ -159,8 +158,8 @@ class ArrowDataset(pads.FileSystemDataset):
         try:
             used = set().union(*(columns_of(read_expression(one)) for one in computed.values()))
         # Arrow raises NotImplementedError for a column that is given by its index. The other exceptions mean
-        # that this version of Arrow serializes expressions in an unknown format. In all cases, any column may
-        # be needed.
+        # that this version of Arrow serializes expressions in an unknown format. After each of these
+        # exceptions, all columns are read.
         except (LookupError, NotImplementedError, ValueError):
             return names
         # Without any column, Arrow would lose the number of rows.

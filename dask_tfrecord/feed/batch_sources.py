@@ -45,7 +45,7 @@ from dask_tfrecord.files.window import Allocate
 from dask_tfrecord.public_functions import calling
 from dask_tfrecord.schema.fields import Schema
 
-# A window ends when it holds this many bytes, even if it holds fewer rows than the shuffle buffer.
+# A shuffle window is complete at this many bytes, even with fewer rows than ``shuffle_buffer``.
 WINDOW_BYTES = 1 << 29
 
 # The size in bytes of one allocation, which several pieces share.
@@ -71,7 +71,7 @@ class EncodedRows:
         return sum(block.data.size for block in self.blocks)
 
     def slice(self, start: int, length: int) -> Self:
-        """Return a part of the range. Blocks without a record of this part are left out."""
+        """Return ``length`` records from ``start`` on. Leave out blocks without any of these records."""
         blocks = []
         for block in self.blocks:
             first, last = max(start, 0), min(start + length, len(block.offsets) - 1)
@@ -122,7 +122,7 @@ class ShuffleWindow:
         self._piece_of_buffer = np.repeat(
             [piece.piece for piece in pieces], [len(piece.blocks) for piece in pieces]
         )
-        # A row for each record: the index of its buffer, and the start and the end of its frame.
+        # Each row describes a record: the index of its buffer, and the start and the end of its frame.
         self._places = np.frombuffer(reader.allocate(24 * len(order)), np.int64).reshape(-1, 3)
         last = 0
         for number, block in enumerate(blocks):
@@ -140,7 +140,7 @@ class ShuffleWindow:
     def slice(self, start: int, length: int | None = None) -> pa.Table:
         stop = len(self._order) if length is None else start + length
         if not self._start <= start <= stop <= self._start + self._decoded.num_rows:
-            # Decoding the rows of several small batches together is faster.
+            # Decoding several small batches together is faster than decoding each batch alone.
             batches = max(1, self._rows_per_table // max(1, stop - start))
             self._decoded = self._decode(self._order[start : start + batches * (stop - start)])
             self._start = start
@@ -184,13 +184,13 @@ class DatasetSource:
         self._process: int | None = os.getpid()
 
     def __getstate__(self) -> dict[str, Any]:
-        return {**vars(self), "_partitioner": None, "_process": None}  # recreated when a piece is read
+        return {**vars(self), "_partitioner": None, "_process": None}  # `_partition` recreates the two
 
     def _count(self) -> list[int]:
         """Count the rows of each piece. Tasks read the pieces whose number of rows is unknown."""
         counts = self.dataset.counts.to_pylist()
-        # If the read skips damage, rows are counted with the requested columns, because reading other columns
-        # could skip other records.
+        # If the read skips damage, rows are counted with the requested columns, because reading
+        # different columns could skip different records.
         schema = self.schema if self.dataset.options.damage.skips else self.schema.select([])
         partition = self.dataset.partitioner(schema)
         unknown = [partition(piece) for piece, count in enumerate(counts) if count is None]
@@ -213,7 +213,7 @@ class DatasetSource:
             files = (RecordFile(partition.store, split, partition.options) for split in partition.splits)
             blocks = [file.records(allocate) for file in files]
         except TFRecordError:
-            partition.read()  # raises the error that explains the cause
+            partition.read()  # this read raises an error that explains the cause
             raise
         for split, block in zip(partition.splits, blocks, strict=True):
             if split.records not in (None, len(block.offsets) - 1):

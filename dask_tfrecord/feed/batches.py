@@ -38,7 +38,7 @@ from dask_tfrecord.public_functions import SHARED_PARAMETERS, calling, public_fu
 class Position(NamedTuple):
     """The rows that remain: the rest of the current window, if there is one, and the rows of later spans.
 
-    ``returned`` counts the returned rows of the window, and ``left`` counts the remaining rows.
+    ``returned`` counts the rows of the window that were returned, and ``left`` counts the rows that remain.
     """
 
     window: Span | None
@@ -102,13 +102,14 @@ def iter_batches(
         The number of the epoch. With ``shuffle``, each epoch has a different row order.
     shard : tuple of int, default (0, 1)
         The index of the shard to return, counted from 0, and the number of shards. The sizes of a path's
-        shards differ by at most one row, and every row is in exactly one shard. The shards of a collection
-        consist of whole partitions.
+        shards differ by at most one row. By default, every row is in exactly one shard. The shards of a
+        collection consist of whole partitions.
     uneven : "keep", "drop" or "pad", default "keep"
         What to do if the rows cannot be divided equally among the shards. "keep" makes some shards one row
         longer than other shards. "drop" omits the extra rows, and "pad" repeats rows of neighbouring shards,
-        so that all shards have the same length. If an iteration resumes with another number of shards, "pad"
-        may repeat more rows, but fewer than there are new shards. A collection accepts only "keep".
+        so that all shards have the same length. If an iteration resumes with a different number of shards,
+        "pad" may repeat further rows, but fewer rows than there are new shards. A collection accepts only
+        "keep".
     prefetch : int, default 2
         How many blocks or partitions threads read ahead. If this value is 0, the calling thread reads the
         data.
@@ -116,8 +117,8 @@ def iter_batches(
         The `Batches.state` of an earlier iteration of the same epoch, or a list of the states of all shards.
         If the number of shards is unchanged, the state of this shard is sufficient, and the iteration
         continues with the next row. Otherwise, pass the states of all shards. The remaining rows are then
-        divided among the new shards. The columns and the shuffle must be the same, but ``batch_size`` may
-        differ. If the dataset has a newer version, the iteration continues with the version of the state,
+        divided among the new shards. The columns and the shuffle must not change, but ``batch_size`` may
+        change. If the dataset has a newer version, the iteration continues with the version of the state,
         unless ``version`` selects another version.
     **read
         Keywords of `read_tfrecord` that control what is read from a path, such as ``schema``, ``filters`` and
@@ -244,10 +245,7 @@ class Batches:
             return element
 
     def next_table(self) -> pa.Table:
-        """Return the next batch as a table.
-
-        To avoid a copy, rows from different pieces stay separate chunks.
-        """
+        """Return the next batch as a table. Rows from different pieces stay in separate chunks."""
         return self.next_element(lambda table: table)
 
     def _advance(self) -> pa.Table:
@@ -304,7 +302,7 @@ class Batches:
     def close(self) -> None:
         """Stop reading ahead, and end the iteration. A closed iterator returns no more batches."""
         self._closed = True
-        # `close` never waits for the lock, because at exit, a thread that holds the lock is frozen.
+        # `close` never waits for the lock, because a thread that holds the lock is frozen at exit.
         if self._lock.acquire(blocking=False):
             try:
                 self._stop()
@@ -324,11 +322,11 @@ class Batches:
         self._tables = None
 
 
-# These generators do not refer to a `Batches`, so the threads end as soon as the `Batches` is dropped.
+# The generators below do not refer to a `Batches` object, so deleting the object ends their threads.
 
 
 def _tables(plan: Plan, order: Order, spans: list[Span]) -> Generator[_Positioned, None, None]:
-    """Yield the batches of some rows, each with the position after its last row."""
+    """Yield the batches of the rows in ``spans``, each batch with the position after its last row."""
     parts: list[pa.Table] = []
     missing = plan.batch_size
     with closing(_windows(plan, order, spans)) as found:
@@ -363,7 +361,7 @@ def _windows(
     with closing(read_slices(read, slices, plan.prefetch)) as pieces:
         for window in order.windows(spans, pieces):
             rows = _in_order(reader, order, window)
-            window.pieces = []  # frees the pieces with the rows
+            window.pieces = []  # frees the pieces together with the rows
             yield window, rows
             del rows
 
@@ -392,7 +390,7 @@ def _joined(tables: list[pa.Table]) -> pa.Table:
 def _converted(convert: Callable[[pa.Table], Element], table: pa.Table) -> Element:
     try:
         return convert(table)
-    except StopIteration as error:  # the caller would mistake it for the end of the batches
+    except StopIteration as error:  # the caller would mistake StopIteration for the end of the batches
         raise RuntimeError("the conversion of a batch raised StopIteration") from error
 
 

@@ -34,8 +34,8 @@ class BlockSampler(Sampler[Numbers]):
     Use the sampler as in ``DataLoader(dataset, batch_sampler=BlockSampler(dataset.table, 256),
     collate_fn=dataset.collate)``.
 
-    With this order, a table reads and decompresses each block about once in an epoch. With a uniform order, a
-    table reads and decompresses a block for almost every row of a compressed file.
+    With this order, a table reads and decompresses each block about once in an epoch. With a uniformly
+    random order, a table reads and decompresses a block for almost every row of a compressed file.
 
     Parameters
     ----------
@@ -61,9 +61,9 @@ class BlockSampler(Sampler[Numbers]):
 
     Notes
     -----
-    Each iteration is the next epoch, in another order. The method `set_epoch` chooses the epoch of the next
-    iteration. ``state_dict`` and ``load_state_dict`` resume an epoch, also with `torchdata`, and even if the
-    numbers of ranks and workers change.
+    Each iteration is the next epoch, with a different order. The method `set_epoch` chooses the epoch of the
+    next iteration. ``state_dict`` and ``load_state_dict`` resume an epoch, even if the numbers of ranks and
+    workers change. Both methods also work with `torchdata`.
 
     Lightning replaces the samplers of distributed runs. Pass ``use_distributed_sampler=False`` to its
     ``Trainer``.
@@ -113,8 +113,8 @@ class BlockSampler(Sampler[Numbers]):
         self._workers = max(1, workers)
         # The epoch of the next iteration, and the loaded states from which the next iteration continues.
         self._next: tuple[int, list[State]] = 0, []
-        self._running: _Running | None = None  # the newest iteration, until its end
-        len(self)  # a wrong argument raises in this call
+        self._running: _Running | None = None  # the newest iteration, or None until one begins
+        len(self)  # this call raises if an argument is wrong
 
     def _begin(self, epoch: int, states: Sequence[State] = ()) -> list[Beginning]:
         """Return the rows of each worker in an epoch, or the rows that remain after ``states``."""
@@ -137,7 +137,7 @@ class BlockSampler(Sampler[Numbers]):
     def set_epoch(self, epoch: int) -> None:
         """Set the epoch of the next iteration. Each epoch has a different row order."""
         arguments.count("epoch", epoch, 0)
-        if epoch != self._next[0]:  # otherwise, the epoch of a loaded state continues
+        if epoch != self._next[0]:  # for the same epoch, the loaded states stay valid
             self._next = epoch, []
 
     def state_dict(self) -> State:
@@ -221,7 +221,7 @@ class _Running:
 
 
 def _state_in(state: Any) -> State:
-    """Return the state of a `BlockSampler`, also from inside the state of a `StatefulDataLoader`."""
+    """Return the `BlockSampler` state in ``state``, which may be the state of a `StatefulDataLoader`."""
     if isinstance(state, dict) and "_iterator_finished" in state:
         main = state["_snapshot"]["_main_snapshot"] if "_snapshot" in state else state
         state = None if state.get("_steps_since_snapshot") else main["_index_sampler_state"]

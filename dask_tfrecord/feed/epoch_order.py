@@ -1,8 +1,8 @@
 """Plan batches: compute the row order of an epoch and the range of a shard, and read the rows ahead.
 
-An epoch may also shuffle the rows of groups of blocks; `shuffle_statistics` measures how far this order is
-from a uniform order. Each use of randomness has a separate random stream, so that no two orders depend on
-each other.
+With ``shuffle="blocks"``, an epoch shuffles the blocks, and then the rows of each group of blocks.
+`shuffle_statistics` measures how far an order is from a uniformly random order. Each use of randomness has a
+separate random stream, so that no two orders depend on each other.
 """
 
 from collections import deque
@@ -31,7 +31,7 @@ Use = Literal["pieces", "window", "rows", "files", "records"]
 
 
 def stream(use: Use, seed: int, *key: int) -> np.random.Generator:
-    """Return a random number generator for a use, which differs for each ``seed`` and ``key``."""
+    """Return a random number generator for each combination of ``use``, ``seed`` and ``key``."""
     return np.random.default_rng(_sequence(use, seed, key))
 
 
@@ -47,20 +47,20 @@ def _sequence(use: Use, seed: int, key: tuple[int, ...]) -> np.random.SeedSequen
 # The index of a shard, or of a part of a shard, counted from 0, and the number of shards or parts.
 Fraction: TypeAlias = tuple[int, int]
 
-# The rows of a piece, and a piece with or without its rows.
+# `Rows` are the rows of a piece, and a `Piece` is a piece with or without its rows.
 Rows = TypeVar("Rows", pa.Table, EncodedRows)
 Piece = TypeVar("Piece", bound="pa.Table | EncodedRows | Slice")
 
-# The stored size of a piece in bytes, without and with a shuffle. Large pieces need fewer requests to the
-# store, and small pieces give a better shuffle.
+# The stored size of a piece in bytes, without and with a shuffle. Larger pieces need fewer requests to the
+# store, and smaller pieces improve the shuffle.
 _SEQUENTIAL_BYTES = 1 << 24
 _SHUFFLED_BYTES = 1 << 20
 
-# A weak shuffle warns only if there are at least this many rows. Smaller datasets fit into a buffer.
+# A weak shuffle warns only if there are at least this many rows. Smaller datasets fit into a shuffle buffer.
 _MANY_ROWS = 10_000
 
-# ``shuffle="blocks"`` shuffles the rows of at most this many blocks together. A group of blocks also ends as
-# soon as it has ``_GROUP_BYTES`` stored bytes.
+# ``shuffle="blocks"`` shuffles the rows of at most this many blocks together. A group with fewer
+# blocks is complete as soon as it has ``_GROUP_BYTES`` stored bytes.
 _GROUP_BLOCKS = 24
 _GROUP_BYTES = 1 << 25
 
@@ -69,7 +69,7 @@ _GROUP_BYTES = 1 << 25
 class Plan:
     """An opened source and the options of the batches. The source is opened once for all epochs.
 
-    ``surface`` is the public function that the user called. Errors show the remedies that this function
+    ``surface`` is the public function that the user called. Errors show the remedies that ``surface``
     accepts. ``open_version`` opens the source at another version of the dataset. If the user has chosen a
     version, or if there are no versions, ``open_version`` is None.
     """
@@ -116,7 +116,7 @@ def plan_batches(
     arguments.choice("batch_mode", batch_mode, get_args(BatchMode))
     arguments.choice("uneven", uneven, get_args(Uneven))
     kind = checked_shuffle(shuffle, seed)
-    # "blocks" reads the same blocks as a `RecordTable`, so the order is also the same.
+    # "blocks" reads the same blocks as a `RecordTable`, so that both return the rows in the same order.
     blocksize = {None: _SEQUENTIAL_BYTES, "buffer": _SHUFFLED_BYTES, "blocks": BLOCK_BYTES}[kind]
     opened = as_source(source, columns, blocksize, read)
     if kind == "blocks" and not isinstance(opened, DatasetSource):
@@ -177,7 +177,7 @@ class Span(NamedTuple):
     """A range of positions in the row order of an epoch.
 
     Positions count the rows of the epoch before each window is shuffled. For a Dask collection, positions
-    count partitions instead. If some rows of a window were already returned, the span is this window, and
+    count partitions instead. If some rows of a window were already returned, the span is the window, and
     ``first`` and ``last`` are the range of the remaining rows in the window's shuffled order. For a window of
     a Dask collection, ``last`` is None.
     """
@@ -189,7 +189,7 @@ class Span(NamedTuple):
 
     @property
     def size(self) -> int:
-        """The number of rows, or of partitions of a Dask collection. A window counts as one partition."""
+        """The number of rows. For a Dask collection, the number of partitions, where a window counts as 1."""
         if self.first is None:
             return self.stop - self.start
         return 1 if self.last is None else self.last - self.first
@@ -256,7 +256,7 @@ class OrderedRows:
 
 @dataclass(frozen=True)
 class Order:
-    """The order of all rows in one epoch. ``pieces`` contains the indices of the pieces in this order.
+    """The order of all rows in one epoch. ``pieces`` contains the indices of the pieces in the epoch's order.
 
     ``ends`` contains the position at which each piece begins, and the end of the last piece. If
     ``is_counted`` is False, positions count pieces instead of rows. ``seed`` contains the seed and the epoch
@@ -437,8 +437,8 @@ def read_slices(
         while ahead:
             yield ahead.popleft().result()
     finally:
-        # Python may drop the generator while this thread starts another thread, and holds a lock that ending
-        # threads need. Waiting for the threads would then never end.
+        # Python may delete the generator while this thread starts a thread and holds a lock that ending
+        # threads need. Waiting for the threads of the pool would then never end.
         pool.shutdown(wait=False, cancel_futures=True)
 
 
@@ -450,9 +450,9 @@ def _read(read_piece: Callable[[int], Rows], piece: Slice) -> Rows:
 
 @dataclass(frozen=True)
 class ShuffleStatistics:
-    """Statistics about how far the order of an epoch is from a uniform order.
+    """Statistics about how far the order of an epoch is from a uniformly random order.
 
-    `RecordTable.shuffle_statistics` returns this object, and ``print`` shows this object as a table.
+    `RecordTable.shuffle_statistics` returns these statistics, and ``print`` shows them as a table.
 
     Attributes
     ----------
@@ -489,7 +489,7 @@ class ShuffleStatistics:
         return (1 + pairs * self.same_block) / (1 + pairs * self.uniform_same_block)
 
     def __str__(self) -> str:
-        # The distance of two uniform numbers has the mean 1/3 and the quantiles 1 - sqrt(1 - q).
+        # The distance between two uniform random numbers has the mean 1/3 and the quantiles 1 - sqrt(1 - q).
         uniform = (1 / 3, *(1 - (1 - q) ** 0.5 for q in (0.1, 0.5, 0.9)))
         names = ("mean", "quantile 0.1", "median", "quantile 0.9")
         distances = zip(names, self.displacement, uniform, strict=True)

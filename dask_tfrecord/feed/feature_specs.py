@@ -87,7 +87,7 @@ def feature_spec(
     Parameters
     ----------
     path : str, path-like or list of these
-        A path that `read_tfrecord` accepts. A snapshot of the dataset shows which columns have no null.
+        A path that `read_tfrecord` accepts. The snapshot of a dataset shows which columns contain no null.
     columns : str or list of str, optional
         The columns to parse. By default, all columns that are stored in the records are parsed.
     fill_nulls : mapping of str to value, optional
@@ -132,7 +132,7 @@ def feature_spec(
 
 
 def unlike_tensorflow(dataset: ReadPlan) -> str | None:
-    """Return a task of this read that TensorFlow's own reader cannot do, or None."""
+    """Return what this read must do but TensorFlow's own reader cannot do, or None."""
     options, no_columns = dataset.options, dataset.schema.select([])
     partition = dataset.partitioner(no_columns)
     if options.damage.skips:

@@ -44,8 +44,8 @@ class TFRecordPyDataset(keras.utils.PyDataset):
     shuffle : bool or "blocks", optional
         If True, all rows have a random order, which differs in each epoch. By default, the rows are not
         shuffled. If ``shuffle`` is "blocks", the rows have the order of `RecordTable.block_order`, which
-        reads compressed files much faster. In this case, pass ``shuffle=False`` to ``fit``. Otherwise, Keras
-        also shuffles the batches, so that each batch reads other blocks.
+        reads compressed files much faster. With "blocks", pass ``shuffle=False`` to ``fit``. Otherwise, Keras
+        also shuffles the batches, so that successive batches read different blocks.
     seed : int, default 0
         The seed of the random order.
     epoch : int, default 0
@@ -107,8 +107,8 @@ class TFRecordPyDataset(keras.utils.PyDataset):
         self._shuffle, self._seed = shuffle, seed
         self._epoch = epoch
         self._requested: set[int] = set()  # the batches of the current order that were requested
-        self._is_due = False  # True if the order changes when all of its batches were requested
-        self._is_ahead = False  # True if the order has already changed in this way
+        self._is_due = False  # True if the order must change after its last batch is requested
+        self._is_ahead = False  # True if the order changed when its last batch was requested
         self._is_new = True  # True until the first call of `on_epoch_end`
         check_label(label, self.table.schema)
         self._set_order()
@@ -143,7 +143,7 @@ class TFRecordPyDataset(keras.utils.PyDataset):
             return order
 
     def on_epoch_end(self) -> None:
-        """Advance to the next epoch, which has another row order.
+        """Advance to the next epoch, which has a different row order.
 
         With ``fit(steps_per_epoch=...)``, Keras calls the method before all batches were returned. The order
         then changes after the last batch. Keras also calls the method before the first epoch, after it has

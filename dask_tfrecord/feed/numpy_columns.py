@@ -18,7 +18,7 @@ Array: TypeAlias = npt.NDArray[Any]
 
 
 class Ragged(NamedTuple):
-    """A list column. Row i has the values from ``offsets[i]`` to before ``offsets[i + 1]``."""
+    """A list column. Row i contains ``values[offsets[i]:offsets[i + 1]]``."""
 
     values: "Array | Ragged"
     offsets: npt.NDArray[np.int64]
@@ -82,7 +82,7 @@ def column_to_numpy(name: str, column: pa.Array | pa.ChunkedArray, fill: Any = N
     """Convert one Arrow column to NumPy, as `numpy_columns` describes."""
     type_ = column.type
     if isinstance(column, pa.ChunkedArray):
-        # The texts of an array of objects need not be joined.
+        # Each text becomes a Python object, so the chunks need not be joined in Arrow.
         if column.num_chunks > 1 and is_text_or_binary(type_):
             return np.concatenate([column_to_numpy(name, chunk, fill) for chunk in column.chunks])
         column = one_chunk(column)

@@ -116,7 +116,7 @@ class _Builder(FileReaderBuilder):
         return {"TFRECORD": self.plan.store.public()}
 
     def partition(self, piece: int, names: Sequence[str], filters: Sequence[FilterExpr]) -> Partition:
-        """Return the read of one piece, without files in which no row can pass. The rows are not filtered."""
+        """Return the read of one piece. Skip files in which no row can pass, but do not filter the rows."""
         known = [one for one in map(_as_arrow, filters) if one is not None]
 
         def planned() -> Callable[[int], Partition]:

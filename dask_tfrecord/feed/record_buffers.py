@@ -75,7 +75,7 @@ class Unit(NamedTuple):
 
 
 def find_units(dataset: ReadPlan, splits: Sequence[Split]) -> list[Unit]:
-    """Divide the splits of a dataset into units, and find the offsets of their records.
+    """Divide the splits of a dataset into `Unit` objects, and find the record offsets of each unit.
 
     The offsets come from column files, or from a search of uncompressed local files. If the read skips
     damage, all splits are read as blocks.
@@ -84,7 +84,7 @@ def find_units(dataset: ReadPlan, splits: Sequence[Split]) -> list[Unit]:
         return [Unit(number, None) for number in range(len(splits))]
 
     def find(group: list[Split]) -> list[Ints | None]:
-        """Return the offsets of the records of a file or of each split. None stands for a block to read."""
+        """Return the record offsets of a file or of each split. None means to read the split as a block."""
         store, path = dataset.store, group[0].file.path
         mapped = store.map_file(path)
         data = memoryview(mapped or b"")
@@ -110,7 +110,7 @@ def find_units(dataset: ReadPlan, splits: Sequence[Split]) -> list[Unit]:
 
 
 def _of_column_file(dataset: ReadPlan, group: Sequence[Split]) -> Ints | None:
-    """Return the offsets of the records of a file, given its splits, or None if the offsets are unknown."""
+    """Return the record offsets of the file with the splits ``group``, or None if they are unknown."""
     store, file, beside = dataset.store, group[0].file, group[0].columns
     counts = [split.records for split in group if split.records is not None]
     # Column files contain offsets in the decompressed content.
@@ -119,8 +119,8 @@ def _of_column_file(dataset: ReadPlan, group: Sequence[Split]) -> Ints | None:
     path, count = file.path[len(store.join("")) :], sum(counts)
     stored = open_column_file(store, beside).rows_of(path, file.size, file.crc32c, count)
     offsets = None if stored is None else stored.offsets(0, count)
-    # If the snapshot does not record the codec, the file may be compressed. Then the content has another
-    # size.
+    # If the snapshot does not record the codec, the file may be compressed. Then the content and the file
+    # differ in size.
     is_usable = offsets is not None and len(offsets) == count + 1 and offsets[-1] == file.size
     return offsets if is_usable else None
 
@@ -138,7 +138,7 @@ def _of_split(offsets: Ints, split: Split) -> Ints:
 
 
 def _find_records(file: RecordFile, data: memoryview) -> Ints:
-    """Return where the records of a split begin in the data of the file, and where the last record ends."""
+    """Return the file offsets at which the records of a split begin, and at which the last record ends."""
     start, stop = file.split.start.offset, file.split.stop
     return file.find_records(data[start : None if stop is None else stop.offset]) + start
 
@@ -165,7 +165,7 @@ class RecordBuffers:
         """Create the attributes that cannot be pickled."""
         self.renew_locks()
         self._maps: dict[str, pa.Buffer] = {}
-        # The value None stands for a block of which one range was read. When another range of the block is
+        # The value None stands for a block of which one range was read. When a second range of the block is
         # needed, the whole block is read.
         self._kept: OrderedDict[int, Records | None] = OrderedDict()
         self._kept_bytes = 0
@@ -187,8 +187,8 @@ class RecordBuffers:
         found_ranges = ((unit, self._range(dataset.store, unit, rows)) for unit, rows in groups)
         ranges = {unit: one for unit, one in found_ranges if one is not None}
         stored = _read_ranges(dataset.store, [*ranges.values()]) if ranges else []
-        # A compressed file may have a name without a suffix. Ranges of such a file do not begin with a
-        # record.
+        # A file may be compressed although its name has no suffix. A range of a compressed file does not
+        # begin with a record.
         read = {
             unit: data for unit, data in zip(ranges, stored, strict=True) if is_frame(data[:HEADER_BYTES])
         }
@@ -249,7 +249,7 @@ class RecordBuffers:
         return records
 
     def _mapped(self, store: Store, unit: int) -> pa.Buffer | None:
-        """Return the file of a unit as mapped into memory, or None for a remote file."""
+        """Return the memory-mapped file of a unit, or None if the file is remote."""
         path = self._splits[unit].file.path
         if path not in self._maps and (mapped := store.map_file(path)) is not None:
             self._maps.setdefault(path, mapped)

@@ -1,10 +1,10 @@
 """Implement `RecordTable`, which provides random access to the records of a dataset.
 
 To read records, a table copies the bytes of the records into one buffer and decodes them together. A table
-memory-maps local uncompressed files. Other files are read in blocks, and the last few blocks are kept in
-memory. If the offsets of the records are stored, ranges of bytes are read instead of blocks. If column files
-contain all columns, the columns are kept in memory instead. Callers that ask for single records get Python
-values.
+memory-maps local uncompressed files. All other files are read in blocks, and the last few blocks are kept
+in memory. If the offsets of the records are stored, ranges of bytes are read instead of blocks. If column
+files contain all columns, and the columns are small, a table keeps the columns in memory and reads no
+records. Callers that ask for single records get Python values.
 """
 
 import os
@@ -115,8 +115,8 @@ class RecordTable:
         Keywords of `read_tfrecord` that control what is read, such as ``schema``, ``filters`` and
         ``version``. With ``filters``, the table contains only the rows that pass. Opening the table then
         reads the filter columns from all files in which rows may pass. If ``on_corrupt`` skips damage, the
-        table contains only undamaged records. In this case, opening the table reads all files, and reading a
-        record reads a whole block.
+        table contains only undamaged records. Opening such a table reads all files, and reading a record
+        reads a whole block.
 
     Attributes
     ----------
@@ -141,7 +141,7 @@ class RecordTable:
 
     Opening a table reads the lengths of all records of uncompressed local files. If `to_tfrecord` or
     `Dataset.add_snapshot` was called with ``columnar``, column files contain the offsets, and no data file is
-    read. Such a table reads single records, not blocks, from remote uncompressed files.
+    read. With these offsets, the table reads single records, not blocks, from remote uncompressed files.
 
     If column files contain all columns of the table, and the columns take at most 64 MiB of memory, opening
     the table reads the columns, and the table keeps the columns in memory. An access then only checks that
@@ -169,7 +169,7 @@ class RecordTable:
     ) -> None:
         plan, self._schema = open_columns(path, checked_names(columns), BLOCK_BYTES, read)
         self._rows = NumberedRows(plan, self._schema)
-        # The first row and the stored size of each block, which is a partition of the plan.
+        # A block is a partition of the plan. Store the first row and the stored size of each block.
         self.block_starts = self._rows.row_numbers(self._rows.starts[plan.partitions.starts])
         self._block_sizes = plan.partitions.sizes
         splits = [split for splits in self._rows.plan.partitions for split in splits]
@@ -178,7 +178,7 @@ class RecordTable:
             units = find_units(self._rows.plan, splits)
         else:
             units = [Unit(first, None) for first, _ in splits_by_file(splits)]
-        # The split, the partition and the first record of each unit.
+        # For each unit, store the split, the index of the partition and the index of the first record.
         self._splits = [splits[unit.split] for unit in units]
         self._buffers = RecordBuffers(self._splits, [unit.offsets for unit in units])
         self._partitions = np.array([unit.split for unit in units], np.int64)
@@ -342,8 +342,8 @@ class RecordTable:
         epoch : int, default 0
             The number of the epoch. Each epoch has a different order.
         shard : tuple of int, default (0, 1)
-            The index of the shard to return, counted from 0, and the number of shards. Each record is in
-            exactly one shard.
+            The index of the shard to return, counted from 0, and the number of shards. By default, each
+            record is in exactly one shard.
         uneven : "keep", "drop" or "pad", default "keep"
             What to do if the records cannot be divided equally among the shards, as in `iter_batches`.
 
@@ -383,7 +383,7 @@ class RecordTable:
     def shuffle_statistics(
         self, order: Sequence[int] | npt.NDArray[Any], batch_size: int
     ) -> ShuffleStatistics:
-        """Measure how far an order of records is from a uniform order.
+        """Measure how far an order of records is from a uniformly random order.
 
         Parameters
         ----------
@@ -437,7 +437,7 @@ class RecordTable:
         ]
         self._check_unchanged([unit for unit, _ in groups])
         found = self._buffers.find(self._dataset, groups)
-        # A row for each record: the index of its buffer, and the start and the end of its frame.
+        # Each row describes a record: the index of its buffer, and the start and the end of its frame.
         places = np.empty((len(rows), 3), np.int64)
         places[:, 0] = np.repeat(np.arange(len(groups)), [len(of_unit) for _, of_unit in groups])
         places[:, 1] = np.concatenate([offsets[at] for (_, offsets), at in found])
@@ -447,9 +447,9 @@ class RecordTable:
     def _decode(
         self, buffers: Sequence[pa.Buffer], places: Numbers, order: Numbers, wanted: Numbers, units: Numbers
     ) -> pa.RecordBatch:
-        """Decode the rows ``order`` of ``places``.
+        """Decode the records in the rows ``order`` of ``places``.
 
-        ``wanted`` and ``units`` are the record indices and units.
+        ``wanted`` and ``units`` contain the record index and the unit index of each decoded record.
         """
         decoder = getattr(self._local, "decoder", None)
         if decoder is None:
@@ -473,7 +473,7 @@ class RecordTable:
 
     def _check_unchanged(self, units: Sequence[int]) -> None:
         if os.getpid() != self._process:
-            # Another thread may have held the lock when this process was forked.
+            # When this process was forked, another thread may have held a lock of the buffers.
             self._buffers.renew_locks()
             self._rows.plan, self._process = usable_after_fork(self._dataset), os.getpid()
         check_unchanged(self._dataset.store, [self._splits[unit].file for unit in units])

@@ -35,8 +35,8 @@ CHECKSUM = "checksum"
 class Share(NamedTuple):
     """One share of some rows: the share with the index ``number`` among ``total`` shares.
 
-    ``whole`` is a hash of the divided rows and of the division, so that shares of different divisions, which
-    may overlap or leave out rows, are not mixed.
+    ``whole`` is a hash of the divided rows and of the division. Shares with different hashes must not be
+    mixed, because they may overlap or leave out rows.
     """
 
     number: int
@@ -72,7 +72,7 @@ def describe(plan: Plan, epoch: int, begun: Beginning, remaining: Sequence[Span]
 
 
 def sealed(state: State) -> State:
-    """Return a state with its checksum, which shows later whether the state was changed."""
+    """Return a state with a checksum, by which `_is_sealed` detects that the state was changed."""
     return {**state, CHECKSUM: _checksum(state)}
 
 
@@ -83,7 +83,7 @@ def _is_sealed(state: Any, keys: Collection[str]) -> bool:
 
 
 def check_sealed(state: Any, keys: Collection[str], owner: str) -> State:
-    """Return a state that the method `state_dict` of a class has returned. Raise for anything else."""
+    """Return ``state`` if `state_dict` of the class ``owner`` has returned this state. Otherwise, raise."""
     if not _is_sealed(state, keys):
         problem = f"this is not a state of {owner}, or the state was changed"
         raise TFRecordError(problem, "pass the result of state_dict unchanged")
@@ -109,7 +109,7 @@ def _arguments(plan: Plan) -> dict[str, Any]:
 def checked_states(plan: Plan, start: Any, epoch: int) -> tuple[Plan, list[State]]:
     """Validate ``start=``. Return the plan for the dataset version of the states, and the states.
 
-    This version may be older than the newest version.
+    The states may belong to an older version of the dataset than the newest.
     """
     states = list(start) if isinstance(start, list | tuple) else [start]
     keys = {"version", "source", "source_version", "arguments", "epoch", "shard", "part", "remaining"}
@@ -225,7 +225,7 @@ def _of_shard(begun: Sequence[Beginning], index: int) -> list[Span]:
 
 
 def _check_complete(shares: Sequence[Share], what: str) -> None:
-    """Raise unless the shares are all shares of one division."""
+    """Raise unless ``shares`` contains every share of one division, and no share of another division."""
     if len({share[1:] for share in shares}) > 1:
         raise _not_together(f"states of different divisions into {what}s")
     count = shares[0].total

@@ -302,7 +302,7 @@ class StreamServer:
     def close(self) -> None:
         """Refuse further clients, and end the running passes after their current batch.
 
-        The clients of these passes raise an error.
+        A client whose pass ends early raises an error.
         """
         with self._changed:
             self._closing = True
@@ -375,7 +375,7 @@ class StreamServer:
         started = False
         try:
             count = len(self.endpoints)
-            epoch = one.number if count == 1 else 0  # clients may be in different passes of other endpoints
+            epoch = one.number if count == 1 else 0  # several endpoints may be in different passes
             with Batches(self._plan, epoch, (index, count)) as batches:
                 for batch in sent_batches(batches, self._client, may_be_empty=index == 0):
                     if self._closing:

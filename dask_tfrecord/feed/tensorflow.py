@@ -52,7 +52,7 @@ _GLOBAL_SEED = 87_654_321
 # The functions with which TensorFlow pipelines check that files have not changed.
 checks: WeakSet[Callable[[Any], bytes]] = WeakSet()
 
-# The message of TensorFlow's error if a file has more or fewer records than in the snapshot.
+# The message of TensorFlow's error if the number of records in a file differs from the snapshot.
 _MISCOUNTED = "FileChangedError: the file has not as many records as when the dataset was listed:"
 
 
@@ -60,8 +60,8 @@ _MISCOUNTED = "FileChangedError: the file has not as many records as when the da
 def _without_global_seed() -> Iterator[None]:
     """Build a pipeline whose random numbers do not depend on `tf.random.set_seed`.
 
-    The private attribute was checked with TensorFlow 2.21. Calling `set_seed` instead would also restart the
-    random numbers of the program.
+    The private attribute `_seed` was checked with TensorFlow 2.21. Calling `set_seed` instead would also
+    restart the random numbers of the program.
     """
     from tensorflow.python.eager import context
 
@@ -84,7 +84,7 @@ def read_files(
     drop_remainder: bool,
     fill_nulls: Mapping[str, Any],
 ) -> "tf.data.Dataset":
-    """Read a dataset with TensorFlow's own reader. Batches are parsed in parallel, inside the interleave."""
+    """Read a dataset with TensorFlow's own reader. `interleave` parses batches in parallel."""
     if problem := unlike_tensorflow(dataset):
         raise TFRecordError(f"TensorFlow's own reader cannot {problem}", KERNEL)
     check_unchanged(dataset.store, dataset.pruned_files)
@@ -118,7 +118,7 @@ def read_files(
     if seed is not None:
         of_files, of_records = (derived_seed(use, seed, *shard) for use in ("files", "records"))
         found = found.shuffle(max(1, len(numbers)), seed=of_files, reshuffle_each_iteration=True)
-        # The records of each file are shuffled with another seed in each epoch.
+        # The records of each file are shuffled with a different seed in each epoch.
         seeds = tf.data.Dataset.random(of_records, rerandomize_each_iteration=True)
         found = tf.data.Dataset.zip((found, seeds)).map(lambda file, seed: {**file, "seed": seed})
 
@@ -157,7 +157,7 @@ def read_files(
 
 
 def _unchanged_check(dataset: ReadPlan, files: Sequence[FileInfo]) -> Callable[[Any], "tf.data.Dataset"]:
-    """Return a function that makes an empty dataset. Iteration raises if a listed file has changed."""
+    """Return a function that makes an empty dataset for a file. Iterating raises if the file has changed."""
 
     def look(number: Any) -> bytes:
         try:
@@ -171,8 +171,8 @@ def _unchanged_check(dataset: ReadPlan, files: Sequence[FileInfo]) -> Callable[[
             return tf.constant(False)
 
     def check(number: Any) -> "tf.data.Dataset":
-        # With a stateless function, TensorFlow can still save the state of an iterator. The workers of the
-        # tf.data service cannot call Python, and check only the number of records.
+        # The function is stateless, because TensorFlow can then save the state of an iterator. The workers of
+        # the tf.data service cannot call Python, and check only the number of records.
         told = tf.data.Dataset.from_tensors(number).map(
             lambda one: tf.ensure_shape(tf.numpy_function(look, [one], tf.string, stateful=False), [])
         )
@@ -206,7 +206,7 @@ Engine = Literal["kernel", "native"]
 # system after each batch.
 _LARGE_RECORD_BYTES = 1 << 18
 
-# The size in bytes of a block that is allocated and freed once. After that, glibc keeps this much freed
+# The size in bytes of a block that is allocated and freed once. Afterwards, glibc keeps this much freed
 # memory (see mallopt(3)), which saves a third of the CPU time for images of 100 KB.
 _FREED_BYTES = 24 << 20
 
@@ -368,7 +368,7 @@ def tensorflow_dataset(
             **read,
         )
         found = _ours(plan, shard, fill_nulls, epoch, start, state_column)
-    if lists != "ragged":  # converted only now, because a batch may consist of the lists of several files
+    if lists != "ragged":  # convert whole batches, which may contain lists of several files
         found = found.map(lambda row: {name: _converted(tensor, lists) for name, tensor in row.items()})
     if label is not None:
         found = found.map(lambda row: ({name: row[name] for name in row if name != label}, row[label]))
@@ -400,7 +400,7 @@ def _ours(
     state_column: str | None,
 ) -> "tf.data.Dataset":
     first = epoch_of(start) if epoch is None else epoch
-    batches = len(Batches(plan, first, shard, start=start))  # also raises for a state of another dataset
+    batches = len(Batches(plan, first, shard, start=start))  # this call raises for a state of another dataset
     epochs, starts = count(first), iter([start])
     schema = plan.source.schema
 
@@ -433,7 +433,7 @@ def _ours(
     found = tf.data.Dataset.from_generator(
         generate, output_signature=({name: signature[name] for name in singles}, stacked, states)
     ).map(split)
-    # The first iteration is shorter than the others if it continues an epoch.
+    # If the first iteration continues an epoch, it is shorter than the following iterations.
     return found if start is not None else found.apply(tf.data.experimental.assert_cardinality(batches))
 
 
@@ -479,8 +479,8 @@ def _stacked(table: pa.Table, names: Sequence[str], dtype: str, fill_nulls: Mapp
 def _tensor(column: Array | Ragged, is_eager: bool) -> Any:
     if isinstance(column, Ragged):
         return tf.RaggedTensor.from_row_splits(_tensor(column.values, True), column.offsets, validate=False)
-    # If no column is ragged, `from_generator` takes NumPy arrays. Otherwise, it takes tensors, and a list of
-    # texts becomes a tensor twice as fast as an array of texts.
+    # If no column is ragged, `from_generator` takes NumPy arrays. Otherwise, the function takes tensors, and
+    # a list of texts becomes a tensor twice as fast as an array of texts.
     return tf.constant(column.tolist(), tf.string) if is_eager and column.dtype == object else column
 
 

@@ -20,7 +20,7 @@ from dask_tfrecord.schema.storage_values import integer_type
 
 _MODES: dict[BatchMode, str] = {"keep": "keep_remainder", "drop": "drop_remainder", "auto": "auto"}
 
-# The TensorFlow names of Arrow types with another name in Arrow.
+# Maps the Arrow name of a type to TensorFlow's name, if the two names differ.
 _DTYPES = {"halffloat": "float16", "float": "float32", "double": "float64", "binary": "string"}
 
 
@@ -122,7 +122,7 @@ def _sent_type(item: pa.Field) -> pa.DataType:
 
 
 def _plain_type(type_: pa.DataType) -> pa.DataType | None:
-    """Return the type in which TensorFlow I/O can read values of a type, or None if none exists."""
+    """Return the type in which values of ``type_`` are sent, or None if TensorFlow I/O cannot read them."""
     if isinstance(type_, pa.BaseExtensionType):
         return _plain_type(type_.storage_type)
     if types.is_dictionary(type_):

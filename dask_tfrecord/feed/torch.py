@@ -90,7 +90,7 @@ def _from_numpy(values: Array) -> torch.Tensor:
 def _bytes(name: str, column: pa.Array, fill: Any) -> list[torch.Tensor]:
     if pa.types.is_dictionary(column.type):
         column = column.dictionary_decode()
-    column = column.cast(pa.large_binary())  # shares the buffer of the bytes
+    column = column.cast(pa.large_binary())  # the result shares the buffer of the bytes
     if column.null_count:
         column = pc.fill_null(column, fill_value(name, pa.binary(), fill))
     _, offsets, data = column.buffers()
@@ -101,8 +101,8 @@ def _bytes(name: str, column: pa.Array, fill: Any) -> list[torch.Tensor]:
     return [every[start:stop] for start, stop in zip(bounds.tolist(), bounds[1:].tolist(), strict=False)]
 
 
-# The number of an epoch, and the `Batches.state` of one or more workers in this epoch, or None for the start
-# of the epoch.
+# An epoch number, and the `Batches.state` of one or more workers in that epoch. At the start of the epoch,
+# None replaces the states.
 _Position: TypeAlias = tuple[int, list[State] | None]
 
 # The largest number of DataLoader workers that can continue from a state.
@@ -112,8 +112,8 @@ _MAX_WORKERS = 1 << 12
 class TFRecordBatches(IterableDataset[Any]):
     """A PyTorch dataset of the batches of a TFRecord dataset, for ``DataLoader(dataset, batch_size=None)``.
 
-    Each row is in exactly one batch of one worker of one rank, unless ``uneven`` or ``batch_mode`` says
-    otherwise. Use few DataLoader workers or none: the batches are read by threads, and a worker process
+    Each row is in exactly one batch of one worker of one rank, unless ``uneven`` or ``batch_mode`` omits or
+    repeats rows. Use few DataLoader workers or none: the batches are read by threads, and a worker process
     copies every batch.
 
     Parameters
@@ -220,15 +220,15 @@ class TFRecordBatches(IterableDataset[Any]):
         self._epoch = 0  # the epoch of the next iteration in this process
         self._batches: Batches | None = None  # the `Batches` object of the newest iteration
         self._ended = False  # True if the newest iteration has returned all batches
-        # The epoch that began after a state at the end of an epoch was loaded, until its first batch is
-        # taken.
+        # The epoch that began after loading a state from the end of an epoch. The value is None after the
+        # first batch of the epoch is taken.
         self._unused: int | None = None
         self._loaded: State | None = None  # the loaded state from which the next iteration continues
         self._loader = os.getpid()  # the id of the process that loaded the state
-        # Shared flags. The flag of a worker id is True after a worker with this id has continued from the
-        # loaded state.
+        # Flags in shared memory. The flag of a worker id is True after a worker with this id has continued
+        # from the loaded state.
         self._continued = torch.zeros(0, dtype=torch.bool)
-        len(self)  # a wrong argument raises in this call, and not later in a worker
+        len(self)  # this call raises for a wrong argument, before a worker raises
 
     def __getstate__(self) -> dict[str, Any]:
         # A spawned worker process does not know the rank of its parent.
@@ -262,7 +262,7 @@ class TFRecordBatches(IterableDataset[Any]):
             If worker processes iterate over the dataset, because this process does not know the positions of
             the workers.
         """
-        # Worker processes would notice a call of `set_epoch` at different batches.
+        # In a worker, skip `_follow`: each worker would notice a `set_epoch` call at a different batch.
         if get_worker_info() is None:
             if self._elsewhere != self._shared[2]:
                 raise TFRecordError(
@@ -326,8 +326,8 @@ class TFRecordBatches(IterableDataset[Any]):
             # StatefulDataLoader calls `iter` twice for a state at the end of an epoch.
             begin = self._unused, None
         if begin is None:
-            # The epoch advances at this point and not at the end of the iteration. Otherwise workers that
-            # were stopped early would be in another epoch than workers that reached the end.
+            # The epoch advances at this point and not at the end of the iteration. Otherwise, workers
+            # that were stopped early would be in a different epoch than workers that reached the end.
             begin = self._epoch, None
             self._epoch += 1
         epoch, start = begin
@@ -349,8 +349,8 @@ class TFRecordBatches(IterableDataset[Any]):
         epoch, calls, _ = self._shared.tolist()
         # A worker that has finished an epoch must not begin the next epoch before the other workers finish.
         goes_on = (is_worker and self._loader == os.getpid()) or not self._loaded["ended"]
-        # A program that is started again calls `set_epoch` again for this epoch, or for the first epoch of
-        # its run.
+        # A program that is started again calls `set_epoch` again for the resumed epoch, or for the first
+        # epoch of its run.
         of_run, of_this = epoch == last, epoch == resumed
         if calls != self._seen and (of_run or of_this if goes_on else of_run and not of_this):
             self._chosen, self._seen = epoch, calls
@@ -469,7 +469,7 @@ def _part() -> tuple[int, int]:
 
 
 def _states_in(state: Any) -> list[State]:
-    """Return the states of `TFRecordBatches` in a state, which may be the state of a `StatefulDataLoader`."""
+    """Return the `TFRecordBatches` states in ``state``, which may be the state of a `StatefulDataLoader`."""
     found = [state]
     if isinstance(state, dict) and "_iterator_finished" in state:
         if state.get("_steps_since_snapshot"):

@@ -1,4 +1,4 @@
-"""Find the sources of the columns of a Dask collection, and the files that the collection reads.
+"""Find out where the columns of a Dask collection come from, and which files the collection reads.
 
 This module also checks the objects that Dask converts to text.
 """
@@ -57,12 +57,12 @@ _VALUE_PRESERVING = (
     ClearDivisions,
 )
 
-# A map from the label of a column or index level in an expression to the name of its column in the records.
+# Maps the label of a column or index level in an expression to the name of the column in the records.
 Names = Mapping[Hashable, str]
 
 
 def read_types(ddf: DataFrame, names: Iterable[str]) -> dict[str, pa.DataType]:
-    """Return the stored types of the columns that come unchanged from records, and not from directories."""
+    """Return the stored types of the columns that come unchanged from records. Skip partition columns."""
     types = {}
     for name in names:
         source = _source(ddf.expr, name, _VALUE_PRESERVING)
@@ -97,7 +97,8 @@ def with_bytes_records(ddf: DataFrame, planned: Schema, partition_on: Sequence[s
     if is_single_binary and schemas and all(schema.record_type == "bytes" for schema in schemas):
         return replace(planned, record_type="bytes")
     payloads = {name for schema in schemas if schema.record_type == "bytes" for name in schema.names}
-    is_computed = any(isinstance(one, FromGraph) for one in ddf.expr.walk())  # for example by persist()
+    # `persist()`, for example, replaces a read by its computed partitions.
+    is_computed = any(isinstance(one, FromGraph) for one in ddf.expr.walk())
     if is_single_binary and not schemas and is_computed:
         payloads = {PAYLOAD.name}
     for item in fields:
@@ -113,8 +114,8 @@ def with_bytes_records(ddf: DataFrame, planned: Schema, partition_on: Sequence[s
 def lost_types(ddf: DataFrame) -> dict[str, pa.DataType]:
     """Return the types of unchanged columns whose dtype no longer determines the Arrow type.
 
-    This applies to large strings that Dask converted (dataframe.convert-string), and to objects from Parquet
-    files, if the values of the objects do not influence the type.
+    Such columns contain large strings that Dask converted (dataframe.convert-string), or objects from Parquet
+    files, if the Arrow type does not depend on the values of the objects.
     """
     types = {}
     for name, dtype in ddf._meta.dtypes.items():
@@ -155,7 +156,10 @@ def _type_of_objects(type_: pa.DataType, *, may_be_null: bool) -> pa.DataType | 
 
 
 def _source(expr: Any, name: str, preserving: Any) -> Any:
-    """Return the first expression that is not ``preserving``, or None if the column was assigned."""
+    """Return the first expression, from ``expr`` downwards, that is not ``preserving``.
+
+    Return None if an `Assign` above this expression sets the column.
+    """
     while True:
         if isinstance(expr, Assign):
             if name in expr.keys:
@@ -189,7 +193,7 @@ def check_not_read(ddf: DataFrame, store: Store) -> None:
 
 
 def _paths_on(dataset: ReadPlan, store: Store) -> Iterator[str]:
-    """Yield the real paths of the files that a plan reads, if the store has the same type of filesystem."""
+    """Yield the real paths of the files that a plan reads, if plan and store share the filesystem type."""
     source = _uncached(dataset.store)
     if type(source.fs) is not type(_uncached(store).fs):
         return
@@ -198,7 +202,7 @@ def _paths_on(dataset: ReadPlan, store: Store) -> Iterator[str]:
 
 
 def _uncached(store: Store) -> Store:
-    """Return the store that an fsspec cache reads from, or the store itself if it is not a cache."""
+    """Return a store on the filesystem that an fsspec cache reads from, or else on the same filesystem."""
     fs = store.fs
     while isinstance(inner := getattr(fs, "fs", None), AbstractFileSystem):
         fs = inner
@@ -222,9 +226,9 @@ class CheckedStringConversion(ArrowStringConversion):
 def check_string_conversions(ddf: DataFrame, names: Names) -> DataFrame:
     """Return the collection with a check that Dask converts no objects other than strings to text.
 
-    Objects that the graph contains are checked immediately. Objects that a task loads from elsewhere are
-    checked in that task. Text that was computed earlier, for example by persist(), is not checked. ``names``
-    contains the columns and index levels of text.
+    Objects that the graph contains are checked immediately. Objects that a task loads are checked in that
+    task. Text that a previous computation, such as persist(), has created is not checked. ``names`` contains
+    the columns and index levels of text.
     """
     expr = ddf.expr
     conversions: dict[str, tuple[Expr, dict[Hashable, str]]] = {}
@@ -276,7 +280,7 @@ def _select(names: Names, labels: list[Hashable]) -> dict[Hashable, str]:
 
 
 def _labels(expr: Expr) -> tuple[list[Hashable], list[Hashable]]:
-    """Return the labels of the columns and of the index levels, or two empty lists if there is no meta."""
+    """Return the labels of the columns and of the index levels, or two empty lists without a meta."""
     try:
         meta = expr._meta
     # An expression that is no DataFrame, such as a delayed value, has no meta. Dask's class of the expression

@@ -3,8 +3,9 @@
 Masks are boolean expressions that filter a DataFrame. The functions of this module are pure functions of the
 expression graph.
 
-- Column projection is always legal, and done by Dask (`_absorb_projections`). Other columns are not decoded.
-- Selecting partitions (head, tail, partitions) is always legal, and done by Dask (`PartitionsFiltered`).
+- Column projection is always legal. Dask projects the columns (`_absorb_projections`), so that only columns
+  that the computation needs are decoded.
+- Selecting partitions (head, tail, partitions) is always legal. Dask's class `PartitionsFiltered` does this.
 - Counting rows without reading is legal if the snapshot contains the counts and no file has changed.
   Otherwise records are counted without decoding (`ReadTFRecord._count`).
 - Predicate pruning is legal if every path from the read ends in a filter and is computed row by row. The
@@ -16,9 +17,9 @@ expression graph.
   (`ReadTFRecord._tune_up`, `Decision.ignores_partitions`).
 
 The module uses private names of Dask, checked on 2025.5.1 to 2026.8: the expression classes imported below,
-`_name`, `ndim` and `dependencies()` of an expression, and the mapping `dependents` of a pass. This mapping
-contains weak references to the consumers of each expression, by the name of the expression. A consumer of an
-expression is another expression that is computed from it.
+`_name`, `ndim` and `dependencies()` of an expression, and the mapping `dependents` of a pass. The mapping
+`dependents` maps the name of each expression to weak references to the expression's consumers. A consumer of
+an expression is computed from the expression.
 """
 
 from collections.abc import Mapping
@@ -76,8 +77,8 @@ def predicate_of(mask: Expr, read_type: type[Any]) -> Predicate:
     """Translate a mask to a predicate. A part of the mask that cannot be translated becomes `Ambiguous`."""
     try:
         return _translate(mask, read_type)
-    # If the translation raises one of these errors, pandas may compare the values in the mask by other rules
-    # than a predicate.
+    # If the translation raises one of these errors, pandas may compare the values in the mask by rules that
+    # differ from those of a predicate.
     except (ArithmeticError, TypeError, ValueError):
         return Ambiguous()
 
@@ -134,11 +135,10 @@ MIN_FUSED_TASKS = 64
 # Expressions whose results do not depend on partition boundaries, as long as the rows keep their order.
 _IGNORE_PARTITIONS = (Sum, Max, AnyTrue, All, Len, Mean, Count, Unique, ValueCounts, FinalizeComputeDF)
 
-# The key under which the mapping `dependents` holds the cached decisions. No expression of Dask has this
-# name.
+# The key under which the mapping `dependents` stores the cached decisions. No Dask expression has this name.
 _DECISIONS = "dask_tfrecord-decisions"
 
-# Maps the name of each expression to the consumers of the expression, by their names.
+# Maps the name of each expression to the expression's consumers, which are keyed by their names.
 Consumers: TypeAlias = Mapping[str, Mapping[str, Expr]]
 
 
@@ -198,7 +198,7 @@ def decide(consumers: Consumers, read_type: type[Any]) -> dict[str, Decision]:
 
 
 def partitions_per_task(needed: Schema, all_columns: Schema, npartitions: int) -> int:
-    """Return how many partitions one task reads after fusing, if a read has only the ``needed`` columns."""
+    """Return how many partitions one task reads after fusing, if the read decodes the ``needed`` columns."""
     width, full_width = (sum(map(_value_width, schema.fields)) for schema in (needed, all_columns))
     return max(min(full_width // max(width, 1), npartitions // MIN_FUSED_TASKS), 1)
 
@@ -213,8 +213,8 @@ def _value_width(field: Field) -> int:
 def _ignores_partitions(read: Expr, consumers: Consumers) -> bool:
     """Return True if no consumer of a read depends on the boundaries of the read's partitions.
 
-    In this case, every path from the read is computed row by row from this read alone, up to an expression
-    that combines all partitions.
+    The result is True if every path from the read is computed row by row from this read alone, up to an
+    expression that combines all partitions.
     """
     visited, pending = {read._name}, [read]
     while pending:
@@ -230,7 +230,7 @@ def _ignores_partitions(read: Expr, consumers: Consumers) -> bool:
 
 
 def _unvisited_consumers(expr: Expr, consumers: Consumers, visited: set[str]) -> list[Expr] | None:
-    """Return the consumers that were not visited yet, or None if there are no consumers at all."""
+    """Return the consumers of an expression that are not in ``visited``, or None if no consumers exist."""
     by_name = consumers.get(expr._name)
     if not by_name:
         return None
@@ -319,7 +319,7 @@ def _reads_below(expr: Filter | Loc, read: Expr) -> list[Expr] | None:
 
 
 def _reads_same_rows(one: Expr, other: Expr) -> bool:
-    """Return True if two reads return the same rows of the same dataset. The columns may differ."""
+    """Return True if two reads return the same rows of one dataset, maybe with different columns."""
     return bool(
         tokenize(one.dataset) == tokenize(other.dataset)
         and one.operand("_partitions") == other.operand("_partitions")

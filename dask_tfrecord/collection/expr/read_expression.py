@@ -98,7 +98,7 @@ class Reader:
     def __init__(self, read: "ReadTFRecord") -> None:
         self._token = read._name
         self._plan, self._schema, self._predicate = read.dataset, read._schema, read.predicate
-        # The index counts all rows of a key together, so a read of keys must not skip single rows.
+        # The index counts all rows of a key, so a read with ``partition_by`` must not skip single rows.
         skips_rows = read.operand("skips_rows") and self._plan.keys is None
         self._partition = self._plan.partitioner(self._schema, self._predicate, skips_rows=skips_rows)
         self._checking = read._partitions if read._has_divisions else None
@@ -154,7 +154,7 @@ class ReadTask(Task):
         return partial(Task, _data_producer=True), (self.key, *self.func.call(*self.args))
 
 
-# A read plan, and for each task: the indices of the partitions that the task reads, and these partitions.
+# A read plan, the indices of the partitions that each task reads, and the partitions that each task reads.
 PlannedRead: TypeAlias = tuple[ReadPlan, list[list[int]], list[list[Partition]]]
 
 
@@ -205,7 +205,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     @cached_property
     def dataset(self) -> ReadPlan:
-        """The read plan, cached because Dask's access to an operand by name is much slower."""
+        """The read plan. The property is cached, because reading a Dask operand by name is much slower."""
         dataset: ReadPlan = self.operand("dataset")
         return dataset
 
@@ -239,13 +239,13 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
 
     @cached_property
     def _partitions(self) -> Sequence[int]:
-        """The indices of the selected partitions, which every task needs. Dask's property is slower."""
+        """The indices of the selected partitions. Every task needs one, and Dask's property is slower."""
         selected: Sequence[int] | None = self.operand("_partitions")
         return range(len(self._divisions()) - 1) if selected is None else selected
 
     @cached_property
     def npartitions(self) -> int:
-        """The number of selected partitions, which every task needs. Dask's property is slower."""
+        """The number of selected partitions. Every task needs the number, and Dask's property is slower."""
         return len(self._partitions)
 
     def _task(self, name: Key, index: int) -> Task:
@@ -265,7 +265,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         return {name: known[name] for name in self._schema.names if name in known}
 
     def _numbers(self, *indices: int) -> list[int]:
-        """Return the indices of the dataset's partitions that the tasks ``indices`` read."""
+        """Return the indices of the dataset's partitions that the tasks with the given indices read."""
         keys = self.dataset.keys
         return [*indices] if keys is None else [number for index in indices for number in keys[index]]
 
@@ -280,7 +280,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         return super()._simplify_up(parent, dependents)
 
     def _project_for_index(self, parent: Expr, dependents: Any) -> Expr | None:
-        """Read only the columns that other consumers of the read need."""
+        """Decode only the columns that consumers of the read other than ``parent`` need."""
         if not dependents.get(self._name):
             return None  # the optimizer created the read in this pass, so some consumers are not known
         needed = _convert_to_list(determine_column_projection(self, parent, dependents))
@@ -288,7 +288,7 @@ class ReadTFRecord(PartitionsFiltered, BlockwiseIO):
         return Index(self.substitute_parameters({"columns": columns})) if columns != self.columns else None
 
     def _count(self, parent: Expr) -> Expr | None:
-        """Return a row count from the snapshot. If it is unknown, count records without decoding columns."""
+        """Return the row count in the snapshot, or an expression that counts records without decoding."""
         known = self.dataset.counts.to_pylist()
         counts = [[known[one] for one in self._numbers(index)] for index in self._partitions]
         is_known = not any(None in of_task for of_task in counts)
@@ -331,7 +331,7 @@ class FusedReads(FusedIO):
 
     @cached_property
     def _fusion_buckets(self) -> list[Sequence[int]]:
-        """The partitions of each task, cached because Dask divides all partitions again for each task."""
+        """The partitions of each task. Without this cache, Dask would divide all partitions for each task."""
         buckets: list[Sequence[int]] = super()._fusion_buckets
         return buckets
 

@@ -108,7 +108,7 @@ def _release_memory() -> None:
 
 
 def _partition_path(run: WriteRun, index: int, count: int) -> str:
-    """Return the path for an error about a partition, for which there is no file yet."""
+    """Return the path to show in an error about a partition that has no file yet."""
     return f"{run.store.public()}, partition {index:,} of {count:,}"
 
 
@@ -135,7 +135,7 @@ class _Step(Expr):
 
 
 class WriteTFRecord(_Step):
-    """A complete write, before Dask lowers it to steps. The only partition computes to the `Commit`."""
+    """A complete write, before Dask lowers it to steps. Its only partition computes to the `Commit`."""
 
     _parameters: ClassVar = ["frame", "run", "operation", "write_index", "shuffle"]
 
@@ -285,6 +285,6 @@ class CollectionRows:
     ) -> Any:
         ddf = self._ddf if splits is None else assign_splits(self._ddf, splits)
         if shuffle is None and npartitions != ddf.npartitions:
-            # The divisions would restrict the possible numbers of partitions.
+            # Known divisions would restrict the possible numbers of partitions.
             ddf = ddf.clear_divisions().repartition(npartitions=npartitions)
         return new_collection(WriteTFRecord(ddf.expr, run, operation, write_index, shuffle))

@@ -39,7 +39,7 @@ def to_pandas(
 
     ``schema`` lists the columns of the table in the same order. ``row_ranges`` are the ranges of integers in
     the index, as pairs of a start and an exclusive stop. By default, the index counts from 0. ``dtypes`` maps
-    columns that are not to be Arrow-backed to dtype names that `dtype_name` returned. For a column in
+    columns that are not to be Arrow-backed to dtype names, which `dtype_name` returns. For a column in
     `numpy_names`, the name may also be `NUMPY`, which selects the NumPy dtype.
 
     Raise SchemaError if a column with a NumPy dtype contains a null that the dtype cannot hold, or a value

@@ -47,8 +47,8 @@ _SEQUENCES = (pd.Series, pd.Index, pd.api.extensions.ExtensionArray, array, dequ
 # Kinds of objects, as pandas names them, that Arrow converts exactly to the type that Arrow infers.
 _EXACT_KINDS = ("string", "bytes", "boolean", "integer", "floating", "decimal")
 
-# Maps a kind of objects to a family of types. Arrow converts objects of this kind exactly to each of these
-# types.
+# Maps a kind of objects to a family of Arrow types. Arrow converts objects of the kind exactly to each type
+# of the family.
 _FAMILIES = {"string": "text", "bytes": "bytes"}
 
 _MIXED = "the values are of several kinds, and no single type holds all of them"
@@ -74,7 +74,7 @@ def to_arrow(column: "pd.Series[Any]", type_: pa.DataType | None, *, rounded: bo
         values = _sequences_to_lists(values)
     try:
         inferred = _infer(values, missing)
-    # Arrow raises this for integers beyond 64 bits, for example.
+    # Arrow raises one of these errors for integers beyond 64 bits, for example.
     except (OverflowError, TypeError, pa.ArrowException):
         inferred = _arrow_array(values, missing, type_)
         if not _are_equal(values[~missing], inferred.drop_null(), is_inferred=False):
@@ -108,7 +108,7 @@ def _infer(values: Objects, missing: npt.NDArray[np.bool_]) -> pa.Array:
     if _are_exact(present) or _are_equal(present, inferred.drop_null()):
         return inferred
     finer_type = in_nanoseconds(inferred.type)
-    # A read would return the nanoseconds in a struct as integers, because Arrow converts them so for pandas.
+    # For pandas, Arrow converts nanoseconds in structs to integers, so a read would return integers.
     if finer_type != inferred.type and not pa.types.is_struct(innermost(finer_type)):
         finer = _arrow_array(values, missing, finer_type)
         if _are_equal(present, finer.drop_null()):
@@ -131,21 +131,21 @@ def _are_exact(present: Objects) -> bool:
 def _are_equal(present: Objects, converted: pa.Array, *, is_inferred: bool = True) -> bool:
     """Return True if Python considers the converted values equal to the objects. A NaN equals a NaN.
 
-    ``is_inferred`` is True if Arrow inferred the type from the objects. Then lists need no comparison if
-    Arrow converts the kind of their values exactly.
+    ``is_inferred`` is True if Arrow inferred the type from the objects. Lists of an inferred type need no
+    comparison if Arrow converts the kind of their values exactly.
     """
     kinds = set(map(type, present))
     if is_list(converted.type):
         # Arrow converts some NumPy scalars to empty lists.
         if any(issubclass(kind, np.generic) for kind in kinds):
             return False
-        if np.ma.MaskedArray in kinds:  # Arrow also converts the masked values of an array
+        if np.ma.MaskedArray in kinds:  # Arrow converts even the masked values of an array
             return False
         values = _object_array([value for value in chain.from_iterable(present) if value is not None])
         if is_inferred and _are_exact(values):
             return True
         return _are_equal(values, converted.flatten().drop_null(), is_inferred=is_inferred)
-    if len(present) != len(converted):  # Arrow considers more objects as missing than pandas does
+    if len(present) != len(converted):  # Arrow considers more objects missing than pandas does
         return False
     if np.ndarray in kinds:  # NumPy considers an array of one number equal to the number
         return False
@@ -418,7 +418,8 @@ def _convert_or_raise(column: "pd.Series[Any]", item: Field, lossy: Lossy) -> pa
         elif not advice:
             try:
                 type_ = type_of(column)
-                Schema.from_arrow(pa.schema({item.name: type_}), "sequence_example")  # raises unless stored
+                # This call raises if no feature can store the type.
+                Schema.from_arrow(pa.schema({item.name: type_}), "sequence_example")
                 remedies = [Remedy("schema", {item.name: type_}, "hold all values of the column")]
             except SchemaError as refusal:
                 advice, remedies = refusal.advice, [*refusal.remedies]
@@ -473,7 +474,7 @@ def _from_objects(column: "pd.Series[Any]", type_: pa.DataType, lossy: Lossy) ->
 def first_misfit(
     problem: str, convert_first: Callable[[int], object], rows: int, error: Exception
 ) -> SchemaError:
-    """Return an error that names the first row that does not convert, and why the row does not convert.
+    """Return an error that names the first row that cannot be converted, and the reason.
 
     ``convert_first(n)`` converts the first n rows. The conversion of all rows has raised ``error``, which may
     be about a later row.

@@ -164,7 +164,7 @@ def _is_rounded(source: pa.DataType, target: pa.DataType) -> bool:
 def text_columns(
     meta: pd.DataFrame, schema: GivenTypes, levels: Iterable[tuple[str, str | None]]
 ) -> dict[Hashable, str]:
-    """Return the columns and index levels of text for which ``schema`` has no type, or a bytes or list type.
+    """Return the columns and index levels of text for which ``schema`` sets no type, or a bytes or list type.
 
     The result maps each label in the DataFrame to the name of the column in the records.
     """
@@ -180,7 +180,7 @@ def text_columns(
 
 
 def _with_index(sample: Sample, data: set[str], levels: list[str]) -> Sample:
-    """Return a sample function that adds the index levels as columns. ``data`` names the other columns."""
+    """Return a sample function that adds the index levels. ``data`` names the columns that are no levels."""
     return lambda names: (
         index_to_columns(part, levels if part.index.nlevels == len(levels) else None)
         for part in sample([name for name in names if name in data])
@@ -245,7 +245,7 @@ def _partition_field(item: Field) -> Field:
 
 
 def _warn_of_converted_text(meta: pd.DataFrame, given: Types) -> None:
-    """Warn if ``schema=`` sets a bytes or list type for a text column, which Dask probably converted."""
+    """Warn if ``schema=`` sets a bytes or list type for a column that Dask probably converted to text."""
     converted = [name for name, type_ in given.items() if is_bytes_or_list(type_)]
     text = [name for name in converted if isinstance(meta[name].dtype, pd.StringDtype)]
     if text:

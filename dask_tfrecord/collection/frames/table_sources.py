@@ -47,9 +47,9 @@ def is_records(rows: list[Any]) -> bool:
 def table_of(rows: list[Any], types: Mapping[str, pa.DataType], title: str) -> pa.Table:
     """Convert a list of dicts to a table. The type of each column is inferred from its values.
 
-    The table contains at least the columns in ``types``, but the types may differ. A key that a dict lacks is
-    null, also in the dicts of a struct column. ``title`` is the path in error messages. An error about a
-    value contains the position of the row in the list.
+    The table contains at least the columns in ``types``, but may use different types. A key that a dict lacks
+    is null, both in rows and in the dicts of a struct column. ``title`` is the path in error messages. An
+    error about a value contains the position of the row in the list.
     """
     others = {kind.__name__ for kind in {*map(type, rows)} if not issubclass(kind, Mapping)}
     if others:
@@ -98,7 +98,7 @@ def _with_fields(column: pa.Array, type_: pa.DataType | None) -> pa.Array:
         return column
     found = dict(zip([item.name for item in column.type], column.flatten(), strict=True))
     if not {*found} <= {item.name for item in type_}:
-        return column  # a later conversion raises
+        return column  # a later conversion raises an error for the unknown field
     fields = {
         item.name: _with_fields(found.get(item.name, pa.nulls(len(column))), item.type) for item in type_
     }
@@ -106,14 +106,14 @@ def _with_fields(column: pa.Array, type_: pa.DataType | None) -> pa.Array:
     return structs(made, column.is_valid(), [*fields.values()])
 
 
-# The largest number of rows, and the approximate largest number of bytes, of one conversion.
+# The maximum number of rows, and the approximate maximum number of bytes, that are converted together.
 _ROWS = 1 << 16
 _BYTES = 1 << 24
 
 # The approximate number of rows that are sampled to estimate the size of a DataFrame.
 _SAMPLED_ROWS = 100
 
-# Maps a method to advice on what to pass instead of an object that has this method.
+# Maps a method name to advice: what to pass instead of an object that has a method of this name.
 _ADVICE = {
     "collect": "pass frame.collect(), or a RecordBatchReader",
     "to_dataframe": "pass bag.to_dataframe(meta=...)",
@@ -255,8 +255,8 @@ class ArrowRows:
     def _first_categories(self, names: list[str]) -> dict[str, pa.Array]:
         """Return the categories of each column, from the first batch in which the column has categories.
 
-        The batches that were read are kept for `tables`. The search ends after 16 MiB, and leaves out columns
-        for which it found no categories.
+        The batches that were read are kept for `tables`. The search ends after 16 MiB. Columns without
+        categories in these batches are left out.
         """
         found: dict[str, pa.Array] = {}
         size = 0
@@ -297,7 +297,7 @@ class ArrowRows:
             batch = self._reader.read_next_batch()
         except StopIteration:
             return None
-        except Exception as error:  # the program that makes the stream may raise any exception
+        except Exception as error:  # the program that creates the stream may raise any exception
             raise TFRecordError(
                 f"{self.kind} failed after {self._rows:,} rows, and nothing was written: {first_line(error)}"
             ) from error
@@ -323,7 +323,7 @@ def open_source(value: Any) -> Source:
     kind = type(value)
     try:
         if hasattr(kind, "__arrow_c_stream__"):
-            if isinstance(value, pa.RecordBatchReader):  # used directly, so that errors keep their classes
+            if isinstance(value, pa.RecordBatchReader):  # read directly, so that errors keep their classes
                 return ArrowRows(kind.__name__, value, is_of_caller=True)
             return ArrowRows(kind.__name__, pa.RecordBatchReader.from_stream(value))
         if hasattr(kind, "__arrow_c_array__"):
@@ -331,7 +331,7 @@ def open_source(value: Any) -> Source:
             return ArrowRows(kind.__name__, pa.RecordBatchReader.from_batches(batch.schema, [batch]))
     except TFRecordError:
         raise
-    except Exception as error:  # the program that makes the stream may raise any exception
+    except Exception as error:  # the program that creates the stream may raise any exception
         problem = f"{kind.__name__} gives no stream of Arrow tables: {first_line(error)}"
         if hasattr(kind, "to_frame"):
             problem = f"{kind.__name__} is one column, not a table"
