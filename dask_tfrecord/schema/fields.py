@@ -628,7 +628,7 @@ def check_names(names: Sequence[object], *, may_be_empty: bool = False) -> None:
     if not_strings:
         raise SchemaError(
             f"column names must be strings, not {_list(not_strings)}",
-            "rename the columns, such as with .rename(columns=str)",
+            "rename the columns, for example with .rename(columns=str)",
         )
     if "" in names and not may_be_empty:
         raise SchemaError("a column has an empty name", "rename it")
