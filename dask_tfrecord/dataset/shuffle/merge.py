@@ -65,7 +65,9 @@ def regroup(
 
 
 def _windows(spills: Sequence[Spill], group: int) -> list[list[Spill]]:
-    """Divide spill files into lists. The group's sections in the files of one list may be read at once."""
+    """Divide spill files into lists. The group's sections in the files of one list are small enough to be
+    read at once.
+    """
     windows: list[list[Spill]] = []
     most, taken = _whole_bytes(spills), 0
     for spill in spills:
@@ -119,10 +121,11 @@ def _whole_bytes(spills: Sequence[Spill]) -> int:
 class _Section(NamedTuple):
     """A section of a spill file, with rows for one target partition or for one group.
 
-    Both starts are byte offsets in the file. ``tail`` is the end of the section: the index, or the complete
-    section. ``pieces`` lists the size in bytes, the checksum, the row count and the first row id of each
-    piece. ``directories`` lists the partition values and the row count of each directory, in the order of
-    the rows. ``numbers`` contains the index of each directory among the directories of all sections.
+    ``start`` and ``tail_start`` are byte offsets in the file. ``tail`` is the end of the section: only the
+    index, or the complete section. ``pieces`` lists the size in bytes, the checksum, the row count and the
+    first row id of each piece. ``directories`` lists the partition values and the row count of each
+    directory, in the order of the rows. ``numbers`` contains the index of each directory among the
+    directories of all sections.
     """
 
     path: str
@@ -234,7 +237,7 @@ def _merge(
     for first, last in pairwise(_pass_bounds(pieces, size)):
         limit = pieces[last] if last < len(pieces) else None
         held = yield from _merge_pass(run, sections, pieces[first:last], limit, seed, held)
-        # Otherwise Arrow would keep this memory during the next pass.
+        # Without this call, Arrow would keep the memory of the pass during the next pass.
         pa.default_memory_pool().release_unused()
 
 

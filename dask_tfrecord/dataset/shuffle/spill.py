@@ -33,8 +33,8 @@ from dask_tfrecord.dataset.write.run import WriteRun
 from dask_tfrecord.errors import TFRecordError
 from dask_tfrecord.schema.fields import Schema
 
-# Rows move in one round if this round needs at most this many sections. Writing and reading a section takes
-# as much processor time as a second round takes for about 50 KB of rows.
+# Rows move in one round if one round needs at most this many sections. Writing and reading a section takes as
+# much processor time as a second round takes for about 50 KB of rows.
 _MOST_SECTIONS = 1 << 18
 
 
@@ -267,7 +267,8 @@ class Directories(NamedTuple):
 
 
 class _SortedRows(NamedTuple):
-    """The rows of a table, sorted by section, then by directory, then by the sort keys that the seed gives.
+    """The rows of a table, sorted by section, then by directory, then by the sort keys that the seed
+    determines.
 
     ``table`` contains the rows in their original order, and ``order`` the row indices in sorted order.
     ``bounds`` contains the index of the first sorted row of each section, followed by the row count. The key
@@ -331,7 +332,9 @@ def source_of(row_id: int) -> tuple[int, int]:
 
 
 class Batches:
-    """The batches of a table. The methods take rows by position, in pieces of limited size."""
+    """The batches of a table. The methods take rows out of the batches by position, in pieces of limited
+    size.
+    """
 
     def __init__(self, table: pa.Table) -> None:
         self._batches = table.to_batches()

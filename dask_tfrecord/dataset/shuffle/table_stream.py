@@ -71,16 +71,17 @@ class Appender:
 
     @property
     def rows(self) -> int:
-        """The number of rows since the last commit."""
+        """The number of rows that were added since the last commit."""
         return sum(entry.records for entry in self._entries) + sum(map(len, self._waiting))
 
     @property
     def bytes(self) -> int:
-        """The bytes that the rows since the last commit took in memory."""
+        """The size in memory, in bytes, of the rows that were added since the last commit."""
         return self._staged_bytes + self._waiting_bytes
 
     def widen(self, plan: WriteRun) -> None:
-        """Set the plan of the next runs. In this run, columns with only nulls get the types of the plan.
+        """Set the plan of the next runs. In the current run, columns with only nulls get the types of the
+        plan.
 
         The method copies the plan, because the caller of `Writer` may change the memory of categories.
         """
@@ -98,7 +99,7 @@ class Appender:
         self.metadata |= metadata
 
     def stage_full_files(self) -> None:
-        """If many rows wait, write rows to staged files.
+        """If many rows wait in memory, write rows to staged files.
 
         If writing fails, the unwritten rows still wait, and the next call tries again.
         """
@@ -143,7 +144,8 @@ class Appender:
             assert self.plan is not None  # the caller has set the plan
             newest = self.snapshot
             self._run = replace(self.plan, run=uuid4().hex, base=0 if newest is None else newest.number)
-            if newest is not None and not self._operation.sets_columnar:  # another write may change this
+            # Another write may have changed the columns that column files store.
+            if newest is not None and not self._operation.sets_columnar:
                 self._run = replace(self._run, columnar=newest.columnar)
             self._run.mark_started()
         return self._run
@@ -182,7 +184,7 @@ class Appender:
             snapshot = commit(run, self._operation, entries, known=self.newest)
         except TFRecordError:
             raise
-        except Exception as error:  # another attempt often succeeds, and always finds an earlier success
+        except Exception as error:  # a second attempt often succeeds, and always finds an earlier success
             logger.info("%s: the commit failed: %s", run.title, hide(repr(error), secrets_of(run.store)))
             snapshot = commit(run, self._operation, entries)
         self.newest = Newest.of(run.store, snapshot)
@@ -195,7 +197,9 @@ class Appender:
 
 
 def _copied(table: pa.Table) -> pa.Table:
-    """Copy a table, because the caller may change the memory. The stream format also copies categories."""
+    """Copy a table, because the caller may change the table's memory. Arrow's stream format copies
+    categories, too.
+    """
     stream = pa.BufferOutputStream()
     with pa.ipc.new_stream(stream, table.schema) as writer:
         writer.write_table(table.unify_dictionaries())
@@ -284,7 +288,8 @@ def write_shuffled(
 
 
 def _chunks(run: WriteRun, tables: Iterable[pa.Table], max_rows: int | None) -> Iterator[pa.Table]:
-    """Concatenate tables to larger tables of about `_CHUNK_BYTES`. Without rows, yield one empty table.
+    """Concatenate tables to larger tables of about `_CHUNK_BYTES`. If there are no rows, yield one empty
+    table.
 
     If ``max_rows`` limits the rows of a file, each large table ends where a file is full.
     """
