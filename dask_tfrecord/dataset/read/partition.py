@@ -34,7 +34,7 @@ class PlannedPartition:
     splits: tuple[Split, ...]  # in the order of their rows
     schema: Schema  # the columns of the result
     options: ReadOptions
-    partition_values: dict[str, pa.Array]  # the value that all rows have, as an array of length 1
+    partition_values: dict[str, pa.Array]  # each array contains the one value of all rows
     filters: Predicate | None = None
     filter_fields: tuple[Field, ...] = ()  # the columns that `filters` needs, but `schema` lacks
     # The range of row indices within the partition for each of `splits`. None means that the row indices are
@@ -52,7 +52,7 @@ class PlannedPartition:
         return f"Partition({self.file_names or 'no files'})"
 
     def __getstate__(self) -> dict[str, Any]:
-        """Compress the splits if there are many, because their paths have much in common."""
+        """Compress the splits if there are many, because the paths of many splits have much in common."""
         state = dict(vars(self))
         if len(self.splits) > _FEW_SPLITS:
             state["splits"] = zlib.compress(pickle.dumps(self.splits), level=1)
@@ -73,7 +73,8 @@ class PlannedPartition:
         if self.filters is None:
             return table
         mask = self.outcome(self.filters, table)
-        if not pc.all(mask, skip_nulls=False).as_py():  # a filter copies all values
+        # Filter only if necessary, because `Table.filter` copies all values.
+        if not pc.all(mask, skip_nulls=False).as_py():
             table = table.filter(mask)
         return table.select(self.schema.names)
 
