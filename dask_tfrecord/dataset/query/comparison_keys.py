@@ -37,7 +37,7 @@ _INFINITE = (math.inf, -math.inf)  # `math.isinf` raises for an integer that is 
 
 
 class WrongTypeError(TypeError):
-    """The error for a value that cannot be compared with a column. The message says why."""
+    """The error for a value that cannot be compared with a column. The message contains the reason."""
 
 
 def is_comparable(type_: pa.DataType) -> bool:
@@ -89,7 +89,7 @@ def scalar_from_key(key: ComparisonKey, type_: pa.DataType) -> pa.Scalar | None:
         return None
 
 
-# A comparison key that is greater than all values of integer, decimal and time types. This key stands for
+# A comparison key that is greater than all values of integer, decimal and time types. `BEYOND_ALL` stands for
 # infinity, and for a value that equals no value of the type.
 BEYOND_ALL = 10**80
 

@@ -1,7 +1,7 @@
 """Convert the value of ``filters=`` to a predicate. The value may be a pyarrow expression.
 
-Arrow evaluates an expression on rows. The parts of the expression that this module can translate also exclude
-files.
+Arrow evaluates an expression on rows. This module translates parts of the expression to predicates, which
+exclude files.
 """
 
 import ctypes
@@ -39,8 +39,8 @@ from dask_tfrecord.schema.logical_types import value_type
 # The next functions read the structure of pyarrow expressions, which pyarrow does not expose.
 #
 # Arrow serializes an expression as a record batch. The metadata of the batch's schema describes the structure
-# of the expression, and the columns of the batch contain the literals and the function options. This private
-# format was checked with pyarrow 18 to 26.
+# of the expression, and the columns of the batch contain the literals and the function options. The private
+# format of the batch was checked with pyarrow 18 to 26.
 
 
 class Column(NamedTuple):
@@ -272,7 +272,8 @@ def pruning_predicate(node: Node, schema: Schema, *, sql_rules: bool = False) ->
                 return _pruning_compare(schema, name, OPERATORS[function], scalar, sql_rules)
             case Call(function, (Literal(scalar), Column(name))):
                 return _pruning_compare(schema, name, _MIRRORED[OPERATORS[function]], scalar, sql_rules)
-    # Arrow may compare these values by rules that differ from the rules for comparison keys.
+    # There is no translation. For example, Arrow may compare the value by other rules than comparison keys
+    # follow.
     except (ArithmeticError, LookupError, TypeError, ValueError):
         pass
     return Ambiguous()

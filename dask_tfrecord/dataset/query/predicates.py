@@ -2,8 +2,8 @@
 
 For each row, the outcome of a predicate is true, false or null, as in SQL. A filter keeps the rows for which
 the predicate is true. For a file that has not been read, the partition values and the statistics of a
-snapshot limit the outcomes: if the minimum of ``x`` is 5, ``x < 3`` can only be false. Predicates compare
-columns with values by comparison keys, by the rules of pandas, or by the rules of Arrow.
+snapshot limit the outcomes. For example, if the minimum of ``x`` is 5, ``x < 3`` is true for no row.
+Predicates compare columns with values by comparison keys, by the rules of pandas, or by the rules of Arrow.
 """
 
 import datetime
@@ -317,7 +317,7 @@ def _can_be(symbol: Operator, column: ColumnRange, key: Any, answer: bool) -> Ma
     """Return, for each file, True if comparing a value within the limits with the key can give `answer`."""
     if symbol in ("!=", "<=", ">="):
         opposite: dict[str, Operator] = {"!=": "==", "<=": ">", ">=": "<"}
-        if key != key:  # only != is true if NaN is compared
+        if key != key:  # in a comparison with NaN, only != is true
             return np.full(len(column.may_have_values), answer == (symbol == "!="))
         return _can_be(opposite[symbol], column, key, not answer)
     if symbol == "==":
@@ -445,7 +445,7 @@ def is_in_pandas(field: Field, values: Iterable[Any]) -> Predicate:
 def _exactly_compared(field: Field, value: Any) -> Any:
     """Return the value if pandas compares it like its comparison key. Otherwise, raise WrongTypeError.
 
-    Every dtype backend of pandas must compare the value in this way.
+    Every dtype backend of pandas must compare the value like the comparison key.
     """
     type_ = value_type(field.type)
     kinds = next((kinds for is_type, kinds in _COMPARED_EXACTLY if is_type(type_)), ())

@@ -1,6 +1,7 @@
 """Read the rows of splits from column files, and choose which bytes of the data files to read, if any.
 
-The rows are the same as without column files. If there is no usable column file, the records are decoded.
+The returned rows are the same with and without column files. If there is no usable column file, the records
+are decoded.
 """
 
 from collections.abc import Callable, Iterator
@@ -40,8 +41,8 @@ _ORDERED_TYPES = (
     pa.types.is_timestamp,
 )
 
-# Files below this size that can be read together are decoded, because reading one row from a column file
-# takes as long as reading thousands of rows.
+# Files that can be read together and have fewer bytes than this are decoded, because reading one row from a
+# column file takes as long as reading thousands of rows.
 _SMALL_BYTES = 1 << 16
 
 # Parquet takes this many times as long for a byte of lists as the decoder takes for a byte of records.
@@ -58,8 +59,9 @@ class Choice(NamedTuple):
     """What is read for a split, and why.
 
     ``rows`` contains the indices of the requested rows in the split, in ascending order. None means all rows.
-    ``known`` contains columns of these rows that were already read. ``fetch`` contains the byte ranges of the
-    requested records, if `ColumnReads.choose` compared them with a read of all records.
+    ``known`` contains the columns of the requested rows that `ColumnReads.choose` has read. ``fetch``
+    contains the byte ranges of the requested records, if `ColumnReads.choose` compared them with a read of
+    all records.
     """
 
     source: Literal["all records", "some records", "column file", "no records"]
@@ -86,7 +88,7 @@ class ColumnReads:
         self._used = every.select(sorted(used))
         self._needed = self._wanted if partition.filters is None else self._used
         self._stored: dict[Split, StoredRows] = {}
-        self._reasons: dict[Split, str] = {}  # why the records of a split must be decoded
+        self._reasons: dict[Split, str] = {}  # maps a split to the reason to decode the records
         self.groups = [*groups_of_small_files(partition.splits)]
         problem = self._problem()
         for group in self.groups:
@@ -150,7 +152,7 @@ class ColumnReads:
         return rows if len(rows) < stored.records else None
 
     def read(self, split: Split, choice: Choice) -> Iterator[pa.Table | None]:
-        """Yield the requested rows of a split. ``choice`` must not be to read all records.
+        """Yield the requested rows of a split. ``choice.source`` must not be "all records".
 
         The last element is None if the column file turns out to be unusable. The rows that follow the yielded
         rows must then be decoded.
@@ -227,7 +229,7 @@ class ColumnReads:
         return ""
 
     def _open(self, split: Split, is_small: bool) -> StoredRows | str:
-        """Return the rows of a split in its column file, or the reason why they cannot be used."""
+        """Return the rows of a split in its column file, or the reason why the column file cannot be used."""
         if split.columns is None or split.records is None:
             return "the file has no column file"
         if is_small:

@@ -97,8 +97,8 @@ def find(
     """Find the files and the columns of a path. In the result, each file is one partition.
 
     ``compute_each`` runs the tasks that read many files or large files. Raise FileNotFoundError if the path
-    has no files to read. Raise CorruptRecordError if a record of the sample is damaged, or if a file of the
-    snapshot is missing. Raise SchemaError if the requested columns contradict the columns of the files.
+    contains no files to read. Raise CorruptRecordError if a record of the sample is damaged, or if a file of
+    the snapshot is missing. Raise SchemaError if the requested columns contradict the columns of the files.
     """
     places = as_paths(paths)
     is_single = isinstance(paths, str | os.PathLike)

@@ -242,7 +242,7 @@ def _conflicts(sample: Sample, excluded: Iterable[str]) -> dict[str, SchemaError
 
 
 def _joined(errors: Sequence[SchemaError]) -> SchemaError:
-    """Return one error for several features. The remedy of the error excludes all of these features."""
+    """Return one error for several features. The remedy of the error excludes all of the features."""
     first, *others = errors
     if not others:
         return first
@@ -271,7 +271,7 @@ def _evidence(sample: Sample, given: Iterable[str], *, all_records: bool) -> Sch
 def _check_nesting(sample: Sample, given: Mapping[str, pa.DataType]) -> None:
     """Raise SchemaError if a column reads the context but its feature is a feature list, or the reverse.
 
-    The column would otherwise be all null.
+    Otherwise, all values of the column would be null.
     """
     counts = Counter(feature.name for feature in sample.features)
     for feature in sample.features:
@@ -322,7 +322,7 @@ class Drift(NamedTuple):
     """A feature that has no column, or whose values the column cannot read."""
 
     name: str
-    problem: str  # a text that begins with the name
+    problem: str  # a text that begins with the name of the feature
     type: pa.DataType  # the type of a column that could read the feature
     kinds: tuple[str, ...]
     expected: str | None  # the kind that the column reads; None without a column, or if the column is null

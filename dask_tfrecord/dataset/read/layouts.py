@@ -222,7 +222,7 @@ WantedSplits: TypeAlias = str | tuple[str, ...] | None
 # Matches names of TFDS files whose split has no description.
 _DEFAULT_NAME = re.compile(r".+-(\w+)\.tfrecord-\d{5,}-of-\d{5,}")
 
-# Matches a path up to its last directory of a TFX split.
+# Matches a path up to the last directory whose name is that of a TFX split.
 _TFX = re.compile(r"(.*/|)Split-([^/]+)/")
 
 _THREADS = 16
@@ -234,9 +234,9 @@ class FoundSplits:
     """The splits to which listed files belong.
 
     For each file, ``names`` contains the split, ``roots`` the directory of the dataset, and ``records`` the
-    record count in a description. Each of these values may be None. ``missing`` maps splits to the first
-    missing file that a description lists. ``descriptions`` maps each directory that TFDS describes to
-    the splits of the directory.
+    record count in a description. Each split, directory and record count may be None. ``missing`` maps splits
+    to the first missing file that a description lists. ``descriptions`` maps each directory that TFDS
+    describes to the splits of the directory.
     """
 
     listing: Listing
@@ -467,8 +467,7 @@ def choose_files(listing: Listing, known: pa.Array | None, wanted: WantedSplits)
     ``known`` contains the value of the partition column ``split`` for each file. If ``known`` is None, the
     layout of the directories determines the splits. If ``wanted`` is None, choose all files. For a directory
     with a complete dataset, None means "all". For other paths, None raises an error if the layout has several
-    splits. Warn of files in a directory of TFDS that are not read, because the description does not list
-    these files.
+    splits. Warn of files in a directory of TFDS that are not read because the description does not list them.
 
     Raise TFRecordError if one path leads to several datasets, if ``wanted`` is None and one path leads to
     several splits, or if ``wanted`` names an unknown split. Raise CorruptRecordError if a file of a chosen

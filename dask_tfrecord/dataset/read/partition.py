@@ -40,10 +40,11 @@ class PlannedPartition:
     # The range of row indices within the partition for each of `splits`. None means that the row indices are
     # unknown, or that they are consecutive from 0.
     row_ranges: RowRanges | None = None
-    # The features that records may have. Any other feature raises an error. None allows any feature.
+    # The features that records may have. A record with any other feature raises an error. None allows any
+    # feature.
     allowed_features: tuple[FeatureKey, ...] | None = None
-    # The files that were left out because of the statistics in a snapshot. The task checks that these files
-    # are unchanged, because the statistics of a changed file prove nothing.
+    # The files that were left out because of the statistics in a snapshot. The task checks that the pruned
+    # files are unchanged, because the statistics of a changed file prove nothing.
     pruned_files: FileList | None = None
     predicate: Predicate | None = None  # used only by `read_possible`, to leave out rows
     predicate_fields: tuple[Field, ...] = ()  # the columns of `predicate`, without partition columns
@@ -79,7 +80,9 @@ class PlannedPartition:
         return table.select(self.schema.names)
 
     def outcome(self, filters: Predicate, table: pa.Table) -> pa.ChunkedArray:
-        """Return the outcome of filters for each row of a table of the partition. Errors name the files."""
+        """Return the outcome of filters for each row of a table of the partition. An error names the files of
+        the partition.
+        """
         with located(path=lambda: self.file_names):
             return filters.mask(table)
 

@@ -211,7 +211,7 @@ class ReadPlan:
         return replace(partition, pruned_files=FileList.joined([*pruned, others]))
 
     def is_unchanged(self, indices: Iterable[int]) -> bool:
-        """Return True if the files of some partitions have not changed since the listing.
+        """Return True if the files of the partitions ``indices`` have not changed since the listing.
 
         Raise FileChangedError if a file has changed. Return False if the store fails, because the process
         of the optimizer may be unable to reach the store.
@@ -298,7 +298,7 @@ class ReadPlan:
         return tuple(splits[at] for at in needed.tolist()), needed, ranges
 
     def _pruned(self, index: int, needed: Numbers, outcomes: Outcomes | None) -> FileList | None:
-        """List the files that only statistics exclude. The task checks these files for changes.
+        """List the files that only statistics exclude. The task checks the excluded files for changes.
 
         ``outcomes`` are the possible outcomes of the predicate without the statistics.
         """
@@ -483,7 +483,7 @@ def sorting_column(plan: ReadPlan) -> str | None:
 
 
 def _bounds(plan: ReadPlan, item: Field) -> list[list[Any]] | None:
-    """Return the minima and maxima of a column in each split, or None if unknown or if there are nulls."""
+    """Return the minima and maxima of a column in each split, or None for unknown bounds or nulls."""
     files, name = plan.files, statistics_name(item.name)
     if item.name in plan.partition_values:
         values = files[value_name(item.name)]

@@ -201,7 +201,7 @@ class Partition(PlannedPartition):
             self._check_rows(split, rows)
 
     def _check_rows(self, split: Split, rows: int) -> None:
-        """Log the row count of a split. Raise if the count differs from the known count."""
+        """Log the row count of a split. Raise CorruptRecordError if the count is not the known count."""
         self._log_rows(split, rows)
         if split.records not in (None, rows) and not self.options.damage.skips:
             raise wrong_number(self.store.public(split.file.path), rows, split.records)

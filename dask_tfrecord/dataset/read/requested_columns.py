@@ -36,11 +36,11 @@ GivenHive: TypeAlias = bool | Mapping[str, Any]
 class RequestedColumns:
     """The columns that the caller requests, with their types."""
 
-    types: dict[str, pa.DataType] = field(default_factory=dict)  # the types that ``schema=`` gives
+    types: dict[str, pa.DataType] = field(default_factory=dict)  # the types in ``schema=``
     is_whole_schema: bool = False  # True: read only the columns of `types`, in this order
     hive: bool = True  # True: read directory names as partition columns
-    # The types that ``hive=`` gives to partition columns. The values of these columns come from the directory
-    # names, even if the records have features of the same names.
+    # The types of partition columns in ``hive=``. The values of these columns come from the directory names,
+    # even if the records have features of the same names.
     hive_types: dict[str, pa.DataType] = field(default_factory=dict)
     # The columns of a complete schema, including categories and the stored forms of TFDS.
     given: dict[str, Field] = field(default_factory=dict, hash=False)
@@ -208,7 +208,7 @@ class ReadRequest:
     options: ReadOptions = field(default_factory=ReadOptions)
     blocksize: int | None = None  # the most stored bytes of a partition; None makes each file a partition
     whole_files: bool = False  # True: do not split files that a snapshot lists
-    # The partition columns that form a key. If there are any, each file becomes one partition, and
+    # The partition columns that form a key. If the tuple is not empty, each file becomes one partition, and
     # `ReadPlan.keys` lists the partitions of each key.
     partition_by: tuple[str, ...] = ()
     storage_options: dict[str, Any] | None = field(default=None, repr=False)

@@ -139,7 +139,7 @@ def _sample_splits(
 
 
 def _merged(samples: Iterable[Sample], record_type: AskedType, options: ReadOptions) -> Sample:
-    """Merge samples, and raise SchemaError if they have more features than the options allow."""
+    """Merge samples. Raise SchemaError if the merged sample has more features than the options allow."""
     merged = reduce(Sample.merged, samples, Sample(record_type))
     count = len(merged.features)
     if options.max_features is not None and count > options.max_features:

@@ -85,7 +85,8 @@ class Snapshot:
     columns_name : str, optional
         The name of the column labels of the DataFrame (``columns.name``).
     columnar : tuple of str or "scalars", optional
-        The columns that writes also store in column files, or None if writes create no column files.
+        The columns that writes store in column files in addition to the data files, or None if writes create
+        no column files.
     mode : str
         The kind of write that created the snapshot: "create", "append", "overwrite" or "partitions" for
         `to_tfrecord`, "compact", "delete", "restore", "repair", "expire" or "index" for the functions with

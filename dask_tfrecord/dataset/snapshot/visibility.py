@@ -181,7 +181,7 @@ def snapshot_of_version(store: Store, number: int) -> tuple[Snapshot, FileList]:
     """Return the snapshot of one version of a dataset, and the list of its files.
 
     The directory may also contain files of other versions. Raise FileNotFoundError if the dataset lacks this
-    version, and CorruptRecordError if a file of the version is missing or has another size.
+    version, and CorruptRecordError if a file of the version is missing or has changed in size.
     """
     snapshot = open_version(store, number)
     try:
