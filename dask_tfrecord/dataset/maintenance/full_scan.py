@@ -69,7 +69,8 @@ def with_column_files(
     wanted: Sequence[int],
     compute_each: ComputeEach,
 ) -> Iterator[Snapshot]:
-    """Write column files for the files at the indices ``wanted`` in the file list of an unstored snapshot.
+    """Write column files for the data files at the indices ``wanted`` in the file list of a snapshot that is
+    not stored yet.
 
     The ``with`` block must store the yielded snapshot, which lists the column files. If the block raises,
     remove the column files. If ``columnar`` is None, write no column files.
@@ -110,7 +111,7 @@ def rows_to_store(
 
 @redact_errors
 def _are_stored(store: Store, features: frozenset[Column], entries: Sequence[FileEntry]) -> list[bool]:
-    """Return, for each data file, True if its column file exists and contains these features."""
+    """Return, for each data file, True if its column file exists and contains ``features``."""
     reader = cache(partial(ColumnFileReader, store))
     return [
         entry.columns is not None
@@ -289,7 +290,8 @@ class _Describe(Operation):
         """Return the newest snapshot, updated for the files that ``described`` lists.
 
         Drop files of ``before`` that ``described`` lacks, because these files no longer exist. Raise
-        ConcurrentWriteError if the newest snapshot has other columns, or lists none of the files.
+        ConcurrentWriteError if the newest snapshot has other columns than ``described``, or lists none of the
+        files.
         """
         listed, described, before = newest.file_list, self.described, self.before
         is_kept = (before or described).file_list.positions(listed).is_valid().to_numpy()
@@ -434,7 +436,7 @@ def describe_drift(sample: Sample, schema: Schema) -> str:
 
 
 def describe_changes(report: FileReport, was: Mapping[str, int]) -> str:
-    """Describe how a file differs from its row in a snapshot's file list, or return ""."""
+    """Describe how a file differs from its row in a snapshot's file list. Return "" for an unchanged file."""
     now = {"bytes": report.bytes, "records": report.records, "crc32c": report.crc32c}
     return "; ".join(
         f"{name}: {now[name]:,} instead of {was[name]:,}" for name in now if now[name] != was[name]

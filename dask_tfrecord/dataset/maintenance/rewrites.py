@@ -2,7 +2,7 @@
 filters.
 
 Where possible, the module copies the stored bytes of files and blocks that lose no rows. The module also
-recognises files that other writes have replaced in the meantime.
+recognises files that other writes replace during the rewrite.
 """
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -213,7 +213,7 @@ def _find(
     wanted: Categories,
     may_be_damaged: bool = False,
 ) -> Categories | None:
-    """Return, for each column, the categories in ``wanted`` that no row of the files has.
+    """Return, for each column, the categories in ``wanted`` that no row of the files contains.
 
     Stop reading files when all categories are found. If ``may_be_damaged`` is True, a damaged file counts as
     a file with all categories. Return None if another write has replaced a file.

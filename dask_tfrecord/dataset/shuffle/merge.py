@@ -109,7 +109,8 @@ def _largest(spills: Sequence[Spill]) -> int:
 def _whole_bytes(spills: Sequence[Spill]) -> int:
     """Return the largest total size, in bytes, at which sections are read with one request each.
 
-    This size is safe, because the task that wrote the largest spill file held about as many bytes in memory.
+    Sections of this total size fit into memory, because the task that wrote the largest spill file held about
+    as many bytes.
     """
     largest = _largest(spills)
     return max(pass_bytes(largest), int(_WHOLE_SHARE * largest))
@@ -137,7 +138,7 @@ class _Section(NamedTuple):
     numbers: Unsigned
 
     def numbers_of(self, positions: Positions) -> Unsigned:
-        """Return the directory number of the row at each of these positions in the section."""
+        """Return the directory number of the row at each of the ``positions`` in the section."""
         ends = np.cumsum(self.directories[ROWS].to_numpy())
         return self.numbers[np.searchsorted(ends, positions, side="right")]
 
@@ -168,7 +169,7 @@ def _open_sections(store: Store, spills: Sequence[Spill], index: int, most: int)
 
 
 def _numbered(run: WriteRun, sections: list[_Section]) -> tuple[list[DirectoryGroup], list[_Section]]:
-    """Number the directories of all sections. Return the directories, and the sections with these numbers."""
+    """Number the directories of all sections. Return the directories, and the sections with the numbers."""
     if not sections:
         return [] if run.partition_on else [DirectoryGroup("", (), 0)], []
     every = pa.concat_tables([section.directories for section in sections])
@@ -188,7 +189,7 @@ class _Piece(NamedTuple):
     """A piece of a section: some consecutive rows. Pieces sort by their first rows.
 
     ``directory`` and ``key`` are the directory number and the sort key of the first row. ``first`` is the
-    position of this row in the section. ``offset`` is the byte offset of the piece in the spill file.
+    position of the first row in the section. ``offset`` is the byte offset of the piece in the spill file.
     """
 
     directory: int

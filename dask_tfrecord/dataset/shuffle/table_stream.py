@@ -1,9 +1,9 @@
 """Write a stream of tables in this process, without Dask: in one commit, or in several commits.
 
-A write with one commit may shuffle the rows. The number of tables is known only at the end of the
-stream. Therefore the stream is the only partition of the write, and each table adds files to this partition.
-A shuffle first writes the rows of each table, in order, to a spill file. At the end of the stream, the
-shuffle divides the rows among as many target partitions as there were tables. This is the second of the two
+A write with one commit may shuffle the rows. The number of tables is known only at the end of the stream.
+Therefore the stream is the only partition of the write, and each table adds files to this partition. A
+shuffle first writes the rows of each table, in order, to a spill file. At the end of the stream, the shuffle
+divides the rows among as many target partitions as there were tables. This division is the second of the two
 rounds that `dask_tfrecord.dataset.shuffle.spill` describes. An `Appender` commits several times: the rows
 wait in memory and then in staged files, and each commit is one run. The caller of the `Appender` decides when
 to commit, and passes tables.
@@ -157,7 +157,7 @@ class Appender:
 
     def _stage(self, least: int = 0) -> None:
         """Write rows to files that readers do not see yet, until fewer than ``least`` bytes wait."""
-        if self._is_committing:  # files that a run gets after its commit would be lost
+        if self._is_committing:  # files that are added to a run after the commit would be lost
             self._commit_run()
         while self._waiting and self._waiting_bytes >= least:
             ends = np.cumsum([table.nbytes for table in self._waiting])
@@ -209,8 +209,8 @@ def _copied(table: pa.Table) -> pa.Table:
 def check_values(run: WriteRun, tables: Sequence[pa.Table], title: str) -> None:
     """Raise SchemaError for values that a record or a directory name cannot store.
 
-    Rows that pass this check can wait together with other rows. The error contains the index of the row in
-    the tables, and ``title`` as the path.
+    Rows that pass the check can wait for a commit together with other rows. The error contains the index of
+    the row in the tables, and ``title`` as the path.
     """
     first, keys = 0, run.partition_on
     for table in tables:

@@ -126,9 +126,10 @@ def merged_schema(
 
     Columns that only the dataset has are null in the new rows. A column of the dataset with only nulls gets
     the type of the new rows. If ``adds_columns`` is True, new columns follow the columns of the dataset, and
-    columns may get wider types. Otherwise, new columns and other types raise. If ``is_overtaken`` is True,
-    the rows may have narrower types than the dataset, because another append may have widened a column in the
-    meantime. Raise SchemaError, which names the difference, if the rows cannot be appended.
+    columns may get wider types. Otherwise, a column that is new or has another type raises. If
+    ``is_overtaken`` is True, the rows may have narrower types than the dataset, because another append may
+    have widened a column in the meantime. Raise SchemaError, which names the difference, if the rows cannot
+    be appended.
     """
     _check_partitioning([item.name for item in partitioning], [*snapshot.partition_on])
     _check_index(index, snapshot.index)

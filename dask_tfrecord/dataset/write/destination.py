@@ -213,7 +213,8 @@ def destination(
 
 @redact_errors
 def check_destination(store: Store, mode: Mode = "create", newest: Snapshot | None = None) -> int:
-    """Check that a write in this mode can use a directory. Return the newest version there, or 0.
+    """Check that a write in this mode can use a directory. Return the newest version of the dataset in the
+    directory, or 0.
 
     ``newest`` is the newest snapshot if the caller has just read this snapshot, or else None. Raise
     DestinationError if the path is a file or the root of a filesystem. In the mode "create", also raise for a
@@ -287,7 +288,7 @@ def replaceable_files(store: Store, newest: Snapshot | None) -> frozenset[str]:
 
 
 def refusal(store: Store, files: FileList) -> DestinationError:
-    """Return the exception for a new dataset in a directory with these files and without a snapshot."""
+    """Return the exception for a new dataset in a directory that contains ``files`` and no snapshot."""
     count, size = len(files), pc.sum(files["bytes"]).as_py() or 0
     total = f"{count:,} files with {size:,} bytes" if count > 1 else f"a file with {size:,} bytes"
     foreign = _foreign_files(store, files.slice(0, _MOST_FILES))

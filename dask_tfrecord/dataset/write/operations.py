@@ -1,8 +1,8 @@
 """Define the write operations: how each kind of write changes the newest version of a dataset.
 
 One rule applies to all operations: the newest version must still list the files that an operation replaces.
-If the operation replaces all rows, no row may be new. docs/guarantees.md lists what follows from this rule.
-This module writes no files.
+If the operation replaces all rows, other writes must not have added rows since the plan. docs/guarantees.md
+lists what follows from this rule. This module writes no files.
 """
 
 from abc import ABC, abstractmethod
@@ -381,7 +381,7 @@ class Restore(_Replacement):
         version was removed. Raise FileChangedError if the newest version lists another file at the path of a
         file of the older version.
         """
-        assert newest is not None  # `follow` has raised otherwise
+        assert newest is not None  # `follow` raises if `newest` is None
         try:
             older = open_version(run.store, self.version)
         except FileNotFoundError as error:
@@ -415,7 +415,7 @@ class Expire(Operation):
         return None if newest.oldest >= self.oldest else self
 
     def change(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Change:
-        assert newest is not None  # `follow` has raised otherwise
+        assert newest is not None  # `follow` raises if `newest` is None
         new = following(newest, newest, run, self)
         return Change(replace(new, stored=newest.stored, oldest=self.oldest))
 
@@ -457,7 +457,7 @@ class _Rewrite(Operation):
         return files.filter(np.array([path in added for path in files.paths], bool))
 
     def change(self, run: WriteRun, newest: Snapshot | None, files: FileList) -> Change:
-        assert newest is not None  # `follow` has raised otherwise
+        assert newest is not None  # `follow` raises if `newest` is None
         replaced = [path for group in self.groups for path, _ in group.replaced]
         new = _with_properties(run, newest, following(_content(run, files), newest, run, self))
         new, listed = self._cleaned(new, newest, replaced)
@@ -530,8 +530,8 @@ class Delete(_Rewrite):
         """Leave out the categories that only deleted rows have.
 
         If another write has added rows since the deletion looked for the categories, the new rows may have
-        these categories. Then ordered columns keep all categories. Other columns lose these categories, but
-        their list of categories no longer counts as complete.
+        these categories. In that case, ordered columns keep all categories. Unordered columns lose the unused
+        categories, but the list of categories no longer counts as complete.
         """
 
         def used(item: Field) -> Field:

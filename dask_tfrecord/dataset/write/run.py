@@ -164,7 +164,7 @@ class WriteRun:
         return True
 
     def mark(self, name: str) -> None:
-        """Create an empty file in the staging directory. Other attempts at the commit look for this file."""
+        """Create an empty file in the staging directory. Other attempts at the commit look for the file."""
         self.store.touch(self.staged(name))
 
     def marks(self, found: FoundFiles | None = None) -> list[str]:

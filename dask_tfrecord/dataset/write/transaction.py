@@ -315,8 +315,8 @@ def commit(
     attempt. If the dataset no longer keeps that snapshot, or if other writes have left nothing to do, return
     the newest snapshot without a change.
 
-    Raise the errors of `Operation.follow` and `Operation.change`. After a GroupsLostError, the new files are
-    still staged.
+    Raise the errors of `Operation.follow` and `Operation.change`. After a GroupsLostError, the new files
+    remain staged.
     """
     entries = list(entries)
     if names := {name for entry in entries for name in entry.open_columns}:
@@ -484,7 +484,7 @@ def note_replaced(store: Store, run: str, removed: Sequence[str], kept: Sequence
 def finish_commit(store: Store, run: str, listed: Collection[str] = (), change: Change | None = None) -> None:
     """Remove the replaced files or move them to the directory of kept files. Then close the run.
 
-    The snapshot of the commit must exist. Files in ``listed`` stay, because the dataset still lists them.
+    The snapshot of the commit must exist. Files in ``listed`` stay, because the newest snapshot lists them.
     Without ``change``, use the lists that `note_replaced` has stored.
     """
     if change is not None:
@@ -540,9 +540,9 @@ def finish_newest(
 ) -> None:
     """Finish commits that were interrupted after they created a snapshot, except that of ``running``.
 
-    ``known`` is a version that shows which open runs have committed. If none of the runs has committed, read
-    nothing. Without ``known``, read the newest version if there is an open run. If the newest snapshot is
-    damaged or missing, do nothing. ``found`` is an existing listing of the open runs, or None.
+    If ``known``, the snapshot of a version, shows that no open run has committed, read nothing. If ``known``
+    is None, read the newest version if there is an open run. If the newest snapshot is damaged or missing, do
+    nothing. ``found`` is an existing listing of the open runs, or None.
     """
     others = [run for run in open_runs(found or store) if run != running]
     if not any(known is None or has_committed(known, run) for run in others):
